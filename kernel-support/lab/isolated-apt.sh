@@ -1,0 +1,42 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Run apt for one Debian suite with a state of its own: nothing under /etc/apt or /var/lib/apt is touched.
+# Signatures are checked with Debian's archive keyring as usual.
+#
+#   isolated-apt.sh SUITE apt-get|apt-cache ARGS...
+#
+# The mirror is the one that this machine's apt uses; GPURX_DEBIAN_MIRROR overrides it, and is needed where the
+# machine is not a Debian.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+debian_mirror() {
+    local uri=${GPURX_DEBIAN_MIRROR:-} codename
+    if [[ -z $uri && $(os_release ID) == debian ]]; then
+        codename=$(os_release VERSION_CODENAME)
+        # shellcheck disable=SC2016  # apt expands $(REPO_URI)
+        uri=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Release: $codename" | sort -u | head -n 1)
+    fi
+    [[ -n $uri ]] || die "no Debian mirror in this machine's apt configuration: set GPURX_DEBIAN_MIRROR to the URI of one"
+    printf '%s' "$uri"
+}
+
+(($# >= 3)) || die "usage: isolated-apt.sh SUITE apt-get|apt-cache ARGS..."
+suite=$1
+tool=$2
+shift 2
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+[[ -e $keyring ]] || die "$keyring is missing: install the package debian-archive-keyring"
+mirror=$(debian_mirror)
+
+root=$cache_dir/apt/$suite
+mkdir -p "$root"/state/lists/partial "$root"/cache/archives/partial "$root"/etc
+: >"$root/state/status"
+printf 'deb [arch=amd64 signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite" >"$root/etc/sources.list"
+
+exec "$tool" -q \
+    -o Dir::State="$root/state" -o Dir::State::status="$root/state/status" -o Dir::Cache="$root/cache" \
+    -o Dir::Etc::sourcelist="$root/etc/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+    -o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=/dev/null \
+    -o APT::Sandbox::User=root -o APT::Architecture=amd64 -o Acquire::Languages=none \
+    -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false "$@"

@@ -1,0 +1,181 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Install the Debian or Ubuntu packages that a part of the project needs: only those that are absent, after saying which and why.
+#
+#   packages.sh [--list] GROUP...       groups: build lint kernel lab selftests
+#
+# Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
+# our own: /etc/apt stays as it is.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# One entry a line: PACKAGE[|ALTERNATIVE...][ >=MINIMUM]. The first alternative that apt knows is taken.
+declare -A packages
+packages[build]='
+g++
+cmake
+ninja-build
+pkg-config
+ccache
+libboost1.83-dev|libboost-dev
+catch2 >=3
+libfmt-dev
+libmnl-dev
+libcli11-dev
+libbenchmark-dev
+clang-14|clang
+libclang-rt-14-dev|libclang-rt-dev
+'
+packages[lint]='
+clang-format-14|clang-format
+clang-tidy-14|clang-tidy
+shellcheck
+'
+packages[kernel]='
+gcc
+make
+ccache
+flex
+bison
+bc
+libelf-dev
+libssl-dev
+zlib1g-dev
+cpio
+xz-utils
+zstd
+rsync
+kmod
+perl
+debian-archive-keyring
+'
+packages[lab]='
+qemu-system-x86
+iproute2
+ethtool
+socat
+iputils-ping
+kmod
+procps
+util-linux
+'
+packages[selftests]='
+gcc
+g++
+make
+rsync
+clang-14|clang
+llvm-14|llvm
+libelf-dev
+zlib1g-dev
+libmnl0
+python3
+python3-yaml
+python3-jsonschema
+socat
+iputils-ping
+iproute2
+debian-archive-keyring
+'
+declare -A why=(
+    [build]="to compile the library, its samples and its tests"
+    [lint]="to check format and style"
+    [kernel]="to build the lab's kernel"
+    [lab]="to boot the lab's guest and talk to its network"
+    [selftests]="to build and run the kernel tree's own tests"
+)
+
+entries_of() {
+    [[ -v packages[$1] ]] || die "no package group '$1' (there are: ${!packages[*]})"
+    printf '%s' "${packages[$1]}"
+}
+
+# installed PACKAGE [MINIMUM]
+installed() {
+    local version
+    version=$(dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$1" 2>/dev/null | sed -n 's/^installed //p' | head -n 1)
+    [[ -n $version ]] && { [[ -z ${2:-} ]] || dpkg --compare-versions "$version" ge "$2"; }
+}
+
+# missing_of ENTRY: print the name to install, or nothing when one of the alternatives is there.
+missing_of() {
+    local names=${1%% *} minimum='' name
+    [[ $1 == *'>='* ]] && minimum=${1##*>=}
+    local -a alternatives
+    IFS='|' read -ra alternatives <<<"$names"
+    for name in "${alternatives[@]}"; do
+        if installed "$name" "$minimum"; then return; fi
+    done
+    printf '%s\n' "$names|$minimum"
+}
+
+apt_options=()
+
+# On Debian 12 add backports; elsewhere the release itself is new enough and apt is used as it stands.
+prepare_apt() {
+    [[ $(os_release ID)$(os_release VERSION_ID) == debian12 ]] || return 0
+    local root=$cache_dir/apt/system+backports mirror
+    mkdir -p "$root"/lists/partial "$root"/parts
+    # shellcheck disable=SC2016  # apt expands $(REPO_URI)
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Release: bookworm' | sort -u | head -n 1)
+    [[ -n $mirror ]] || die "this machine's apt configuration has no source for bookworm"
+    {
+        # shellcheck disable=SC2016
+        apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) main' 'Created-By: Packages' |
+            grep -E ' bookworm(-updates|-security)? main$' | sort -u
+        printf 'deb %s bookworm-backports main\n' "$mirror"
+    } | sed 's|^deb |deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] |' >"$root/sources.list"
+    apt_options=(-o "Dir::State::lists=$root/lists" -o "Dir::Etc::sourcelist=$root/sources.list"
+        -o Dir::Etc::sourceparts=/dev/null -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
+}
+
+# candidate NAMES MINIMUM: the first of NAMES (a|b) that apt can install in at least MINIMUM, as NAME or NAME=VERSION.
+candidate() {
+    local name version
+    local -a alternatives
+    IFS='|' read -ra alternatives <<<"$1"
+    for name in "${alternatives[@]}"; do
+        version=$(apt-cache "${apt_options[@]}" madison "$name" 2>/dev/null | awk -F' *[|] *' '{print $2}' | sort -V | tail -n 1)
+        [[ -n $version ]] || continue
+        if [[ -z $2 ]]; then
+            # No minimum: the release's own package, except where only backports have it.
+            printf '%s\n' "$name"
+            return
+        elif dpkg --compare-versions "$version" ge "$2"; then
+            printf '%s=%s\n' "$name" "$version"
+            return
+        fi
+    done
+    die "apt has no package for '$1'${2:+ in version $2 or later}"
+}
+
+main() {
+    local list_only=0 group entry line
+    [[ ${1:-} == --list ]] && list_only=1 && shift
+    (($# > 0)) || die "usage: packages.sh [--list] GROUP...  (groups: ${!packages[*]})"
+    command -v apt-get >/dev/null || die "no apt on this machine. Install by hand what these stand for: $(for group; do entries_of "$group"; done | xargs)"
+
+    local -a missing=() wanted=()
+    for group; do
+        entries_of "$group" >/dev/null
+        while read -r entry; do
+            [[ -n $entry ]] || continue
+            line=$(missing_of "$entry")
+            [[ -n $line ]] && missing+=("$line") && note "missing: ${line%|*} (${why[$group]})"
+        done < <(entries_of "$group")
+    done
+    ((${#missing[@]} == 0)) && return
+    ((list_only)) && return 1
+
+    prepare_apt
+    lock packages
+    note "reading the package lists ..."
+    as_root apt-get "${apt_options[@]}" -qq update >&2
+    for line in "${missing[@]}"; do
+        wanted+=("$(candidate "${line%|*}" "${line##*|}")")
+    done
+    note "installing: ${wanted[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get "${apt_options[@]}" -qq -y --no-install-recommends install "${wanted[@]}" >&2
+}
+
+main "$@"
