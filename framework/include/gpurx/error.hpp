@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Errors.
+//
+// Data plane (async_receive, async_read, async_connect): a bare error_code. End of stream is boost::asio::error::eof.
+// Control plane (device_memory, rx_session): exceptions of type gpurx::system_error, or, for the overloads that take
+// `error_code&, diagnostics&`, the same facts by value.
+//
+// errno values stay in boost::system::system_category(); what gpurx itself decides is an errc below.
+#pragma once
+
+#include <boost/system/error_code.hpp>
+#include <boost/system/system_error.hpp>
+#include <string>
+
+// The one place where the library's short names for its two foundations are made.
+namespace boost::asio {
+}
+namespace gpurx {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+// What gpurx decides by itself. Each value says what a user should conclude.
+enum class errc {
+    // A receiver serves one async_receive or async_read at a time. Wait for the first to complete, or cancel it.
+    already_running = 1,
+    // The transport that was asked for by name cannot work here; diagnostics::advice says what is missing.
+    transport_unavailable,
+    // The library was built without CUDA, or no driver is installed. Use device_memory::on_host.
+    no_cuda,
+    // The memory is too small for rx_session_options::max_flows flows. Give more memory or allow fewer flows.
+    memory_too_small,
+    // The session already has max_flows flows. Close one, or raise rx_session_options::max_flows.
+    too_many_flows,
+    // Every page of the memory is held by out-of-order data and the missing segment has no page to land in: the flow
+    // could never go on and was ended (DESIGN: memory budget). Give more memory, or smaller receive buffers.
+    memory_locked_up,
+    // Data arrived in device memory that belongs to no session of this process (the flow was steered to a queue of
+    // another process). The bytes cannot be read here. The flow is over.
+    foreign_memory,
+    // The kernel cannot deliver a segment whose fragments lie partly in device memory and partly in host memory, and
+    // never will: a fault of the NIC driver. The flow is over.
+    mixed_fragments,
+    // A queue that the session needs is in use by somebody else.
+    queue_busy,
+    // A journal file in the state directory is not one of ours, or is damaged. Nothing was changed.
+    journal_invalid,
+    // A destination is smaller or larger than the operation can serve, or lies in memory the transport cannot write.
+    bad_destination,
+};
+
+[[nodiscard]] boost::system::error_category const& gpurx_category() noexcept;
+[[nodiscard]] error_code make_error_code(errc value) noexcept;
+
+// What was being done when an error came up. All strings may be empty.
+struct diagnostics {
+    std::string operation;       // "bind-rx"
+    std::string object;          // "eth1 queue 15"
+    std::string kernel_message;  // the kernel's extack text, verbatim. For people: branch on the error code
+    std::string advice;          // what to change
+
+    void clear() noexcept;
+    friend bool operator==(diagnostics const&, diagnostics const&) = default;
+};
+
+// `<operation> <object> (kernel: <kernel_message>): <text of code>; <advice>`, leaving out what is empty.
+[[nodiscard]] std::string describe(error_code code, diagnostics const& why);
+
+class system_error : public boost::system::system_error {
+  public:
+    system_error(error_code code, diagnostics why);
+
+    [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
+    // The text of describe(); valid as long as this object.
+    [[nodiscard]] char const* what() const noexcept override { return text_.c_str(); }
+
+  private:
+    diagnostics why_;
+    std::string text_;
+};
+
+}  // namespace gpurx
+
+template <>
+struct boost::system::is_error_code_enum<gpurx::errc> : std::true_type {};

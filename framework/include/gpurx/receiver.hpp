@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// receiver: one TCP flow whose bytes land in a session's memory.
+#pragma once
+
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/execution_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include <gpurx/error.hpp>
+#include <gpurx/rx_buffer.hpp>
+#include <gpurx/session.hpp>
+#include <gpurx/stats.hpp>
+#include <gpurx/stream.hpp>
+
+namespace gpurx {
+
+class receiver;
+
+namespace detail {
+
+class receiver_state;
+
+using connect_handler = asio::any_completion_handler<void(error_code)>;
+using receive_handler = asio::any_completion_handler<void(error_code, rx_buffer)>;
+using read_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
+
+// Compiled once, in receiver.cpp and read.cpp; the templates below only erase the handler's type.
+void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, connect_handler handler);
+void start_receive(std::shared_ptr<receiver_state> state, receive_handler handler);
+void start_read_host(std::shared_ptr<receiver_state> state, host_span destination, read_handler handler);
+void start_read_device(std::shared_ptr<receiver_state> state, device_span destination, cuda_stream_ref stream,
+                       read_handler handler);
+
+// An initiation with an executor, as adapters such as cancel_after ask for.
+template <class Start>
+struct initiation {
+    using executor_type = asio::any_io_executor;
+    executor_type executor;
+    Start start;
+
+    [[nodiscard]] executor_type get_executor() const noexcept { return executor; }
+
+    template <class Handler, class... Arguments>
+    void operator()(Handler&& handler, Arguments&&... arguments) const
+    {
+        start(std::forward<Arguments>(arguments)..., std::forward<Handler>(handler));
+    }
+};
+template <class Start>
+initiation(asio::any_io_executor, Start) -> initiation<Start>;
+
+// What the free functions of this library see of a receiver.
+struct receiver_access {
+    [[nodiscard]] static std::shared_ptr<receiver_state> const& state(receiver const& from) noexcept;
+};
+
+}  // namespace detail
+
+// Rules that hold for every async_ operation of this library:
+//   Executor: the handler runs on its associated executor, by default the receiver's; never inside the initiating
+//     function. An operation that can finish at once goes through the handler's associated immediate executor. Internal
+//     steps run on the handler's executor too, so give token and receiver the same strand if there is more than one thread.
+//   Lifetimes: an operation keeps the flow alive; the receiver may be moved or destroyed meanwhile (destroying it
+//     completes the operation with operation_aborted). Memory that a span names must stay until completion.
+//   Allocation: the handler's associated allocator, released before the handler runs.
+//   Cancellation: through the handler's cancellation slot. What arrived is never lost, and a success is never turned into
+//     operation_aborted. Emit on the receiver's strand. (`a || b` on awaitables discards the result of a loser that was
+//     ready too: prefer parallel_group, or a timer that cancels.)
+//   One at a time: a second async_receive or async_read completes with errc::already_running and disturbs nothing.
+//
+// Thread safety: distinct receivers are safe, of one session too; one receiver belongs to one strand.
+class receiver {
+  public:
+    using executor_type = asio::any_io_executor;
+
+    // A flow to be connected. The session may be destroyed afterwards: the receiver keeps what it needs.
+    receiver(executor_type executor, rx_session& session);
+
+    // Adopts a connection accepted from an acceptor that was given to rx_session::steer(). Bytes that came by another
+    // way are delivered all the same, and counted as host_bytes. Takes the descriptor out of `accepted`.
+    // Throws system_error: errc::too_many_flows; what release() or setsockopt report. `accepted` is closed then.
+    receiver(executor_type executor, rx_session& session, asio::ip::tcp::socket accepted);
+
+    template <class ExecutionContext>
+        requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+    receiver(ExecutionContext& context, rx_session& session) : receiver(context.get_executor(), session)
+    {
+    }
+    template <class ExecutionContext>
+        requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+    receiver(ExecutionContext& context, rx_session& session, asio::ip::tcp::socket accepted)
+        : receiver(context.get_executor(), session, std::move(accepted))
+    {
+    }
+
+    receiver(receiver&&) noexcept;
+    receiver& operator=(receiver&&) noexcept;
+    // Closes the flow: a pending operation completes with operation_aborted. Loans stay valid.
+    ~receiver();
+
+    [[nodiscard]] executor_type get_executor() const noexcept;
+    [[nodiscard]] bool is_open() const noexcept;
+    // Shuts the connection down; a pending operation completes with operation_aborted. Loans stay valid, and the
+    // descriptor is closed when the last of them is gone.
+    void close() noexcept;
+
+    [[nodiscard]] asio::ip::tcp::endpoint local_endpoint() const;   // throws system_error if not connected
+    [[nodiscard]] asio::ip::tcp::endpoint remote_endpoint() const;  // throws system_error if not connected
+    // For socket options (keep-alive, TCP_NODELAY). Do not read from it, close it or change O_NONBLOCK. -1: not open.
+    [[nodiscard]] int native_handle() const noexcept;
+    [[nodiscard]] gpurx::stats stats() const noexcept;
+
+    // Connects to `peer`. With devmem a rule that brings the flow to the session's queues is installed before the first
+    // packet leaves (by 5-tuple; by local port where the driver cannot).
+    // Signature: void(error_code). Per-operation cancellation: terminal and partial; the receiver is closed then.
+    // Errors: errc::too_many_flows, already connected (asio::error::already_connected), what the driver answers to the
+    //   rule, what connect reports.
+    // Cost: some ms of netlink and ioctl calls with devmem, in the calling thread.
+    template <asio::completion_token_for<void(error_code)> Token = asio::use_awaitable_t<>>
+    auto async_connect(asio::ip::tcp::endpoint peer, Token&& token = Token())
+    {
+        return asio::async_initiate<Token, void(error_code)>(
+            detail::initiation{get_executor(),
+                               [](auto state, auto endpoint, auto&& handler) {
+                                   detail::start_connect(std::move(state), endpoint,
+                                                         std::forward<decltype(handler)>(handler));
+                               }},
+            token, state_, peer);
+    }
+
+    // Receives what is there, in place: completes with at least one byte on loan, or an error and an empty buffer.
+    // Signature: void(error_code, rx_buffer).
+    // Per-operation cancellation: terminal, partial, total. operation_aborted: no byte was consumed, no page borrowed.
+    // Errors: asio::error::eof at the end of the stream (and ever after); asio::error::not_connected;
+    //   errc::already_running, memory_locked_up, foreign_memory, mixed_fragments; what recvmsg reports.
+    // Back-pressure: at rx_session_options::loan_limit it waits until a loan of this flow returns.
+    // Cost: one recvmsg if bytes are there; one wait of the reactor and one more recvmsg if not. No allocation by the
+    //   library after the first few calls.
+    template <asio::completion_token_for<void(error_code, rx_buffer)> Token = asio::use_awaitable_t<>>
+    auto async_receive(Token&& token = Token())
+    {
+        return asio::async_initiate<Token, void(error_code, rx_buffer)>(
+            detail::initiation{get_executor(),
+                               [](auto state, auto&& handler) {
+                                   detail::start_receive(std::move(state), std::forward<decltype(handler)>(handler));
+                               }},
+            token, state_);
+    }
+
+  private:
+    friend struct detail::receiver_access;
+
+    std::shared_ptr<detail::receiver_state> state_;
+};
+
+inline std::shared_ptr<detail::receiver_state> const& detail::receiver_access::state(receiver const& from) noexcept
+{
+    return from.state_;
+}
+
+// Reads exactly destination.size() bytes of the stream, contiguous, and gives their pages back. async_read and
+// async_receive may follow each other in any order: nothing is lost between them.
+//
+// Signature: void(error_code, std::size_t bytes). On success bytes is destination.size(). On an error it says how many
+//   were placed: these are consumed, all others are still in the stream. A size of 0 completes with success.
+// Per-operation cancellation: terminal, partial; total only while no byte has been placed.
+// Errors: asio::error::eof if the stream ends before; else as async_receive.
+// Cost: per batch of the stream one recvmsg, one copy of the bytes and one setsockopt.
+template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
+auto async_read(receiver& from, host_span destination, Token&& token = Token())
+{
+    return asio::async_initiate<Token, void(error_code, std::size_t)>(
+        detail::initiation{from.get_executor(),
+                           [](auto state, host_span to, auto&& handler) {
+                               detail::start_read_host(std::move(state), to, std::forward<decltype(handler)>(handler));
+                           }},
+        token, detail::receiver_access::state(from), destination);
+}
+
+// The same into device memory. On a GPU, completion means "enqueued on `stream`, in order": work enqueued on that stream
+// later sees the bytes; other streams must wait for it. In host memory the bytes are there on completion.
+// Errors: as above, and errc::bad_destination if the session's memory cannot be copied to `destination`.
+template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
+auto async_read(receiver& from, device_span destination, cuda_stream_ref stream, Token&& token = Token())
+{
+    return asio::async_initiate<Token, void(error_code, std::size_t)>(
+        detail::initiation{from.get_executor(),
+                           [](auto state, device_span to, cuda_stream_ref on, auto&& handler) {
+                               detail::start_read_device(std::move(state), to, on,
+                                                         std::forward<decltype(handler)>(handler));
+                           }},
+        token, detail::receiver_access::state(from), destination, stream);
+}
+
+template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
+auto async_read(receiver& from, device_span destination, Token&& token = Token())
+{
+    return async_read(from, destination, cuda_stream_ref{}, std::forward<Token>(token));
+}
+
+}  // namespace gpurx

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// rx_buffer: received bytes on loan. The pages go back when it dies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <gpurx/stream.hpp>
+
+namespace gpurx {
+
+namespace detail {
+class flow;
+struct loan;
+}  // namespace detail
+
+// One piece of the stream, contiguous in memory. Pieces come in stream order; their addresses in any order.
+struct fragment {
+    std::uintptr_t address = 0;  // a GPU address if kind is device: not for the CPU
+    std::size_t size = 0;        // never 0
+    memory_kind kind = memory_kind::host;
+
+    friend bool operator==(fragment const&, fragment const&) = default;
+};
+
+// Move-only. A moved-from or default-constructed rx_buffer is empty and holds nothing.
+//
+// Lifetime: keeps the flow's socket open and the memory mapped (the kernel would hand the pages to the NIC at close), so
+// it may outlive the receiver, the session and the io_context, and be destroyed in any order.
+// Thread safety: destroying it, release() and release_after() are safe from any thread at any time, need no executor and
+// never throw. Two calls on one rx_buffer at the same time are not safe.
+// Cost: giving pages back is at most one setsockopt per 128 runs of pages; none while the receiver is working, which
+// then takes them along.
+class rx_buffer {
+  public:
+    rx_buffer() noexcept = default;
+    rx_buffer(rx_buffer&& other) noexcept;
+    rx_buffer& operator=(rx_buffer&& other) noexcept;
+    ~rx_buffer();
+
+    // Valid until the buffer is released, moved from or destroyed.
+    [[nodiscard]] std::span<fragment const> fragments() const noexcept;
+    // Sum of the fragments' sizes.
+    [[nodiscard]] std::size_t size() const noexcept;
+    [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+
+    // Makes the bytes visible to work that is enqueued on `stream` from now on. Call it before reading fragments from a
+    // GPU, once per buffer and stream. For host memory: before the CPU reads; costs nothing on x86-64.
+    void acquire(cuda_stream_ref stream = {}) noexcept;
+
+    // Gives the pages back once all work enqueued on `stream` so far has finished; the buffer is empty at once. Without
+    // a stream, and for host memory: gives them back now.
+    void release_after(cuda_stream_ref stream) noexcept;
+    // Gives the pages back now. The buffer is empty afterwards.
+    void release() noexcept;
+
+  private:
+    friend class detail::flow;
+    rx_buffer(std::shared_ptr<detail::flow> owner, detail::loan* record) noexcept;
+
+    std::shared_ptr<detail::flow> flow_;
+    detail::loan* loan_ = nullptr;
+};
+
+}  // namespace gpurx

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// rx_session: NIC queues set aside, memory bound to them, header split on, flows steered; all of it undone at the end.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gpurx/error.hpp>
+#include <gpurx/memory.hpp>
+#include <gpurx/stats.hpp>
+
+namespace gpurx {
+
+namespace detail {
+class session_state;
+}
+
+enum class transport : std::uint8_t {
+    automatic,  // the best that works; rx_session::explain() says which, and why not a better one
+    devmem,     // the NIC writes into the memory (devmem TCP). Needs an interface, CAP_NET_ADMIN and driver support
+    copy,       // recv() into the memory. Works everywhere, needs no privilege
+};
+
+[[nodiscard]] std::string_view to_string(transport value) noexcept;
+
+struct rx_session_options {
+    // The NIC. Empty: only transport copy can work.
+    std::string interface;
+
+    // How many RX queues to set aside. They are taken from the top: with 8 queues and rx_queues 2, queues 6 and 7.
+    unsigned rx_queues = 1;
+
+    // automatic falls back to copy, and explain() says why. A transport named here that cannot work is an error.
+    gpurx::transport transport = gpurx::transport::automatic;
+
+    // Bytes per NIC page: 0 is the driver's default (4 KiB), else a power of two that the driver supports and that
+    // divides the memory's own pages (2 MiB with huge pages).
+    std::uint32_t rx_page_size = 0;
+
+    // Flows that may exist at one time. The memory is shared out between them in advance, see receive_memory.
+    unsigned max_flows = 16;
+
+    // The receive buffers of all flows together, in bytes, counted as the kernel counts them (whole pages per segment).
+    // 0: half of the memory. Each flow gets receive_memory / max_flows, set as SO_RCVBUF before connect or listen.
+    // More than the memory can hold invites the lock-up that errc::memory_locked_up ends.
+    std::size_t receive_memory = 0;
+
+    // A flow for which nothing arrives this long, while every page of the memory is in flight and none is on loan, is
+    // ended with errc::memory_locked_up. Zero: never. Checked by one thread of the session (transport devmem only),
+    // which sleeps unless an operation waits.
+    std::chrono::milliseconds lock_up_limit{5000};
+
+    // Bytes that one flow may have on loan (alive rx_buffers). At the limit async_receive waits until a loan returns.
+    // 0: receive_memory / max_flows.
+    std::size_t loan_limit = 0;
+
+    // Where the journal of changes is kept, so that a later run can undo what a killed one left. Must survive the
+    // process, and should not survive a reboot.
+    std::string state_directory = "/run/gpurx";
+
+    // Told, in one sentence each, what a user should know and no error reports: a setting found changed by somebody
+    // else at the end and so left alone, a rule that could only be made by port. Called from the thread that opens the
+    // session, steers a flow, or drops the last user of the session; must not throw. Empty: nobody is told.
+    std::function<void(std::string_view)> notice;
+};
+
+// A handle to shared state. Receivers, operations and rx_buffers keep the state alive: destroying the session early is
+// safe, and the NIC is restored when the last of them is gone, in the thread that drops it (some 100 ms of netlink
+// calls with transport devmem).
+//
+// What is changed on the NIC, in this order, each recorded in the journal before it is done: tcp-data-split on and
+// hds-thresh 0; ntuple-filters on; combined channels raised if there are fewer than rx_queues + 1; RSS indirection table
+// moved away from the session's queues; memory bound to them (bind-rx); ntuple rules per flow or port. Undone in
+// reverse. Sessions on one interface share its journal: a setting goes back to what it was when the last session on the
+// interface ends. A setting that somebody else changed meanwhile is left alone and reported to options.notice.
+//
+// Needs, for devmem: CAP_NET_ADMIN in the user namespace that owns the network namespace, Linux >= 6.12, a driver with
+// queue management and header split. Blocking: opening takes some 100 ms.
+//
+// Thread safety: distinct sessions are safe; a shared one is unsafe, except const members.
+class rx_session {
+  public:
+    // Throws system_error. Its text holds the kernel's own words (extack) and what to change.
+    rx_session(rx_session_options options, device_memory memory);
+    // The same without exceptions: an empty optional, and `code` and `why` set.
+    [[nodiscard]] static std::optional<rx_session> open(rx_session_options options, device_memory memory,
+                                                        error_code& code, diagnostics& why);
+    rx_session(rx_session&&) noexcept;
+    rx_session& operator=(rx_session&&) noexcept;
+    ~rx_session();
+
+    // The transport in use: never automatic.
+    [[nodiscard]] gpurx::transport transport() const noexcept;
+    // For people, one line per transport: in use, or why not and what would make it work. First line: what is in use.
+    [[nodiscard]] std::string explain() const;
+    // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
+    [[nodiscard]] gpurx::stats stats() const;
+    [[nodiscard]] device_memory const& memory() const noexcept;
+    // RX queues that belong to this session; empty with transport copy.
+    [[nodiscard]] std::vector<unsigned> queues() const;
+    // SO_RCVBUF for one flow (see receive_memory), in bytes as setsockopt takes them. 0: left to the system.
+    [[nodiscard]] int receive_buffer_size() const noexcept;
+
+    // Makes connections to this acceptor's port arrive on the session's queues, and gives them their share of
+    // receive_memory. Call it after bind() and before listen(); then hand each accepted socket to receiver's
+    // constructor. The rule lives as long as the session. With transport copy only the receive buffer is set.
+    // Errors: EINVAL if not bound; what the driver answers to the rule.
+    void steer(asio::ip::tcp::acceptor& acceptor);
+    void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
+
+    // Undoes what killed processes left on the interface: needs the same rights as opening a session, touches nothing
+    // that belongs to a live process, and is done by opening a session as well. Returns what was done, a sentence each;
+    // nothing to do is an empty list. Errors: errc::journal_invalid, and what the kernel reports.
+    static std::vector<std::string> recover(std::string_view interface,
+                                            std::string_view state_directory = "/run/gpurx");
+
+  private:
+    friend class receiver;
+    explicit rx_session(std::shared_ptr<detail::session_state> state) noexcept;
+
+    std::shared_ptr<detail::session_state> state_;
+};
+
+}  // namespace gpurx

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counters by value. A snapshot: each counter is exact, but two of them may be read a moment apart.
+#pragma once
+
+#include <cstdint>
+
+namespace gpurx {
+
+struct stats {
+    // Bytes by the way they came. Their sum is what the stream delivered.
+    std::uint64_t device_bytes = 0;     // landed in the session's own device memory, untouched by a CPU (devmem)
+    std::uint64_t resteered_bytes = 0;  // landed in the device memory of another session of this process
+    std::uint64_t linear_bytes = 0;     // packets the NIC did not split: copied by the kernel (SCM_DEVMEM_LINEAR)
+    std::uint64_t host_bytes = 0;       // arrived in ordinary host memory (a rule missed), or by transport copy
+
+    std::uint64_t fragments = 0;  // pieces delivered, of every kind
+
+    // Device pages on loan from the kernel, and the most there ever were.
+    std::uint64_t tokens_out = 0;
+    std::uint64_t tokens_high_water = 0;
+
+    std::uint64_t receive_calls = 0;       // recvmsg / recv system calls
+    std::uint64_t release_calls = 0;       // setsockopt(SO_DEVMEM_DONTNEED) system calls
+    std::uint64_t waits = 0;               // times an operation had to wait for the socket
+    std::uint64_t loan_waits = 0;          // times an operation had to wait for loans or pages to come back
+    std::uint64_t release_shortfalls = 0;  // pages that the kernel did not accept back. Not zero: a fault; report it
+    std::uint64_t release_failures = 0;    // setsockopt calls that failed
+
+    [[nodiscard]] constexpr std::uint64_t bytes() const noexcept
+    {
+        return device_bytes + resteered_bytes + linear_bytes + host_bytes;
+    }
+    friend bool operator==(stats const&, stats const&) = default;
+};
+
+}  // namespace gpurx

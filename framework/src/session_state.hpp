@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What rx_session handles, receivers and loans share. Two sides look at it: session.cpp builds and undoes it; flow/ uses
+// the part below "for flows".
+#pragma once
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gpurx/error.hpp>
+#include <gpurx/session.hpp>
+
+#include "counters.hpp"
+#include "memory/memory_state.hpp"
+
+namespace gpurx::detail {
+
+class nic_claim;   // nic/nic_claim.hpp: what was changed on the NIC
+class watchdog;    // watchdog.hpp: ends flows that are locked up
+class page_pool;   // flow/page_pool.hpp: pages of the memory for transport copy
+class steered_flow;
+
+// One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
+// Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule.
+class session_flow {
+  public:
+    explicit session_flow(std::shared_ptr<class session_state> owner) noexcept;
+    session_flow(session_flow const&) = delete;
+    session_flow& operator=(session_flow const&) = delete;
+    ~session_flow();
+
+    [[nodiscard]] session_state& session() const noexcept { return *session_; }
+    [[nodiscard]] std::shared_ptr<session_state> const& shared_session() const noexcept { return session_; }
+
+    flow_counters counters;
+
+    // Set while an operation waits for the socket: only then does the watchdog look. On a lock-up the watchdog sets
+    // locked_up and shuts the socket down, which wakes the waiter.
+    std::atomic<bool> waiting{false};
+    std::atomic<bool> locked_up{false};
+    // The flow's own descriptor; -1 until there is one. Set before waiting is set for the first time.
+    std::atomic<int> socket{-1};
+
+  private:
+    friend class session_state;
+    std::shared_ptr<session_state> session_;
+    std::unique_ptr<steered_flow> steering_;  // null: no rule of its own
+};
+
+class session_state : public std::enable_shared_from_this<session_state> {
+  public:
+    // Throws system_error.
+    static std::shared_ptr<session_state> open(rx_session_options options, device_memory memory,
+                                               std::shared_ptr<memory_state> state);
+    session_state(session_state const&) = delete;
+    session_state& operator=(session_state const&) = delete;
+    ~session_state();
+
+    [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
+    [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
+    [[nodiscard]] std::string explain() const;
+    [[nodiscard]] stats total() const;
+    [[nodiscard]] std::vector<unsigned> queues() const;
+    void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
+
+    // ---- for flows ----
+
+    [[nodiscard]] gpurx::transport transport() const noexcept { return transport_; }
+    [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
+    // errc::too_many_flows, or a flow.
+    [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
+    // Steers one flow, by 5-tuple or else by local port, before it connects. No-op with transport copy.
+    void steer_flow(session_flow& flow, asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& remote,
+                    error_code& code, diagnostics& why);
+    // SO_RCVBUF for one flow; 0: leave it.
+    [[nodiscard]] int receive_buffer_size() const noexcept { return receive_buffer_size_; }
+    [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
+    // Transport copy: the pages. Precondition: transport() == copy.
+    [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
+    // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
+    [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return dmabuf_id_; }
+    // The live session of this process whose binding has this id; null: none. Thread-safe.
+    [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
+
+    // Device pages on loan over all flows: kept here so that the watchdog and high-water mark need no sum.
+    void tokens_taken(std::uint64_t count) noexcept;
+    void tokens_returned(std::uint64_t count) noexcept;
+
+  private:
+    friend class session_flow;
+    session_state(rx_session_options options, device_memory memory, std::shared_ptr<memory_state> state);
+
+    rx_session_options options_;
+    device_memory handle_;
+    std::shared_ptr<memory_state> memory_;
+    gpurx::transport transport_ = gpurx::transport::copy;
+    int receive_buffer_size_ = 0;
+    std::size_t loan_limit_ = 0;
+    std::uint32_t dmabuf_id_ = 0;
+    std::string explanation_;
+
+    std::unique_ptr<page_pool> pages_;
+    std::unique_ptr<nic_claim> nic_;
+
+    mutable std::mutex mutex_;             // guards what follows
+    std::vector<session_flow*> flows_;     // alive
+    stats ended_;                          // counters of flows that are gone
+    std::uint64_t tokens_out_ = 0;
+    std::uint64_t tokens_high_water_ = 0;
+    std::unique_ptr<watchdog> watchdog_;  // last: stops before the rest goes
+};
+
+}  // namespace gpurx::detail
