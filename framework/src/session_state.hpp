@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rx_session handles, receivers and loans share. Two sides look at it: session.cpp builds and undoes it; flow/ uses
-// the part below "for flows".
+// What rx_session handles, receivers and loans share. Two sides look at it: session.cpp builds and undoes it; flow/
+// uses the part below "for flows".
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@
 
 namespace gpurx::detail {
 
-class nic_claim;   // nic/nic_claim.hpp: what was changed on the NIC
-class watchdog;    // watchdog.hpp: ends flows that are locked up
-class page_pool;   // flow/page_pool.hpp: pages of the memory for transport copy
+class nic_claim;  // nic/nic_claim.hpp: what was changed on the NIC
+class watchdog;   // watchdog.hpp: ends flows that are locked up
+class page_pool;  // flow/page_pool.hpp: pages of the memory for transport copy
 class steered_flow;
 
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
@@ -107,9 +107,9 @@ class session_state : public std::enable_shared_from_this<session_state> {
     std::unique_ptr<page_pool> pages_;
     std::unique_ptr<nic_claim> nic_;
 
-    mutable std::mutex mutex_;             // guards what follows
-    std::vector<session_flow*> flows_;     // alive
-    stats ended_;                          // counters of flows that are gone
+    mutable std::mutex mutex_;          // guards what follows
+    std::vector<session_flow*> flows_;  // alive
+    stats ended_;                       // counters of flows that are gone
     std::uint64_t tokens_out_ = 0;
     std::uint64_t tokens_high_water_ = 0;
     std::unique_ptr<watchdog> watchdog_;  // last: stops before the rest goes

@@ -14,8 +14,7 @@
 #include <string>
 
 // The one place where the library's short names for its two foundations are made.
-namespace boost::asio {
-}
+namespace boost::asio {}
 namespace gpurx {
 
 namespace asio = boost::asio;

@@ -67,11 +67,13 @@ struct receiver_access {
 // Rules that hold for every async_ operation of this library:
 //   Executor: the handler runs on its associated executor, by default the receiver's; never inside the initiating
 //     function. An operation that can finish at once goes through the handler's associated immediate executor. Internal
-//     steps run on the handler's executor too, so give token and receiver the same strand if there is more than one thread.
+//     steps run on the handler's executor too, so give token and receiver the same strand if there is more than one
+//     thread.
 //   Lifetimes: an operation keeps the flow alive; the receiver may be moved or destroyed meanwhile (destroying it
 //     completes the operation with operation_aborted). Memory that a span names must stay until completion.
 //   Allocation: the handler's associated allocator, released before the handler runs.
-//   Cancellation: through the handler's cancellation slot. What arrived is never lost, and a success is never turned into
+//   Cancellation: through the handler's cancellation slot. What arrived is never lost, and a success is never turned
+//   into
 //     operation_aborted. Emit on the receiver's strand. (`a || b` on awaitables discards the result of a loser that was
 //     ready too: prefer parallel_group, or a timer that cancels.)
 //   One at a time: a second async_receive or async_read completes with errc::already_running and disturbs nothing.
@@ -90,16 +92,16 @@ class receiver {
     receiver(executor_type executor, rx_session& session, asio::ip::tcp::socket accepted);
 
     template <class ExecutionContext>
-        requires std::convertible_to<ExecutionContext&, asio::execution_context&>
-    receiver(ExecutionContext& context, rx_session& session) : receiver(context.get_executor(), session)
-    {
-    }
+    requires std::convertible_to<ExecutionContext&, asio::execution_context&> receiver(ExecutionContext& context,
+                                                                                       rx_session& session)
+        : receiver(context.get_executor(), session)
+    {}
     template <class ExecutionContext>
-        requires std::convertible_to<ExecutionContext&, asio::execution_context&>
-    receiver(ExecutionContext& context, rx_session& session, asio::ip::tcp::socket accepted)
+    requires std::convertible_to<ExecutionContext&, asio::execution_context&> receiver(ExecutionContext& context,
+                                                                                       rx_session& session,
+                                                                                       asio::ip::tcp::socket accepted)
         : receiver(context.get_executor(), session, std::move(accepted))
-    {
-    }
+    {}
 
     receiver(receiver&&) noexcept;
     receiver& operator=(receiver&&) noexcept;
@@ -185,8 +187,8 @@ auto async_read(receiver& from, host_span destination, Token&& token = Token())
         token, detail::receiver_access::state(from), destination);
 }
 
-// The same into device memory. On a GPU, completion means "enqueued on `stream`, in order": work enqueued on that stream
-// later sees the bytes; other streams must wait for it. In host memory the bytes are there on completion.
+// The same into device memory. On a GPU, completion means "enqueued on `stream`, in order": work enqueued on that
+// stream later sees the bytes; other streams must wait for it. In host memory the bytes are there on completion.
 // Errors: as above, and errc::bad_destination if the session's memory cannot be copied to `destination`.
 template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
 auto async_read(receiver& from, device_span destination, cuda_stream_ref stream, Token&& token = Token())

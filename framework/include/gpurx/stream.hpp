@@ -42,8 +42,7 @@ class device_span {
     constexpr device_span() noexcept = default;
     constexpr device_span(memory_kind kind, std::uintptr_t address, std::size_t bytes) noexcept
         : address_{address}, size_{bytes}, kind_{kind}
-    {
-    }
+    {}
 
     [[nodiscard]] constexpr std::uintptr_t address() const noexcept { return address_; }
     [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
@@ -72,16 +71,16 @@ class host_span {
     constexpr host_span(std::byte* data, std::size_t bytes) noexcept : bytes_{data, bytes} {}
 
     template <class T, std::size_t Extent>
-        requires(!std::is_const_v<T> && std::is_trivially_copyable_v<T>)
-    explicit host_span(std::span<T, Extent> range) noexcept : bytes_{std::as_writable_bytes(range)}
-    {
-    }
+    requires(!std::is_const_v<T> &&
+             std::is_trivially_copyable_v<T>) explicit host_span(std::span<T, Extent> range) noexcept
+        : bytes_{std::as_writable_bytes(range)}
+    {}
 
     template <class T>
-        requires(!std::is_const_v<T> && std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>)
-    explicit host_span(T& object) noexcept : host_span(std::span<T, 1>{&object, 1})
-    {
-    }
+    requires(!std::is_const_v<T> && std::is_trivially_copyable_v<T> &&
+             !std::is_pointer_v<T>) explicit host_span(T& object) noexcept
+        : host_span(std::span<T, 1>{&object, 1})
+    {}
 
     [[nodiscard]] constexpr std::byte* data() const noexcept { return bytes_.data(); }
     [[nodiscard]] constexpr std::size_t size() const noexcept { return bytes_.size(); }

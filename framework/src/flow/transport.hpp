@@ -27,7 +27,8 @@ class flow_transport {
     // eof, or another error: the stream has ended. Called by one thread at a time.
     [[nodiscard]] virtual error_code receive(std::size_t limit, loan& into) = 0;
 
-    // Where the transport can write straight to `destination` (copy into host memory): the bytes placed, without a loan.
+    // Where the transport can write straight to `destination` (copy into host memory): the bytes placed, without a
+    // loan.
     [[nodiscard]] virtual bool writes_in_place(memory_kind destination) const noexcept = 0;
     [[nodiscard]] virtual error_code receive_into(std::byte* destination, std::size_t size, std::size_t& placed) = 0;
 
