@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What the project needs from outside, and the only place where versions are named. gpurxConfig.cmake.in asks for the
+# library's part of it again.
+
+set(GPURX_BOOST_MINIMUM 1.83)
+find_package(Boost ${GPURX_BOOST_MINIMUM} REQUIRED CONFIG)  # headers only: Asio, System
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(GPURX_LIBMNL REQUIRED IMPORTED_TARGET GLOBAL libmnl)
+
+if(GPURX_BUILD_TESTS)
+    find_package(Catch2 3 REQUIRED)
+endif()
+if(GPURX_BUILD_SAMPLES)
+    find_package(CLI11 REQUIRED)
+endif()
