@@ -22,7 +22,8 @@ namespace gpurx {
 
 namespace detail {
 class session_state;
-}
+struct session_access;
+}  // namespace detail
 
 enum class transport : std::uint8_t {
     automatic,  // the best that works; rx_session::explain() says which, and why not a better one
@@ -34,7 +35,7 @@ enum class transport : std::uint8_t {
 
 struct rx_session_options {
     // The NIC. Empty: only transport copy can work.
-    std::string interface;
+    std::string interface{};
 
     // How many RX queues to set aside. They are taken from the top: with 8 queues and rx_queues 2, queues 6 and 7.
     unsigned rx_queues = 1;
@@ -70,7 +71,7 @@ struct rx_session_options {
     // Told, in one sentence each, what a user should know and no error reports: a setting found changed by somebody
     // else at the end and so left alone, a rule that could only be made by port. Called from the thread that opens the
     // session, steers a flow, or drops the last user of the session; must not throw. Empty: nobody is told.
-    std::function<void(std::string_view)> notice;
+    std::function<void(std::string_view)> notice{};
 };
 
 // A handle to shared state. Receivers, operations and rx_buffers keep the state alive: destroying the session early is
@@ -125,6 +126,7 @@ class rx_session {
 
   private:
     friend class receiver;
+    friend struct detail::session_access;
     explicit rx_session(std::shared_ptr<detail::session_state> state) noexcept;
 
     std::shared_ptr<detail::session_state> state_;

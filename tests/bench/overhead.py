@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`./run bench overhead`: guest instructions per fragment of gpurx against a hand-written C loop on the same traffic."""
+
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from report import Bar, Report, print_table
+
+LIMIT_RATIO = 1.15
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_in_lab(program: Path, rounds: int) -> str:
+    command = [str(ROOT / "run"), "lab", "--exact", "--timeout", "900", "--", str(program), str(rounds)]
+    print(f"overhead: {rounds} rounds in the lab, about {60 + 12 * rounds} s", file=sys.stderr, flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"overhead: the lab run failed (exit code {done.returncode}); its output was:\n{done.stdout}")
+    return done.stdout
+
+
+def parse(output: str) -> dict[tuple[str, str], list[dict[str, int]]]:
+    names = ("instructions", "fragments", "receive_calls", "release_calls", "allocations")
+    samples: dict[tuple[str, str], list[dict[str, int]]] = defaultdict(list)
+    for line in output.splitlines():
+        fields = line.split()
+        if fields[:1] == ["sample"] and len(fields) == 3 + len(names):
+            samples[fields[2], fields[1]].append(dict(zip(names, map(int, fields[3:]))))
+    return samples
+
+
+def median(samples: list[dict[str, int]], name: str) -> float:
+    return statistics.median(sample[name] for sample in samples)
+
+
+def main() -> int:
+    program = Path(sys.argv[1])
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 7
+    samples = parse(run_in_lab(program, rounds))
+    report = Report("overhead", {"rounds": rounds, "bytes": 8 << 20, "kernel": "stock", "exact": True})
+    rows = []
+    for traffic in ("queued", "paced"):
+        if len(samples[traffic, "c"]) != rounds or len(samples[traffic, "gpurx"]) != rounds:
+            sys.exit(f"overhead: samples are missing for {traffic}")
+        # Fragments of the C loop are what the kernel delivered; gpurx may have joined neighbours.
+        fragments = median(samples[traffic, "c"], "fragments")
+        cost = {loop: median(samples[traffic, loop], "instructions") / fragments for loop in ("c", "gpurx")}
+        for loop in ("c", "gpurx"):
+            mine = samples[traffic, loop]
+            spread = statistics.pstdev(sample["instructions"] for sample in mine) / median(mine, "instructions")
+            rows.append([traffic, loop, f"{cost[loop]:.0f}", f"{100 * spread:.1f} %", f"{fragments:.0f}",
+                         f"{median(mine, 'receive_calls'):.0f}", f"{median(mine, 'release_calls'):.0f}",
+                         f"{median(mine, 'allocations'):.0f}"])
+        report.bar(Bar(f"{traffic}: gpurx / C loop", cost["gpurx"] / cost["c"], "x", LIMIT_RATIO))
+        report.bar(Bar(f"{traffic}: allocations while receiving", median(samples[traffic, "gpurx"], "allocations"),
+                       "", 0))
+    report.samples = {f"{traffic} {loop}": values for (traffic, loop), values in samples.items()}
+    print_table(["traffic", "loop", "instr/frag", "spread", "fragments", "recvmsg", "setsockopt", "allocations"], rows)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `./run bench [NAME]`: builds what a benchmark needs and runs it. Without a name: all of them.
+# Steps are joined by && because a function called on the left of || runs without errexit.
+# Exit code: 0; 3 if a bar falls short; another if a benchmark could not run.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+benchmarks=(overhead)
+
+build() {
+    "$root/kernel-support/lab/packages.sh" build lab &&
+        cmake --preset release -S "$root" >/dev/null &&
+        cmake --build "$root/build/release" --target "$1"
+}
+
+run_overhead() {
+    build overhead_bench &&
+        python3 "$root/tests/bench/overhead.py" "$root/build/release/tests/bench/overhead_bench" "$@"
+}
+
+main() {
+    local names=("${1:-all}") worst=0 name
+    shift || true
+    [[ ${names[0]} == all ]] && names=("${benchmarks[@]}")
+    for name in "${names[@]}"; do
+        if ! declare -F "run_$name" >/dev/null; then
+            echo "bench: no benchmark named '$name'; there are: ${benchmarks[*]}" >&2
+            exit 2
+        fi
+        "run_$name" "$@" || worst=$?
+    done
+    exit "$worst"
+}
+
+main "$@"
