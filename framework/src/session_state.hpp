@@ -17,13 +17,12 @@
 
 #include "counters.hpp"
 #include "memory/memory_state.hpp"
+#include "session_nic.hpp"
 
 namespace gpurx::detail {
 
-class nic_claim;  // nic/nic_claim.hpp: what was changed on the NIC
 class watchdog;   // watchdog.hpp: ends flows that are locked up
 class page_pool;  // flow/page_pool.hpp: pages of the memory for transport copy
-class steered_flow;
 
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
 // Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule.
@@ -39,24 +38,32 @@ class session_flow {
 
     flow_counters counters;
 
-    // Set while an operation waits for the socket: only then does the watchdog look. On a lock-up the watchdog sets
-    // locked_up and shuts the socket down, which wakes the waiter.
-    std::atomic<bool> waiting{false};
-    std::atomic<bool> locked_up{false};
-    // The flow's own descriptor; -1 until there is one. Set before waiting is set for the first time.
-    std::atomic<int> socket{-1};
+    // Tells the watchdog whether an operation waits for the socket: only then does it look at this flow.
+    void set_waiting(bool value) noexcept;
+    // The flow's own descriptor, for the watchdog; -1, also before the descriptor is closed.
+    void set_socket(int fd) noexcept;
+    // The watchdog found the flow locked up and has ended its connection, which wakes the waiter.
+    [[nodiscard]] bool locked_up() const noexcept { return locked_up_.load(std::memory_order_acquire); }
+    // What the watchdog does, and tests.
+    void mark_locked_up() noexcept { locked_up_.store(true, std::memory_order_release); }
 
   private:
     friend class session_state;
     std::shared_ptr<session_state> session_;
-    std::unique_ptr<steered_flow> steering_;  // null: no rule of its own
+    std::unique_ptr<steering_rule> rule_;  // null: no rule of its own
+    std::atomic<bool> waiting_{false};
+    std::atomic<bool> locked_up_{false};
+    int socket_ = -1;  // guarded by the session's mutex
 };
 
 class session_state : public std::enable_shared_from_this<session_state> {
   public:
-    // Throws system_error.
-    static std::shared_ptr<session_state> open(rx_session_options options, device_memory memory,
-                                               std::shared_ptr<memory_state> state);
+    // Finds a transport and sets it up. Throws system_error.
+    static std::shared_ptr<session_state> open(rx_session_options options, std::shared_ptr<memory_state> memory);
+    // A session on a NIC that is set up already, transport devmem; or without one (null), transport copy. Throws
+    // system_error: errc::memory_too_small. `explanation` is what explain() returns.
+    static std::shared_ptr<session_state> create(rx_session_options options, std::shared_ptr<memory_state> memory,
+                                                 std::unique_ptr<session_nic> nic, std::string explanation);
     session_state(session_state const&) = delete;
     session_state& operator=(session_state const&) = delete;
     ~session_state();
@@ -79,11 +86,13 @@ class session_state : public std::enable_shared_from_this<session_state> {
                     error_code& code, diagnostics& why);
     // SO_RCVBUF for one flow; 0: leave it.
     [[nodiscard]] int receive_buffer_size() const noexcept { return receive_buffer_size_; }
+    // Gives a socket that size, beyond net.core.rmem_max where permitted. Before connect or listen.
+    void size_receive_buffer(int socket, error_code& code);
     [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
     // Transport copy: the pages. Precondition: transport() == copy.
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
-    [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return dmabuf_id_; }
+    [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return nic_->dmabuf_id(); }
     // The live session of this process whose binding has this id; null: none. Thread-safe.
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
 
@@ -93,7 +102,7 @@ class session_state : public std::enable_shared_from_this<session_state> {
 
   private:
     friend class session_flow;
-    session_state(rx_session_options options, device_memory memory, std::shared_ptr<memory_state> state);
+    session_state(rx_session_options options, std::shared_ptr<memory_state> memory);
 
     rx_session_options options_;
     device_memory handle_;
@@ -101,11 +110,10 @@ class session_state : public std::enable_shared_from_this<session_state> {
     gpurx::transport transport_ = gpurx::transport::copy;
     int receive_buffer_size_ = 0;
     std::size_t loan_limit_ = 0;
-    std::uint32_t dmabuf_id_ = 0;
     std::string explanation_;
 
     std::unique_ptr<page_pool> pages_;
-    std::unique_ptr<nic_claim> nic_;
+    std::unique_ptr<session_nic> nic_;  // null with transport copy
 
     mutable std::mutex mutex_;          // guards what follows
     std::vector<session_flow*> flows_;  // alive

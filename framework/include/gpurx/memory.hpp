@@ -14,7 +14,8 @@ namespace gpurx {
 
 namespace detail {
 class memory_state;
-}
+struct session_access;
+}  // namespace detail
 
 // A handle to shared state: copies name the same bytes. The bytes live until the last handle, session, receiver and
 // rx_buffer that uses them is gone, so they may be destroyed in any order.
@@ -50,7 +51,7 @@ class device_memory {
     [[nodiscard]] std::string explain() const;
 
   private:
-    friend class rx_session;
+    friend struct detail::session_access;
     explicit device_memory(std::shared_ptr<detail::memory_state> state) noexcept : state_{std::move(state)} {}
 
     std::shared_ptr<detail::memory_state> state_;

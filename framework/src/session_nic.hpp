@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a session asks of its NIC once the memory is bound: the narrow interface between the session, which knows no
+// netlink, and nic/. Tests put their own in its place.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <gpurx/error.hpp>
+
+namespace gpurx::detail {
+
+// A rule that brings a flow, or a port, to the session's queues. Destroying it removes the rule.
+class steering_rule {
+  public:
+    steering_rule() = default;
+    steering_rule(steering_rule const&) = delete;
+    steering_rule& operator=(steering_rule const&) = delete;
+    virtual ~steering_rule() = default;
+};
+
+// How full the bound memory is. All counts are of pages of the size that was bound, over all queues of the session.
+struct pool_sample {
+    std::uint64_t in_flight = 0;  // held by the NIC, TCP, or a program; includes what the pool keeps for recycling
+    std::optional<std::uint64_t> allocation_failures;  // so far; empty: the driver does not count them
+};
+
+// Destroying it unbinds the memory and restores the NIC. steer_*() and sample() may be called from any thread.
+class session_nic {
+  public:
+    session_nic() = default;
+    session_nic(session_nic const&) = delete;
+    session_nic& operator=(session_nic const&) = delete;
+    virtual ~session_nic() = default;
+
+    // The kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
+    [[nodiscard]] virtual std::uint32_t dmabuf_id() const noexcept = 0;
+    [[nodiscard]] virtual std::vector<unsigned> queues() const = 0;
+    // Bytes of one page of the binding.
+    [[nodiscard]] virtual std::size_t page_size() const noexcept = 0;
+
+    // By 5-tuple, or else by local port. Null with `code` set.
+    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
+                                                                    asio::ip::tcp::endpoint const& remote,
+                                                                    error_code& code, diagnostics& why) = 0;
+    // All connections to this local address (which may be unspecified) and port.
+    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_port(asio::ip::tcp::endpoint const& local,
+                                                                    error_code& code, diagnostics& why) = 0;
+    // Empty: the kernel did not say.
+    [[nodiscard]] virtual std::optional<pool_sample> sample() noexcept = 0;
+};
+
+}  // namespace gpurx::detail
