@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the project needs from outside, and the only place where versions are named. gpurxConfig.cmake.in asks for the
-# library's part of it again.
+# What the project needs from outside, and the only place where versions are named; gpurxConfig.cmake.in asks for the
+# library's part of it again. Targets are GLOBAL so that a project that takes gpurx by add_subdirectory can link it.
 
 set(GPURX_BOOST_MINIMUM 1.83)
-find_package(Boost ${GPURX_BOOST_MINIMUM} REQUIRED CONFIG)  # headers only: Asio, System
-find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
+find_package(Boost ${GPURX_BOOST_MINIMUM} REQUIRED CONFIG GLOBAL)  # headers only: Asio, System
+find_package(Threads REQUIRED GLOBAL)
+find_package(fmt REQUIRED GLOBAL)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GPURX_LIBMNL REQUIRED IMPORTED_TARGET GLOBAL libmnl)
 

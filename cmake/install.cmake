@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installing: headers, library, CMake package, pkg-config file. The result may be moved as a whole.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/gpurx)
+
+install(TARGETS gpurx EXPORT gpurxTargets FILE_SET HEADERS)
+install(EXPORT gpurxTargets NAMESPACE gpurx:: DESTINATION ${package_directory})
+
+get_target_property(library_type gpurx TYPE)
+configure_package_config_file(
+    ${CMAKE_CURRENT_LIST_DIR}/gpurxConfig.cmake.in ${PROJECT_BINARY_DIR}/gpurxConfig.cmake
+    INSTALL_DESTINATION ${package_directory}
+    NO_SET_AND_CHECK_MACRO)
+# Until 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/gpurxConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/gpurxConfig.cmake ${PROJECT_BINARY_DIR}/gpurxConfigVersion.cmake
+    DESTINATION ${package_directory})
+
+# A static library hands its own dependencies on to whoever links it, also without `pkg-config --static`.
+if(library_type STREQUAL "STATIC_LIBRARY")
+    set(pc_requires "Requires: fmt libmnl")
+else()
+    set(pc_requires "Requires.private: fmt libmnl")
+endif()
+cmake_path(SET pc_directory NORMALIZE ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${pc_directory} OUTPUT_VARIABLE pc_prefix)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/gpurx.pc.in ${PROJECT_BINARY_DIR}/gpurx.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/gpurx.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
