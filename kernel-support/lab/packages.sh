@@ -25,6 +25,8 @@ libcli11-dev
 libbenchmark-dev
 clang-14|clang
 libclang-rt-14-dev|libclang-rt-dev
+libssl-dev
+python3
 '
 packages[lint]='
 clang-format-14|clang-format
