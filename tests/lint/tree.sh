@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Every file says its licence; no file names a host that the project does not mean to name, nor a path of one machine.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# Licence texts, formats without comments, and test inputs, which are bytes.
+without_licence_line=(':!LICENSE' ':!kernel-support/COPYING' ':!*.json' ':!*.patch' ':!tests/fuzz/corpus')
+# The licences' publishers, the kernel's home, and names reserved for examples. No mirror or registry: where packages
+# come from is for each machine's own configuration to say.
+hosts='apache\.org|gnu\.org|fsf\.org|spdx\.org|kernel\.org|example\.(com|org)|github\.com'
+
+failed=0
+complain() {
+    printf '%s:\n%s\n' "$1" "$2"
+    failed=1
+}
+
+found=$(git ls-files -z -- "${without_licence_line[@]}" | xargs -0 awk '
+    FNR == 1 { if (file != "" && !said) print file; file = FILENAME; said = 0 }
+    FNR <= 5 && /SPDX-License-Identifier: / { said = 1 }
+    END { if (file != "" && !said) print file }')
+[[ -z $found ]] || complain "no SPDX-License-Identifier in the first five lines" "$found"
+
+found=$(git ls-files -z | xargs -0 -I{} sh -c '[ -s "$1" ] || echo "$1"' _ {})
+[[ -z $found ]] || complain "empty file" "$found"
+
+found=$(git grep -InoE -e 'https?://[^/ "<>)]+' -e '\b([a-z0-9-]+\.)+(org|com)\b' | grep -vE ":(https?://)?([a-z0-9-]+\.)*($hosts)$" || true)
+[[ -z $found ]] || complain "a host that the project does not mean to name" "$found"
+
+found=$(git grep -InE -e '(^|[^A-Za-z0-9_.$}])/(work|home|root|tmp/brief)/' || true)
+[[ -z $found ]] || complain "a path of one machine" "$found"
+
+exit "$failed"
