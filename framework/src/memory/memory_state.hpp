@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <gpurx/error.hpp>
 #include <gpurx/stream.hpp>
@@ -22,7 +24,8 @@ class memory_state {
     [[nodiscard]] std::size_t page_size() const noexcept { return page_size_; }
     // -1: not exported. The owner is this object.
     [[nodiscard]] int dmabuf_fd() const noexcept { return dmabuf_fd_; }
-    // Why dmabuf_fd() is -1; default if it is not.
+    // Why dmabuf_fd() is -1; defaults if it is not.
+    [[nodiscard]] error_code export_error() const noexcept { return export_error_; }
     [[nodiscard]] diagnostics const& why_not_exported() const noexcept { return why_not_exported_; }
     [[nodiscard]] virtual std::string explain() const = 0;
 
@@ -34,10 +37,29 @@ class memory_state {
   protected:
     memory_state() = default;
 
+    void place(device_span span, std::size_t page_size) noexcept
+    {
+        span_ = span;
+        page_size_ = page_size;
+    }
+    // `fd` stays the implementation's; -1 with the reason.
+    void set_export(int fd, error_code code, diagnostics why) noexcept
+    {
+        dmabuf_fd_ = fd;
+        export_error_ = code;
+        why_not_exported_ = std::move(why);
+    }
+
+  private:
     device_span span_;
     std::size_t page_size_ = 0;
     int dmabuf_fd_ = -1;
+    error_code export_error_;
     diagnostics why_not_exported_;
 };
+
+// One for each kind of memory. Throw system_error.
+[[nodiscard]] std::shared_ptr<memory_state> make_host_memory(std::size_t bytes);
+[[nodiscard]] std::shared_ptr<memory_state> make_gpu_memory(int ordinal, std::size_t bytes);
 
 }  // namespace gpurx::detail
