@@ -37,3 +37,24 @@ as_root() {
 }
 
 os_release() { (. /etc/os-release && printf '%s' "${!1:-}"); }
+
+# progress LABEL TOTAL LOG: copy stdin to LOG and show how far a build of about TOTAL lines of output is.
+# On a terminal the line is rewritten in place; elsewhere one is printed every ten seconds.
+progress() {
+    local label=$1 total=$2 log=$3 lines=0 line start=$SECONDS shown=-10 every=10 end=$'\n' elapsed percent left
+    [[ -t 2 ]] && every=1 end=$'\r'
+    while IFS= read -r line; do
+        printf '%s\n' "$line" >&4
+        lines=$((lines + 1))
+        elapsed=$((SECONDS - start))
+        ((elapsed - shown >= every)) || continue
+        shown=$elapsed
+        percent=$((100 * lines / total))
+        ((percent <= 99)) || percent=99
+        left=$((elapsed * (100 - percent) / (percent > 0 ? percent : 1)))
+        printf '%s: %3d %%, %d:%02d so far, about %d:%02d to go   %s' "$label" "$percent" \
+            $((elapsed / 60)) $((elapsed % 60)) $((left / 60)) $((left % 60)) "$end" >&2
+    done 4>"$log"
+    elapsed=$((SECONDS - start))
+    printf '%s: done, %d:%02d                                        \n' "$label" $((elapsed / 60)) $((elapsed % 60)) >&2
+}

@@ -1,0 +1,160 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Build a kernel for the lab, or find it in the cache, and print the directory it is in:
+#
+#   kernel.sh [--path] stock|debug|branch
+#
+#   DIRECTORY/vmlinux   what the guest boots
+#   DIRECTORY/build     the build directory, for out-of-tree modules: make -C DIRECTORY/build M=...
+#
+# --path prints where it is or would be, and builds nothing.
+# A kernel is named by everything that goes into it: source, patches, configuration, compiler.
+# It is built in a folder of its source tree: the compiler then sees relative paths alone, and ccache serves what is the
+# same in two trees.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+patch_dir=$repo_dir/kernel-support/linux-7.3
+
+# Lines of output of a full build, for the progress line.
+declare -A output_lines=([stock]=2026 [debug]=2100 [branch]=2026)
+
+config_files() {
+    printf '%s\n' "$lab_dir/config/base.config"
+    [[ $1 != debug ]] || printf '%s\n' "$lab_dir/config/debug.config"
+}
+
+patch_files() {
+    if [[ $1 == branch ]]; then
+        [[ -d $patch_dir ]] || die "kernel 'branch': not there yet, the patch series (${patch_dir#"$repo_dir/"}) is not in this tree"
+        printf '%s\n' "$patch_dir"/*.patch
+    fi
+}
+
+# What tells one source from another: the checksum of an archive; the path of a directory, whose owner may change it
+# at any time, and which is therefore never taken from the cache without running make.
+source_id() {
+    local beside=${1%/*}/source.sha256
+    if [[ -d $1 ]]; then
+        printf 'directory %s' "$1"
+    elif [[ -e $beside && $1 == "$cache_dir"/* ]]; then
+        cat "$beside"
+    else
+        sha256_of "$1"
+    fi
+}
+
+# short_hash: the first 16 digits of the SHA-256 of stdin
+short_hash() { sha256_of_text | cut -c1-16; }
+
+patched_source_id() {
+    local kernel=$1 source=$2 files
+    source_id "$source"
+    files=$(patch_files "$kernel")
+    if [[ -n $files ]]; then
+        xargs -d '\n' sha256sum <<<"$files" | cut -d' ' -f1
+    fi
+}
+
+kernel_id() {
+    local kernel=$1 source=$2
+    {
+        patched_source_id "$kernel" "$source"
+        config_files "$kernel" | xargs -d '\n' cat
+        gcc --version | head -n 1
+    } | short_hash
+}
+
+# unpack KERNEL SOURCE: print the directory of the source tree with the patches of KERNEL.
+unpack() {
+    local kernel=$1 source=$2 id tree patch
+    id=$(patched_source_id "$kernel" "$source" | short_hash)
+    tree=$cache_dir/kernel-source/$id
+    if [[ -d $source && -z $(patch_files "$kernel") ]]; then
+        printf '%s\n' "$source"
+        return
+    fi
+    if [[ ! -d $tree ]]; then
+        note "unpacking the kernel source ..."
+        rm -rf "$tree.new"
+        mkdir -p "$tree.new"
+        if [[ -d $source ]]; then
+            cp -a "$source/." "$tree.new/"
+        else
+            # The register tables of one GPU driver are a quarter of the tree.
+            tar -xf "$source" -C "$tree.new" --strip-components=1 --exclude='*/drivers/gpu/drm/amd/include'
+        fi
+        while read -r patch; do
+            [[ -z $patch ]] || patch -s -p1 -d "$tree.new" -i "$patch" >&2 || die "${patch##*/} does not apply"
+        done < <(patch_files "$kernel")
+        mv "$tree.new" "$tree"
+    fi
+    printf '%s\n' "$tree"
+}
+
+kernel_make() {
+    CCACHE_DIR=$cache_dir/ccache CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=5G \
+        KBUILD_BUILD_TIMESTAMP=@0 KBUILD_BUILD_USER=gpurx KBUILD_BUILD_HOST=lab \
+        make -C "$tree" O="$build" CC='ccache gcc' HOSTCC='ccache gcc' "$@"
+}
+
+configure() {
+    local kernel=$1 wanted=$build/wanted.config lost
+    config_files "$kernel" | xargs -d '\n' cat >"$wanted.new"
+    # An unchanged configuration is left alone, so that an unchanged tree is not built again.
+    if ! cmp -s "$wanted.new" "$wanted" || [[ ! -e $build/.config ]]; then
+        kernel_make -s KCONFIG_ALLCONFIG="$wanted.new" allnoconfig >"$build/config.log" 2>&1 || {
+            tail -n 30 "$build/config.log" >&2
+            die "the kernel's configuration failed"
+        }
+    fi
+    lost=$(grep -E '^(CONFIG_|# CONFIG_.* is not set)' "$wanted.new" | grep -vxFf "$build/.config" || true)
+    [[ -z $lost ]] || die "these lines of kernel-support/lab/config did not take effect:"$'\n'"$lost"
+    mv "$wanted.new" "$wanted"
+}
+
+compile() {
+    local kernel=$1 log=$directory/build.log
+    note "building the kernel '$kernel' (log: $log)"
+    if ! kernel_make -j"$(nproc)" vmlinux modules 2>&1 | progress "kernel $kernel" "${output_lines[$kernel]}" "$log"; then
+        grep -nE -A5 'error:|Error [0-9]|undefined reference' "$log" | tail -n 40 >&2 || tail -n 20 "$log" >&2
+        die "the build of the kernel '$kernel' failed; the whole log is $log"
+    fi
+    [[ -s $build/Module.symvers ]] || die "the build left no Module.symvers; the log is $log"
+}
+
+# Keep what booting and out-of-tree modules need; ccache has the rest.
+trim() {
+    find "$build" \( -name '*.o' -o -name '*.a' -o -name '*.cmd' -o -name 'vmlinux.unstripped' -o -name '.tmp_vmlinux*' \) \
+        -not -path "$build/scripts/*" -not -path "$build/tools/*" -delete
+}
+
+main() {
+    local path_only=0 kernel source directory build tree
+    [[ ${1:-} == --path ]] && path_only=1 && shift
+    kernel=${1:-}
+    [[ $# == 1 && -v output_lines[$kernel] ]] || die "usage: kernel.sh [--path] stock|debug|branch"
+    patch_files "$kernel" >/dev/null
+
+    ((path_only)) || "$lab_dir/packages.sh" kernel
+    source=$("$lab_dir/kernel-source.sh")
+    directory=$cache_dir/kernel/$kernel-$(kernel_id "$kernel" "$source")
+    if ((!path_only)) && [[ ! -e $directory/complete || -d $source ]]; then
+        lock kernel
+        # Another run may have built it while this one waited.
+        if [[ ! -e $directory/complete || -d $source ]]; then
+            tree=$(unpack "$kernel" "$source")
+            build=$tree/build-${directory##*/}
+            mkdir -p "$directory" "$build"
+            ln -sfn "$build" "$directory/build"
+            configure "$kernel"
+            compile "$kernel"
+            cp "$build/vmlinux" "$directory/vmlinux"
+            [[ -d $source ]] || trim
+            touch "$directory/complete"
+        fi
+    fi
+    printf '%s\n' "$directory"
+}
+
+main "$@"

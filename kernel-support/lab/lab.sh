@@ -1,0 +1,262 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Run a command in the lab: a QEMU guest with a kernel of ours and the software NIC, whose root is this machine's file
+# system, read-only. The command's output and exit status are the lab's own.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=dmesg.sh
+. "$lab_dir/dmesg.sh"
+
+# shellcheck disable=SC2016  # the user's shell expands it
+usage='usage: ./run lab [OPTION...] -- COMMAND [ARGUMENT...]
+
+  --kernel stock|debug|branch   the kernel of the guest (stock)
+  --timeout SECONDS             end the guest after this time (600)
+  --cpus N                      (2)
+  --memory SIZE                 as QEMU takes it (2G; debug 4G)
+  --hugepages N                 2 MiB pages set aside (96)
+  --no-nic                      without the software NIC
+  --exact                       one CPU, and a clock that counts instructions: 1 ns is one instruction
+
+Environment: GPURX_LAB_ACCEL=kvm|tcg instead of a probe. In the guest, the directory ${TMPDIR:-/tmp} is writable and
+is the one of this machine.
+
+Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
+although the command succeeded.'
+
+tcg_cpu=max
+kernel=stock timeout=600 cpus=2 memory='' hugepages=96 nic=1 exact=0
+command=()
+
+parse() {
+    while (($# > 0)); do
+        case $1 in
+            --exact) exact=1 ;;
+            --no-nic) nic=0 ;;
+            --kernel | --timeout | --cpus | --memory | --hugepages)
+                (($# >= 2)) || die "$1 needs a value"
+                printf -v "${1#--}" '%s' "$2"
+                shift
+                ;;
+            -h | --help)
+                printf '%s\n' "$usage"
+                exit 0
+                ;;
+            --)
+                shift
+                command=("$@")
+                break
+                ;;
+            *) die "unknown option '$1'"$'\n'"$usage" ;;
+        esac
+        shift
+    done
+    ((${#command[@]} > 0)) || die "no command"$'\n'"$usage"
+    local name
+    for name in timeout cpus hugepages; do
+        [[ ${!name} =~ ^[0-9]+$ ]] || die "--$name ${!name}: not a number"
+    done
+    ((timeout > 0 && cpus > 0)) || die "--timeout and --cpus must be at least 1"
+    ((!exact)) || cpus=1
+    if [[ -z $memory ]]; then
+        memory=2G
+        [[ $kernel != debug ]] || memory=4G
+    fi
+}
+
+# Each run has a directory; those of the last twenty stay for reading.
+make_run_directory() {
+    local old
+    mkdir -p "$repo_dir/build/lab"
+    run_dir=$(mktemp -d "$repo_dir/build/lab/$(date +%Y%m%d-%H%M%S)-XXXX")
+    ln -sfn "${run_dir##*/}" "$repo_dir/build/lab/last"
+    find "$repo_dir/build/lab" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort | head -n -20 | while read -r old; do
+        rm -rf "$repo_dir/build/lab/$old"
+    done
+    : >"$run_dir/stdout"
+    : >"$run_dir/stderr"
+    mkfifo "$run_dir"/control.in "$run_dir"/control.out
+}
+
+# Where stdout and stderr are one file, one channel carries both, so that their order is kept.
+one_output() { [[ /dev/fd/1 -ef /dev/fd/2 ]]; }
+
+write_job() {
+    local module=$1 name
+    {
+        printf 'LAB_COMMAND=(%s)\n' "$(printf '%q ' "${command[@]}")"
+        printf 'LAB_CWD=%q\n' "$PWD"
+        printf 'LAB_GUEST_DIR=%q\n' "$lab_dir/guest"
+        printf 'LAB_MODULE=%q\n' "$module"
+        printf 'LAB_HUGEPAGES=%q\n' "$hugepages"
+        printf 'LAB_WRITABLE=%q\n' "$writable"
+        printf 'LAB_ONE_OUTPUT=%d\n' "$(one_output && echo 1 || echo 0)"
+        printf 'export PYTHONDONTWRITEBYTECODE=1 GPURX_LAB=%q\n' "$kernel"
+        for name in PATH HOME TERM TMPDIR LANG LC_ALL "${!GPURX_@}" ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS LSAN_OPTIONS; do
+            [[ ! -v $name || $name == GPURX_LAB ]] || printf 'export %s=%q\n' "$name" "${!name}"
+        done
+    } >"$run_dir/job"
+}
+
+# share TAG PATH OPTIONS: QEMU options that give PATH to the guest.
+share() {
+    printf '%s\n' -fsdev "local,id=$1,path=$2,security_model=none,multidevs=remap$3" \
+        -device "virtio-9p-pci,fsdev=$1,mount_tag=$1"
+}
+
+qemu_options() {
+    local append=(root=root rootfstype=9p "rootflags=trans=virtio,version=9p2000.L,msize=512000,cache=loose" ro
+        "init=$lab_dir/guest/init" console=ttyS0 panic=-1 random.trust_cpu=1)
+    printf '%s\n' -nodefaults -no-user-config -no-reboot -display none -m "$memory" -smp "$cpus" \
+        -kernel "$kernel_dir/vmlinux" -append "${append[*]}" -serial "file:$run_dir/boot.log" \
+        -device virtio-rng-pci -device virtio-serial-pci \
+        -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
+    share root / ,readonly=on
+    share lab "$run_dir" ''
+    share writable "$writable" ''
+    if ((exact)); then
+        printf '%s\n' -machine q35 -accel tcg -cpu "$tcg_cpu" -icount shift=0,sleep=off
+    elif [[ $accel == kvm ]]; then
+        printf '%s\n' -machine q35 -accel kvm -cpu host
+    else
+        printf '%s\n' -machine q35 -accel tcg,thread=multi -cpu "$tcg_cpu"
+    fi
+}
+
+# accelerator: print kvm, or tcg and why. A /dev/kvm may be there and still not run an ordinary guest: what counts is that one boots.
+# The answer is kept until this machine boots again.
+accelerator() {
+    local answer
+    if ((exact)); then
+        printf 'tcg counting instructions\n'
+    elif [[ -n ${GPURX_LAB_ACCEL:-} ]]; then
+        [[ $GPURX_LAB_ACCEL == kvm || $GPURX_LAB_ACCEL == tcg ]] || die "GPURX_LAB_ACCEL=$GPURX_LAB_ACCEL: kvm or tcg"
+        printf '%s\n' "$GPURX_LAB_ACCEL"
+    elif [[ ! -e /dev/kvm ]]; then
+        printf 'tcg no /dev/kvm\n'
+    elif [[ ! -w /dev/kvm ]]; then
+        printf 'tcg no permission to write to /dev/kvm\n'
+    else
+        answer=$cache_dir/kvm/$(cat /proc/sys/kernel/random/boot_id)
+        mkdir -p "${answer%/*}"
+        lock kvm
+        if [[ ! -e $answer ]]; then
+            note "lab: trying whether /dev/kvm runs a guest ..."
+            if GPURX_LAB_ACCEL=kvm "$lab_dir/lab.sh" --kernel "$kernel" --no-nic --timeout 20 -- true >/dev/null 2>&1; then
+                printf 'kvm\n' >"$answer"
+            else
+                printf 'tcg /dev/kvm does not run a guest here\n' >"$answer"
+            fi
+        fi
+        cat "$answer"
+    fi
+}
+
+describe() {
+    local how=KVM
+    [[ $accel == kvm ]] || how="emulation (${accel/tcg/TCG})"
+    note "lab: kernel $kernel, $how, $cpus CPU(s), $memory, ${1:-no NIC}"
+}
+
+nic_module() {
+    local source=$repo_dir/kernel-support/devmemsim
+    ((nic)) || return 0
+    if [[ ! -e $source/Kbuild && ! -e $source/Makefile ]]; then
+        note "lab: no software NIC in this tree (${source#"$repo_dir/"}): going without"
+        return
+    fi
+    "$lab_dir/module.sh" "$kernel" "$source"
+}
+
+start_guest() {
+    local options
+    mapfile -t options < <(qemu_options)
+    # With the death signal no guest outlives its lab, however that ends.
+    setpriv --pdeathsig KILL -- qemu-system-x86_64 "${options[@]}" </dev/null >"$run_dir/qemu.log" 2>&1 &
+    qemu=$!
+    tail -c +1 -s 0.05 --pid="$qemu" -f "$run_dir/stdout" &
+    relays+=("$!")
+    if ! one_output; then
+        tail -c +1 -s 0.05 --pid="$qemu" -f "$run_dir/stderr" >&2 &
+        relays+=("$!")
+    fi
+}
+
+# wait_for_guest SECONDS: true when the guest has ended within that time.
+wait_for_guest() {
+    local timer ended=0
+    sleep "$1" &
+    timer=$!
+    wait -n "$qemu" "$timer" || true
+    kill -0 "$qemu" 2>/dev/null || ended=1
+    kill "$timer" 2>/dev/null || true
+    ((ended))
+}
+
+supervise() {
+    if ! wait_for_guest "$timeout" && ((!interrupted)); then
+        timed_out=1
+        # Read and write: opening does not wait for a QEMU that has just ended.
+        echo stop 1<>"$run_dir/control.in"
+        wait_for_guest 20 || true
+    fi
+    kill -KILL "$qemu" 2>/dev/null || true
+    wait "$qemu" 2>/dev/null || true
+    wait "${relays[@]}" || true
+}
+
+# Say why the guest is no answer, and where to read on.
+lab_failed() {
+    local status=$1
+    shift
+    note "lab: $*"
+    note "lab: kernel log: ${run_dir#"$repo_dir/"}/boot.log"
+    exit "$status"
+}
+
+report() {
+    local log=$run_dir/boot.log status='' found
+    ((!interrupted)) || exit 130
+    found=$(complaints "$log")
+    if [[ -n $found ]]; then
+        note "lab: the kernel complained:"
+        first_complaint "$log" >&2
+        note "lab: all such lines ($(wc -l <<<"$found")):"
+        head -n 20 <<<"$found" >&2
+    fi
+    [[ ! -e $run_dir/status ]] || status=$(<"$run_dir/status")
+    if ((timed_out)); then
+        lab_failed 124 "ended by the time limit of $timeout s"
+    elif [[ -e $run_dir/trouble ]]; then
+        lab_failed 125 "the guest could not be set up: $(<"$run_dir/trouble")"
+    elif [[ -z $status ]]; then
+        tail -n 20 "$log" >&2 || true
+        cat "$run_dir/qemu.log" >&2
+        lab_failed 125 "the guest ended before the command did"
+    elif [[ -s $run_dir/kmemleak ]]; then
+        head -n 60 "$run_dir/kmemleak" >&2
+        lab_failed "$((status ? status : 125))" "the kernel found leaked memory (${run_dir#"$repo_dir/"}/kmemleak)"
+    elif [[ -n $found ]]; then
+        lab_failed "$((status ? status : 125))" "the kernel complained (the command's status was $status)"
+    fi
+    exit "$status"
+}
+
+main() {
+    parse "$@"
+    "$lab_dir/packages.sh" lab
+    kernel_dir=$("$lab_dir/kernel.sh" "$kernel")
+    module=$(nic_module)
+    accel=$(accelerator)
+    writable=$(realpath -e -- "${TMPDIR:-/tmp}") || die "TMPDIR=$TMPDIR: no such directory"
+    describe "${module:+dms0 and dms1}"
+    make_run_directory
+    write_job "$module"
+    trap 'interrupted=1; [[ -z $qemu ]] || kill "$qemu" 2>/dev/null' INT TERM HUP
+    start_guest
+    supervise
+    report
+}
+
+kernel_dir='' module='' accel='' writable='' run_dir='' qemu='' relays=() interrupted=0 timed_out=0
+main "$@"
