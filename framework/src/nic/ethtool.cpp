@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ethtool.hpp"
+
+#include <cstring>
+
+#include "uapi.hpp"
+
+namespace gpurx::detail::ethtool {
+
+namespace nl = netlink;
+namespace et = uapi::ethtool;
+
+namespace {
+
+nl::request make(std::uint16_t family, std::uint8_t command, std::uint16_t flags, unsigned ifindex,
+                 std::uint32_t header_flags = 0)
+{
+    nl::request result{family, command, et::version, flags};
+    result.nest(et::header, [&](nl::request& header) {
+        header.put(et::header_dev_index, std::uint32_t{ifindex});
+        if (header_flags != 0)
+            header.put(et::header_flags, header_flags);
+    });
+    return result;
+}
+
+}  // namespace
+
+nl::request rings_request(std::uint16_t family, unsigned ifindex)
+{
+    return make(family, et::msg_rings_get, NLM_F_ACK, ifindex);
+}
+
+rings read_rings(nl::attributes const& answer)
+{
+    rings result;
+    auto const split = answer.u8(et::rings_tcp_data_split);
+    if (split == static_cast<std::uint8_t>(data_split::off))
+        result.split = data_split::off;
+    else if (split == static_cast<std::uint8_t>(data_split::on))
+        result.split = data_split::on;
+    result.hds_threshold = answer.u32(et::rings_hds_thresh);
+    return result;
+}
+
+nl::request set_data_split_request(std::uint16_t family, unsigned ifindex, data_split value)
+{
+    auto result = make(family, et::msg_rings_set, NLM_F_ACK, ifindex);
+    result.put(et::rings_tcp_data_split, static_cast<std::uint8_t>(value));
+    return result;
+}
+
+nl::request set_hds_threshold_request(std::uint16_t family, unsigned ifindex, std::uint32_t value)
+{
+    auto result = make(family, et::msg_rings_set, NLM_F_ACK, ifindex);
+    result.put(et::rings_hds_thresh, value);
+    return result;
+}
+
+bool is_rings_change(nl::generic_message const& notification, unsigned ifindex)
+{
+    return notification.command == et::msg_rings_ntf &&
+           notification.attrs.nested(et::header).u32(et::header_dev_index) == ifindex;
+}
+
+nl::request channels_request(std::uint16_t family, unsigned ifindex)
+{
+    return make(family, et::msg_channels_get, NLM_F_ACK, ifindex);
+}
+
+channels read_channels(nl::attributes const& answer)
+{
+    auto const count = [&answer](std::uint16_t type) { return answer.u32(type).value_or(0); };
+    return {.rx = count(et::channels_rx_count),
+            .tx = count(et::channels_tx_count),
+            .combined = count(et::channels_combined_count),
+            .rx_max = count(et::channels_rx_max),
+            .tx_max = count(et::channels_tx_max),
+            .combined_max = count(et::channels_combined_max)};
+}
+
+nl::request set_channels_request(std::uint16_t family, unsigned ifindex, channels const& value)
+{
+    auto result = make(family, et::msg_channels_set, NLM_F_ACK, ifindex);
+    if (value.rx_max != 0)
+        result.put(et::channels_rx_count, value.rx);
+    if (value.tx_max != 0)
+        result.put(et::channels_tx_count, value.tx);
+    if (value.combined_max != 0)
+        result.put(et::channels_combined_count, value.combined);
+    return result;
+}
+
+nl::request features_request(std::uint16_t family, unsigned ifindex)
+{
+    return make(family, et::msg_features_get, NLM_F_ACK, ifindex);
+}
+
+bool read_ntuple(nl::attributes const& answer)
+{
+    // A bitset by names: it lists the bits that are set.
+    bool active = false;
+    answer.nested(et::features_active).nested(et::bitset_bits).for_each([&active](nl::attribute const& bit) {
+        auto const name = nl::attributes{bit.value()}.find(et::bit_name);
+        active = active || (name && name->text() == et::feature_ntuple);
+    });
+    return active;
+}
+
+nl::request set_ntuple_request(std::uint16_t family, unsigned ifindex, bool on)
+{
+    auto result = make(family, et::msg_features_set, NLM_F_ACK, ifindex, et::flag_omit_reply);
+    result.nest(et::features_wanted, [on](nl::request& bitset) {
+        bitset.nest(et::bitset_bits, [on](nl::request& bits) {
+            bits.nest(et::bits_bit, [on](nl::request& bit) {
+                bit.put(et::bit_name, std::string_view{et::feature_ntuple});
+                if (on)
+                    bit.put_flag(et::bit_value);
+            });
+        });
+    });
+    return result;
+}
+
+nl::request rss_contexts_request(std::uint16_t family, unsigned ifindex)
+{
+    return make(family, et::msg_rss_get, NLM_F_DUMP, ifindex);
+}
+
+std::optional<rss_context> read_rss_context(nl::attributes const& answer)
+{
+    auto const id = answer.u32(et::rss_context);
+    if (!id || *id == 0)
+        return std::nullopt;
+    rss_context result{*id, {}};
+    if (auto const table = answer.find(et::rss_indir)) {
+        result.table.resize(table->value().size() / sizeof(std::uint32_t));
+        std::memcpy(result.table.data(), table->value().data(), result.table.size() * sizeof(std::uint32_t));
+    }
+    return result;
+}
+
+}  // namespace gpurx::detail::ethtool

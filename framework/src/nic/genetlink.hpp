@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The genetlink controller: a family's number and groups by its name, and which attributes a command accepts. Requests
+// and answers only; no I/O.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "message.hpp"
+
+namespace gpurx::detail::netlink {
+
+struct family {
+    std::uint16_t id = 0;
+    std::map<std::string, std::uint32_t, std::less<>> groups;  // multicast groups by name
+
+    friend bool operator==(family const&, family const&) = default;
+};
+
+[[nodiscard]] request family_request(std::string_view name);
+// Nothing if the answer holds no number.
+[[nodiscard]] std::optional<family> read_family(attributes const& answer);
+
+// Which attributes a command accepts, gathered over the many answers to one request.
+[[nodiscard]] request policy_request(std::uint16_t family, std::uint8_t command);
+class policy {
+  public:
+    void add(attributes const& answer);
+    // The attributes of the command's request, at the top level.
+    [[nodiscard]] std::set<std::uint16_t> accepted() const;
+
+  private:
+    std::optional<std::uint32_t> index_;                           // of the policy for the request
+    std::map<std::uint32_t, std::set<std::uint16_t>> attributes_;  // by the index of their policy
+};
+
+}  // namespace gpurx::detail::netlink

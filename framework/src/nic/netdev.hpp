@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The netdev family of generic netlink: bind-rx, and what the kernel tells about queues, page pools and drops. Requests
+// and answers only; no I/O.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "message.hpp"
+
+namespace gpurx::detail::netdev {
+
+// An RX queue.
+struct rx_queue {
+    unsigned id = 0;
+    unsigned napi_id = 0;                 // 0: the driver does not tell
+    std::optional<std::uint32_t> dmabuf;  // id of the binding it delivers into
+    bool io_uring = false;                // serves io_uring zero copy
+    bool xsk = false;                     // serves an AF_XDP socket
+    bool lease = false;                   // leased to a virtual device
+
+    [[nodiscard]] bool taken() const noexcept { return dmabuf || io_uring || xsk || lease; }
+    friend bool operator==(rx_queue const&, rx_queue const&) = default;
+};
+
+struct page_pool {
+    unsigned ifindex = 0;                 // 0: its device is gone, or it waits for its last pages
+    std::optional<std::uint32_t> dmabuf;  // id of the binding its pages come from
+    std::uint64_t inflight = 0;           // pages that are not in the pool
+    bool detached = false;                // its queue is gone; it waits for its last pages
+
+    friend bool operator==(page_pool const&, page_pool const&) = default;
+};
+
+struct bind_rx {
+    unsigned ifindex = 0;
+    std::span<unsigned const> queues;
+    int dmabuf_fd = -1;
+    std::uint32_t rx_page_size = 0;  // 0: the default
+};
+[[nodiscard]] netlink::request bind_rx_request(std::uint16_t family, bind_rx const& what);
+// The id of the binding.
+[[nodiscard]] std::optional<std::uint32_t> read_binding(netlink::attributes const& answer);
+// Name of the attribute at a byte of a bind-rx request ("queues.id"); empty if there is none.
+[[nodiscard]] std::string bind_rx_attribute(netlink::bytes_view request, std::uint32_t offset);
+
+[[nodiscard]] netlink::request queues_request(std::uint16_t family, unsigned ifindex);
+// Nothing for a TX queue.
+[[nodiscard]] std::optional<rx_queue> read_rx_queue(netlink::attributes const& answer);
+
+[[nodiscard]] netlink::request page_pools_request(std::uint16_t family);
+[[nodiscard]] page_pool read_page_pool(netlink::attributes const& answer);
+
+// Drops for want of a page, per queue.
+struct alloc_failures {
+    unsigned queue = 0;
+    std::uint64_t count = 0;
+
+    friend bool operator==(alloc_failures const&, alloc_failures const&) = default;
+};
+[[nodiscard]] netlink::request queue_stats_request(std::uint16_t family, unsigned ifindex);
+// Nothing for a TX queue, or where the driver does not count them.
+[[nodiscard]] std::optional<alloc_failures> read_alloc_failures(netlink::attributes const& answer);
+
+}  // namespace gpurx::detail::netdev
