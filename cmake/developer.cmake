@@ -10,5 +10,7 @@ endif()
 find_program(GPURX_CCACHE ccache)
 mark_as_advanced(GPURX_CCACHE)
 if(GPURX_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${GPURX_CCACHE})
+    # Paths relative to the tree: two checkouts share what they compiled.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${GPURX_CCACHE})
 endif()

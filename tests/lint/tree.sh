@@ -22,7 +22,7 @@ found=$(git ls-files -z -- "${without_licence_line[@]}" | xargs -0 awk '
     END { if (file != "" && !said) print file }')
 [[ -z $found ]] || complain "no SPDX-License-Identifier in the first five lines" "$found"
 
-found=$(git ls-files -z | xargs -0 -I{} sh -c '[ -s "$1" ] || echo "$1"' _ {})
+found=$(git ls-files -z | xargs -0 -I{} find {} -prune -type f -empty)
 [[ -z $found ]] || complain "empty file" "$found"
 
 found=$(git grep -InoE -e 'https?://[^/ "<>)]+' -e '\b([a-z0-9-]+\.)+(org|com)\b' | grep -vE ":(https?://)?([a-z0-9-]+\.)*($hosts)$" || true)

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Configure and build a preset, then run its tests:  build-and-test.sh PRESET [CTEST-ARGUMENT...]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=$1
+shift
+build=build/$preset
+results=$PWD/$build/results.xml
+jobs=$(nproc)
+
+cmake --preset "$preset"
+cmake --build "$build" --parallel "$jobs"
+
+# ThreadSanitizer's memory map does not survive the address randomisation that some kernels are set to.
+fixed_addresses=()
+if setarch --addr-no-randomize true 2>/dev/null; then
+    fixed_addresses=(setarch --addr-no-randomize)
+fi
+rm -f "$results"
+status=0
+"${fixed_addresses[@]}" ctest --test-dir "$build" --parallel "$jobs" --no-tests=error --output-on-failure \
+    --output-junit "$results" "$@" || status=$?
+echo "results: $results"
+exit "$status"

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
+# the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
+# Each step's output goes to build/test-logs/STEP.log.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Step | limit in minutes | check: passes as a whole; tests: counted from its log (runner/tally.py) | command
+quick_steps='
+format    |  2 | check | tests/lint/format.sh
+shell     |  2 | check | tests/lint/shell.sh
+tree      |  2 | check | tests/lint/tree.sh
+runner    |  1 | check | python3 tests/runner/tally_test.py
+dev       | 20 | tests | tests/build-and-test.sh dev --label-exclude package
+package   | 10 | tests | tests/build-and-test.sh dev --label-regex package
+tidy      | 15 | check | tests/lint/tidy.py build/dev
+asan      | 20 | tests | tests/build-and-test.sh asan --label-exclude package
+tsan      | 20 | tests | tests/build-and-test.sh tsan --label-exclude package
+fuzz      | 15 | tests | tests/fuzz/run.sh 15
+'
+lab_steps='
+'
+
+logs=build/test-logs
+summary=() failed_logs=()
+passed=0 failed=0 skipped=0
+running=
+
+# seconds -> m:ss
+clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# watch PID NAME LOG: until PID ends, show how long the step has been running; without a terminal, once a minute.
+watch() {
+    local pid=$1 name=$2 log=$3 start=$SECONDS elapsed
+    while kill -0 "$pid" 2>/dev/null; do
+        elapsed=$((SECONDS - start))
+        if [[ -t 1 ]]; then
+            printf '\r%-12s %6s  %.60s\e[K' "$name" "$(clock "$elapsed")" "$(tail -n 1 "$log" | tr -cd '[:print:]')"
+        elif ((elapsed > 0 && elapsed % 60 == 0)); then
+            printf '%-12s %6s  %.100s\n' "$name" "$(clock "$elapsed")" "$(tail -n 1 "$log" | tr -cd '[:print:]')"
+        fi
+        sleep 1
+    done
+    [[ ! -t 1 ]] || printf '\r\e[K'
+}
+
+run_step() {
+    local name=$1 limit=$2 kind=$3 command=$4 log=$logs/$1.log start=$SECONDS status=0 tally p f s
+    printf '%-12s %s\n' "$name" "$command"
+    timeout --kill-after=10 "${limit}m" bash -c "$command" >"$log" 2>&1 </dev/null &
+    running=$!
+    watch "$running" "$name" "$log"
+    wait "$running" || status=$?
+    running=
+    ((status != 124)) || printf '\nended after its limit of %s minutes\n' "$limit" >>"$log"
+
+    tally=$(tests/runner/tally.py "$kind" "$status" "$log")
+    read -r p f s <<<"${tally%%$'\n'*}"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    summary+=("$(printf '%-12s %7d %7d %8d %8s' "$name" "$p" "$f" "$s" "$(clock $((SECONDS - start)))")")
+    while read -r line; do
+        summary+=("    ${line/#fail /failed: }")
+    done < <(tail -n +2 <<<"$tally" | sed 's/^skip /skipped: /')
+    printf '%-12s %6s  %d passed, %d failed, %d skipped\n' '' "$(clock $((SECONDS - start)))" "$p" "$f" "$s"
+    if ((f > 0)); then
+        failed_logs+=("$log")
+        printf -- '---- the end of %s ----\n' "$log"
+        tail -n 40 "$log"
+        printf -- '---- all of it: %s ----\n' "$log"
+    fi
+}
+
+interrupted() {
+    [[ -z $running ]] || kill -TERM "$running" 2>/dev/null || true
+    printf '\ninterrupted\n'
+    exit 130
+}
+
+run_table() {
+    local table=$1 name limit kind command
+    while IFS='|' read -r name limit kind command; do
+        [[ -n $name ]] || continue
+        name=${name// /}
+        ((${#wanted[@]} == 0)) || [[ " ${wanted[*]} " == *" $name "* ]] || continue
+        run_step "$name" "${limit// /}" "${kind// /}" "${command# }"
+    done <<<"$table"
+}
+
+report() {
+    printf '\n%-12s %7s %7s %8s %8s\n' step passed failed skipped time
+    printf '%s\n' "${summary[@]}"
+    ((${#failed_logs[@]} == 0)) || printf '\nlogs of what failed: %s\n' "${failed_logs[*]}"
+    printf '\nin %s\n%d passed, %d failed, %d skipped\n' "$(clock "$SECONDS")" "$passed" "$failed" "$skipped"
+    ((failed == 0 && passed > 0))
+}
+
+main() {
+    local quick=0 argument known
+    wanted=()
+    for argument; do
+        case $argument in
+            --quick) quick=1 ;;
+            -*) echo "usage: ./run test [--quick] [STEP...]" >&2 && exit 2 ;;
+            *) wanted+=("$argument") ;;
+        esac
+    done
+    known=" $(cut -d'|' -f1 <<<"$quick_steps$lab_steps" | xargs) "
+    for argument in "${wanted[@]}"; do
+        [[ $known == *" $argument "* ]] || { echo "no step '$argument'; there are:$known" >&2 && exit 2; }
+    done
+
+    trap interrupted INT TERM
+    mkdir -p "$logs"
+    kernel-support/lab/packages.sh build lint
+    run_table "$quick_steps"
+    ((quick)) || run_table "$lab_steps"
+    report
+}
+
+main "$@"

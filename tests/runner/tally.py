@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what a test step did, from its log.
+
+    tally.py check|tests STATUS LOG
+
+A check passes or fails as a whole, by its exit status. Tests are counted by what the log says, in this order: a line
+`results: FILE` names a JUnit file of ctest; a line `N passed, N failed[, N skipped]`; TAP lines; Catch2's totals.
+Tests that end with a status other than 0 without a failed test, or that ran nothing, are one failure.
+
+Prints `PASSED FAILED SKIPPED`, then a line `fail NAME` for each failure and `skip NAME: REASON` for each skip.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Tally:
+    passed: int = 0
+    failures: list[str] = field(default_factory=list)
+    skips: list[str] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.passed or self.failures or self.skips)
+
+
+def skip_reason(output: str) -> str:
+    """The message of Catch2's SKIP, else the last line that was printed."""
+    message = re.search(r"^SKIPPED:\n(?:explicitly with message:\n)?\s*(.+(?:\n  .+)*)", output, re.MULTILINE)
+    if message:
+        return " ".join(message.group(1).split())
+    lines = output.split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")
+
+
+def from_junit(path: Path) -> Tally:
+    tally = Tally()
+    for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
+        name = case.get("name", "?")
+        output = case.findtext("system-out", "")
+        skipped = case.find("skipped")
+        if case.get("status") == "run":
+            tally.passed += 1
+        elif case.get("status") == "disabled" or (skipped is not None and skipped.get("message", "").startswith("SKIP_")):
+            tally.skips.append(f"{name}: {skip_reason(output)}")
+        elif skipped is not None:
+            # Not run for a reason that is nobody's wish: the program is missing, or what it depends on failed.
+            tally.failures.append(f"{name}: {skip_reason(output)}")
+        else:
+            tally.failures.append(name)
+    return tally
+
+
+def skip_lines(log: str) -> list[str]:
+    return re.findall(r"^SKIP (\S.*: .+)$", log, re.MULTILINE)
+
+
+def from_closing_lines(log: str) -> Tally:
+    tally = Tally()
+    skipped = 0
+    for match in re.finditer(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", log, re.MULTILINE):
+        tally.passed += int(match[1])
+        tally.failures += ["see the log"] * int(match[2])
+        skipped += int(match[3] or 0)
+    named = skip_lines(log)
+    tally.skips = named + ["unnamed: no reason given"] * (skipped - len(named))
+    return tally
+
+
+def from_tap(log: str) -> Tally:
+    tally = Tally()
+    for match in re.finditer(r"^(not )?ok\b(?: \d+)?(?: -)? ?(.*?)(?:\s*# *SKIP\b:? *(.*))?$", log, re.MULTILINE):
+        failed, name, reason = match[1], match[2] or "unnamed", match[3]
+        if reason is not None:
+            tally.skips.append(f"{name}: {reason or 'no reason given'}")
+        elif failed:
+            tally.failures.append(name)
+        else:
+            tally.passed += 1
+    return tally
+
+
+def from_catch2(log: str) -> Tally:
+    tally = Tally()
+    skipped = 0
+    for line in re.findall(r"^test cases: .*$", log, re.MULTILINE):
+        counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped)", line)}
+        tally.passed += counts.get("passed", 0)
+        tally.failures += ["see the log"] * counts.get("failed", 0)
+        skipped += counts.get("skipped", 0)
+    for number in re.findall(r"^All tests passed \(.* in (\d+) test cases?\)$", log, re.MULTILINE):
+        tally.passed += int(number)
+    named = [skip_reason(found) for found in re.findall(r"^SKIPPED:\n(?:.+\n)+", log, re.MULTILINE)]
+    tally.skips = [f"skipped: {reason}" for reason in named]
+    tally.skips += ["unnamed: no reason given"] * (skipped - len(named))
+    return tally
+
+
+def count_tests(status: int, log: str) -> Tally:
+    results = re.findall(r"^results: (.+)$", log, re.MULTILINE)
+    tally = Tally()
+    if results and Path(results[-1]).exists():
+        tally = from_junit(Path(results[-1]))
+    for parse in (from_closing_lines, from_tap, from_catch2):
+        if tally.empty:
+            tally = parse(log)
+    if tally.empty:
+        tally.failures.append("ran no test" if status == 0 else f"ended with status {status} before the first test")
+    elif status != 0 and not tally.failures:
+        tally.failures.append(f"ended with status {status} although no test failed")
+    return tally
+
+
+def count_check(status: int, log: str) -> Tally:
+    if status != 0:
+        return Tally(failures=[f"ended with status {status}"])
+    skips = skip_lines(log)
+    return Tally(skips=skips) if skips else Tally(passed=1)
+
+
+def main() -> None:
+    kind, status, path = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    log = path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+    log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
+    tally = count_check(status, log) if kind == "check" else count_tests(status, log)
+    print(tally.passed, len(tally.failures), len(tally.skips))
+    for name in tally.failures:
+        print("fail", name)
+    for skip in tally.skips:
+        print("skip", skip)
+
+
+if __name__ == "__main__":
+    main()

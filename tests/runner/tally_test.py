@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What tally.py makes of the logs that steps leave: above all, that nothing red or empty counts as green."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import tally
+
+JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuite name="x" tests="3" failures="1" skipped="1">
+<testcase name="good" status="run"><system-out>fine</system-out></testcase>
+<testcase name="bad" status="fail"><failure message=""/><system-out/></testcase>
+<testcase name="left out" status="notrun"><skipped message="SKIP_RETURN_CODE=4"/>
+<system-out>x.cpp:3: SKIPPED:
+explicitly with message:
+  no /dev/udmabuf
+
+</system-out></testcase>
+<testcase name="never started" status="notrun"><skipped message="Unable to find executable"/>
+<system-out>Unable to find executable: x</system-out></testcase>
+</testsuite>
+"""
+
+
+class Checks(unittest.TestCase):
+    def test_exit_status_decides(self) -> None:
+        self.assertEqual(tally.count_check(0, "whatever").passed, 1)
+        self.assertEqual(tally.count_check(1, "").failures, ["ended with status 1"])
+
+    def test_skip_is_not_a_pass(self) -> None:
+        result = tally.count_check(0, "SKIP tidy: no clang-tidy 14\n")
+        self.assertEqual((result.passed, result.skips), (0, ["tidy: no clang-tidy 14"]))
+
+
+class Tests(unittest.TestCase):
+    def counts(self, status: int, log: str) -> tuple[int, int, int]:
+        result = tally.count_tests(status, log)
+        return result.passed, len(result.failures), len(result.skips)
+
+    def test_nothing_run_is_a_failure(self) -> None:
+        self.assertEqual(self.counts(0, "all is well\n"), (0, 1, 0))
+        self.assertEqual(self.counts(0, "0 passed, 0 failed\n"), (0, 1, 0))
+        self.assertEqual(self.counts(2, "cannot boot\n"), (0, 1, 0))
+
+    def test_bad_status_without_failed_test_is_a_failure(self) -> None:
+        self.assertEqual(self.counts(124, "ok 1 a\n"), (1, 1, 0))
+        self.assertEqual(self.counts(125, "3 passed, 0 failed\n"), (3, 1, 0))
+
+    def test_closing_line(self) -> None:
+        log = "SKIP a: no KVM\n7 passed, 1 failed, 2 skipped\n"
+        self.assertEqual(self.counts(1, log), (7, 1, 2))
+        self.assertEqual(tally.count_tests(1, log).skips, ["a: no KVM", "unnamed: no reason given"])
+
+    def test_tap(self) -> None:
+        log = "TAP version 13\n1..4\nok 1 - a\nnot ok 2 b\nok 3 c # SKIP no GPU\n# ok 4 nested\nok 4 d\n"
+        self.assertEqual(self.counts(1, log), (2, 1, 1))
+        self.assertEqual(tally.count_tests(1, log).skips, ["c: no GPU"])
+
+    def test_catch2(self) -> None:
+        self.assertEqual(self.counts(0, "All tests passed (9 assertions in 4 test cases)\n"), (4, 0, 0))
+        log = "a.cpp:5: SKIPPED:\nexplicitly with message:\n  no NIC\n\ntest cases: 6 | 4 passed | 1 failed | 1 skipped\n"
+        self.assertEqual(self.counts(1, log), (4, 1, 1))
+
+    def test_junit(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "results.xml"
+            path.write_text(JUNIT, encoding="utf-8")
+            result = tally.count_tests(8, f"results: {path}\n")
+        self.assertEqual((result.passed, result.failures), (1, ["bad", "never started: Unable to find executable: x"]))
+        self.assertEqual(result.skips, ["left out: no /dev/udmabuf"])
+
+
+if __name__ == "__main__":
+    unittest.main()
