@@ -35,7 +35,7 @@ enum class transport : std::uint8_t {
 
 struct rx_session_options {
     // The NIC. Empty: only transport copy can work.
-    std::string interface{};
+    std::string interface = {};
 
     // How many RX queues to set aside. They are taken from the top: with 8 queues and rx_queues 2, queues 6 and 7.
     unsigned rx_queues = 1;
