@@ -32,15 +32,16 @@ clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
 # watch PID NAME LOG: until PID ends, show how long the step has been running; without a terminal, once a minute.
 watch() {
-    local pid=$1 name=$2 log=$3 start=$SECONDS elapsed
+    local pid=$1 name=$2 log=$3 start=$SECONDS shown=0 elapsed
     while kill -0 "$pid" 2>/dev/null; do
         elapsed=$((SECONDS - start))
         if [[ -t 1 ]]; then
             printf '\r%-12s %6s  %.60s\e[K' "$name" "$(clock "$elapsed")" "$(tail -n 1 "$log" | tr -cd '[:print:]')"
-        elif ((elapsed > 0 && elapsed % 60 == 0)); then
+        elif ((elapsed - shown >= 60)); then
+            shown=$elapsed
             printf '%-12s %6s  %.100s\n' "$name" "$(clock "$elapsed")" "$(tail -n 1 "$log" | tr -cd '[:print:]')"
         fi
-        sleep 1
+        sleep 0.3
     done
     [[ ! -t 1 ]] || printf '\r\e[K'
 }
