@@ -31,7 +31,7 @@ struct baseline {
 int baseline_open(struct baseline* loop, int socket);
 void baseline_close(struct baseline* loop);
 
-/* Receives `bytes` bytes and gives every page back. Returns 0 or -1 with errno set; a stream that ends early is EPIPE. */
+/* Receives `bytes` bytes and gives every page back. Returns 0, or -1 with errno set: EPIPE if the stream ends early. */
 int baseline_run(struct baseline* loop, uint64_t bytes);
 
 #ifdef __cplusplus

@@ -105,9 +105,15 @@ void sender::serve(int commands, std::string const& network_namespace)
     int connection = -1;
     for (command what{}; ::read(commands, &what, sizeof what) == static_cast<ssize_t>(sizeof what);) {
         switch (what.what) {
-            case command::kind::connect: connection = connect_to(what.address, what.port); break;
-            case command::kind::send: send_all(connection, what.bytes, what.chunk, what.pause_microseconds); break;
-            case command::kind::close: ::close(connection); break;
+            case command::kind::connect:
+                connection = connect_to(what.address, what.port);
+                break;
+            case command::kind::send:
+                send_all(connection, what.bytes, what.chunk, what.pause_microseconds);
+                break;
+            case command::kind::close:
+                ::close(connection);
+                break;
         }
     }
     std::_Exit(0);
