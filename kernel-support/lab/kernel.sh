@@ -129,6 +129,8 @@ trim() {
         -not -path "$build/scripts/*" -not -path "$build/tools/*" -delete
 }
 
+cached() { [[ -e $directory/complete && -e $directory/build/Module.symvers && ! -d $source ]]; }
+
 main() {
     local path_only=0 kernel source directory build tree
     [[ ${1:-} == --path ]] && path_only=1 && shift
@@ -136,13 +138,15 @@ main() {
     [[ $# == 1 && -v output_lines[$kernel] ]] || die "usage: kernel.sh [--path] stock|debug|branch"
     patch_files "$kernel" >/dev/null
 
-    ((path_only)) || "$lab_dir/packages.sh" kernel
+    # The compiler is part of a kernel's name.
+    command -v gcc >/dev/null || "$lab_dir/packages.sh" kernel
     source=$("$lab_dir/kernel-source.sh")
     directory=$cache_dir/kernel/$kernel-$(kernel_id "$kernel" "$source")
-    if ((!path_only)) && [[ ! -e $directory/complete || -d $source ]]; then
+    if ((!path_only)) && ! cached; then
+        "$lab_dir/packages.sh" kernel
         lock kernel
         # Another run may have built it while this one waited.
-        if [[ ! -e $directory/complete || -d $source ]]; then
+        if ! cached; then
             tree=$(unpack "$kernel" "$source")
             build=$tree/build-${directory##*/}
             mkdir -p "$directory" "$build"

@@ -1,0 +1,146 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Check the lab itself: that it hands on what the command says, and that nothing bad passes for good.
+#
+#   selfcheck.sh [--kernel stock|debug|branch]
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+kernel=stock
+[[ ${1:-} != --kernel ]] || kernel=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+lab() { "$lab_dir/lab.sh" --kernel "$kernel" --no-nic "$@"; }
+
+# check NAME CONDITION...: count and print one result.
+check() {
+    local name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+        printf 'ok    %s\n' "$name"
+    else
+        failed=$((failed + 1))
+        printf 'FAIL  %s   (%s)\n' "$name" "$*"
+    fi
+}
+
+# run NAME LAB-ARGUMENTS...: run in the lab; leaves the files out and err, and the variable status.
+run() {
+    status=0
+    lab "$@" >"$work/out" 2>"$work/err" || status=$?
+}
+
+is() { [[ $1 == "$2" ]]; }
+says() { grep -qF -- "$2" "$work/$1"; }
+
+check_status() {
+    local wanted
+    for wanted in 0 7; do
+        run --timeout 60 -- bash -c "exit $wanted"
+        check "exit status $wanted comes through" is "$status" "$wanted"
+    done
+    run --timeout 60 -- no-such-command
+    check "a command that is not there: 127" is "$status" 127
+    check "... and the shell says so" says err "no-such-command"
+}
+
+check_output() {
+    local lines=200000 wanted
+    wanted=$(seq "$lines" | sha256_of_text)
+    run --timeout 120 -- bash -c "seq $lines; seq $lines | rev >&2; printf 'no newline'"
+    check "$lines lines on stdout, complete and in order" is "$(head -n "$lines" "$work/out" | sha256_of_text)" "$wanted"
+    check "a last line without a newline" is "$(tail -n 1 "$work/out")" "no newline"
+    check "$lines lines on stderr, complete and in order" \
+        is "$(grep -v '^lab: ' "$work/err" | sha256_of_text)" "$(seq "$lines" | rev | sha256_of_text)"
+
+    # shellcheck disable=SC2016  # that is the point
+    run --timeout 60 -- printf '%s|' 'a b' '' "c'd" '$x' $'two\nlines'
+    check "arguments arrive as they were" is "$(<"$work/out")" "a b||c'd|\$x|"$'two\nlines|'
+
+    # shellcheck disable=SC2016  # the guest's shell expands it
+    lab --timeout 60 -- bash -c 'for ((i = 0; i < 2000; i += 2)); do echo $i; echo $((i + 1)) >&2; done' >"$work/both" 2>&1
+    check "stdout and stderr into one file keep their order" is "$(grep -v '^lab: ' "$work/both")" "$(seq 0 1999)"
+
+    run --timeout 60 -- bash -c 'echo done; sleep 1000 & exit 3'
+    check "a process left in the background does not hold the guest" is "$status $(<"$work/out")" "3 done"
+}
+
+check_files() {
+    run --timeout 60 -- bash -c "echo in the guest >'$work/file'; touch '$repo_dir/build/x' '$HOME/x'"
+    check "the temporary directory is writable" is "$(cat "$work/file")" "in the guest"
+    check "the rest is not" says err "Read-only file system"
+}
+
+check_limit() {
+    local start=$SECONDS
+    run --timeout 15 -- bash -c 'echo before; sleep 1000'
+    check "a command that hangs: 124" is "$status" 124
+    check "... its output so far is there" says out before
+    check "... and the message" says err "time limit of 15 s"
+    check "... soon after the limit" test $((SECONDS - start)) -lt 60
+
+    # What would end the command in the guest is stopped too: only ending QEMU helps.
+    run --timeout 15 -- bash -c 'kill -STOP -1; exec sleep 1000'
+    check "a guest whose init does not answer: 124" is "$status" 124
+}
+
+check_complaints() {
+    run --timeout 60 -- bash -c 'echo "BUG: test" >/dev/kmsg'
+    check "a kernel that complains fails a run that succeeded" is "$status" 125
+    check "... the line is shown" says err "BUG: test"
+    check "... and the log is named" says err "boot.log"
+    run --timeout 60 -- bash -c 'echo "WARNING: test" >/dev/kmsg; exit 9'
+    check "the status of a command that failed comes first" is "$status" 9
+    check "... the line is shown" says err "WARNING: test"
+    run --timeout 60 -- bash -c 'echo c >/proc/sysrq-trigger'
+    check "a panic: 125" is "$status" 125
+    check "... and the reason is shown" says err "sysrq triggered crash"
+}
+
+# start_long: a lab in the background that runs for long; leaves its process in `pid` and its QEMU's in `guest`.
+start_long() {
+    : >"$work/out"
+    # A shell ignores SIGINT in what it starts in the background; a terminal's Ctrl-C meets no such thing.
+    python3 -c 'import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])' "$lab_dir/lab.sh" --kernel "$kernel" --no-nic --timeout 120 -- \
+        bash -c 'echo started; sleep 1000' >"$work/out" 2>"$work/err" &
+    pid=$!
+    until says out started || ! kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
+    guest=$(pgrep -P "$pid" qemu)
+}
+
+gone() {
+    local tries
+    for ((tries = 0; tries < 50; tries++)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+check_interrupt() {
+    local pid guest status
+    start_long
+    status=0
+    kill -INT "$pid"
+    wait "$pid" || status=$?
+    check "interrupted: 130" is "$status" 130
+    check "... and QEMU is gone" gone "$guest"
+    start_long
+    kill -KILL "$pid"
+    wait "$pid" 2>/dev/null || true
+    check "a lab that is killed takes its QEMU along" gone "$guest"
+}
+
+check_status
+check_output
+check_files
+check_limit
+check_complaints
+check_interrupt
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))

@@ -1,0 +1,111 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Build the kernel tree's own tests of device memory, zero-copy receive and header split from the fetched source, and
+# print the directory they are in. Nothing of them is in this repository; run-selftests.sh runs them in the guest.
+#
+#   DIRECTORY/tools/testing/selftests/drivers/net/...   the tests, with the layout they expect
+#   DIRECTORY/bin                                       programs for the front of PATH
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# ethtool 6.1 of Debian 12 lacks options that the tests use; liburing before 2.15 lacks zero-copy receive.
+ethtool_suite=trixie ethtool_minimum=6.14
+liburing_suite=sid liburing_minimum=2.15
+
+# What of the tree the tests need. MAINTAINERS: by it the code generator finds the top of the tree.
+tree_parts=(MAINTAINERS Makefile Kbuild Kconfig scripts include arch/x86 tools Documentation/netlink)
+
+# fetch_package SUITE PACKAGE MINIMUM DIRECTORY: unpack the newest PACKAGE of SUITE into DIRECTORY.
+fetch_package() {
+    local suite=$1 package=$2 minimum=$3 directory=$4 version expected deb
+    version=$("$lab_dir/isolated-apt.sh" "$suite" apt-cache madison "$package" | awk -F' *[|] *' '{print $2}' | sort -V | tail -n 1)
+    [[ -n $version ]] || die "$suite has no package $package"
+    dpkg --compare-versions "$version" ge "$minimum" || die "$package in $suite is $version; $minimum is needed"
+    expected=$("$lab_dir/isolated-apt.sh" "$suite" apt-cache show "$package=$version" | sed -n 's/^SHA256: //p' | head -n 1)
+    mkdir -p "$directory/download"
+    (cd "$directory/download" && "$lab_dir/isolated-apt.sh" "$suite" apt-get -qq download "$package=$version" >&2)
+    deb=("$directory/download/${package}_"*.deb)
+    [[ $(sha256_of "${deb[0]}") == "$expected" ]] || die "checksum of ${deb[0]##*/}: got $(sha256_of "${deb[0]}"), want $expected"
+    dpkg -x "${deb[0]}" "$directory"
+    rm -r "$directory/download"
+}
+
+unpack_tree() {
+    local source=$1 tree=$2
+    mkdir -p "$tree"
+    if [[ -d $source ]]; then
+        (cd "$source" && cp -a --parents "${tree_parts[@]}" "$tree/")
+    else
+        tar -xf "$source" -C "$tree" --strip-components=1 --wildcards --no-wildcards-match-slash "${tree_parts[@]/#/*\/}"
+    fi
+}
+
+build_tests() {
+    local tree=$1 work=$2 clang tests headers
+    clang=$(command -v clang-14 || command -v clang)
+    tests=$tree/tools/testing/selftests
+    headers="-isystem $work/headers/include"
+    # The code generator needs the distribution's Python, which has its modules.
+    export PATH=/usr/bin:$PATH
+
+    timeout 300 make -C "$tree" -s -j"$(nproc)" O="$work/objects" INSTALL_HDR_PATH="$work/headers" headers_install
+    # Only the archive, so that it is linked in. The kernel's headers come before those liburing was configured with.
+    mkdir -p "$work/liburing-static"
+    cp "$work"/liburing/usr/lib/*/liburing.a "$work/liburing-static/"
+    CPATH=$work/liburing/usr/include LIBRARY_PATH=$work/liburing-static timeout 300 \
+        make -C "$tests/drivers/net/hw" SHELL=/bin/bash HAS_IOURING_ZCRX=y KHDR_INCLUDES="$headers" USERCFLAGS="$headers" \
+        OUTPUT="$tests/drivers/net/hw" "$tests/drivers/net/hw/ncdevmem" "$tests/drivers/net/hw/iou-zcrx"
+    timeout 300 make -C "$tests/net/lib" -j"$(nproc)" SHELL=/bin/bash CLANG="$clang" KHDR_INCLUDES="$headers" \
+        USERCFLAGS="$headers" OUTPUT="$tests/net/lib" "$tests/net/lib/xdp_dummy.bpf.o"
+}
+
+collect() {
+    local tree=$1 work=$2 out=$3 name
+    local base=tools/testing/selftests
+    (cd "$tree" && cp -a --parents $base/drivers/net/*.py $base/drivers/net/lib $base/drivers/net/hw/*.py \
+        $base/drivers/net/hw/lib $base/drivers/net/hw/ncdevmem $base/drivers/net/hw/iou-zcrx $base/net/lib/py \
+        $base/net/lib/xdp_dummy.bpf.o tools/net/ynl/pyynl Documentation/netlink/specs "$out/")
+    mkdir -p "$out/bin"
+    name=$(find "$work/ethtool" -name ethtool -type f -perm -u+x | head -n 1)
+    cp "$name" "$out/bin/ethtool"
+    # The tests wait for udev, which neither the guest nor every host has.
+    printf '#!/bin/sh\nexit 0\n' >"$out/bin/udevadm"
+    chmod +x "$out/bin/udevadm"
+}
+
+main() {
+    local source id out work
+    "$lab_dir/packages.sh" selftests
+    source=$("$lab_dir/kernel-source.sh")
+    if [[ -d $source ]]; then
+        id=$(printf '%s' "$source" | sha256_of_text)
+    else
+        id=$(sha256_of "$source")
+    fi
+    id=$({ printf '%s\n' "$id"; cat "${BASH_SOURCE[0]}"; } | sha256_of_text | cut -c1-16)
+    out=$cache_dir/selftests/$id
+    lock selftests
+    if [[ ! -e $out/complete ]]; then
+        rm -rf "$out"
+        work=$(mktemp -d "$cache_dir/selftests-work.XXXX")
+        mkdir -p "$out"
+        note "building the kernel tree's own tests, about one minute (log: $out/build.log)"
+        {
+            "$lab_dir/isolated-apt.sh" "$ethtool_suite" apt-get -qq update
+            "$lab_dir/isolated-apt.sh" "$liburing_suite" apt-get -qq update
+            fetch_package "$ethtool_suite" ethtool "$ethtool_minimum" "$work/ethtool"
+            fetch_package "$liburing_suite" liburing-dev "$liburing_minimum" "$work/liburing"
+            unpack_tree "$source" "$work/tree"
+        } >&2
+        build_tests "$work/tree" "$work" >"$out/build.log" 2>&1 || {
+            tail -n 30 "$out/build.log" >&2
+            die "the kernel tree's tests do not build; the log is $out/build.log"
+        }
+        collect "$work/tree" "$work" "$out"
+        rm -rf "$work"
+        touch "$out/complete"
+    fi
+    printf '%s\n' "$out"
+}
+
+main
