@@ -20,6 +20,11 @@ tsan      | 20 | tests | tests/build-and-test.sh tsan --label-exclude package
 fuzz      | 15 | tests | tests/fuzz/run.sh 15
 '
 lab_steps='
+kernel    | 45 | check | kernel-support/lab/kernel.sh stock
+debug     | 45 | check | kernel-support/lab/kernel.sh debug
+checkpatch|  5 | check | tests/lint/checkpatch.sh
+lab       | 15 | tests | kernel-support/lab/selfcheck.sh
+selftests | 20 | tests | kernel-support/lab/run-selftests.sh
 '
 
 logs=build/test-logs
@@ -113,7 +118,9 @@ main() {
 
     trap interrupted INT TERM
     mkdir -p "$logs"
-    kernel-support/lab/packages.sh build lint
+    local groups=(build lint)
+    ((quick)) || groups+=(kernel lab selftests)
+    kernel-support/lab/packages.sh "${groups[@]}"
     run_table "$quick_steps"
     ((quick)) || run_table "$lab_steps"
     report

@@ -64,11 +64,13 @@ def skip_lines(log: str) -> list[str]:
 
 def from_closing_lines(log: str) -> Tally:
     tally = Tally()
-    skipped = 0
+    failed = skipped = 0
     for match in re.finditer(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", log, re.MULTILINE):
         tally.passed += int(match[1])
-        tally.failures += ["see the log"] * int(match[2])
+        failed += int(match[2])
         skipped += int(match[3] or 0)
+    named = re.findall(r"^(?:FAIL|not ok)[: ]\s*(.+)$", log, re.MULTILINE)[:failed]
+    tally.failures = named + ["unnamed, see the log"] * (failed - len(named))
     named = skip_lines(log)
     tally.skips = named + ["unnamed: no reason given"] * (skipped - len(named))
     return tally

@@ -51,8 +51,9 @@ class Tests(unittest.TestCase):
         self.assertEqual(self.counts(125, "3 passed, 0 failed\n"), (3, 1, 0))
 
     def test_closing_line(self) -> None:
-        log = "SKIP a: no KVM\n7 passed, 1 failed, 2 skipped\n"
-        self.assertEqual(self.counts(1, log), (7, 1, 2))
+        log = "ok    x\nFAIL  y   (1 = 2)\nSKIP a: no KVM\n7 passed, 2 failed, 2 skipped\n"
+        self.assertEqual(self.counts(1, log), (7, 2, 2))
+        self.assertEqual(tally.count_tests(1, log).failures, ["y   (1 = 2)", "unnamed, see the log"])
         self.assertEqual(tally.count_tests(1, log).skips, ["a: no KVM", "unnamed: no reason given"])
 
     def test_tap(self) -> None:
