@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * devmemsim - a software NIC whose Rx queues take device memory
+ *
+ * Two net devices, joined back to back. Where a NIC would DMA, this driver
+ * copies; everything else is done as a NIC driver does it.
+ */
+#ifndef DEVMEMSIM_H
+#define DEVMEMSIM_H
+
+#include <linux/ethtool.h>
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <linux/spinlock.h>
+#include <linux/u64_stats_sync.h>
+#include <net/netdev_queues.h>
+#include <net/netmem.h>
+
+#define DMS_NAME		"devmemsim"
+
+#define DMS_MAX_CHANNELS	8
+#define DMS_DEF_CHANNELS	4
+
+/* A large packet takes up to MAX_SKB_FRAGS buffers, it must fit */
+#define DMS_MIN_RX_PENDING	32
+#define DMS_DEF_RX_PENDING	128
+#define DMS_MAX_RX_PENDING	4096
+#define DMS_MIN_TX_PENDING	32
+#define DMS_DEF_TX_PENDING	256
+#define DMS_MAX_TX_PENDING	4096
+
+#define DMS_MAX_RX_PAGE_SIZE	SZ_64K
+#define DMS_HDS_THRESH_MAX	1024
+#define DMS_MAX_MTU		9000
+
+#define DMS_INDIR_SIZE		128
+#define DMS_KEY_SIZE		40
+/* RSS contexts, the default one included */
+#define DMS_MAX_RSS		16
+#define DMS_MAX_RULES		64
+
+struct dms_port;
+struct page_pool;
+
+/**
+ * struct dms_rx_ring - the memory of an Rx queue
+ * @pool:	where buffers come from, possibly from a memory provider
+ * @bufs:	buffers posted to the device, in order
+ * @size:	number of slots in @bufs
+ * @head:	slot of the buffer to fill next
+ * @count:	number of posted buffers, from @head on
+ * @buf_size:	bytes per buffer
+ *
+ * This is what struct netdev_queue_mgmt_ops calls the per-queue memory.
+ */
+struct dms_rx_ring {
+	struct page_pool *pool;
+	netmem_ref *bufs;
+	u32 size;
+	u32 head;
+	u32 count;
+	u32 buf_size;
+};
+
+struct dms_rx_stats {
+	u64_stats_t packets;
+	u64_stats_t bytes;
+	u64_stats_t alloc_fail;
+	u64_stats_t drops;
+	u64_stats_t overruns;
+	u64_stats_t gro_packets;
+	u64_stats_t gro_bytes;
+	u64_stats_t gro_wire_packets;
+	u64_stats_t gro_wire_bytes;
+	struct u64_stats_sync syncp;
+};
+
+struct dms_tx_stats {
+	u64_stats_t packets;
+	u64_stats_t bytes;
+	u64_stats_t drops;
+	u64_stats_t stop;
+	struct u64_stats_sync syncp;
+};
+
+/**
+ * struct dms_channel - an Rx queue, a Tx queue and the NAPI instance they share
+ * @port:	device this channel belongs to
+ * @idx:	queue index
+ * @napi:	NAPI instance, lives as long as the device
+ * @wire:	frames that the peer sent and NAPI did not pick up yet
+ * @backlog:	frames that NAPI picked up, NAPI context only
+ * @ring:	Rx buffers, NAPI context while the queue runs
+ * @rx_stats:	written in NAPI context only
+ * @done_lock:	serializes completions of the Tx queue, they come from the
+ *		peer's NAPI instances
+ * @in_flight:	frames sent and not completed
+ * @tx_stats:	written under the Tx queue lock
+ */
+struct dms_channel {
+	struct dms_port *port;
+	unsigned int idx;
+
+	struct napi_struct napi;
+	struct sk_buff_head wire;
+	struct sk_buff_head backlog;
+	struct dms_rx_ring ring;
+	struct dms_rx_stats rx_stats;
+
+	spinlock_t done_lock;	/* serializes Tx completions */
+	atomic_t in_flight;
+	struct dms_tx_stats tx_stats;
+};
+
+/* What the parser found out about a frame, kept in skb->cb while the frame
+ * is on the wire.
+ */
+struct dms_frame_cb {
+	u32 hash;
+	u32 len;		/* as accounted when sent */
+	u16 header_len;		/* end of the TCP header, 0 if not TCP */
+	u8 hash_type;		/* enum pkt_hash_types */
+};
+
+#define DMS_FRAME_CB(skb)	((struct dms_frame_cb *)(skb)->cb)
+
+typedef void (*dms_receive_t)(struct dms_channel *ch, struct sk_buff *frame,
+			      int budget);
+
+/**
+ * struct dms_link - the cable between two ports
+ * @lock:	serializes link changes
+ * @port:	the two ends
+ */
+struct dms_link {
+	spinlock_t lock;	/* serializes link changes */
+	struct dms_port *port[2];
+};
+
+/**
+ * struct dms_port - private part of a net device
+ * @netdev:	the net device
+ * @link:	cable that @netdev is plugged into
+ * @peer:	other end of @link
+ * @up:		device is open and takes frames from the peer
+ * @hds:	split headers from TCP payload
+ * @hds_thresh:	only split frames longer than this
+ * @receive:	what NAPI does with a frame, dms_receive()
+ * @steering:	how frames are spread over queues, replaced as a whole
+ * @rx_pending:	size of an Rx ring
+ * @tx_pending:	frames that a Tx queue keeps in flight
+ * @channels:	queues, the first netdev->real_num_rx_queues are in use
+ */
+struct dms_port {
+	struct net_device *netdev;
+	struct dms_link *link;
+	struct dms_port *peer;
+	bool up;
+	bool hds;
+	u32 hds_thresh;
+	dms_receive_t receive;
+	struct dms_steering __rcu *steering;
+	u32 rx_pending;
+	u32 tx_pending;
+	struct dms_channel channels[DMS_MAX_CHANNELS];
+};
+
+/* devmemsim_dma.c */
+int dms_dma_check(struct device *dev);
+bool dms_dma_reachable(dma_addr_t addr, size_t len);
+void *dms_dma_netmem_va(netmem_ref netmem);
+int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
+		 void *dst, unsigned int len);
+
+/* devmemsim_netdev.c */
+struct net_device *dms_netdev_alloc(struct device *parent,
+				    struct dms_link *link, unsigned int id);
+void dms_netdev_free(struct net_device *netdev);
+int dms_set_channels(struct dms_port *port, unsigned int count);
+
+/* devmemsim_queue.c */
+extern const struct netdev_queue_mgmt_ops dms_queue_mgmt_ops;
+int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
+		   struct netdev_queue_config *qcfg, unsigned int idx);
+void dms_ring_free(struct dms_rx_ring *ring);
+int dms_ring_fill(struct net_device *netdev, struct dms_rx_ring *ring,
+		  gfp_t gfp);
+void dms_queue_enable(struct dms_channel *ch);
+void dms_queue_disable(struct dms_channel *ch);
+void dms_queue_purge(struct dms_channel *ch);
+
+/* devmemsim_rx.c */
+int dms_poll(struct napi_struct *napi, int budget);
+void dms_receive(struct dms_channel *ch, struct sk_buff *frame, int budget);
+void dms_rx_frame(struct dms_channel *ch, const struct sk_buff *frame);
+struct sk_buff *dms_rx_build(struct dms_channel *ch,
+			     const struct sk_buff *frame);
+struct sk_buff *dms_rx_build_host(struct dms_channel *ch,
+				  const struct sk_buff *frame,
+				  unsigned int linear_len);
+void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
+		    struct sk_buff *skb);
+void dms_rx_count_alloc_fail(struct dms_channel *ch);
+
+/* devmemsim_tx.c */
+netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);
+void dms_tx_complete(struct sk_buff *frame, int budget);
+unsigned int dms_tx_in_flight(const struct dms_port *port);
+
+/* devmemsim_ethtool.c */
+extern const struct ethtool_ops dms_ethtool_ops;
+
+#endif

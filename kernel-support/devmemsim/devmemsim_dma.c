@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The DMA engine: how the "device" gets at memory.
+ *
+ * It copies with the CPU through the kernel's direct map. That is possible
+ * where a DMA address is a physical address, and for memory that the direct
+ * map covers; everything else is refused.
+ */
+#include <linux/dma-mapping.h>
+#include <linux/gfp.h>
+#include <linux/io.h>
+#include <linux/memremap.h>
+#include <linux/mm.h>
+#include <net/page_pool/helpers.h>
+
+#include "devmemsim.h"
+
+/* Ask the DMA API instead of looking for its backends: bounce buffers, an
+ * IOMMU that translates and encrypted guests all show in the address.
+ */
+int dms_dma_check(struct device *dev)
+{
+	struct page *page;
+	dma_addr_t addr;
+	int err = 0;
+
+	page = alloc_page(GFP_KERNEL);
+	if (!page)
+		return -ENOMEM;
+
+	addr = dma_map_page(dev, page, 0, PAGE_SIZE, DMA_FROM_DEVICE);
+	if (dma_mapping_error(dev, addr)) {
+		dev_err(dev, "cannot map memory for DMA\n");
+		err = -EIO;
+		goto err_free_page;
+	}
+
+	if (addr != page_to_phys(page)) {
+		dev_err(dev, "DMA addresses are not physical addresses: boot without swiotlb=force, memory encryption and IOMMU translation\n");
+		err = -EOPNOTSUPP;
+	}
+
+	dma_unmap_page(dev, addr, PAGE_SIZE, DMA_FROM_DEVICE);
+err_free_page:
+	__free_page(page);
+	return err;
+}
+
+static bool dms_pfn_reachable(unsigned long pfn)
+{
+	return pfn_valid(pfn) && !is_zone_device_page(pfn_to_page(pfn));
+}
+
+/* Device memory (BARs) is not in the direct map, or not as normal memory */
+bool dms_dma_reachable(dma_addr_t addr, size_t len)
+{
+	return dms_pfn_reachable(PHYS_PFN(addr)) &&
+	       dms_pfn_reachable(PHYS_PFN(addr + len - 1));
+}
+
+void *dms_dma_netmem_va(netmem_ref netmem)
+{
+	return phys_to_virt(page_pool_get_dma_addr_netmem(netmem));
+}
+
+/* Same job as skb_copy_bits(), for payload that the CPU is not meant to read */
+static int dms_dma_read_netmem(const struct sk_buff *frame,
+			       unsigned int offset, void *dst,
+			       unsigned int len)
+{
+	unsigned int start, size, n;
+	skb_frag_t *frag;
+	int i;
+
+	start = skb_headlen(frame);
+	if (offset < start) {
+		n = min(len, start - offset);
+		memcpy(dst, frame->data + offset, n);
+		offset += n;
+		dst += n;
+		len -= n;
+	}
+
+	for (i = 0; len && i < skb_shinfo(frame)->nr_frags; i++) {
+		frag = &skb_shinfo(frame)->frags[i];
+		size = skb_frag_size(frag);
+		if (offset < start + size) {
+			void *src = dms_dma_netmem_va(skb_frag_netmem(frag));
+
+			n = min(len, start + size - offset);
+			memcpy(dst, src + skb_frag_off(frag) + offset - start,
+			       n);
+			offset += n;
+			dst += n;
+			len -= n;
+		}
+		start += size;
+	}
+
+	return len ? -EFAULT : 0;
+}
+
+/* Read from a frame that the peer sends */
+int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
+		 void *dst, unsigned int len)
+{
+	if (likely(skb_frags_readable(frame)))
+		return skb_copy_bits(frame, offset, dst, len);
+
+	return dms_dma_read_netmem(frame, offset, dst, len);
+}

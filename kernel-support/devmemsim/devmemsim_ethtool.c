@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include <linux/ethtool.h>
+#include <linux/netdevice.h>
+#include <net/netdev_lock.h>
+#include <net/netdev_queues.h>
+#include <net/netdev_rx_queue.h>
+
+#include "devmemsim.h"
+#include "devmemsim_steer.h"
+
+static void dms_get_drvinfo(struct net_device *netdev,
+			    struct ethtool_drvinfo *drvinfo)
+{
+	strscpy(drvinfo->driver, DMS_NAME, sizeof(drvinfo->driver));
+	strscpy(drvinfo->bus_info, dev_name(netdev->dev.parent),
+		sizeof(drvinfo->bus_info));
+}
+
+static int dms_get_link_ksettings(struct net_device *netdev,
+				  struct ethtool_link_ksettings *cmd)
+{
+	cmd->base.speed = SPEED_100000;
+	cmd->base.duplex = DUPLEX_FULL;
+	cmd->base.port = PORT_OTHER;
+	cmd->base.autoneg = AUTONEG_DISABLE;
+	return 0;
+}
+
+static void dms_get_ringparam(struct net_device *netdev,
+			      struct ethtool_ringparam *ring,
+			      struct kernel_ethtool_ringparam *kernel_ring,
+			      struct netlink_ext_ack *extack)
+{
+	const struct dms_port *port = netdev_priv(netdev);
+
+	ring->rx_max_pending = DMS_MAX_RX_PENDING;
+	ring->tx_max_pending = DMS_MAX_TX_PENDING;
+	ring->rx_pending = port->rx_pending;
+	ring->tx_pending = port->tx_pending;
+
+	kernel_ring->tcp_data_split = port->hds ?
+				      ETHTOOL_TCP_DATA_SPLIT_ENABLED :
+				      ETHTOOL_TCP_DATA_SPLIT_DISABLED;
+	kernel_ring->hds_thresh = port->hds_thresh;
+	kernel_ring->hds_thresh_max = DMS_HDS_THRESH_MAX;
+}
+
+/* Give all queues rings of the new size, or leave all with the old one */
+static int dms_resize_rx_rings(struct dms_port *port, u32 rx_pending)
+{
+	struct net_device *netdev = port->netdev;
+	u32 old = port->rx_pending;
+	unsigned int i;
+	int err;
+
+	port->rx_pending = rx_pending;
+	if (!netif_running(netdev))
+		return 0;
+
+	for (i = 0; i < netdev->real_num_rx_queues; i++) {
+		err = netdev_rx_queue_restart(netdev, i);
+		if (err)
+			goto err_restore;
+	}
+
+	return 0;
+
+err_restore:
+	port->rx_pending = old;
+	while (i--)
+		if (netdev_rx_queue_restart(netdev, i))
+			netdev_warn(netdev, "Rx queue %u keeps %u descriptors\n",
+				    i, rx_pending);
+	return err;
+}
+
+static int dms_set_ringparam(struct net_device *netdev,
+			     struct ethtool_ringparam *ring,
+			     struct kernel_ethtool_ringparam *kernel_ring,
+			     struct netlink_ext_ack *extack)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	int err;
+
+	if (ring->rx_pending < DMS_MIN_RX_PENDING ||
+	    ring->tx_pending < DMS_MIN_TX_PENDING) {
+		NL_SET_ERR_MSG_FMT_MOD(extack,
+				       "rings must have at least %u descriptors",
+				       DMS_MIN_RX_PENDING);
+		return -EINVAL;
+	}
+
+	if (ring->rx_pending != port->rx_pending) {
+		err = dms_resize_rx_rings(port, ring->rx_pending);
+		if (err) {
+			NL_SET_ERR_MSG_MOD(extack, "cannot restart an rx queue");
+			return err;
+		}
+	}
+
+	/* Auto means on */
+	WRITE_ONCE(port->hds, netdev->cfg_pending->hds_config !=
+			      ETHTOOL_TCP_DATA_SPLIT_DISABLED);
+	WRITE_ONCE(port->hds_thresh, netdev->cfg_pending->hds_thresh);
+	WRITE_ONCE(port->tx_pending, ring->tx_pending);
+	return 0;
+}
+
+static void dms_get_channels(struct net_device *netdev,
+			     struct ethtool_channels *channels)
+{
+	channels->max_combined = DMS_MAX_CHANNELS;
+	channels->combined_count = netdev->real_num_rx_queues;
+}
+
+static int dms_ethtool_set_channels(struct net_device *netdev,
+				    struct ethtool_channels *channels)
+{
+	return dms_set_channels(netdev_priv(netdev), channels->combined_count);
+}
+
+static u32 dms_get_rx_ring_count(struct net_device *netdev)
+{
+	return netdev->real_num_rx_queues;
+}
+
+const struct ethtool_ops dms_ethtool_ops = {
+	.cap_rss_rxnfc_adds	= true,
+	.rxfh_per_ctx_key	= true,
+	.rxfh_max_num_contexts	= DMS_MAX_RSS,
+	.supported_ring_params	= ETHTOOL_RING_USE_TCP_DATA_SPLIT |
+				  ETHTOOL_RING_USE_HDS_THRS,
+	/* For netif_set_real_num_queues() */
+	.op_needs_rtnl		= ETHTOOL_OP_NEEDS_RTNL_SCHANNELS,
+	.get_drvinfo		= dms_get_drvinfo,
+	.get_link		= ethtool_op_get_link,
+	.get_link_ksettings	= dms_get_link_ksettings,
+	.get_ts_info		= ethtool_op_get_ts_info,
+	.get_ringparam		= dms_get_ringparam,
+	.set_ringparam		= dms_set_ringparam,
+	.get_channels		= dms_get_channels,
+	.set_channels		= dms_ethtool_set_channels,
+	.get_rx_ring_count	= dms_get_rx_ring_count,
+	.get_rxfh_indir_size	= dms_get_rxfh_indir_size,
+	.get_rxfh_key_size	= dms_get_rxfh_key_size,
+	.get_rxfh		= dms_get_rxfh,
+	.set_rxfh		= dms_set_rxfh,
+	.get_rxfh_fields	= dms_get_rxfh_fields,
+	.create_rxfh_context	= dms_create_rxfh_context,
+	.modify_rxfh_context	= dms_modify_rxfh_context,
+	.remove_rxfh_context	= dms_remove_rxfh_context,
+	.get_rxnfc		= dms_get_rxnfc,
+	.set_rxnfc		= dms_set_rxnfc,
+};

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Module, parent device and the two ends of the cable.
+ */
+#include <linux/dma-mapping.h>
+#include <linux/kmemleak.h>
+#include <linux/module.h>
+#include <linux/netdevice.h>
+#include <linux/platform_device.h>
+#include <linux/sizes.h>
+
+#include "devmemsim.h"
+
+static struct platform_device *dms_pdev;
+
+static void dms_link_free(struct dms_link *link)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(link->port); i++)
+		if (link->port[i])
+			dms_netdev_free(link->port[i]->netdev);
+	kfree(link);
+}
+
+static struct dms_link *dms_link_alloc(struct device *dev)
+{
+	struct net_device *netdev;
+	struct dms_link *link;
+	int i;
+
+	link = kzalloc_obj(*link, GFP_KERNEL);
+	if (!link)
+		return ERR_PTR(-ENOMEM);
+
+	spin_lock_init(&link->lock);
+	for (i = 0; i < ARRAY_SIZE(link->port); i++) {
+		netdev = dms_netdev_alloc(dev, link, i);
+		if (IS_ERR(netdev)) {
+			dms_link_free(link);
+			return ERR_CAST(netdev);
+		}
+	}
+
+	link->port[0]->peer = link->port[1];
+	link->port[1]->peer = link->port[0];
+	return link;
+}
+
+static int dms_dma_init(struct device *dev)
+{
+	int err;
+
+	err = dma_set_mask_and_coherent(dev, DMA_BIT_MASK(64));
+	if (err)
+		return err;
+
+	/* Buffers are as contiguous as the exporter's memory */
+	dma_set_max_seg_size(dev, SZ_2G);
+
+	return dms_dma_check(dev);
+}
+
+static int __init dms_probe(struct platform_device *pdev)
+{
+	struct dms_link *link;
+	int err, i;
+
+	err = dms_dma_init(&pdev->dev);
+	if (err)
+		return err;
+
+	link = dms_link_alloc(&pdev->dev);
+	if (IS_ERR(link))
+		return PTR_ERR(link);
+
+	for (i = 0; i < ARRAY_SIZE(link->port); i++) {
+		err = register_netdev(link->port[i]->netdev);
+		if (err)
+			goto err_unregister;
+	}
+
+	/* A dmabuf binding may outlive the net device it was made for. Core
+	 * then unmaps the dmabuf for the parent device, without a reference
+	 * on it. So leave one behind, for good.
+	 */
+	get_device(&pdev->dev);
+
+	platform_set_drvdata(pdev, link);
+	return 0;
+
+err_unregister:
+	while (i--)
+		unregister_netdev(link->port[i]->netdev);
+	dms_link_free(link);
+	return err;
+}
+
+static void dms_remove(struct platform_device *pdev)
+{
+	struct dms_link *link = platform_get_drvdata(pdev);
+	int i;
+
+	/* Frames of one end may be in the hands of the other until both are
+	 * closed, so free neither before.
+	 */
+	for (i = 0; i < ARRAY_SIZE(link->port); i++)
+		unregister_netdev(link->port[i]->netdev);
+	dms_link_free(link);
+
+	/* See dms_probe() */
+	kmemleak_not_leak(pdev);
+}
+
+static struct platform_driver dms_driver = {
+	.driver = {
+		.name	= DMS_NAME,
+	},
+	.remove		= dms_remove,
+};
+
+static int __init dms_init(void)
+{
+	dms_pdev = platform_create_bundle(&dms_driver, dms_probe, NULL, 0,
+					  NULL, 0);
+	return PTR_ERR_OR_ZERO(dms_pdev);
+}
+
+static void __exit dms_exit(void)
+{
+	platform_device_unregister(dms_pdev);
+	platform_driver_unregister(&dms_driver);
+}
+
+module_init(dms_init);
+module_exit(dms_exit);
+
+MODULE_DESCRIPTION("Software NIC with device memory Rx queues");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1");
+MODULE_IMPORT_NS("NETDEV_INTERNAL");

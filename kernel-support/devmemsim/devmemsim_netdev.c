@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include <linux/delay.h>
+#include <linux/etherdevice.h>
+#include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+#include <net/netdev_lock.h>
+#include <net/netdev_queues.h>
+#include <net/page_pool/helpers.h>
+
+#include "devmemsim.h"
+#include "devmemsim_steer.h"
+
+#define DMS_FEATURES	(NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_HIGHDMA | \
+			 NETIF_F_ALL_TSO | NETIF_F_RXHASH | NETIF_F_GRO_HW | \
+			 NETIF_F_NTUPLE)
+
+/* There is a carrier when both ends are open */
+static void dms_link_set(struct dms_port *port, bool up)
+{
+	struct dms_link *link = port->link;
+	int i;
+
+	spin_lock(&link->lock);
+	WRITE_ONCE(port->up, up);
+	for (i = 0; i < ARRAY_SIZE(link->port); i++) {
+		if (port->up && port->peer->up)
+			netif_carrier_on(link->port[i]->netdev);
+		else
+			netif_carrier_off(link->port[i]->netdev);
+	}
+	spin_unlock(&link->lock);
+}
+
+static int dms_channel_alloc(struct dms_port *port, unsigned int idx)
+{
+	struct netdev_queue_config qcfg;
+
+	netdev_queue_config(port->netdev, idx, &qcfg);
+	return dms_ring_alloc(port, &port->channels[idx].ring, &qcfg, idx);
+}
+
+static void dms_channel_free(struct dms_port *port, unsigned int idx)
+{
+	dms_ring_free(&port->channels[idx].ring);
+}
+
+static void dms_channel_start(struct dms_port *port, unsigned int idx)
+{
+	struct dms_channel *ch = &port->channels[idx];
+
+	netif_queue_set_napi(port->netdev, idx, NETDEV_QUEUE_TYPE_RX,
+			     &ch->napi);
+	netif_queue_set_napi(port->netdev, idx, NETDEV_QUEUE_TYPE_TX,
+			     &ch->napi);
+	dms_queue_enable(ch);
+}
+
+/* The peer's xmit must not pick this channel any more */
+static void dms_channel_stop(struct dms_port *port, unsigned int idx)
+{
+	struct dms_channel *ch = &port->channels[idx];
+
+	dms_queue_disable(ch);
+	netif_queue_set_napi(port->netdev, idx, NETDEV_QUEUE_TYPE_RX, NULL);
+	netif_queue_set_napi(port->netdev, idx, NETDEV_QUEUE_TYPE_TX, NULL);
+	dms_queue_purge(ch);
+}
+
+static int dms_channels_alloc(struct dms_port *port, unsigned int from,
+			      unsigned int to)
+{
+	unsigned int i;
+	int err;
+
+	for (i = from; i < to; i++) {
+		err = dms_channel_alloc(port, i);
+		if (err)
+			goto err_free;
+	}
+
+	return 0;
+
+err_free:
+	while (i-- > from)
+		dms_channel_free(port, i);
+	return err;
+}
+
+static int dms_open(struct net_device *netdev)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	unsigned int i;
+	int err;
+
+	err = dms_channels_alloc(port, 0, netdev->real_num_rx_queues);
+	if (err)
+		return err;
+
+	for (i = 0; i < netdev->num_tx_queues; i++)
+		netdev_tx_reset_queue(netdev_get_tx_queue(netdev, i));
+	for (i = 0; i < netdev->real_num_rx_queues; i++)
+		dms_channel_start(port, i);
+
+	netif_tx_start_all_queues(netdev);
+	dms_link_set(port, true);
+	return 0;
+}
+
+static int dms_stop(struct net_device *netdev)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	unsigned int i;
+
+	dms_link_set(port, false);
+	netif_tx_disable(netdev);
+
+	/* The peer's xmit goes by port->up */
+	synchronize_net();
+
+	for (i = 0; i < netdev->real_num_rx_queues; i++) {
+		dms_channel_stop(port, i);
+		dms_channel_free(port, i);
+	}
+
+	/* What we sent is the peer's to complete: it is open and polls, or
+	 * about to close and purges.
+	 */
+	while (dms_tx_in_flight(port))
+		usleep_range(100, 200);
+
+	return 0;
+}
+
+/* Publish before queues stop and after they started */
+static int dms_set_n_queues(struct dms_port *port, unsigned int count)
+{
+	struct dms_steering *steering;
+
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	steering->n_queues = count;
+	if (!netif_is_rxfh_configured(port->netdev))
+		dms_rss_spread(&steering->rss[0], count);
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
+static int dms_grow_channels(struct dms_port *port, unsigned int count)
+{
+	struct net_device *netdev = port->netdev;
+	unsigned int i, old = netdev->real_num_rx_queues;
+	int err;
+
+	if (netif_running(netdev)) {
+		err = dms_channels_alloc(port, old, count);
+		if (err)
+			return err;
+	}
+
+	err = netif_set_real_num_queues(netdev, count, count);
+	if (err)
+		goto err_free;
+
+	err = dms_set_n_queues(port, count);
+	if (err)
+		goto err_restore;
+
+	if (netif_running(netdev))
+		for (i = old; i < count; i++)
+			dms_channel_start(port, i);
+
+	return 0;
+
+err_restore:
+	netif_set_real_num_queues(netdev, old, old);
+err_free:
+	if (netif_running(netdev))
+		for (i = old; i < count; i++)
+			dms_channel_free(port, i);
+	return err;
+}
+
+static int dms_shrink_channels(struct dms_port *port, unsigned int count)
+{
+	struct net_device *netdev = port->netdev;
+	unsigned int i, old = netdev->real_num_rx_queues;
+	int err;
+
+	err = dms_set_n_queues(port, count);
+	if (err)
+		return err;
+
+	err = netif_set_real_num_queues(netdev, count, count);
+	if (err)
+		goto err_restore;
+
+	if (!netif_running(netdev))
+		return 0;
+
+	/* The peer's xmit goes by the steering table */
+	synchronize_net();
+	for (i = count; i < old; i++) {
+		dms_channel_stop(port, i);
+		dms_channel_free(port, i);
+	}
+
+	return 0;
+
+err_restore:
+	dms_set_n_queues(port, old);
+	return err;
+}
+
+int dms_set_channels(struct dms_port *port, unsigned int count)
+{
+	unsigned int old = port->netdev->real_num_rx_queues;
+
+	if (count > old)
+		return dms_grow_channels(port, count);
+	if (count < old)
+		return dms_shrink_channels(port, count);
+	return 0;
+}
+
+static int dms_set_features(struct net_device *netdev,
+			    netdev_features_t features)
+{
+	struct dms_port *port = netdev_priv(netdev);
+
+	/* Without ntuple filters there are no rules, as ethtool -K goes */
+	if (netdev->features & ~features & NETIF_F_NTUPLE)
+		return dms_rules_flush(port);
+
+	return 0;
+}
+
+static void dms_get_stats64(struct net_device *netdev,
+			    struct rtnl_link_stats64 *stats)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	unsigned int i, start;
+
+	for (i = 0; i < DMS_MAX_CHANNELS; i++) {
+		struct dms_rx_stats *rx = &port->channels[i].rx_stats;
+		struct dms_tx_stats *tx = &port->channels[i].tx_stats;
+		u64 packets, bytes, drops, overruns;
+
+		do {
+			start = u64_stats_fetch_begin(&rx->syncp);
+			packets = u64_stats_read(&rx->packets);
+			bytes = u64_stats_read(&rx->bytes);
+			drops = u64_stats_read(&rx->drops);
+			overruns = u64_stats_read(&rx->overruns);
+		} while (u64_stats_fetch_retry(&rx->syncp, start));
+		stats->rx_packets += packets;
+		stats->rx_bytes += bytes;
+		stats->rx_dropped += drops;
+		stats->rx_missed_errors += overruns;
+
+		do {
+			start = u64_stats_fetch_begin(&tx->syncp);
+			packets = u64_stats_read(&tx->packets);
+			bytes = u64_stats_read(&tx->bytes);
+			drops = u64_stats_read(&tx->drops);
+		} while (u64_stats_fetch_retry(&tx->syncp, start));
+		stats->tx_packets += packets;
+		stats->tx_bytes += bytes;
+		stats->tx_dropped += drops;
+	}
+}
+
+static const struct net_device_ops dms_netdev_ops = {
+	.ndo_open		= dms_open,
+	.ndo_stop		= dms_stop,
+	.ndo_start_xmit		= dms_start_xmit,
+	.ndo_set_features	= dms_set_features,
+	.ndo_get_stats64	= dms_get_stats64,
+	.ndo_set_mac_address	= eth_mac_addr,
+	.ndo_validate_addr	= eth_validate_addr,
+};
+
+static void dms_get_queue_stats_rx(struct net_device *netdev, int idx,
+				   struct netdev_queue_stats_rx *stats)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_rx_stats *rx = &port->channels[idx].rx_stats;
+	unsigned int start;
+
+	do {
+		start = u64_stats_fetch_begin(&rx->syncp);
+		stats->packets = u64_stats_read(&rx->packets);
+		stats->bytes = u64_stats_read(&rx->bytes);
+		stats->alloc_fail = u64_stats_read(&rx->alloc_fail);
+		stats->hw_drops = u64_stats_read(&rx->drops);
+		stats->hw_drop_overruns = u64_stats_read(&rx->overruns);
+		stats->hw_gro_packets = u64_stats_read(&rx->gro_packets);
+		stats->hw_gro_bytes = u64_stats_read(&rx->gro_bytes);
+		stats->hw_gro_wire_packets =
+			u64_stats_read(&rx->gro_wire_packets);
+		stats->hw_gro_wire_bytes = u64_stats_read(&rx->gro_wire_bytes);
+	} while (u64_stats_fetch_retry(&rx->syncp, start));
+}
+
+static void dms_get_queue_stats_tx(struct net_device *netdev, int idx,
+				   struct netdev_queue_stats_tx *stats)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_tx_stats *tx = &port->channels[idx].tx_stats;
+	unsigned int start;
+
+	do {
+		start = u64_stats_fetch_begin(&tx->syncp);
+		stats->packets = u64_stats_read(&tx->packets);
+		stats->bytes = u64_stats_read(&tx->bytes);
+		stats->hw_drops = u64_stats_read(&tx->drops);
+		stats->stop = u64_stats_read(&tx->stop);
+	} while (u64_stats_fetch_retry(&tx->syncp, start));
+}
+
+/* Counters stay with the channel: add those of the channels not in use */
+static void dms_get_base_stats(struct net_device *netdev,
+			       struct netdev_queue_stats_rx *rx,
+			       struct netdev_queue_stats_tx *tx)
+{
+	rx->packets = 0;
+	rx->bytes = 0;
+	rx->alloc_fail = 0;
+	rx->hw_drops = 0;
+	rx->hw_drop_overruns = 0;
+	rx->hw_gro_packets = 0;
+	rx->hw_gro_bytes = 0;
+	rx->hw_gro_wire_packets = 0;
+	rx->hw_gro_wire_bytes = 0;
+
+	tx->packets = 0;
+	tx->bytes = 0;
+	tx->hw_drops = 0;
+	tx->stop = 0;
+
+	netdev_stat_queue_sum(netdev,
+			      netdev->real_num_rx_queues,
+			      netdev->num_rx_queues, rx,
+			      netdev->real_num_tx_queues,
+			      netdev->num_tx_queues, tx);
+}
+
+static const struct netdev_stat_ops dms_stat_ops = {
+	.get_queue_stats_rx	= dms_get_queue_stats_rx,
+	.get_queue_stats_tx	= dms_get_queue_stats_tx,
+	.get_base_stats		= dms_get_base_stats,
+};
+
+static void dms_channel_init(struct dms_port *port, unsigned int idx)
+{
+	struct dms_channel *ch = &port->channels[idx];
+
+	ch->port = port;
+	ch->idx = idx;
+	skb_queue_head_init(&ch->wire);
+	__skb_queue_head_init(&ch->backlog);
+	spin_lock_init(&ch->done_lock);
+	u64_stats_init(&ch->rx_stats.syncp);
+	u64_stats_init(&ch->tx_stats.syncp);
+	netif_napi_add_config(port->netdev, &ch->napi, dms_poll, idx);
+}
+
+static int dms_steering_init(struct dms_port *port)
+{
+	struct dms_steering *steering;
+
+	steering = kvzalloc_obj(*steering, GFP_KERNEL);
+	if (!steering)
+		return -ENOMEM;
+
+	steering->n_queues = DMS_DEF_CHANNELS;
+	dms_rss_spread(&steering->rss[0], DMS_DEF_CHANNELS);
+	netdev_rss_key_fill(steering->rss[0].key, DMS_KEY_SIZE);
+	rcu_assign_pointer(port->steering, steering);
+	return 0;
+}
+
+static void dms_netdev_setup(struct net_device *netdev, unsigned int id)
+{
+	netdev_lockdep_set_classes(netdev);
+
+	netdev->netdev_ops = &dms_netdev_ops;
+	netdev->ethtool_ops = &dms_ethtool_ops;
+	netdev->stat_ops = &dms_stat_ops;
+	netdev->queue_mgmt_ops = &dms_queue_mgmt_ops;
+	netdev->netmem_tx = NETMEM_TX_DMA;
+
+	netdev->hw_features = DMS_FEATURES;
+	netdev->features = DMS_FEATURES | NETIF_F_RXCSUM;
+	netdev->vlan_features = NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_ALL_TSO;
+	netdev->max_mtu = DMS_MAX_MTU;
+	netdev->dev_port = id;
+	eth_hw_addr_random(netdev);
+	snprintf(netdev->name, sizeof(netdev->name), "dms%u", id);
+	netif_carrier_off(netdev);
+}
+
+struct net_device *dms_netdev_alloc(struct device *parent,
+				    struct dms_link *link, unsigned int id)
+{
+	struct net_device *netdev;
+	struct dms_port *port;
+	unsigned int i;
+	int err;
+
+	netdev = alloc_etherdev_mqs(sizeof(*port), DMS_MAX_CHANNELS,
+				    DMS_MAX_CHANNELS);
+	if (!netdev)
+		return ERR_PTR(-ENOMEM);
+
+	SET_NETDEV_DEV(netdev, parent);
+	dms_netdev_setup(netdev, id);
+
+	port = netdev_priv(netdev);
+	port->netdev = netdev;
+	port->link = link;
+	port->hds = true;
+	port->receive = dms_receive;
+	port->rx_pending = DMS_DEF_RX_PENDING;
+	port->tx_pending = DMS_DEF_TX_PENDING;
+
+	err = dms_steering_init(port);
+	if (err)
+		goto err_free_netdev;
+
+	err = netif_set_real_num_queues(netdev, DMS_DEF_CHANNELS,
+					DMS_DEF_CHANNELS);
+	if (err)
+		goto err_free_steering;
+
+	for (i = 0; i < DMS_MAX_CHANNELS; i++)
+		dms_channel_init(port, i);
+
+	link->port[id] = port;
+	return netdev;
+
+err_free_steering:
+	kvfree(rcu_dereference_protected(port->steering, true));
+err_free_netdev:
+	free_netdev(netdev);
+	return ERR_PTR(err);
+}
+
+void dms_netdev_free(struct net_device *netdev)
+{
+	struct dms_port *port = netdev_priv(netdev);
+
+	kvfree(rcu_dereference_protected(port->steering, true));
+	free_netdev(netdev);
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Rx queue memory, and the operations by which the core exchanges it under a
+ * running device.
+ */
+#include <linux/dma-mapping.h>
+#include <linux/log2.h>
+#include <linux/netdevice.h>
+#include <net/netdev_lock.h>
+#include <net/netdev_queues.h>
+#include <net/page_pool/helpers.h>
+
+#include "devmemsim.h"
+
+/* A pool returns buffers that do not fit its ring to the memory provider,
+ * which is slow. How many the provider has is not for us to know, so take the
+ * largest ring that the page pool makes.
+ */
+#define DMS_MP_POOL_SIZE	16384
+
+static int dms_ring_alloc_pool(struct dms_port *port, struct dms_rx_ring *ring,
+			       unsigned int idx)
+{
+	struct net_device *netdev = port->netdev;
+	struct page_pool_params params = {
+		.order		= get_order(ring->buf_size),
+		.pool_size	= ring->size,
+		.nid		= NUMA_NO_NODE,
+		.dev		= netdev->dev.parent,
+		.dma_dir	= DMA_FROM_DEVICE,
+		.max_len	= ring->buf_size,
+		.netdev		= netdev,
+		.queue_idx	= idx,
+		.flags		= PP_FLAG_DMA_MAP | PP_FLAG_DMA_SYNC_DEV,
+	};
+	struct page_pool *pool;
+
+	/* The core made sure that headers are split before it let a provider
+	 * in, and keeps it so while the provider stays.
+	 */
+	if (netif_rxq_has_unreadable_mp(netdev, idx)) {
+		params.flags |= PP_FLAG_ALLOW_UNREADABLE_NETMEM;
+		params.pool_size = DMS_MP_POOL_SIZE;
+	}
+
+	pool = page_pool_create(&params);
+	if (IS_ERR(pool))
+		return PTR_ERR(pool);
+
+	ring->pool = pool;
+	return 0;
+}
+
+static bool dms_netmem_reachable(const struct dms_rx_ring *ring,
+				 netmem_ref netmem)
+{
+	if (!netmem_is_net_iov(netmem))
+		return true;
+
+	return dms_dma_reachable(page_pool_get_dma_addr_netmem(netmem),
+				 ring->buf_size);
+}
+
+/* Post buffers to the device until the ring is full.
+ * Return: 0, -ENOMEM if the pool ran dry, -EFAULT if a buffer is of no use.
+ */
+int dms_ring_fill(struct net_device *netdev, struct dms_rx_ring *ring,
+		  gfp_t gfp)
+{
+	netmem_ref netmem;
+	u32 tail;
+
+	while (ring->count < ring->size) {
+		netmem = page_pool_alloc_netmems(ring->pool, gfp);
+		if (unlikely(!netmem))
+			return -ENOMEM;
+
+		if (unlikely(!dms_netmem_reachable(ring, netmem))) {
+			page_pool_put_full_netmem(ring->pool, netmem, false);
+			if (net_ratelimit())
+				netdev_err(netdev, "Rx memory is not system RAM, the CPU cannot stand in for DMA\n");
+			return -EFAULT;
+		}
+
+		tail = ring->head + ring->count;
+		if (tail >= ring->size)
+			tail -= ring->size;
+		ring->bufs[tail] = netmem;
+		ring->count++;
+	}
+
+	return 0;
+}
+
+static void dms_ring_drain(struct dms_rx_ring *ring)
+{
+	while (ring->count) {
+		page_pool_put_full_netmem(ring->pool, ring->bufs[ring->head],
+					  false);
+		if (++ring->head == ring->size)
+			ring->head = 0;
+		ring->count--;
+	}
+}
+
+int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
+		   struct netdev_queue_config *qcfg, unsigned int idx)
+{
+	int err;
+
+	ring->size = port->rx_pending;
+	ring->buf_size = qcfg->rx_page_size;
+	ring->head = 0;
+	ring->count = 0;
+
+	ring->bufs = kvcalloc(ring->size, sizeof(*ring->bufs), GFP_KERNEL);
+	if (!ring->bufs)
+		return -ENOMEM;
+
+	err = dms_ring_alloc_pool(port, ring, idx);
+	if (err)
+		goto err_free_bufs;
+
+	/* A provider may have less than a ring of memory, or none right now.
+	 * What it has must be of use.
+	 */
+	err = dms_ring_fill(port->netdev, ring, GFP_KERNEL);
+	if (err == -EFAULT)
+		goto err_drain;
+
+	return 0;
+
+err_drain:
+	dms_ring_drain(ring);
+	page_pool_destroy(ring->pool);
+err_free_bufs:
+	kvfree(ring->bufs);
+	return err;
+}
+
+void dms_ring_free(struct dms_rx_ring *ring)
+{
+	dms_ring_drain(ring);
+	page_pool_destroy(ring->pool);
+	kvfree(ring->bufs);
+	memset(ring, 0, sizeof(*ring));
+}
+
+void dms_queue_enable(struct dms_channel *ch)
+{
+	page_pool_enable_direct_recycling(ch->ring.pool, &ch->napi);
+	napi_enable_locked(&ch->napi);
+
+	/* Frames may have come in while NAPI could not be scheduled */
+	local_bh_disable();
+	napi_schedule(&ch->napi);
+	local_bh_enable();
+}
+
+void dms_queue_disable(struct dms_channel *ch)
+{
+	napi_disable_locked(&ch->napi);
+	page_pool_disable_direct_recycling(ch->ring.pool);
+}
+
+/* Drop what the peer sent. Nothing may be on its way: NAPI is disabled and
+ * the peer's xmit cannot pick this queue any more.
+ */
+void dms_queue_purge(struct dms_channel *ch)
+{
+	struct sk_buff *frame;
+
+	spin_lock_bh(&ch->wire.lock);
+	skb_queue_splice_tail_init(&ch->wire, &ch->backlog);
+	spin_unlock_bh(&ch->wire.lock);
+
+	local_bh_disable();
+	while ((frame = __skb_dequeue(&ch->backlog)))
+		dms_tx_complete(frame, 0);
+	local_bh_enable();
+}
+
+static int dms_queue_mem_alloc(struct net_device *netdev,
+			       struct netdev_queue_config *qcfg,
+			       void *per_queue_mem, int idx)
+{
+	return dms_ring_alloc(netdev_priv(netdev), per_queue_mem, qcfg, idx);
+}
+
+static void dms_queue_mem_free(struct net_device *netdev, void *per_queue_mem)
+{
+	dms_ring_free(per_queue_mem);
+}
+
+static int dms_queue_start(struct net_device *netdev,
+			   struct netdev_queue_config *qcfg,
+			   void *per_queue_mem, int idx)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_channel *ch = &port->channels[idx];
+	struct dms_rx_ring *ring = per_queue_mem;
+
+	ch->ring = *ring;
+	memset(ring, 0, sizeof(*ring));
+	dms_queue_enable(ch);
+	return 0;
+}
+
+static int dms_queue_stop(struct net_device *netdev, void *per_queue_mem,
+			  int idx)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_channel *ch = &port->channels[idx];
+	struct dms_rx_ring *ring = per_queue_mem;
+
+	dms_queue_disable(ch);
+	*ring = ch->ring;
+	memset(&ch->ring, 0, sizeof(ch->ring));
+	return 0;
+}
+
+static void dms_default_qcfg(struct net_device *netdev,
+			     struct netdev_queue_config *qcfg)
+{
+	qcfg->rx_page_size = PAGE_SIZE;
+}
+
+static int dms_validate_qcfg(struct net_device *netdev,
+			     struct netdev_queue_config *qcfg,
+			     struct netlink_ext_ack *extack)
+{
+	if (!is_power_of_2(qcfg->rx_page_size) ||
+	    qcfg->rx_page_size < PAGE_SIZE ||
+	    qcfg->rx_page_size > DMS_MAX_RX_PAGE_SIZE) {
+		NL_SET_ERR_MSG_FMT_MOD(extack,
+				       "rx-page-size %u is not a power of two in %lu..%u",
+				       qcfg->rx_page_size, PAGE_SIZE,
+				       DMS_MAX_RX_PAGE_SIZE);
+		return -ERANGE;
+	}
+
+	return 0;
+}
+
+const struct netdev_queue_mgmt_ops dms_queue_mgmt_ops = {
+	.ndo_queue_mem_size	= sizeof(struct dms_rx_ring),
+	.ndo_queue_mem_alloc	= dms_queue_mem_alloc,
+	.ndo_queue_mem_free	= dms_queue_mem_free,
+	.ndo_queue_start	= dms_queue_start,
+	.ndo_queue_stop		= dms_queue_stop,
+	.ndo_default_qcfg	= dms_default_qcfg,
+	.ndo_validate_qcfg	= dms_validate_qcfg,
+	.supported_params	= QCFG_RX_PAGE_SIZE,
+};

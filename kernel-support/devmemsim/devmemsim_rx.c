@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Receive: NAPI picks up the frames that the peer sent, copies them into the
+ * posted buffers and hands them to the stack.
+ */
+#include <linux/etherdevice.h>
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <net/gro.h>
+#include <net/page_pool/helpers.h>
+
+#include "devmemsim.h"
+
+/* Frames without payload of their own to place stay in one piece up to this,
+ * and of longer ones this much goes to the head.
+ */
+#define DMS_RX_COPYBREAK	256
+
+#define DMS_GSO_TCP_MASK	(SKB_GSO_TCPV4 | SKB_GSO_TCPV6 | \
+				 SKB_GSO_TCP_ECN | SKB_GSO_TCP_FIXEDID)
+
+void dms_rx_count_alloc_fail(struct dms_channel *ch)
+{
+	u64_stats_update_begin(&ch->rx_stats.syncp);
+	u64_stats_inc(&ch->rx_stats.alloc_fail);
+	u64_stats_update_end(&ch->rx_stats.syncp);
+}
+
+static void dms_rx_count_overrun(struct dms_channel *ch)
+{
+	u64_stats_update_begin(&ch->rx_stats.syncp);
+	u64_stats_inc(&ch->rx_stats.drops);
+	u64_stats_inc(&ch->rx_stats.overruns);
+	u64_stats_update_end(&ch->rx_stats.syncp);
+}
+
+static void dms_rx_refill(struct dms_channel *ch)
+{
+	struct dms_rx_ring *ring = &ch->ring;
+
+	if (ring->count == ring->size)
+		return;
+
+	if (unlikely(dms_ring_fill(ch->port->netdev, ring,
+				   GFP_ATOMIC | __GFP_NOWARN)))
+		dms_rx_count_alloc_fail(ch);
+}
+
+static struct sk_buff *dms_rx_build_head(struct dms_channel *ch,
+					 const struct sk_buff *frame,
+					 unsigned int len)
+{
+	struct sk_buff *skb;
+
+	skb = napi_alloc_skb(&ch->napi, len);
+	if (unlikely(!skb)) {
+		dms_rx_count_alloc_fail(ch);
+		return NULL;
+	}
+
+	if (unlikely(dms_dma_read(frame, 0, skb_put(skb, len), len))) {
+		dev_kfree_skb(skb);
+		return NULL;
+	}
+
+	return skb;
+}
+
+/* Consume posted buffers for the rest of the frame, from @offset in the frame
+ * and from @pad in the first buffer on.
+ */
+static int dms_rx_place(struct dms_channel *ch, const struct sk_buff *frame,
+			struct sk_buff *skb, unsigned int offset,
+			unsigned int pad)
+{
+	struct dms_rx_ring *ring = &ch->ring;
+	netmem_ref netmem;
+	unsigned int len;
+	int err, i;
+
+	for (i = 0; offset < frame->len; i++) {
+		len = min(frame->len - offset, ring->buf_size - pad);
+		netmem = ring->bufs[ring->head];
+
+		err = dms_dma_read(frame, offset,
+				   dms_dma_netmem_va(netmem) + pad, len);
+		if (unlikely(err))
+			return err;
+
+		page_pool_dma_sync_netmem_for_cpu(ring->pool, netmem, pad, len);
+		skb_add_rx_frag_netmem(skb, i, netmem, pad, len,
+				       ring->buf_size);
+
+		if (++ring->head == ring->size)
+			ring->head = 0;
+		ring->count--;
+		offset += len;
+		pad = 0;
+	}
+
+	return 0;
+}
+
+/* Memory of the host alone: the first @linear_len bytes in the head, the rest
+ * in pages that do not come from a page pool. GRO joins page pool packets of a
+ * flow without asking whether they can be read, but never joins them with
+ * others. So these are safe on a queue whose pool cannot be read.
+ */
+struct sk_buff *dms_rx_build_host(struct dms_channel *ch,
+				  const struct sk_buff *frame,
+				  unsigned int linear_len)
+{
+	unsigned int offset = linear_len;
+	struct sk_buff *skb;
+	int err, i;
+
+	skb = alloc_skb_with_frags(NET_SKB_PAD + NET_IP_ALIGN + linear_len,
+				   frame->len - linear_len, 0, &err,
+				   GFP_ATOMIC | __GFP_NOWARN);
+	if (unlikely(!skb)) {
+		dms_rx_count_alloc_fail(ch);
+		return NULL;
+	}
+
+	skb_reserve(skb, NET_SKB_PAD + NET_IP_ALIGN);
+	err = dms_dma_read(frame, 0, skb_put(skb, linear_len), linear_len);
+
+	for (i = 0; !err && i < skb_shinfo(skb)->nr_frags; i++) {
+		skb_frag_t *frag = &skb_shinfo(skb)->frags[i];
+		unsigned int len = skb_frag_size(frag);
+
+		err = dms_dma_read(frame, offset, skb_frag_address(frag), len);
+		offset += len;
+	}
+
+	if (unlikely(err)) {
+		dev_kfree_skb(skb);
+		return NULL;
+	}
+
+	skb->len = frame->len;
+	skb->data_len = frame->len - linear_len;
+	skb->dev = ch->port->netdev;
+	return skb;
+}
+
+/* Header split: TCP payload starts a buffer of its own, the header goes to the
+ * head and nothing else does. Frames that are not split keep room in front of
+ * the payload, as the device would have put the header there.
+ */
+struct sk_buff *dms_rx_build(struct dms_channel *ch,
+			     const struct sk_buff *frame)
+{
+	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
+	const struct dms_port *port = ch->port;
+	struct dms_rx_ring *ring = &ch->ring;
+	unsigned int payload_len, linear_len;
+	struct sk_buff *skb;
+	bool split;
+
+	split = header_len && READ_ONCE(port->hds) &&
+		frame->len > READ_ONCE(port->hds_thresh);
+
+	if (split)
+		linear_len = header_len;
+	else if (header_len && frame->len > DMS_RX_COPYBREAK)
+		linear_len = header_len;
+	else
+		linear_len = min(frame->len, DMS_RX_COPYBREAK);
+
+	if (!split && page_pool_is_unreadable(ring->pool))
+		return dms_rx_build_host(ch, frame, linear_len);
+
+	payload_len = frame->len - linear_len;
+	if (payload_len) {
+		unsigned int pad = split ? 0 : linear_len;
+		unsigned int need = DIV_ROUND_UP(pad + payload_len,
+						 ring->buf_size);
+
+		if (unlikely(need > ring->count || need > MAX_SKB_FRAGS)) {
+			dms_rx_count_overrun(ch);
+			return NULL;
+		}
+	}
+
+	skb = dms_rx_build_head(ch, frame, linear_len);
+	if (unlikely(!skb))
+		return NULL;
+
+	if (!payload_len)
+		return skb;
+
+	skb_mark_for_recycle(skb);
+	if (unlikely(dms_rx_place(ch, frame, skb, linear_len,
+				  split ? 0 : linear_len))) {
+		dev_kfree_skb(skb);
+		return NULL;
+	}
+
+	return skb;
+}
+
+static void dms_rx_checksum(const struct sk_buff *frame, struct sk_buff *skb)
+{
+	const struct dms_frame_cb *cb = DMS_FRAME_CB(frame);
+
+	/* Left to the device to fill in. Nobody needs it on this wire, but
+	 * say so: the stack fills it in if it sends the packet on.
+	 */
+	if (frame->ip_summed == CHECKSUM_PARTIAL) {
+		int start = skb_checksum_start_offset(frame) - ETH_HLEN;
+
+		skb_partial_csum_set(skb, start, frame->csum_offset);
+		return;
+	}
+
+	/* The wire does not corrupt, what the sender summed is right */
+	if (cb->hash_type == PKT_HASH_TYPE_L4)
+		skb->ip_summed = CHECKSUM_UNNECESSARY;
+}
+
+static void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame)
+{
+	const struct dms_frame_cb *cb = DMS_FRAME_CB(frame);
+	unsigned int segs = skb_shinfo(frame)->gso_segs;
+	struct dms_rx_stats *stats = &ch->rx_stats;
+
+	u64_stats_update_begin(&stats->syncp);
+	u64_stats_inc(&stats->packets);
+	u64_stats_add(&stats->bytes, frame->len);
+	if (skb_is_gso(frame)) {
+		u64_stats_inc(&stats->gro_packets);
+		u64_stats_add(&stats->gro_bytes, frame->len);
+		u64_stats_add(&stats->gro_wire_packets, segs);
+		u64_stats_add(&stats->gro_wire_bytes,
+			      frame->len + (segs - 1) * cb->header_len);
+	}
+	u64_stats_update_end(&stats->syncp);
+}
+
+/* Hand a frame to the stack that was copied to @skb */
+void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
+		    struct sk_buff *skb)
+{
+	const struct dms_frame_cb *cb = DMS_FRAME_CB(frame);
+	struct net_device *netdev = ch->port->netdev;
+
+	dms_rx_count(ch, frame);
+
+	skb->protocol = eth_type_trans(skb, netdev);
+	dms_rx_checksum(frame, skb);
+	if (netdev->features & NETIF_F_RXHASH)
+		skb_set_hash(skb, cb->hash, cb->hash_type);
+	skb_record_rx_queue(skb, ch->idx);
+
+	if (skb_is_gso(frame)) {
+		const struct skb_shared_info *from = skb_shinfo(frame);
+		struct skb_shared_info *to = skb_shinfo(skb);
+
+		to->gso_size = from->gso_size;
+		to->gso_segs = from->gso_segs;
+		to->gso_type = from->gso_type & DMS_GSO_TCP_MASK;
+	}
+
+	napi_gro_receive(&ch->napi, skb);
+}
+
+/* Copy a frame and hand the copy to the stack */
+void dms_rx_frame(struct dms_channel *ch, const struct sk_buff *frame)
+{
+	struct sk_buff *skb;
+
+	skb = dms_rx_build(ch, frame);
+	if (likely(skb))
+		dms_rx_deliver(ch, frame, skb);
+}
+
+/* The ordinary way of a frame */
+void dms_receive(struct dms_channel *ch, struct sk_buff *frame, int budget)
+{
+	dms_rx_frame(ch, frame);
+	dms_tx_complete(frame, budget);
+}
+
+int dms_poll(struct napi_struct *napi, int budget)
+{
+	struct dms_channel *ch = container_of(napi, struct dms_channel, napi);
+	dms_receive_t receive = READ_ONCE(ch->port->receive);
+	struct sk_buff *frame;
+	int done = 0;
+
+	if (unlikely(!budget))
+		return 0;
+
+	spin_lock(&ch->wire.lock);
+	skb_queue_splice_tail_init(&ch->wire, &ch->backlog);
+	spin_unlock(&ch->wire.lock);
+
+	while (done < budget && (frame = __skb_dequeue(&ch->backlog))) {
+		dms_rx_refill(ch);
+		receive(ch, frame, budget);
+		done++;
+	}
+
+	if (done < budget)
+		napi_complete_done(napi, done);
+
+	return done;
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Steering control: RSS tables, RSS contexts and ntuple rules. All under the
+ * instance lock; each change publishes a new table.
+ */
+#include <linux/ethtool.h>
+#include <linux/netdevice.h>
+#include <linux/slab.h>
+#include <net/netdev_lock.h>
+
+#include "devmemsim_steer.h"
+
+static const struct dms_steering *dms_steering_get(const struct dms_port *port)
+{
+	return netdev_lock_dereference(port->steering, port->netdev);
+}
+
+struct dms_steering *dms_steering_clone(const struct dms_port *port)
+{
+	return kvmemdup(dms_steering_get(port), sizeof(struct dms_steering),
+			GFP_KERNEL);
+}
+
+void dms_steering_publish(struct dms_port *port, struct dms_steering *steering)
+{
+	struct dms_steering *old;
+
+	old = rcu_replace_pointer(port->steering, steering,
+				  lockdep_is_held(&port->netdev->lock));
+	kvfree_rcu(old, rcu);
+}
+
+/* Default table: all queues in turn */
+void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues)
+{
+	unsigned int i;
+
+	for (i = 0; i < DMS_INDIR_SIZE; i++)
+		rss->indir[i] = ethtool_rxfh_indir_default(i, n_queues);
+}
+
+static void dms_rss_set(struct dms_rss *rss,
+			const struct ethtool_rxfh_param *rxfh)
+{
+	unsigned int i;
+
+	if (rxfh->indir)
+		for (i = 0; i < DMS_INDIR_SIZE; i++)
+			rss->indir[i] = rxfh->indir[i];
+	if (rxfh->key)
+		memcpy(rss->key, rxfh->key, DMS_KEY_SIZE);
+}
+
+static int dms_rss_check(const struct ethtool_rxfh_param *rxfh,
+			 struct netlink_ext_ack *extack)
+{
+	if (rxfh->hfunc != ETH_RSS_HASH_NO_CHANGE &&
+	    rxfh->hfunc != ETH_RSS_HASH_TOP) {
+		NL_SET_ERR_MSG_MOD(extack, "hash function must be toeplitz");
+		return -EOPNOTSUPP;
+	}
+
+	return 0;
+}
+
+u32 dms_get_rxfh_indir_size(struct net_device *netdev)
+{
+	return DMS_INDIR_SIZE;
+}
+
+u32 dms_get_rxfh_key_size(struct net_device *netdev)
+{
+	return DMS_KEY_SIZE;
+}
+
+int dms_get_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh)
+{
+	const struct dms_port *port = netdev_priv(netdev);
+	const struct dms_rss *rss = &dms_steering_get(port)->rss[0];
+	unsigned int i;
+
+	rxfh->hfunc = ETH_RSS_HASH_TOP;
+	if (rxfh->indir)
+		for (i = 0; i < DMS_INDIR_SIZE; i++)
+			rxfh->indir[i] = rss->indir[i];
+	if (rxfh->key)
+		memcpy(rxfh->key, rss->key, DMS_KEY_SIZE);
+
+	return 0;
+}
+
+int dms_set_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh,
+		 struct netlink_ext_ack *extack)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_steering *steering;
+	int err;
+
+	err = dms_rss_check(rxfh, extack);
+	if (err)
+		return err;
+
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	dms_rss_set(&steering->rss[0], rxfh);
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
+int dms_get_rxfh_fields(struct net_device *netdev,
+			struct ethtool_rxfh_fields *fields)
+{
+	switch (fields->flow_type) {
+	case TCP_V4_FLOW:
+	case TCP_V6_FLOW:
+	case UDP_V4_FLOW:
+	case UDP_V6_FLOW:
+		fields->data = RXH_IP_SRC | RXH_IP_DST |
+			       RXH_L4_B_0_1 | RXH_L4_B_2_3;
+		return 0;
+	case IPV4_FLOW:
+	case IPV6_FLOW:
+		fields->data = RXH_IP_SRC | RXH_IP_DST;
+		return 0;
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+int dms_create_rxfh_context(struct net_device *netdev,
+			    struct ethtool_rxfh_context *ctx,
+			    const struct ethtool_rxfh_param *rxfh,
+			    struct netlink_ext_ack *extack)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_steering *steering;
+	struct dms_rss *rss;
+	unsigned int i;
+	int err;
+
+	err = dms_rss_check(rxfh, extack);
+	if (err)
+		return err;
+
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	rss = &steering->rss[rxfh->rss_context];
+	*rss = steering->rss[0];
+	dms_rss_spread(rss, steering->n_queues);
+	dms_rss_set(rss, rxfh);
+
+	ctx->hfunc = ETH_RSS_HASH_TOP;
+	for (i = 0; i < DMS_INDIR_SIZE; i++)
+		ethtool_rxfh_context_indir(ctx)[i] = rss->indir[i];
+	memcpy(ethtool_rxfh_context_key(ctx), rss->key, DMS_KEY_SIZE);
+
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
+int dms_modify_rxfh_context(struct net_device *netdev,
+			    struct ethtool_rxfh_context *ctx,
+			    const struct ethtool_rxfh_param *rxfh,
+			    struct netlink_ext_ack *extack)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_steering *steering;
+	int err;
+
+	err = dms_rss_check(rxfh, extack);
+	if (err)
+		return err;
+
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	dms_rss_set(&steering->rss[rxfh->rss_context], rxfh);
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
+/* The core does not let a context go that a rule points to, so nothing looks
+ * at its table any more.
+ */
+int dms_remove_rxfh_context(struct net_device *netdev,
+			    struct ethtool_rxfh_context *ctx, u32 rss_context,
+			    struct netlink_ext_ack *extack)
+{
+	return 0;
+}
+
+static void dms_rule_set_v4(struct dms_flow *flow,
+			    const struct ethtool_tcpip4_spec *spec)
+{
+	flow->src[0] = spec->ip4src;
+	flow->dst[0] = spec->ip4dst;
+	flow->sport = spec->psrc;
+	flow->dport = spec->pdst;
+}
+
+static void dms_rule_set_v6(struct dms_flow *flow,
+			    const struct ethtool_tcpip6_spec *spec)
+{
+	memcpy(flow->src, spec->ip6src, sizeof(flow->src));
+	memcpy(flow->dst, spec->ip6dst, sizeof(flow->dst));
+	flow->sport = spec->psrc;
+	flow->dport = spec->pdst;
+}
+
+static int dms_rule_set_match(struct dms_rule *rule,
+			      const struct ethtool_rx_flow_spec *fs)
+{
+	unsigned int i;
+
+	switch (fs->flow_type & ~FLOW_RSS) {
+	case TCP_V4_FLOW:
+		if (fs->m_u.tcp_ip4_spec.tos)
+			return -EOPNOTSUPP;
+		dms_rule_set_v4(&rule->value, &fs->h_u.tcp_ip4_spec);
+		dms_rule_set_v4(&rule->mask, &fs->m_u.tcp_ip4_spec);
+		rule->value.ip_version = 4;
+		break;
+	case TCP_V6_FLOW:
+		if (fs->m_u.tcp_ip6_spec.tclass)
+			return -EOPNOTSUPP;
+		dms_rule_set_v6(&rule->value, &fs->h_u.tcp_ip6_spec);
+		dms_rule_set_v6(&rule->mask, &fs->m_u.tcp_ip6_spec);
+		rule->value.ip_version = 6;
+		break;
+	default:
+		return -EOPNOTSUPP;
+	}
+
+	rule->value.proto = IPPROTO_TCP;
+	rule->mask.ip_version = U8_MAX;
+	rule->mask.proto = U8_MAX;
+	for (i = 0; i < ARRAY_SIZE(rule->value.word); i++)
+		rule->value.word[i] &= rule->mask.word[i];
+
+	return 0;
+}
+
+static int dms_rule_set(struct dms_rule *rule, const struct dms_port *port,
+			const struct ethtool_rxnfc *nfc)
+{
+	const struct ethtool_rx_flow_spec *fs = &nfc->fs;
+
+	memset(rule, 0, sizeof(*rule));
+
+	if (fs->ring_cookie == RX_CLS_FLOW_DISC ||
+	    fs->ring_cookie == RX_CLS_FLOW_WAKE)
+		return -EOPNOTSUPP;
+	if (fs->ring_cookie >= port->netdev->real_num_rx_queues)
+		return -EINVAL;
+
+	rule->queue = fs->ring_cookie;
+	rule->spread = fs->flow_type & FLOW_RSS;
+	rule->rss = rule->spread ? nfc->rss_context : 0;
+	rule->fs = *fs;
+	return dms_rule_set_match(rule, fs);
+}
+
+/* Exact rules grow up from the first location and others down from the last,
+ * so that an exact rule always wins over one with wildcards.
+ */
+static int dms_rule_pick(const struct dms_steering *steering,
+			 const struct dms_rule *rule)
+{
+	bool exact;
+	int loc;
+
+	for_each_set_bit(loc, steering->used, DMS_MAX_RULES)
+		if (!memcmp(&steering->rule[loc].mask, &rule->mask,
+			    sizeof(rule->mask)) &&
+		    !memcmp(&steering->rule[loc].value, &rule->value,
+			    sizeof(rule->value)))
+			return -EEXIST;
+
+	exact = rule->mask.src[0] && rule->mask.dst[0] &&
+		rule->mask.sport && rule->mask.dport;
+	if (exact) {
+		loc = find_first_zero_bit(steering->used, DMS_MAX_RULES);
+		return loc < DMS_MAX_RULES ? loc : -ENOSPC;
+	}
+
+	for (loc = DMS_MAX_RULES - 1; loc >= 0; loc--)
+		if (!test_bit(loc, steering->used))
+			return loc;
+
+	return -ENOSPC;
+}
+
+static int dms_rule_insert(struct dms_port *port, struct ethtool_rxnfc *nfc)
+{
+	struct dms_steering *steering;
+	struct dms_rule *rule;
+	int err, loc;
+
+	if (!(port->netdev->features & NETIF_F_NTUPLE))
+		return -EOPNOTSUPP;
+
+	rule = kzalloc_obj(*rule, GFP_KERNEL);
+	if (!rule)
+		return -ENOMEM;
+
+	err = dms_rule_set(rule, port, nfc);
+	if (err)
+		goto out_free_rule;
+
+	steering = dms_steering_clone(port);
+	if (!steering) {
+		err = -ENOMEM;
+		goto out_free_rule;
+	}
+
+	if (nfc->fs.location == RX_CLS_LOC_ANY)
+		loc = dms_rule_pick(steering, rule);
+	else
+		loc = nfc->fs.location < DMS_MAX_RULES ?
+			(int)nfc->fs.location : -EINVAL;
+	if (loc < 0) {
+		err = loc;
+		goto err_free_steering;
+	}
+
+	nfc->fs.location = loc;
+	rule->fs.location = loc;
+	steering->rule[loc] = *rule;
+	__set_bit(loc, steering->used);
+	steering->n_rules = bitmap_weight(steering->used, DMS_MAX_RULES);
+	dms_steering_publish(port, steering);
+	goto out_free_rule;
+
+err_free_steering:
+	kvfree(steering);
+out_free_rule:
+	kfree(rule);
+	return err;
+}
+
+static int dms_rule_delete(struct dms_port *port, u32 loc)
+{
+	struct dms_steering *steering;
+
+	if (loc >= DMS_MAX_RULES ||
+	    !test_bit(loc, dms_steering_get(port)->used))
+		return -ENOENT;
+
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	__clear_bit(loc, steering->used);
+	steering->n_rules--;
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
+int dms_rules_flush(struct dms_port *port)
+{
+	struct dms_steering *steering;
+
+	if (!dms_steering_get(port)->n_rules)
+		return 0;
+
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	bitmap_zero(steering->used, DMS_MAX_RULES);
+	steering->n_rules = 0;
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
+static int dms_get_rule(const struct dms_steering *steering,
+			struct ethtool_rxnfc *nfc)
+{
+	const struct dms_rule *rule;
+
+	if (nfc->fs.location >= DMS_MAX_RULES ||
+	    !test_bit(nfc->fs.location, steering->used))
+		return -ENOENT;
+
+	rule = &steering->rule[nfc->fs.location];
+	nfc->fs = rule->fs;
+	nfc->data = DMS_MAX_RULES;
+	if (rule->spread)
+		nfc->rss_context = rule->rss;
+
+	return 0;
+}
+
+static int dms_get_rule_locs(const struct dms_steering *steering,
+			     struct ethtool_rxnfc *nfc, u32 *rule_locs)
+{
+	unsigned int loc, n = 0;
+
+	if (steering->n_rules > nfc->rule_cnt)
+		return -EMSGSIZE;
+
+	for_each_set_bit(loc, steering->used, DMS_MAX_RULES)
+		rule_locs[n++] = loc;
+
+	nfc->rule_cnt = n;
+	nfc->data = DMS_MAX_RULES;
+	return 0;
+}
+
+int dms_get_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *nfc,
+		  u32 *rule_locs)
+{
+	const struct dms_port *port = netdev_priv(netdev);
+	const struct dms_steering *steering = dms_steering_get(port);
+
+	switch (nfc->cmd) {
+	case ETHTOOL_GRXCLSRLCNT:
+		nfc->rule_cnt = steering->n_rules;
+		nfc->data = DMS_MAX_RULES | RX_CLS_LOC_SPECIAL;
+		return 0;
+	case ETHTOOL_GRXCLSRULE:
+		return dms_get_rule(steering, nfc);
+	case ETHTOOL_GRXCLSRLALL:
+		return dms_get_rule_locs(steering, nfc, rule_locs);
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+int dms_set_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *nfc)
+{
+	struct dms_port *port = netdev_priv(netdev);
+
+	switch (nfc->cmd) {
+	case ETHTOOL_SRXCLSRLINS:
+		return dms_rule_insert(port, nfc);
+	case ETHTOOL_SRXCLSRLDEL:
+		return dms_rule_delete(port, nfc->fs.location);
+	default:
+		return -EOPNOTSUPP;
+	}
+}

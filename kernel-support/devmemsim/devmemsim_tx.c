@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Transmit: classify a frame the way the receiving device does and put it on
+ * the wire of the queue it belongs to. It is completed when the peer's NAPI
+ * has copied it.
+ */
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <net/gso.h>
+#include <net/netdev_queues.h>
+#include <net/page_pool/helpers.h>
+
+#include "devmemsim.h"
+#include "devmemsim_steer.h"
+
+/* Room for the segments of an average large packet. Not a hard limit, the wire
+ * is a list.
+ */
+#define DMS_TX_STOP_THRESH	16
+
+static unsigned int dms_tx_free(const struct dms_channel *ch)
+{
+	unsigned int in_flight = atomic_read(&ch->in_flight);
+	unsigned int pending = READ_ONCE(ch->port->tx_pending);
+
+	return in_flight < pending ? pending - in_flight : 0;
+}
+
+unsigned int dms_tx_in_flight(const struct dms_port *port)
+{
+	unsigned int i, n = 0;
+
+	for (i = 0; i < DMS_MAX_CHANNELS; i++)
+		n += atomic_read(&port->channels[i].in_flight);
+
+	return n;
+}
+
+static void dms_tx_drop(struct dms_channel *ch, struct sk_buff *skb)
+{
+	u64_stats_update_begin(&ch->tx_stats.syncp);
+	u64_stats_inc(&ch->tx_stats.drops);
+	u64_stats_update_end(&ch->tx_stats.syncp);
+	dev_kfree_skb_any(skb);
+}
+
+/* Payload may be device memory here as well, bound for transmission */
+static bool dms_tx_reachable(const struct sk_buff *skb)
+{
+	const struct skb_shared_info *shinfo = skb_shinfo(skb);
+	dma_addr_t addr;
+	int i;
+
+	if (likely(skb_frags_readable(skb)))
+		return true;
+
+	for (i = 0; i < shinfo->nr_frags; i++) {
+		const skb_frag_t *frag = &shinfo->frags[i];
+
+		addr = page_pool_get_dma_addr_netmem(skb_frag_netmem(frag));
+		if (!dms_dma_reachable(addr + skb_frag_off(frag),
+				       skb_frag_size(frag)))
+			return false;
+	}
+
+	return true;
+}
+
+/* Return: the peer's queue for a frame, or a negative error */
+static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
+{
+	struct dms_frame_cb *cb = DMS_FRAME_CB(frame);
+	const struct dms_steering *steering;
+	struct dms_flow flow;
+
+	cb->len = frame->len;
+	cb->header_len = dms_flow_parse(frame, &flow);
+	cb->hash_type = dms_flow_hash_type(&flow);
+
+	steering = rcu_dereference_bh(peer->steering);
+	return dms_steer(steering, &flow, &cb->hash);
+}
+
+static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
+			   struct sk_buff *frame)
+{
+	struct netdev_queue *txq;
+	struct dms_channel *to;
+	int queue;
+
+	queue = dms_tx_classify(peer, frame);
+	if (unlikely(queue < 0 || !READ_ONCE(peer->up) ||
+		     !dms_tx_reachable(frame))) {
+		dms_tx_drop(ch, frame);
+		return;
+	}
+
+	u64_stats_update_begin(&ch->tx_stats.syncp);
+	u64_stats_inc(&ch->tx_stats.packets);
+	u64_stats_add(&ch->tx_stats.bytes, frame->len);
+	u64_stats_update_end(&ch->tx_stats.syncp);
+
+	txq = netdev_get_tx_queue(ch->port->netdev, ch->idx);
+	netdev_tx_sent_queue(txq, frame->len);
+	atomic_inc(&ch->in_flight);
+
+	to = &peer->channels[queue];
+	spin_lock(&to->wire.lock);
+	__skb_queue_tail(&to->wire, frame);
+	spin_unlock(&to->wire.lock);
+	napi_schedule(&to->napi);
+}
+
+/* A device with hardware GRO would put the segments together again, so do not
+ * take them apart for it.
+ */
+static bool dms_tx_keep_large(const struct dms_port *peer,
+			      const struct sk_buff *skb)
+{
+	return !skb_is_gso(skb) ||
+	       (skb_is_gso_tcp(skb) && !skb->encapsulation &&
+		READ_ONCE(peer->netdev->features) & NETIF_F_GRO_HW);
+}
+
+netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct sk_buff *segs, *seg, *next;
+	struct dms_channel *ch;
+	int stopped;
+
+	ch = &port->channels[skb_get_queue_mapping(skb)];
+	skb_tx_timestamp(skb);
+
+	segs = skb;
+	if (!dms_tx_keep_large(port->peer, skb)) {
+		segs = __skb_gso_segment(skb,
+					 netdev->features & ~NETIF_F_GSO_MASK,
+					 false);
+		if (IS_ERR_OR_NULL(segs)) {
+			dms_tx_drop(ch, skb);
+			return NETDEV_TX_OK;
+		}
+		consume_skb(skb);
+	}
+
+	skb_list_walk_safe(segs, seg, next) {
+		skb_mark_not_on_list(seg);
+		dms_xmit_frame(ch, port->peer, seg);
+	}
+
+	stopped = netif_subqueue_maybe_stop(netdev, ch->idx, dms_tx_free(ch),
+					    DMS_TX_STOP_THRESH,
+					    DMS_TX_STOP_THRESH);
+	if (!stopped) {
+		u64_stats_update_begin(&ch->tx_stats.syncp);
+		u64_stats_inc(&ch->tx_stats.stop);
+		u64_stats_update_end(&ch->tx_stats.syncp);
+	}
+
+	return NETDEV_TX_OK;
+}
+
+/* The peer is done with a frame, or drops it */
+void dms_tx_complete(struct sk_buff *frame, int budget)
+{
+	struct dms_port *port = netdev_priv(frame->dev);
+	struct netdev_queue *txq;
+	struct dms_channel *ch;
+
+	ch = &port->channels[skb_get_queue_mapping(frame)];
+	txq = netdev_get_tx_queue(port->netdev, ch->idx);
+
+	spin_lock(&ch->done_lock);
+	atomic_dec(&ch->in_flight);
+	__netif_txq_completed_wake(txq, 1, DMS_FRAME_CB(frame)->len,
+				   dms_tx_free(ch), DMS_TX_STOP_THRESH,
+				   !READ_ONCE(port->up));
+	spin_unlock(&ch->done_lock);
+
+	napi_consume_skb(frame, budget);
+}
