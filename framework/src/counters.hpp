@@ -10,20 +10,52 @@
 
 namespace gpurx::detail {
 
+// A counter that one thread at a time writes: adding needs no locked instruction.
+class step_counter {
+  public:
+    void add(std::uint64_t count) noexcept { value_.store(value() + count, std::memory_order_relaxed); }
+    void raise_to(std::uint64_t level) noexcept
+    {
+        if (level > value())
+            value_.store(level, std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+  private:
+    std::atomic<std::uint64_t> value_{0};
+};
+
+// A counter that any thread writes.
+class shared_counter {
+  public:
+    // The value afterwards.
+    std::uint64_t add(std::uint64_t count) noexcept
+    {
+        return value_.fetch_add(count, std::memory_order_relaxed) + count;
+    }
+    void subtract(std::uint64_t count) noexcept { value_.fetch_sub(count, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+  private:
+    std::atomic<std::uint64_t> value_{0};
+};
+
 struct flow_counters {
-    std::atomic<std::uint64_t> device_bytes{0};
-    std::atomic<std::uint64_t> resteered_bytes{0};
-    std::atomic<std::uint64_t> linear_bytes{0};
-    std::atomic<std::uint64_t> host_bytes{0};
-    std::atomic<std::uint64_t> fragments{0};
-    std::atomic<std::uint64_t> tokens_out{0};
-    std::atomic<std::uint64_t> tokens_high_water{0};
-    std::atomic<std::uint64_t> receive_calls{0};
-    std::atomic<std::uint64_t> release_calls{0};
-    std::atomic<std::uint64_t> waits{0};
-    std::atomic<std::uint64_t> loan_waits{0};
-    std::atomic<std::uint64_t> release_shortfalls{0};
-    std::atomic<std::uint64_t> release_failures{0};
+    // Written by the receiving side.
+    step_counter device_bytes;
+    step_counter resteered_bytes;
+    step_counter linear_bytes;
+    step_counter host_bytes;
+    step_counter fragments;
+    step_counter tokens_high_water;
+    step_counter receive_calls;
+    step_counter waits;
+    step_counter loan_waits;
+    // Written by whoever gives a loan back, too.
+    shared_counter tokens_out;
+    shared_counter release_calls;
+    shared_counter release_shortfalls;
+    shared_counter release_failures;
 
     [[nodiscard]] stats snapshot() const noexcept;
 };
