@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <gpurx/rx_buffer.hpp>
@@ -22,20 +23,45 @@ struct token_range {
     friend bool operator==(token_range const&, token_range const&) = default;
 };
 
-// Bytes on the host that a fragment of kind host points into (linear payload, a missed rule).
+// Bytes on the host that fragments point into (linear payload, a missed rule). Pages that nothing was received into
+// cost no memory.
 struct host_chunk {
     std::unique_ptr<std::byte[]> bytes;
     std::size_t size = 0;
+    std::unique_ptr<host_chunk> next;  // of a list of chunks that wait to be used again
+};
+
+// Another session of this process, in whose memory fragments of a re-steered flow lie.
+struct foreign_hold {
+    std::shared_ptr<session_state> session;
+    std::uint32_t dmabuf_id = 0;
+    std::uint64_t tokens = 0;  // pages of it
 };
 
 struct loan {
-    std::vector<fragment> fragments;   // stream order
-    std::size_t consumed = 0;          // fragments before this one were taken by async_read
-    std::size_t bytes = 0;             // not yet consumed
-    std::vector<token_range> tokens;   // transport devmem
-    std::vector<std::uint32_t> pages;  // transport copy: pages of the session's pool, one reference each
-    host_chunk host;                   // may be empty
-    std::vector<std::shared_ptr<session_state>> foreign;  // sessions whose memory re-steered fragments lie in
+    std::vector<fragment> fragments;    // stream order
+    std::size_t consumed = 0;           // fragments before this one were taken by async_read
+    std::size_t bytes = 0;              // not yet consumed
+    std::size_t charged = 0;            // bytes that count against the loan limit until all of it goes back
+    std::vector<token_range> tokens;    // transport devmem
+    std::uint64_t own_tokens = 0;       // those that are pages of the flow's own session
+    std::vector<std::uint32_t> pages;   // transport copy: pages of the session's pool, one reference each
+    std::unique_ptr<host_chunk> host;   // may be null
+    std::vector<foreign_hold> foreign;  // usually empty
+    std::unique_ptr<loan> next;         // of the flow's list of records that wait to be used again
+
+    [[nodiscard]] std::span<fragment const> remaining() const noexcept
+    {
+        return std::span{fragments}.subspan(consumed);
+    }
+    // Appends a piece of the stream; one that goes on in memory where the last one ends becomes part of it.
+    void append(fragment piece);
+    // Empties the record and keeps its capacity. Precondition: what it held has been given back.
+    void clear() noexcept;
 };
+
+// Copies the next bytes of `from`, at most `size`, to `destination` and takes them off its front; returns how many.
+// Precondition: the fragments lie in host memory.
+std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexcept;
 
 }  // namespace gpurx::detail

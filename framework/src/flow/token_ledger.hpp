@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tokens on their way back to the kernel, gathered into one batch that a single setsockopt takes. Pure, of fixed size
+// (giving back must not allocate), and guarded by its owner's mutex.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "devmem_uapi.hpp"
+#include "loan.hpp"
+
+namespace gpurx::detail {
+
+// What one setsockopt(SO_DEVMEM_DONTNEED) takes.
+struct token_batch {
+    std::array<uapi::dmabuf_token, uapi::max_dontneed_entries> tokens;  // not initialized: only `entries` mean anything
+    std::size_t entries = 0;
+    std::size_t pages = 0;
+
+    [[nodiscard]] std::span<uapi::dmabuf_token const> used() const noexcept { return {tokens.data(), entries}; }
+};
+
+class token_ledger {
+  public:
+    // Takes as much of `range` from its front as fits into the batch, joining it to the last entry where the numbers
+    // go on. Returns what did not fit; its count is 0 if all did.
+    [[nodiscard]] token_range add(token_range range) noexcept;
+
+    [[nodiscard]] bool empty() const noexcept { return batch_.entries == 0; }
+    // Copies the batch out and begins a new one.
+    void take(token_batch& into) noexcept;
+
+  private:
+    token_batch batch_;
+};
+
+// Appends `token` to `ranges`, joining it to the last one if it follows it.
+void append_token(std::vector<token_range>& ranges, std::uint32_t token);
+
+}  // namespace gpurx::detail
