@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 
 #include <gpurx/error.hpp>
 #include <gpurx/stream.hpp>
@@ -22,24 +23,35 @@ class flow_transport {
     flow_transport& operator=(flow_transport const&) = delete;
     virtual ~flow_transport() = default;
 
+    // ---- called by one thread at a time, without the flow's mutex ----
+
     // Takes at most `limit` bytes (> 0) from the socket without blocking and describes them in `into`, which is empty.
     // No error: into.bytes > 0. would_block: nothing there. no_buffer_space: no page is free until a loan returns.
-    // eof, or another error: the stream has ended. Called by one thread at a time.
+    // eof, or another error: the stream has ended. After an error `into` may hold tokens: it must be given back.
     [[nodiscard]] virtual error_code receive(std::size_t limit, loan& into) = 0;
 
-    // Where the transport can write straight to `destination` (copy into host memory): the bytes placed, without a
-    // loan.
-    [[nodiscard]] virtual bool writes_in_place(memory_kind destination) const noexcept = 0;
-    [[nodiscard]] virtual error_code receive_into(std::byte* destination, std::size_t size, std::size_t& placed) = 0;
+    // Whether the transport can write straight to host memory, without a loan. If so, receive_into() takes at most
+    // `size` bytes (> 0) from the socket; errors as those of receive().
+    [[nodiscard]] virtual bool writes_in_place() const noexcept { return false; }
+    [[nodiscard]] virtual error_code receive_into(std::byte* /*destination*/, std::size_t /*size*/,
+                                                  std::size_t& /*placed*/)
+    {
+        return make_error_code(boost::system::errc::operation_not_supported);
+    }
 
-    // Takes back what `from` holds. Any thread, any time. May only note it, until flush().
-    virtual void give_back(loan& from) noexcept = 0;
-    // True if give_back() has noted something that flush() would hand to the kernel.
-    [[nodiscard]] virtual bool wants_flush() const noexcept = 0;
-    virtual void flush() noexcept = 0;
+    // After no_buffer_space: writes to the eventfd `event`, once, when a page is free. False: there is one now.
+    [[nodiscard]] virtual bool notify_of_pages(int /*event*/) { return false; }
+
+    // ---- called from any thread, with the flow's mutex held by `lock`, which is released around system calls ----
+
+    // Takes back what `from` holds. Gathers what the kernel is to get, and hands it over whenever a batch is full.
+    virtual void give_back(loan& from, std::unique_lock<std::mutex>& lock) noexcept = 0;
+    // Hands the kernel what give_back() has gathered.
+    virtual void flush(std::unique_lock<std::mutex>& lock) noexcept = 0;
 };
 
-[[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(session_flow& flow, int socket);
-[[nodiscard]] std::unique_ptr<flow_transport> make_copy_transport(session_flow& flow, int socket);
+// `mutex` is the flow's. Flow, socket and mutex must outlive the transport.
+[[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket, std::mutex& mutex);
+[[nodiscard]] std::unique_ptr<flow_transport> make_copy_transport(session_flow& place, int socket);
 
 }  // namespace gpurx::detail

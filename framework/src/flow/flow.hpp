@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One connection, shared by its receiver, its operations and its loans. It has a descriptor of the socket of its own,
+// because closing the last one gives all pages back to the NIC while a loan may still be read; so the socket is shut
+// down when the receiver closes, and closed when the last loan is gone. It knows no Asio: loans come back when and
+// where no executor exists any more.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+
+#include <gpurx/error.hpp>
+#include <gpurx/rx_buffer.hpp>
+#include <gpurx/stats.hpp>
+#include <gpurx/stream.hpp>
+
+#include "loan.hpp"
+#include "session_state.hpp"
+#include "transport.hpp"
+#include "unique_fd.hpp"
+
+namespace gpurx::detail {
+
+class flow {
+  public:
+    // Throws system_error if there is no descriptor left for the wake-up.
+    flow(std::unique_ptr<session_flow> place, unique_fd socket);
+    flow(flow const&) = delete;
+    flow& operator=(flow const&) = delete;
+    ~flow();
+
+    [[nodiscard]] session_flow& place() const noexcept { return *place_; }
+    [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+    [[nodiscard]] gpurx::stats stats() const noexcept { return place_->counters.snapshot(); }
+
+    // ---- the receiving side: one thread at a time ----
+
+    // While a step is open, loans that come back are gathered for the kernel instead of handed over one by one. Its end
+    // hands over what was gathered, so no step may stay open while nothing runs: pages would be stranded.
+    class step {
+      public:
+        explicit step(flow& of) noexcept : flow_{of} { flow_.begin_step(); }
+        step(step const&) = delete;
+        step& operator=(step const&) = delete;
+        ~step() { flow_.end_step(); }
+
+      private:
+        flow& flow_;
+    };
+
+    // Bytes that may be lent before a loan has to return; at most loan_limit().
+    [[nodiscard]] std::size_t loan_budget() const noexcept;
+    [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
+
+    // As flow_transport::receive; null with an error. Inside a step.
+    [[nodiscard]] std::unique_ptr<loan> receive(std::size_t limit, error_code& code) noexcept;
+    // As flow_transport::receive_into.
+    [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
+    [[nodiscard]] std::size_t receive_into(std::byte* destination, std::size_t size, error_code& code) noexcept;
+
+    // What a receive can lack until a loan returns.
+    enum class lack : bool { budget, pages };
+    // wake_fd() will be readable when what is lacking may be there. False: it is there now, and nothing was arranged.
+    [[nodiscard]] bool notify_of(lack what) noexcept;
+    [[nodiscard]] int wake_fd() const noexcept { return wake_.get(); }
+    // Makes wake_fd() unreadable again.
+    void drain_wake() noexcept;
+
+    // Ends the connection in both directions; the descriptor stays.
+    void shut_down() noexcept;
+
+    // ---- loans: any thread ----
+
+    [[nodiscard]] static rx_buffer lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) noexcept;
+    void acquire(loan const& record, cuda_stream_ref stream) noexcept;
+    void give_back(std::unique_ptr<loan> record) noexcept;
+    void give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept;
+
+  private:
+    void begin_step() noexcept;
+    void end_step() noexcept;
+    [[nodiscard]] std::unique_ptr<loan> take_record();
+
+    // The order matters at the end: transport, descriptors, the place in the session, and then perhaps the session.
+    std::unique_ptr<session_flow> place_;
+    std::size_t loan_limit_;
+    std::atomic<std::size_t> on_loan_{0};  // bytes
+    unique_fd socket_;
+    unique_fd wake_;
+    std::unique_ptr<loan> spare_;  // for the next receive
+
+    std::mutex mutex_;               // guards what follows
+    std::unique_ptr<loan> records_;  // a list, to be used again
+    bool in_step_ = false;
+    bool budget_awaited_ = false;
+    std::unique_ptr<flow_transport> transport_;  // its receiving side is not guarded
+    bool writes_in_place_;
+};
+
+}  // namespace gpurx::detail

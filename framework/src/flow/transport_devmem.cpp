@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// devmem TCP: the NIC has written the bytes into the session's memory, recvmsg says where, setsockopt gives pages back.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/error.hpp>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "devmem_cmsg.hpp"
+#include "devmem_uapi.hpp"
+#include "syscalls.hpp"
+#include "token_ledger.hpp"
+#include "transport.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+// A recvmsg that ends in the middle of a segment pays for tokens that it throws away again, so the control buffer is
+// many segments (of at most 17 fragments) long.
+constexpr std::size_t pieces_per_call = 512;
+constexpr std::size_t most_pieces_per_call = 64 * pieces_per_call;
+// What can arrive on the host in one call, and a limit to all bytes of one call: as much as the pieces make up.
+constexpr std::size_t chunk_size = pieces_per_call * 4096;
+
+error_code system_code(int number) noexcept
+{
+    return {number, boost::system::system_category()};
+}
+
+error_code protocol_error() noexcept
+{
+    return system_code(EPROTO);
+}
+
+class devmem_transport final : public flow_transport {
+  public:
+    devmem_transport(session_flow& place, int socket, std::mutex& mutex)
+        : place_{place},
+          socket_{socket},
+          memory_{place.session().memory().span()},
+          dmabuf_id_{place.session().dmabuf_id()},
+          control_(devmem_control_size(pieces_per_call)),
+          mutex_{mutex}
+    {}
+    devmem_transport(devmem_transport const&) = delete;
+    devmem_transport& operator=(devmem_transport const&) = delete;
+    ~devmem_transport() override
+    {
+        while (chunks_ != nullptr)
+            chunks_ = std::move(chunks_->next);
+    }
+
+    error_code receive(std::size_t limit, loan& into) override;
+    void give_back(loan& from, std::unique_lock<std::mutex>& lock) noexcept override;
+    void flush(std::unique_lock<std::mutex>& lock) noexcept override;
+
+  private:
+    // Bytes of one call by the way they came.
+    struct tally {
+        std::size_t device = 0;
+        std::size_t resteered = 0;
+        std::size_t linear = 0;
+        std::size_t undelivered = 0;
+        std::uint64_t tokens = 0;
+
+        [[nodiscard]] std::size_t total() const noexcept { return device + resteered + linear + undelivered; }
+    };
+
+    void provide_chunk();
+    [[nodiscard]] ssize_t call(std::size_t limit, std::size_t& control_size);
+    [[nodiscard]] error_code deliver(std::span<std::byte const> control, std::size_t received, loan& into);
+    void deliver_plain(std::size_t received, loan& into);
+    void add_device(devmem_piece const& piece, loan& into, tally& sum);
+    void add_linear(devmem_piece const& piece, loan& into, tally& sum);
+    // Where the pieces of another binding lie; null: in no session of this process.
+    [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
+    void count(tally const& sum, loan const& into) noexcept;
+    void hand_over(token_batch const& batch) noexcept;
+
+    session_flow& place_;
+    int socket_;
+    device_span memory_;
+    std::uint32_t dmabuf_id_;
+    std::vector<std::byte> control_;
+    std::unique_ptr<host_chunk> chunk_;  // what the next call offers for bytes on the host
+    error_code ended_;                   // met behind bytes that were delivered first
+
+    std::mutex& mutex_;  // guards what follows
+    std::unique_ptr<host_chunk> chunks_;
+    token_ledger ledger_;
+};
+
+error_code devmem_transport::receive(std::size_t limit, loan& into)
+{
+    if (ended_)
+        return ended_;
+    provide_chunk();
+    std::size_t control_size = 0;
+    auto const received = call(limit, control_size);
+    if (received > 0)
+        return deliver(std::span{control_}.first(control_size), static_cast<std::size_t>(received), into);
+    if (received == 0)
+        return asio::error::eof;
+    switch (errno) {
+        case EAGAIN:
+            return asio::error::would_block;
+        case ENODEV:
+            return errc::mixed_fragments;
+        case uapi::etoosmall:
+            return system_code(EMSGSIZE);
+        default:
+            return system_code(errno);
+    }
+}
+
+void devmem_transport::provide_chunk()
+{
+    if (chunk_ != nullptr)
+        return;
+    {
+        std::lock_guard const lock{mutex_};
+        if (chunks_ != nullptr) {
+            auto next = std::move(chunks_->next);
+            chunk_ = std::exchange(chunks_, std::move(next));
+            return;
+        }
+    }
+    auto fresh = std::make_unique<host_chunk>();
+    fresh->bytes = std::make_unique_for_overwrite<std::byte[]>(chunk_size);
+    fresh->size = chunk_size;
+    chunk_ = std::move(fresh);
+}
+
+ssize_t devmem_transport::call(std::size_t limit, std::size_t& control_size)
+{
+    for (;;) {
+        iovec bytes{.iov_base = chunk_->bytes.get(), .iov_len = std::min(limit, chunk_->size)};
+        msghdr message{};
+        message.msg_iov = &bytes;
+        message.msg_iovlen = 1;
+        message.msg_control = control_.data();
+        message.msg_controllen = control_.size();
+        auto const received = sys::recvmsg(socket_, &message, uapi::msg_sock_devmem | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        place_.counters.receive_calls.add(1);
+        if (received >= 0) {
+            control_size = std::min<std::size_t>(message.msg_controllen, control_.size());
+            return received;
+        }
+        if (errno == uapi::etoosmall && control_.size() < devmem_control_size(most_pieces_per_call))
+            control_.resize(control_.size() * 2);
+        else if (errno != EINTR)
+            return received;
+    }
+}
+
+error_code devmem_transport::deliver(std::span<std::byte const> control, std::size_t received, loan& into)
+{
+    devmem_cmsg_reader reader{control};
+    devmem_piece piece;
+    tally sum;
+    bool any = false;
+    while (reader.next(piece)) {
+        any = true;
+        if (piece.kind == devmem_piece::where::device)
+            add_device(piece, into, sum);
+        else
+            add_linear(piece, into, sum);
+    }
+    if (!any && !reader.malformed()) {
+        deliver_plain(received, into);
+        return {};
+    }
+    if (reader.malformed() || sum.total() != received)
+        ended_ = protocol_error();  // bytes we were not told about: the stream has a hole
+    count(sum, into);
+    if (sum.linear > 0)
+        into.host = std::move(chunk_);
+    return into.bytes > 0 ? error_code{} : ended_;
+}
+
+// Segments that did not land in device memory at all: a rule missed, or they came before it.
+void devmem_transport::deliver_plain(std::size_t received, loan& into)
+{
+    into.append({reinterpret_cast<std::uintptr_t>(chunk_->bytes.get()), received, memory_kind::host});
+    into.host = std::move(chunk_);
+    place_.counters.host_bytes.add(received);
+    place_.counters.fragments.add(1);
+}
+
+void devmem_transport::add_device(devmem_piece const& piece, loan& into, tally& sum)
+{
+    append_token(into.tokens, piece.token);
+    ++sum.tokens;
+    auto memory = memory_;
+    auto* bytes = &sum.device;
+    if (piece.dmabuf_id == dmabuf_id_) {
+        ++into.own_tokens;
+    } else if (auto* const hold = hold_foreign(piece.dmabuf_id, into)) {
+        ++hold->tokens;
+        memory = hold->session->memory().span();
+        bytes = &sum.resteered;
+    } else if (!ended_) {
+        ended_ = errc::foreign_memory;
+    }
+    if (!ended_ && (piece.offset > memory.size() || piece.size > memory.size() - piece.offset))
+        ended_ = protocol_error();
+    if (ended_) {
+        sum.undelivered += piece.size;
+        return;
+    }
+    *bytes += piece.size;
+    if (piece.size > 0)
+        into.append({memory.address() + piece.offset, piece.size, memory.kind()});
+}
+
+void devmem_transport::add_linear(devmem_piece const& piece, loan& into, tally& sum)
+{
+    if (!ended_ && piece.size > chunk_->size - sum.linear)
+        ended_ = protocol_error();
+    if (ended_) {
+        sum.undelivered += piece.size;
+        return;
+    }
+    auto* const address = chunk_->bytes.get() + sum.linear;
+    sum.linear += piece.size;
+    if (piece.size > 0)
+        into.append({reinterpret_cast<std::uintptr_t>(address), piece.size, memory_kind::host});
+}
+
+foreign_hold* devmem_transport::hold_foreign(std::uint32_t dmabuf_id, loan& into)
+{
+    auto const known = std::ranges::find(into.foreign, dmabuf_id, &foreign_hold::dmabuf_id);
+    if (known != into.foreign.end())
+        return &*known;
+    auto session = session_state::find_binding(dmabuf_id);
+    if (session == nullptr)
+        return nullptr;
+    return &into.foreign.emplace_back(std::move(session), dmabuf_id);
+}
+
+void devmem_transport::count(tally const& sum, loan const& into) noexcept
+{
+    auto& counters = place_.counters;
+    counters.device_bytes.add(sum.device);
+    counters.resteered_bytes.add(sum.resteered);
+    counters.linear_bytes.add(sum.linear);
+    counters.fragments.add(into.fragments.size());
+    counters.tokens_high_water.raise_to(counters.tokens_out.add(sum.tokens));
+    place_.session().tokens_taken(into.own_tokens);
+    for (auto const& hold : into.foreign)
+        hold.session->tokens_taken(hold.tokens);
+}
+
+void devmem_transport::give_back(loan& from, std::unique_lock<std::mutex>& lock) noexcept
+{
+    std::uint64_t count = 0;
+    for (auto range : from.tokens) {
+        count += range.count;
+        for (range = ledger_.add(range); range.count > 0; range = ledger_.add(range))
+            flush(lock);
+    }
+    place_.counters.tokens_out.subtract(count);
+    place_.session().tokens_returned(from.own_tokens);
+    for (auto const& hold : from.foreign)
+        hold.session->tokens_returned(hold.tokens);
+    if (from.host != nullptr) {
+        from.host->next = std::move(chunks_);
+        chunks_ = std::move(from.host);
+    }
+}
+
+void devmem_transport::flush(std::unique_lock<std::mutex>& lock) noexcept
+{
+    while (!ledger_.empty()) {
+        token_batch batch;
+        ledger_.take(batch);
+        lock.unlock();
+        hand_over(batch);
+        lock.lock();
+    }
+}
+
+void devmem_transport::hand_over(token_batch const& batch) noexcept
+{
+    auto const tokens = batch.used();
+    auto const accepted = sys::setsockopt(socket_, SOL_SOCKET, uapi::so_devmem_dontneed, tokens.data(),
+                                          static_cast<socklen_t>(tokens.size_bytes()));
+    auto& counters = place_.counters;
+    counters.release_calls.add(1);
+    // Neither is tried again: which of the pages the kernel took back is not known, and asking for the wrong ones could
+    // free pages that were lent out anew meanwhile. They return when the socket closes.
+    if (accepted < 0)
+        counters.release_failures.add(1);
+    else if (static_cast<std::size_t>(accepted) < batch.pages)
+        counters.release_shortfalls.add(batch.pages - static_cast<std::size_t>(accepted));
+}
+
+}  // namespace
+
+std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket, std::mutex& mutex)
+{
+    return std::make_unique<devmem_transport>(place, socket, mutex);
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "syscalls.hpp"
+
+namespace gpurx::detail::sys {
+
+ssize_t recvmsg(int socket, msghdr* message, int flags) noexcept
+{
+    return ::recvmsg(socket, message, flags);
+}
+
+int setsockopt(int socket, int level, int name, void const* value, socklen_t size) noexcept
+{
+    return ::setsockopt(socket, level, name, value, size);
+}
+
+int shutdown(int socket, int how) noexcept
+{
+    return ::shutdown(socket, how);
+}
+
+}  // namespace gpurx::detail::sys
