@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "read_fsm.hpp"
+
+#include <algorithm>
+#include <boost/asio/error.hpp>
+
+namespace gpurx::detail {
+
+using what = stream_action::what;
+
+stream_action read_fsm::resume(stream_facts const& now, stream_result const& last) noexcept
+{
+    switch (at_) {
+        case point::start:
+            if (size_ == 0)
+                return done({});
+            if (way_ == way::none)
+                return done(errc::bad_destination);
+            return now.open ? proceed(now) : done(asio::error::not_connected);
+        case point::placed:
+            placed_ += last.bytes;
+            in_turn_ += last.bytes;
+            return proceed(now);
+        case point::received:
+            return after_receive(now, last);
+        case point::waited:
+            return after_wait(now, last);
+    }
+    return done(asio::error::operation_aborted);
+}
+
+stream_action read_fsm::proceed(stream_facts const& now) noexcept
+{
+    auto const missing = size_ - placed_;
+    if (missing == 0)
+        return done({});
+    if (now.carried > 0)
+        return go(point::placed, what::place, missing);
+    if (now.over)
+        return done(now.over);
+    if (in_turn_ >= turn) {
+        in_turn_ = 0;
+        return go(point::waited, what::yield);
+    }
+    if (way_ == way::in_place)
+        return go(point::received, what::receive_in_place, missing);
+    // Reading ahead keeps batches large, but what is ahead stays on loan: so only within the budget. Bytes that go
+    // straight to the destination need no budget, or a program that holds its limit in loans could read no more.
+    return go(point::received, what::receive, std::max(now.loan_budget, std::min(missing, now.loan_limit)));
+}
+
+stream_action read_fsm::after_receive(stream_facts const& now, stream_result const& last) noexcept
+{
+    if (!last.code) {
+        placed_ += last.bytes;
+        in_turn_ += last.bytes;
+        return proceed(now);
+    }
+    if (last.code == asio::error::would_block)
+        return go(point::waited, what::wait_readable);
+    if (last.code == asio::error::no_buffer_space)
+        return go(point::waited, what::wait_pages);
+    return done(now.over);
+}
+
+stream_action read_fsm::after_wait(stream_facts const& now, stream_result const& last) noexcept
+{
+    using asio::cancellation_type;
+    if (!now.open)
+        return done(asio::error::operation_aborted);
+    // `total` promises that nothing has happened: after the first byte it has come too late.
+    auto const heeded = placed_ == 0
+                            ? cancellation_type::terminal | cancellation_type::partial | cancellation_type::total
+                            : cancellation_type::terminal | cancellation_type::partial;
+    if ((last.cancelled & heeded) != cancellation_type::none)
+        return done(asio::error::operation_aborted);
+    auto const too_late = last.code == asio::error::operation_aborted && last.cancelled != cancellation_type::none;
+    return last.code && !too_late ? done(last.code) : proceed(now);
+}
+
+stream_action read_fsm::go(point next, what kind, std::size_t bytes) noexcept
+{
+    at_ = next;
+    return {.kind = kind, .bytes = bytes, .code = {}};
+}
+
+stream_action read_fsm::done(error_code code) const noexcept
+{
+    return {.kind = what::done, .bytes = placed_, .code = code};
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a receiver and its operations share. Here are the Asio objects, which must die before their execution context;
+// what loans need is in detail::flow. Everything here belongs to the receiver's strand.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <memory>
+
+#include <gpurx/error.hpp>
+#include <gpurx/stats.hpp>
+
+#include "flow.hpp"
+#include "session_state.hpp"
+#include "stream_action.hpp"
+
+namespace gpurx::detail {
+
+class receiver_state {
+  public:
+    receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session);
+    receiver_state(receiver_state const&) = delete;
+    receiver_state& operator=(receiver_state const&) = delete;
+    ~receiver_state();
+
+    [[nodiscard]] asio::any_io_executor get_executor() { return socket_.get_executor(); }
+    [[nodiscard]] asio::ip::tcp::socket& socket() noexcept { return socket_; }
+    [[nodiscard]] asio::ip::tcp::socket const& socket() const noexcept { return socket_; }
+    [[nodiscard]] gpurx::stats stats() const noexcept { return flow_ ? flow_->stats() : ended_; }
+
+    // ---- the connection ----
+
+    // From open() or adopt() until close().
+    [[nodiscard]] bool is_open() const noexcept { return flow_ != nullptr; }
+    // A place in the session, a socket and a rule for it: all but the connecting itself.
+    void open(asio::ip::tcp::endpoint const& peer, error_code& code);
+    void connected() noexcept { connected_ = true; }
+    // `accepted` is closed if this fails.
+    void adopt(asio::ip::tcp::socket accepted, error_code& code);
+    void close() noexcept;
+
+    // ---- operations ----
+
+    [[nodiscard]] bool writes_in_place() const noexcept { return flow_ != nullptr && flow_->writes_in_place(); }
+
+    // A receiver serves one operation at a time; an operation holds a claim while it lasts.
+    class claim;
+
+    // Asks `machine` and does what it says until that takes time: returns a wait, a yield or done. Moves `destination`
+    // on by what was placed there.
+    template <class Machine>
+    [[nodiscard]] stream_action run(Machine& machine, stream_result result, std::byte*& destination);
+    // Starts what run() returned, a wait or a yield; `handler` is called with an error_code, or nothing.
+    template <class Handler>
+    void start_wait(stream_action::what kind, Handler&& handler);
+    // What is carried, as a loan of the program's.
+    [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
+
+  private:
+    void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
+                   error_code& code);
+    [[nodiscard]] stream_facts facts() const noexcept;
+    [[nodiscard]] stream_result perform(stream_action const& action, std::byte* destination) noexcept;
+    [[nodiscard]] stream_result place(std::byte* destination, std::size_t size) noexcept;
+    // True if there is something to wait for.
+    [[nodiscard]] bool prepare_wait(stream_action::what kind, error_code& code) noexcept;
+    void after_wait() noexcept;
+
+    std::shared_ptr<session_state> session_;
+    // Descriptors of their own, made by us: closing one that Asio has opened itself leaves it registered with epoll
+    // while the flow's descriptor keeps the file open.
+    asio::ip::tcp::socket socket_;
+    asio::posix::stream_descriptor wake_;  // open once it was needed
+
+    std::shared_ptr<flow> flow_;
+    bool connected_ = false;
+    bool busy_ = false;
+    stream_action::what waiting_for_ = stream_action::what::done;
+    std::unique_ptr<loan> carried_;
+    error_code over_;
+    gpurx::stats ended_;  // of the last flow, when it was closed
+};
+
+class receiver_state::claim {
+  public:
+    // Not granted if the receiver is busy.
+    explicit claim(std::shared_ptr<receiver_state> state) noexcept : state_{std::move(state)}, granted_{!state_->busy_}
+    {
+        state_->busy_ = true;
+    }
+    claim(claim&& other) noexcept = default;
+    claim& operator=(claim&&) = delete;
+    ~claim() { release(); }
+
+    [[nodiscard]] bool granted() const noexcept { return granted_; }
+    [[nodiscard]] receiver_state& state() const noexcept { return *state_; }
+    void release() noexcept
+    {
+        if (state_ != nullptr && granted_)
+            state_->busy_ = false;
+        state_.reset();
+    }
+
+  private:
+    std::shared_ptr<receiver_state> state_;
+    bool granted_;
+};
+
+template <class Machine>
+stream_action receiver_state::run(Machine& machine, stream_result result, std::byte*& destination)
+{
+    after_wait();
+    if (flow_ == nullptr)
+        return machine.resume(facts(), result);
+    flow::step const step{*flow_};
+    for (;;) {
+        auto const next = machine.resume(facts(), result);
+        switch (next.kind) {
+            case stream_action::what::receive:
+            case stream_action::what::receive_in_place:
+            case stream_action::what::place:
+                result = perform(next, destination);
+                destination += result.bytes;
+                break;
+            case stream_action::what::wait_readable:
+            case stream_action::what::wait_budget:
+            case stream_action::what::wait_pages:
+                result = {};
+                if (prepare_wait(next.kind, result.code))
+                    return next;
+                break;
+            case stream_action::what::yield:
+            case stream_action::what::done:
+                return next;
+        }
+    }
+}
+
+template <class Handler>
+void receiver_state::start_wait(stream_action::what kind, Handler&& handler)
+{
+    switch (kind) {
+        case stream_action::what::wait_readable:
+            socket_.async_wait(asio::socket_base::wait_read, std::forward<Handler>(handler));
+            break;
+        case stream_action::what::yield:
+            asio::post(socket_.get_executor(), std::forward<Handler>(handler));
+            break;
+        default:
+            wake_.async_wait(asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));
+            break;
+    }
+}
+
+}  // namespace gpurx::detail
