@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Steering rules as values: which TCP packets go where. To and from the kernel's form (ethtool rxnfc); no I/O.
+#pragma once
+
+#include <linux/ethtool.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gpurx::detail {
+
+// Which packets: TCP, sent to `local` from `remote`. What is absent matches everything.
+struct flow_match {
+    bool v6 = false;                                // the family of the packets
+    std::optional<boost::asio::ip::address> local;  // of that family, without scope
+    std::uint16_t local_port = 0;
+    std::optional<boost::asio::ip::tcp::endpoint> remote;  // address of that family, without scope
+
+    friend bool operator==(flow_match const&, flow_match const&) = default;
+};
+
+enum class rule_target : std::uint8_t { queue, context };
+
+struct flow_rule {
+    flow_match match;
+    rule_target kind = rule_target::queue;
+    std::uint32_t target = 0;  // an RX queue, or an RSS context
+
+    friend bool operator==(flow_rule const&, flow_rule const&) = default;
+};
+
+// A rule found on a NIC, perhaps not one of ours.
+struct installed_rule {
+    std::uint32_t id = 0;
+    std::optional<flow_rule> rule;  // nothing: it is of another form than ours
+    std::optional<unsigned> queue;  // where it sends packets, if to a queue
+
+    friend bool operator==(installed_rule const&, installed_rule const&) = default;
+};
+
+// What identifies one connection. IPv4 addresses mapped into IPv6 count as IPv4, as they do on the wire.
+[[nodiscard]] flow_match match_connection(boost::asio::ip::tcp::endpoint const& local,
+                                          boost::asio::ip::tcp::endpoint const& remote);
+// What arrives for a listener: one match, or two for a v6 listener on the unspecified address that takes IPv4 as well.
+[[nodiscard]] std::vector<flow_match> match_listener(boost::asio::ip::tcp::endpoint const& local, bool also_v4);
+// The match itself and ever wider ones, for NICs that cannot match so much: both ends, the local end, the local port.
+[[nodiscard]] std::vector<flow_match> widened(flow_match const& match);
+
+// "tcp4 10.0.0.2:4000 -> 10.0.0.1:5000"
+[[nodiscard]] std::string to_string(flow_match const& match);
+
+// An ETHTOOL_SRXCLSRLINS request without its location, and back.
+[[nodiscard]] ethtool_rxnfc encode_rule(flow_rule const& rule);
+[[nodiscard]] installed_rule decode_rule(ethtool_rxnfc const& answer);
+
+}  // namespace gpurx::detail

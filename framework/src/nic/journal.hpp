@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The journal of one interface: who uses it, what was changed on it and what it was before. A value, and its text form;
+// no I/O. The text, a line each, in this order:
+//
+//   gpurx-journal 1
+//   boot BOOT-ID
+//   device INTERFACE IFINDEX NETNS
+//   change SETTING ORIGINAL... -> OURS...          any number, one a setting
+//   owner PID START PIDNS SESSION                  any number; what follows belongs to it:
+//   queues QUEUE...                                at most once
+//   rule ID|pending tcp4|tcp6 LOCAL|* PORT REMOTE|* PORT|* queue|context TARGET
+//   context ID|pending QUEUE...
+//   end
+//
+// A rule or context is "pending" from before it is made until its number is known.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "flow_rule.hpp"
+
+namespace gpurx::detail {
+
+// What is changed on an interface for all its sessions together, in the order of change. The values are numbers:
+//   data_split        0 automatic, 1 off, 2 on, 3 automatic and reported as on
+//   hds_threshold     bytes
+//   ntuple_filters    0 off, 1 on
+//   channels          RX, TX, combined
+//   rss_table         a queue per hash value
+enum class setting : std::uint8_t { data_split, hds_threshold, ntuple_filters, channels, rss_table };
+[[nodiscard]] std::string_view to_string(setting value) noexcept;
+using setting_value = std::vector<std::uint32_t>;
+
+struct setting_change {
+    setting what = setting::data_split;
+    setting_value original;
+    setting_value ours;
+
+    friend bool operator==(setting_change const&, setting_change const&) = default;
+};
+
+// One session of one process. The start time tells a process from a later one with its number; numbers mean nothing in
+// another pid namespace.
+struct owner_key {
+    std::int32_t pid = 0;
+    std::uint64_t start_time = 0;  // in clock ticks since boot
+    std::uint64_t pid_namespace = 0;
+    std::uint64_t session = 0;  // counts the sessions of the process
+
+    friend auto operator<=>(owner_key const&, owner_key const&) = default;
+};
+
+struct journal_rule {
+    std::optional<std::uint32_t> id;  // nothing: pending
+    flow_rule rule;
+
+    friend bool operator==(journal_rule const&, journal_rule const&) = default;
+};
+
+struct journal_context {
+    std::optional<std::uint32_t> id;  // nothing: pending
+    std::vector<unsigned> queues;     // that it spreads over, in this order
+
+    friend bool operator==(journal_context const&, journal_context const&) = default;
+};
+
+struct journal_owner {
+    owner_key key;
+    std::vector<unsigned> queues;
+    std::vector<journal_rule> rules;
+    std::vector<journal_context> contexts;
+
+    friend bool operator==(journal_owner const&, journal_owner const&) = default;
+};
+
+// Which device a journal speaks of. Another boot, another index: another device, though the name be the same.
+struct device_key {
+    std::string boot_id;
+    std::string interface;
+    std::uint32_t ifindex = 0;
+    std::uint64_t netns = 0;  // the network namespace's cookie, never used twice in a boot
+
+    friend bool operator==(device_key const&, device_key const&) = default;
+};
+
+struct journal {
+    device_key device;
+    std::vector<setting_change> changes;  // by setting
+    std::vector<journal_owner> owners;
+
+    [[nodiscard]] bool empty() const noexcept { return changes.empty() && owners.empty(); }
+    [[nodiscard]] setting_change* find(setting what) noexcept;
+    [[nodiscard]] journal_owner* find(owner_key const& key) noexcept;
+    // Adds or replaces.
+    void record(setting_change change);
+    void forget(setting what);
+    void forget(owner_key const& key);
+    // Queues of all owners.
+    [[nodiscard]] std::set<unsigned> claimed_queues() const;
+
+    friend bool operator==(journal const&, journal const&) = default;
+};
+
+[[nodiscard]] std::string serialise(journal const& from);
+
+struct journal_damage {
+    unsigned line = 0;  // from 1
+    std::string what;
+
+    friend bool operator==(journal_damage const&, journal_damage const&) = default;
+};
+// Takes only what serialise() writes: anything else is damage.
+[[nodiscard]] std::variant<journal, journal_damage> parse_journal(std::string_view text);
+
+}  // namespace gpurx::detail
