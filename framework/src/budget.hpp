@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory budget: how large receive buffers may be, so that out-of-order data can never fill a session's memory.
+// The reasoning is in docs/memory-budget.md.
+#pragma once
+
+#include <cstddef>
+
+#include <gpurx/error.hpp>
+
+namespace gpurx::detail {
+
+struct budget_request {
+    std::size_t memory = 0;          // bytes bound to the NIC
+    std::size_t page_size = 0;       // bytes of one NIC page; 0 with transport copy
+    unsigned max_flows = 0;          // > 0
+    std::size_t receive_memory = 0;  // of all flows together, as the kernel counts; 0: half of the memory
+    std::size_t loan_limit = 0;      // bytes on loan to one flow; 0: as its share of receive_memory
+};
+
+struct budget {
+    std::size_t receive_memory = 0;
+    std::size_t share = 0;        // of one flow, as the kernel counts: whole pages per segment
+    int receive_buffer_size = 0;  // the SO_RCVBUF that gives this share: the kernel doubles it
+    std::size_t loan_limit = 0;
+
+    friend bool operator==(budget const&, budget const&) = default;
+};
+
+// The least that lets a flow move: less, and one large segment fills the receive buffer.
+[[nodiscard]] std::size_t smallest_share(std::size_t page_size) noexcept;
+
+// Transport devmem. EINVAL for no flows; errc::memory_too_small, with numbers in why.advice.
+[[nodiscard]] budget plan_budget(budget_request const& request, error_code& code, diagnostics& why);
+
+// Transport copy: what has arrived waits in the kernel's own memory, so nothing can lock up, and receive buffers are
+// the system's affair unless receive_memory is given. `smallest` is the least memory that lets max_flows flows move.
+// The same errors.
+[[nodiscard]] budget plan_copy_budget(budget_request const& request, std::size_t smallest, error_code& code,
+                                      diagnostics& why);
+
+}  // namespace gpurx::detail

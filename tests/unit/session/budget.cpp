@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "budget.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdint>
+
+#include "memory/byte_size.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using gpurx::detail::budget;
+using gpurx::detail::budget_request;
+using gpurx::detail::kibibyte;
+using gpurx::detail::mebibyte;
+using gpurx::detail::plan_budget;
+using gpurx::detail::plan_copy_budget;
+using gpurx::detail::smallest_share;
+
+TEST_CASE("the smallest share holds two large segments, or eight pages where these are larger")
+{
+    CHECK(smallest_share(4 * kibibyte) == 128 * kibibyte);
+    CHECK(smallest_share(16 * kibibyte) == 128 * kibibyte);
+    CHECK(smallest_share(64 * kibibyte) == 512 * kibibyte);
+    CHECK(smallest_share(2 * mebibyte) == 16 * mebibyte);
+}
+
+TEST_CASE("half of the memory is shared out evenly, and SO_RCVBUF is half a share")
+{
+    struct row {
+        budget_request request;
+        budget expected;
+    };
+    constexpr auto page = 4 * kibibyte;
+    for (auto const& [request, expected] : {
+             // Defaults.
+             row{{64 * mebibyte, page, 16, 0, 0}, {32 * mebibyte, 2 * mebibyte, 1 * mebibyte, 2 * mebibyte}},
+             // One flow takes it all.
+             row{{64 * mebibyte, page, 1, 0, 0}, {32 * mebibyte, 32 * mebibyte, 16 * mebibyte, 32 * mebibyte}},
+             // Exactly the smallest share.
+             row{{4 * mebibyte, page, 16, 0, 0}, {2 * mebibyte, 128 * kibibyte, 64 * kibibyte, 128 * kibibyte}},
+             // As the caller says, also more than there is.
+             row{{4 * mebibyte, page, 1, 16 * mebibyte, 0},
+                 {16 * mebibyte, 16 * mebibyte, 8 * mebibyte, 16 * mebibyte}},
+             row{{64 * mebibyte, page, 4, 8 * mebibyte, 12345}, {8 * mebibyte, 2 * mebibyte, 1 * mebibyte, 12345}},
+             // Not divisible.
+             row{{64 * mebibyte, page, 3, 0, 0}, {32 * mebibyte, 11184810, 5592405, 11184810}},
+             // What the kernel doubles stays an int.
+             row{{std::size_t{64} << 30, page, 1, 0, 0},
+                 {std::size_t{32} << 30, std::size_t{32} << 30, INT32_MAX / 2, std::size_t{32} << 30}},
+         }) {
+        CAPTURE(request.memory, request.max_flows, request.receive_memory);
+        gpurx::error_code code = gpurx::errc::no_cuda;
+        gpurx::diagnostics why;
+        auto const plan = plan_budget(request, code, why);
+        CHECK_FALSE(code.failed());
+        CHECK(plan == expected);
+        // The kernel counts twice what it is given: the flows together stay within the receive memory.
+        CHECK(std::size_t{2} * static_cast<std::size_t>(plan.receive_buffer_size) * request.max_flows <=
+              plan.receive_memory);
+    }
+}
+
+TEST_CASE("too little memory is refused with the numbers that would do")
+{
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    CHECK(plan_budget({4 * mebibyte - 4096, 4 * kibibyte, 16, 0, 0}, code, why) == budget{});
+    CHECK(code == gpurx::errc::memory_too_small);
+    CHECK_THAT(describe(code, why),
+               ContainsSubstring("1.9 MiB among 16 flows") && ContainsSubstring("each needs 128 KiB") &&
+                   ContainsSubstring("give a memory of 4 MiB") && ContainsSubstring("lower max_flows to 15"));
+
+    (void)plan_budget({64 * mebibyte, 4 * kibibyte, 16, mebibyte, 0}, code, why);
+    CHECK(code == gpurx::errc::memory_too_small);
+    CHECK_THAT(describe(code, why), ContainsSubstring("raise receive_memory to 2 MiB, or lower max_flows to 8"));
+
+    (void)plan_budget({64 * kibibyte, 4 * kibibyte, 1, 0, 0}, code, why);
+    CHECK(code == gpurx::errc::memory_too_small);
+    CHECK_THAT(describe(code, why), ContainsSubstring("256 KiB") && !ContainsSubstring("lower max_flows"));
+
+    (void)plan_budget({64 * mebibyte, 4 * kibibyte, 0, 0, 0}, code, why);
+    CHECK(code == boost::system::errc::invalid_argument);
+    CHECK_THAT(why.advice, ContainsSubstring("max_flows"));
+}
+
+TEST_CASE("what a refusal advises is accepted")
+{
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    (void)plan_budget({4 * mebibyte, 4 * kibibyte, 16, 0, 0}, code, why);
+    CHECK_FALSE(code.failed());
+    (void)plan_budget({4 * mebibyte - 4096, 4 * kibibyte, 15, 0, 0}, code, why);
+    CHECK_FALSE(code.failed());
+    (void)plan_budget({64 * mebibyte, 4 * kibibyte, 8, mebibyte, 0}, code, why);
+    CHECK_FALSE(code.failed());
+}
+
+TEST_CASE("transport copy leaves receive buffers to the system unless told")
+{
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    CHECK(plan_copy_budget({mebibyte, 0, 16, 0, 0}, 128 * kibibyte, code, why) ==
+          budget{512 * kibibyte, 32 * kibibyte, 0, 32 * kibibyte});
+    CHECK_FALSE(code.failed());
+    CHECK(plan_copy_budget({mebibyte, 0, 4, 2 * mebibyte, 100}, 128 * kibibyte, code, why) ==
+          budget{2 * mebibyte, 512 * kibibyte, 256 * kibibyte, 100});
+    CHECK_FALSE(code.failed());
+
+    CHECK(plan_copy_budget({64 * kibibyte, 0, 16, 0, 0}, 128 * kibibyte, code, why) == budget{});
+    CHECK(code == gpurx::errc::memory_too_small);
+    CHECK_THAT(describe(code, why),
+               ContainsSubstring("each needs 8 KiB: give a memory of 128 KiB, or lower max_flows to 8"));
+    (void)plan_copy_budget({mebibyte, 0, 0, 0, 0}, 128 * kibibyte, code, why);
+    CHECK(code == boost::system::errc::invalid_argument);
+}
