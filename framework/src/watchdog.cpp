@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watchdog.hpp"
+
+#include <linux/sock_diag.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+
+namespace gpurx::detail {
+
+namespace {
+
+// Often enough to see progress between two samples, seldom enough to cost nothing.
+std::chrono::nanoseconds period_for(std::chrono::milliseconds limit) noexcept
+{
+    using namespace std::chrono_literals;
+    return std::clamp<std::chrono::nanoseconds>(limit / 4, 10ms, 1s);
+}
+
+}  // namespace
+
+watchdog::watchdog(watchdog_subject& subject, std::chrono::milliseconds limit, lock_up_detector detector)
+    : subject_{subject}, period_{period_for(limit)}, detector_{detector}, thread_{[this](std::stop_token const& stop) {
+          run(stop);
+      }}
+{}
+
+void watchdog::flow_waits() noexcept
+{
+    // Pairs with sleep_until_a_flow_waits(): either it sees the flow, or this sees it asleep.
+    if (!asleep_.load())
+        return;
+    {
+        std::scoped_lock const lock{mutex_};
+        asleep_.store(false);
+    }
+    wake_.notify_one();
+}
+
+bool watchdog::sleep_until_a_flow_waits(std::stop_token const& stop)
+{
+    detector_.reset();
+    asleep_.store(true);
+    if (subject_.look()) {
+        asleep_.store(false);
+        return !stop.stop_requested();
+    }
+    std::unique_lock lock{mutex_};
+    return wake_.wait(lock, stop, [this] { return !asleep_.load(); });
+}
+
+void watchdog::run(std::stop_token const& stop)
+{
+    for (;;) {
+        {
+            std::unique_lock lock{mutex_};
+            wake_.wait_for(lock, stop, period_, [] { return false; });
+        }
+        if (stop.stop_requested())
+            return;
+        auto const sample = subject_.look();
+        if (!sample) {
+            if (!sleep_until_a_flow_waits(stop))
+                return;
+        } else if (detector_.locked_up(*sample)) {
+            subject_.end_a_flow();
+        }
+    }
+}
+
+void abort_connection(int socket) noexcept
+{
+    // shutdown() alone would leave the out-of-order data, and with it the pages, until the descriptor is closed; and
+    // loans keep it open.
+    sockaddr const nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+    if (::connect(socket, &nobody, sizeof nobody) != 0)
+        ::shutdown(socket, SHUT_RDWR);
+}
+
+std::uint64_t bytes_held(int socket) noexcept
+{
+    std::array<std::uint32_t, SK_MEMINFO_VARS> counts{};
+    auto size = static_cast<socklen_t>(sizeof counts);
+    if (::getsockopt(socket, SOL_SOCKET, SO_MEMINFO, counts.data(), &size) != 0)
+        return 0;
+    return counts[SK_MEMINFO_RMEM_ALLOC];
+}
+
+}  // namespace gpurx::detail

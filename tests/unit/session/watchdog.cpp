@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watchdog.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <thread>
+
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using gpurx::detail::lock_up_detector;
+using gpurx::detail::lock_up_sample;
+using gpurx::detail::watchdog;
+using gpurx::detail::watchdog_subject;
+
+namespace {
+
+// A session whose state the test sets.
+class subject final : public watchdog_subject {
+  public:
+    std::atomic<bool> waits{false};
+    std::atomic<bool> stuck{false};
+    std::atomic<int> looks{0};
+    std::atomic<int> ended{0};
+
+    std::optional<lock_up_sample> look() noexcept override
+    {
+        auto const number = static_cast<std::uint64_t>(++looks);
+        if (!waits)
+            return std::nullopt;
+        lock_up_sample sample;
+        sample.at = std::chrono::steady_clock::now();
+        sample.bytes_held = 1;
+        sample.bytes_delivered = stuck ? 0 : number;
+        sample.pool = {.in_flight = 10, .allocation_failures = number};
+        return sample;
+    }
+    void end_a_flow() noexcept override
+    {
+        waits = false;
+        ++ended;
+    }
+};
+
+template <class Condition>
+bool eventually(Condition condition)
+{
+    for (int i = 0; i < 1000; ++i) {
+        if (condition())
+            return true;
+        std::this_thread::sleep_for(10ms);
+    }
+    return false;
+}
+
+lock_up_detector detector_for(std::chrono::milliseconds limit)
+{
+    return {limit, 10, 1};
+}
+
+}  // namespace
+
+TEST_CASE("the watchdog sleeps while no flow waits")
+{
+    subject watched;
+    watchdog dog{watched, 40ms, detector_for(40ms)};
+    REQUIRE(eventually([&] { return watched.looks >= 2; }));
+    std::this_thread::sleep_for(100ms);
+    auto const before = watched.looks.load();
+    std::this_thread::sleep_for(200ms);
+    CHECK(watched.looks == before);
+    CHECK(watched.ended == 0);
+}
+
+TEST_CASE("a flow that waits wakes the watchdog, which ends it only when it is stuck")
+{
+    subject watched;
+    watchdog dog{watched, 40ms, detector_for(40ms)};
+    for (int round = 1; round <= 3; ++round) {
+        watched.stuck = false;
+        watched.waits = true;
+        dog.flow_waits();
+        auto const looks = watched.looks.load();
+        REQUIRE(eventually([&] { return watched.looks >= looks + 10; }));
+        REQUIRE(watched.ended == round - 1);
+        watched.stuck = true;
+        REQUIRE(eventually([&] { return watched.ended == round; }));
+    }
+}
+
+TEST_CASE("a watchdog stops at once, awake or asleep")
+{
+    for (bool const waits : {false, true}) {
+        subject watched;
+        watched.waits = waits;
+        auto const before = std::chrono::steady_clock::now();
+        {
+            watchdog dog{watched, 1h, detector_for(1h)};
+        }
+        {
+            watchdog dog{watched, 40ms, detector_for(40ms)};
+            std::this_thread::sleep_for(30ms);
+        }
+        CHECK(std::chrono::steady_clock::now() - before < 5s);
+    }
+}
+
+TEST_CASE("an aborted connection wakes who waits, frees what TCP holds, and resets the peer")
+{
+    asio::io_context context;
+    tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
+    tcp::socket sender{context};
+    sender.connect(acceptor.local_endpoint());
+    auto receiver = acceptor.accept();
+
+    CHECK(gpurx::detail::bytes_held(receiver.native_handle()) == 0);
+    std::string const data(10'000, 'x');
+    asio::write(sender, asio::buffer(data));
+    REQUIRE(eventually([&] { return gpurx::detail::bytes_held(receiver.native_handle()) >= data.size(); }));
+
+    pollfd waiting{.fd = receiver.native_handle(), .events = POLLRDHUP, .revents = 0};
+    std::thread waiter{[&] { ::poll(&waiting, 1, 10'000); }};
+    std::this_thread::sleep_for(50ms);
+    gpurx::detail::abort_connection(receiver.native_handle());
+    waiter.join();
+    CHECK((waiting.revents & POLLHUP) != 0);
+    CHECK(gpurx::detail::bytes_held(receiver.native_handle()) == 0);
+
+    boost::system::error_code code;
+    char byte = 0;
+    sender.read_some(asio::buffer(&byte, 1), code);
+    CHECK(code == asio::error::connection_reset);
+}
+
+TEST_CASE("what is no TCP socket is shut down instead, and holds nothing if it is no socket")
+{
+    int pair[2] = {-1, -1};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    gpurx::detail::abort_connection(pair[0]);
+    char byte = 0;
+    CHECK(::recv(pair[1], &byte, 1, 0) == 0);
+    ::close(pair[0]);
+    ::close(pair[1]);
+    CHECK(gpurx::detail::bytes_held(-1) == 0);
+}
