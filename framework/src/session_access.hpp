@@ -24,10 +24,7 @@ struct session_access {
     {
         return device_memory{std::move(state)};
     }
-    [[nodiscard]] static std::shared_ptr<memory_state> const& state(device_memory const& of) noexcept
-    {
-        return of.state_;
-    }
+    [[nodiscard]] static std::shared_ptr<memory_state> state(device_memory of) noexcept { return std::move(of.state_); }
 };
 
 }  // namespace gpurx::detail

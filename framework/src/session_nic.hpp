@@ -14,7 +14,7 @@
 
 namespace gpurx::detail {
 
-// A rule that brings a flow, or a port, to the session's queues. Destroying it removes the rule.
+// A rule that brings a flow to the session's queues. Destroying it removes the rule; the NIC must still be held then.
 class steering_rule {
   public:
     steering_rule() = default;
@@ -47,9 +47,9 @@ class session_nic {
     [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,
                                                                     error_code& code, diagnostics& why) = 0;
-    // All connections to this local address (which may be unspecified) and port.
-    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_port(asio::ip::tcp::endpoint const& local,
-                                                                    error_code& code, diagnostics& why) = 0;
+    // All connections to this local address (which may be unspecified) and port, for as long as the NIC is held.
+    // `also_v4`: a v6 listener that takes IPv4 as well.
+    virtual void steer_port(asio::ip::tcp::endpoint const& local, bool also_v4, error_code& code, diagnostics& why) = 0;
     // Empty: the kernel did not say.
     [[nodiscard]] virtual std::optional<pool_sample> sample() noexcept = 0;
 };

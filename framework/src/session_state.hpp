@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rx_session handles, receivers and loans share. Two sides look at it: session.cpp builds and undoes it; flow/
-// uses the part below "for flows".
+// What rx_session handles, receivers and loans share. Two sides look at it: the session builds and undoes it;
+// flow/ uses the part below "for flows".
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gpurx/error.hpp>
@@ -18,17 +20,19 @@
 #include "counters.hpp"
 #include "memory/memory_state.hpp"
 #include "session_nic.hpp"
+#include "watchdog.hpp"
 
 namespace gpurx::detail {
 
-class watchdog;   // watchdog.hpp: ends flows that are locked up
 class page_pool;  // flow/page_pool.hpp: pages of the memory for transport copy
+class session_state;
+struct budget;
 
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
 // Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule.
 class session_flow {
   public:
-    explicit session_flow(std::shared_ptr<class session_state> owner) noexcept;
+    explicit session_flow(std::shared_ptr<session_state> owner) noexcept;
     session_flow(session_flow const&) = delete;
     session_flow& operator=(session_flow const&) = delete;
     ~session_flow();
@@ -56,7 +60,7 @@ class session_flow {
     int socket_ = -1;  // guarded by the session's mutex
 };
 
-class session_state : public std::enable_shared_from_this<session_state> {
+class session_state final : public std::enable_shared_from_this<session_state>, private watchdog_subject {
   public:
     // Finds a transport and sets it up. Throws system_error.
     static std::shared_ptr<session_state> open(rx_session_options options, std::shared_ptr<memory_state> memory);
@@ -70,14 +74,17 @@ class session_state : public std::enable_shared_from_this<session_state> {
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
-    [[nodiscard]] std::string explain() const;
+    [[nodiscard]] std::string const& explain() const noexcept { return explanation_; }
     [[nodiscard]] stats total() const;
     [[nodiscard]] std::vector<unsigned> queues() const;
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
 
     // ---- for flows ----
 
-    [[nodiscard]] gpurx::transport transport() const noexcept { return transport_; }
+    [[nodiscard]] gpurx::transport transport() const noexcept
+    {
+        return nic_ ? gpurx::transport::devmem : gpurx::transport::copy;
+    }
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
     // errc::too_many_flows, or a flow.
     [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
@@ -97,30 +104,40 @@ class session_state : public std::enable_shared_from_this<session_state> {
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
 
     // Device pages on loan over all flows: kept here so that the watchdog and high-water mark need no sum.
+    // Called on the session that the pages belong to.
     void tokens_taken(std::uint64_t count) noexcept;
     void tokens_returned(std::uint64_t count) noexcept;
 
   private:
     friend class session_flow;
-    session_state(rx_session_options options, std::shared_ptr<memory_state> memory);
+    session_state(rx_session_options options, std::shared_ptr<memory_state> memory, std::unique_ptr<session_nic> nic,
+                  std::string explanation, budget const& plan);
+
+    void leave(session_flow& flow) noexcept;
+    void flow_waits() noexcept;
+    [[nodiscard]] std::optional<lock_up_sample> look() noexcept override;
+    void end_a_flow() noexcept override;
+    void tell(std::string_view sentence) const;
 
     rx_session_options options_;
-    device_memory handle_;
     std::shared_ptr<memory_state> memory_;
-    gpurx::transport transport_ = gpurx::transport::copy;
-    int receive_buffer_size_ = 0;
-    std::size_t loan_limit_ = 0;
+    device_memory handle_;
+    int receive_buffer_size_;
+    std::size_t loan_limit_;
     std::string explanation_;
 
-    std::unique_ptr<page_pool> pages_;
+    std::unique_ptr<page_pool> pages_;  // null with transport devmem
     std::unique_ptr<session_nic> nic_;  // null with transport copy
+
+    std::atomic<std::uint64_t> tokens_out_{0};
+    std::atomic<std::uint64_t> tokens_high_water_{0};
+    std::atomic<bool> told_of_buffer_limit_{false};
 
     mutable std::mutex mutex_;          // guards what follows
     std::vector<session_flow*> flows_;  // alive
     stats ended_;                       // counters of flows that are gone
-    std::uint64_t tokens_out_ = 0;
-    std::uint64_t tokens_high_water_ = 0;
-    std::unique_ptr<watchdog> watchdog_;  // last: stops before the rest goes
+
+    std::unique_ptr<watchdog> watchdog_;  // last: stops before the rest goes. Null: never
 };
 
 }  // namespace gpurx::detail

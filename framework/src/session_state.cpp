@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session_state.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <boost/asio/ip/v6_only.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_map>
+#include <utility>
+
+#include "budget.hpp"
+#include "flow/page_pool.hpp"
+#include "memory/byte_size.hpp"
+#include "session_access.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+// Which session a dmabuf id belongs to. The kernel gives an id to one binding at a time.
+struct binding_registry {
+    std::mutex mutex;
+    std::unordered_map<std::uint32_t, std::weak_ptr<session_state>> sessions;
+
+    static binding_registry& instance()
+    {
+        // Never destroyed: sessions may die in static destructors.
+        static auto* const registry = new binding_registry;
+        return *registry;
+    }
+};
+
+budget plan_for(rx_session_options const& options, std::size_t memory, session_nic const* nic)
+{
+    budget_request const request{.memory = memory,
+                                 .page_size = nic != nullptr ? nic->page_size() : 0,
+                                 .max_flows = options.max_flows,
+                                 .receive_memory = options.receive_memory,
+                                 .loan_limit = options.loan_limit};
+    error_code code;
+    diagnostics why;
+    auto const plan = nic != nullptr
+                          ? plan_budget(request, code, why)
+                          : plan_copy_budget(request, page_pool::smallest_memory(options.max_flows), code, why);
+    if (code)
+        throw system_error{code, std::move(why)};
+    return plan;
+}
+
+}  // namespace
+
+std::shared_ptr<session_state> session_state::create(rx_session_options options, std::shared_ptr<memory_state> memory,
+                                                     std::unique_ptr<session_nic> nic, std::string explanation)
+{
+    auto const plan = plan_for(options, memory->span().size(), nic.get());
+    std::shared_ptr<session_state> made{
+        new session_state{std::move(options), std::move(memory), std::move(nic), std::move(explanation), plan}};
+    if (made->nic_) {
+        auto& registry = binding_registry::instance();
+        std::scoped_lock const lock{registry.mutex};
+        registry.sessions[made->dmabuf_id()] = made;
+    }
+    return made;
+}
+
+session_state::session_state(rx_session_options options, std::shared_ptr<memory_state> memory,
+                             std::unique_ptr<session_nic> nic, std::string explanation, budget const& plan)
+    : options_{std::move(options)},
+      memory_{std::move(memory)},
+      handle_{session_access::handle(memory_)},
+      receive_buffer_size_{plan.receive_buffer_size},
+      loan_limit_{plan.loan_limit},
+      explanation_{std::move(explanation)},
+      nic_{std::move(nic)}
+{
+    if (!nic_) {
+        pages_ = std::make_unique<page_pool>(memory_->span().size(), options_.max_flows);
+    } else if (auto const limit = options_.lock_up_limit; limit.count() > 0) {
+        auto const page_size = nic_->page_size();
+        lock_up_detector const detector{limit, memory_->span().size() / page_size, pages_of_a_segment(page_size)};
+        watchdog_subject& self = *this;
+        watchdog_ = std::make_unique<watchdog>(self, limit, detector);
+    }
+}
+
+session_state::~session_state()
+{
+    if (!nic_)
+        return;
+    auto& registry = binding_registry::instance();
+    std::scoped_lock const lock{registry.mutex};
+    // Only an entry of our own: a later session may have got the id already, in a test.
+    if (auto const entry = registry.sessions.find(nic_->dmabuf_id());
+        entry != registry.sessions.end() && entry->second.expired())
+        registry.sessions.erase(entry);
+}
+
+std::shared_ptr<session_state> session_state::find_binding(std::uint32_t dmabuf_id)
+{
+    auto& registry = binding_registry::instance();
+    std::scoped_lock const lock{registry.mutex};
+    auto const entry = registry.sessions.find(dmabuf_id);
+    return entry != registry.sessions.end() ? entry->second.lock() : nullptr;
+}
+
+std::vector<unsigned> session_state::queues() const
+{
+    return nic_ ? nic_->queues() : std::vector<unsigned>{};
+}
+
+stats session_state::total() const
+{
+    stats sum;
+    {
+        std::scoped_lock const lock{mutex_};
+        sum = ended_;
+        for (auto const* flow : flows_)
+            sum = sum + flow->counters.snapshot();
+    }
+    if (nic_) {
+        sum.tokens_out = tokens_out_.load(std::memory_order_relaxed);
+        sum.tokens_high_water = tokens_high_water_.load(std::memory_order_relaxed);
+    }
+    return sum;
+}
+
+void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why)
+{
+    auto const local = acceptor.local_endpoint(code);
+    if (!code && local.port() == 0)
+        code = make_error_code(boost::system::errc::invalid_argument);
+    if (code) {
+        why = {.operation = "steer", .object = "acceptor", .kernel_message = {}, .advice = "bind it to a port first"};
+        return;
+    }
+    size_receive_buffer(acceptor.native_handle(), code);
+    if (code) {
+        why = {.operation = "set SO_RCVBUF of", .object = "acceptor", .kernel_message = {}, .advice = {}};
+        return;
+    }
+    if (!nic_)
+        return;
+    bool also_v4 = false;
+    if (local.address().is_v6() && local.address().is_unspecified()) {
+        asio::ip::v6_only only_v6;
+        acceptor.get_option(only_v6, code);
+        also_v4 = !code && !only_v6.value();
+    }
+    code.clear();
+    nic_->steer_port(local, also_v4, code, why);
+}
+
+void session_state::steer_flow(session_flow& flow, asio::ip::tcp::endpoint const& local,
+                               asio::ip::tcp::endpoint const& remote, error_code& code, diagnostics& why)
+{
+    code.clear();
+    if (nic_)
+        flow.rule_ = nic_->steer_flow(local, remote, code, why);
+}
+
+void session_state::size_receive_buffer(int socket, error_code& code)
+{
+    code.clear();
+    if (receive_buffer_size_ == 0)
+        return;
+    auto const set = [&](int option) {
+        return ::setsockopt(socket, SOL_SOCKET, option, &receive_buffer_size_, sizeof receive_buffer_size_) == 0;
+    };
+    if (set(SO_RCVBUFFORCE))
+        return;
+    int doubled = 0;
+    socklen_t size = sizeof doubled;
+    if (!set(SO_RCVBUF) || ::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &doubled, &size) != 0) {
+        code.assign(errno, boost::system::system_category());
+        return;
+    }
+    if (doubled / 2 < receive_buffer_size_ && !told_of_buffer_limit_.exchange(true))
+        tell(fmt::format("receive buffers are {} instead of {}: raise the sysctl net.core.rmem_max to {}",
+                         size_text(static_cast<std::uint64_t>(doubled / 2)),
+                         size_text(static_cast<std::uint64_t>(receive_buffer_size_)), receive_buffer_size_));
+}
+
+void session_state::tell(std::string_view sentence) const
+{
+    if (options_.notice)
+        options_.notice(sentence);
+}
+
+void session_state::tokens_taken(std::uint64_t count) noexcept
+{
+    auto const now = tokens_out_.fetch_add(count, std::memory_order_relaxed) + count;
+    auto most = tokens_high_water_.load(std::memory_order_relaxed);
+    while (most < now && !tokens_high_water_.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+    }
+}
+
+void session_state::tokens_returned(std::uint64_t count) noexcept
+{
+    tokens_out_.fetch_sub(count, std::memory_order_relaxed);
+}
+
+std::unique_ptr<session_flow> session_state::admit(error_code& code)
+{
+    code.clear();
+    auto flow = std::make_unique<session_flow>(shared_from_this());
+    std::scoped_lock const lock{mutex_};
+    if (flows_.size() >= options_.max_flows) {
+        code = errc::too_many_flows;
+        return nullptr;
+    }
+    flows_.push_back(flow.get());
+    return flow;
+}
+
+void session_state::leave(session_flow& flow) noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    if (std::erase(flows_, &flow) > 0)
+        ended_ = ended_ + flow.counters.snapshot();
+}
+
+void session_state::flow_waits() noexcept
+{
+    if (watchdog_)
+        watchdog_->flow_waits();
+}
+
+std::optional<lock_up_sample> session_state::look() noexcept
+{
+    lock_up_sample sample;
+    sample.at = std::chrono::steady_clock::now();
+    sample.pages_on_loan = tokens_out_.load(std::memory_order_relaxed);
+    bool any_waits = false;
+    {
+        std::scoped_lock const lock{mutex_};
+        sample.bytes_delivered = ended_.bytes();
+        for (auto const* flow : flows_) {
+            sample.bytes_delivered += flow->counters.snapshot().bytes();
+            if (!flow->waiting_.load())
+                continue;
+            any_waits = true;
+            sample.bytes_held += bytes_held(flow->socket_);
+        }
+    }
+    if (!any_waits)
+        return std::nullopt;
+    if (sample.needs_pool())
+        sample.pool = nic_->sample();
+    return sample;
+}
+
+void session_state::end_a_flow() noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    session_flow* victim = nullptr;
+    std::uint64_t most = 0;
+    for (auto* flow : flows_) {
+        if (!flow->waiting_.load())
+            continue;
+        if (auto const held = bytes_held(flow->socket_); held > most) {
+            most = held;
+            victim = flow;
+        }
+    }
+    if (victim == nullptr)
+        return;
+    victim->mark_locked_up();
+    abort_connection(victim->socket_);
+}
+
+session_flow::session_flow(std::shared_ptr<session_state> owner) noexcept : session_{std::move(owner)} {}
+
+session_flow::~session_flow()
+{
+    session_->leave(*this);
+}
+
+void session_flow::set_waiting(bool value) noexcept
+{
+    waiting_.store(value);
+    if (value)
+        session_->flow_waits();
+}
+
+void session_flow::set_socket(int fd) noexcept
+{
+    std::scoped_lock const lock{session_->mutex_};
+    socket_ = fd;
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A NIC for sessions under test: notes what it is asked, and answers what the test says.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "session_nic.hpp"
+
+namespace gpurx::test {
+
+// Outlives the session, so that the test can see the end.
+struct nic_log {
+    bool alive = false;
+    std::atomic<int> rules{0};  // that exist now
+    std::vector<std::pair<asio::ip::tcp::endpoint, asio::ip::tcp::endpoint>> flows;
+    std::vector<std::pair<asio::ip::tcp::endpoint, bool>> ports;
+    error_code refusal;  // of the next rule
+    std::atomic<std::uint64_t> in_flight{0};
+    std::atomic<std::uint64_t> failures{0};
+    std::atomic<int> samples{0};
+};
+
+class fake_nic final : public detail::session_nic {
+  public:
+    fake_nic(std::shared_ptr<nic_log> log, std::uint32_t id, std::size_t page = 4096)
+        : log_{std::move(log)}, id_{id}, page_{page}
+    {
+        log_->alive = true;
+    }
+    ~fake_nic() override { log_->alive = false; }
+
+    [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return id_; }
+    [[nodiscard]] std::vector<unsigned> queues() const override { return {6, 7}; }
+    [[nodiscard]] std::size_t page_size() const noexcept override { return page_; }
+
+    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
+                                                                    asio::ip::tcp::endpoint const& remote,
+                                                                    error_code& code, diagnostics& why) override
+    {
+        if (refuses(code, why))
+            return nullptr;
+        log_->flows.emplace_back(local, remote);
+        return std::make_unique<rule>(log_);
+    }
+    void steer_port(asio::ip::tcp::endpoint const& local, bool also_v4, error_code& code, diagnostics& why) override
+    {
+        if (!refuses(code, why))
+            log_->ports.emplace_back(local, also_v4);
+    }
+    [[nodiscard]] std::optional<detail::pool_sample> sample() noexcept override
+    {
+        ++log_->samples;
+        return detail::pool_sample{.in_flight = log_->in_flight, .allocation_failures = log_->failures++};
+    }
+
+  private:
+    class rule final : public detail::steering_rule {
+      public:
+        explicit rule(std::shared_ptr<nic_log> log) : log_{std::move(log)} { ++log_->rules; }
+        ~rule() override { --log_->rules; }
+
+      private:
+        std::shared_ptr<nic_log> log_;
+    };
+
+    bool refuses(error_code& code, diagnostics& why)
+    {
+        code = std::exchange(log_->refusal, {});
+        if (code)
+            why = {.operation = "add rule", .object = "fake0", .kernel_message = "no room", .advice = {}};
+        return code.failed();
+    }
+
+    std::shared_ptr<nic_log> log_;
+    std::uint32_t id_;
+    std::size_t page_;
+};
+
+}  // namespace gpurx::test

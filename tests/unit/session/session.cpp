@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <gpurx/session.hpp>
+#include <thread>
+
+#include "fake_nic.hpp"
+#include "memory/byte_size.hpp"
+#include "session_access.hpp"
+#include "session_state.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
+using gpurx::device_memory;
+using gpurx::error_code;
+using gpurx::rx_session;
+using gpurx::detail::mebibyte;
+using gpurx::detail::session_access;
+using gpurx::detail::session_state;
+using gpurx::test::fake_nic;
+using gpurx::test::nic_log;
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+std::shared_ptr<session_state> devmem_session(gpurx::rx_session_options options, std::shared_ptr<nic_log> log,
+                                              std::uint32_t id = 77)
+{
+    auto const memory = device_memory::on_host(8 * mebibyte);
+    return session_state::create(std::move(options), session_access::state(memory),
+                                 std::make_unique<fake_nic>(std::move(log), id), "explained");
+}
+
+int receive_buffer_of(int socket)
+{
+    int doubled = 0;
+    socklen_t size = sizeof doubled;
+    ::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &doubled, &size);
+    return doubled / 2;
+}
+
+template <class Condition>
+bool eventually(Condition condition)
+{
+    for (int i = 0; i < 1000; ++i) {
+        if (condition())
+            return true;
+        std::this_thread::sleep_for(10ms);
+    }
+    return false;
+}
+
+}  // namespace
+
+TEST_CASE("transport copy works without an interface and says what it is")
+{
+    rx_session const session{{.transport = gpurx::transport::copy}, device_memory::on_host(mebibyte)};
+    CHECK(session.transport() == gpurx::transport::copy);
+    CHECK_THAT(session.explain(),
+               StartsWith("copy: in use") && ContainsSubstring("devmem: not in use: transport copy was asked for"));
+    CHECK(session.queues().empty());
+    CHECK(session.receive_buffer_size() == 0);
+    CHECK(session.memory().size() >= mebibyte);
+    CHECK(session.stats() == gpurx::stats{});
+}
+
+TEST_CASE("automatic falls back to copy and says why, and what would help")
+{
+    SECTION("no interface")
+    {
+        rx_session const session{{}, device_memory::on_host(8 * mebibyte)};
+        CHECK(session.transport() == gpurx::transport::copy);
+        CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: ") &&
+                                          ContainsSubstring("rx_session_options::interface"));
+    }
+    SECTION("an interface that does not exist, or memory that cannot be exported")
+    {
+        rx_session const session{{.interface = "gpurx-no-such"}, device_memory::on_host(8 * mebibyte)};
+        CHECK(session.transport() == gpurx::transport::copy);
+        CHECK_THAT(session.explain(),
+                   ContainsSubstring(session.memory().dmabuf_fd() < 0 ? "/dev/udmabuf" : "gpurx-no-such"));
+    }
+}
+
+TEST_CASE("a transport that was named is never replaced")
+{
+    error_code code;
+    gpurx::diagnostics why;
+    CHECK_FALSE(
+        rx_session::open({.transport = gpurx::transport::devmem}, device_memory::on_host(8 * mebibyte), code, why)
+            .has_value());
+    CHECK(code == gpurx::errc::transport_unavailable);
+    CHECK_THAT(describe(code, why), ContainsSubstring("rx_session_options::interface"));
+    CHECK_THROWS_AS(rx_session({.interface = "gpurx-no-such", .transport = gpurx::transport::devmem},
+                               device_memory::on_host(8 * mebibyte)),
+                    gpurx::system_error);
+}
+
+TEST_CASE("options that cannot work are refused by name")
+{
+    error_code code;
+    gpurx::diagnostics why;
+    auto const refused = [&](gpurx::rx_session_options options, device_memory memory) {
+        return !rx_session::open(std::move(options), std::move(memory), code, why).has_value();
+    };
+    CHECK(refused({}, {}));
+    CHECK(code == boost::system::errc::invalid_argument);
+    CHECK_THAT(why.advice, ContainsSubstring("memory"));
+    CHECK(refused({.rx_queues = 0}, device_memory::on_host(mebibyte)));
+    CHECK_THAT(why.advice, ContainsSubstring("rx_queues"));
+    CHECK(refused({.max_flows = 0}, device_memory::on_host(mebibyte)));
+    CHECK_THAT(why.advice, ContainsSubstring("max_flows"));
+    CHECK(refused({.max_flows = 1'000'000}, device_memory::on_host(mebibyte)));
+    CHECK(code == gpurx::errc::memory_too_small);
+
+    CHECK(rx_session::open({}, device_memory::on_host(mebibyte), code, why).has_value());
+    CHECK_FALSE(code.failed());
+    CHECK(why == gpurx::diagnostics{});
+}
+
+TEST_CASE("a session on a NIC shares its memory out and is found by its binding")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto session = devmem_session({.max_flows = 4}, log, 4711);
+    CHECK(session->transport() == gpurx::transport::devmem);
+    CHECK(session->queues() == std::vector{6U, 7U});
+    CHECK(session->receive_buffer_size() == 512 * 1024);
+    CHECK(session->loan_limit() == mebibyte);
+    CHECK(session->explain() == "explained");
+    CHECK(session_state::find_binding(4711) == session);
+    CHECK(session_state::find_binding(4712) == nullptr);
+
+    auto const handle = session_access::handle(session);
+    CHECK(handle.transport() == gpurx::transport::devmem);
+    CHECK(handle.receive_buffer_size() == 512 * 1024);
+    session.reset();
+    CHECK(session_state::find_binding(4711) != nullptr);
+}
+
+TEST_CASE("the NIC is given back when the last user goes, whoever that is")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto session = devmem_session({}, log);
+    error_code code;
+    auto flow = session->admit(code);
+    REQUIRE(flow != nullptr);
+    session.reset();
+    CHECK(log->alive);
+    CHECK(session_state::find_binding(77) != nullptr);
+    flow.reset();
+    CHECK_FALSE(log->alive);
+    CHECK(session_state::find_binding(77) == nullptr);
+}
+
+TEST_CASE("too little memory for a NIC's pages is refused")
+{
+    auto const memory = session_access::state(device_memory::on_host(8 * mebibyte));
+    auto const log = std::make_shared<nic_log>();
+    CHECK_THROWS_AS(session_state::create({}, memory, std::make_unique<fake_nic>(log, 1, 65536), {}),
+                    gpurx::system_error);
+    CHECK_FALSE(log->alive);
+}
+
+TEST_CASE("max_flows flows may exist at one time")
+{
+    auto const session = devmem_session({.max_flows = 2}, std::make_shared<nic_log>());
+    error_code code;
+    auto first = session->admit(code);
+    auto const second = session->admit(code);
+    CHECK_FALSE(code.failed());
+    CHECK(session->admit(code) == nullptr);
+    CHECK(code == gpurx::errc::too_many_flows);
+    first.reset();
+    CHECK(session->admit(code) != nullptr);
+    CHECK_FALSE(code.failed());
+}
+
+TEST_CASE("counters outlive their flow, and loans have a high-water mark of the session's own")
+{
+    auto const session = devmem_session({}, std::make_shared<nic_log>());
+    error_code code;
+    auto one = session->admit(code);
+    auto two = session->admit(code);
+    one->counters.device_bytes.add(100);
+    two->counters.device_bytes.add(10);
+    two->counters.host_bytes.add(5);
+    session->tokens_taken(3);
+    session->tokens_taken(4);
+    session->tokens_returned(5);
+    CHECK(session->total().device_bytes == 110);
+    CHECK(session->total().tokens_out == 2);
+    CHECK(session->total().tokens_high_water == 7);
+    two.reset();
+    one->counters.device_bytes.add(100);
+    CHECK(session->total().device_bytes == 210);
+    CHECK(session->total().host_bytes == 5);
+    one.reset();
+    CHECK(session->total().device_bytes == 210);
+    CHECK(session->total().tokens_high_water == 7);
+}
+
+TEST_CASE("a flow has a rule of its own while it lives")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto const session = devmem_session({}, log);
+    tcp::endpoint const local{asio::ip::make_address("10.77.0.1"), 4000};
+    tcp::endpoint const remote{asio::ip::make_address("10.77.0.2"), 5000};
+    error_code code;
+    gpurx::diagnostics why;
+    auto flow = session->admit(code);
+    session->steer_flow(*flow, local, remote, code, why);
+    CHECK_FALSE(code.failed());
+    CHECK(log->flows == std::vector{std::pair{local, remote}});
+    CHECK(log->rules == 1);
+    flow.reset();
+    CHECK(log->rules == 0);
+
+    log->refusal = make_error_code(boost::system::errc::no_space_on_device);
+    flow = session->admit(code);
+    session->steer_flow(*flow, local, remote, code, why);
+    CHECK(code == boost::system::errc::no_space_on_device);
+    CHECK(why.kernel_message == "no room");
+}
+
+TEST_CASE("an acceptor is steered once bound, and its connections inherit their share of the memory")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto session = session_access::handle(devmem_session({.max_flows = 32}, log));
+    asio::io_context context;
+    tcp::acceptor acceptor{context};
+    error_code code;
+    gpurx::diagnostics why;
+
+    session.steer(acceptor, code, why);
+    CHECK(code.failed());
+    acceptor.open(tcp::v4());
+    session.steer(acceptor, code, why);
+    CHECK(code == boost::system::errc::invalid_argument);
+    CHECK_THROWS_AS(session.steer(acceptor), gpurx::system_error);
+    CHECK(log->ports.empty());
+
+    acceptor.bind({asio::ip::address_v4::loopback(), 0});
+    session.steer(acceptor, code, why);
+    CHECK_FALSE(code.failed());
+    CHECK(log->ports == std::vector{std::pair{acceptor.local_endpoint(), false}});
+    CHECK(receive_buffer_of(acceptor.native_handle()) == session.receive_buffer_size());
+
+    acceptor.listen();
+    tcp::socket sender{context};
+    sender.connect(acceptor.local_endpoint());
+    CHECK(receive_buffer_of(acceptor.accept().native_handle()) == session.receive_buffer_size());
+
+    log->refusal = make_error_code(boost::system::errc::no_space_on_device);
+    CHECK_THROWS_AS(session.steer(acceptor), gpurx::system_error);
+}
+
+TEST_CASE("a v6 acceptor that takes IPv4 as well is steered for both")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto session = session_access::handle(devmem_session({}, log));
+    asio::io_context context;
+    for (bool const only_v6 : {true, false}) {
+        tcp::acceptor acceptor{context};
+        acceptor.open(tcp::v6());
+        acceptor.set_option(asio::ip::v6_only{only_v6});
+        acceptor.bind({tcp::v6(), 0});
+        session.steer(acceptor);
+        CHECK(log->ports.back() == std::pair{acceptor.local_endpoint(), !only_v6});
+    }
+    tcp::acceptor acceptor{context, {asio::ip::address_v6::loopback(), 0}};
+    session.steer(acceptor);
+    CHECK(log->ports.back() == std::pair{acceptor.local_endpoint(), false});
+}
+
+TEST_CASE("receive memory that was asked for is given with transport copy too")
+{
+    rx_session session{{.max_flows = 8, .receive_memory = mebibyte}, device_memory::on_host(mebibyte)};
+    CHECK(session.receive_buffer_size() == 64 * 1024);
+    asio::io_context context;
+    tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
+    session.steer(acceptor);
+    CHECK(receive_buffer_of(acceptor.native_handle()) == 64 * 1024);
+}
+
+TEST_CASE("a flow that is locked up is ended, and another one is not")
+{
+    // The pool is full, packets find no page, and one of two waiting flows has data that it cannot read.
+    auto const log = std::make_shared<nic_log>();
+    log->in_flight = 8 * mebibyte / 4096;
+    auto const session = devmem_session({.lock_up_limit = 100ms}, log);
+
+    asio::io_context context;
+    tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
+    tcp::socket sender{context};
+    tcp::socket idle_sender{context};
+    sender.connect(acceptor.local_endpoint());
+    auto locked = acceptor.accept();
+    idle_sender.connect(acceptor.local_endpoint());
+    auto idle = acceptor.accept();
+    asio::write(sender, asio::buffer("out of order, let us say"));
+
+    error_code code;
+    auto const locked_flow = session->admit(code);
+    auto const idle_flow = session->admit(code);
+    locked_flow->set_socket(locked.native_handle());
+    idle_flow->set_socket(idle.native_handle());
+    CHECK(log->samples == 0);
+    idle_flow->set_waiting(true);
+    std::this_thread::sleep_for(300ms);
+    CHECK_FALSE(idle_flow->locked_up());
+    CHECK(log->samples == 0);
+
+    session->tokens_taken(1);
+    locked_flow->set_waiting(true);
+    std::this_thread::sleep_for(300ms);
+    CHECK_FALSE(locked_flow->locked_up());
+
+    session->tokens_returned(1);
+    REQUIRE(eventually([&] { return locked_flow->locked_up(); }));
+    CHECK_FALSE(idle_flow->locked_up());
+    char byte = 0;
+    sender.read_some(asio::buffer(&byte, 1), code);
+    CHECK(code == asio::error::connection_reset);
+    locked_flow->set_waiting(false);
+    locked_flow->set_socket(-1);
+    idle_flow->set_socket(-1);
+}
+
+TEST_CASE("a session without a lock-up limit never looks")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto const session = devmem_session({.lock_up_limit = 0ms}, log);
+    error_code code;
+    auto const flow = session->admit(code);
+    flow->set_waiting(true);
+    std::this_thread::sleep_for(50ms);
+    CHECK(log->samples == 0);
+    flow->set_waiting(false);
+}
