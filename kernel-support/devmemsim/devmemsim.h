@@ -9,6 +9,7 @@
 #define DEVMEMSIM_H
 
 #include <linux/ethtool.h>
+#include <linux/ktime.h>
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
 #include <linux/spinlock.h>
@@ -39,6 +40,7 @@
 #define DMS_MAX_RSS		16
 #define DMS_MAX_RULES		64
 
+struct dms_faults;
 struct dms_port;
 struct page_pool;
 
@@ -116,10 +118,12 @@ struct dms_channel {
  * is on the wire.
  */
 struct dms_frame_cb {
+	ktime_t due;		/* when a fault lets go of it */
 	u32 hash;
 	u32 len;		/* as accounted when sent */
 	u16 header_len;		/* end of the TCP header, 0 if not TCP */
 	u8 hash_type;		/* enum pkt_hash_types */
+	bool released;		/* a fault has held it already */
 };
 
 #define DMS_FRAME_CB(skb)	((struct dms_frame_cb *)(skb)->cb)
@@ -145,10 +149,11 @@ struct dms_link {
  * @up:		device is open and takes frames from the peer
  * @hds:	split headers from TCP payload
  * @hds_thresh:	only split frames longer than this
- * @receive:	what NAPI does with a frame, dms_receive()
+ * @receive:	what NAPI does with a frame, dms_receive() or a fault
  * @steering:	how frames are spread over queues, replaced as a whole
  * @rx_pending:	size of an Rx ring
  * @tx_pending:	frames that a Tx queue keeps in flight
+ * @faults:	fault injection, see devmemsim_debugfs.c
  * @channels:	queues, the first netdev->real_num_rx_queues are in use
  */
 struct dms_port {
@@ -162,15 +167,18 @@ struct dms_port {
 	struct dms_steering __rcu *steering;
 	u32 rx_pending;
 	u32 tx_pending;
+	struct dms_faults *faults;
 	struct dms_channel channels[DMS_MAX_CHANNELS];
 };
 
 /* devmemsim_dma.c */
 int dms_dma_check(struct device *dev);
 bool dms_dma_reachable(dma_addr_t addr, size_t len);
-void *dms_dma_netmem_va(netmem_ref netmem);
 int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
 		 void *dst, unsigned int len);
+int dms_dma_write(netmem_ref netmem, unsigned int netmem_offset,
+		  const struct sk_buff *frame, unsigned int offset,
+		  unsigned int len);
 
 /* devmemsim_netdev.c */
 struct net_device *dms_netdev_alloc(struct device *parent,
@@ -195,9 +203,14 @@ void dms_receive(struct dms_channel *ch, struct sk_buff *frame, int budget);
 void dms_rx_frame(struct dms_channel *ch, const struct sk_buff *frame);
 struct sk_buff *dms_rx_build(struct dms_channel *ch,
 			     const struct sk_buff *frame);
+struct sk_buff *dms_rx_build_head(struct dms_channel *ch,
+				  const struct sk_buff *frame,
+				  unsigned int len);
 struct sk_buff *dms_rx_build_host(struct dms_channel *ch,
 				  const struct sk_buff *frame,
 				  unsigned int linear_len);
+int dms_rx_attach(struct dms_channel *ch, const struct sk_buff *frame,
+		  struct sk_buff *skb, unsigned int pad);
 void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
 		    struct sk_buff *skb);
 void dms_rx_count_alloc_fail(struct dms_channel *ch);
@@ -209,5 +222,14 @@ unsigned int dms_tx_in_flight(const struct dms_port *port);
 
 /* devmemsim_ethtool.c */
 extern const struct ethtool_ops dms_ethtool_ops;
+
+/* devmemsim_debugfs.c */
+int dms_faults_alloc(struct dms_port *port);
+void dms_faults_free(struct dms_port *port);
+void dms_faults_flush(struct dms_channel *ch);
+void dms_debugfs_add(struct dms_port *port);
+void dms_debugfs_del(struct dms_port *port);
+void dms_debugfs_init(void);
+void dms_debugfs_exit(void);
 
 #endif

@@ -58,7 +58,7 @@ bool dms_dma_reachable(dma_addr_t addr, size_t len)
 	       dms_pfn_reachable(PHYS_PFN(addr + len - 1));
 }
 
-void *dms_dma_netmem_va(netmem_ref netmem)
+static void *dms_dma_va(netmem_ref netmem)
 {
 	return phys_to_virt(page_pool_get_dma_addr_netmem(netmem));
 }
@@ -85,7 +85,7 @@ static int dms_dma_read_netmem(const struct sk_buff *frame,
 		frag = &skb_shinfo(frame)->frags[i];
 		size = skb_frag_size(frag);
 		if (offset < start + size) {
-			void *src = dms_dma_netmem_va(skb_frag_netmem(frag));
+			void *src = dms_dma_va(skb_frag_netmem(frag));
 
 			n = min(len, start + size - offset);
 			memcpy(dst, src + skb_frag_off(frag) + offset - start,
@@ -108,4 +108,13 @@ int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
 		return skb_copy_bits(frame, offset, dst, len);
 
 	return dms_dma_read_netmem(frame, offset, dst, len);
+}
+
+/* Write part of a frame to a buffer */
+int dms_dma_write(netmem_ref netmem, unsigned int netmem_offset,
+		  const struct sk_buff *frame, unsigned int offset,
+		  unsigned int len)
+{
+	return dms_dma_read(frame, offset, dms_dma_va(netmem) + netmem_offset,
+			    len);
 }

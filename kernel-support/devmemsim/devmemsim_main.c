@@ -78,6 +78,8 @@ static int __init dms_probe(struct platform_device *pdev)
 		err = register_netdev(link->port[i]->netdev);
 		if (err)
 			goto err_unregister;
+
+		dms_debugfs_add(link->port[i]);
 	}
 
 	/* A dmabuf binding may outlive the net device it was made for. Core
@@ -90,8 +92,10 @@ static int __init dms_probe(struct platform_device *pdev)
 	return 0;
 
 err_unregister:
-	while (i--)
+	while (i--) {
+		dms_debugfs_del(link->port[i]);
 		unregister_netdev(link->port[i]->netdev);
+	}
 	dms_link_free(link);
 	return err;
 }
@@ -104,8 +108,10 @@ static void dms_remove(struct platform_device *pdev)
 	/* Frames of one end may be in the hands of the other until both are
 	 * closed, so free neither before.
 	 */
-	for (i = 0; i < ARRAY_SIZE(link->port); i++)
+	for (i = 0; i < ARRAY_SIZE(link->port); i++) {
+		dms_debugfs_del(link->port[i]);
 		unregister_netdev(link->port[i]->netdev);
+	}
 	dms_link_free(link);
 
 	/* See dms_probe() */
@@ -121,15 +127,23 @@ static struct platform_driver dms_driver = {
 
 static int __init dms_init(void)
 {
+	dms_debugfs_init();
+
 	dms_pdev = platform_create_bundle(&dms_driver, dms_probe, NULL, 0,
 					  NULL, 0);
-	return PTR_ERR_OR_ZERO(dms_pdev);
+	if (IS_ERR(dms_pdev)) {
+		dms_debugfs_exit();
+		return PTR_ERR(dms_pdev);
+	}
+
+	return 0;
 }
 
 static void __exit dms_exit(void)
 {
 	platform_device_unregister(dms_pdev);
 	platform_driver_unregister(&dms_driver);
+	dms_debugfs_exit();
 }
 
 module_init(dms_init);

@@ -426,9 +426,13 @@ struct net_device *dms_netdev_alloc(struct device *parent,
 	port->rx_pending = DMS_DEF_RX_PENDING;
 	port->tx_pending = DMS_DEF_TX_PENDING;
 
-	err = dms_steering_init(port);
+	err = dms_faults_alloc(port);
 	if (err)
 		goto err_free_netdev;
+
+	err = dms_steering_init(port);
+	if (err)
+		goto err_free_faults;
 
 	err = netif_set_real_num_queues(netdev, DMS_DEF_CHANNELS,
 					DMS_DEF_CHANNELS);
@@ -443,6 +447,8 @@ struct net_device *dms_netdev_alloc(struct device *parent,
 
 err_free_steering:
 	kvfree(rcu_dereference_protected(port->steering, true));
+err_free_faults:
+	dms_faults_free(port);
 err_free_netdev:
 	free_netdev(netdev);
 	return ERR_PTR(err);
@@ -453,5 +459,6 @@ void dms_netdev_free(struct net_device *netdev)
 	struct dms_port *port = netdev_priv(netdev);
 
 	kvfree(rcu_dereference_protected(port->steering, true));
+	dms_faults_free(port);
 	free_netdev(netdev);
 }

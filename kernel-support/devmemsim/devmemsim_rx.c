@@ -46,9 +46,9 @@ static void dms_rx_refill(struct dms_channel *ch)
 		dms_rx_count_alloc_fail(ch);
 }
 
-static struct sk_buff *dms_rx_build_head(struct dms_channel *ch,
-					 const struct sk_buff *frame,
-					 unsigned int len)
+struct sk_buff *dms_rx_build_head(struct dms_channel *ch,
+				  const struct sk_buff *frame,
+				  unsigned int len)
 {
 	struct sk_buff *skb;
 
@@ -66,34 +66,40 @@ static struct sk_buff *dms_rx_build_head(struct dms_channel *ch,
 	return skb;
 }
 
-/* Consume posted buffers for the rest of the frame, from @offset in the frame
- * and from @pad in the first buffer on.
+/* Add the rest of a frame to a packet that has its start. The device fills
+ * posted buffers with it, the first one from @pad on.
  */
-static int dms_rx_place(struct dms_channel *ch, const struct sk_buff *frame,
-			struct sk_buff *skb, unsigned int offset,
-			unsigned int pad)
+int dms_rx_attach(struct dms_channel *ch, const struct sk_buff *frame,
+		  struct sk_buff *skb, unsigned int pad)
 {
 	struct dms_rx_ring *ring = &ch->ring;
+	unsigned int offset = skb->len;
+	unsigned int i, len, need;
 	netmem_ref netmem;
-	unsigned int len;
-	int err, i;
 
-	for (i = 0; offset < frame->len; i++) {
+	if (offset == frame->len)
+		return 0;
+
+	need = DIV_ROUND_UP(pad + frame->len - offset, ring->buf_size);
+	if (unlikely(need > ring->count || need > MAX_SKB_FRAGS)) {
+		dms_rx_count_overrun(ch);
+		return -ENOBUFS;
+	}
+
+	skb_mark_for_recycle(skb);
+	for (i = 0; i < need; i++) {
 		len = min(frame->len - offset, ring->buf_size - pad);
 		netmem = ring->bufs[ring->head];
-
-		err = dms_dma_read(frame, offset,
-				   dms_dma_netmem_va(netmem) + pad, len);
-		if (unlikely(err))
-			return err;
-
-		page_pool_dma_sync_netmem_for_cpu(ring->pool, netmem, pad, len);
-		skb_add_rx_frag_netmem(skb, i, netmem, pad, len,
-				       ring->buf_size);
-
 		if (++ring->head == ring->size)
 			ring->head = 0;
 		ring->count--;
+
+		skb_add_rx_frag_netmem(skb, i, netmem, pad, len,
+				       ring->buf_size);
+		if (unlikely(dms_dma_write(netmem, pad, frame, offset, len)))
+			return -EFAULT;
+
+		page_pool_dma_sync_netmem_for_cpu(ring->pool, netmem, pad, len);
 		offset += len;
 		pad = 0;
 	}
@@ -153,46 +159,26 @@ struct sk_buff *dms_rx_build(struct dms_channel *ch,
 {
 	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
 	const struct dms_port *port = ch->port;
-	struct dms_rx_ring *ring = &ch->ring;
-	unsigned int payload_len, linear_len;
+	unsigned int linear_len;
 	struct sk_buff *skb;
 	bool split;
 
 	split = header_len && READ_ONCE(port->hds) &&
 		frame->len > READ_ONCE(port->hds_thresh);
 
-	if (split)
-		linear_len = header_len;
-	else if (header_len && frame->len > DMS_RX_COPYBREAK)
+	if (split || (header_len && frame->len > DMS_RX_COPYBREAK))
 		linear_len = header_len;
 	else
 		linear_len = min(frame->len, DMS_RX_COPYBREAK);
 
-	if (!split && page_pool_is_unreadable(ring->pool))
+	if (!split && page_pool_is_unreadable(ch->ring.pool))
 		return dms_rx_build_host(ch, frame, linear_len);
-
-	payload_len = frame->len - linear_len;
-	if (payload_len) {
-		unsigned int pad = split ? 0 : linear_len;
-		unsigned int need = DIV_ROUND_UP(pad + payload_len,
-						 ring->buf_size);
-
-		if (unlikely(need > ring->count || need > MAX_SKB_FRAGS)) {
-			dms_rx_count_overrun(ch);
-			return NULL;
-		}
-	}
 
 	skb = dms_rx_build_head(ch, frame, linear_len);
 	if (unlikely(!skb))
 		return NULL;
 
-	if (!payload_len)
-		return skb;
-
-	skb_mark_for_recycle(skb);
-	if (unlikely(dms_rx_place(ch, frame, skb, linear_len,
-				  split ? 0 : linear_len))) {
+	if (unlikely(dms_rx_attach(ch, frame, skb, split ? 0 : linear_len))) {
 		dev_kfree_skb(skb);
 		return NULL;
 	}

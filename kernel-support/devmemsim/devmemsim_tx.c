@@ -73,6 +73,7 @@ static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
 	const struct dms_steering *steering;
 	struct dms_flow flow;
 
+	cb->released = false;
 	cb->len = frame->len;
 	cb->header_len = dms_flow_parse(frame, &flow);
 	cb->hash_type = dms_flow_hash_type(&flow);
