@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// receive_file: receives what one TCP connection sends, until it ends, into device memory; writes it to a file, or only
+// says its SHA-256. The two ways to consume a stream are read_all() and lend_all().
+#include <fmt/format.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cstdio>
+#include <exception>
+#include <gpurx/gpurx.hpp>
+#include <optional>
+
+#include "options.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "sink.hpp"
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+enum exit_status : int { received = 0, transfer_failed = 1, unexpected_bytes = 3, no_session = 4, interrupted = 130 };
+
+// Bytes that the CPU can reach. Precondition: they are in host memory.
+std::span<std::byte const> host_bytes(std::uintptr_t address, std::size_t size)
+{
+    return {reinterpret_cast<std::byte const*>(address), size};
+}
+
+void check(boost::system::error_code error, std::string operation, std::string object)
+{
+    if (error)
+        throw gpurx::system_error{error, {std::move(operation), std::move(object), {}, {}}};
+}
+
+// Gathers the stream, piece by piece, in a range of our own; the NIC has its pages back at once.
+asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::device_span landing, sink& out, progress& shown)
+{
+    for (;;) {
+        auto const [error, size] = co_await gpurx::async_read(rx, landing, asio::as_tuple(asio::use_awaitable));
+        out.write(host_bytes(landing.address(), size));
+        shown.update(out.bytes());
+        if (error == asio::error::eof)
+            co_return;
+        check(error, "read", "stream");
+    }
+}
+
+// Takes the bytes where the NIC put them: no copy, and the NIC has its pages back when the loan dies.
+asio::awaitable<void> lend_all(gpurx::receiver& rx, sink& out, progress& shown)
+{
+    for (;;) {
+        auto [error, loan] = co_await rx.async_receive(asio::as_tuple(asio::use_awaitable));
+        if (error == asio::error::eof)
+            co_return;
+        check(error, "receive", "stream");
+        loan.acquire();
+        for (auto const& fragment : loan.fragments())
+            out.write(host_bytes(fragment.address, fragment.size));
+        shown.update(out.bytes());
+    }
+}
+
+asio::awaitable<gpurx::receiver> accept_one(gpurx::rx_session& session, tcp::endpoint const& here)
+{
+    auto const executor = co_await asio::this_coro::executor;
+    tcp::acceptor acceptor{executor};
+    acceptor.open(here.protocol());
+    acceptor.set_option(tcp::acceptor::reuse_address{true});
+    acceptor.bind(here);
+    session.steer(acceptor);  // between bind and listen
+    acceptor.listen(1);
+    fmt::print(stderr, "listening on port {}, transport {}\n", acceptor.local_endpoint().port(),
+               to_string(session.transport()));
+    co_return gpurx::receiver{executor, session, co_await acceptor.async_accept(asio::use_awaitable)};
+}
+
+asio::awaitable<gpurx::receiver> connect(gpurx::rx_session& session, tcp::endpoint const& there)
+{
+    gpurx::receiver rx{co_await asio::this_coro::executor, session};
+    auto const [error] = co_await rx.async_connect(there, asio::as_tuple(asio::use_awaitable));
+    check(error, "connect to", fmt::format("{} port {}", there.address().to_string(), there.port()));
+    co_return rx;
+}
+
+asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, gpurx::device_span landing, sink& out,
+                               progress& shown)
+{
+    tcp::resolver resolver{co_await asio::this_coro::executor};
+    auto const& [host, port] = wanted.endpoint;
+    auto const [error, found] = co_await resolver.async_resolve(host, port, asio::as_tuple(asio::use_awaitable));
+    check(error, "resolve", host);
+    auto const endpoint = found.begin()->endpoint();
+    // (Not `listens ? co_await … : co_await …`: g++ 12 destroys the result of the one that was chosen.)
+    auto opened = wanted.listens ? accept_one(session, endpoint) : connect(session, endpoint);
+    auto rx = co_await std::move(opened);
+    shown.update(0);
+    if (wanted.loans)
+        co_await lend_all(rx, out, shown);
+    else
+        co_await read_all(rx, landing, out, shown);
+}
+
+gpurx::device_memory allocate(options const& wanted, std::size_t bytes)
+{
+    return wanted.gpu < 0 ? gpurx::device_memory::on_host(bytes) : gpurx::device_memory::on_gpu(wanted.gpu, bytes);
+}
+
+std::optional<gpurx::rx_session> open_session(options const& wanted)
+try {
+    auto session_options = wanted.session;
+    session_options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
+    gpurx::rx_session session{session_options, allocate(wanted, wanted.memory_size)};
+    return session;
+} catch (gpurx::system_error const& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return std::nullopt;
+}
+
+exit_status run(options const& wanted, gpurx::rx_session& session)
+{
+    constexpr std::size_t landing_size = std::size_t{4} << 20;
+    auto const landing = allocate(wanted, landing_size);
+    sink out{wanted.output};
+    progress shown;
+
+    asio::io_context context{1};
+    asio::signal_set signals{context, SIGINT, SIGTERM};
+    signals.async_wait([&](boost::system::error_code error, int) {
+        if (!error)
+            context.stop();
+    });
+    std::optional<std::exception_ptr> outcome;
+    asio::co_spawn(context, transfer(wanted, session, landing.span(), out, shown), [&](std::exception_ptr failure) {
+        outcome = failure;
+        signals.cancel();
+    });
+    context.run();
+
+    auto const time = shown.finish();
+    if (!outcome)
+        return interrupted;
+    if (*outcome)
+        std::rethrow_exception(*outcome);
+    report const result{session.transport(), session.explain(),     session.stats(), time,
+                        out.finish(),        wanted.expected_sha256};
+    wanted.json ? print_json(result) : print_table(result);
+    if (!result.as_expected())
+        fmt::print(stderr, "error: the SHA-256 is not the expected one\n");
+    return result.as_expected() ? received : unexpected_bytes;
+}
+
+}  // namespace
+
+int main(int argc, char** argv)
+try {
+    int exit_code = 0;
+    auto const wanted = parse_command_line(argc, argv, exit_code);
+    if (!wanted)
+        return exit_code;
+    auto session = open_session(*wanted);
+    return session ? run(*wanted, *session) : no_session;
+} catch (std::exception const& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return transfer_failed;
+}

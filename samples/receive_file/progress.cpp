@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress.hpp"
+
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdio>
+
+using namespace std::chrono_literals;
+
+std::string size_text(double bytes)
+{
+    constexpr std::array units{"bytes", "KiB", "MiB", "GiB", "TiB"};
+    std::size_t unit = 0;
+    for (; bytes >= 1024 && unit + 1 < units.size(); ++unit)
+        bytes /= 1024;
+    return unit == 0 ? fmt::format("{:.0f} {}", bytes, units[unit]) : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
+progress::progress() : terminal_{::isatty(STDERR_FILENO) == 1}, every_{terminal_ ? 200ms : 10s} {}
+
+void progress::update(std::uint64_t bytes)
+{
+    auto const now = clock::now();
+    if (start_ == clock::time_point{})
+        start_ = shown_ = now;
+    if (now - shown_ < every_)
+        return;
+    auto const lately = std::chrono::duration<double>(now - shown_).count();
+    fmt::print(stderr, "{}received {}, {}/s, {:%M:%S}{}", terminal_ ? "\r\x1b[K" : "",
+               size_text(static_cast<double>(bytes)), size_text(static_cast<double>(bytes - bytes_shown_) / lately),
+               std::chrono::floor<std::chrono::seconds>(now - start_), terminal_ ? "" : "\n");
+    shown_ = now;
+    bytes_shown_ = bytes;
+}
+
+std::chrono::duration<double> progress::finish()
+{
+    if (terminal_)
+        fmt::print(stderr, "\r\x1b[K");
+    return start_ == clock::time_point{} ? 0s : clock::now() - start_;
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How far the transfer is: one line, rewritten on a terminal, repeated every ten seconds elsewhere.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+// "1.5 GiB", with at most one decimal.
+std::string size_text(double bytes);
+
+class progress {
+  public:
+    progress();
+    void update(std::uint64_t bytes);
+    // Clears the line, and returns the time since the start of the first byte.
+    std::chrono::duration<double> finish();
+
+  private:
+    using clock = std::chrono::steady_clock;
+
+    bool terminal_;
+    clock::duration every_;
+    clock::time_point start_{};
+    clock::time_point shown_{};
+    std::uint64_t bytes_shown_ = 0;
+};

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <fmt/format.h>
+
+#include <boost/json/src.hpp>
+#include <cstdio>
+
+#include "progress.hpp"
+
+namespace {
+
+constexpr double gibibyte = 1024.0 * 1024 * 1024;
+
+double per_gibibyte(std::uint64_t calls, std::uint64_t bytes)
+{
+    return bytes == 0 ? 0 : static_cast<double>(calls) / (static_cast<double>(bytes) / gibibyte);
+}
+
+double per_second(report const& report)
+{
+    return report.time.count() > 0 ? static_cast<double>(report.stats.bytes()) / report.time.count() : 0;
+}
+
+void line(std::string_view name, std::string const& value)
+{
+    fmt::print("{:<22}{}\n", name, value);
+}
+
+void bytes_line(std::string_view name, std::uint64_t bytes)
+{
+    line(name, fmt::format("{} ({})", bytes, size_text(static_cast<double>(bytes))));
+}
+
+}  // namespace
+
+void print_table(report const& report)
+{
+    auto const& stats = report.stats;
+    fmt::print("{}\n", report.explanation);
+    bytes_line("received", stats.bytes());
+    bytes_line("  in device memory", stats.device_bytes + stats.resteered_bytes);
+    bytes_line("  not split by NIC", stats.linear_bytes);
+    bytes_line("  in host memory", stats.host_bytes);
+    line("time", fmt::format("{:.2f} s, {}/s", report.time.count(), size_text(per_second(report))));
+    line("fragments", fmt::format("{}", stats.fragments));
+    line("receive calls",
+         fmt::format("{}, {:.0f} per GiB", stats.receive_calls, per_gibibyte(stats.receive_calls, stats.bytes())));
+    line("release calls",
+         fmt::format("{}, {:.0f} per GiB", stats.release_calls, per_gibibyte(stats.release_calls, stats.bytes())));
+    line("pages on loan, most", fmt::format("{}", stats.tokens_high_water));
+    line("SHA-256", report.sha256);
+    if (!report.as_expected())
+        line("  expected", report.expected_sha256);
+}
+
+void print_json(report const& report)
+{
+    auto const& stats = report.stats;
+    boost::json::object const object{
+        {"transport", gpurx::to_string(report.transport)},
+        {"explanation", report.explanation},
+        {"bytes",
+         {{"total", stats.bytes()},
+          {"device", stats.device_bytes},
+          {"resteered", stats.resteered_bytes},
+          {"linear", stats.linear_bytes},
+          {"host", stats.host_bytes}}},
+        {"seconds", report.time.count()},
+        {"fragments", stats.fragments},
+        {"receive_calls", stats.receive_calls},
+        {"release_calls", stats.release_calls},
+        {"tokens_high_water", stats.tokens_high_water},
+        {"release_shortfalls", stats.release_shortfalls},
+        {"sha256", report.sha256},
+        {"as_expected", report.as_expected()},
+    };
+    fmt::print("{}\n", boost::json::serialize(object));
+}
