@@ -34,7 +34,7 @@ void check(rx_session_options const& options, memory_state const* memory)
 std::unique_ptr<session_nic> claim_for_devmem(rx_session_options const& options, memory_state const& memory)
 {
     if (options.interface.empty())
-        refuse(errc::transport_unavailable, {.operation = "use",
+        refuse(errc::transport_unavailable, {.operation = "open",
                                              .object = "transport devmem",
                                              .kernel_message = {},
                                              .advice = "name the NIC in rx_session_options::interface"});
@@ -73,7 +73,13 @@ std::string explain_copy(std::string_view why_not_devmem, memory_state const& me
     return fmt::format(
         "copy: in use: the CPU copies each byte from the socket into the memory ({})\n"
         "devmem: not in use: {}",
-        memory.explain(), why_not_devmem);
+        size_text(memory.span().size()), why_not_devmem);
+}
+
+// Without the part that says "asked for": automatic asks for nothing.
+std::string reason(system_error const& failure)
+{
+    return failure.code() == errc::transport_unavailable ? failure.why().advice : failure.what();
 }
 
 }  // namespace
@@ -90,7 +96,7 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options, s
         } catch (system_error const& failure) {
             if (options.transport == gpurx::transport::devmem)
                 throw;
-            why_not = failure.what();
+            why_not = reason(failure);
         }
     }
     auto explanation = explain_copy(why_not, *memory);
