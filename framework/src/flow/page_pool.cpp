@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <ranges>
 
 namespace gpurx::detail {
 
@@ -70,7 +71,8 @@ void page_pool::put(std::span<std::uint32_t const> pages) noexcept
         return;
     std::lock_guard const lock{mutex_};
     bool any_free = false;
-    for (auto const page : pages) {
+    // Backwards, so that pages which were taken together are taken in the same order again, adjacent where they were.
+    for (auto const page : std::views::reverse(pages)) {
         assert(references_[page] > 0);
         if (--references_[page] > 0)
             continue;

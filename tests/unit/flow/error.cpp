@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <gpurx/error.hpp>
+#include <set>
+#include <string>
+
+namespace gpurx {
+
+TEST_CASE("every errc has a text of its own")
+{
+    std::set<std::string> texts;
+    for (int value = static_cast<int>(errc::already_running); value <= static_cast<int>(errc::bad_destination); ++value)
+        texts.insert(gpurx_category().message(value));
+    CHECK(texts.size() == 11);
+    auto const unknown = gpurx_category().message(0);
+    CHECK(texts.count(unknown) == 0);
+    CHECK(unknown == gpurx_category().message(12));
+    CHECK(error_code{errc::no_cuda}.category() == gpurx_category());
+    CHECK(std::string{gpurx_category().name()} == "gpurx");
+}
+
+TEST_CASE("an error is described by what is known of it")
+{
+    error_code const code{22, boost::system::system_category()};
+    CHECK(describe(code, {}) == "Invalid argument");
+    CHECK(describe(code, {.operation = "bind-rx", .object = {}, .kernel_message = {}, .advice = {}}) ==
+          "bind-rx: Invalid argument");
+    CHECK(describe(code, {.operation = "bind-rx", .object = "eth1 queue 15", .kernel_message = {}, .advice = {}}) ==
+          "bind-rx eth1 queue 15: Invalid argument");
+    CHECK(describe(code, {.operation = {}, .object = {}, .kernel_message = "no", .advice = {}}) ==
+          "(kernel: no): Invalid argument");
+    diagnostics const all{.operation = "bind-rx",
+                          .object = "eth1 queue 15",
+                          .kernel_message = "tcp-data-split is disabled",
+                          .advice = "turn it on"};
+    CHECK(describe(code, all) ==
+          "bind-rx eth1 queue 15 (kernel: tcp-data-split is disabled): Invalid argument; turn it on");
+
+    system_error const failure{code, all};
+    CHECK(std::string{failure.what()} == describe(code, all));
+    CHECK(failure.code() == code);
+    CHECK(failure.why() == all);
+    system_error const copy{failure};
+    CHECK(std::string{copy.what()} == describe(code, all));
+}
+
+TEST_CASE("cleared diagnostics are empty")
+{
+    diagnostics why{.operation = "a", .object = "b", .kernel_message = "c", .advice = "d"};
+    why.clear();
+    CHECK(why == diagnostics{});
+}
+
+}  // namespace gpurx

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flow/loan.hpp"
+
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <string>
+#include <vector>
+
+namespace gpurx::detail {
+
+namespace {
+
+constexpr auto host = memory_kind::host;
+
+std::uintptr_t address_of(std::string const& text, std::size_t offset = 0)
+{
+    return reinterpret_cast<std::uintptr_t>(text.data()) + offset;
+}
+
+std::string taken(loan& from, std::size_t size)
+{
+    std::string text(size, '?');
+    auto const placed = consume(from, reinterpret_cast<std::byte*>(text.data()), size);
+    text.resize(placed);
+    return text;
+}
+
+std::vector<fragment> remaining(loan const& of)
+{
+    return {of.remaining().begin(), of.remaining().end()};
+}
+
+}  // namespace
+
+TEST_CASE("pieces that are adjacent in memory and in the stream are one fragment")
+{
+    loan record;
+    SECTION("adjacent")
+    {
+        record.append({4096, 100, host});
+        record.append({4196, 10, host});
+        record.append({4206, 1, host});
+        CHECK(record.fragments == std::vector<fragment>{{4096, 111, host}});
+        CHECK(record.bytes == 111);
+    }
+    SECTION("a gap, and one that goes back")
+    {
+        record.append({4096, 100, host});
+        record.append({8192, 10, host});
+        record.append({8182, 10, host});
+        CHECK(record.fragments == std::vector<fragment>{{4096, 100, host}, {8192, 10, host}, {8182, 10, host}});
+        CHECK(record.bytes == 120);
+    }
+    SECTION("adjacent to an earlier one only")
+    {
+        record.append({4096, 100, host});
+        record.append({8192, 10, host});
+        record.append({4196, 10, host});
+        CHECK(record.fragments.size() == 3);
+    }
+    SECTION("numerically adjacent, in memory of another kind")
+    {
+        record.append({4096, 100, host});
+        record.append({4196, 10, memory_kind::device});
+        CHECK(record.fragments.size() == 2);
+    }
+}
+
+TEST_CASE("consuming takes bytes off the front, across fragments")
+{
+    std::string const a = "abcdef";
+    std::string const b = "ghi";
+    std::string const c = "jklmnop";
+    loan record;
+    record.append({address_of(a), a.size(), host});
+    record.append({address_of(b), b.size(), host});
+    record.append({address_of(c), c.size(), host});
+    auto const all = record.bytes;
+
+    SECTION("nothing")
+    {
+        CHECK(taken(record, 0).empty());
+        CHECK(record.bytes == all);
+        CHECK(record.remaining().size() == 3);
+    }
+    SECTION("inside the first")
+    {
+        CHECK(taken(record, 2) == "ab");
+        CHECK(remaining(record) ==
+              std::vector<fragment>{{address_of(a, 2), 4, host}, {address_of(b), 3, host}, {address_of(c), 7, host}});
+        CHECK(record.bytes == all - 2);
+    }
+    SECTION("exactly the first")
+    {
+        CHECK(taken(record, 6) == "abcdef");
+        CHECK(remaining(record) == std::vector<fragment>{{address_of(b), 3, host}, {address_of(c), 7, host}});
+    }
+    SECTION("into the last, in two steps")
+    {
+        CHECK(taken(record, 7) == "abcdefg");
+        CHECK(taken(record, 3) == "hij");
+        CHECK(remaining(record) == std::vector<fragment>{{address_of(c, 1), 6, host}});
+        CHECK(record.bytes == 6);
+    }
+    SECTION("more than there is")
+    {
+        CHECK(taken(record, 100) == "abcdefghijklmnop");
+        CHECK(record.bytes == 0);
+        CHECK(record.remaining().empty());
+        CHECK(taken(record, 1).empty());
+    }
+    SECTION("byte by byte")
+    {
+        std::string text;
+        while (record.bytes > 0)
+            text += taken(record, 1);
+        CHECK(text == "abcdefghijklmnop");
+    }
+}
+
+TEST_CASE("a cleared record is empty and keeps its capacity")
+{
+    loan record;
+    for (std::uintptr_t i = 0; i < 100; ++i) {
+        record.append({i * 8192, 1, host});
+        record.tokens.push_back({static_cast<std::uint32_t>(2 * i), 1});
+        record.pages.push_back(1);
+    }
+    record.charged = record.bytes;
+    record.own_tokens = 100;
+    auto const* const storage = record.fragments.data();
+    record.clear();
+    CHECK(record.fragments.empty());
+    CHECK(record.tokens.empty());
+    CHECK(record.pages.empty());
+    CHECK(record.remaining().empty());
+    CHECK(record.bytes + record.charged + record.consumed + record.own_tokens == 0);
+    record.append({4096, 1, host});
+    CHECK(record.fragments.data() == storage);
+    CHECK(record.fragments.capacity() >= 100);
+}
+
+}  // namespace gpurx::detail

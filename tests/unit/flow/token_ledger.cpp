@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "flow/token_ledger.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <ostream>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpurx::detail {
+
+static std::ostream& operator<<(std::ostream& out, token_range const& range)
+{
+    return out << range.first << '+' << range.count;
+}
+
+namespace {
+
+using ranges = std::vector<token_range>;
+
+ranges taken(token_ledger& ledger)
+{
+    token_batch batch;
+    ledger.take(batch);
+    ranges result;
+    std::size_t pages = 0;
+    for (auto const& token : batch.used()) {
+        result.push_back({token.token_start, token.token_count});
+        pages += token.token_count;
+    }
+    CHECK(batch.pages == pages);
+    CHECK(batch.entries <= uapi::max_dontneed_entries);
+    CHECK(batch.pages <= uapi::max_dontneed_pages);
+    return result;
+}
+
+// What the kernel gets, call by call, when all of `given` goes back.
+std::vector<ranges> calls_for(ranges const& given)
+{
+    token_ledger ledger;
+    std::vector<ranges> calls;
+    for (auto range : given)
+        for (range = ledger.add(range); range.count > 0; range = ledger.add(range))
+            calls.push_back(taken(ledger));
+    if (!ledger.empty())
+        calls.push_back(taken(ledger));
+    CHECK(ledger.empty());
+    return calls;
+}
+
+// Every other number: nothing to join.
+ranges scattered(std::uint32_t count)
+{
+    ranges result;
+    for (std::uint32_t i = 0; i < count; ++i)
+        result.push_back({1 + 2 * i, 1});
+    return result;
+}
+
+ranges part(ranges const& of, std::size_t from, std::size_t to)
+{
+    return {of.begin() + static_cast<std::ptrdiff_t>(from), of.begin() + static_cast<std::ptrdiff_t>(to)};
+}
+
+}  // namespace
+
+TEST_CASE("tokens go back in calls that the kernel takes")
+{
+    struct scenario {
+        std::string name;
+        ranges given;
+        std::vector<ranges> calls;
+    };
+    auto const many = scattered(300);
+    std::vector<scenario> const scenarios{
+        {"nothing", {}, {}},
+        {"one", {{5, 1}}, {{{5, 1}}}},
+        {"neighbours are joined", {{5, 1}, {6, 1}, {7, 3}}, {{{5, 5}}}},
+        {"a gap is not", {{5, 1}, {7, 1}}, {{{5, 1}, {7, 1}}}},
+        {"nor are descending numbers", {{7, 1}, {6, 1}}, {{{7, 1}, {6, 1}}}},
+        {"the same number twice stays twice", {{7, 1}, {7, 1}}, {{{7, 1}, {7, 1}}}},
+        {"only the last entry is joined", {{1, 1}, {5, 1}, {2, 1}}, {{{1, 1}, {5, 1}, {2, 1}}}},
+        {"nothing of nothing", {{5, 0}}, {}},
+        {"exactly the most pages", {{1, 1024}}, {{{1, 1024}}}},
+        {"one page more", {{1, 1025}}, {{{1, 1024}}, {{1025, 1}}}},
+        {"a long range is split", {{1, 3000}}, {{{1, 1024}}, {{1025, 1024}}, {{2049, 952}}}},
+        {"split behind others", {{5000, 1000}, {1, 100}}, {{{5000, 1000}, {1, 24}}, {{25, 76}}}},
+        {"split while joining", {{1, 1000}, {1001, 100}}, {{{1, 1024}}, {{1025, 76}}}},
+        {"as many entries as a call takes", part(many, 0, 128), {part(many, 0, 128)}},
+        {"one entry more", part(many, 0, 129), {part(many, 0, 128), part(many, 128, 129)}},
+        {"three calls", many, {part(many, 0, 128), part(many, 128, 256), part(many, 256, 300)}},
+        {"the largest numbers", {{0x7fffffff, 1}}, {{{0x7fffffff, 1}}}},
+    };
+    for (auto const& [name, given, calls] : scenarios) {
+        INFO(name);
+        CHECK(calls_for(given) == calls);
+    }
+}
+
+TEST_CASE("a full batch still takes what its last entry goes on with")
+{
+    token_ledger ledger;
+    for (auto const& range : scattered(128))
+        REQUIRE(ledger.add(range).count == 0);
+    auto const next = scattered(128).back().first + 1;
+    CHECK(ledger.add({next, 10}) == token_range{next + 10, 0});
+    CHECK(ledger.add({1, 1}) == token_range{1, 1});
+    CHECK(taken(ledger).back() == token_range{next - 1, 11});
+}
+
+TEST_CASE("a new batch does not join entries of the one before")
+{
+    token_ledger ledger;
+    REQUIRE(ledger.add({5, 1}).count == 0);
+    REQUIRE(taken(ledger) == ranges{{5, 1}});
+    CHECK(ledger.empty());
+    REQUIRE(ledger.add({6, 1}).count == 0);
+    CHECK(taken(ledger) == ranges{{6, 1}});
+}
+
+TEST_CASE("whatever goes back, each token reaches the kernel once and in order")
+{
+    std::mt19937 random{1};
+    for (int round = 0; round < 200; ++round) {
+        ranges given;
+        std::vector<std::uint32_t> expected;
+        for (auto n = random() % 400; n > 0; --n) {
+            auto const count = static_cast<std::uint32_t>(random() % 8 == 0 ? random() % 3000 : random() % 4);
+            auto const first = static_cast<std::uint32_t>(random() % 2 == 0 && !expected.empty() ? expected.back() + 1
+                                                                                                 : random() % 100000);
+            given.push_back({first, count});
+            for (std::uint32_t i = 0; i < count; ++i)
+                expected.push_back(first + i);
+        }
+        std::vector<std::uint32_t> seen;
+        for (auto const& call : calls_for(given))
+            for (auto const& range : call)
+                for (std::uint32_t i = 0; i < range.count; ++i)
+                    seen.push_back(range.first + i);
+        REQUIRE(seen == expected);
+    }
+}
+
+TEST_CASE("tokens of one loan are kept as ranges")
+{
+    ranges kept;
+    for (auto const token : {1U, 2U, 3U, 7U, 8U, 5U, 6U, 6U})
+        append_token(kept, token);
+    CHECK(kept == ranges{{1, 3}, {7, 2}, {5, 2}, {6, 1}});
+}
+
+}  // namespace gpurx::detail
