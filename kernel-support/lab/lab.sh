@@ -8,7 +8,7 @@ set -euo pipefail
 . "$lab_dir/dmesg.sh"
 
 # shellcheck disable=SC2016  # the user's shell expands it
-usage='usage: ./run lab [OPTION...] -- COMMAND [ARGUMENT...]
+usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
 
   --kernel stock|debug|branch   the kernel of the guest (stock)
   --timeout SECONDS             end the guest after this time (600)
@@ -18,14 +18,15 @@ usage='usage: ./run lab [OPTION...] -- COMMAND [ARGUMENT...]
   --no-nic                      without the software NIC
   --exact                       one CPU, and a clock that counts instructions: 1 ns is one instruction
 
+Without a command, on a terminal: a shell in the guest, without a time limit.
+
 Environment: GPURX_LAB_ACCEL=kvm|tcg instead of a probe. In the guest, the directory ${TMPDIR:-/tmp} is writable and
 is the one of this machine.
 
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-tcg_cpu=max
-kernel=stock timeout=600 cpus=2 memory='' hugepages=96 nic=1 exact=0
+kernel=stock timeout=600 cpus=2 memory='' hugepages=96 nic=1 exact=0 interactive=0
 command=()
 
 parse() {
@@ -51,7 +52,12 @@ parse() {
         esac
         shift
     done
-    ((${#command[@]} > 0)) || die "no command"$'\n'"$usage"
+    if ((${#command[@]} == 0)); then
+        [[ -t 0 && -t 1 ]] || die "no command"$'\n'"$usage"
+        interactive=1
+        timeout=1000000
+        command=(/bin/bash)
+    fi
     local name
     for name in timeout cpus hugepages; do
         [[ ${!name} =~ ^[0-9]+$ ]] || die "--$name ${!name}: not a number"
@@ -79,7 +85,8 @@ make_run_directory() {
 }
 
 # Where stdout and stderr are one file, one channel carries both, so that their order is kept.
-one_output() { [[ /dev/fd/1 -ef /dev/fd/2 ]]; }
+one_output=0
+[[ ! /dev/fd/1 -ef /dev/fd/2 ]] || one_output=1
 
 write_job() {
     local module=$1 name
@@ -90,7 +97,8 @@ write_job() {
         printf 'LAB_MODULE=%q\n' "$module"
         printf 'LAB_HUGEPAGES=%q\n' "$hugepages"
         printf 'LAB_WRITABLE=%q\n' "$writable"
-        printf 'LAB_ONE_OUTPUT=%d\n' "$(one_output && echo 1 || echo 0)"
+        printf 'LAB_TERMINAL=%q\n' "$( ((!interactive)) || stty size <&2)"
+        printf 'LAB_ONE_OUTPUT=%d\n' "$one_output"
         printf 'export PYTHONDONTWRITEBYTECODE=1 GPURX_LAB=%q\n' "$kernel"
         for name in PATH HOME TERM TMPDIR LANG LC_ALL "${!GPURX_@}" ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS LSAN_OPTIONS; do
             [[ ! -v $name || $name == GPURX_LAB ]] || printf 'export %s=%q\n' "$name" "${!name}"
@@ -104,6 +112,14 @@ share() {
         -device "virtio-9p-pci,fsdev=$1,mount_tag=$1"
 }
 
+# The emulated CPU. Without ERMS and FSRM the kernel copies with plain moves: QEMU is three times as fast with them as with
+# "rep movsb", a byte at a time. SMAP and SMEP make it check more; the debug kernel gets to use them.
+emulated_cpu() {
+    local features=max,la57=off,erms=off,fsrm=off
+    [[ $kernel == debug ]] || features+=,smap=off,smep=off
+    printf '%s' "$features"
+}
+
 qemu_options() {
     local append=(root=root rootfstype=9p "rootflags=trans=virtio,version=9p2000.L,msize=512000,cache=loose" ro
         "init=$lab_dir/guest/init" console=ttyS0 panic=-1 random.trust_cpu=1)
@@ -111,15 +127,16 @@ qemu_options() {
         -kernel "$kernel_dir/vmlinux" -append "${append[*]}" -serial "file:$run_dir/boot.log" \
         -device virtio-rng-pci -device virtio-serial-pci \
         -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
+    ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -serial chardev:terminal
     share root / ,readonly=on
     share lab "$run_dir" ''
     share writable "$writable" ''
     if ((exact)); then
-        printf '%s\n' -machine q35 -accel tcg -cpu "$tcg_cpu" -icount shift=0,sleep=off
+        printf '%s\n' -machine q35 -accel tcg -cpu "$(emulated_cpu)" -icount shift=0,sleep=off
     elif [[ $accel == kvm ]]; then
         printf '%s\n' -machine q35 -accel kvm -cpu host
     else
-        printf '%s\n' -machine q35 -accel tcg,thread=multi -cpu "$tcg_cpu"
+        printf '%s\n' -machine q35 -accel tcg,thread=multi -cpu "$(emulated_cpu)"
     fi
 }
 
@@ -172,11 +189,16 @@ start_guest() {
     local options
     mapfile -t options < <(qemu_options)
     # With the death signal no guest outlives its lab, however that ends.
-    setpriv --pdeathsig KILL -- qemu-system-x86_64 "${options[@]}" </dev/null >"$run_dir/qemu.log" 2>&1 &
+    if ((interactive)); then
+        # Descriptor 5 is the terminal; standard input of what runs in the background is not.
+        setpriv --pdeathsig KILL -- qemu-system-x86_64 "${options[@]}" <&5 2>"$run_dir/qemu.log" &
+    else
+        setpriv --pdeathsig KILL -- qemu-system-x86_64 "${options[@]}" </dev/null >"$run_dir/qemu.log" 2>&1 &
+    fi
     qemu=$!
     tail -c +1 -s 0.05 --pid="$qemu" -f "$run_dir/stdout" &
     relays+=("$!")
-    if ! one_output; then
+    if ((!one_output)); then
         tail -c +1 -s 0.05 --pid="$qemu" -f "$run_dir/stderr" >&2 &
         relays+=("$!")
     fi
@@ -252,6 +274,7 @@ main() {
     describe "${module:+dms0 and dms1}"
     make_run_directory
     write_job "$module"
+    exec 5<&0
     trap 'interrupted=1; [[ -z $qemu ]] || kill "$qemu" 2>/dev/null' INT TERM HUP
     start_guest
     supervise
