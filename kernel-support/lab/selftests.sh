@@ -66,7 +66,8 @@ collect() {
         $base/drivers/net/hw/lib $base/drivers/net/hw/ncdevmem $base/drivers/net/hw/iou-zcrx $base/net/lib/py \
         $base/net/lib/xdp_dummy.bpf.o tools/net/ynl/pyynl Documentation/netlink/specs "$out/")
     mkdir -p "$out/bin"
-    name=$(find "$work/ethtool" -name ethtool -type f -perm -u+x | head -n 1)
+    # The package has a script of this name too, for /etc/network.
+    name=$(find "$work/ethtool" -path '*/sbin/ethtool' -type f | head -n 1)
     cp "$name" "$out/bin/ethtool"
     # The tests wait for udev, which neither the guest nor every host has.
     printf '#!/bin/sh\nexit 0\n' >"$out/bin/udevadm"
