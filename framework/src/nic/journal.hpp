@@ -81,13 +81,17 @@ struct journal_owner {
     friend bool operator==(journal_owner const&, journal_owner const&) = default;
 };
 
-// Which device a journal speaks of. Another boot, another index: another device, though the name be the same.
+// Which device a journal speaks of.
 struct device_key {
     std::string boot_id;
-    std::string interface;
+    std::string interface;  // for people: it may be renamed
     std::uint32_t ifindex = 0;
     std::uint64_t netns = 0;  // the network namespace's cookie, never used twice in a boot
 
+    [[nodiscard]] bool same_device(device_key const& other) const noexcept
+    {
+        return boot_id == other.boot_id && ifindex == other.ifindex && netns == other.netns;
+    }
     friend bool operator==(device_key const&, device_key const&) = default;
 };
 

@@ -21,6 +21,7 @@ namespace gpurx::detail {
 class nic_claim;
 class nic_device;          // nic/nic_device.hpp: what a claim asks of the kernel
 struct claim_environment;  // nic/claim_environment.hpp: the journal's place, and who lives
+struct flow_rule;          // nic/flow_rule.hpp
 
 // The rules that bring one flow, or the connections of one listener, to a claim's queues. Destroying it removes them;
 // the claim must still exist then.
@@ -60,10 +61,9 @@ class nic_claim {
     // Undoes what dead owners left on the interface, then claims. On an error: null, everything undone, `code` and
     // `why` set. Takes some 100 ms.
     [[nodiscard]] static std::unique_ptr<nic_claim> open(config options, error_code& code, diagnostics& why);
-    // The same on a device and an environment of the caller's choice: for tests.
+    // The same on a device and in an environment of the caller's choice: for tests. Throws system_error.
     [[nodiscard]] static std::unique_ptr<nic_claim> open(config options, std::unique_ptr<nic_device> device,
-                                                         claim_environment environment, error_code& code,
-                                                         diagnostics& why);
+                                                         claim_environment environment);
     nic_claim(nic_claim const&) = delete;
     nic_claim& operator=(nic_claim const&) = delete;
     // Unbinds the memory and undoes the rest in reverse. Tells config::notice what it found changed by others and so
@@ -99,13 +99,13 @@ class nic_claim {
 
     // Undoes what dead owners left on the interface. Returns what was done, a sentence each. Throws system_error.
     static std::vector<std::string> recover(std::string_view interface, std::string_view state_directory);
-    static std::vector<std::string> recover(std::string_view interface, nic_device& device,
-                                            claim_environment const& environment);
+    static std::vector<std::string> recover(nic_device& device, claim_environment const& environment);
 
   private:
     friend class steered_flow;
     struct state;
-    explicit nic_claim(std::unique_ptr<state> state) noexcept;
+    explicit nic_claim(std::unique_ptr<state> made) noexcept;
+    [[nodiscard]] std::unique_ptr<steered_flow> keep(std::vector<flow_rule> rules);
     void unsteer(std::uint64_t number) noexcept;
 
     std::unique_ptr<state> state_;

@@ -129,7 +129,7 @@ verdict socket::exchange(request& what, on_answer const& answer, std::function<v
                 torn = torn || (one->flags & NLM_F_DUMP_INTR) != 0;
                 if (one->type == NLMSG_ERROR || one->type == NLMSG_DONE)
                     end = verdict_of(*one);
-                else if (auto const data = read_generic(*one); data && one->type >= NLMSG_MIN_TYPE)
+                else if (auto const data = read_generic(*one); data && one->type >= NLMSG_MIN_TYPE && answer)
                     answer(*data);
             }
         }

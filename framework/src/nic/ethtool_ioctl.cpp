@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ethtool_ioctl.hpp"
+
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "advice.hpp"
+#include "failure.hpp"
+#include "uapi.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+constexpr std::uint32_t largest_table = 1 << 16;  // entries of an RSS table, or rules
+constexpr int driver_enotsupp = 524;              // some drivers let this number of the kernel's own slip out
+
+// A command and the 32-bit numbers after it, as one block.
+template <class Header>
+class block {
+  public:
+    explicit block(std::size_t numbers) : storage_((sizeof(Header) + numbers * sizeof(std::uint32_t) + 7) / 8) {}
+
+    [[nodiscard]] Header& header() noexcept { return *reinterpret_cast<Header*>(storage_.data()); }
+    [[nodiscard]] void* data() noexcept { return storage_.data(); }
+    [[nodiscard]] std::byte* numbers(std::size_t offset) noexcept
+    {
+        return reinterpret_cast<std::byte*>(storage_.data()) + offset;
+    }
+
+  private:
+    std::vector<std::uint64_t> storage_;
+};
+
+std::vector<std::uint32_t> copy_numbers(std::byte const* from, std::size_t count)
+{
+    std::vector<std::uint32_t> numbers(count);
+    std::memcpy(numbers.data(), from, count * sizeof(std::uint32_t));
+    return numbers;
+}
+
+}  // namespace
+
+ethtool_ioctl::ethtool_ioctl(unsigned index) : index_{index}, socket_{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)}
+{
+    if (!socket_)
+        fail(errno, "open", "socket for ethtool");
+}
+
+std::optional<std::string> ethtool_ioctl::name() const
+{
+    ifreq request{};
+    request.ifr_ifindex = static_cast<int>(index_);
+    if (::ioctl(socket_.get(), SIOCGIFNAME, &request) != 0)
+        return std::nullopt;
+    return request.ifr_name;
+}
+
+void ethtool_ioctl::refuse(int error, std::string operation, std::string const& object) const
+{
+    auto advice = advice_on(operation, error);
+    auto const interface = name().value_or("interface number " + std::to_string(index_));
+    fail(error, std::move(operation), object.empty() ? interface : interface + ' ' + object, std::move(advice));
+}
+
+int ethtool_ioctl::call(void* command) const
+{
+    auto const interface = name();
+    if (!interface)
+        return ENODEV;
+    ifreq request{};
+    interface->copy(request.ifr_name, IFNAMSIZ - 1);
+    request.ifr_data = static_cast<char*>(command);
+    if (::ioctl(socket_.get(), SIOCETHTOOL, &request) == 0)
+        return 0;
+    return errno == driver_enotsupp ? EOPNOTSUPP : errno;
+}
+
+std::vector<std::uint32_t> ethtool_ioctl::rss_table() const
+{
+    ethtool_rxfh_indir size{};
+    size.cmd = ETHTOOL_GRXFHINDIR;
+    int error = call(&size);
+    if (error == EOPNOTSUPP)
+        return {};
+    if (error == 0 && size.size > largest_table)
+        error = E2BIG;
+    if (error != 0)
+        refuse(error, "get rss-table");
+
+    block<ethtool_rxfh_indir> table{size.size};
+    table.header().cmd = ETHTOOL_GRXFHINDIR;
+    table.header().size = size.size;
+    if (error = call(table.data()); error != 0)
+        refuse(error, "get rss-table");
+    return copy_numbers(table.numbers(offsetof(ethtool_rxfh_indir, ring_index)), size.size);
+}
+
+void ethtool_ioctl::set_rss_table(std::span<std::uint32_t const> table) const
+{
+    block<ethtool_rxfh_indir> request{table.size()};
+    request.header().cmd = ETHTOOL_SRXFHINDIR;
+    request.header().size = static_cast<std::uint32_t>(table.size());
+    std::memcpy(request.numbers(offsetof(ethtool_rxfh_indir, ring_index)), table.data(), table.size_bytes());
+    if (int const error = call(request.data()); error != 0)
+        refuse(error, "set rss-table");
+}
+
+std::uint32_t ethtool_ioctl::add_rss_context(std::span<std::uint32_t const> table) const
+{
+    block<uapi::ethtool::rxfh> request{table.size()};
+    request.header().cmd = ETHTOOL_SRSSH;
+    request.header().rss_context = uapi::ethtool::rxfh_context_alloc;
+    request.header().indir_size = static_cast<std::uint32_t>(table.size());
+    request.header().input_xfrm = uapi::ethtool::input_xfrm_no_change;
+    std::memcpy(request.numbers(sizeof(uapi::ethtool::rxfh)), table.data(), table.size_bytes());
+    if (int const error = call(request.data()); error != 0)
+        refuse(error, "add RSS context");
+    return request.header().rss_context;
+}
+
+void ethtool_ioctl::remove_rss_context(std::uint32_t id) const
+{
+    uapi::ethtool::rxfh request{};
+    request.cmd = ETHTOOL_SRSSH;
+    request.rss_context = id;
+    request.input_xfrm = uapi::ethtool::input_xfrm_no_change;
+    if (int const error = call(&request); error != 0)
+        refuse(error, "remove RSS context", "context " + std::to_string(id));
+}
+
+ethtool_ioctl::rule_places ethtool_ioctl::places() const
+{
+    constexpr int attempts = 5;  // rules may come between the question how many and the question which
+    for (int attempt = 1;; ++attempt) {
+        ethtool_rxnfc count{};
+        count.cmd = ETHTOOL_GRXCLSRLCNT;
+        int error = call(&count);
+        if (error == EOPNOTSUPP)
+            return {};
+        if (error == 0 && count.rule_cnt > largest_table)
+            error = E2BIG;
+        if (error != 0)
+            refuse(error, "list rules");
+
+        block<ethtool_rxnfc> all{count.rule_cnt};
+        all.header().cmd = ETHTOOL_GRXCLSRLALL;
+        all.header().rule_cnt = count.rule_cnt;
+        error = call(all.data());
+        if (error == EMSGSIZE && attempt < attempts)
+            continue;
+        if (error != 0)
+            refuse(error, "list rules");
+        auto const size = static_cast<std::uint32_t>((all.header().data != 0 ? all.header().data : count.data) &
+                                                     ~std::uint64_t{RX_CLS_LOC_SPECIAL});
+        return {copy_numbers(all.numbers(offsetof(ethtool_rxnfc, rule_locs)),
+                             std::min(all.header().rule_cnt, count.rule_cnt)),
+                std::min(size, largest_table), (count.data & RX_CLS_LOC_SPECIAL) != 0};
+    }
+}
+
+std::vector<installed_rule> ethtool_ioctl::rules() const
+{
+    std::vector<installed_rule> result;
+    for (std::uint32_t const place : places().used) {
+        ethtool_rxnfc rule{};
+        rule.cmd = ETHTOOL_GRXCLSRULE;
+        rule.fs.location = place;
+        int const error = call(&rule);
+        if (error == ENOENT || error == EINVAL)
+            continue;  // removed meanwhile
+        if (error != 0)
+            refuse(error, "get rule", "rule " + std::to_string(place));
+        rule.fs.location = place;  // not every driver repeats it
+        result.push_back(decode_rule(rule));
+    }
+    return result;
+}
+
+std::uint32_t ethtool_ioctl::add_rule(flow_rule const& rule) const
+{
+    auto request = encode_rule(rule);
+    request.fs.location = RX_CLS_LOC_ANY;
+    if (auto const taken = places(); !taken.driver_chooses && taken.size > 0) {
+        // The last free place: the first ones rank highest, and people choose them by hand. There is no way to ask for
+        // a place and be refused if somebody else took it meanwhile.
+        std::uint32_t place = taken.size;
+        do {
+            if (place-- == 0)
+                refuse(ENOSPC, "add rule", to_string(rule.match));
+        } while (std::find(taken.used.begin(), taken.used.end(), place) != taken.used.end());
+        request.fs.location = place;
+    }
+    if (int const error = call(&request); error != 0)
+        refuse(error, "add rule", to_string(rule.match));
+    return request.fs.location;
+}
+
+void ethtool_ioctl::remove_rule(std::uint32_t id) const
+{
+    ethtool_rxnfc request{};
+    request.cmd = ETHTOOL_SRXCLSRLDEL;
+    request.fs.location = id;
+    if (int const error = call(&request); error != 0)
+        refuse(error, "remove rule", "rule " + std::to_string(id));
+}
+
+}  // namespace gpurx::detail

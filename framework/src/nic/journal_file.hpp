@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The journal's file. Held by one session at a time, over all processes, by a lock on a file beside it.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "journal.hpp"
+#include "unique_fd.hpp"
+
+namespace gpurx::detail {
+
+// In `directory`: ifindexI-netnsN.journal and .lock (an interface may be renamed, its index stays). The directory is
+// made (0700) if it is absent; one that others may write to is refused, for they could make us change a NIC as they
+// like.
+class journal_file {
+  public:
+    // Waits for the lock. Throws system_error: ETIMEDOUT if somebody holds it longer than `patience`; what opening and
+    // locking report.
+    journal_file(std::string const& directory, device_key const& device,
+                 std::chrono::milliseconds patience = std::chrono::seconds{10});
+
+    // Nothing: there is none. Throws system_error: errc::journal_invalid, and what reading reports.
+    [[nodiscard]] std::optional<journal> load() const;
+    // In one piece or not at all, also when power fails; an empty journal is no file. Throws system_error.
+    void store(journal const& value) const;
+
+    [[nodiscard]] std::string const& path() const noexcept { return path_; }
+
+  private:
+    void replace(std::string_view text) const;
+
+    std::string name_;  // without its ending
+    std::string path_;
+    unique_fd directory_;
+    unique_fd lock_;
+};
+
+}  // namespace gpurx::detail

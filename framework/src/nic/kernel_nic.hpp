@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A NIC as the kernel presents it: netlink (netdev and ethtool families) and, where netlink cannot, ethtool ioctls.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ethtool_ioctl.hpp"
+#include "genetlink.hpp"
+#include "nic_device.hpp"
+#include "socket.hpp"
+
+namespace gpurx::detail {
+
+class kernel_nic final : public nic_device {
+  public:
+    // An interface of this thread's network namespace. Throws system_error: ENODEV; a kernel without the families.
+    explicit kernel_nic(std::string_view interface);
+
+    [[nodiscard]] std::string name() const override;
+    [[nodiscard]] unsigned index() const noexcept override { return index_; }
+    [[nodiscard]] bool present() const override { return ioctl_.name().has_value(); }
+
+    [[nodiscard]] ethtool::rings rings() override;
+    bool set_data_split(ethtool::data_split value) override;
+    void set_hds_threshold(std::uint32_t value) override;
+    [[nodiscard]] bool ntuple_filters() override;
+    void set_ntuple_filters(bool on) override;
+    [[nodiscard]] ethtool::channels channels() override;
+    void set_channels(ethtool::channels const& value) override;
+
+    [[nodiscard]] std::vector<std::uint32_t> rss_table() override { return ioctl_.rss_table(); }
+    void set_rss_table(std::span<std::uint32_t const> table) override { ioctl_.set_rss_table(table); }
+    [[nodiscard]] std::vector<ethtool::rss_context> rss_contexts() override;
+    [[nodiscard]] std::uint32_t add_rss_context(std::span<std::uint32_t const> table) override
+    {
+        return ioctl_.add_rss_context(table);
+    }
+    void remove_rss_context(std::uint32_t id) override { ioctl_.remove_rss_context(id); }
+    [[nodiscard]] std::vector<installed_rule> rules() override { return ioctl_.rules(); }
+    [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule) override { return ioctl_.add_rule(rule); }
+    void remove_rule(std::uint32_t id) override { ioctl_.remove_rule(id); }
+
+    [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;
+    [[nodiscard]] std::vector<netdev::page_pool> page_pools() override;
+    [[nodiscard]] std::vector<netdev::alloc_failures> alloc_failures() override;
+    [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
+                                                      std::uint32_t rx_page_size) override;
+
+  private:
+    // Asks, and throws what the kernel objects. `operation` names the request in the error.
+    void ask(netlink::request what, std::string_view operation, netlink::socket::on_answer const& answer,
+             std::function<void()> const& restart = {});
+
+    unsigned index_;
+    netlink::socket socket_;
+    netlink::family ethtool_;
+    netlink::family netdev_;
+    ethtool_ioctl ioctl_;
+};
+
+// The bare bind-rx, on a netlink socket of its own that the binding lives and dies with. What the kernel objects is
+// thrown as system_error, with its text. Nothing is prepared or checked before.
+[[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx const& what);
+
+// The attributes that bind-rx accepts on this kernel, by number (uapi.hpp): how optional ones are found out about.
+[[nodiscard]] std::set<std::uint16_t> bind_rx_attributes();
+
+}  // namespace gpurx::detail

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic_claim.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "acquire.hpp"
+#include "kernel_nic.hpp"
+#include "steering.hpp"
+#include "undo.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+using sentences = std::vector<std::string>;
+
+std::size_t system_page() noexcept
+{
+    return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// 0 if the exporter does not tell.
+std::uint64_t size_of_dmabuf(int fd) noexcept
+{
+    off_t const size = ::lseek(fd, 0, SEEK_END);
+    return size > 0 ? static_cast<std::uint64_t>(size) : 0;
+}
+
+void append(sentences& to, sentences&& from)
+{
+    std::move(from.begin(), from.end(), std::back_inserter(to));
+}
+
+sentences all_of(report&& said)
+{
+    append(said.done, std::move(said.left));
+    return std::move(said.done);
+}
+
+// Runs `action` and turns what it throws into `code` and `why`.
+template <class Action>
+auto reporting(error_code& code, diagnostics& why, Action&& action) -> decltype(action())
+{
+    code.clear();
+    why.clear();
+    try {
+        return action();
+    } catch (system_error const& error) {
+        code = error.code();
+        why = error.why();
+    }
+    return {};
+}
+
+}  // namespace
+
+struct nic_claim::state {
+    state(config options_, std::unique_ptr<nic_device> device_, claim_environment environment_)
+        : options{std::move(options_)}, device{std::move(device_)}, environment{std::move(environment_)}
+    {}
+
+    void tell(sentences const& all) const noexcept
+    {
+        for (auto const& sentence : all) {
+            if (options.notice)
+                options.notice(sentence);
+        }
+    }
+
+    // Where a listener's connections may go, best first.
+    std::vector<steer_target> listener_targets(device_journal& log, sentences& notices);
+    // A rule for each match; all or none.
+    std::vector<flow_rule> install(device_journal& log, std::vector<flow_match> const& matches,
+                                   std::vector<steer_target> const& targets, sentences& notices);
+    // Removes those of `rules` that serve nobody else.
+    void release(device_journal& log, std::vector<flow_rule> const& rules, report& said);
+
+    config options;
+    std::unique_ptr<nic_device> device;  // guarded by mutex
+    claim_environment environment;
+    acquisition acquired;
+    std::uint64_t memory_size = 0;
+    std::mutex mutex;
+
+    // Guarded by mutex.
+    std::uint64_t last_number = 0;
+    std::map<std::uint64_t, std::vector<flow_rule>> steered;
+    std::size_t turn = 0;                  // whose queue the next flow gets
+    std::optional<std::uint32_t> context;  // over all queues, once a listener needed it
+    bool context_refused = false;
+    bool told_of_wider_rules = false;
+};
+
+std::vector<steer_target> nic_claim::state::listener_targets(device_journal& log, sentences& notices)
+{
+    steer_target const first{rule_target::queue, acquired.queues.front()};
+    if (acquired.queues.size() == 1)
+        return {first};
+    if (!context && !context_refused) {
+        try {
+            context = install_context(log, *device, environment.self, acquired.queues);
+        } catch (system_error const& error) {
+            context_refused = true;
+            notices.push_back(
+                fmt::format("connections to listeners all arrive on queue {}, for the NIC cannot spread "
+                            "them over several: {}",
+                            first.number, error.what()));
+        }
+    }
+    if (context_refused)
+        return {first};
+    return {{rule_target::context, *context}, first};
+}
+
+std::vector<flow_rule> nic_claim::state::install(device_journal& log, std::vector<flow_match> const& matches,
+                                                 std::vector<steer_target> const& targets, sentences& notices)
+{
+    std::vector<flow_rule> made;
+    sentences refused;
+    try {
+        for (auto const& match : matches)
+            made.push_back(install_rule(log, *device, environment.self, match, targets, refused));
+    } catch (...) {
+        report said;
+        release(log, made, said);
+        throw;
+    }
+    if (!refused.empty() && !std::exchange(told_of_wider_rules, true)) {
+        notices.push_back(fmt::format("steered by {} to {} {} instead, as will be others: {}",
+                                      to_string(made.back().match),
+                                      made.back().kind == rule_target::queue ? "queue" : "RSS context",
+                                      made.back().target, fmt::join(refused, "; ")));
+    }
+    return made;
+}
+
+void nic_claim::state::release(device_journal& log, std::vector<flow_rule> const& rules, report& said)
+{
+    for (auto const& rule : rules) {
+        bool const needed = std::any_of(steered.begin(), steered.end(), [&rule](auto const& entry) {
+            return std::find(entry.second.begin(), entry.second.end(), rule) != entry.second.end();
+        });
+        if (!needed)
+            remove_rule(log, *device, environment.self, rule, said);
+    }
+}
+
+nic_claim::nic_claim(std::unique_ptr<state> made) noexcept : state_{std::move(made)} {}
+
+std::unique_ptr<nic_claim> nic_claim::open(config options, error_code& code, diagnostics& why)
+{
+    return reporting(code, why, [&]() -> std::unique_ptr<nic_claim> {
+        auto device = std::make_unique<kernel_nic>(options.interface);
+        auto environment = this_environment(options.state_directory);
+        return open(std::move(options), std::move(device), std::move(environment));
+    });
+}
+
+std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_device> device,
+                                           claim_environment environment)
+{
+    auto made = std::make_unique<state>(std::move(options), std::move(device), std::move(environment));
+    auto& self = *made;
+    sentences notices;
+    try {
+        device_journal log{self.environment, *self.device};
+        if (log.dropped())
+            notices.push_back(*log.dropped());
+        report said;
+        undo_dead(log, *self.device, self.environment, said);
+        append(notices, all_of(std::move(said)));
+        self.memory_size = size_of_dmabuf(self.options.dmabuf_fd);
+        try {
+            self.acquired =
+                acquire(log, *self.device, self.environment,
+                        {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size}, notices);
+        } catch (...) {
+            report undone;
+            undo_claim(log, *self.device, self.environment.self, undone);
+            append(notices, std::move(undone.left));
+            throw;
+        }
+    } catch (...) {
+        self.tell(notices);
+        throw;
+    }
+    self.tell(notices);
+    return std::unique_ptr<nic_claim>{new nic_claim{std::move(made)}};
+}
+
+nic_claim::~nic_claim()
+{
+    auto& self = *state_;
+    report said;
+    try {
+        device_journal log{self.environment, *self.device};
+        if (!forget_if_gone(log, *self.device, said))
+            undo_steering(log, *self.device, self.environment.self, said);
+        self.acquired.binding.reset();
+        undo_claim(log, *self.device, self.environment.self, said);
+    } catch (std::exception const& error) {
+        said.left.push_back(self.options.interface + " could not be set back: " + error.what());
+    }
+    self.tell(said.left);
+}
+
+std::uint32_t nic_claim::dmabuf_id() const noexcept
+{
+    return state_->acquired.binding->id();
+}
+
+std::vector<unsigned> const& nic_claim::queues() const noexcept
+{
+    return state_->acquired.queues;
+}
+
+std::vector<unsigned> const& nic_claim::napi_ids() const noexcept
+{
+    return state_->acquired.napi_ids;
+}
+
+std::size_t nic_claim::page_size() const noexcept
+{
+    return state_->options.rx_page_size != 0 ? state_->options.rx_page_size : system_page();
+}
+
+std::unique_ptr<steered_flow> nic_claim::steer(boost::asio::ip::tcp::endpoint const& local,
+                                               boost::asio::ip::tcp::endpoint const& remote, error_code& code,
+                                               diagnostics& why)
+{
+    return reporting(code, why, [&] {
+        std::unique_lock lock{state_->mutex};
+        auto const& queues = state_->acquired.queues;
+        steer_target const target{rule_target::queue, queues[state_->turn++ % queues.size()]};
+        device_journal log{state_->environment, *state_->device};
+        sentences notices;
+        auto rules = state_->install(log, {match_connection(local, remote)}, {target}, notices);
+        auto result = keep(std::move(rules));
+        lock.unlock();
+        state_->tell(notices);
+        return result;
+    });
+}
+
+std::unique_ptr<steered_flow> nic_claim::steer_port(boost::asio::ip::tcp::endpoint const& local, bool also_v4,
+                                                    error_code& code, diagnostics& why)
+{
+    return reporting(code, why, [&] {
+        std::unique_lock lock{state_->mutex};
+        device_journal log{state_->environment, *state_->device};
+        sentences notices;
+        auto const targets = state_->listener_targets(log, notices);
+        auto rules = state_->install(log, match_listener(local, also_v4), targets, notices);
+        auto result = keep(std::move(rules));
+        lock.unlock();
+        state_->tell(notices);
+        return result;
+    });
+}
+
+// Called with the mutex held.
+std::unique_ptr<steered_flow> nic_claim::keep(std::vector<flow_rule> rules)
+{
+    auto const number = ++state_->last_number;
+    state_->steered.emplace(number, std::move(rules));
+    return std::make_unique<steered_flow>(*this, number);
+}
+
+void nic_claim::unsteer(std::uint64_t number) noexcept
+{
+    report said;
+    try {
+        std::lock_guard const lock{state_->mutex};
+        auto const rules = std::move(state_->steered.at(number));
+        state_->steered.erase(number);
+        device_journal log{state_->environment, *state_->device};
+        state_->release(log, rules, said);
+    } catch (std::exception const& error) {
+        said.left.push_back(state_->options.interface + ": a rule could not be removed: " + error.what());
+    }
+    state_->tell(said.left);
+}
+
+steered_flow::~steered_flow()
+{
+    claim_.unsteer(number_);
+}
+
+std::optional<page_use> nic_claim::inflight() const
+{
+    std::lock_guard const lock{state_->mutex};
+    page_use use{0, state_->memory_size / page_size()};
+    try {
+        for (auto const& pool : state_->device->page_pools())
+            use.in_flight += pool.dmabuf == dmabuf_id() ? pool.inflight : 0;
+    } catch (system_error const&) {
+        return std::nullopt;
+    }
+    return use;
+}
+
+std::optional<std::uint64_t> nic_claim::alloc_failures() const
+{
+    std::lock_guard const lock{state_->mutex};
+    std::optional<std::uint64_t> sum;
+    try {
+        for (auto const& entry : state_->device->alloc_failures()) {
+            auto const& ours = queues();
+            if (std::find(ours.begin(), ours.end(), entry.queue) != ours.end())
+                sum = sum.value_or(0) + entry.count;
+        }
+    } catch (system_error const&) {
+        return std::nullopt;
+    }
+    return sum;
+}
+
+std::vector<std::string> nic_claim::recover(std::string_view interface, std::string_view state_directory)
+{
+    kernel_nic device{interface};
+    return recover(device, this_environment(std::string{state_directory}));
+}
+
+std::vector<std::string> nic_claim::recover(nic_device& device, claim_environment const& environment)
+{
+    device_journal log{environment, device};
+    report said;
+    if (log.dropped())
+        said.done.push_back(*log.dropped());
+    undo_dead(log, device, environment, said);
+    log.save();
+    return all_of(std::move(said));
+}
+
+}  // namespace gpurx::detail

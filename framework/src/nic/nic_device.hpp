@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a claim asks of one NIC: the narrow interface between nic_claim, which knows no system call, and kernel_nic.
+// Tests put a NIC of their own in its place.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ethtool.hpp"
+#include "flow_rule.hpp"
+#include "netdev.hpp"
+
+namespace gpurx::detail {
+
+// Memory bound to RX queues; destroying it unbinds.
+class rx_binding {
+  public:
+    rx_binding() = default;
+    rx_binding(rx_binding const&) = delete;
+    rx_binding& operator=(rx_binding const&) = delete;
+    virtual ~rx_binding() = default;
+
+    // The kernel's id (dmabuf_cmsg.dmabuf_id).
+    [[nodiscard]] virtual std::uint32_t id() const noexcept = 0;
+};
+
+// Every member that is not const throws system_error, with the kernel's text where the kernel gives one. Not
+// thread-safe.
+class nic_device {
+  public:
+    nic_device() = default;
+    nic_device(nic_device const&) = delete;
+    nic_device& operator=(nic_device const&) = delete;
+    virtual ~nic_device() = default;
+
+    // For people; a device may be renamed.
+    [[nodiscard]] virtual std::string name() const = 0;
+    [[nodiscard]] virtual unsigned index() const noexcept = 0;
+    // False: removed, or moved to another network namespace.
+    [[nodiscard]] virtual bool present() const = 0;
+
+    [[nodiscard]] virtual ethtool::rings rings() = 0;
+    // Returns true if the configuration has changed, false if it was this very value already. What is in effect (see
+    // rings()) may be "on" all the same where the configuration is "automatic".
+    virtual bool set_data_split(ethtool::data_split value) = 0;
+    virtual void set_hds_threshold(std::uint32_t value) = 0;
+
+    [[nodiscard]] virtual bool ntuple_filters() = 0;
+    virtual void set_ntuple_filters(bool on) = 0;
+
+    [[nodiscard]] virtual ethtool::channels channels() = 0;
+    virtual void set_channels(ethtool::channels const& value) = 0;
+
+    // The RSS table; empty if the NIC has none.
+    [[nodiscard]] virtual std::vector<std::uint32_t> rss_table() = 0;
+    // Empty: back to the driver's default, which follows the number of channels.
+    virtual void set_rss_table(std::span<std::uint32_t const> table) = 0;
+    [[nodiscard]] virtual std::vector<ethtool::rss_context> rss_contexts() = 0;
+    [[nodiscard]] virtual std::uint32_t add_rss_context(std::span<std::uint32_t const> table) = 0;
+    virtual void remove_rss_context(std::uint32_t id) = 0;
+
+    // All rules on the NIC, ours or not.
+    [[nodiscard]] virtual std::vector<installed_rule> rules() = 0;
+    // Returns the rule's id.
+    [[nodiscard]] virtual std::uint32_t add_rule(flow_rule const& rule) = 0;
+    virtual void remove_rule(std::uint32_t id) = 0;
+
+    // Empty while the interface is down.
+    [[nodiscard]] virtual std::vector<netdev::rx_queue> rx_queues() = 0;
+    [[nodiscard]] virtual std::vector<netdev::page_pool> page_pools() = 0;
+    // Per RX queue; empty if the driver does not count them.
+    [[nodiscard]] virtual std::vector<netdev::alloc_failures> alloc_failures() = 0;
+
+    // rx_page_size 0: the default.
+    [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
+                                                              std::uint32_t rx_page_size) = 0;
+};
+
+}  // namespace gpurx::detail

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+
+#include "failure.hpp"
+#include "uapi.hpp"
+#include "unique_fd.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+// The start of a file of /proc: these are short. Empty, with errno set, if it cannot be read.
+std::string read_proc(std::string const& path)
+{
+    unique_fd const file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    std::array<char, 4096> text{};
+    ssize_t const size = file ? ::read(file.get(), text.data(), text.size()) : -1;
+    return {text.data(), static_cast<std::size_t>(size > 0 ? size : 0)};
+}
+
+std::optional<std::uint64_t> pid_namespace()
+{
+    struct stat info {};
+    if (::stat("/proc/self/ns/pid", &info) != 0)
+        return std::nullopt;
+    return info.st_ino;
+}
+
+template <class Number>
+std::optional<Number> to_number(std::string_view word)
+{
+    Number value{};
+    auto const* const end = word.data() + word.size();
+    auto const [stopped, error] = std::from_chars(word.data(), end, value);
+    if (error != std::errc{} || stopped != end)
+        return std::nullopt;
+    return value;
+}
+
+}  // namespace
+
+std::optional<process_stat> parse_process_stat(std::string_view text)
+{
+    // The second field is the program's name in brackets and may hold anything, also brackets and spaces.
+    auto const name_end = text.rfind(") ");
+    if (name_end == std::string_view::npos)
+        return std::nullopt;
+    text.remove_prefix(name_end + 2);
+
+    constexpr unsigned state_field = 3;
+    constexpr unsigned threads_field = 20;
+    constexpr unsigned start_field = 22;
+    process_stat result;
+    for (unsigned field = state_field; field <= start_field; ++field) {
+        auto const space = text.find(' ');
+        if (space == std::string_view::npos)
+            return std::nullopt;
+        auto const word = text.substr(0, space);
+        text.remove_prefix(space + 1);
+        if (field == state_field && word.size() == 1) {
+            result.state = word.front();
+        } else if (field == threads_field) {
+            auto const threads = to_number<std::uint32_t>(word);
+            if (!threads)
+                return std::nullopt;
+            result.threads = *threads;
+        } else if (field == start_field) {
+            auto const start = to_number<std::uint64_t>(word);
+            if (!start)
+                return std::nullopt;
+            result.start_time = *start;
+        }
+    }
+    return result;
+}
+
+owner_key this_process(std::uint64_t session)
+{
+    auto const stat = parse_process_stat(read_proc("/proc/self/stat"));
+    auto const space = pid_namespace();
+    if (!stat || !space)
+        fail(ENOENT, "read", "/proc/self", "mount /proc: gpurx tells by it which sessions live");
+    return {::getpid(), stat->start_time, *space, session};
+}
+
+bool is_alive(owner_key const& owner)
+{
+    if (pid_namespace() != owner.pid_namespace)
+        return true;
+    auto const stat = parse_process_stat(read_proc(fmt::format("/proc/{}/stat", owner.pid)));
+    return stat && stat->start_time == owner.start_time && stat->alive();
+}
+
+std::string boot_id()
+{
+    constexpr char const* path = "/proc/sys/kernel/random/boot_id";
+    std::string id = read_proc(path);
+    id.erase(id.find_last_not_of('\n') + 1);
+    if (id.empty() || id.find(' ') != std::string::npos)
+        fail(ENOENT, "read", path, "mount /proc");
+    return id;
+}
+
+std::uint64_t network_namespace()
+{
+    unique_fd const any{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+    std::uint64_t cookie = 0;
+    socklen_t size = sizeof(cookie);
+    if (!any || ::getsockopt(any.get(), SOL_SOCKET, uapi::so_netns_cookie, &cookie, &size) != 0)
+        fail(errno, "ask for", "network namespace cookie");
+    return cookie;
+}
+
+}  // namespace gpurx::detail

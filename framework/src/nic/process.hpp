@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which process is which, and whether it lives: what tells the owners in a journal from the dead.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "journal.hpp"
+
+namespace gpurx::detail {
+
+// What matters of /proc/PID/stat.
+struct process_stat {
+    char state = '?';
+    std::uint32_t threads = 0;
+    std::uint64_t start_time = 0;  // in clock ticks since boot
+
+    // A zombie has closed its descriptors; but the first thread of a process may be one while others live on.
+    [[nodiscard]] bool alive() const noexcept { return (state != 'Z' && state != 'X') || threads > 1; }
+    friend bool operator==(process_stat const&, process_stat const&) = default;
+};
+[[nodiscard]] std::optional<process_stat> parse_process_stat(std::string_view text);
+
+// This process, as the owner of its session number `session`. Throws system_error if /proc cannot be read.
+[[nodiscard]] owner_key this_process(std::uint64_t session);
+
+// Does this owner's process live? Yes, if it lives in another pid namespace and so cannot be told.
+[[nodiscard]] bool is_alive(owner_key const& owner);
+
+// Throws system_error.
+[[nodiscard]] std::string boot_id();
+// The cookie of this thread's network namespace. Throws system_error.
+[[nodiscard]] std::uint64_t network_namespace();
+
+}  // namespace gpurx::detail

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "settings.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <gpurx/error.hpp>
+
+#include "rss.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+using ethtool::data_split;
+
+// In the journal only: the driver reported "on" though nobody had asked for it.
+constexpr std::uint32_t automatically_on = 3;
+
+setting_value value_of(data_split split)
+{
+    return {static_cast<std::uint32_t>(split)};
+}
+
+setting_value value_of(ethtool::channels const& counts)
+{
+    return {counts.rx, counts.tx, counts.combined};
+}
+
+void write_channels(nic_device& nic, setting_value const& value)
+{
+    auto counts = nic.channels();
+    counts.rx = value[0];
+    counts.tx = value[1];
+    counts.combined = value[2];
+    nic.set_channels(counts);
+}
+
+void write_plain(nic_device& nic, setting what, setting_value const& value)
+{
+    if (what == setting::hds_threshold)
+        nic.set_hds_threshold(value[0]);
+    else if (what == setting::ntuple_filters)
+        nic.set_ntuple_filters(value[0] != 0);
+    else if (what == setting::channels)
+        write_channels(nic, value);
+}
+
+// "Automatic" first: most likely it was that. Some drivers then keep header split as we made it; those are told.
+void put_back_split(nic_device& nic, std::uint32_t original)
+{
+    auto const off = static_cast<std::uint32_t>(data_split::off);
+    if (original == static_cast<std::uint32_t>(data_split::on))
+        return;
+    try {
+        nic.set_data_split(data_split::automatic);
+    } catch (system_error const&) {
+        if (original != off)
+            throw;
+    }
+    if (original == off && nic.rings().split != data_split::off)
+        nic.set_data_split(data_split::off);
+}
+
+// RX queues that there will be when the channels are put back.
+unsigned final_rx_queues(device_journal& log, nic_device& nic)
+{
+    auto const* const channels = log->find(setting::channels);
+    return channels != nullptr ? channels->original[0] + channels->original[2] : nic.channels().rx_queues();
+}
+
+// A table that is the driver's own choice is given back to the driver, so that it follows the channels again.
+void put_back_table(device_journal& log, nic_device& nic, rss_table const& original)
+{
+    bool const by_driver = original == default_table(original.size(), final_rx_queues(log, nic));
+    if (by_driver || original.size() != nic.rss_table().size())
+        nic.set_rss_table({});
+    else
+        nic.set_rss_table(original);
+}
+
+void put_back(device_journal& log, nic_device& nic, setting_change const& change)
+{
+    if (change.what == setting::data_split)
+        put_back_split(nic, change.original[0]);
+    else if (change.what == setting::rss_table)
+        put_back_table(log, nic, change.original);
+    else
+        write_plain(nic, change.what, change.original);
+}
+
+// Switching the filters off would take rules with it that are not ours.
+bool others_need(nic_device& nic, setting what)
+{
+    return what == setting::ntuple_filters && !nic.rules().empty();
+}
+
+// True if it was put back.
+bool restore_setting(device_journal& log, nic_device& nic, setting what, report& said)
+{
+    auto const* const found = log->find(what);
+    if (found == nullptr)
+        return false;
+    setting_change const change = *found;
+    auto const subject = fmt::format("{}: {}", log->device.interface, to_string(what));
+    try {
+        auto const now = read_setting(nic, what);
+        if (now != change.ours && now != change.original) {
+            said.left.push_back(fmt::format("{} was changed by somebody else to {} and left so (before gpurx: {})",
+                                            subject, describe(what, now), describe(what, change.original)));
+        } else if (now == change.ours && others_need(nic, what)) {
+            said.left.push_back(fmt::format("{} stays on: there are rules that are not gpurx's", subject));
+            return false;
+        } else if (now == change.ours) {
+            put_back(log, nic, change);
+            if (change.ours != change.original)
+                said.done.push_back(fmt::format("{} set back to {}", subject, describe(what, change.original)));
+        }
+        log->forget(what);
+        return now == change.ours;
+    } catch (system_error const& error) {
+        said.left.push_back(
+            fmt::format("{} could not be set back to {}: {}", subject, describe(what, change.original), error.what()));
+        return false;
+    }
+}
+
+// The default depends on the channels; if these did not go back to what they were, the table must be written out.
+void check_table(nic_device& nic, setting_value const& original, std::string const& interface, report& said)
+{
+    try {
+        auto const now = nic.rss_table();
+        if (now != original && now.size() == original.size())
+            nic.set_rss_table(original);
+    } catch (system_error const& error) {
+        said.left.push_back(fmt::format("{}: rss-table could not be set back: {}", interface, error.what()));
+    }
+}
+
+}  // namespace
+
+setting_value read_setting(nic_device& nic, setting what)
+{
+    switch (what) {
+        case setting::data_split:
+            return value_of(nic.rings().split);
+        case setting::hds_threshold: {
+            auto const threshold = nic.rings().hds_threshold;
+            return threshold ? setting_value{*threshold} : setting_value{};
+        }
+        case setting::ntuple_filters:
+            return {nic.ntuple_filters() ? 1U : 0U};
+        case setting::channels:
+            return value_of(nic.channels());
+        case setting::rss_table:
+            return nic.rss_table();
+    }
+    return {};
+}
+
+std::string describe(setting what, setting_value const& value)
+{
+    constexpr std::size_t shown = 16;
+    static constexpr std::string_view splits[]{"automatic", "off", "on", "automatic"};
+    if (value.empty())
+        return "nothing";
+    switch (what) {
+        case setting::data_split:
+            return std::string{splits[std::min<std::size_t>(value[0], automatically_on)]};
+        case setting::hds_threshold:
+            return fmt::format("{} bytes", value[0]);
+        case setting::ntuple_filters:
+            return value[0] != 0 ? "on" : "off";
+        case setting::channels:
+            return fmt::format("{} RX, {} TX, {} combined", value.at(0), value.at(1), value.at(2));
+        case setting::rss_table:
+            return fmt::format(
+                "{}{}",
+                fmt::join(value.begin(), value.begin() + static_cast<std::ptrdiff_t>(std::min(shown, value.size())),
+                          " "),
+                value.size() > shown ? " ..." : "");
+    }
+    return {};
+}
+
+void split_headers(device_journal& log, nic_device& nic)
+{
+    auto const on = value_of(data_split::on);
+    auto const reported = read_setting(nic, setting::data_split);
+    auto const* const present = log->find(setting::data_split);
+    bool const ours = present != nullptr && reported == on;
+
+    setting_change change{setting::data_split, ours ? present->original : reported, on};
+    log->record(change);
+    log.save();
+    bool const changed = nic.set_data_split(data_split::on);
+    if (changed && reported == on)
+        change.original = {automatically_on};
+    if (changed)
+        log->record(change);
+    else if (!ours)
+        log->forget(setting::data_split);
+    log.save();
+}
+
+void change_setting(device_journal& log, nic_device& nic, setting what, setting_value const& wanted)
+{
+    auto const now = read_setting(nic, what);
+    if (now == wanted)
+        return;
+    auto const* const present = log->find(what);
+    bool const still_ours = present != nullptr && now == present->ours;
+    log->record({what, still_ours ? present->original : now, wanted});
+    log.save();
+    write_plain(nic, what, wanted);
+}
+
+void avoid_claimed_queues(device_journal& log, nic_device& nic, setting_value const& before)
+{
+    if (before.empty())
+        return;
+    auto const now = nic.rss_table();
+    auto const* const present = log->find(setting::rss_table);
+    bool const still_ours = present != nullptr && now == present->ours;
+    setting_value const original = present == nullptr ? before : still_ours ? present->original : now;
+    auto const& base = original.size() == now.size() ? original : now;
+
+    auto const wanted = avoid_queues(base, nic.channels().rx_queues(), log->claimed_queues());
+    if (wanted.empty() || (present != nullptr && now == wanted))
+        return;
+    // Also where the table is so already: a table that nobody has set follows the channels, on to our queues.
+    log->record({setting::rss_table, original, wanted});
+    log.save();
+    nic.set_rss_table(wanted);
+}
+
+void return_unclaimed_queues(device_journal& log, nic_device& nic, report& said)
+{
+    auto const* const present = log->find(setting::rss_table);
+    if (present == nullptr)
+        return;
+    try {
+        auto const now = nic.rss_table();
+        if (now != present->ours || now.size() != present->original.size())
+            return;
+        auto const original = present->original;
+        auto const wanted = avoid_queues(original, nic.channels().rx_queues(), log->claimed_queues());
+        if (wanted.empty() || wanted == now)
+            return;
+        log->record({setting::rss_table, original, wanted});
+        log.save();
+        nic.set_rss_table(wanted);
+        said.done.push_back(
+            fmt::format("{}: rss-table set to {}", log->device.interface, describe(setting::rss_table, wanted)));
+    } catch (system_error const& error) {
+        said.left.push_back(
+            fmt::format("{}: queues could not be given back to RSS: {}", log->device.interface, error.what()));
+    }
+}
+
+void restore_settings(device_journal& log, nic_device& nic, report& said)
+{
+    auto const* const change = log->find(setting::rss_table);
+    auto const table = change != nullptr ? change->original : setting_value{};
+    bool const table_put_back = restore_setting(log, nic, setting::rss_table, said);
+    restore_setting(log, nic, setting::channels, said);
+    if (table_put_back)
+        check_table(nic, table, log->device.interface, said);
+    restore_setting(log, nic, setting::ntuple_filters, said);
+    restore_setting(log, nic, setting::hds_threshold, said);
+    restore_setting(log, nic, setting::data_split, said);
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Undoing what an owner did to an interface, whether it does so itself or has died. Nothing here throws: what cannot be
+// undone is reported and, where it makes sense to try again, stays in the journal.
+#pragma once
+
+#include "device_journal.hpp"
+#include "nic_device.hpp"
+#include "settings.hpp"
+
+namespace gpurx::detail {
+
+// Removes one rule of the journal from the NIC: the rule with its id, if it still is this very rule; for a pending one,
+// a rule that is equal and belongs to nobody else in the journal. Takes it out of the journal.
+void remove_rule(device_journal& log, nic_device& nic, owner_key const& owner, flow_rule const& rule, report& said);
+
+// Removes an owner's rules and RSS contexts. The memory may be unbound after this.
+void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner, report& said);
+
+// Takes the owner out of the journal; its queues may be used again. With the last owner all settings go back to what
+// they were. The owner's memory must have been unbound before.
+void undo_claim(device_journal& log, nic_device& nic, owner_key const& owner, report& said);
+
+// A NIC that is gone has taken its settings with it. True if so: the journal is empty then.
+[[nodiscard]] bool forget_if_gone(device_journal& log, nic_device const& nic, report& said);
+
+// Undoes what owners left that do not live any more, and what earlier attempts could not.
+void undo_dead(device_journal& log, nic_device& nic, claim_environment const& environment, report& said);
+
+}  // namespace gpurx::detail
