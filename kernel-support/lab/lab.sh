@@ -207,7 +207,7 @@ start_guest() {
 # wait_for_guest SECONDS: true when the guest has ended within that time.
 wait_for_guest() {
     local timer ended=0
-    sleep "$1" &
+    setpriv --pdeathsig KILL -- sleep "$1" &
     timer=$!
     wait -n "$qemu" "$timer" || true
     kill -0 "$qemu" 2>/dev/null || ended=1
