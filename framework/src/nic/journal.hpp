@@ -13,7 +13,7 @@
 //   context ID|pending QUEUE...
 //   end
 //
-// A rule or context is "pending" from before it is made until its number is known.
+// A rule or context is "pending" from before it is made until its number is known, and while it is being removed.
 #pragma once
 
 #include <compare>

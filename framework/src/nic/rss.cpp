@@ -7,7 +7,7 @@
 
 namespace gpurx::detail {
 
-rss_table avoid_queues(rss_table const& table, unsigned queue_count, std::set<unsigned> const& avoid)
+indirection_table avoid_queues(indirection_table const& table, unsigned queue_count, std::set<unsigned> const& avoid)
 {
     std::map<unsigned, std::size_t> load;  // entries per queue that may take more
     for (unsigned const queue : table) {
@@ -23,7 +23,7 @@ rss_table avoid_queues(rss_table const& table, unsigned queue_count, std::set<un
     if (load.empty())
         return {};
 
-    rss_table result = table;
+    indirection_table result = table;
     for (auto& queue : result) {
         if (!avoid.contains(queue))
             continue;
@@ -35,16 +35,16 @@ rss_table avoid_queues(rss_table const& table, unsigned queue_count, std::set<un
     return result;
 }
 
-rss_table default_table(std::size_t size, unsigned queue_count)
+indirection_table default_table(std::size_t size, unsigned queue_count)
 {
     std::vector<unsigned> all(queue_count);
     std::iota(all.begin(), all.end(), 0U);
     return spread_over(size, all);
 }
 
-rss_table spread_over(std::size_t size, std::span<unsigned const> queues)
+indirection_table spread_over(std::size_t size, std::span<unsigned const> queues)
 {
-    rss_table result(size);
+    indirection_table result(size);
     for (std::size_t i = 0; i < size; ++i)
         result[i] = queues[i % queues.size()];
     return result;

@@ -10,17 +10,18 @@
 
 namespace gpurx::detail {
 
-using rss_table = std::vector<std::uint32_t>;
+using indirection_table = std::vector<std::uint32_t>;
 
 // `table` with no entry that points at a queue of `avoid`. Other entries stay as they are; those are shared out evenly
 // among the queues that the table uses already, or, if it uses no other, among all below `queue_count`. Empty: there is
 // no queue left.
-[[nodiscard]] rss_table avoid_queues(rss_table const& table, unsigned queue_count, std::set<unsigned> const& avoid);
+[[nodiscard]] indirection_table avoid_queues(indirection_table const& table, unsigned queue_count,
+                                             std::set<unsigned> const& avoid);
 
 // The table that a driver makes for `queue_count` queues when nobody asks for another one.
-[[nodiscard]] rss_table default_table(std::size_t size, unsigned queue_count);
+[[nodiscard]] indirection_table default_table(std::size_t size, unsigned queue_count);
 
 // `size` entries that go round `queues`, which is not empty.
-[[nodiscard]] rss_table spread_over(std::size_t size, std::span<unsigned const> queues);
+[[nodiscard]] indirection_table spread_over(std::size_t size, std::span<unsigned const> queues);
 
 }  // namespace gpurx::detail

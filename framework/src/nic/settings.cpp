@@ -54,8 +54,6 @@ void write_plain(nic_device& nic, setting what, setting_value const& value)
 void put_back_split(nic_device& nic, std::uint32_t original)
 {
     auto const off = static_cast<std::uint32_t>(data_split::off);
-    if (original == static_cast<std::uint32_t>(data_split::on))
-        return;
     try {
         nic.set_data_split(data_split::automatic);
     } catch (system_error const&) {
@@ -66,29 +64,38 @@ void put_back_split(nic_device& nic, std::uint32_t original)
         nic.set_data_split(data_split::off);
 }
 
-// RX queues that there will be when the channels are put back.
-unsigned final_rx_queues(device_journal& log, nic_device& nic)
+// Is this the driver's own choice for the channels that there are?
+bool is_default(nic_device& nic, indirection_table const& table)
+{
+    return table == default_table(table.size(), nic.channels().rx_queues());
+}
+
+// Was the table the driver's own choice before us, and is it again? It need not look the same, while the channels
+// differ.
+bool is_default_again(device_journal& log, nic_device& nic, setting_value const& original, setting_value const& now)
 {
     auto const* const channels = log->find(setting::channels);
-    return channels != nullptr ? channels->original[0] + channels->original[2] : nic.channels().rx_queues();
+    return is_default(nic, now) &&
+           (channels != nullptr
+                ? original == default_table(original.size(), channels->original[0] + channels->original[2])
+                : is_default(nic, original));
 }
 
 // A table that is the driver's own choice is given back to the driver, so that it follows the channels again.
-void put_back_table(device_journal& log, nic_device& nic, rss_table const& original)
+void put_back_table(nic_device& nic, indirection_table const& original)
 {
-    bool const by_driver = original == default_table(original.size(), final_rx_queues(log, nic));
-    if (by_driver || original.size() != nic.rss_table().size())
+    if (is_default(nic, original) || original.size() != nic.rss_table().size())
         nic.set_rss_table({});
     else
         nic.set_rss_table(original);
 }
 
-void put_back(device_journal& log, nic_device& nic, setting_change const& change)
+void put_back(nic_device& nic, setting_change const& change)
 {
     if (change.what == setting::data_split)
         put_back_split(nic, change.original[0]);
     else if (change.what == setting::rss_table)
-        put_back_table(log, nic, change.original);
+        put_back_table(nic, change.original);
     else
         write_plain(nic, change.what, change.original);
 }
@@ -109,19 +116,24 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
     auto const subject = fmt::format("{}: {}", log->device.interface, to_string(what));
     try {
         auto const now = read_setting(nic, what);
-        if (now != change.ours && now != change.original) {
-            said.left.push_back(fmt::format("{} was changed by somebody else to {} and left so (before gpurx: {})",
-                                            subject, describe(what, now), describe(what, change.original)));
-        } else if (now == change.ours && others_need(nic, what)) {
+        // A table that reads as it did may still be kept by us rather than by the driver.
+        bool const ours =
+            now == change.ours || (what == setting::rss_table &&
+                                   (now == change.original || is_default_again(log, nic, change.original, now)));
+        if (ours && others_need(nic, what)) {
             said.left.push_back(fmt::format("{} stays on: there are rules that are not gpurx's", subject));
             return false;
-        } else if (now == change.ours) {
-            put_back(log, nic, change);
-            if (change.ours != change.original)
+        }
+        if (ours) {
+            put_back(nic, change);
+            if (now != change.original)
                 said.done.push_back(fmt::format("{} set back to {}", subject, describe(what, change.original)));
+        } else if (now != change.original) {
+            said.left.push_back(fmt::format("{} was changed by somebody else to {} and left so (before gpurx: {})",
+                                            subject, describe(what, now), describe(what, change.original)));
         }
         log->forget(what);
-        return now == change.ours;
+        return ours;
     } catch (system_error const& error) {
         said.left.push_back(
             fmt::format("{} could not be set back to {}: {}", subject, describe(what, change.original), error.what()));
@@ -129,13 +141,12 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
     }
 }
 
-// The default depends on the channels; if these did not go back to what they were, the table must be written out.
-void check_table(nic_device& nic, setting_value const& original, std::string const& interface, report& said)
+// The driver's choice depends on the channels: what is its choice, and what fits, may be another table now.
+void finish_table(nic_device& nic, setting_value const& original, std::string const& interface, report& said)
 {
     try {
-        auto const now = nic.rss_table();
-        if (now != original && now.size() == original.size())
-            nic.set_rss_table(original);
+        if (is_default(nic, original) || nic.rss_table() != original)
+            put_back_table(nic, original);
     } catch (system_error const& error) {
         said.left.push_back(fmt::format("{}: rss-table could not be set back: {}", interface, error.what()));
     }
@@ -194,15 +205,15 @@ void split_headers(device_journal& log, nic_device& nic)
     auto const* const present = log->find(setting::data_split);
     bool const ours = present != nullptr && reported == on;
 
-    setting_change change{setting::data_split, ours ? present->original : reported, on};
-    log->record(change);
+    // Whether it is on by somebody's wish or by the driver's choice shows only when we wish it, too. Until then the
+    // more likely is recorded.
+    setting_value const original = reported == on ? setting_value{automatically_on} : reported;
+    log->record({setting::data_split, ours ? present->original : original, on});
     log.save();
     bool const changed = nic.set_data_split(data_split::on);
-    if (changed && reported == on)
-        change.original = {automatically_on};
-    if (changed)
-        log->record(change);
-    else if (!ours)
+    if (changed && ours)
+        log->record({setting::data_split, original, on});
+    else if (!changed && !ours)
         log->forget(setting::data_split);
     log.save();
 }
@@ -267,9 +278,9 @@ void restore_settings(device_journal& log, nic_device& nic, report& said)
     auto const* const change = log->find(setting::rss_table);
     auto const table = change != nullptr ? change->original : setting_value{};
     bool const table_put_back = restore_setting(log, nic, setting::rss_table, said);
-    restore_setting(log, nic, setting::channels, said);
-    if (table_put_back)
-        check_table(nic, table, log->device.interface, said);
+    bool const channels_put_back = restore_setting(log, nic, setting::channels, said);
+    if (table_put_back && channels_put_back)
+        finish_table(nic, table, log->device.interface, said);
     restore_setting(log, nic, setting::ntuple_filters, said);
     restore_setting(log, nic, setting::hds_threshold, said);
     restore_setting(log, nic, setting::data_split, said);

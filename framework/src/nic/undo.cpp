@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -30,68 +30,70 @@ std::set<std::uint32_t> known_ids(journal const& log, Entries journal_owner::*en
     return ids;
 }
 
-std::string name_of(journal const& log, journal_rule const& entry)
-{
-    return fmt::format("{}: rule {}({})", log.device.interface, entry.id ? fmt::format("{} ", *entry.id) : "",
-                       to_string(entry.rule.match));
-}
-
-void remove_from_nic(journal const& log, nic_device& nic, journal_rule const& entry, report& said)
-{
-    auto const name = name_of(log, entry);
-    try {
-        auto const known = known_ids(log, &journal_owner::rules);
-        auto const present = nic.rules();
-        auto const found = std::find_if(present.begin(), present.end(), [&](installed_rule const& one) {
-            return entry.id ? one.id == *entry.id : one.rule == entry.rule && !known.contains(one.id);
-        });
-        if (found == present.end()) {
-            if (entry.id)
-                said.left.push_back(fmt::format("{} was removed by somebody else", name));
-        } else if (found->rule != entry.rule) {
-            said.left.push_back(fmt::format("{} was replaced by somebody else and left so", name));
-        } else {
-            nic.remove_rule(found->id);
-            said.done.push_back(fmt::format("{} removed", name));
-        }
-    } catch (system_error const& error) {
-        said.left.push_back(fmt::format("{} could not be removed: {}", name, error.what()));
-    }
-}
-
-void remove_from_nic(journal const& log, nic_device& nic, journal_context const& entry, report& said)
-{
-    auto const name =
-        fmt::format("{}: RSS context{}", log.device.interface, entry.id ? fmt::format(" {}", *entry.id) : "");
-    try {
-        auto const known = known_ids(log, &journal_owner::contexts);
-        auto const present = nic.rss_contexts();
-        auto const ours = [&entry](ethtool::rss_context const& one) {
-            return one.table == spread_over(one.table.size(), entry.queues);
-        };
-        auto const found = std::find_if(present.begin(), present.end(), [&](ethtool::rss_context const& one) {
-            return entry.id ? one.id == *entry.id : ours(one) && !known.contains(one.id);
-        });
-        if (found == present.end()) {
-            if (entry.id)
-                said.left.push_back(fmt::format("{} was removed by somebody else", name));
-        } else if (!ours(*found)) {
-            said.left.push_back(fmt::format("{} was changed by somebody else and left so", name));
-        } else {
-            nic.remove_rss_context(found->id);
-            said.done.push_back(fmt::format("{} removed", name));
-        }
-    } catch (system_error const& error) {
-        said.left.push_back(fmt::format("{} could not be removed: {}", name, error.what()));
-    }
-}
-
 void save(device_journal& log, report& said)
 {
     try {
         log.save();
     } catch (system_error const& error) {
         said.left.push_back(error.what());
+    }
+}
+
+// Takes an entry of the journal off the NIC. `present` is what the NIC has, `ours` tells what is equal to the entry,
+// `known` are the numbers of other entries, which a pending one does not mean.
+template <class Installed, class Ours, class Remove>
+void remove_one(std::string const& name, std::optional<std::uint32_t> id, std::vector<Installed> const& present,
+                std::set<std::uint32_t> const& known, Ours&& ours, Remove&& remove, report& said)
+{
+    auto const found = std::find_if(present.begin(), present.end(), [&](Installed const& one) {
+        return id ? one.id == *id : ours(one) && !known.contains(one.id);
+    });
+    if (found == present.end()) {
+        if (id)
+            said.left.push_back(fmt::format("{} was removed by somebody else", name));
+    } else if (!ours(*found)) {
+        said.left.push_back(fmt::format("{} was changed by somebody else and left so", name));
+    } else {
+        remove(found->id);
+        said.done.push_back(fmt::format("{} removed", name));
+    }
+}
+
+std::string name_of(journal const& log, char const* kind, std::optional<std::uint32_t> id)
+{
+    return fmt::format("{}: {}{}", log.device.interface, kind, id ? fmt::format(" {}", *id) : "");
+}
+
+// While an entry is being removed it is pending: whoever reads it after us cannot tell whether that was done.
+void remove_from_nic(device_journal& log, nic_device& nic, journal_rule& entry, report& said)
+{
+    auto const id = std::exchange(entry.id, std::nullopt);
+    auto const name = fmt::format("{} ({})", name_of(*log, "rule", id), to_string(entry.rule.match));
+    save(log, said);
+    try {
+        remove_one(
+            name, id, nic.rules(), known_ids(*log, &journal_owner::rules),
+            [&entry](installed_rule const& one) { return one.rule == entry.rule; },
+            [&nic](std::uint32_t number) { nic.remove_rule(number); }, said);
+    } catch (system_error const& error) {
+        said.left.push_back(fmt::format("{} could not be removed: {}", name, error.what()));
+    }
+}
+
+void remove_from_nic(device_journal& log, nic_device& nic, journal_context& entry, report& said)
+{
+    auto const id = std::exchange(entry.id, std::nullopt);
+    auto const name = name_of(*log, "RSS context", id);
+    save(log, said);
+    try {
+        remove_one(
+            name, id, nic.rss_contexts(), known_ids(*log, &journal_owner::contexts),
+            [&entry](ethtool::rss_context const& one) {
+                return one.table == spread_over(one.table.size(), entry.queues);
+            },
+            [&nic](std::uint32_t number) { nic.remove_rss_context(number); }, said);
+    } catch (system_error const& error) {
+        said.left.push_back(fmt::format("{} could not be removed: {}", name, error.what()));
     }
 }
 
@@ -106,7 +108,7 @@ void remove_rule(device_journal& log, nic_device& nic, owner_key const& owner, f
         std::find_if(from->rules.begin(), from->rules.end(), [&rule](auto const& one) { return one.rule == rule; });
     if (entry == from->rules.end())
         return;
-    remove_from_nic(*log, nic, *entry, said);
+    remove_from_nic(log, nic, *entry, said);
     from->rules.erase(entry);
     save(log, said);
 }
@@ -117,11 +119,11 @@ void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner,
     if (from == nullptr)
         return;
     while (!from->rules.empty()) {
-        remove_from_nic(*log, nic, from->rules.back(), said);
+        remove_from_nic(log, nic, from->rules.back(), said);
         from->rules.pop_back();
     }
     while (!from->contexts.empty()) {
-        remove_from_nic(*log, nic, from->contexts.back(), said);
+        remove_from_nic(log, nic, from->contexts.back(), said);
         from->contexts.pop_back();
     }
     save(log, said);

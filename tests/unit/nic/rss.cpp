@@ -8,16 +8,16 @@ using namespace gpurx::detail;
 
 TEST_CASE("a table that avoids queues keeps the entries that do already")
 {
-    CHECK(avoid_queues({0, 1, 2, 3, 0, 1, 2, 3}, 4, {3}) == rss_table{0, 1, 2, 0, 0, 1, 2, 1});
-    CHECK(avoid_queues({0, 1, 0, 1}, 4, {3}) == rss_table{0, 1, 0, 1});
-    CHECK(avoid_queues({0, 1, 2, 3}, 4, {2, 3}) == rss_table{0, 1, 0, 1});
-    CHECK(avoid_queues({0, 1}, 2, {}) == rss_table{0, 1});
+    CHECK(avoid_queues({0, 1, 2, 3, 0, 1, 2, 3}, 4, {3}) == indirection_table{0, 1, 2, 0, 0, 1, 2, 1});
+    CHECK(avoid_queues({0, 1, 0, 1}, 4, {3}) == indirection_table{0, 1, 0, 1});
+    CHECK(avoid_queues({0, 1, 2, 3}, 4, {2, 3}) == indirection_table{0, 1, 0, 1});
+    CHECK(avoid_queues({0, 1}, 2, {}) == indirection_table{0, 1});
 }
 
 TEST_CASE("freed entries go to the queues with the least of them")
 {
     // Queue 0 has five entries already, queue 1 one.
-    CHECK(avoid_queues({0, 0, 0, 0, 0, 1, 2, 2, 2}, 3, {2}) == rss_table{0, 0, 0, 0, 0, 1, 1, 1, 1});
+    CHECK(avoid_queues({0, 0, 0, 0, 0, 1, 2, 2, 2}, 3, {2}) == indirection_table{0, 0, 0, 0, 0, 1, 1, 1, 1});
 
     std::map<unsigned, int> load;
     for (unsigned const queue : avoid_queues(default_table(128, 8), 8, {5, 6, 7}))
@@ -28,13 +28,13 @@ TEST_CASE("freed entries go to the queues with the least of them")
 TEST_CASE("queues that the table did not use stay unused")
 {
     // Somebody has kept queues 2 to 4 out of the table: they have a reason.
-    CHECK(avoid_queues({0, 1, 5, 0, 1, 5}, 6, {5}) == rss_table{0, 1, 0, 0, 1, 1});
+    CHECK(avoid_queues({0, 1, 5, 0, 1, 5}, 6, {5}) == indirection_table{0, 1, 0, 0, 1, 1});
 }
 
 TEST_CASE("a table that used only queues to avoid is spread over all others")
 {
-    CHECK(avoid_queues({3, 3, 3, 3}, 4, {3}) == rss_table{0, 1, 2, 0});
-    CHECK(avoid_queues({0, 0}, 3, {0}) == rss_table{1, 2});
+    CHECK(avoid_queues({3, 3, 3, 3}, 4, {3}) == indirection_table{0, 1, 2, 0});
+    CHECK(avoid_queues({0, 0}, 3, {0}) == indirection_table{1, 2});
 }
 
 TEST_CASE("no table is left when every queue is to be avoided")
@@ -45,12 +45,12 @@ TEST_CASE("no table is left when every queue is to be avoided")
 
 TEST_CASE("the default table goes round all queues")
 {
-    CHECK(default_table(5, 2) == rss_table{0, 1, 0, 1, 0});
+    CHECK(default_table(5, 2) == indirection_table{0, 1, 0, 1, 0});
     CHECK(default_table(0, 2).empty());
 }
 
 TEST_CASE("a context's table goes round its queues")
 {
     std::vector<unsigned> const queues{6, 7};
-    CHECK(spread_over(5, queues) == rss_table{6, 7, 6, 7, 6});
+    CHECK(spread_over(5, queues) == indirection_table{6, 7, 6, 7, 6});
 }

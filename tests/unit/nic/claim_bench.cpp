@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "claim_bench.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+namespace gpurx::detail::test {
+
+namespace {
+
+// Claims of processes that were killed: nobody runs their destructors.
+std::vector<nic_claim*>& graveyard()
+{
+    static auto& all = *new std::vector<nic_claim*>;
+    return all;
+}
+
+}  // namespace
+
+claim_bench::claim_bench()
+{
+    std::string name = std::filesystem::temp_directory_path() / "gpurx-test-XXXXXX";
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    directory_ = name;
+    memory_ = ::memfd_create("memory", MFD_CLOEXEC);
+    REQUIRE(::ftruncate(memory_, 1 << 20) == 0);
+}
+
+claim_bench::~claim_bench()
+{
+    ::close(memory_);
+    std::filesystem::remove_all(directory_);
+}
+
+claim_environment claim_bench::environment(int process)
+{
+    claim_environment result;
+    result.state_directory = directory_ / "state";
+    result.boot_id = "this-boot";
+    result.netns = 1;
+    result.self = {process, 1000, 1, 1};
+    result.alive = [this](owner_key const& owner) { return !dead_.contains(owner.pid); };
+    result.lock_patience = std::chrono::milliseconds{50};
+    result.busy_patience = std::chrono::milliseconds{50};
+    return result;
+}
+
+std::unique_ptr<nic_claim> claim_bench::open(unsigned rx_queues, int process)
+{
+    nic_claim_config options;
+    options.interface = "fake0";
+    options.rx_queues = rx_queues;
+    options.dmabuf_fd = memory_;
+    options.notice = [this](std::string_view sentence) { notices.emplace_back(sentence); };
+    return nic_claim::open(std::move(options), std::make_unique<fake_nic>(hardware), environment(process));
+}
+
+std::vector<std::string> claim_bench::recover()
+{
+    fake_nic nic{hardware};
+    return nic_claim::recover(nic, environment(99));
+}
+
+void claim_bench::kill(std::unique_ptr<nic_claim> claim, int process)
+{
+    auto const id = claim->dmabuf_id();
+    std::erase_if(hardware.state.bound, [id](auto const& entry) { return entry.second == id; });
+    graveyard().push_back(claim.release());
+    dead_.insert(process);
+}
+
+claim_bench::moment claim_bench::now() const
+{
+    return {hardware.state, journal_text()};
+}
+
+void claim_bench::died_at(moment const& then, int process)
+{
+    hardware.state = then.state;
+    hardware.unbind_all();
+    write_journal(then.journal);
+    dead_.insert(process);
+}
+
+std::filesystem::path claim_bench::journal_path() const
+{
+    return directory_ / "state" / "ifindex4-netns1.journal";
+}
+
+std::string claim_bench::journal_text() const
+{
+    std::ifstream file{journal_path(), std::ios::binary};
+    return {std::istreambuf_iterator<char>{file}, {}};
+}
+
+void claim_bench::write_journal(std::string const& text) const
+{
+    if (text.empty()) {
+        std::filesystem::remove(journal_path());
+        return;
+    }
+    std::filesystem::create_directory(directory_ / "state");
+    std::ofstream{journal_path(), std::ios::binary} << text;
+}
+
+}  // namespace gpurx::detail::test

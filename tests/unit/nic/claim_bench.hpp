@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a test of nic_claim needs: a NIC in memory, a state directory, and processes that live and die on demand.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fake_nic.hpp"
+#include "nic/claim_environment.hpp"
+#include "nic/nic_claim.hpp"
+
+namespace gpurx::detail::test {
+
+class claim_bench {
+  public:
+    claim_bench();
+    claim_bench(claim_bench const&) = delete;
+    claim_bench& operator=(claim_bench const&) = delete;
+    ~claim_bench();
+
+    fake_hardware hardware;
+    std::vector<std::string> notices;
+
+    // A session of a process of its own; its owner number is `process`. Throws system_error.
+    [[nodiscard]] std::unique_ptr<nic_claim> open(unsigned rx_queues = 1, int process = 1);
+    [[nodiscard]] claim_environment environment(int process);
+    std::vector<std::string> recover();
+
+    // The process dies now, without a chance to undo anything: the kernel unbinds its memory.
+    void kill(std::unique_ptr<nic_claim> claim, int process);
+    // It has died, and this is what was on disk and on the NIC at that moment.
+    struct moment {
+        nic_state state;
+        std::string journal;
+    };
+    [[nodiscard]] moment now() const;
+    void died_at(moment const& then, int process);
+
+    [[nodiscard]] std::string journal_text() const;
+    void write_journal(std::string const& text) const;
+    [[nodiscard]] std::filesystem::path journal_path() const;
+    [[nodiscard]] std::filesystem::path const& directory() const noexcept { return directory_; }
+
+  private:
+    std::filesystem::path directory_;
+    std::set<int> dead_;
+    int memory_ = -1;
+};
+
+}  // namespace gpurx::detail::test

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_nic.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "nic/failure.hpp"
+
+namespace gpurx::detail::test {
+
+namespace {
+
+constexpr unsigned pages_per_queue = 64;
+
+[[noreturn]] void refuse(int error, std::string operation, std::string kernel_message = {})
+{
+    throw system_error{errno_code(error), {std::move(operation), "fake0", std::move(kernel_message), {}}};
+}
+
+class fake_binding final : public rx_binding {
+  public:
+    fake_binding(fake_hardware& hardware, std::uint32_t id) : hw_{hardware}, id_{id} {}
+    fake_binding(fake_binding const&) = delete;
+    fake_binding& operator=(fake_binding const&) = delete;
+    ~fake_binding() override
+    {
+        std::erase_if(hw_.state.bound, [this](auto const& entry) { return entry.second == id_; });
+        hw_.changes.emplace_back("unbind");
+    }
+    [[nodiscard]] std::uint32_t id() const noexcept override { return id_; }
+
+  private:
+    fake_hardware& hw_;
+    std::uint32_t id_;
+};
+
+}  // namespace
+
+void fake_hardware::set_table_of_drivers_choice()
+{
+    state.table = default_table(state.table.size(), rx_queues());
+    state.table_configured = false;
+}
+
+void fake_nic::check_present() const
+{
+    if (!hw_.present)
+        refuse(ENODEV, "ask");
+}
+
+template <class Change>
+void fake_nic::make(std::string const& name, Change&& change)
+{
+    check_present();
+    hw_.changes.push_back(name);
+    if (hw_.before)
+        hw_.before(name);
+    change();
+    if (hw_.after)
+        hw_.after(name);
+}
+
+ethtool::rings fake_nic::rings()
+{
+    check_present();
+    auto split = hw_.state.split;
+    if (split == ethtool::data_split::automatic && hw_.state.automatic_means_on)
+        split = ethtool::data_split::on;
+    return {split, hw_.state.hds_threshold};
+}
+
+bool fake_nic::set_data_split(ethtool::data_split value)
+{
+    bool changed = false;
+    make("split", [&] {
+        if (!hw_.can_change_split)
+            refuse(EOPNOTSUPP, "set tcp-data-split", "setting TCP data split is not supported");
+        if (value != ethtool::data_split::on && !hw_.state.bound.empty())
+            refuse(EINVAL, "set tcp-data-split",
+                   "can't disable tcp-data-split while device has memory provider enabled");
+        changed = hw_.state.split != value;
+        hw_.state.split = value;
+    });
+    return changed;
+}
+
+void fake_nic::set_hds_threshold(std::uint32_t value)
+{
+    make("hds", [&] {
+        if (value != 0 && !hw_.state.bound.empty())
+            refuse(EINVAL, "set hds-thresh");
+        hw_.state.hds_threshold = value;
+    });
+}
+
+void fake_nic::set_ntuple_filters(bool on)
+{
+    make("ntuple", [&] {
+        if (!hw_.can_filter)
+            refuse(EOPNOTSUPP, "set ntuple-filters");
+        hw_.state.ntuple = on;
+        if (!on)
+            hw_.state.rules.clear();
+    });
+}
+
+void fake_nic::set_channels(ethtool::channels const& value)
+{
+    make("channels", [&] {
+        unsigned const count = value.rx_queues();
+        auto const beyond = [count](unsigned queue) { return queue >= count; };
+        bool used = value.combined > value.combined_max || count == 0;
+        for (auto const& [queue, binding] : hw_.state.bound)
+            used = used || beyond(queue);
+        for (auto const& [id, rule] : hw_.state.rules)
+            used = used || (rule.queue && beyond(*rule.queue));
+        for (auto const& [id, table] : hw_.state.contexts)
+            used = used || std::any_of(table.begin(), table.end(), beyond);
+        if (hw_.state.table_configured)
+            used = used || std::any_of(hw_.state.table.begin(), hw_.state.table.end(), beyond);
+        if (used)
+            refuse(EINVAL, "set channels", "requested channel counts are too low");
+        hw_.state.channels = value;
+        if (!hw_.state.table_configured)
+            hw_.set_table_of_drivers_choice();
+    });
+}
+
+std::vector<std::uint32_t> fake_nic::rss_table()
+{
+    check_present();
+    return hw_.has_table ? hw_.state.table : std::vector<std::uint32_t>{};
+}
+
+void fake_nic::set_rss_table(std::span<std::uint32_t const> table)
+{
+    make("rss", [&] {
+        if (!hw_.has_table)
+            refuse(EOPNOTSUPP, "set rss-table");
+        if (table.empty()) {
+            hw_.set_table_of_drivers_choice();
+            return;
+        }
+        if (table.size() != hw_.state.table.size() ||
+            std::any_of(table.begin(), table.end(), [this](auto queue) { return queue >= hw_.rx_queues(); }))
+            refuse(EINVAL, "set rss-table");
+        hw_.state.table.assign(table.begin(), table.end());
+        hw_.state.table_configured = true;
+    });
+}
+
+std::vector<ethtool::rss_context> fake_nic::rss_contexts()
+{
+    std::vector<ethtool::rss_context> all;
+    for (auto const& [id, table] : hw_.state.contexts)
+        all.push_back({id, table});
+    return all;
+}
+
+std::uint32_t fake_nic::add_rss_context(std::span<std::uint32_t const> table)
+{
+    std::uint32_t id = 1;
+    make("add context", [&] {
+        if (!hw_.has_contexts)
+            refuse(EOPNOTSUPP, "add RSS context");
+        while (hw_.state.contexts.contains(id))
+            ++id;
+        hw_.state.contexts[id].assign(table.begin(), table.end());
+    });
+    return id;
+}
+
+void fake_nic::remove_rss_context(std::uint32_t id)
+{
+    make("remove context", [&] {
+        for (auto const& [place, one] : hw_.state.rules) {
+            if (one.rule && one.rule->kind == rule_target::context && one.rule->target == id)
+                refuse(EBUSY, "remove RSS context");
+        }
+        if (hw_.state.contexts.erase(id) == 0)
+            refuse(ENOENT, "remove RSS context");
+    });
+}
+
+std::vector<installed_rule> fake_nic::rules()
+{
+    std::vector<installed_rule> all;
+    for (auto const& [id, rule] : hw_.state.rules)
+        all.push_back(rule);
+    return all;
+}
+
+std::uint32_t fake_nic::add_rule(flow_rule const& rule)
+{
+    std::uint32_t id = 0;
+    make("add rule", [&] {
+        if (!hw_.state.ntuple || (rule.match.remote && !hw_.matches_remote) ||
+            (rule.match.local && !hw_.matches_address))
+            refuse(EOPNOTSUPP, "add rule");
+        if (rule.kind == rule_target::context && !hw_.state.contexts.contains(rule.target))
+            refuse(EINVAL, "add rule");
+        id = hw_.next_rule--;
+        installed_rule made{id, rule, {}};
+        if (rule.kind == rule_target::queue)
+            made.queue = rule.target;
+        hw_.state.rules.emplace(id, made);
+    });
+    return id;
+}
+
+void fake_nic::remove_rule(std::uint32_t id)
+{
+    make("remove rule", [&] {
+        if (hw_.state.rules.erase(id) == 0)
+            refuse(ENOENT, "remove rule");
+    });
+}
+
+std::vector<netdev::rx_queue> fake_nic::rx_queues()
+{
+    check_present();
+    if (hw_.looked_at_queues)
+        hw_.looked_at_queues();
+    std::vector<netdev::rx_queue> all;
+    for (unsigned id = 0; hw_.up && id < hw_.rx_queues(); ++id) {
+        netdev::rx_queue queue;
+        queue.id = id;
+        queue.napi_id = 100 + id;
+        if (auto const bound = hw_.state.bound.find(id); bound != hw_.state.bound.end())
+            queue.dmabuf = bound->second;
+        all.push_back(queue);
+    }
+    return all;
+}
+
+std::vector<netdev::page_pool> fake_nic::page_pools()
+{
+    check_present();
+    std::vector<netdev::page_pool> all;
+    for (auto const& [queue, binding] : hw_.state.bound)
+        all.push_back({4, binding, pages_per_queue, false});
+    all.push_back({4, std::nullopt, 1000, false});
+    return all;
+}
+
+std::vector<netdev::alloc_failures> fake_nic::alloc_failures()
+{
+    check_present();
+    std::vector<netdev::alloc_failures> all;
+    for (unsigned id = 0; id < hw_.rx_queues(); ++id)
+        all.push_back({id, std::uint64_t{1} << id});
+    return all;
+}
+
+std::unique_ptr<rx_binding> fake_nic::bind_rx(std::span<unsigned const> queues, int /*dmabuf_fd*/,
+                                              std::uint32_t /*rx_page_size*/)
+{
+    std::unique_ptr<rx_binding> made;
+    make("bind", [&] {
+        if (hw_.state.split != ethtool::data_split::on)
+            refuse(EINVAL, "bind-rx", "tcp-data-split is disabled");
+        if (hw_.state.hds_threshold.value_or(0) != 0)
+            refuse(EINVAL, "bind-rx", "hds-thresh is not zero");
+        for (unsigned const queue : queues) {
+            if (queue >= hw_.rx_queues())
+                refuse(EINVAL, "bind-rx");
+            if (hw_.state.bound.contains(queue))
+                refuse(EEXIST, "bind-rx", "designated queue already memory provider bound");
+        }
+        auto const id = hw_.next_binding++;
+        for (unsigned const queue : queues)
+            hw_.state.bound[queue] = id;
+        made = std::make_unique<fake_binding>(hw_, id);
+    });
+    return made;
+}
+
+}  // namespace gpurx::detail::test

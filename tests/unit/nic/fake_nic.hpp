@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A NIC in memory that keeps the kernel's rules: what it refuses, the kernel refuses too, with the same errno.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "nic/nic_device.hpp"
+#include "nic/rss.hpp"
+
+namespace gpurx::detail::test {
+
+// What a user could read from the NIC: two equal states are the same NIC to everybody.
+struct nic_state {
+    ethtool::data_split split = ethtool::data_split::automatic;  // as configured
+    bool automatic_means_on = false;
+    std::optional<std::uint32_t> hds_threshold = 256;
+    bool ntuple = false;
+    ethtool::channels channels{0, 0, 4, 0, 0, 8};
+    bool table_configured = false;  // by somebody; else it follows the channels
+    indirection_table table = default_table(8, 4);
+    std::map<std::uint32_t, indirection_table> contexts;
+    std::map<std::uint32_t, installed_rule> rules;
+    std::map<unsigned, std::uint32_t> bound;  // binding of a queue
+
+    friend bool operator==(nic_state const&, nic_state const&) = default;
+};
+
+// The device itself, which outlives those who look at it.
+class fake_hardware {
+  public:
+    nic_state state;
+
+    // What it cannot do.
+    bool has_table = true;
+    bool has_contexts = true;
+    bool can_change_split = true;
+    bool can_filter = true;
+    bool matches_remote = true;
+    bool matches_address = true;
+    bool up = true;
+    bool present = true;
+
+    // Called before each change with its name; may throw. Changes are counted from 1.
+    std::function<void(std::string const& name)> before;
+    // Called after each change.
+    std::function<void(std::string const& name)> after;
+    // Called before the queues are shown to anybody.
+    std::function<void()> looked_at_queues;
+    std::vector<std::string> changes;  // names, in order
+
+    [[nodiscard]] unsigned rx_queues() const { return state.channels.rx_queues(); }
+    // The kernel unbinds what a process had bound when the process ends.
+    void unbind_all() { state.bound.clear(); }
+    void set_table_of_drivers_choice();
+
+    std::uint32_t next_binding = 1;
+    std::uint32_t next_rule = 1023;
+};
+
+class fake_nic final : public nic_device {
+  public:
+    explicit fake_nic(fake_hardware& hardware) : hw_{hardware} {}
+
+    [[nodiscard]] std::string name() const override { return "fake0"; }
+    [[nodiscard]] unsigned index() const noexcept override { return 4; }
+    [[nodiscard]] bool present() const override { return hw_.present; }
+
+    [[nodiscard]] ethtool::rings rings() override;
+    bool set_data_split(ethtool::data_split value) override;
+    void set_hds_threshold(std::uint32_t value) override;
+    [[nodiscard]] bool ntuple_filters() override { return hw_.state.ntuple; }
+    void set_ntuple_filters(bool on) override;
+    [[nodiscard]] ethtool::channels channels() override { return hw_.state.channels; }
+    void set_channels(ethtool::channels const& value) override;
+    [[nodiscard]] std::vector<std::uint32_t> rss_table() override;
+    void set_rss_table(std::span<std::uint32_t const> table) override;
+    [[nodiscard]] std::vector<ethtool::rss_context> rss_contexts() override;
+    [[nodiscard]] std::uint32_t add_rss_context(std::span<std::uint32_t const> table) override;
+    void remove_rss_context(std::uint32_t id) override;
+    [[nodiscard]] std::vector<installed_rule> rules() override;
+    [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule) override;
+    void remove_rule(std::uint32_t id) override;
+    [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;
+    [[nodiscard]] std::vector<netdev::page_pool> page_pools() override;
+    [[nodiscard]] std::vector<netdev::alloc_failures> alloc_failures() override;
+    [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
+                                                      std::uint32_t rx_page_size) override;
+
+  private:
+    // Makes a change, with what is to happen before and after it.
+    template <class Change>
+    void make(std::string const& name, Change&& change);
+    void check_present() const;
+
+    fake_hardware& hw_;
+};
+
+}  // namespace gpurx::detail::test
