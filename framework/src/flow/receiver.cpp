@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <boost/asio/compose.hpp>
 #include <boost/asio/error.hpp>
 #include <gpurx/receiver.hpp>
 
@@ -21,78 +20,63 @@ struct lent {
     }
 };
 
-class connect_op {
+class connect_op : public async_op<error_code> {
   public:
-    connect_op(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer) noexcept
-        : claim_{std::move(state)}, peer_{std::move(peer)}
-    {}
-
-    template <class Self>
-    void operator()(Self& self, error_code code = {})
+    static void start(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer,
+                      connect_handler handler)
     {
-        switch (std::exchange(at_, point::connecting)) {
-            case point::start:
-                self.reset_cancellation_state(asio::enable_partial_cancellation());
-                code_ = begin();
-                if (!code_)
-                    return claim_.state().socket().async_connect(peer_, std::move(self));
-                at_ = point::refused;
-                return complete_soon(self);
-            case point::connecting:
-                code_ = finish(code);
-                [[fallthrough]];
-            case point::refused:
-                claim_.release();
-                return self.complete(code_);
-        }
+        connect_op{std::move(state), std::move(handler)}.begin(peer);
+    }
+
+    // The connection stands, or will not.
+    void operator()(error_code code)
+    {
+        static_cast<void>(end_wait());
+        if (!state().is_open())
+            code = asio::error::operation_aborted;
+        else if (code)
+            state().close();
+        else
+            state().connected();
+        complete(code);
     }
 
   private:
-    enum class point : std::uint8_t { start, connecting, refused };
+    connect_op(std::shared_ptr<receiver_state> state, connect_handler handler) noexcept
+        : async_op{std::move(state), std::move(handler)}
+    {}
 
-    error_code begin()
+    void begin(asio::ip::tcp::endpoint const& peer)
     {
-        if (!claim_.granted())
+        if (auto const code = prepare(peer))
+            return complete_soon(code);
+        heed_cancellation(asio::enable_partial_cancellation());
+        auto& socket = state().socket();
+        socket.async_connect(peer, std::move(*this));
+    }
+
+    error_code prepare(asio::ip::tcp::endpoint const& peer)
+    {
+        if (!granted())
             return errc::already_running;
-        if (claim_.state().is_open())
+        if (state().is_open())
             return asio::error::already_connected;
         error_code code;
-        claim_.state().open(peer_, code);
+        state().open(peer, code);
         return code;
     }
-
-    error_code finish(error_code code)
-    {
-        auto& state = claim_.state();
-        if (!state.is_open())
-            return asio::error::operation_aborted;
-        if (code)
-            state.close();
-        else
-            state.connected();
-        return code;
-    }
-
-    receiver_state::claim claim_;
-    asio::ip::tcp::endpoint peer_;
-    point at_ = point::start;
-    error_code code_;
 };
 
 }  // namespace
 
 void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, connect_handler handler)
 {
-    auto const executor = state->get_executor();
-    asio::async_compose<connect_handler, void(error_code)>(connect_op{std::move(state), std::move(peer)}, handler,
-                                                           executor);
+    connect_op::start(std::move(state), peer, std::move(handler));
 }
 
 void start_receive(std::shared_ptr<receiver_state> state, receive_handler handler)
 {
-    auto const executor = state->get_executor();
-    asio::async_compose<receive_handler, void(error_code, rx_buffer)>(
-        stream_op<receive_fsm, lent>{std::move(state), receive_fsm{}, nullptr}, handler, executor);
+    stream_op<receive_fsm, lent>::start(std::move(state), receive_fsm{}, nullptr, std::move(handler));
 }
 
 }  // namespace detail

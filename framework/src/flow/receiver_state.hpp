@@ -34,6 +34,7 @@ class receiver_state {
 
     // From open() or adopt() until close().
     [[nodiscard]] bool is_open() const noexcept { return flow_ != nullptr; }
+    [[nodiscard]] std::shared_ptr<flow> const& connection() const noexcept { return flow_; }
     // A place in the session, a socket and a rule for it: all but the connecting itself.
     void open(asio::ip::tcp::endpoint const& peer, error_code& code);
     void connected() noexcept { connected_ = true; }

@@ -1,81 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Asio shell around receive_fsm and read_fsm: a composed operation for async_compose.
+// The Asio shell around receive_fsm and read_fsm.
 #pragma once
 
-#include <boost/asio/append.hpp>
-#include <boost/asio/associated_immediate_executor.hpp>
-#include <boost/asio/cancellation_state.hpp>
-#include <boost/asio/dispatch.hpp>
 #include <memory>
 #include <utility>
 
-#include "receiver_state.hpp"
+#include "async_op.hpp"
 
 namespace gpurx::detail {
-
-// Leaves the initiating function before completing, as the handler's immediate executor says.
-template <class Self>
-void complete_soon(Self& self)
-{
-    auto const executor = asio::get_associated_immediate_executor(self, self.get_io_executor());
-    asio::dispatch(executor, std::move(self));
-}
 
 // `Outcome` collects the second argument of the completion when the machine is done:
 //     using type = …;
 //     static type collect(receiver_state&, stream_action const& done) noexcept;
 template <class Machine, class Outcome>
-class stream_op {
-  public:
-    stream_op(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination) noexcept
-        : claim_{std::move(state)}, machine_{machine}, destination_{destination}
-    {}
+class stream_op : public async_op<error_code, typename Outcome::type> {
+    using base = async_op<error_code, typename Outcome::type>;
 
-    template <class Self>
-    void operator()(Self& self, error_code code = {})
+  public:
+    static void start(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination,
+                      typename base::handler_type handler)
     {
-        if (finished_)
-            return complete(self);
-        if (!started_)
-            self.reset_cancellation_state(asio::enable_total_cancellation());
-        auto const next = advance({.code = code, .bytes = 0, .cancelled = self.cancelled()});
-        if (next.kind != stream_action::what::done) {
-            started_ = true;
-            return claim_.state().start_wait(next.kind, std::move(self));
-        }
-        finished_ = true;
-        code_ = next.code;
-        return started_ ? complete(self) : complete_soon(self);
+        stream_op{std::move(state), machine, destination, std::move(handler)}.begin();
+    }
+
+    // The end of a wait.
+    void operator()(error_code code = {})
+    {
+        auto const next = advance({.code = code, .bytes = 0, .cancelled = this->end_wait()});
+        if (next.kind == stream_action::what::done)
+            this->complete(next.code, Outcome::collect(this->state(), next));
+        else
+            wait(next.kind);
     }
 
   private:
-    stream_action advance(stream_result const& last)
+    stream_op(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination,
+              typename base::handler_type handler) noexcept
+        : base{std::move(state), std::move(handler)}, machine_{machine}, destination_{destination}
+    {}
+
+    void begin()
     {
-        if (!claim_.granted())
-            return {.kind = stream_action::what::done, .bytes = 0, .code = errc::already_running};
-        auto next = claim_.state().run(machine_, last, destination_);
+        if (!this->granted())
+            return this->complete_soon(errc::already_running, {});
+        auto const next = advance({});
         if (next.kind == stream_action::what::done)
-            outcome_ = Outcome::collect(claim_.state(), next);
-        return next;
+            return this->complete_soon(next.code, Outcome::collect(this->state(), next));
+        this->heed_cancellation(asio::enable_total_cancellation());
+        wait(next.kind);
     }
 
-    template <class Self>
-    void complete(Self& self)
+    stream_action advance(stream_result const& last) { return this->state().run(machine_, last, destination_); }
+
+    void wait(stream_action::what kind)
     {
-        auto outcome = std::move(outcome_);
-        // Before the handler runs: it may start the next operation.
-        claim_.release();
-        self.complete(code_, std::move(outcome));
+        auto& state = this->state();  // lives on in what *this is moved to
+        state.start_wait(kind, std::move(*this));
     }
 
-    receiver_state::claim claim_;
     Machine machine_;
     std::byte* destination_;
-    bool started_ = false;
-    bool finished_ = false;
-    error_code code_;
-    typename Outcome::type outcome_{};
 };
 
 }  // namespace gpurx::detail

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the operations have in common: a handler of erased type, the claim on the receiver, the cancellation of a wait,
+// and the two ways to complete. Written out, and not with async_compose, which would send an immediate completion
+// through the receiver's executor even if the handler asked for another.
+#pragma once
+
+#include <boost/asio/any_completion_executor.hpp>
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/associated_immediate_executor.hpp>
+#include <boost/asio/associator.hpp>
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <tuple>
+#include <utility>
+
+#include "receiver_state.hpp"
+
+namespace gpurx::detail {
+
+// The last step: frees the receiver, then calls the handler, which may start the next operation.
+template <class Handler, class... Results>
+struct completion_step {
+    Handler handler;
+    receiver_state::claim claim;
+    std::tuple<Results...> results;
+
+    void operator()()
+    {
+        claim.release();
+        std::apply([this](auto&... result) { std::move(handler)(std::move(result)...); }, results);
+    }
+};
+
+// A base of handlers for the steps of one operation: they run where, and with the memory that, its handler says.
+template <class... Results>
+class async_op {
+  public:
+    using handler_type = asio::any_completion_handler<void(Results...)>;
+    using executor_type = asio::any_completion_executor;
+    using allocator_type = asio::associated_allocator_t<handler_type>;
+    using cancellation_slot_type = asio::cancellation_slot;
+
+    async_op(std::shared_ptr<receiver_state> state, handler_type handler) noexcept
+        : handler_{std::move(handler)}, claim_{std::move(state)}
+    {}
+
+    [[nodiscard]] executor_type get_executor() const noexcept
+    {
+        return asio::get_associated_executor(handler_, state().get_executor());
+    }
+    [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
+    [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return cancellation_.slot(); }
+
+  protected:
+    [[nodiscard]] receiver_state& state() const noexcept { return claim_.state(); }
+    [[nodiscard]] bool granted() const noexcept { return claim_.granted(); }
+
+    // Before the first wait. Only such types as `filter` lets through reach the waits.
+    template <class Filter>
+    void heed_cancellation(Filter filter)
+    {
+        cancellation_ = asio::cancellation_state{asio::get_associated_cancellation_slot(handler_), filter, filter};
+    }
+    // At the end of a wait: what was asked for so far.
+    [[nodiscard]] asio::cancellation_type end_wait() noexcept
+    {
+        cancellation_.slot().clear();
+        return cancellation_.cancelled();
+    }
+
+    // Not inside the initiating function, unless the handler's immediate executor says so.
+    void complete_soon(Results... results)
+    {
+        auto const executor = asio::get_associated_immediate_executor(handler_, state().get_executor());
+        asio::dispatch(executor, last_step(std::move(results)...));
+    }
+    // At the end of a wait: the caller runs on the handler's executor.
+    void complete(Results... results) { last_step(std::move(results)...)(); }
+
+  private:
+    [[nodiscard]] completion_step<handler_type, Results...> last_step(Results&&... results)
+    {
+        return {std::move(handler_), std::move(claim_), {std::move(results)...}};
+    }
+
+    handler_type handler_;
+    receiver_state::claim claim_;
+    asio::cancellation_state cancellation_;
+};
+
+}  // namespace gpurx::detail
+
+// A completion_step has the associates of its handler, and like it none that the handler lacks.
+template <template <class, class> class Associator, class Handler, class... Results, class Candidate>
+struct boost::asio::associator<Associator, gpurx::detail::completion_step<Handler, Results...>, Candidate>
+    : Associator<Handler, Candidate> {
+    static auto get(gpurx::detail::completion_step<Handler, Results...> const& step) noexcept
+    {
+        return Associator<Handler, Candidate>::get(step.handler);
+    }
+    static auto get(gpurx::detail::completion_step<Handler, Results...> const& step,
+                    Candidate const& candidate) noexcept
+    {
+        return Associator<Handler, Candidate>::get(step.handler, candidate);
+    }
+};

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_kernel.hpp"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "syscalls.hpp"
+
+namespace gpurx::detail::sys {
+
+namespace {
+
+std::atomic<test::fake_kernel*> fake{nullptr};
+
+}  // namespace
+
+ssize_t recvmsg(int socket, msghdr* message, int flags) noexcept
+{
+    auto* const kernel = fake.load();
+    return kernel == nullptr ? ::recvmsg(socket, message, flags) : kernel->recvmsg(socket, message, flags);
+}
+
+int setsockopt(int socket, int level, int name, void const* value, socklen_t size) noexcept
+{
+    auto* const kernel = fake.load();
+    return kernel == nullptr ? ::setsockopt(socket, level, name, value, size)
+                             : kernel->setsockopt(socket, level, name, value, size);
+}
+
+int shutdown(int socket, int how) noexcept
+{
+    return ::shutdown(socket, how);
+}
+
+}  // namespace gpurx::detail::sys
+
+namespace gpurx::test {
+
+using detail::uapi::dmabuf_cmsg;
+using detail::uapi::dmabuf_token;
+
+namespace {
+
+// 0: not an open socket.
+std::uint64_t inode_of(int fd)
+{
+    struct stat status {};
+    return ::fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode) ? status.st_ino : 0;
+}
+
+std::set<std::uint64_t> open_sockets()
+{
+    std::set<std::uint64_t> inodes;
+    auto* const directory = ::opendir("/proc/self/fd");
+    while (auto const* const entry = ::readdir(directory))
+        if (auto const inode = inode_of(std::atoi(entry->d_name)))
+            inodes.insert(inode);
+    ::closedir(directory);
+    return inodes;
+}
+
+}  // namespace
+
+// What one recvmsg has delivered so far.
+struct fake_kernel::delivery {
+    msghdr& message;
+    std::size_t limit;  // bytes
+    std::size_t bytes = 0;
+    std::size_t linear = 0;
+    std::size_t control = 0;
+
+    [[nodiscard]] bool has_room(std::size_t payload) const
+    {
+        return message.msg_controllen - control >= CMSG_SPACE(payload);
+    }
+    void add(int level, int type, void const* payload, std::size_t size)
+    {
+        cmsghdr const header{.cmsg_len = CMSG_LEN(size), .cmsg_level = level, .cmsg_type = type};
+        auto* const to = static_cast<std::byte*>(message.msg_control) + control;
+        std::memcpy(to, &header, sizeof header);
+        std::memcpy(to + CMSG_LEN(0), payload, size);
+        control += CMSG_SPACE(size);
+    }
+};
+
+fake_kernel::fake_kernel()
+{
+    detail::sys::fake.store(this);
+}
+
+fake_kernel::~fake_kernel()
+{
+    detail::sys::fake.store(nullptr);
+    for (auto const& text : violations_)
+        FAIL_CHECK(text);
+    for (auto const& [inode, state] : sockets_)
+        if (!state.tokens.empty())
+            FAIL_CHECK("socket " << inode << " kept " << state.tokens.size() << " tokens");
+}
+
+void fake_kernel::bind(std::uint32_t dmabuf_id, std::span<std::byte> bytes)
+{
+    std::lock_guard const lock{mutex_};
+    if (memories_.empty())
+        first_id_ = dmabuf_id;
+    auto& added = memories_[dmabuf_id];
+    added.bytes = bytes;
+    added.tokens_on.resize(bytes.size() / page_size);
+    for (std::size_t page = 0; page < added.tokens_on.size(); ++page)
+        added.free.insert(page);
+    std::ranges::fill(bytes, poison);
+}
+
+void fake_kernel::deliver(std::vector<route> routes)
+{
+    std::lock_guard const lock{mutex_};
+    routes_.insert(routes_.end(), routes.begin(), routes.end());
+}
+
+void fake_kernel::set_fragment_size(std::size_t bytes)
+{
+    std::lock_guard const lock{mutex_};
+    fragment_size_ = bytes;
+}
+
+void fake_kernel::set_packing(bool on)
+{
+    std::lock_guard const lock{mutex_};
+    packing_ = on;
+}
+
+void fake_kernel::set_ascending(bool on)
+{
+    std::lock_guard const lock{mutex_};
+    ascending_ = on;
+}
+
+void fake_kernel::set_noise(bool on)
+{
+    std::lock_guard const lock{mutex_};
+    noise_ = on;
+}
+
+void fake_kernel::fail_receive(int error, int times)
+{
+    std::lock_guard const lock{mutex_};
+    receive_faults_.insert(receive_faults_.end(), static_cast<std::size_t>(times), error);
+}
+
+void fake_kernel::shorten_release(std::size_t pages)
+{
+    std::lock_guard const lock{mutex_};
+    release_short_ = pages;
+}
+
+void fake_kernel::fail_release(int error)
+{
+    std::lock_guard const lock{mutex_};
+    release_fault_ = error;
+}
+
+void fake_kernel::lie_about_size(std::uint32_t bytes)
+{
+    std::lock_guard const lock{mutex_};
+    size_lie_ = bytes;
+}
+
+void fake_kernel::lie_about_offset()
+{
+    std::lock_guard const lock{mutex_};
+    offset_lie_ = true;
+}
+
+std::vector<fake_kernel::release> fake_kernel::releases() const
+{
+    std::lock_guard const lock{mutex_};
+    return releases_;
+}
+
+std::size_t fake_kernel::receive_calls() const
+{
+    std::lock_guard const lock{mutex_};
+    return receive_calls_;
+}
+
+std::size_t fake_kernel::tokens_out() const
+{
+    std::lock_guard const lock{mutex_};
+    std::size_t count = 0;
+    for (auto const& [inode, state] : sockets_)
+        count += state.tokens.size();
+    return count;
+}
+
+std::size_t fake_kernel::free_pages(std::uint32_t dmabuf_id) const
+{
+    std::lock_guard const lock{mutex_};
+    return memories_.at(dmabuf_id).free.size();
+}
+
+std::size_t fake_kernel::reap_closed()
+{
+    std::lock_guard const lock{mutex_};
+    auto const open = open_sockets();
+    for (auto at = sockets_.begin(); at != sockets_.end();) {
+        if (open.contains(at->first)) {
+            ++at;
+            continue;
+        }
+        while (!at->second.tokens.empty())
+            drop_token(at->second, at->second.tokens.begin()->first);
+        at = sockets_.erase(at);
+    }
+    return sockets_.size();
+}
+
+std::vector<std::string> fake_kernel::take_violations()
+{
+    std::lock_guard const lock{mutex_};
+    return std::exchange(violations_, {});
+}
+
+void fake_kernel::violation(std::string text)
+{
+    violations_.push_back("rule broken: " + std::move(text));
+}
+
+// ---- receiving ----
+
+ssize_t fake_kernel::recvmsg(int socket, msghdr* message, int flags)
+{
+    std::lock_guard const lock{mutex_};
+    ++receive_calls_;
+    if (!receive_faults_.empty()) {
+        errno = receive_faults_.front();
+        receive_faults_.pop_front();
+        return -1;
+    }
+    if ((flags & detail::uapi::msg_sock_devmem) == 0)
+        return ::recvmsg(socket, message, flags);
+    check_call(*message, flags);
+    auto const inode = inode_of(socket);
+    if (inode == 0) {
+        violation("recvmsg on a descriptor that is no socket");
+        errno = EBADF;
+        return -1;
+    }
+    return receive_devmem(socket, sockets_[inode], *message);
+}
+
+void fake_kernel::check_call(msghdr const& message, int flags)
+{
+    if (flags != (detail::uapi::msg_sock_devmem | MSG_DONTWAIT | MSG_CMSG_CLOEXEC))
+        violation("recvmsg with flags " + std::to_string(flags));
+    if (message.msg_iovlen != 1 || message.msg_iov->iov_base == nullptr || message.msg_iov->iov_len == 0)
+        violation("recvmsg without memory for bytes on the host");
+    if (message.msg_controllen < 17 * CMSG_SPACE(sizeof(dmabuf_cmsg)))
+        violation("a control buffer that ends inside a segment");
+}
+
+fake_kernel::route fake_kernel::next_route() const
+{
+    return routes_.empty() ? route{way::device, ~std::size_t{0}, first_id_} : routes_.front();
+}
+
+void fake_kernel::consume_route(std::size_t bytes)
+{
+    if (routes_.empty())
+        return;
+    routes_.front().bytes -= bytes;
+    if (routes_.front().bytes == 0)
+        routes_.pop_front();
+}
+
+ssize_t fake_kernel::receive_devmem(int socket, tcp_socket& state, msghdr& message)
+{
+    delivery into{message, message.msg_iov->iov_len};
+    if (noise_ && into.has_room(sizeof(timeval))) {
+        timeval const when{};
+        into.add(SOL_SOCKET, SO_TIMESTAMP, &when, sizeof when);
+    }
+    ssize_t last = 0;
+    bool first = true;
+    while (into.bytes < into.limit) {
+        auto const how = next_route();
+        if (how.kind == way::plain && !first)
+            break;  // a call ends where device memory does
+        last = deliver_one(socket, state, how, into);
+        if (last <= 0)
+            break;
+        first = false;
+        consume_route(static_cast<std::size_t>(last));
+        if (how.kind == way::plain)
+            break;
+    }
+    message.msg_flags = noise_ ? MSG_CTRUNC : 0;
+    if (into.bytes == 0)
+        return last;
+    message.msg_controllen = into.control;
+    return static_cast<ssize_t>(into.bytes);
+}
+
+ssize_t fake_kernel::deliver_one(int socket, tcp_socket& state, route const& how, delivery& into)
+{
+    if (how.kind == way::device)
+        return deliver_device(socket, state, how, into);
+    auto const linear = how.kind == way::linear;
+    if (linear && !into.has_room(sizeof(dmabuf_cmsg))) {
+        errno = detail::uapi::etoosmall;
+        return -1;
+    }
+    auto const most = std::min(how.bytes, into.limit - into.bytes);
+    auto* const to = static_cast<std::byte*>(into.message.msg_iov->iov_base) + into.linear;
+    auto const size = ::recv(socket, to, linear ? std::min(most, fragment_size_) : most, MSG_DONTWAIT);
+    if (size <= 0)
+        return size;
+    into.bytes += static_cast<std::size_t>(size);
+    if (linear) {
+        into.linear += static_cast<std::size_t>(size);
+        dmabuf_cmsg const payload{0, static_cast<std::uint32_t>(size) + std::exchange(size_lie_, 0), 0, 0, 0};
+        into.add(SOL_SOCKET, detail::uapi::scm_devmem_linear, &payload, sizeof payload);
+    }
+    return size;
+}
+
+ssize_t fake_kernel::deliver_device(int socket, tcp_socket& state, route const& how, delivery& into)
+{
+    if (!into.has_room(sizeof(dmabuf_cmsg))) {
+        errno = detail::uapi::etoosmall;
+        return -1;
+    }
+    auto& where = memories_.at(how.dmabuf_id);
+    auto size = std::min({how.bytes, into.limit - into.bytes, fragment_size_});
+    std::size_t page = 0;
+    auto* const to = place_for(where, size, page);
+    if (to == nullptr) {
+        errno = EAGAIN;  // what the NIC could not place never arrived
+        return -1;
+    }
+    auto const received = ::recv(socket, to, size, MSG_DONTWAIT);
+    if (received <= 0)
+        return received;
+    where.free.erase(page);
+    ++where.tokens_on[page];
+    where.packing_page = page;
+    where.packed =
+        static_cast<std::size_t>(to - where.bytes.data()) - page * page_size + static_cast<std::size_t>(received);
+    std::uint32_t token = 1;
+    while (state.tokens.contains(token))
+        ++token;
+    state.tokens[token] = {how.dmabuf_id, page};
+    auto offset = static_cast<std::uint64_t>(to - where.bytes.data());
+    if (std::exchange(offset_lie_, false))
+        offset = where.bytes.size() - static_cast<std::size_t>(received) + 1;
+    dmabuf_cmsg const payload{offset, static_cast<std::uint32_t>(received) + std::exchange(size_lie_, 0), token,
+                              how.dmabuf_id, 0};
+    into.add(SOL_SOCKET, detail::uapi::scm_devmem_dmabuf, &payload, sizeof payload);
+    into.bytes += static_cast<std::size_t>(received);
+    return received;
+}
+
+// Where the next fragment goes; `size` may shrink. Null: no page is free.
+std::byte* fake_kernel::place_for(memory& where, std::size_t& size, std::size_t& page)
+{
+    if (packing_ && where.packed < page_size && where.tokens_on[where.packing_page] > 0) {
+        page = where.packing_page;
+        size = std::min(size, page_size - where.packed);
+        return where.bytes.data() + page * page_size + where.packed;
+    }
+    if (where.free.empty())
+        return nullptr;
+    auto at = where.free.begin();
+    if (!ascending_) {
+        where.next = (where.next + 7) % where.tokens_on.size();
+        at = where.free.lower_bound(where.next);
+        if (at == where.free.end())
+            at = where.free.begin();
+    }
+    page = *at;
+    size = std::min(size, page_size);
+    return where.bytes.data() + page * page_size;
+}
+
+// ---- releasing ----
+
+int fake_kernel::setsockopt(int socket, int level, int name, void const* value, socklen_t size)
+{
+    if (level != SOL_SOCKET || name != detail::uapi::so_devmem_dontneed)
+        return ::setsockopt(socket, level, name, value, size);
+    std::lock_guard const lock{mutex_};
+    std::vector<dmabuf_token> tokens(size / sizeof(dmabuf_token));
+    if (size == 0 || size % sizeof(dmabuf_token) != 0 || tokens.size() > detail::uapi::max_dontneed_entries) {
+        violation("a release of " + std::to_string(size) + " bytes");
+        errno = EINVAL;
+        return -1;
+    }
+    std::memcpy(tokens.data(), value, size);
+    if (release_fault_ != 0) {
+        errno = std::exchange(release_fault_, 0);
+        return -1;
+    }
+    auto const state = sockets_.find(inode_of(socket));
+    if (state == sockets_.end()) {
+        violation("a release through a socket that is closed, or never received");
+        errno = EBADF;
+        return -1;
+    }
+    return static_cast<int>(release_tokens(state->second, tokens));
+}
+
+std::size_t fake_kernel::release_tokens(tcp_socket& state, std::span<dmabuf_token const> tokens)
+{
+    std::size_t pages = 0;
+    std::size_t accepted = 0;
+    for (auto const& range : tokens) {
+        for (std::uint32_t i = 0; i < range.token_count; ++i) {
+            ++pages;
+            auto const token = range.token_start + i;
+            if (!state.tokens.contains(token))
+                violation("token " + std::to_string(token) + " returned twice, or never handed out");
+            else if (release_short_ > 0)
+                state.tokens.erase(token), --release_short_;  // lost: no page comes back
+            else
+                drop_token(state, token), ++accepted;
+        }
+    }
+    if (pages == 0 || pages > detail::uapi::max_dontneed_pages)
+        violation("a release of " + std::to_string(pages) + " pages");
+    releases_.push_back({tokens.size(), pages});
+    return accepted;
+}
+
+void fake_kernel::drop_token(tcp_socket& state, std::uint32_t token)
+{
+    auto const at = state.tokens.find(token);
+    auto& where = memories_.at(at->second.dmabuf_id);
+    auto const page = at->second.page;
+    state.tokens.erase(at);
+    if (--where.tokens_on[page] > 0)
+        return;
+    where.free.insert(page);
+    // The NIC may write here from now on: who still reads must notice.
+    std::ranges::fill(where.bytes.subspan(page * page_size, page_size), poison);
+}
+
+}  // namespace gpurx::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The asynchronous operations of a receiver, so that a contract can be tested for each of them in the same words.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "tcp_backlog.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+enum class operation { connect, receive, read_host, read_device };
+
+inline std::ostream& operator<<(std::ostream& out, operation of)
+{
+    static constexpr std::array names{"async_connect", "async_receive", "async_read to the host",
+                                      "async_read to device memory"};
+    return out << names[static_cast<std::size_t>(of)];
+}
+
+inline constexpr std::array all_operations{operation::connect, operation::receive, operation::read_host,
+                                           operation::read_device};
+
+// A world with a receiver in it on which one operation can be started, to complete at once or when told.
+class operation_world {
+  public:
+    static constexpr std::size_t size = 3000;  // of a read
+
+    operation_world(transport kind, operation which) : operation_world{kind, which, {}} {}
+    operation_world(transport kind, operation which, rx_session_options options)
+        : in{kind, std::move(options)}, which_{which}
+    {}
+
+    // A receiver in the state that the operation needs. `executor`: the receiver's.
+    [[nodiscard]] receiver make_receiver(asio::any_io_executor executor)
+    {
+        if (which_ == operation::connect)
+            return {std::move(executor), *in.session};
+        return in.flow(to, std::move(executor));
+    }
+    [[nodiscard]] receiver make_receiver() { return make_receiver(in.io->get_executor()); }
+
+    // What the operation waits for is there before it starts / comes now.
+    void make_ready()
+    {
+        if (which_ != operation::connect)
+            to.send(size);
+        else if (backlog_)
+            backlog_->answer();
+    }
+    // For connect: nobody answers until make_ready().
+    void make_pending()
+    {
+        if (which_ == operation::connect)
+            backlog_.emplace(in.wires);
+    }
+
+    template <class Token>
+    void start(receiver& rx, Token token)
+    {
+        switch (which_) {
+            case operation::connect:
+                rx.async_connect(backlog_ ? backlog_->endpoint() : in.acceptor.local_endpoint(), std::move(token));
+                break;
+            case operation::receive:
+                rx.async_receive(std::move(token));
+                break;
+            case operation::read_host:
+                async_read(rx, host_span{destination_.data(), destination_.size()}, std::move(token));
+                break;
+            case operation::read_device:
+                async_read(rx,
+                           device_span{memory_kind::host, reinterpret_cast<std::uintptr_t>(destination_.data()),
+                                       destination_.size()},
+                           std::move(token));
+                break;
+        }
+    }
+
+    world in;
+    sender to{in.wires};
+
+  private:
+    operation which_;
+    std::optional<full_backlog> backlog_;
+    std::vector<std::byte> destination_ = std::vector<std::byte>(size);
+};
+
+}  // namespace gpurx::test
