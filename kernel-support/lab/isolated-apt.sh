@@ -11,11 +11,9 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 debian_mirror() {
-    local uri=${GPURX_DEBIAN_MIRROR:-} codename
+    local uri=${GPURX_DEBIAN_MIRROR:-}
     if [[ -z $uri && $(os_release ID) == debian ]]; then
-        codename=$(os_release VERSION_CODENAME)
-        # shellcheck disable=SC2016  # apt expands $(REPO_URI)
-        uri=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Release: $codename" | sort -u | head -n 1)
+        uri=$(apt_uri "$(os_release VERSION_CODENAME)")
     fi
     [[ -n $uri ]] || die "no Debian mirror in this machine's apt configuration: set GPURX_DEBIAN_MIRROR to the URI of one"
     printf '%s' "$uri"

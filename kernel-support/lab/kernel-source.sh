@@ -71,9 +71,12 @@ main() {
     fi
     local directory=$cache_dir/kernel-source/$package
     local archive=$directory/linux.tar.xz
-    mkdir -p "$directory"
-    lock kernel-source
-    [[ -e $archive ]] || fetch "$directory"
+    if [[ ! -e $archive ]]; then
+        mkdir -p "$directory"
+        lock kernel-source
+        # Another run may have fetched it while this one waited.
+        [[ -e $archive ]] || fetch "$directory"
+    fi
     printf '%s\n' "$archive"
 }
 

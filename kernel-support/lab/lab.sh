@@ -155,9 +155,8 @@ accelerator() {
         printf 'tcg no permission to write to /dev/kvm\n'
     else
         answer=$cache_dir/kvm/$(cat /proc/sys/kernel/random/boot_id)
-        mkdir -p "${answer%/*}"
-        lock kvm
         if [[ ! -e $answer ]]; then
+            mkdir -p "${answer%/*}"
             note "lab: trying whether /dev/kvm runs a guest ..."
             if GPURX_LAB_ACCEL=kvm "$lab_dir/lab.sh" --kernel "$kernel" --no-nic --timeout 20 -- true >/dev/null 2>&1; then
                 printf 'kvm\n' >"$answer"

@@ -38,6 +38,11 @@ as_root() {
 
 os_release() { (. /etc/os-release && printf '%s' "${!1:-}"); }
 
+# apt_uri SUITE: where this machine's apt gets SUITE from; nothing when it does not. Works before any package list was read.
+apt_uri() {
+    apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/$1/InRelease'.*|\1|p" | head -n 1
+}
+
 # progress LABEL TOTAL LOG: copy stdin to LOG and show how far a build of about TOTAL lines of output is.
 # On a terminal the line is rewritten in place; elsewhere one is printed every ten seconds.
 progress() {

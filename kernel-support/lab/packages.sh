@@ -111,24 +111,23 @@ missing_of() {
     printf '%s\n' "$names|$minimum"
 }
 
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 apt_options=()
 
 # On Debian 12 add backports; elsewhere the release itself is new enough and apt is used as it stands.
 prepare_apt() {
     [[ $(os_release ID)$(os_release VERSION_ID) == debian12 ]] || return 0
-    local root=$cache_dir/apt/system+backports mirror
-    mkdir -p "$root"/lists/partial "$root"/parts
-    # shellcheck disable=SC2016  # apt expands $(REPO_URI)
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Release: bookworm' | sort -u | head -n 1)
-    [[ -n $mirror ]] || die "this machine's apt configuration has no source for bookworm"
-    {
-        # shellcheck disable=SC2016
-        apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) main' 'Created-By: Packages' |
-            grep -E ' bookworm(-updates|-security)? main$' | sort -u
-        printf 'deb %s bookworm-backports main\n' "$mirror"
-    } | sed 's|^deb |deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] |' >"$root/sources.list"
+    local root=$cache_dir/apt/system+backports suite uri
+    mkdir -p "$root"/lists/partial
+    : >"$root/sources.list"
+    for suite in bookworm bookworm-updates bookworm-security bookworm-backports; do
+        # The mirror of the release has its backports too.
+        uri=$(apt_uri "${suite/%-backports/}")
+        [[ -z $uri ]] || printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$uri" "$suite" >>"$root/sources.list"
+    done
+    [[ -s $root/sources.list ]] || die "this machine's apt configuration has no source for bookworm"
     apt_options=(-o "Dir::State::lists=$root/lists" -o "Dir::Etc::sourcelist=$root/sources.list"
-        -o Dir::Etc::sourceparts=/dev/null -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
+        -o Dir::Etc::sourceparts=/dev/null -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Sandbox::User=root)
 }
 
 # candidate NAMES MINIMUM: the first of NAMES (a|b) that apt can install in at least MINIMUM, as NAME or NAME=VERSION.
