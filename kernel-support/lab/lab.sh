@@ -7,6 +7,9 @@ set -euo pipefail
 # shellcheck source=dmesg.sh
 . "$lab_dir/dmesg.sh"
 
+# What goes wrong in the lab must not look like a failure of the command.
+failure_status=125
+
 # shellcheck disable=SC2016  # the user's shell expands it
 usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
 
@@ -203,19 +206,23 @@ start_guest() {
     fi
 }
 
-# wait_for_guest SECONDS: true when the guest has ended within that time.
+# wait_for_guest SECONDS: true when the guest has ended within that time. It is no use waiting on when nobody reads its output.
 wait_for_guest() {
     local timer ended=0
     setpriv --pdeathsig KILL -- sleep "$1" &
     timer=$!
-    wait -n "$qemu" "$timer" || true
-    kill -0 "$qemu" 2>/dev/null || ended=1
+    wait -n "$qemu" "$timer" "${relays[@]}" || true
+    if ! kill -0 "$qemu" 2>/dev/null; then
+        ended=1
+    elif kill -0 "$timer" 2>/dev/null && ((!interrupted)); then
+        unread=1
+    fi
     kill "$timer" 2>/dev/null || true
     ((ended))
 }
 
 supervise() {
-    if ! wait_for_guest "$timeout" && ((!interrupted)); then
+    if ! wait_for_guest "$timeout" && ((!interrupted && !unread)); then
         timed_out=1
         # Read and write: opening does not wait for a QEMU that has just ended.
         echo stop 1<>"$run_dir/control.in"
@@ -238,6 +245,7 @@ lab_failed() {
 report() {
     local log=$run_dir/boot.log status='' found
     ((!interrupted)) || exit 130
+    ((!unread)) || exit 141
     found=$(complaints "$log")
     if [[ -n $found ]]; then
         note "lab: the kernel complained:"
@@ -265,10 +273,10 @@ report() {
 
 main() {
     parse "$@"
-    "$lab_dir/packages.sh" lab
-    kernel_dir=$("$lab_dir/kernel.sh" "$kernel")
-    module=$(nic_module)
-    accel=$(accelerator)
+    "$lab_dir/packages.sh" lab || exit "$failure_status"
+    kernel_dir=$("$lab_dir/kernel.sh" "$kernel") || exit "$failure_status"
+    module=$(nic_module) || exit "$failure_status"
+    accel=$(accelerator) || exit "$failure_status"
     writable=$(realpath -e -- "${TMPDIR:-/tmp}") || die "TMPDIR=$TMPDIR: no such directory"
     describe "${module:+dms0 and dms1}"
     make_run_directory
@@ -280,5 +288,5 @@ main() {
     report
 }
 
-kernel_dir='' module='' accel='' writable='' run_dir='' qemu='' relays=() interrupted=0 timed_out=0
+kernel_dir='' module='' accel='' writable='' run_dir='' qemu='' relays=() interrupted=0 unread=0 timed_out=0
 main "$@"

@@ -9,7 +9,7 @@ cache_dir=${XDG_CACHE_HOME:-$HOME/.cache}/gpurx
 export lab_dir repo_dir cache_dir
 
 note() { printf '%s\n' "$*" >&2; }
-die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+die() { printf 'error: %s\n' "$*" >&2; exit "${failure_status:-1}"; }
 
 sha256_of() { sha256sum -- "$1" | cut -d' ' -f1; }
 sha256_of_text() { sha256sum | cut -d' ' -f1; }

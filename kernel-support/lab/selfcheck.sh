@@ -47,6 +47,13 @@ check_status() {
     check "... and the shell says so" says err "no-such-command"
 }
 
+check_usage() {
+    run --timeout never -- true
+    check "an option that makes no sense: 125" is "$status" 125
+    run --kernel no-such-kernel -- true
+    check "a kernel that does not exist: 125" is "$status" 125
+}
+
 check_output() {
     local lines=200000 wanted
     wanted=$(seq "$lines" | sha256_of_text)
@@ -63,6 +70,10 @@ check_output() {
     # shellcheck disable=SC2016  # the guest's shell expands it
     lab --timeout 60 -- bash -c 'for ((i = 0; i < 2000; i += 2)); do echo $i; echo $((i + 1)) >&2; done' >"$work/both" 2>&1 || true
     check "stdout and stderr into one file keep their order" is "$(grep -v '^lab: ' "$work/both")" "$(seq 0 1999)"
+
+    local start=$SECONDS
+    lab --timeout 100 -- bash -c 'while :; do seq 100000; done' 2>/dev/null | head -n 1 >"$work/out" || true
+    check "a reader that leaves ends the guest" test $((SECONDS - start)) -lt 90
 
     run --timeout 60 -- bash -c 'echo done; sleep 1000 & exit 3'
     check "a process left in the background does not hold the guest" is "$status $(<"$work/out")" "3 done"
@@ -150,6 +161,7 @@ check_interrupt() {
 }
 
 check_status
+check_usage
 check_output
 check_files
 check_limit
