@@ -77,8 +77,8 @@ class host_span {
     {}
 
     template <class T>
-    requires(!std::is_const_v<T> && std::is_trivially_copyable_v<T> &&
-             !std::is_pointer_v<T>) explicit host_span(T& object) noexcept
+    requires(!std::is_const_v<T> && std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
+             !std::is_same_v<T, host_span>) explicit host_span(T& object) noexcept
         : host_span(std::span<T, 1>{&object, 1})
     {}
 
