@@ -72,18 +72,21 @@ class test_session {
 
     test_session(transport kind, fake_kernel& kernel, rx_session_options options = {}, std::size_t bytes = 8 << 20,
                  std::uint32_t dmabuf_id = first_id)
-        : handle_{detail::session_access::handle(make(kind, kernel, std::move(options), bytes, dmabuf_id))},
+        : nic_{std::make_shared<nic_log>()},
+          handle_{detail::session_access::handle(make(kind, kernel, std::move(options), bytes, dmabuf_id))},
           state_{detail::session_access::state(*handle_)}
     {}
 
     [[nodiscard]] rx_session& operator*() { return *handle_; }
     [[nodiscard]] detail::session_state& state() const { return *state_.lock(); }
+    // What the session asked of its NIC, transport devmem.
+    [[nodiscard]] nic_log& nic() const { return *nic_; }
     [[nodiscard]] bool ended() const { return state_.expired(); }
     void drop() { handle_.reset(); }
 
   private:
-    static std::shared_ptr<detail::session_state> make(transport kind, fake_kernel& kernel, rx_session_options options,
-                                                       std::size_t bytes, std::uint32_t dmabuf_id)
+    std::shared_ptr<detail::session_state> make(transport kind, fake_kernel& kernel, rx_session_options options,
+                                                std::size_t bytes, std::uint32_t dmabuf_id) const
     {
         options.max_flows = options.max_flows == 16 ? 4 : options.max_flows;
         options.lock_up_limit = 0ms;
@@ -92,11 +95,12 @@ class test_session {
         if (kind == transport::devmem) {
             auto const span = memory->span();
             kernel.bind(dmabuf_id, {reinterpret_cast<std::byte*>(span.address()), span.size()});
-            nic = std::make_unique<fake_nic>(std::make_shared<nic_log>(), dmabuf_id);
+            nic = std::make_unique<fake_nic>(nic_, dmabuf_id);
         }
         return detail::session_state::create(std::move(options), std::move(memory), std::move(nic), "test");
     }
 
+    std::shared_ptr<nic_log> nic_;
     std::optional<rx_session> handle_;
     std::weak_ptr<detail::session_state> state_;
 };

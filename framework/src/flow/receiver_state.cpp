@@ -41,7 +41,7 @@ void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
 
 void receiver_state::adopt(asio::ip::tcp::socket accepted, error_code& code)
 {
-    auto const protocol = accepted.local_endpoint(code).protocol();
+    auto const protocol = accepted.remote_endpoint(code).protocol();
     if (code)
         return;
     auto place = session_->admit(code);

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a receiver comes by its connection: async_connect, and adopting an accepted socket.
+#include <sys/socket.h>
+
+#include <boost/asio/ip/v6_only.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <vector>
+
+#include "completion.hpp"
+#include "tcp_backlog.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+namespace error = asio::error;
+
+error_code connect(world& in, receiver& rx, tcp::endpoint const& peer)
+{
+    auto const result = make_completion();
+    rx.async_connect(peer, noting{result});
+    in.run_until([&] { return result->done(); });
+    return result->code;
+}
+
+std::size_t receive(world& in, receiver& rx)
+{
+    auto const result = make_completion();
+    rx.async_receive(noting{result});
+    in.run_until([&] { return result->done(); });
+    return result->bytes;
+}
+
+int receive_buffer(int socket)
+{
+    int size = 0;
+    socklen_t length = sizeof size;
+    REQUIRE(::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &size, &length) == 0);
+    return size / 2;  // the kernel doubles what it is told
+}
+
+tcp::endpoint nobody_there(world& in)
+{
+    tcp::acceptor gone{in.wires, {asio::ip::address_v4::loopback(), 0}};
+    return gone.local_endpoint();
+}
+
+}  // namespace
+
+TEST_CASE("a connection is steered before it is made, and sized")
+{
+    auto const kind = GENERATE(transport::copy, transport::devmem);
+    world in{kind, {.receive_memory = 1 << 20}};
+    receiver rx{*in.io, *in.session};
+    CHECK_FALSE(rx.is_open());
+    CHECK(rx.native_handle() == -1);
+    CHECK_THROWS_AS(rx.local_endpoint(), system_error);
+    CHECK_THROWS_AS(rx.remote_endpoint(), system_error);
+    REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+    CHECK(rx.is_open());
+    CHECK(rx.remote_endpoint() == in.acceptor.local_endpoint());
+    auto const& rules = in.session.nic().flows;
+    if (kind == transport::devmem) {
+        REQUIRE(rules.size() == 1);
+        CHECK(rules[0].first == rx.local_endpoint());
+        CHECK(rules[0].second == rx.remote_endpoint());
+        CHECK(in.session.nic().rules == 1);
+    } else {
+        CHECK(rules.empty());
+    }
+    auto const wanted = (*in.session).receive_buffer_size();
+    CHECK(wanted > 0);
+    CHECK(receive_buffer(rx.native_handle()) == wanted);
+    rx.close();
+    CHECK(in.session.nic().rules == 0);
+}
+
+TEST_CASE("IPv6 works the same")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    tcp::acceptor listener{in.wires, {asio::ip::address_v6::loopback(), 0}};
+    receiver rx{*in.io, *in.session};
+    REQUIRE_FALSE(connect(in, rx, listener.local_endpoint()));
+    CHECK(rx.local_endpoint().address().is_v6());
+    auto peer = listener.accept();
+    asio::write(peer, asio::buffer(pattern(0, 5)));
+    CHECK(receive(in, rx) == 5);
+    if (!in.session.nic().flows.empty())
+        CHECK(in.session.nic().flows[0].first == rx.local_endpoint());
+}
+
+TEST_CASE("a connect that fails leaves the receiver as it was")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 1}};
+    receiver rx{*in.io, *in.session};
+    CHECK(connect(in, rx, nobody_there(in)) == error::connection_refused);
+    CHECK_FALSE(rx.is_open());
+    CHECK(in.session.nic().rules == 0);
+    // Its place among max_flows is free again, and another peer may be tried.
+    REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+    CHECK(connect(in, rx, in.acceptor.local_endpoint()) == error::already_connected);
+    CHECK(rx.is_open());
+}
+
+TEST_CASE("a rule that the NIC refuses is the error of the connect")
+{
+    world in{transport::devmem};
+    in.session.nic().refusal = error_code{ENOSPC, boost::system::system_category()};
+    receiver rx{*in.io, *in.session};
+    CHECK(connect(in, rx, in.acceptor.local_endpoint()) == error_code(ENOSPC, boost::system::system_category()));
+    CHECK_FALSE(rx.is_open());
+    REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+}
+
+TEST_CASE("a session has max_flows places")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 2}};
+    sender a{in.wires};
+    sender b{in.wires};
+    std::optional first{in.flow(a)};
+    auto second = in.flow(b);
+
+    receiver third{*in.io, *in.session};
+    CHECK(connect(in, third, in.acceptor.local_endpoint()) == errc::too_many_flows);
+    sender c{in.wires};
+    auto accepted = in.connection(c);
+    try {
+        receiver const refused{*in.io, *in.session, std::move(accepted)};
+        FAIL("adopted");
+    } catch (system_error const& failure) {
+        CHECK(failure.code() == errc::too_many_flows);
+        CHECK(failure.why().advice.find("max_flows") != std::string::npos);
+    }
+    // The socket that was refused is closed.
+    std::byte byte{};
+    error_code code;
+    c.socket().read_some(asio::buffer(&byte, 1), code);
+    CHECK(code);
+
+    // A place is free once the last loan of its flow is gone.
+    a.send(10);
+    auto const got = make_completion();
+    first->async_receive(noting{got});
+    in.run_until([&] { return got->done(); });
+    first.reset();
+    CHECK(connect(in, third, in.acceptor.local_endpoint()) == errc::too_many_flows);
+    got->loan.release();
+    CHECK_FALSE(connect(in, third, in.acceptor.local_endpoint()));
+}
+
+TEST_CASE("a closed receiver can connect again")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(10);
+    CHECK(receive(in, rx) == 10);
+    rx.close();
+    rx.close();
+    CHECK(rx.stats().bytes() == 10);  // of the connection that was
+    REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+    CHECK(rx.stats().bytes() == 0);
+    auto peer = in.acceptor.accept();
+    asio::write(peer, asio::buffer(pattern(0, 7)));
+    CHECK(receive(in, rx) == 7);
+}
+
+TEST_CASE("a connection is ended when it is closed, while a loan keeps its socket")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(10);
+    auto const got = make_completion();
+    rx.async_receive(noting{got});
+    in.run_until([&] { return got->done(); });
+    rx.close();
+    std::byte byte{};
+    error_code code;
+    to.socket().read_some(asio::buffer(&byte, 1), code);
+    CHECK(code == error::eof);
+    CHECK(is_pattern(got->loan, 0));
+}
+
+TEST_CASE("an adopted connection works on another io_context than its acceptor's")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = 1 << 20}};
+    sender to{in.wires};
+    auto accepted = in.connection(to);
+    to.send(100);
+    receiver rx{*in.io, *in.session, std::move(accepted)};
+    CHECK(rx.is_open());
+    CHECK(rx.remote_endpoint() == to.socket().local_endpoint());
+    CHECK(receive(in, rx) == 100);
+    CHECK(receive_buffer(rx.native_handle()) == (*in.session).receive_buffer_size());
+}
+
+TEST_CASE("a socket that is not connected cannot be adopted")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 1}};
+    CHECK_THROWS_AS((receiver{*in.io, *in.session, tcp::socket{in.wires}}), system_error);
+    CHECK_THROWS_AS((receiver{*in.io, *in.session, tcp::socket{in.wires, tcp::v4()}}), system_error);
+    sender to{in.wires};
+    auto const rx = in.flow(to);  // neither has kept a place
+}
+
+TEST_CASE("receiving before the connection stands")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    full_backlog busy{in.wires};
+    receiver rx{*in.io, *in.session};
+    auto const connected = make_completion();
+    rx.async_connect(busy.endpoint(), noting{connected});
+    in.settle();
+    auto const early = make_completion();
+    rx.async_receive(noting{early});
+    in.settle();
+    CHECK(early->code == errc::already_running);
+    CHECK_FALSE(connected->done());
+}
+
+TEST_CASE("the session's counters include flows that are gone")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender a{in.wires};
+    sender b{in.wires};
+    {
+        auto rx = in.flow(a);
+        a.send(10);
+        CHECK(receive(in, rx) == 10);
+    }
+    auto rx = in.flow(b);
+    b.send(5);
+    CHECK(receive(in, rx) == 5);
+    CHECK((*in.session).stats().bytes() == 15);
+    CHECK(rx.stats().bytes() == 5);
+}
+
+}  // namespace gpurx::test

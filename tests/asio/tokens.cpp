@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every kind of completion token works with every operation.
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/parallel_group.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <exception>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "completion.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+namespace error = asio::error;
+
+// Runs the coroutine to its end on the world's io_context; what it throws fails the test.
+template <class Coroutine>
+void run(world& in, Coroutine coroutine)
+{
+    std::exception_ptr thrown;
+    bool finished = false;
+    asio::co_spawn(*in.io, std::move(coroutine), [&](std::exception_ptr what) {
+        thrown = what;
+        finished = true;
+    });
+    in.run_until([&] { return finished; });
+    if (thrown)
+        std::rethrow_exception(thrown);
+}
+
+}  // namespace
+
+TEST_CASE("awaitables, by default")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    run(in, [&]() -> asio::awaitable<void> {
+        receiver rx{co_await asio::this_coro::executor, *in.session};
+        co_await rx.async_connect(in.acceptor.local_endpoint());
+        sender to{in.wires};
+        to.socket() = in.acceptor.accept();
+        to.send(10016);
+        to.finish();
+
+        std::array<std::byte, 16> header{};
+        auto const placed = co_await async_read(rx, host_span{header});
+        CHECK(placed == 16);
+        CHECK(is_pattern(header, 0));
+        std::size_t received = 16;
+        for (;;) {
+            auto [code, loan] = co_await rx.async_receive(asio::as_tuple(asio::use_awaitable));
+            if (code) {
+                CHECK(code == error::eof);
+                break;
+            }
+            CHECK(is_pattern(loan, received));
+            received += loan.size();
+        }
+        CHECK(received == 10016);
+        bool thrown = false;
+        try {
+            co_await rx.async_receive();
+        } catch (boost::system::system_error const& ended) {
+            thrown = ended.code() == error::eof;
+        }
+        CHECK(thrown);
+    });
+}
+
+TEST_CASE("deferred: nothing happens before the operation is launched")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    std::optional rx{in.flow(to)};
+    std::array<std::byte, 4> bytes{};
+    auto receive = rx->async_receive(asio::deferred);
+    auto read = async_read(*rx, host_span{bytes}, asio::deferred);
+    to.send(8);
+    in.settle();
+    CHECK(rx->stats().receive_calls == 0);
+
+    auto const first = make_completion();
+    std::move(read)(noting{first});
+    in.run_until([&] { return first->done(); });
+    CHECK(first->bytes == 4);
+    CHECK(is_pattern(bytes, 0));
+    // The receiver may have moved by the time it is launched.
+    auto other = std::move(*rx);
+    rx.reset();
+    auto const second = make_completion();
+    std::move(receive)(noting{second});
+    in.run_until([&] { return second->done(); });
+    CHECK(is_pattern(second->loan, 4));
+
+    receiver third{*in.io, *in.session};
+    auto const connected = make_completion();
+    third.async_connect(in.acceptor.local_endpoint(), asio::deferred)(noting{connected});
+    in.run_until([&] { return connected->done(); });
+    CHECK_FALSE(connected->code);
+}
+
+TEST_CASE("deferred: chained")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(100);
+    auto const got = make_completion();
+    rx.async_receive(asio::deferred(
+        [](error_code code, rx_buffer loan) { return asio::deferred.values(code, std::move(loan)); }))(noting{got});
+    in.run_until([&] { return got->done(); });
+    CHECK(is_pattern(got->loan, 0));
+}
+
+TEST_CASE("futures")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(104);
+    std::array<std::byte, 4> bytes{};
+    auto read = async_read(rx, host_span{bytes}, asio::use_future);
+    in.settle();
+    CHECK(read.get() == 4);
+    auto receive = rx.async_receive(asio::use_future);
+    in.settle();
+    CHECK(is_pattern(receive.get(), 4));
+    to.finish();
+    auto ended = rx.async_receive(asio::as_tuple(asio::use_future));
+    in.settle();
+    CHECK(std::get<0>(ended.get()) == error::eof);
+    auto thrown = rx.async_receive(asio::use_future);
+    in.settle();
+    CHECK_THROWS_AS(thrown.get(), boost::system::system_error);
+}
+
+TEST_CASE("move-only handlers")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::size_t got = 0;
+    rx.async_receive([&got, own = std::make_unique<int>(5)](error_code, rx_buffer loan) {
+        got = loan.size() + static_cast<std::size_t>(*own);
+    });
+    in.settle();
+    to.send(10);
+    in.run_until([&] { return got > 0; });
+    CHECK(got == 15);
+}
+
+TEST_CASE("detached")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(10);
+    rx.async_receive(asio::detached);
+    in.settle();
+    CHECK(rx.stats().bytes() == 10);
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("a parallel group keeps both results")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    asio::steady_timer timer{*in.io};
+    auto const race = [&](std::chrono::milliseconds limit) {
+        timer.expires_after(limit);
+        auto group =
+            asio::experimental::make_parallel_group(rx.async_receive(asio::deferred), timer.async_wait(asio::deferred));
+        auto result = std::make_shared<completion>();
+        group.async_wait(asio::experimental::wait_for_one{},
+                         [result](std::array<std::size_t, 2>, error_code code, rx_buffer loan, error_code) {
+                             noting note{result};
+                             note(code, std::move(loan));
+                         });
+        in.run_until([&] { return result->done(); });
+        return result;
+    };
+    SECTION("the timer wins: nothing was taken")
+    {
+        CHECK(race(5ms)->code == error::operation_aborted);
+        to.send(10);
+        CHECK(race(10s)->bytes == 10);
+    }
+    SECTION("the data win")
+    {
+        to.send(10);
+        auto const got = race(10s);
+        CHECK_FALSE(got->code);
+        CHECK(is_pattern(got->loan, 0));
+    }
+    SECTION("both are ready: the data are delivered")
+    {
+        to.send(10);
+        auto const got = race(0ms);
+        CHECK_FALSE(got->code);
+        CHECK(is_pattern(got->loan, 0));
+    }
+}
+
+TEST_CASE("a timer that cancels a coroutine's operation")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    asio::cancellation_signal signal;
+    error_code seen;
+    bool finished = false;
+    asio::co_spawn(
+        *in.io,
+        [&]() -> asio::awaitable<void> {
+            auto [code, loan] = co_await rx.async_receive(asio::as_tuple(asio::use_awaitable));
+            seen = code;
+        },
+        asio::bind_cancellation_slot(signal.slot(), [&](std::exception_ptr) { finished = true; }));
+    in.settle();
+    signal.emit(asio::cancellation_type::terminal);
+    in.run_until([&] { return finished; });
+    CHECK(seen == error::operation_aborted);
+}
+
+}  // namespace gpurx::test
