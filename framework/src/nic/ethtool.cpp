@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ethtool.hpp"
 
-#include <cstring>
+#include <algorithm>
+#include <span>
 
 #include "uapi.hpp"
 
@@ -134,8 +135,10 @@ std::optional<rss_context> read_rss_context(nl::attributes const& answer)
         return std::nullopt;
     rss_context result{*id, {}};
     if (auto const table = answer.find(et::rss_indir)) {
-        result.table.resize(table->value().size() / sizeof(std::uint32_t));
-        std::memcpy(result.table.data(), table->value().data(), result.table.size() * sizeof(std::uint32_t));
+        auto const bytes = table->value();
+        result.table.resize(bytes.size() / sizeof(std::uint32_t));
+        std::copy_n(bytes.begin(), result.table.size() * sizeof(std::uint32_t),
+                    std::as_writable_bytes(std::span{result.table}).begin());
     }
     return result;
 }

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstddef>
 
 #include "advice.hpp"
 #include "failure.hpp"
@@ -25,25 +25,28 @@ constexpr int driver_enotsupp = 524;              // some drivers let this numbe
 template <class Header>
 class block {
   public:
-    explicit block(std::size_t numbers) : storage_((sizeof(Header) + numbers * sizeof(std::uint32_t) + 7) / 8) {}
+    explicit block(std::size_t numbers) : storage_(sizeof(Header) + numbers * sizeof(std::uint32_t)) {}
 
     [[nodiscard]] Header& header() noexcept { return *reinterpret_cast<Header*>(storage_.data()); }
     [[nodiscard]] void* data() noexcept { return storage_.data(); }
-    [[nodiscard]] std::byte* numbers(std::size_t offset) noexcept
+    // The numbers begin at byte `offset`.
+    void put(std::size_t offset, std::span<std::uint32_t const> numbers) noexcept
     {
-        return reinterpret_cast<std::byte*>(storage_.data()) + offset;
+        std::copy(numbers.begin(), numbers.end(), at(offset));
+    }
+    [[nodiscard]] std::vector<std::uint32_t> get(std::size_t offset, std::size_t count) noexcept
+    {
+        return {at(offset), at(offset) + count};
     }
 
   private:
-    std::vector<std::uint64_t> storage_;
-};
+    [[nodiscard]] std::uint32_t* at(std::size_t offset) noexcept
+    {
+        return reinterpret_cast<std::uint32_t*>(storage_.data() + offset);
+    }
 
-std::vector<std::uint32_t> copy_numbers(std::byte const* from, std::size_t count)
-{
-    std::vector<std::uint32_t> numbers(count);
-    std::memcpy(numbers.data(), from, count * sizeof(std::uint32_t));
-    return numbers;
-}
+    std::vector<std::byte> storage_;
+};
 
 }  // namespace
 
@@ -99,7 +102,7 @@ std::vector<std::uint32_t> ethtool_ioctl::rss_table() const
     table.header().size = size.size;
     if (error = call(table.data()); error != 0)
         refuse(error, "get rss-table");
-    return copy_numbers(table.numbers(offsetof(ethtool_rxfh_indir, ring_index)), size.size);
+    return table.get(offsetof(ethtool_rxfh_indir, ring_index), size.size);
 }
 
 void ethtool_ioctl::set_rss_table(std::span<std::uint32_t const> table) const
@@ -107,7 +110,7 @@ void ethtool_ioctl::set_rss_table(std::span<std::uint32_t const> table) const
     block<ethtool_rxfh_indir> request{table.size()};
     request.header().cmd = ETHTOOL_SRXFHINDIR;
     request.header().size = static_cast<std::uint32_t>(table.size());
-    std::memcpy(request.numbers(offsetof(ethtool_rxfh_indir, ring_index)), table.data(), table.size_bytes());
+    request.put(offsetof(ethtool_rxfh_indir, ring_index), table);
     if (int const error = call(request.data()); error != 0)
         refuse(error, "set rss-table");
 }
@@ -119,7 +122,7 @@ std::uint32_t ethtool_ioctl::add_rss_context(std::span<std::uint32_t const> tabl
     request.header().rss_context = uapi::ethtool::rxfh_context_alloc;
     request.header().indir_size = static_cast<std::uint32_t>(table.size());
     request.header().input_xfrm = uapi::ethtool::input_xfrm_no_change;
-    std::memcpy(request.numbers(sizeof(uapi::ethtool::rxfh)), table.data(), table.size_bytes());
+    request.put(sizeof(uapi::ethtool::rxfh), table);
     if (int const error = call(request.data()); error != 0)
         refuse(error, "add RSS context");
     return request.header().rss_context;
@@ -159,8 +162,7 @@ ethtool_ioctl::rule_places ethtool_ioctl::places() const
             refuse(error, "list rules");
         auto const size = static_cast<std::uint32_t>((all.header().data != 0 ? all.header().data : count.data) &
                                                      ~std::uint64_t{RX_CLS_LOC_SPECIAL});
-        return {copy_numbers(all.numbers(offsetof(ethtool_rxnfc, rule_locs)),
-                             std::min(all.header().rule_cnt, count.rule_cnt)),
+        return {all.get(offsetof(ethtool_rxnfc, rule_locs), std::min(all.header().rule_cnt, count.rule_cnt)),
                 std::min(size, largest_table), (count.data & RX_CLS_LOC_SPECIAL) != 0};
     }
 }

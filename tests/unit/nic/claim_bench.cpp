@@ -57,12 +57,12 @@ std::unique_ptr<nic_claim> claim_bench::open(unsigned rx_queues, int process)
     options.rx_queues = rx_queues;
     options.dmabuf_fd = memory_;
     options.notice = [this](std::string_view sentence) { notices.emplace_back(sentence); };
-    return nic_claim::open(std::move(options), std::make_unique<fake_nic>(hardware), environment(process));
+    return nic_claim::open(std::move(options), std::make_unique<fake_device>(hardware), environment(process));
 }
 
 std::vector<std::string> claim_bench::recover()
 {
-    fake_nic nic{hardware};
+    fake_device nic{hardware};
     return nic_claim::recover(nic, environment(99));
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "fake_nic.hpp"
+#include "fake_device.hpp"
 #include "nic/claim_environment.hpp"
 #include "nic/nic_claim.hpp"
 

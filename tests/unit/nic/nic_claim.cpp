@@ -673,7 +673,7 @@ TEST_CASE("a queue that the kernel is just cleaning up is waited for")
     options.interface = "fake0";
     options.rx_queues = 3;
     auto const claim =
-        nic_claim::open(std::move(options), std::make_unique<fake_nic>(bench.hardware), std::move(environment));
+        nic_claim::open(std::move(options), std::make_unique<fake_device>(bench.hardware), std::move(environment));
     CHECK(claim->queues() == queues{1, 2, 3});
 }
 

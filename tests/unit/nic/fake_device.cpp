@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_nic.hpp"
+#include "fake_device.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -42,14 +42,14 @@ void fake_hardware::set_table_of_drivers_choice()
     state.table_configured = false;
 }
 
-void fake_nic::check_present() const
+void fake_device::check_present() const
 {
     if (!hw_.present)
         refuse(ENODEV, "ask");
 }
 
 template <class Change>
-void fake_nic::make(std::string const& name, Change&& change)
+void fake_device::make(std::string const& name, Change&& change)
 {
     check_present();
     hw_.changes.push_back(name);
@@ -60,7 +60,7 @@ void fake_nic::make(std::string const& name, Change&& change)
         hw_.after(name);
 }
 
-ethtool::rings fake_nic::rings()
+ethtool::rings fake_device::rings()
 {
     check_present();
     auto split = hw_.state.split;
@@ -69,7 +69,7 @@ ethtool::rings fake_nic::rings()
     return {split, hw_.state.hds_threshold};
 }
 
-bool fake_nic::set_data_split(ethtool::data_split value)
+bool fake_device::set_data_split(ethtool::data_split value)
 {
     bool changed = false;
     make("split", [&] {
@@ -84,7 +84,7 @@ bool fake_nic::set_data_split(ethtool::data_split value)
     return changed;
 }
 
-void fake_nic::set_hds_threshold(std::uint32_t value)
+void fake_device::set_hds_threshold(std::uint32_t value)
 {
     make("hds", [&] {
         if (value != 0 && !hw_.state.bound.empty())
@@ -93,7 +93,7 @@ void fake_nic::set_hds_threshold(std::uint32_t value)
     });
 }
 
-void fake_nic::set_ntuple_filters(bool on)
+void fake_device::set_ntuple_filters(bool on)
 {
     make("ntuple", [&] {
         if (!hw_.can_filter)
@@ -104,7 +104,7 @@ void fake_nic::set_ntuple_filters(bool on)
     });
 }
 
-void fake_nic::set_channels(ethtool::channels const& value)
+void fake_device::set_channels(ethtool::channels const& value)
 {
     make("channels", [&] {
         unsigned const count = value.rx_queues();
@@ -126,13 +126,13 @@ void fake_nic::set_channels(ethtool::channels const& value)
     });
 }
 
-std::vector<std::uint32_t> fake_nic::rss_table()
+std::vector<std::uint32_t> fake_device::rss_table()
 {
     check_present();
     return hw_.has_table ? hw_.state.table : std::vector<std::uint32_t>{};
 }
 
-void fake_nic::set_rss_table(std::span<std::uint32_t const> table)
+void fake_device::set_rss_table(std::span<std::uint32_t const> table)
 {
     make("rss", [&] {
         if (!hw_.has_table)
@@ -149,7 +149,7 @@ void fake_nic::set_rss_table(std::span<std::uint32_t const> table)
     });
 }
 
-std::vector<ethtool::rss_context> fake_nic::rss_contexts()
+std::vector<ethtool::rss_context> fake_device::rss_contexts()
 {
     std::vector<ethtool::rss_context> all;
     for (auto const& [id, table] : hw_.state.contexts)
@@ -157,7 +157,7 @@ std::vector<ethtool::rss_context> fake_nic::rss_contexts()
     return all;
 }
 
-std::uint32_t fake_nic::add_rss_context(std::span<std::uint32_t const> table)
+std::uint32_t fake_device::add_rss_context(std::span<std::uint32_t const> table)
 {
     std::uint32_t id = 1;
     make("add context", [&] {
@@ -170,7 +170,7 @@ std::uint32_t fake_nic::add_rss_context(std::span<std::uint32_t const> table)
     return id;
 }
 
-void fake_nic::remove_rss_context(std::uint32_t id)
+void fake_device::remove_rss_context(std::uint32_t id)
 {
     make("remove context", [&] {
         for (auto const& [place, one] : hw_.state.rules) {
@@ -182,7 +182,7 @@ void fake_nic::remove_rss_context(std::uint32_t id)
     });
 }
 
-std::vector<installed_rule> fake_nic::rules()
+std::vector<installed_rule> fake_device::rules()
 {
     std::vector<installed_rule> all;
     for (auto const& [id, rule] : hw_.state.rules)
@@ -190,7 +190,7 @@ std::vector<installed_rule> fake_nic::rules()
     return all;
 }
 
-std::uint32_t fake_nic::add_rule(flow_rule const& rule)
+std::uint32_t fake_device::add_rule(flow_rule const& rule)
 {
     std::uint32_t id = 0;
     make("add rule", [&] {
@@ -208,7 +208,7 @@ std::uint32_t fake_nic::add_rule(flow_rule const& rule)
     return id;
 }
 
-void fake_nic::remove_rule(std::uint32_t id)
+void fake_device::remove_rule(std::uint32_t id)
 {
     make("remove rule", [&] {
         if (hw_.state.rules.erase(id) == 0)
@@ -216,7 +216,7 @@ void fake_nic::remove_rule(std::uint32_t id)
     });
 }
 
-std::vector<netdev::rx_queue> fake_nic::rx_queues()
+std::vector<netdev::rx_queue> fake_device::rx_queues()
 {
     check_present();
     if (hw_.looked_at_queues)
@@ -233,7 +233,7 @@ std::vector<netdev::rx_queue> fake_nic::rx_queues()
     return all;
 }
 
-std::vector<netdev::page_pool> fake_nic::page_pools()
+std::vector<netdev::page_pool> fake_device::page_pools()
 {
     check_present();
     std::vector<netdev::page_pool> all;
@@ -243,7 +243,7 @@ std::vector<netdev::page_pool> fake_nic::page_pools()
     return all;
 }
 
-std::vector<netdev::alloc_failures> fake_nic::alloc_failures()
+std::vector<netdev::alloc_failures> fake_device::alloc_failures()
 {
     check_present();
     std::vector<netdev::alloc_failures> all;
@@ -252,8 +252,8 @@ std::vector<netdev::alloc_failures> fake_nic::alloc_failures()
     return all;
 }
 
-std::unique_ptr<rx_binding> fake_nic::bind_rx(std::span<unsigned const> queues, int /*dmabuf_fd*/,
-                                              std::uint32_t /*rx_page_size*/)
+std::unique_ptr<rx_binding> fake_device::bind_rx(std::span<unsigned const> queues, int /*dmabuf_fd*/,
+                                                 std::uint32_t /*rx_page_size*/)
 {
     std::unique_ptr<rx_binding> made;
     make("bind", [&] {

@@ -64,9 +64,9 @@ class fake_hardware {
     std::uint32_t next_rule = 1023;
 };
 
-class fake_nic final : public nic_device {
+class fake_device final : public nic_device {
   public:
-    explicit fake_nic(fake_hardware& hardware) : hw_{hardware} {}
+    explicit fake_device(fake_hardware& hardware) : hw_{hardware} {}
 
     [[nodiscard]] std::string name() const override { return "fake0"; }
     [[nodiscard]] unsigned index() const noexcept override { return 4; }

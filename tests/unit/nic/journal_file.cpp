@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic/journal_file.hpp"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <gpurx/error.hpp>
+#include <thread>
+
+#include "nic/failure.hpp"
+
+using namespace gpurx::detail;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+namespace fs = std::filesystem;
+
+namespace {
+
+class scratch {
+  public:
+    scratch()
+    {
+        std::string name = fs::temp_directory_path() / "gpurx-test-XXXXXX";
+        REQUIRE(::mkdtemp(name.data()) != nullptr);
+        root = name;
+        state = root / "state";
+    }
+    scratch(scratch const&) = delete;
+    scratch& operator=(scratch const&) = delete;
+    ~scratch() { fs::remove_all(root); }
+
+    fs::path root;
+    fs::path state;
+};
+
+device_key const device{"boot-1", "dms0", 4, 7};
+
+journal some_journal()
+{
+    journal result;
+    result.device = device;
+    result.record({setting::ntuple_filters, {0}, {1}});
+    return result;
+}
+
+gpurx::system_error failure(scratch const& in, std::chrono::milliseconds patience = 0ms)
+{
+    try {
+        journal_file const file{in.state, device, patience};
+        static_cast<void>(file.load());
+    } catch (gpurx::system_error const& error) {
+        return error;
+    }
+    FAIL("no error");
+    throw std::logic_error{"unreachable"};
+}
+
+}  // namespace
+
+TEST_CASE("the state directory is made for nobody else to see")
+{
+    scratch const in;
+    journal_file const file{in.state, device};
+    CHECK_FALSE(file.load());
+    struct stat info {};
+    REQUIRE(::stat(in.state.c_str(), &info) == 0);
+    CHECK((info.st_mode & 07777) == 0700);
+    CHECK(file.path() == in.state / "ifindex4-netns7.journal");
+}
+
+TEST_CASE("a journal is stored and loaded; an empty one is no file")
+{
+    scratch const in;
+    journal_file const file{in.state, device};
+    file.store(some_journal());
+    CHECK(file.load() == some_journal());
+    struct stat info {};
+    REQUIRE(::stat(file.path().c_str(), &info) == 0);
+    CHECK((info.st_mode & 07777) == 0600);
+
+    journal none;
+    none.device = device;
+    file.store(none);
+    CHECK_FALSE(fs::exists(file.path()));
+    CHECK_FALSE(file.load());
+    file.store(none);  // twice is no error
+}
+
+TEST_CASE("a journal longer than one read is read whole")
+{
+    scratch const in;
+    journal_file const file{in.state, device};
+    auto large = some_journal();
+    large.record({setting::rss_table, setting_value(5000, 1234), setting_value(5000, 4321)});
+    file.store(large);
+    REQUIRE(fs::file_size(file.path()) > 40'000);
+    CHECK(file.load() == large);
+}
+
+TEST_CASE("a writer that dies leaves the old journal or the new one")
+{
+    scratch const in;
+    journal_file const file{in.state, device};
+    file.store(some_journal());
+    std::ofstream{in.state / "ifindex4-netns7.new"} << "gpurx-jour";  // cut off while it was written
+    CHECK(file.load() == some_journal());
+    auto next = some_journal();
+    next.record({setting::hds_threshold, {256}, {0}});
+    file.store(next);
+    CHECK(file.load() == next);
+}
+
+TEST_CASE("a journal in use is waited for, but not without end")
+{
+    scratch const in;
+    auto held = std::make_unique<journal_file>(in.state, device);
+    CHECK(failure(in, 20ms).code() == errno_code(ETIMEDOUT));
+
+    // Another device's is another file.
+    device_key other = device;
+    other.ifindex = 5;
+    CHECK_NOTHROW(journal_file{in.state, other, 0ms});
+
+    std::thread releaser{[&held] {
+        std::this_thread::sleep_for(50ms);
+        held.reset();
+    }};
+    CHECK_NOTHROW(journal_file{in.state, device, 10s});
+    releaser.join();
+}
+
+TEST_CASE("a dead process holds no journal")
+{
+    scratch const in;
+    pid_t const child = ::fork();
+    if (child == 0) {
+        journal_file const held{in.state, device};
+        ::_exit(0);
+    }
+    REQUIRE(::waitpid(child, nullptr, 0) == child);
+    CHECK_NOTHROW(journal_file{in.state, device, 0ms});
+}
+
+TEST_CASE("a damaged journal names its file and line")
+{
+    scratch const in;
+    journal_file{in.state, device}.store(some_journal());
+    std::ofstream{in.state / "ifindex4-netns7.journal"} << "gpurx-journal 1\nbot x\n";
+    auto const error = failure(in);
+    CHECK(error.code() == gpurx::errc::journal_invalid);
+    CHECK_THAT(error.why().object, ContainsSubstring("ifindex4-netns7.journal"));
+    CHECK_THAT(error.why().advice, ContainsSubstring("line 2: 'boot' is missing"));
+}
+
+TEST_CASE("a directory that others may write to is refused")
+{
+    scratch const in;
+    fs::create_directory(in.state);
+    REQUIRE(::chmod(in.state.c_str(), 0777) == 0);
+    auto const error = failure(in);
+    CHECK(error.code() == errno_code(EPERM));
+    CHECK_THAT(error.why().advice, ContainsSubstring("0700"));
+}
+
+TEST_CASE("a journal is not followed to another place")
+{
+    scratch const in;
+    journal_file{in.state, device}.store(some_journal());
+    fs::rename(in.state / "ifindex4-netns7.journal", in.root / "elsewhere");
+    fs::create_symlink(in.root / "elsewhere", in.state / "ifindex4-netns7.journal");
+    CHECK(failure(in).code() == errno_code(ELOOP));
+}
+
+TEST_CASE("a state directory that cannot be is named")
+{
+    scratch in;
+    in.state = in.root / "missing" / "state";
+    auto const error = failure(in);
+    CHECK(error.code() == errno_code(ENOENT));
+    CHECK(error.why().operation == "create state directory");
+    CHECK_THAT(error.why().object, ContainsSubstring("missing/state"));
+
+    std::ofstream{in.root / "file"} << "";
+    in.state = in.root / "file";
+    CHECK(failure(in).code() == errno_code(ENOTDIR));
+}
