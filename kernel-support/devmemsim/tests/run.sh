@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+# Test the software NIC in the lab.
+#
+#   run.sh [--kernel stock|debug|branch] [--rounds N] [--seed N] [functional] [stress]
+#
+# functional, on the stock kernel: settings, plain traffic, device memory, faults.
+# stress, on the debug kernel: N rounds of random changes, 200 by default. The seed is printed; with it they repeat.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+lab=$here/../../lab
+kernel='' rounds=200 seed=$RANDOM suites=()
+while (($#)); do
+    case $1 in
+        --kernel) kernel=${2:?--kernel needs a value} && shift ;;
+        --rounds) rounds=${2:?--rounds needs a value} && shift ;;
+        --seed) seed=${2:?--seed needs a value} && shift ;;
+        functional | stress) suites+=("$1") ;;
+        *) echo "usage: run.sh [--kernel stock|debug|branch] [--rounds N] [--seed N] [functional] [stress]" >&2 && exit 2 ;;
+    esac
+    shift
+done
+((${#suites[@]})) || suites=(functional stress)
+
+# in_lab KERNEL SECONDS COMMAND...: what COMMAND prints is TAP.
+in_lab() {
+    local kernel=$1 limit=$2 module
+    shift 2
+    module=$("$lab/module.sh" "$kernel" "$here/..")
+    "$lab/lab.sh" --kernel "$kernel" --timeout "$limit" -- \
+        env PYTHONDONTWRITEBYTECODE=1 DEVMEMSIM_KO="$module" "$@"
+}
+
+status=0
+for suite in "${suites[@]}"; do
+    case $suite in
+        functional)
+            # shellcheck disable=SC2016  # the guest's shell expands it
+            in_lab "${kernel:-stock}" 1800 /bin/bash -c '
+                status=0
+                for name in control traffic devmem faults; do
+                    echo "# test_$name.py"
+                    /usr/bin/python3 "$0/test_$name.py" || status=1
+                done
+                exit $status' "$here" || status=1
+            ;;
+        stress)
+            in_lab "${kernel:-debug}" 3600 /usr/bin/python3 "$here/stress.py" --rounds "$rounds" --seed "$seed" || status=1
+            ;;
+    esac
+done
+exit "$status"

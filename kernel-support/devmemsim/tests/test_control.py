@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""What ethtool and netlink set and report."""
+
+import errno
+import re
+
+import devmem
+import lab
+import netlink
+from tap import check, equal, main, raises
+
+PAGE = 4096
+
+
+def ethtool_fails(command: str, text: str) -> None:
+    """By its words: not every failure shows in the exit status."""
+    out = lab.run(f"ethtool {command}", check=False)
+    check(text in out, f"{text!r} is not in {out!r}")
+
+
+def posted() -> dict[int, int]:
+    """Buffers in flight of the pools of dms0, by NAPI id."""
+    return {pool["napi-id"]: pool["inflight"] for pool in netlink.page_pools()
+            if pool.get("ifindex") == lab.index() and "napi-id" in pool}
+
+
+def test_identity() -> None:
+    check("driver: devmemsim" in lab.run("ethtool -i dms0"), "driver name")
+    link = lab.run("ethtool dms0")
+    check("Speed: 100000Mb/s" in link, "speed")
+    check("Link detected: yes" in link, "link")
+    features = lab.run("ethtool -k dms0")
+    for name in ("rx-checksumming: on", "tx-checksumming: on",
+                 "scatter-gather: on", "tcp-segmentation-offload: on",
+                 "ntuple-filters: on", "receive-hashing: on",
+                 "rx-gro-hw: on"):
+        check(name in features, name)
+
+
+def test_carrier_needs_both_ends() -> None:
+    lab.peer("ip link set dms1 down")
+    check("NO-CARRIER" in lab.run("ip link show dms0"), "carrier, peer down")
+    lab.peer("ip link set dms1 up")
+    check("LOWER_UP" in lab.run("ip link show dms0"), "no carrier, peer up")
+    lab.addresses()
+    lab.transfer(4, 1000)
+
+
+def test_channels() -> None:
+    napi = [netlink.queue_get(lab.index(), q)["napi-id"] for q in range(4)]
+    for count in (8, 1, 2, 5, 4):
+        lab.run(f"ethtool -L dms0 combined {count}")
+        check(f"with {count} RX ring" in lab.run("ethtool -x dms0"), "rings")
+        raises(errno.EINVAL, "", netlink.queue_get, lab.index(), count)
+        lab.transfer(4, 1 << 16)
+        lab.transfer(6, 1 << 16, inward=False)
+    equal([netlink.queue_get(lab.index(), q)["napi-id"] for q in range(4)],
+          napi, "NAPI ids after the changes")
+    ethtool_fails("-L dms0 combined 9", "exceeds maximum")
+    ethtool_fails("-L dms0 combined 0", "no RX or TX channel")
+
+
+def test_channels_while_down() -> None:
+    lab.run("ip link set dms0 down")
+    lab.run("ethtool -L dms0 combined 6")
+    lab.addresses()
+    equal(len(posted()), 6, "queues after the change")
+    lab.transfer(4, 1 << 16)
+
+
+def test_channels_in_use() -> None:
+    lab.run("ethtool -X dms0 equal 3")
+    ethtool_fails("-L dms0 combined 2", "indirection table")
+    lab.run("ethtool -X dms0 default")
+    with lab.rule("tcp4 dst-port 9 action 3"):
+        ethtool_fails("-L dms0 combined 3", "ntuple filter")
+    netlink.rings_set("dms0", tcp_data_split=netlink.SPLIT_ON)
+    with devmem.Binding("dms0", [3], 64 * PAGE):
+        ethtool_fails("-L dms0 combined 3", "memory provider")
+        lab.run("ethtool -L dms0 combined 5")
+
+
+def test_rings() -> None:
+    for size in (64, 4096, 192):
+        netlink.rings_set("dms0", rx=size)
+        equal(netlink.rings_get("dms0")["rx"], size, "rx ring")
+        equal(set(posted().values()), {size}, "posted buffers")
+        lab.transfer(4, 1 << 20)
+    netlink.rings_set("dms0", tx=32)
+    equal(netlink.rings_get("dms0")["tx"], 32, "tx ring")
+    lab.transfer(4, 1 << 20, inward=False)
+    for ring in ({"rx": 31}, {"tx": 16}):
+        raises(errno.EINVAL, "at least 32", netlink.rings_set, "dms0", **ring)
+    raises(errno.EINVAL, "exceeds maximum", netlink.rings_set, "dms0",
+           rx=4097)
+
+
+def test_rings_while_down() -> None:
+    lab.run("ip link set dms0 down")
+    netlink.rings_set("dms0", rx=256)
+    lab.addresses()
+    equal(set(posted().values()), {256}, "posted buffers")
+
+
+def test_header_split() -> None:
+    for setting, shown in ((netlink.SPLIT_OFF, netlink.SPLIT_OFF),
+                           (netlink.SPLIT_ON, netlink.SPLIT_ON),
+                           (netlink.SPLIT_AUTO, netlink.SPLIT_ON)):
+        netlink.rings_set("dms0", tcp_data_split=setting)
+        equal(netlink.rings_get("dms0")["tcp-data-split"], shown, "split")
+        for thresh in (0, 1, 200, 1024):
+            netlink.rings_set("dms0", hds_thresh=thresh)
+            equal(netlink.rings_get("dms0")["hds-thresh"], thresh, "thresh")
+            for size in (1, 300, 100_000):
+                lab.transfer(4, size)
+    raises(errno.EINVAL, "exceeds maximum", netlink.rings_set, "dms0",
+           hds_thresh=1025)
+
+
+def test_header_split_while_bound() -> None:
+    netlink.rings_set("dms0", tcp_data_split=netlink.SPLIT_ON)
+    with devmem.Binding("dms0", [3], 64 * PAGE):
+        for values in ({"tcp_data_split": netlink.SPLIT_OFF},
+                       {"tcp_data_split": netlink.SPLIT_AUTO}):
+            raises(errno.EINVAL, "can't disable tcp-data-split",
+                   netlink.rings_set, "dms0", **values)
+        raises(errno.EINVAL, "can't set non-zero hds_thresh",
+               netlink.rings_set, "dms0", hds_thresh=1)
+
+
+def test_rule_ids() -> None:
+    ids = [lab.add_rule(f"tcp4 dst-port {port} action 1")
+           for port in (1, 2, 3)]
+    equal(len(set(ids)), 3, "different ids")
+    lab.run(f"ethtool -N dms0 delete {ids[1]}")
+    equal(lab.add_rule("tcp6 dst-port 2 action 1"), ids[1], "id used again")
+    shown = lab.run("ethtool -n dms0")
+    check("Total 3 rules" in shown, shown)
+    check(re.search(r"TCP over IPv6", shown), shown)
+    ethtool_fails("-N dms0 delete 17", "No such file")
+
+
+def test_rule_limits() -> None:
+    lab.add_rule("tcp4 dst-port 7 action 1")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 7 action 2", "File exists")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 action 4", "Invalid")
+    ethtool_fails("-N dms0 flow-type udp4 dst-port 8 action 1",
+                  "not supported")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 tos 1 action 1",
+                  "not supported")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 action -1",
+                  "not supported")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 action 1 loc 64",
+                  "Invalid")
+    for port in range(100, 163):
+        lab.add_rule(f"tcp4 dst-port {port} action 1")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 action 1", "No space")
+    lab.run("ethtool -N dms0 flow-type tcp4 dst-port 8 action 1 loc 5")
+
+
+def test_ntuple_off() -> None:
+    lab.add_rule("tcp4 dst-port 7 action 1")
+    lab.run("ethtool -K dms0 ntuple off")
+    check("Total 0 rules" in lab.run("ethtool -n dms0"), "rules are left")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 7 action 1",
+                  "not supported")
+
+
+def test_rss_settings() -> None:
+    key = ":".join(f"{i:02x}" for i in range(1, 41))
+    lab.run(f"ethtool -X dms0 hkey {key} weight 3 1")
+    shown = lab.run("ethtool -x dms0")
+    check(key in shown, "key")
+    table = [int(n) for line in re.findall(r"^ +\d+: +([\d ]+)$", shown, re.M)
+             for n in line.split()]
+    equal((len(table), table.count(0), table.count(1)), (128, 96, 32),
+          "table, zeros, ones")
+    ethtool_fails("-X dms0 hfunc xor", "not supported")
+    ethtool_fails("-X dms0 equal 5", "Invalid")
+
+
+def test_rss_contexts() -> None:
+    made = [lab.run("ethtool -X dms0 context new start 2 equal 2")
+            for _ in range(15)]
+    equal([int(out.split()[-1]) for out in made], list(range(1, 16)), "ids")
+    ethtool_fails("-X dms0 context new equal 2", "busy")
+    with lab.rule("tcp4 dst-port 7 context 3"):
+        ethtool_fails("-X dms0 context 3 delete", "busy")
+        check("RSS Context ID: 3" in lab.run("ethtool -n dms0"), "context")
+    lab.run("ethtool -X dms0 context 3 delete")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 7 context 3", "Invalid")
+
+
+if __name__ == "__main__":
+    main(globals(), lab.setup, lab.reset)

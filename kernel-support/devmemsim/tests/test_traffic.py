@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""What arrives, and on which queue. No device memory here."""
+
+import contextlib
+import ipaddress
+import socket
+import struct
+import threading
+from typing import Iterator
+
+import lab
+import netlink
+from tap import check, equal, main
+
+# A published Toeplitz key, with published results to check our arithmetic by
+KEY = bytes.fromhex("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b4"
+                    "77cb2da38030f20c6a42b73bbeac01fa")
+KNOWN = (("66.9.149.187", 2794, "161.142.100.80", 1766, 0x51CCC178),
+         ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xC626B0EA),
+         ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766,
+          0x40207D3D))
+
+
+def toeplitz(src: str, sport: int, dst: str, dport: int) -> int:
+    data = (ipaddress.ip_address(src).packed + ipaddress.ip_address(dst).packed
+            + struct.pack("!HH", sport, dport))
+    key = int.from_bytes(KEY, "big")
+    result = 0
+    for bit in range(8 * len(data)):
+        if data[bit // 8] >> (7 - bit % 8) & 1:
+            result ^= key >> (320 - 32 - bit) & 0xFFFFFFFF
+    return result
+
+
+@contextlib.contextmanager
+def flow(version: int) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection from the peer: its end, and ours."""
+    with lab.listen(lab.LOCAL[version]) as server:
+        out = lab.connect(lab.LOCAL[version], server.getsockname()[1], "peer")
+        sock, _ = server.accept()
+    with out, sock:
+        out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield out, sock
+
+
+def queue_of(out: socket.socket, sock: socket.socket) -> int:
+    """The queue that packets of a flow arrive on."""
+    before = netlink.rx_stats(lab.index())
+    for _ in range(40):
+        out.send(b"x")
+        sock.recv(1)
+    after = netlink.rx_stats(lab.index())
+    grown = {q: after[q]["packets"] - before[q]["packets"] for q in after}
+    queue = max(grown, key=lambda q: grown[q])
+    check(grown[queue] >= 40, f"packets are spread: {grown}")
+    check(sum(grown.values()) - grown[queue] < 20, f"spread: {grown}")
+    return queue
+
+
+def test_tcp() -> None:
+    for mtu in (1500, 9000):
+        lab.set_mtu(mtu)
+        for features in ("rx-gro-hw on gro on", "rx-gro-hw off gro on",
+                         "rx-gro-hw off gro off"):
+            lab.run(f"ethtool -K dms0 {features}")
+            lab.peer(f"ethtool -K dms1 {features}")
+            for version in (4, 6):
+                for inward in (True, False):
+                    lab.transfer(version, 2 << 20, inward)
+
+
+def test_tcp_sizes() -> None:
+    for size in (0, 1, 1447, 1448, 1449, 4096, 65535, 65536, 65537):
+        for version in (4, 6):
+            lab.transfer(version, size)
+
+
+def test_tcp_without_offloads() -> None:
+    lab.peer("ethtool -K dms1 tx off sg off tso off")
+    try:
+        lab.transfer(4, 1 << 20)
+        lab.transfer(6, 1 << 20)
+    finally:
+        lab.peer("ethtool -K dms1 tx on sg on tso on")
+
+
+def test_hardware_gro() -> None:
+    for setting, large in (("on", True), ("off", False)):
+        lab.run(f"ethtool -K dms0 rx-gro-hw {setting}")
+        before = total("hw-gro-packets"), total("hw-gro-wire-packets")
+        lab.transfer(4, 2 << 20)
+        packets = total("hw-gro-packets") - before[0]
+        wire = total("hw-gro-wire-packets") - before[1]
+        equal(packets > 0, large, f"large packets with rx-gro-hw {setting}")
+        check(not large or wire > 4 * packets, f"{wire} in {packets}")
+
+
+def total(name: str) -> int:
+    return sum(q[name] for q in netlink.rx_stats(lab.index()).values())
+
+
+def test_many_flows() -> None:
+    problems = []
+
+    def one(number: int) -> None:
+        try:
+            lab.transfer(4 + number % 2 * 2, 300_000, number % 4 < 2)
+        except Exception as error:  # pylint: disable=broad-except
+            problems.append(error)
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal(problems, [], "failed flows")
+
+
+def test_udp() -> None:
+    with lab.namespace("peer"):
+        out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with out, sock:
+        sock.bind((lab.LOCAL[4], 0))
+        sock.settimeout(10)
+        for size in (0, 1, 200, 300, 1472, 1473, 20_000, 60_000):
+            data = bytes(n * 7 & 0xFF for n in range(size))
+            out.sendto(data, sock.getsockname())
+            equal(sock.recv(65536), data, f"datagram of {size}")
+
+
+def test_link_down_and_up() -> None:
+    with flow(4) as (out, sock):
+        for _ in range(3):
+            lab.run("ip link set dms0 down")
+            lab.addresses()
+            out.sendall(b"hello")
+            equal(sock.recv(5, socket.MSG_WAITALL), b"hello", "after up")
+
+
+def test_toeplitz_arithmetic() -> None:
+    for src, sport, dst, dport, want in KNOWN:
+        equal(toeplitz(src, sport, dst, dport), want, f"{src} to {dst}")
+
+
+def test_rss() -> None:
+    key = ":".join(f"{byte:02x}" for byte in KEY)
+    lab.run(f"ethtool -X dms0 hkey {key} equal 4")
+    seen = set()
+    for version in (4, 6):
+        for _ in range(12):
+            with flow(version) as (out, sock):
+                want = toeplitz(*out.getsockname()[:2],
+                                *out.getpeername()[:2]) % 128 % 4
+                equal(queue_of(out, sock), want, "queue by Toeplitz")
+                seen.add(want)
+    equal(seen, {0, 1, 2, 3}, "queues seen")
+
+
+def test_rss_table() -> None:
+    lab.run("ethtool -X dms0 weight 0 0 1 0")
+    for version in (4, 6):
+        with flow(version) as (out, sock):
+            equal(queue_of(out, sock), 2, "only queue of the table")
+
+
+def test_rules() -> None:
+    lab.run("ethtool -X dms0 equal 1")
+    for version in (4, 6):
+        with flow(version) as (out, sock):
+            here, there = sock.getsockname(), out.getsockname()
+            three = f"tcp{version} dst-ip {here[0]} dst-port {here[1]}"
+            five = f"{three} src-ip {there[0]} src-port {there[1]}"
+            equal(queue_of(out, sock), 0, "no rule")
+            with lab.rule(f"{three} action 1"):
+                equal(queue_of(out, sock), 1, "3-tuple")
+                with lab.rule(f"{five} action 2"):
+                    equal(queue_of(out, sock), 2, "5-tuple over 3-tuple")
+                equal(queue_of(out, sock), 1, "5-tuple gone")
+            with lab.rule(f"{five} action 3"):
+                with lab.rule(f"{three} action 1"):
+                    equal(queue_of(out, sock), 3, "whichever came first")
+            other = three.replace(f"dst-port {here[1]}",
+                                  f"dst-port {here[1] ^ 1}")
+            with lab.rule(f"{other} action 2"):
+                equal(queue_of(out, sock), 0, "rule for another port")
+
+
+def test_rules_by_location() -> None:
+    lab.run("ethtool -X dms0 equal 1")
+    with flow(4) as (out, sock):
+        port = sock.getsockname()[1]
+        for location, queue in ((9, 1), (8, 2), (10, 3)):
+            lab.run(f"ethtool -N dms0 flow-type tcp4 dst-port {port} "
+                    f"action {queue} loc {location}")
+        equal(queue_of(out, sock), 2, "lowest location")
+        lab.run("ethtool -N dms0 delete 8")
+        equal(queue_of(out, sock), 1, "next location")
+
+
+def test_rule_mask() -> None:
+    lab.run("ethtool -X dms0 equal 1")
+    with flow(4) as (out, sock):
+        with lab.rule("tcp4 src-ip 10.77.0.0 m 0.0.0.255 action 3"):
+            equal(queue_of(out, sock), 3, "subnet")
+        with lab.rule("tcp4 src-ip 10.78.0.0 m 0.0.0.255 action 3"):
+            equal(queue_of(out, sock), 0, "another subnet")
+
+
+def test_rule_into_context() -> None:
+    lab.run("ethtool -X dms0 equal 1")
+    lab.run("ethtool -X dms0 context new start 2 equal 2")
+    seen = set()
+    for _ in range(20):
+        with flow(4) as (out, sock):
+            port = sock.getsockname()[1]
+            with lab.rule(f"tcp4 dst-port {port} context 1"):
+                seen.add(queue_of(out, sock))
+    equal(seen, {2, 3}, "queues of the context")
+
+
+def test_feature_off_takes_rules_away() -> None:
+    lab.run("ethtool -X dms0 equal 1")
+    with flow(6) as (out, sock):
+        lab.add_rule(f"tcp6 dst-port {sock.getsockname()[1]} action 2")
+        equal(queue_of(out, sock), 2, "rule")
+        lab.run("ethtool -K dms0 ntuple off")
+        equal(queue_of(out, sock), 0, "no ntuple")
+
+
+if __name__ == "__main__":
+    main(globals(), lab.setup, lab.reset)
