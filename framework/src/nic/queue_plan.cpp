@@ -18,7 +18,7 @@ std::optional<queue_plan> plan_queues(unsigned present, unsigned most, std::set<
     }
 
     queue_plan plan{{}, count};
-    for (unsigned queue = count - 1; queue > 0 && plan.queues.size() < wanted; --queue) {
+    for (unsigned queue = count - 1; plan.queues.size() < wanted; --queue) {
         if (!taken.contains(queue))
             plan.queues.push_back(queue);
     }

@@ -14,9 +14,14 @@ namespace gpurx::detail::test {
 namespace {
 
 // Claims of processes that were killed: nobody runs their destructors.
-std::vector<nic_claim*>& graveyard()
+struct grave {
+    nic_claim* claim;
+    steered_flow* flow;
+};
+
+std::vector<grave>& graveyard()
 {
-    static auto& all = *new std::vector<nic_claim*>;
+    static auto& all = *new std::vector<grave>;
     return all;
 }
 
@@ -66,11 +71,11 @@ std::vector<std::string> claim_bench::recover()
     return nic_claim::recover(nic, environment(99));
 }
 
-void claim_bench::kill(std::unique_ptr<nic_claim> claim, int process)
+void claim_bench::kill(std::unique_ptr<nic_claim> claim, int process, std::unique_ptr<steered_flow> flow)
 {
     auto const id = claim->dmabuf_id();
     std::erase_if(hardware.state.bound, [id](auto const& entry) { return entry.second == id; });
-    graveyard().push_back(claim.release());
+    graveyard().push_back({claim.release(), flow.release()});
     dead_.insert(process);
 }
 

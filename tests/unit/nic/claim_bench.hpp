@@ -31,7 +31,7 @@ class claim_bench {
     std::vector<std::string> recover();
 
     // The process dies now, without a chance to undo anything: the kernel unbinds its memory.
-    void kill(std::unique_ptr<nic_claim> claim, int process);
+    void kill(std::unique_ptr<nic_claim> claim, int process, std::unique_ptr<steered_flow> flow = nullptr);
     // It has died, and this is what was on disk and on the NIC at that moment.
     struct moment {
         nic_state state;

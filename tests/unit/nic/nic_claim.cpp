@@ -199,6 +199,22 @@ TEST_CASE("each change is in the journal before it is made")
     CHECK_THAT(bench.journal_text(), ContainsSubstring("rule 1023 tcp4 10.77.0.1 5000 * * context 1\ncontext 1 1 2\n"));
 }
 
+TEST_CASE("claimed queues are in the journal before memory is bound to them")
+{
+    claim_bench bench;
+    bench.hardware.has_table = false;  // nothing else is written in between
+    bool bound = false;
+    bench.hardware.before = [&](std::string const& name) {
+        if (name != "bind")
+            return;
+        bound = true;
+        CHECK_THAT(bench.journal_text(), ContainsSubstring("queues 3\n"));
+    };
+    auto const claim = bench.open();
+    bench.hardware.before = nullptr;
+    CHECK(bound);
+}
+
 TEST_CASE("a failure at any step undoes exactly what was done")
 {
     auto const failing = GENERATE(range(1, 7));
@@ -286,8 +302,7 @@ TEST_CASE("the next session undoes what a killed one left, and says so")
     auto const before = bench.hardware.state;
     auto killed = bench.open(2, 1);
     auto flow = steer(*killed, here, there);
-    static_cast<void>(flow.release());  // never to be destroyed, as its claim
-    bench.kill(std::move(killed), 1);
+    bench.kill(std::move(killed), 1, std::move(flow));
     bench.notices.clear();
     {
         auto const claim = bench.open(1, 2);
@@ -298,6 +313,18 @@ TEST_CASE("the next session undoes what a killed one left, and says so")
                    ContainsSubstring("rule 1023 (tcp4 10.77.0.2:4000 -> 10.77.0.1:5000) removed"));
     }
     CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("what recovery did is told, setting by setting")
+{
+    claim_bench bench;
+    bench.hardware.state.automatic_means_on = true;
+    bench.kill(bench.open(2), 1);
+    CHECK(bench.recover() == std::vector<std::string>{"fake0: process 1 has ended without undoing its changes",
+                                                      "fake0: rss-table set back to 0 1 2 3 0 1 2 3",
+                                                      "fake0: ntuple-filters set back to off",
+                                                      "fake0: hds-thresh set back to 256 bytes",
+                                                      "fake0: tcp-data-split set back to automatic"});
 }
 
 TEST_CASE("sessions share an interface until the last one ends")
@@ -421,6 +448,21 @@ TEST_CASE("what somebody else wants meanwhile is what a setting returns to, if a
     second.reset();
     first.reset();
     CHECK(bench.hardware.state.table == theirs);
+}
+
+TEST_CASE("header split stays on while somebody else's memory needs it")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto claim = bench.open();
+    bench.hardware.state.bound[1] = 77;
+    claim.reset();
+    CHECK(bench.hardware.state.split == data_split::on);
+    CHECK_THAT(joined(bench.notices), ContainsSubstring("tcp-data-split could not be set back to automatic") &&
+                                          ContainsSubstring("can't disable tcp-data-split while device has memory"));
+    bench.hardware.state.bound.clear();
+    bench.recover();
+    CHECK(bench.hardware.state == before);
 }
 
 TEST_CASE("settings that cannot be put back stay in the journal for the next time")
@@ -603,22 +645,27 @@ TEST_CASE("two sessions cannot steer the same packets")
     CHECK(bench.hardware.state.rules.size() == 1);
 }
 
+TEST_CASE("a session that finds all queues claimed learns by whom")
+{
+    claim_bench bench;
+    bench.hardware.state.channels.combined_max = 4;
+    auto const other = bench.open(3, 7);
+    auto const error = failure_of(bench, 1, 8);
+    CHECK(error.code() == gpurx::errc::queue_busy);
+    CHECK_THAT(error.why().advice, ContainsSubstring("queue 3 is used by the gpurx session of process 7"));
+    CHECK(bench.hardware.state.bound.size() == 3);
+}
+
 TEST_CASE("queues that others use are passed over, and named when there are no others")
 {
     claim_bench bench;
     auto& nic = bench.hardware.state;
     nic.channels.combined_max = 4;
     std::string by;
-    SECTION("another session")
-    {
-        auto const other = bench.open(3, 7);
-        auto const error = failure_of(bench, 1, 8);
-        CHECK(error.code() == gpurx::errc::queue_busy);
-        CHECK_THAT(error.why().advice, ContainsSubstring("queue 3 is used by the gpurx session of process 7"));
-        return;
-    }
     SECTION("memory that somebody else bound")
     {
+        nic.split = data_split::on;
+        nic.hds_threshold = 0;
         nic.bound[3] = 77;
         by = "memory of binding 77";
     }
