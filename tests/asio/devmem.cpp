@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transport devmem against the fake kernel: the kinds of data that arrive, and what can go wrong with them.
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "completion.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+namespace error = asio::error;
+using way = fake_kernel::way;
+
+constexpr std::uint32_t own = test_session::first_id;
+constexpr std::uint32_t other = 8;
+constexpr std::uint32_t stranger = 9;
+
+completion_ptr receive(world& in, receiver& rx)
+{
+    auto result = make_completion();
+    rx.async_receive(noting{result});
+    in.run_until([&] { return result->done(); });
+    return result;
+}
+
+// All of the stream up to `end`, checked; what was lent is given back.
+void receive_all(world& in, receiver& rx, std::size_t end)
+{
+    for (std::size_t received = 0; received < end;) {
+        auto const got = receive(in, rx);
+        REQUIRE_FALSE(got->code);
+        REQUIRE(is_pattern(got->loan, received));
+        received += got->bytes;
+    }
+}
+
+bool lies_in(fragment const& piece, detail::session_state const& session)
+{
+    auto const memory = session.memory().span();
+    return piece.address >= memory.address() && piece.address + piece.size <= memory.address() + memory.size();
+}
+
+error_code protocol_error()
+{
+    return {EPROTO, boost::system::system_category()};
+}
+
+}  // namespace
+
+TEST_CASE("bytes in device memory are delivered where they lie")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(20000);
+    auto const got = receive(in, rx);
+    CHECK(got->bytes == 20000);
+    CHECK(got->loan.fragments().size() == 5);
+    for (auto const& piece : got->loan.fragments())
+        CHECK(lies_in(piece, in.session.state()));
+    CHECK(is_pattern(got->loan, 0));
+    auto const seen = rx.stats();
+    CHECK(seen.device_bytes == 20000);
+    CHECK(seen.tokens_out == 5);
+    CHECK(seen.tokens_high_water == 5);
+    CHECK(seen.release_calls == 0);
+    got->loan.release();
+    CHECK(rx.stats().tokens_out == 0);
+    CHECK(rx.stats().tokens_high_water == 5);
+    CHECK(rx.stats().release_calls == 1);
+    CHECK((*in.session).stats().tokens_high_water == 5);
+}
+
+TEST_CASE("fragments that are adjacent are told as one, and every token goes back")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    SECTION("pages in ascending order")
+    {
+        in.kernel.set_ascending(true);
+        to.send(40960);
+        auto const got = receive(in, rx);
+        CHECK(got->loan.fragments().size() == 1);
+        CHECK(rx.stats().tokens_out == 10);
+        CHECK(rx.stats().fragments == 1);
+        got->loan.release();
+    }
+    SECTION("several packets on one page")
+    {
+        in.kernel.set_packing(true);
+        in.kernel.set_fragment_size(1448);
+        to.send(4096);
+        auto const got = receive(in, rx);
+        CHECK(got->loan.fragments().size() == 1);
+        CHECK(rx.stats().tokens_out == 3);
+        CHECK(in.kernel.free_pages(own) == in.session.state().memory().span().size() / 4096 - 1);
+        got->loan.release();
+        CHECK(in.kernel.free_pages(own) == in.session.state().memory().span().size() / 4096);
+    }
+    auto const releases = in.kernel.releases();
+    REQUIRE(releases.size() == 1);
+    CHECK(releases[0].entries == 1);
+}
+
+TEST_CASE("packets that the NIC did not split are delivered in their place")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, own}, {way::linear, 3000}, {way::device, 1, own}, {way::linear, 1}});
+    to.send(8002);
+    auto const got = receive(in, rx);
+    CHECK(got->bytes == 8002);
+    CHECK(is_pattern(got->loan, 0));
+    CHECK(got->loan.fragments().size() == 5);
+    CHECK_FALSE(lies_in(got->loan.fragments()[2], in.session.state()));
+    CHECK(got->loan.fragments()[2].kind == memory_kind::host);
+    CHECK(rx.stats().device_bytes == 5001);
+    CHECK(rx.stats().linear_bytes == 3001);
+    CHECK(rx.stats().bytes() == 8002);
+}
+
+TEST_CASE("data that came by another way are delivered as host bytes")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::plain, 5000}, {way::device, 5000, own}, {way::plain, 10}});
+    to.send(10010);
+    std::vector<rx_buffer> kept;
+    for (std::size_t received = 0; received < 10010; received += kept.back().size()) {
+        kept.push_back(std::move(receive(in, rx)->loan));
+        CHECK(is_pattern(kept.back(), received));
+    }
+    CHECK(kept.size() == 3);
+    CHECK(rx.stats().host_bytes == 5010);
+    CHECK(rx.stats().device_bytes == 5000);
+    CHECK(rx.stats().fragments == kept[0].fragments().size() + kept[1].fragments().size() + 1);
+    // All three are still what they were.
+    CHECK(is_pattern(kept[0], 0));
+    CHECK(is_pattern(kept[1], 5000));
+    CHECK(is_pattern(kept[2], 10000));
+}
+
+TEST_CASE("memory for bytes on the host is used again")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::set<std::uintptr_t> addresses;
+    for (int i = 0; i < 50; ++i) {
+        in.kernel.deliver({{way::plain, 100}});
+        to.send(100);
+        auto const got = receive(in, rx);
+        addresses.insert(got->loan.fragments()[0].address);
+    }
+    CHECK(addresses.size() <= 2);
+}
+
+TEST_CASE("bytes of each kind are read as well")
+{
+    world in{transport::devmem};
+    in.kernel.set_fragment_size(1000);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::plain, 10}, {way::device, 1500, own}, {way::linear, 20}, {way::device, 1500, own}});
+    to.send(3030);
+    std::vector<std::byte> bytes(3030);
+    auto const got = make_completion();
+    async_read(rx, host_span{bytes.data(), bytes.size()}, noting{got});
+    in.run_until([&] { return got->done(); });
+    CHECK(got->bytes == 3030);
+    CHECK(is_pattern(bytes, 0));
+}
+
+TEST_CASE("a flow that moves to another session's queues goes on")
+{
+    world in{transport::devmem};
+    test_session second{transport::devmem, in.kernel, {}, 4 << 20, other};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, own}, {way::device, 6000, other}, {way::device, 100, own}});
+    to.send(11100);
+    auto const got = receive(in, rx);
+    CHECK(got->bytes == 11100);
+    CHECK(is_pattern(got->loan, 0));
+    CHECK(lies_in(got->loan.fragments()[0], in.session.state()));
+    CHECK(lies_in(got->loan.fragments()[2], second.state()));
+    CHECK(rx.stats().device_bytes == 5100);
+    CHECK(rx.stats().resteered_bytes == 6000);
+    CHECK(rx.stats().tokens_out == 5);
+    CHECK((*in.session).stats().tokens_high_water == 3);
+    CHECK((*second).stats().tokens_high_water == 2);
+
+    // The loan holds the other session's memory.
+    second.drop();
+    CHECK_FALSE(second.ended());
+    CHECK(is_pattern(got->loan, 0));
+    got->loan.release();
+    CHECK(second.ended());
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("data in memory of nobody here end the flow, after what came before them")
+{
+    world in{transport::devmem};
+    std::vector<std::byte> memory(1 << 20);
+    in.kernel.bind(stranger, memory);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    SECTION("behind good data")
+    {
+        in.kernel.deliver({{way::device, 5000, own}, {way::device, 5000, stranger}, {way::device, 5000, own}});
+        to.send(15000);
+        auto const got = receive(in, rx);
+        CHECK_FALSE(got->code);
+        CHECK(got->bytes == 5000);
+        CHECK(is_pattern(got->loan, 0));
+        CHECK(receive(in, rx)->code == errc::foreign_memory);
+        CHECK(rx.stats().bytes() == 5000);
+    }
+    SECTION("at the front")
+    {
+        in.kernel.deliver({{way::device, 5000, stranger}});
+        to.send(5000);
+        CHECK(receive(in, rx)->code == errc::foreign_memory);
+        CHECK(rx.stats().tokens_out == 0);
+        CHECK(in.kernel.tokens_out() == 0);  // given back all the same
+    }
+    CHECK(receive(in, rx)->code == errc::foreign_memory);
+}
+
+TEST_CASE("a segment that is partly on the host ends the flow")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(10);
+    in.kernel.fail_receive(ENODEV);
+    CHECK(receive(in, rx)->code == errc::mixed_fragments);
+    CHECK(receive(in, rx)->code == errc::mixed_fragments);
+}
+
+TEST_CASE("a control buffer that is too small grows")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(10000);
+    SECTION("a few times")
+    {
+        in.kernel.fail_receive(detail::uapi::etoosmall, 3);
+        receive_all(in, rx, 10000);
+        CHECK(rx.stats().receive_calls == 4);
+    }
+    SECTION("not for ever")
+    {
+        in.kernel.fail_receive(detail::uapi::etoosmall, 1000);
+        CHECK(receive(in, rx)->code == error_code(EMSGSIZE, boost::system::system_category()));
+        CHECK(in.kernel.receive_calls() < 10);
+    }
+}
+
+TEST_CASE("control messages of others, and MSG_CTRUNC that they cause, change nothing")
+{
+    world in{transport::devmem};
+    in.kernel.set_noise(true);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 9000, own}, {way::linear, 500}});
+    to.send(20000);
+    receive_all(in, rx, 20000);
+    CHECK(rx.stats().device_bytes == 19500);
+}
+
+TEST_CASE("a kernel that contradicts itself ends the flow, and no token is lost")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    SECTION("more told than received")
+    {
+        in.kernel.lie_about_size(1);
+        to.send(5000);
+        auto const got = receive(in, rx);
+        CHECK(got->code == error_code{});  // what was told is delivered first
+        CHECK(receive(in, rx)->code == protocol_error());
+    }
+    SECTION("a piece beyond the end of the memory")
+    {
+        in.kernel.lie_about_offset();
+        to.send(5000);
+        CHECK(receive(in, rx)->code == protocol_error());
+    }
+    SECTION("linear bytes beyond what was offered")
+    {
+        in.kernel.deliver({{way::linear, 5000}});
+        in.kernel.lie_about_size(1 << 30);
+        to.send(5000);
+        CHECK(receive(in, rx)->code == protocol_error());
+    }
+    CHECK(in.kernel.tokens_out() == 0);
+    CHECK(rx.stats().tokens_out == 0);
+}
+
+TEST_CASE("pages that the kernel does not take back are counted, and not asked for again")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(40960);
+    auto const got = receive(in, rx);
+    SECTION("some")
+    {
+        in.kernel.shorten_release(3);
+        got->loan.release();
+        CHECK(rx.stats().release_shortfalls == 3);
+        CHECK(rx.stats().release_failures == 0);
+    }
+    SECTION("a call that fails")
+    {
+        in.kernel.fail_release(ENOMEM);
+        got->loan.release();
+        CHECK(rx.stats().release_failures == 1);
+        CHECK(rx.stats().release_shortfalls == 0);
+        CHECK(in.kernel.tokens_out() == 10);  // the kernel takes them when the socket closes
+        rx.close();
+        in.kernel.reap_closed();
+    }
+    CHECK(rx.stats().release_calls == 1);
+    CHECK(rx.stats().tokens_out == 0);
+}
+
+TEST_CASE("one call takes many fragments, but only as many as the loan limit allows")
+{
+    SECTION("many")
+    {
+        world in{transport::devmem, {.receive_memory = 4 << 20}};
+        in.kernel.set_fragment_size(100);
+        sender to{in.wires};
+        auto rx = in.flow(to);
+        to.send(30000);
+        auto const got = receive(in, rx);
+        CHECK(got->loan.fragments().size() == 300);
+        CHECK(rx.stats().receive_calls == 1);
+    }
+    SECTION("limited")
+    {
+        world in{transport::devmem, {.loan_limit = 10000}};
+        sender to{in.wires};
+        auto rx = in.flow(to);
+        to.send(30000);
+        auto const got = receive(in, rx);
+        CHECK(got->bytes == 10000);
+    }
+}
+
+TEST_CASE("random mixtures of everything arrive whole")
+{
+    world in{transport::devmem};
+    test_session second{transport::devmem, in.kernel, {}, 4 << 20, other};
+    in.kernel.set_noise(GENERATE(false, true));
+    in.kernel.set_packing(GENERATE(false, true));
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::mt19937 random{17};
+    std::vector<rx_buffer> kept;
+    std::size_t received = 0;
+    for (int round = 0; round < 200; ++round) {
+        auto const size = 1 + random() % 6000;
+        static constexpr std::array kinds{way::device, way::linear, way::plain};
+        in.kernel.set_fragment_size(1 + random() % 4096);
+        in.kernel.deliver({{kinds[random() % 3], size, random() % 2 == 0 ? own : other}});
+        if (random() % 5 == 0)
+            in.kernel.fail_receive(random() % 2 == 0 ? EINTR : EAGAIN);
+        to.send(size);
+        while (received < to.sent()) {
+            auto const got = receive(in, rx);
+            REQUIRE_FALSE(got->code);
+            REQUIRE(is_pattern(got->loan, received));
+            received += got->bytes;
+            kept.push_back(std::move(got->loan));
+            if (kept.size() > 20)
+                kept.erase(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(random() % 20));
+        }
+    }
+    CHECK(rx.stats().bytes() == to.sent());
+    CHECK(rx.stats().tokens_out == in.kernel.tokens_out());
+}
+
+}  // namespace gpurx::test

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a loan survives, when its pages go back, and what happens at the limits.
+#include <algorithm>
+#include <array>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <optional>
+#include <vector>
+
+#include "completion.hpp"
+#include "flow/flow.hpp"
+#include "flow/page_pool.hpp"
+#include "flow/receiver_state.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+namespace error = asio::error;
+
+completion_ptr receive(world& in, receiver& rx)
+{
+    auto result = make_completion();
+    rx.async_receive(noting{result});
+    in.run_until([&] { return result->done(); });
+    return result;
+}
+
+// Sends `size` bytes and lends them.
+rx_buffer lend(world& in, sender& to, receiver& rx, std::size_t size)
+{
+    to.send(size);
+    auto got = receive(in, rx);
+    REQUIRE(got->bytes == size);
+    return std::move(got->loan);
+}
+
+}  // namespace
+
+TEST_CASE("a loan outlives receiver, session and io_context, in every order")
+{
+    enum part { of_receiver, of_session, of_context };
+    using order = std::array<part, 3>;
+    auto const kind = GENERATE(transport::copy, transport::devmem);
+    auto const ends = GENERATE(order{of_receiver, of_session, of_context}, order{of_receiver, of_context, of_session},
+                               order{of_session, of_receiver, of_context});
+    world in{kind};
+    sender to{in.wires};
+    std::optional rx{in.flow(to)};
+    auto loan = lend(in, to, *rx, 10000);
+    for (auto const end : ends) {
+        if (end == of_receiver)
+            rx.reset();
+        else if (end == of_session)
+            in.session.drop();
+        else
+            in.io.reset();
+        // As the kernel would: pages of a socket that is closed are the NIC's again.
+        CHECK(in.kernel.reap_closed() == (kind == transport::devmem ? 1 : 0));
+        REQUIRE(is_pattern(loan, 0));
+    }
+    CHECK_FALSE(in.session.ended());
+    loan.acquire();
+    loan.release();
+    CHECK(in.session.ended());
+    CHECK(in.kernel.tokens_out() == 0);
+    CHECK(in.kernel.reap_closed() == 0);  // with the last loan the socket is closed
+}
+
+TEST_CASE("loans of one flow end it with the last of them, whichever that is")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    std::optional rx{in.flow(to)};
+    std::vector<rx_buffer> loans;
+    for (int i = 0; i < 5; ++i)
+        loans.push_back(lend(in, to, *rx, 5000));
+    rx.reset();
+    in.session.drop();
+    for (auto const i : {3U, 0U, 4U, 1U}) {
+        loans[i].release();
+        CHECK_FALSE(in.session.ended());
+        in.kernel.reap_closed();
+        CHECK(is_pattern(loans[2], 10000));
+    }
+    loans[2].release();
+    CHECK(in.session.ended());
+}
+
+TEST_CASE("a loan moves, and is empty when it is released")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto first = lend(in, to, rx, 100);
+    auto second = lend(in, to, rx, 200);
+    CHECK(rx_buffer{}.empty());
+    CHECK(rx_buffer{}.fragments().empty());
+
+    rx_buffer moved{std::move(first)};
+    CHECK(first.empty());
+    CHECK(first.fragments().empty());
+    CHECK(moved.size() == 100);
+    moved = std::move(second);  // gives back what it had
+    CHECK(moved.size() == 200);
+    CHECK(is_pattern(moved, 100));
+    CHECK(second.empty());
+    auto& same = moved;
+    moved = std::move(same);
+    CHECK(moved.size() == 200);
+
+    moved.release();
+    CHECK(moved.empty());
+    CHECK(moved.fragments().empty());
+    moved.release();
+    moved.acquire();
+    moved.release_after(cuda_stream_ref{});
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("release_after on host memory gives back at once")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto loan = lend(in, to, rx, 100);
+    loan.acquire();
+    loan.release_after(cuda_stream_ref{});
+    CHECK(loan.empty());
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("pages go back at once while the receiver is idle, waits, or is gone")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    std::optional rx{in.flow(to)};
+    std::vector<rx_buffer> loans;
+    for (int i = 0; i < 3; ++i)
+        loans.push_back(lend(in, to, *rx, 5000));
+
+    loans[0].release();  // idle
+    CHECK(in.kernel.tokens_out() == 4);
+    CHECK(in.kernel.releases().size() == 1);
+    auto const pending = make_completion();
+    rx->async_receive(noting{pending});
+    in.settle();
+    loans[1].release();  // waits
+    CHECK(in.kernel.tokens_out() == 2);
+    rx.reset();
+    loans[2].release();  // gone
+    CHECK(in.kernel.tokens_out() == 0);
+    CHECK(in.kernel.releases().size() == 3);
+}
+
+TEST_CASE("inside a step pages are gathered, handed over when a call is full, and all at its end")
+{
+    world in{transport::devmem, {.receive_memory = 4 << 20}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto const& flow = detail::receiver_access::state(rx)->connection();
+    std::vector<rx_buffer> loans;
+    SECTION("few: one call")
+    {
+        for (int i = 0; i < 10; ++i)
+            loans.push_back(lend(in, to, rx, 5000));
+        {
+            detail::flow::step const step{*flow};
+            loans.clear();
+            CHECK(in.kernel.releases().empty());
+            CHECK(in.kernel.tokens_out() == 20);
+        }
+        REQUIRE(in.kernel.releases().size() == 1);
+        CHECK(in.kernel.releases()[0].pages == 20);
+        CHECK(in.kernel.releases()[0].entries == 1);
+    }
+    SECTION("many entries: a call each 128")
+    {
+        for (int i = 0; i < 300; ++i)
+            loans.push_back(lend(in, to, rx, 100));
+        {
+            detail::flow::step const step{*flow};
+            for (std::size_t i = 0; i < 300; i += 2)  // every other: no two can be joined
+                loans[i].release();
+            CHECK(in.kernel.releases().size() == 1);
+        }
+        REQUIRE(in.kernel.releases().size() == 2);
+        CHECK(in.kernel.releases()[0].entries == 128);
+        CHECK(in.kernel.releases()[1].entries == 22);
+    }
+    SECTION("many pages: a call each 1024")
+    {
+        in.kernel.set_fragment_size(16);
+        in.kernel.set_packing(true);
+        while (in.kernel.tokens_out() < 2500)
+            loans.push_back(lend(in, to, rx, 16 * 100));
+        {
+            detail::flow::step const step{*flow};
+            loans.clear();
+            CHECK(in.kernel.releases().size() == 2);
+        }
+        REQUIRE(in.kernel.releases().size() == 3);
+        CHECK(in.kernel.releases()[0].pages == 1024);
+        CHECK(in.kernel.releases()[2].pages == 2500 - 2048);
+    }
+    CHECK(in.kernel.tokens_out() == loans.size() - static_cast<std::size_t>(std::ranges::count_if(
+                                                       loans, [](auto const& loan) { return loan.empty(); })));
+}
+
+TEST_CASE("at the loan limit a receive waits until a loan returns")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 10000}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto first = lend(in, to, rx, 6000);
+    auto second = lend(in, to, rx, 4000);
+    to.send(20000);
+    auto const got = make_completion();
+    rx.async_receive(noting{got});
+    in.settle();
+    CHECK_FALSE(got->done());
+    CHECK(rx.stats().loan_waits == 1);
+    second.release();
+    in.run_until([&] { return got->done(); });
+    CHECK(got->bytes == 4000);
+    CHECK(is_pattern(got->loan, 10000));
+    first.release();
+    auto const more = receive(in, rx);
+    CHECK(more->bytes == 6000);
+    CHECK(is_pattern(more->loan, 14000));
+    CHECK(rx.stats().loan_waits == 1);
+}
+
+TEST_CASE("a loan that returned before the wait began is not missed")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 1000}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    for (int i = 0; i < 50; ++i) {
+        auto loan = lend(in, to, rx, 1000);
+        to.send(1000);
+        auto const got = make_completion();
+        rx.async_receive(noting{got});
+        in.settle();
+        REQUIRE_FALSE(got->done());
+        loan.release();
+        in.run_until([&] { return got->done(); });
+        REQUIRE(got->bytes == 1000);
+    }
+    CHECK(rx.stats().loan_waits == 50);
+}
+
+TEST_CASE("cancelling a receive at the loan limit")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 1000}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto loan = lend(in, to, rx, 1000);
+    to.send(1000);
+    asio::cancellation_signal signal;
+    auto const got = make_completion();
+    rx.async_receive(asio::bind_cancellation_slot(signal.slot(), noting{got}));
+    in.settle();
+    signal.emit(asio::cancellation_type::total);
+    in.settle();
+    CHECK(got->code == error::operation_aborted);
+    loan.release();
+    CHECK(receive(in, rx)->bytes == 1000);
+}
+
+TEST_CASE("closing while a receive waits for loans")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 1000}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto const loan = lend(in, to, rx, 1000);
+    auto const got = make_completion();
+    rx.async_receive(noting{got});
+    in.settle();
+    rx.close();
+    in.settle();
+    CHECK(got->code == error::operation_aborted);
+}
+
+TEST_CASE("copy: a flow waits when every page is on loan, and goes on when one returns")
+{
+    // Two flows, four pages of 4 KiB.
+    world in{transport::copy, {.max_flows = 2, .loan_limit = 1 << 20}, 16 << 10};
+    sender a{in.wires};
+    sender b{in.wires};
+    auto first = in.flow(a);
+    auto second = in.flow(b);
+    REQUIRE(in.session.state().pages().page_size() == 4096);
+    REQUIRE(in.session.state().pages().page_count() == 4);
+    std::vector<rx_buffer> kept;
+    for (int i = 0; i < 4; ++i)
+        kept.push_back(lend(in, a, first, 4096));
+    CHECK(in.session.state().pages().free_count() == 0);
+
+    b.send(100);
+    auto const got = make_completion();
+    second.async_receive(noting{got});
+    in.settle();
+    CHECK_FALSE(got->done());
+    CHECK(second.stats().loan_waits == 1);
+    SECTION("a page returns")
+    {
+        kept[2].release();
+        in.run_until([&] { return got->done(); });
+        CHECK(is_pattern(got->loan, 0));
+        CHECK(is_pattern(kept[0], 0));
+        CHECK(is_pattern(kept[3], 3 * 4096));
+    }
+    SECTION("the flow that holds them is closed, and its loans die")
+    {
+        first.close();
+        kept.clear();
+        in.run_until([&] { return got->done(); });
+        CHECK(is_pattern(got->loan, 0));
+    }
+    SECTION("the flow that waits is closed")
+    {
+        second.close();
+        in.settle();
+        CHECK(got->code == error::operation_aborted);
+        kept.clear();
+    }
+}
+
+TEST_CASE("copy: reads in place need no page")
+{
+    world in{transport::copy, {.max_flows = 1, .loan_limit = 1 << 20}, 8 << 10};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto const a = lend(in, to, rx, 4096);
+    auto const b = lend(in, to, rx, 4096);
+    std::vector<std::byte> bytes(50000);
+    to.send(bytes.size());
+    auto const got = make_completion();
+    async_read(rx, host_span{bytes.data(), bytes.size()}, noting{got});
+    in.run_until([&] { return got->done(); });
+    CHECK(is_pattern(bytes, 8192));
+    CHECK(rx.stats().host_bytes == 58192);
+}
+
+TEST_CASE("copy: small receives share a page, and large ones are told in few fragments")
+{
+    world in{transport::copy, {.loan_limit = 1 << 22}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& pages = in.session.state().pages();
+    std::vector<rx_buffer> kept;
+    for (int i = 0; i < 100; ++i)
+        kept.push_back(lend(in, to, rx, 100));
+    CHECK(pages.free_count() == pages.page_count() - 1);
+    for (std::size_t i = 0; i < 100; ++i)
+        CHECK(is_pattern(kept[i], 100 * i));
+    kept.clear();
+    CHECK(pages.free_count() == pages.page_count() - 1);  // the flow fills it up
+
+    to.send(300000);
+    std::size_t received = 10000;
+    while (received < to.sent()) {
+        auto const got = receive(in, rx);
+        CHECK(is_pattern(got->loan, received));
+        CHECK(got->loan.fragments().size() <= 2);
+        received += got->bytes;
+    }
+    rx.close();
+    CHECK(pages.free_count() == pages.page_count());
+}
+
+TEST_CASE("copy: a page whose loans are gone is filled from its beginning again")
+{
+    world in{transport::copy};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::uintptr_t address = 0;
+    for (int i = 0; i < 1000; ++i) {
+        auto const loan = lend(in, to, rx, 1000);
+        if (address == 0)
+            address = loan.fragments()[0].address;
+        REQUIRE(loan.fragments()[0].address == address);
+    }
+}
+
+}  // namespace gpurx::test
