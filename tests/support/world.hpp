@@ -20,7 +20,7 @@
 #include <gpurx/receiver.hpp>
 #include <gpurx/session.hpp>
 
-#include "../unit/session/fake_nic.hpp"
+#include "fake_nic.hpp"
 #include "fake_kernel.hpp"
 #include "memory/memory_state.hpp"
 #include "session_access.hpp"
