@@ -153,7 +153,7 @@ struct dms_link {
  * @steering:	how frames are spread over queues, replaced as a whole
  * @rx_pending:	size of an Rx ring
  * @tx_pending:	frames that a Tx queue keeps in flight
- * @faults:	fault injection, see devmemsim_debugfs.c
+ * @faults:	fault injection, see devmemsim_fault.h
  * @channels:	queues, the first netdev->real_num_rx_queues are in use
  */
 struct dms_port {
@@ -173,7 +173,7 @@ struct dms_port {
 
 /* devmemsim_dma.c */
 int dms_dma_check(struct device *dev);
-bool dms_dma_reachable(dma_addr_t addr, size_t len);
+bool dms_dma_reachable(netmem_ref netmem, size_t len);
 int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
 		 void *dst, unsigned int len);
 int dms_dma_write(netmem_ref netmem, unsigned int netmem_offset,
@@ -185,6 +185,11 @@ struct net_device *dms_netdev_alloc(struct device *parent,
 				    struct dms_link *link, unsigned int id);
 void dms_netdev_free(struct net_device *netdev);
 int dms_set_channels(struct dms_port *port, unsigned int count);
+
+/* devmemsim_stats.c */
+extern const struct netdev_stat_ops dms_stat_ops;
+void dms_get_stats64(struct net_device *netdev,
+		     struct rtnl_link_stats64 *stats);
 
 /* devmemsim_queue.c */
 extern const struct netdev_queue_mgmt_ops dms_queue_mgmt_ops;
@@ -218,15 +223,18 @@ void dms_rx_count_alloc_fail(struct dms_channel *ch);
 /* devmemsim_tx.c */
 netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);
 void dms_tx_complete(struct sk_buff *frame, int budget);
+void dms_tx_drop(struct sk_buff *frame);
 unsigned int dms_tx_in_flight(const struct dms_port *port);
 
 /* devmemsim_ethtool.c */
 extern const struct ethtool_ops dms_ethtool_ops;
 
-/* devmemsim_debugfs.c */
+/* devmemsim_fault.c */
 int dms_faults_alloc(struct dms_port *port);
 void dms_faults_free(struct dms_port *port);
 void dms_faults_flush(struct dms_channel *ch);
+
+/* devmemsim_debugfs.c */
 void dms_debugfs_add(struct dms_port *port);
 void dms_debugfs_del(struct dms_port *port);
 void dms_debugfs_init(void);

@@ -15,6 +15,9 @@
 
 #include "devmemsim.h"
 
+/* The direct map covers all memory */
+static_assert(IS_ENABLED(CONFIG_64BIT));
+
 /* Ask the DMA API instead of looking for its backends: bounce buffers, an
  * IOMMU that translates and encrypted guests all show in the address.
  */
@@ -52,15 +55,31 @@ static bool dms_pfn_reachable(unsigned long pfn)
 }
 
 /* Device memory (BARs) is not in the direct map, or not as normal memory */
-bool dms_dma_reachable(dma_addr_t addr, size_t len)
+bool dms_dma_reachable(netmem_ref netmem, size_t len)
 {
+	dma_addr_t addr;
+
+	if (!netmem_is_net_iov(netmem))
+		return true;
+
+	addr = page_pool_get_dma_addr_netmem(netmem);
 	return dms_pfn_reachable(PHYS_PFN(addr)) &&
 	       dms_pfn_reachable(PHYS_PFN(addr + len - 1));
 }
 
+/* For buffers of ours */
 static void *dms_dma_va(netmem_ref netmem)
 {
 	return phys_to_virt(page_pool_get_dma_addr_netmem(netmem));
+}
+
+/* For fragments that the peer sends: its pages are not mapped for DMA */
+static void *dms_dma_frag_va(const skb_frag_t *frag)
+{
+	if (!skb_frag_is_net_iov(frag))
+		return skb_frag_address(frag);
+
+	return dms_dma_va(skb_frag_netmem(frag)) + skb_frag_off(frag);
 }
 
 /* Same job as skb_copy_bits(), for payload that the CPU is not meant to read */
@@ -85,11 +104,8 @@ static int dms_dma_read_netmem(const struct sk_buff *frame,
 		frag = &skb_shinfo(frame)->frags[i];
 		size = skb_frag_size(frag);
 		if (offset < start + size) {
-			void *src = dms_dma_va(skb_frag_netmem(frag));
-
 			n = min(len, start + size - offset);
-			memcpy(dst, src + skb_frag_off(frag) + offset - start,
-			       n);
+			memcpy(dst, dms_dma_frag_va(frag) + offset - start, n);
 			offset += n;
 			dst += n;
 			len -= n;

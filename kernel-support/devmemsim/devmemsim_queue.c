@@ -51,16 +51,6 @@ static int dms_ring_alloc_pool(struct dms_port *port, struct dms_rx_ring *ring,
 	return 0;
 }
 
-static bool dms_netmem_reachable(const struct dms_rx_ring *ring,
-				 netmem_ref netmem)
-{
-	if (!netmem_is_net_iov(netmem))
-		return true;
-
-	return dms_dma_reachable(page_pool_get_dma_addr_netmem(netmem),
-				 ring->buf_size);
-}
-
 /* Post buffers to the device until the ring is full.
  * Return: 0, -ENOMEM if the pool ran dry, -EFAULT if a buffer is of no use.
  */
@@ -75,7 +65,7 @@ int dms_ring_fill(struct net_device *netdev, struct dms_rx_ring *ring,
 		if (unlikely(!netmem))
 			return -ENOMEM;
 
-		if (unlikely(!dms_netmem_reachable(ring, netmem))) {
+		if (unlikely(!dms_dma_reachable(netmem, ring->buf_size))) {
 			page_pool_put_full_netmem(ring->pool, netmem, false);
 			if (net_ratelimit())
 				netdev_err(netdev, "Rx memory is not system RAM, the CPU cannot stand in for DMA\n");
@@ -178,7 +168,7 @@ void dms_queue_purge(struct dms_channel *ch)
 
 	local_bh_disable();
 	while ((frame = __skb_dequeue(&ch->backlog)))
-		dms_tx_complete(frame, 0);
+		dms_tx_drop(frame);
 	local_bh_enable();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Steering: which queue does a frame belong to? Lookup only; the tables are
- * changed in devmemsim_rxnfc.c.
+ * changed in devmemsim_rss.c and devmemsim_rxnfc.c.
  */
 #include <linux/bitops.h>
 #include <linux/etherdevice.h>

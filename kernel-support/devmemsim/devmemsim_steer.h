@@ -87,12 +87,11 @@ enum pkt_hash_types dms_flow_hash_type(const struct dms_flow *flow);
 int dms_steer(const struct dms_steering *steering,
 	      const struct dms_flow *flow, u32 *hash);
 
-/* devmemsim_rxnfc.c: control path, under the instance lock */
+/* devmemsim_rss.c: control path, under the instance lock */
+const struct dms_steering *dms_steering_get(const struct dms_port *port);
 struct dms_steering *dms_steering_clone(const struct dms_port *port);
 void dms_steering_publish(struct dms_port *port, struct dms_steering *steering);
 void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues);
-int dms_rules_flush(struct dms_port *port);
-
 u32 dms_get_rxfh_indir_size(struct net_device *netdev);
 u32 dms_get_rxfh_key_size(struct net_device *netdev);
 int dms_get_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh);
@@ -111,6 +110,9 @@ int dms_modify_rxfh_context(struct net_device *netdev,
 int dms_remove_rxfh_context(struct net_device *netdev,
 			    struct ethtool_rxfh_context *ctx, u32 rss_context,
 			    struct netlink_ext_ack *extack);
+
+/* devmemsim_rxnfc.c: same */
+int dms_rules_flush(struct dms_port *port);
 int dms_get_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *nfc,
 		  u32 *rule_locs);
 int dms_set_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *nfc);

@@ -8,7 +8,6 @@
 #include <linux/skbuff.h>
 #include <net/gso.h>
 #include <net/netdev_queues.h>
-#include <net/page_pool/helpers.h>
 
 #include "devmemsim.h"
 #include "devmemsim_steer.h"
@@ -36,7 +35,7 @@ unsigned int dms_tx_in_flight(const struct dms_port *port)
 	return n;
 }
 
-static void dms_tx_drop(struct dms_channel *ch, struct sk_buff *skb)
+static void dms_xmit_drop(struct dms_channel *ch, struct sk_buff *skb)
 {
 	u64_stats_update_begin(&ch->tx_stats.syncp);
 	u64_stats_inc(&ch->tx_stats.drops);
@@ -48,20 +47,15 @@ static void dms_tx_drop(struct dms_channel *ch, struct sk_buff *skb)
 static bool dms_tx_reachable(const struct sk_buff *skb)
 {
 	const struct skb_shared_info *shinfo = skb_shinfo(skb);
-	dma_addr_t addr;
 	int i;
 
 	if (likely(skb_frags_readable(skb)))
 		return true;
 
-	for (i = 0; i < shinfo->nr_frags; i++) {
-		const skb_frag_t *frag = &shinfo->frags[i];
-
-		addr = page_pool_get_dma_addr_netmem(skb_frag_netmem(frag));
-		if (!dms_dma_reachable(addr + skb_frag_off(frag),
-				       skb_frag_size(frag)))
+	for (i = 0; i < shinfo->nr_frags; i++)
+		if (!dms_dma_reachable(skb_frag_netmem(&shinfo->frags[i]),
+				       PAGE_SIZE))
 			return false;
-	}
 
 	return true;
 }
@@ -72,6 +66,8 @@ static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
 	struct dms_frame_cb *cb = DMS_FRAME_CB(frame);
 	const struct dms_steering *steering;
 	struct dms_flow flow;
+
+	BUILD_BUG_ON(sizeof(*cb) > sizeof(frame->cb));
 
 	cb->released = false;
 	cb->len = frame->len;
@@ -92,7 +88,7 @@ static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 	queue = dms_tx_classify(peer, frame);
 	if (unlikely(queue < 0 || !READ_ONCE(peer->up) ||
 		     !dms_tx_reachable(frame))) {
-		dms_tx_drop(ch, frame);
+		dms_xmit_drop(ch, frame);
 		return;
 	}
 
@@ -139,7 +135,7 @@ netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 					 netdev->features & ~NETIF_F_GSO_MASK,
 					 false);
 		if (IS_ERR_OR_NULL(segs)) {
-			dms_tx_drop(ch, skb);
+			dms_xmit_drop(ch, skb);
 			return NETDEV_TX_OK;
 		}
 		consume_skb(skb);
@@ -162,8 +158,7 @@ netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 	return NETDEV_TX_OK;
 }
 
-/* The peer is done with a frame, or drops it */
-void dms_tx_complete(struct sk_buff *frame, int budget)
+static void dms_tx_done(const struct sk_buff *frame)
 {
 	struct dms_port *port = netdev_priv(frame->dev);
 	struct netdev_queue *txq;
@@ -178,6 +173,18 @@ void dms_tx_complete(struct sk_buff *frame, int budget)
 				   dms_tx_free(ch), DMS_TX_STOP_THRESH,
 				   !READ_ONCE(port->up));
 	spin_unlock(&ch->done_lock);
+}
 
+/* The peer has received a frame */
+void dms_tx_complete(struct sk_buff *frame, int budget)
+{
+	dms_tx_done(frame);
 	napi_consume_skb(frame, budget);
+}
+
+/* The peer drops a frame */
+void dms_tx_drop(struct sk_buff *frame)
+{
+	dms_tx_done(frame);
+	dev_kfree_skb_any(frame);
 }

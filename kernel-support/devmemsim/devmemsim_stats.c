@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include <linux/netdevice.h>
+#include <net/netdev_queues.h>
+
+#include "devmemsim.h"
+
+void dms_get_stats64(struct net_device *netdev,
+		     struct rtnl_link_stats64 *stats)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	unsigned int i, start;
+
+	for (i = 0; i < DMS_MAX_CHANNELS; i++) {
+		struct dms_rx_stats *rx = &port->channels[i].rx_stats;
+		struct dms_tx_stats *tx = &port->channels[i].tx_stats;
+		u64 packets, bytes, drops, overruns;
+
+		do {
+			start = u64_stats_fetch_begin(&rx->syncp);
+			packets = u64_stats_read(&rx->packets);
+			bytes = u64_stats_read(&rx->bytes);
+			drops = u64_stats_read(&rx->drops);
+			overruns = u64_stats_read(&rx->overruns);
+		} while (u64_stats_fetch_retry(&rx->syncp, start));
+		stats->rx_packets += packets;
+		stats->rx_bytes += bytes;
+		stats->rx_dropped += drops;
+		stats->rx_missed_errors += overruns;
+
+		do {
+			start = u64_stats_fetch_begin(&tx->syncp);
+			packets = u64_stats_read(&tx->packets);
+			bytes = u64_stats_read(&tx->bytes);
+			drops = u64_stats_read(&tx->drops);
+		} while (u64_stats_fetch_retry(&tx->syncp, start));
+		stats->tx_packets += packets;
+		stats->tx_bytes += bytes;
+		stats->tx_dropped += drops;
+	}
+}
+
+static void dms_get_queue_stats_rx(struct net_device *netdev, int idx,
+				   struct netdev_queue_stats_rx *stats)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_rx_stats *rx = &port->channels[idx].rx_stats;
+	unsigned int start;
+
+	do {
+		start = u64_stats_fetch_begin(&rx->syncp);
+		stats->packets = u64_stats_read(&rx->packets);
+		stats->bytes = u64_stats_read(&rx->bytes);
+		stats->alloc_fail = u64_stats_read(&rx->alloc_fail);
+		stats->hw_drops = u64_stats_read(&rx->drops);
+		stats->hw_drop_overruns = u64_stats_read(&rx->overruns);
+		stats->hw_gro_packets = u64_stats_read(&rx->gro_packets);
+		stats->hw_gro_bytes = u64_stats_read(&rx->gro_bytes);
+		stats->hw_gro_wire_packets =
+			u64_stats_read(&rx->gro_wire_packets);
+		stats->hw_gro_wire_bytes = u64_stats_read(&rx->gro_wire_bytes);
+	} while (u64_stats_fetch_retry(&rx->syncp, start));
+}
+
+static void dms_get_queue_stats_tx(struct net_device *netdev, int idx,
+				   struct netdev_queue_stats_tx *stats)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_tx_stats *tx = &port->channels[idx].tx_stats;
+	unsigned int start;
+
+	do {
+		start = u64_stats_fetch_begin(&tx->syncp);
+		stats->packets = u64_stats_read(&tx->packets);
+		stats->bytes = u64_stats_read(&tx->bytes);
+		stats->hw_drops = u64_stats_read(&tx->drops);
+		stats->stop = u64_stats_read(&tx->stop);
+	} while (u64_stats_fetch_retry(&tx->syncp, start));
+}
+
+/* Counters stay with the channel: add those of the channels not in use */
+static void dms_get_base_stats(struct net_device *netdev,
+			       struct netdev_queue_stats_rx *rx,
+			       struct netdev_queue_stats_tx *tx)
+{
+	rx->packets = 0;
+	rx->bytes = 0;
+	rx->alloc_fail = 0;
+	rx->hw_drops = 0;
+	rx->hw_drop_overruns = 0;
+	rx->hw_gro_packets = 0;
+	rx->hw_gro_bytes = 0;
+	rx->hw_gro_wire_packets = 0;
+	rx->hw_gro_wire_bytes = 0;
+
+	tx->packets = 0;
+	tx->bytes = 0;
+	tx->hw_drops = 0;
+	tx->stop = 0;
+
+	netdev_stat_queue_sum(netdev,
+			      netdev->real_num_rx_queues,
+			      netdev->num_rx_queues, rx,
+			      netdev->real_num_tx_queues,
+			      netdev->num_tx_queues, tx);
+}
+
+const struct netdev_stat_ops dms_stat_ops = {
+	.get_queue_stats_rx	= dms_get_queue_stats_rx,
+	.get_queue_stats_tx	= dms_get_queue_stats_tx,
+	.get_base_stats		= dms_get_base_stats,
+};
