@@ -20,8 +20,8 @@
 #include <gpurx/receiver.hpp>
 #include <gpurx/session.hpp>
 
-#include "fake_nic.hpp"
 #include "fake_kernel.hpp"
+#include "fake_nic.hpp"
 #include "memory/memory_state.hpp"
 #include "session_access.hpp"
 #include "session_state.hpp"
