@@ -61,7 +61,8 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     check(read <= size);
 
     // The same bytes as a request of which the kernel points at some attribute.
-    for (std::uint32_t offset = 0; offset < 64; ++offset)
-        static_cast<void>(netdev::bind_rx_attribute(all, offset));
+    netlink::verdict said;
+    for (said.offset = 0; *said.offset < 64; ++*said.offset)
+        static_cast<void>(netdev::bind_rx_attribute(all, said));
     return 0;
 }

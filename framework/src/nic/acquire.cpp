@@ -83,10 +83,15 @@ occupants users_of_queues(journal const& log, nic_device& nic)
     if (users.empty()) {
         fail(ERANGE, "claim", object, "ask for fewer rx_queues: at least one queue must be left for other traffic");
     }
-    std::vector<std::string> words;
+    std::map<std::string, std::vector<unsigned>> queues_of;
     for (auto const& [queue, by] : users)
-        words.push_back(fmt::format("queue {} is used by {}", queue, by));
-    fail(make_error_code(errc::queue_busy), "claim", object, fmt::format("{}", fmt::join(words, ", ")));
+        queues_of[by].push_back(queue);
+    std::vector<std::string> words;
+    for (auto const& [by, queues] : queues_of) {
+        words.push_back(
+            fmt::format("{} {} used by {}", queues.size() == 1 ? "queue" : "queues", fmt::join(queues, ", "), by));
+    }
+    fail(make_error_code(errc::queue_busy), "claim", object, fmt::format("{}", fmt::join(words, "; ")));
 }
 
 // Calls `attempt` until it returns something, or patience ends: the kernel cleans up after a process that has died, and

@@ -49,6 +49,7 @@ constexpr std::array table{
     advice{"bind-rx", ENOMEM, "",
            "the exporter could not map the memory for this NIC, or the kernel has no memory left"},
 
+    advice{"get rings", EOPNOTSUPP, "", "the interface is no NIC that can split headers: use another"},
     advice{"set tcp-data-split", EOPNOTSUPP, "", "the NIC or its driver cannot split headers: use another NIC"},
     advice{"set tcp-data-split", EINVAL, "",
            "something rules header split out: detach XDP programs; on mlx5, turn rx-gro-hw on"},

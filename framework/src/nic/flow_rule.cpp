@@ -198,7 +198,7 @@ std::vector<flow_match> widened(flow_match const& match)
 std::string to_string(flow_match const& match)
 {
     auto const local = to_string(match.v6, match.local, match.local_port);
-    auto const family = match.v6 ? "tcp6" : "tcp4";
+    char const* const family = match.v6 ? "tcp6" : "tcp4";
     if (!match.remote)
         return fmt::format("{} * -> {}", family, local);
     return fmt::format("{} {} -> {}", family, to_string(match.v6, match.remote->address(), match.remote->port()),

@@ -66,7 +66,7 @@ std::unique_ptr<rx_binding> bind_with(netlink::socket via, std::uint16_t family,
     auto const said = via.exchange(
         request, [&id](netlink::generic_message const& answer) { id = netdev::read_binding(answer.attrs); });
     if (said.error != 0) {
-        auto const attribute = said.offset ? netdev::bind_rx_attribute(request.bytes(), *said.offset) : std::string{};
+        auto const attribute = netdev::bind_rx_attribute(request.bytes(), said);
         refuse(said, "bind-rx", object, attribute);
     }
     if (!id)

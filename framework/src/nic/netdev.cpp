@@ -29,16 +29,20 @@ std::optional<std::uint32_t> read_binding(nl::attributes const& answer)
     return answer.u32(nd::dmabuf_id);
 }
 
-std::string bind_rx_attribute(nl::bytes_view request, std::uint32_t offset)
+std::string bind_rx_attribute(nl::bytes_view request, nl::verdict const& said)
 {
-    auto const path = nl::path_at(request, offset);
+    std::vector<std::uint16_t> path;
+    if (said.offset)
+        path = nl::path_at(request, *said.offset);
+    else if (said.missing_type && !said.missing_in)
+        path.push_back(static_cast<std::uint16_t>(*said.missing_type));
     if (path.empty())
         return {};
     switch (path.front()) {
         case nd::dmabuf_ifindex:
             return "ifindex";
         case nd::dmabuf_queues:
-            return path.back() == nd::queue_id && path.size() == 2 ? "queues.id" : "queues";
+            return path.size() == 2 && path.back() == nd::queue_id ? "queues.id" : "queues";
         case nd::dmabuf_fd:
             return "fd";
         case nd::dmabuf_rx_page_size:

@@ -44,8 +44,9 @@ struct bind_rx {
 [[nodiscard]] netlink::request bind_rx_request(std::uint16_t family, bind_rx const& what);
 // The id of the binding.
 [[nodiscard]] std::optional<std::uint32_t> read_binding(netlink::attributes const& answer);
-// Name of the attribute at a byte of a bind-rx request ("queues.id"); empty if there is none.
-[[nodiscard]] std::string bind_rx_attribute(netlink::bytes_view request, std::uint32_t offset);
+// Name of the attribute ("queues.id") of a bind-rx request that the kernel found at fault or missing; empty if it said
+// nothing of the kind.
+[[nodiscard]] std::string bind_rx_attribute(netlink::bytes_view request, netlink::verdict const& said);
 
 [[nodiscard]] netlink::request queues_request(std::uint16_t family, unsigned ifindex);
 // Nothing for a TX queue.

@@ -63,8 +63,8 @@ auto reporting(error_code& code, diagnostics& why, Action&& action) -> decltype(
 }  // namespace
 
 struct nic_claim::state {
-    state(config options_, std::unique_ptr<nic_device> device_, claim_environment environment_)
-        : options{std::move(options_)}, device{std::move(device_)}, environment{std::move(environment_)}
+    state(config wanted, std::unique_ptr<nic_device> nic, claim_environment surroundings)
+        : options{std::move(wanted)}, device{std::move(nic)}, environment{std::move(surroundings)}
     {}
 
     void tell(sentences const& all) const noexcept

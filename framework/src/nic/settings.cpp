@@ -202,20 +202,28 @@ void split_headers(device_journal& log, nic_device& nic)
 {
     auto const on = value_of(data_split::on);
     auto const reported = read_setting(nic, setting::data_split);
-    auto const* const present = log->find(setting::data_split);
-    bool const ours = present != nullptr && reported == on;
+    std::optional<setting_change> before;  // what a session before us made of it, if it still is so
+    if (auto const* const present = log->find(setting::data_split); present != nullptr && reported == on)
+        before = *present;
 
     // Whether it is on by somebody's wish or by the driver's choice shows only when we wish it, too. Until then the
     // more likely is recorded.
-    setting_value const original = reported == on ? setting_value{automatically_on} : reported;
-    log->record({setting::data_split, ours ? present->original : original, on});
-    log.save();
-    bool const changed = nic.set_data_split(data_split::on);
-    if (changed && ours)
-        log->record({setting::data_split, original, on});
-    else if (!changed && !ours)
-        log->forget(setting::data_split);
-    log.save();
+    setting_change const made{setting::data_split, reported == on ? setting_value{automatically_on} : reported, on};
+    auto const keep = [&log](std::optional<setting_change> const& change) {
+        if (change)
+            log->record(*change);
+        else
+            log->forget(setting::data_split);
+        log.save();
+    };
+    keep(before ? before : made);
+    try {
+        bool const changed = nic.set_data_split(data_split::on);
+        keep(changed ? made : before);
+    } catch (system_error const&) {
+        keep(before);
+        throw;
+    }
 }
 
 void change_setting(device_journal& log, nic_device& nic, setting what, setting_value const& wanted)

@@ -71,7 +71,7 @@ flow_rule install_rule(device_journal& log, nic_device& nic, owner_key const& ow
         if (present != own.end())
             return present->rule;
         for (auto const& target : targets) {
-            flow_rule const rule{wider, target.kind, target.number};
+            flow_rule rule{wider, target.kind, target.number};
             try {
                 make_rule(log, nic, owner, rule);
                 return rule;

@@ -109,13 +109,25 @@ TEST_CASE("what the kernel refuses of bind-rx has a name")
 {
     std::vector<unsigned> const queues{6, 7};
     auto const made = netdev::bind_rx_request(family, {4, queues, 9, 16384});
-    CHECK(netdev::bind_rx_attribute(made.bytes(), 20) == "ifindex");
-    CHECK(netdev::bind_rx_attribute(made.bytes(), 28) == "fd");
-    CHECK(netdev::bind_rx_attribute(made.bytes(), 36) == "queues");
-    CHECK(netdev::bind_rx_attribute(made.bytes(), 40) == "queues");
-    CHECK(netdev::bind_rx_attribute(made.bytes(), 48) == "queues.id");
-    CHECK(netdev::bind_rx_attribute(made.bytes(), 76) == "rx-page-size");
-    CHECK(netdev::bind_rx_attribute(made.bytes(), 21).empty());
+    auto const name_at = [&made](std::uint32_t offset) {
+        netlink::verdict said;
+        said.offset = offset;
+        return netdev::bind_rx_attribute(made.bytes(), said);
+    };
+    CHECK(name_at(20) == "ifindex");
+    CHECK(name_at(28) == "fd");
+    CHECK(name_at(36) == "queues");
+    CHECK(name_at(40) == "queues");
+    CHECK(name_at(48) == "queues.id");
+    CHECK(name_at(76) == "rx-page-size");
+    CHECK(name_at(21).empty());
+
+    netlink::verdict missing;
+    CHECK(netdev::bind_rx_attribute(made.bytes(), missing).empty());
+    missing.missing_type = 2;
+    CHECK(netdev::bind_rx_attribute(made.bytes(), missing) == "queues");
+    missing.missing_in = 36;
+    CHECK(netdev::bind_rx_attribute(made.bytes(), missing).empty());
 }
 
 TEST_CASE("a binding's id is read")

@@ -2,12 +2,14 @@
 #include "nic/nic_claim.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
 #include <fstream>
+#include <thread>
 
 #include "claim_bench.hpp"
 #include "nic/failure.hpp"
@@ -652,7 +654,7 @@ TEST_CASE("a session that finds all queues claimed learns by whom")
     auto const other = bench.open(3, 7);
     auto const error = failure_of(bench, 1, 8);
     CHECK(error.code() == gpurx::errc::queue_busy);
-    CHECK_THAT(error.why().advice, ContainsSubstring("queue 3 is used by the gpurx session of process 7"));
+    CHECK_THAT(error.why().advice, ContainsSubstring("queues 1, 2, 3 used by the gpurx session of process 7"));
     CHECK(bench.hardware.state.bound.size() == 3);
 }
 
@@ -686,7 +688,7 @@ TEST_CASE("queues that others use are passed over, and named when there are no o
     }
     auto const error = failure_of(bench, 3);
     CHECK(error.code() == gpurx::errc::queue_busy);
-    CHECK_THAT(error.why().advice, ContainsSubstring("queue 3 is used by " + by));
+    CHECK_THAT(error.why().advice, ContainsSubstring("queue 3 used by " + by));
     auto restored = nic;
     restored.ntuple = before.ntuple;  // stays on for a rule that is not ours
     CHECK(restored == before);
@@ -735,6 +737,20 @@ TEST_CASE("a driver that takes memory and does not use it is found out")
     auto const error = failure_of(bench);
     CHECK(error.code() == errno_code(EIO));
     CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("a setting that was refused leaves nothing to put back")
+{
+    claim_bench bench;
+    bench.hardware.state.automatic_means_on = GENERATE(false, true);
+    // Without the privilege nothing can be changed, so nothing could be put back.
+    bench.hardware.before = [](std::string const&) {
+        throw gpurx::system_error{errno_code(EPERM), {"set", "fake0", {}, {}}};
+    };
+    CHECK(failure_of(bench).code() == errno_code(EPERM));
+    CHECK(bench.hardware.changes.size() == 1);
+    CHECK(bench.notices.empty());
+    CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
 }
 
 TEST_CASE("what the NIC cannot do is said in the kernel's words")
@@ -807,4 +823,28 @@ TEST_CASE("an interface that another session is changing is not waited for witho
     };
     auto const flow = steer(*claim, here, there);
     CHECK(checked);
+}
+
+TEST_CASE("flows may be steered, and the claim looked at, from several threads")
+{
+    claim_bench bench;
+    auto claim = bench.open(2);
+    std::vector<std::thread> threads;
+    std::atomic<int> failed{0};
+    for (unsigned short thread = 0; thread < 4; ++thread) {
+        threads.emplace_back([&claim, &failed, thread] {
+            for (unsigned short i = 0; i < 10; ++i) {
+                gpurx::error_code code;
+                gpurx::diagnostics why;
+                auto const port = static_cast<unsigned short>(1000 * thread + i + 1);
+                auto const flow = claim->steer(here, at("10.77.0.2", port), code, why);
+                failed += flow && claim->inflight() && claim->alloc_failures() ? 0 : 1;
+            }
+        });
+    }
+    for (auto& thread : threads)
+        thread.join();
+    CHECK(failed == 0);
+    CHECK(bench.hardware.state.rules.empty());
+    CHECK(bench.notices.empty());
 }
