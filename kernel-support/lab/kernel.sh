@@ -17,7 +17,7 @@ set -euo pipefail
 patch_dir=$repo_dir/kernel-support/linux-7.3
 
 # Lines of output of a full build, for the progress line.
-declare -A output_lines=([stock]=2026 [debug]=2100 [branch]=2026)
+declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956)
 
 config_files() {
     printf '%s\n' "$lab_dir/config/base.config"
