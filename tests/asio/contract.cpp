@@ -113,6 +113,51 @@ TEST_CASE("without an executor of its own a handler runs on the receiver's")
     CHECK_FALSE(seen.inside_initiation);
 }
 
+// Such a handler's executor is of a type that cannot be held without asking the handler.
+TEST_CASE("a handler of erased type keeps its executors")
+{
+    auto const ready_at_once = GENERATE(true, false);
+    operation_world at{any_transport(), operation::receive};
+    auto rx = at.make_receiver(tracker_executor{at.in.io->get_executor(), receiver_executor});
+    if (ready_at_once)
+        at.make_ready();
+    tracker_executor const of_token{at.in.io->get_executor(), token_executor};
+    circumstances seen;
+    auto const finish = [&] {
+        CHECK(seen.calls == 0);
+        at.in.settle();
+        if (!ready_at_once)
+            at.make_ready();
+        at.in.run_until([&] { return seen.calls > 0; });
+        CHECK_FALSE(seen.inside_initiation);
+    };
+    auto const start = [&](asio::any_completion_handler<void(error_code, rx_buffer)> erased) {
+        initiation_scope const scope;
+        rx.async_receive(std::move(erased));
+    };
+    SECTION("with one of its own")
+    {
+        start(asio::bind_executor(of_token, note(seen)));
+        finish();
+        CHECK(seen.on_token_executor);
+    }
+    SECTION("without")
+    {
+        start(note(seen));
+        finish();
+        CHECK(seen.on_receiver_executor);
+    }
+    SECTION("with an immediate one")
+    {
+        start(asio::bind_immediate_executor(asio::system_executor{}, note(seen)));
+        CHECK(seen.inside_initiation == ready_at_once);
+        at.in.settle();
+        if (!ready_at_once)
+            at.make_ready();
+        at.in.run_until([&] { return seen.calls > 0; });
+    }
+}
+
 // Only what needs no waiting goes through it: connect never does, unless it is refused.
 TEST_CASE("an operation that can finish at once goes through the immediate executor")
 {

@@ -92,6 +92,24 @@ struct fake_kernel::delivery {
     }
 };
 
+// Books what is allocated while it lives.
+class fake_kernel::allocation_scope {
+  public:
+    explicit allocation_scope(fake_kernel& of) : of_{of}, before_{count()} {}
+    allocation_scope(allocation_scope const&) = delete;
+    allocation_scope& operator=(allocation_scope const&) = delete;
+    ~allocation_scope() { of_.allocations_ += count() - before_; }
+
+  private:
+    [[nodiscard]] std::size_t count() const
+    {
+        return of_.allocation_counter_ == nullptr ? 0 : of_.allocation_counter_();
+    }
+
+    fake_kernel& of_;
+    std::size_t before_;
+};
+
 fake_kernel::fake_kernel()
 {
     detail::sys::fake.store(this);
@@ -239,6 +257,7 @@ void fake_kernel::violation(std::string text)
 ssize_t fake_kernel::recvmsg(int socket, msghdr* message, int flags)
 {
     std::lock_guard const lock{mutex_};
+    allocation_scope const scope{*this};
     ++receive_calls_;
     if (!receive_faults_.empty()) {
         errno = receive_faults_.front();
@@ -397,6 +416,7 @@ int fake_kernel::setsockopt(int socket, int level, int name, void const* value, 
     if (level != SOL_SOCKET || name != detail::uapi::so_devmem_dontneed)
         return ::setsockopt(socket, level, name, value, size);
     std::lock_guard const lock{mutex_};
+    allocation_scope const scope{*this};
     std::vector<dmabuf_token> tokens(size / sizeof(dmabuf_token));
     if (size == 0 || size % sizeof(dmabuf_token) != 0 || tokens.size() > detail::uapi::max_dontneed_entries) {
         violation("a release of " + std::to_string(size) + " bytes");

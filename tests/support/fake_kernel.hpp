@@ -84,6 +84,9 @@ class fake_kernel {
     // As the kernel does when the last descriptor of a socket closes: its tokens are gone and its pages overwritten.
     // Returns the sockets seen and not closed.
     std::size_t reap_closed();
+    // What the fake itself has allocated on the calling thread, going by a counter of the test's.
+    void set_allocation_counter(std::size_t (*counter)()) { allocation_counter_ = counter; }
+    [[nodiscard]] std::size_t allocations() const { return allocations_; }
     // Rules broken so far; a test that breaks one on purpose takes them, so that the destructor finds none.
     [[nodiscard]] std::vector<std::string> take_violations();
 
@@ -109,6 +112,7 @@ class fake_kernel {
         std::map<std::uint32_t, token_target> tokens;
     };
     struct delivery;
+    class allocation_scope;
 
     void check_call(msghdr const& message, int flags);
     [[nodiscard]] route next_route() const;
@@ -138,6 +142,8 @@ class fake_kernel {
     std::vector<release> releases_;
     std::size_t receive_calls_ = 0;
     std::vector<std::string> violations_;
+    std::size_t (*allocation_counter_)() = nullptr;
+    std::size_t allocations_ = 0;
 };
 
 }  // namespace gpurx::test

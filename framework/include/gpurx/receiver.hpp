@@ -5,6 +5,8 @@
 
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/associated_immediate_executor.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -32,12 +34,35 @@ using connect_handler = asio::any_completion_handler<void(error_code)>;
 using receive_handler = asio::any_completion_handler<void(error_code, rx_buffer)>;
 using read_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
 
+// Where a handler is to run, noted while its type is known: erased types would be erased again, on the heap.
+struct completion_site {
+    asio::any_io_executor executor;       // empty: of a kind that this cannot hold; the handler has to be asked
+    bool has_immediate_executor = false;  // the handler has to be asked for it
+};
+
+template <class Handler>
+[[nodiscard]] completion_site site_of(Handler const& handler, asio::any_io_executor const& fallback) noexcept
+{
+    using immediate = asio::associated_immediate_executor<Handler, asio::any_io_executor>;
+    constexpr bool has_none = requires
+    {
+        typename immediate::asio_associated_immediate_executor_is_unspecialised;
+    };
+    if constexpr (std::convertible_to<asio::associated_executor_t<Handler, asio::any_io_executor>,
+                                      asio::any_io_executor>)
+        return {asio::get_associated_executor(handler, fallback), !has_none};
+    else
+        return {{}, !has_none};
+}
+
 // Compiled once, in receiver.cpp and read.cpp; the templates below only erase the handler's type.
-void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, connect_handler handler);
-void start_receive(std::shared_ptr<receiver_state> state, receive_handler handler);
-void start_read_host(std::shared_ptr<receiver_state> state, host_span destination, read_handler handler);
+void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, completion_site site,
+                   connect_handler handler);
+void start_receive(std::shared_ptr<receiver_state> state, completion_site site, receive_handler handler);
+void start_read_host(std::shared_ptr<receiver_state> state, host_span destination, completion_site site,
+                     read_handler handler);
 void start_read_device(std::shared_ptr<receiver_state> state, device_span destination, cuda_stream_ref stream,
-                       read_handler handler);
+                       completion_site site, read_handler handler);
 
 // An initiation with an executor, as adapters such as cancel_after ask for.
 template <class Start>
@@ -51,7 +76,8 @@ struct initiation {
     template <class Handler, class... Arguments>
     void operator()(Handler&& handler, Arguments&&... arguments) const
     {
-        start(std::forward<Arguments>(arguments)..., std::forward<Handler>(handler));
+        auto site = site_of(handler, executor);
+        start(std::forward<Arguments>(arguments)..., std::move(site), std::forward<Handler>(handler));
     }
 };
 template <class Start>
@@ -131,8 +157,8 @@ class receiver {
     {
         return asio::async_initiate<Token, void(error_code)>(
             detail::initiation{get_executor(),
-                               [](auto state, auto endpoint, auto&& handler) {
-                                   detail::start_connect(std::move(state), endpoint,
+                               [](auto state, auto endpoint, auto site, auto&& handler) {
+                                   detail::start_connect(std::move(state), endpoint, std::move(site),
                                                          std::forward<decltype(handler)>(handler));
                                }},
             token, state_, peer);
@@ -151,8 +177,9 @@ class receiver {
     {
         return asio::async_initiate<Token, void(error_code, rx_buffer)>(
             detail::initiation{get_executor(),
-                               [](auto state, auto&& handler) {
-                                   detail::start_receive(std::move(state), std::forward<decltype(handler)>(handler));
+                               [](auto state, auto site, auto&& handler) {
+                                   detail::start_receive(std::move(state), std::move(site),
+                                                         std::forward<decltype(handler)>(handler));
                                }},
             token, state_);
     }
@@ -181,8 +208,9 @@ auto async_read(receiver& from, host_span destination, Token&& token = Token())
 {
     return asio::async_initiate<Token, void(error_code, std::size_t)>(
         detail::initiation{from.get_executor(),
-                           [](auto state, host_span to, auto&& handler) {
-                               detail::start_read_host(std::move(state), to, std::forward<decltype(handler)>(handler));
+                           [](auto state, host_span to, auto site, auto&& handler) {
+                               detail::start_read_host(std::move(state), to, std::move(site),
+                                                       std::forward<decltype(handler)>(handler));
                            }},
         token, detail::receiver_access::state(from), destination);
 }
@@ -195,8 +223,8 @@ auto async_read(receiver& from, device_span destination, cuda_stream_ref stream,
 {
     return asio::async_initiate<Token, void(error_code, std::size_t)>(
         detail::initiation{from.get_executor(),
-                           [](auto state, device_span to, cuda_stream_ref on, auto&& handler) {
-                               detail::start_read_device(std::move(state), to, on,
+                           [](auto state, device_span to, cuda_stream_ref on, auto site, auto&& handler) {
+                               detail::start_read_device(std::move(state), to, on, std::move(site),
                                                          std::forward<decltype(handler)>(handler));
                            }},
         token, detail::receiver_access::state(from), destination, stream);

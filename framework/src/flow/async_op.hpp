@@ -5,7 +5,6 @@
 // through the receiver's executor even if the handler asked for another.
 #pragma once
 
-#include <boost/asio/any_completion_executor.hpp>
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
@@ -14,8 +13,12 @@
 #include <boost/asio/associator.hpp>
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/execution/blocking.hpp>
+#include <boost/asio/require.hpp>
 #include <tuple>
 #include <utility>
+
+#include <gpurx/receiver.hpp>
 
 #include "receiver_state.hpp"
 
@@ -40,17 +43,17 @@ template <class... Results>
 class async_op {
   public:
     using handler_type = asio::any_completion_handler<void(Results...)>;
-    using executor_type = asio::any_completion_executor;
+    using executor_type = asio::any_io_executor;
     using allocator_type = asio::associated_allocator_t<handler_type>;
     using cancellation_slot_type = asio::cancellation_slot;
 
-    async_op(std::shared_ptr<receiver_state> state, handler_type handler) noexcept
-        : handler_{std::move(handler)}, claim_{std::move(state)}
+    async_op(std::shared_ptr<receiver_state> state, completion_site site, handler_type handler) noexcept
+        : handler_{std::move(handler)}, claim_{std::move(state)}, site_{std::move(site)}
     {}
 
     [[nodiscard]] executor_type get_executor() const noexcept
     {
-        return asio::get_associated_executor(handler_, state().get_executor());
+        return site_.executor ? site_.executor : state().get_executor();
     }
     [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
     [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return cancellation_.slot(); }
@@ -75,11 +78,30 @@ class async_op {
     // Not inside the initiating function, unless the handler's immediate executor says so.
     void complete_soon(Results... results)
     {
-        auto const executor = asio::get_associated_immediate_executor(handler_, state().get_executor());
-        asio::dispatch(executor, last_step(std::move(results)...));
+        auto const io = state().get_executor();
+        if (site_.has_immediate_executor) {
+            auto const immediate = asio::get_associated_immediate_executor(handler_, io);
+            return asio::dispatch(immediate, last_step(std::move(results)...));
+        }
+        auto const site = asio::require(site_.executor ? site_.executor : io, asio::execution::blocking.never);
+        auto const known = static_cast<bool>(site_.executor);
+        auto step = last_step(std::move(results)...);
+        if (known)
+            site.execute(std::move(step));
+        else
+            asio::dispatch(site, std::move(step));
     }
-    // At the end of a wait: the caller runs on the handler's executor.
-    void complete(Results... results) { last_step(std::move(results)...)(); }
+    // At the end of a wait, on get_executor().
+    void complete(Results... results)
+    {
+        auto const known = static_cast<bool>(site_.executor);
+        auto const io = state().get_executor();
+        auto step = last_step(std::move(results)...);
+        if (known)
+            step();
+        else
+            asio::dispatch(io, std::move(step));
+    }
 
   private:
     [[nodiscard]] completion_step<handler_type, Results...> last_step(Results&&... results)
@@ -89,6 +111,7 @@ class async_op {
 
     handler_type handler_;
     receiver_state::claim claim_;
+    completion_site site_;
     asio::cancellation_state cancellation_;
 };
 

@@ -22,10 +22,10 @@ struct lent {
 
 class connect_op : public async_op<error_code> {
   public:
-    static void start(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer,
+    static void start(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer, completion_site site,
                       connect_handler handler)
     {
-        connect_op{std::move(state), std::move(handler)}.begin(peer);
+        connect_op{std::move(state), std::move(site), std::move(handler)}.begin(peer);
     }
 
     // The connection stands, or will not.
@@ -42,8 +42,8 @@ class connect_op : public async_op<error_code> {
     }
 
   private:
-    connect_op(std::shared_ptr<receiver_state> state, connect_handler handler) noexcept
-        : async_op{std::move(state), std::move(handler)}
+    connect_op(std::shared_ptr<receiver_state> state, completion_site site, connect_handler handler) noexcept
+        : async_op{std::move(state), std::move(site), std::move(handler)}
     {}
 
     void begin(asio::ip::tcp::endpoint const& peer)
@@ -69,14 +69,15 @@ class connect_op : public async_op<error_code> {
 
 }  // namespace
 
-void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, connect_handler handler)
+void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, completion_site site,
+                   connect_handler handler)
 {
-    connect_op::start(std::move(state), peer, std::move(handler));
+    connect_op::start(std::move(state), peer, std::move(site), std::move(handler));
 }
 
-void start_receive(std::shared_ptr<receiver_state> state, receive_handler handler)
+void start_receive(std::shared_ptr<receiver_state> state, completion_site site, receive_handler handler)
 {
-    stream_op<receive_fsm, lent>::start(std::move(state), receive_fsm{}, nullptr, std::move(handler));
+    stream_op<receive_fsm, lent>::start(std::move(state), receive_fsm{}, nullptr, std::move(site), std::move(handler));
 }
 
 }  // namespace detail
@@ -139,7 +140,7 @@ void receiver::close() noexcept
 asio::ip::tcp::endpoint receiver::local_endpoint() const
 {
     error_code code;
-    auto const endpoint = state_->socket().local_endpoint(code);
+    auto endpoint = state_->socket().local_endpoint(code);
     if (code)
         refuse(code, "local endpoint", "");
     return endpoint;
@@ -148,7 +149,7 @@ asio::ip::tcp::endpoint receiver::local_endpoint() const
 asio::ip::tcp::endpoint receiver::remote_endpoint() const
 {
     error_code code;
-    auto const endpoint = state_->socket().remote_endpoint(code);
+    auto endpoint = state_->socket().remote_endpoint(code);
     if (code)
         refuse(code, "remote endpoint", "");
     return endpoint;

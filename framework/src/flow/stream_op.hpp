@@ -19,9 +19,9 @@ class stream_op : public async_op<error_code, typename Outcome::type> {
 
   public:
     static void start(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination,
-                      typename base::handler_type handler)
+                      completion_site site, typename base::handler_type handler)
     {
-        stream_op{std::move(state), machine, destination, std::move(handler)}.begin();
+        stream_op{std::move(state), machine, destination, std::move(site), std::move(handler)}.begin();
     }
 
     // The end of a wait.
@@ -35,9 +35,9 @@ class stream_op : public async_op<error_code, typename Outcome::type> {
     }
 
   private:
-    stream_op(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination,
+    stream_op(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination, completion_site site,
               typename base::handler_type handler) noexcept
-        : base{std::move(state), std::move(handler)}, machine_{machine}, destination_{destination}
+        : base{std::move(state), std::move(site), std::move(handler)}, machine_{machine}, destination_{destination}
     {}
 
     void begin()

@@ -239,7 +239,8 @@ foreign_hold* devmem_transport::hold_foreign(std::uint32_t dmabuf_id, loan& into
     auto session = session_state::find_binding(dmabuf_id);
     if (session == nullptr)
         return nullptr;
-    return &into.foreign.emplace_back(std::move(session), dmabuf_id);
+    into.foreign.push_back({.session = std::move(session), .dmabuf_id = dmabuf_id, .tokens = 0});
+    return &into.foreign.back();
 }
 
 void devmem_transport::count(tally const& sum, loan const& into) noexcept
