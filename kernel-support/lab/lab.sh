@@ -73,15 +73,22 @@ parse() {
     fi
 }
 
-# Each run has a directory; those of the last twenty stay for reading.
-make_run_directory() {
+# Those of the last twenty runs stay for reading. A run that still goes on has a lock on its directory.
+remove_old_runs() {
     local old
+    find "$repo_dir/build/lab" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort | head -n -20 | while read -r old; do
+        flock -n "$repo_dir/build/lab/$old" rm -rf "$repo_dir/build/lab/$old" || true
+    done
+}
+
+make_run_directory() {
     mkdir -p "$repo_dir/build/lab"
     run_dir=$(mktemp -d "$repo_dir/build/lab/$(date +%Y%m%d-%H%M%S)-XXXX")
-    ln -sfn "${run_dir##*/}" "$repo_dir/build/lab/last"
-    find "$repo_dir/build/lab" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' | sort | head -n -20 | while read -r old; do
-        rm -rf "$repo_dir/build/lab/$old"
-    done
+    exec 6<"$run_dir"
+    flock 6
+    ln -sfn "${run_dir##*/}" "$repo_dir/build/lab/last" || true
+    # Another lab may be removing the same ones.
+    remove_old_runs 2>/dev/null || true
     : >"$run_dir/stdout"
     : >"$run_dir/stderr"
     mkfifo "$run_dir"/control.in "$run_dir"/control.out
