@@ -58,15 +58,9 @@ bool is_sha256(std::string const& text)
     return text.size() == 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c); });
 }
 
-}  // namespace
-
-std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
+void add_source(CLI::App& app, options& parsed)
 {
-    options parsed;
-    CLI::App app{"Receives what one TCP connection sends, until it ends, into device memory."};
-    app.footer(footer);
-
-    auto const endpoint = [&](bool listens) {
+    auto const endpoint = [&parsed](bool listens) {
         return [&parsed, listens](std::string const& text) {
             auto const name = parse_endpoint(text);
             if (!name)
@@ -79,7 +73,10 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     where->add_option_function<std::string>("--listen", endpoint(true), "Accept one connection here (ADDRESS:PORT)");
     where->add_option_function<std::string>("--connect", endpoint(false), "Connect to this HOST:PORT");
     where->require_option(1);
+}
 
+void add_session(CLI::App& app, options& parsed)
+{
     auto const bytes = CLI::AsSizeValue{false};
     app.add_option("--interface", parsed.session.interface, "The NIC (transport devmem needs one)");
     app.add_option("--queues", parsed.session.rx_queues, "RX queues to set aside")
@@ -106,6 +103,10 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     app.add_option("--rx-page-size", parsed.session.rx_page_size,
                    "Bytes of a page on the NIC, as 16KiB; default: its own")
         ->transform(bytes);
+}
+
+void add_consumption(CLI::App& app, options& parsed)
+{
     app.add_flag("--loan", parsed.loans,
                  "Consume the bytes where the NIC put them, instead of reading them into a range");
     app.add_option("--output", parsed.output, "Write what arrives to this file");
@@ -115,6 +116,19 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         })
         ->option_text("HEX");
     app.add_flag("--json", parsed.json, "Print the report as JSON, on standard output");
+}
+
+}  // namespace
+
+std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
+{
+    options parsed;
+    CLI::App app{"Receives what one TCP connection sends, until it ends, into device memory."};
+    app.footer(footer);
+
+    add_source(app, parsed);
+    add_session(app, parsed);
+    add_consumption(app, parsed);
 
     // One connection: the whole memory is for it.
     parsed.session.max_flows = 1;

@@ -23,7 +23,7 @@ void sink::free_hash::operator()(evp_md_ctx_st* hash) const noexcept
     EVP_MD_CTX_free(hash);
 }
 
-sink::sink(std::filesystem::path const& output) : hash_{EVP_MD_CTX_new()}, path_{output}
+sink::sink(std::filesystem::path output) : hash_{EVP_MD_CTX_new()}, path_{std::move(output)}
 {
     if (!hash_ || EVP_DigestInit_ex(hash_.get(), EVP_sha256(), nullptr) != 1)
         throw std::runtime_error{"libcrypto offers no SHA-256"};

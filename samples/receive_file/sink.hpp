@@ -16,7 +16,7 @@ struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
 class sink {
   public:
     // An empty path: no file. Throws std::system_error.
-    explicit sink(std::filesystem::path const& output);
+    explicit sink(std::filesystem::path output);
 
     // Throws std::system_error when the file cannot take them.
     void write(std::span<std::byte const> bytes);
