@@ -33,7 +33,7 @@ class Tally:
 
 def skip_reason(output: str) -> str:
     """The message of Catch2's SKIP, else the last line that was printed."""
-    message = re.search(r"^SKIPPED:\n(?:explicitly with message:\n)?\s*(.+(?:\n  .+)*)", output, re.MULTILINE)
+    message = re.search(r"\bSKIPPED:\n(?:explicitly with message:\n)?\s*(.+(?:\n  .+)*)", output)
     if message:
         return " ".join(message.group(1).split())
     lines = output.split("\n")
@@ -99,7 +99,7 @@ def from_catch2(log: str) -> Tally:
         skipped += counts.get("skipped", 0)
     for number in re.findall(r"^All tests passed \(.* in (\d+) test cases?\)$", log, re.MULTILINE):
         tally.passed += int(number)
-    named = [skip_reason(found) for found in re.findall(r"^SKIPPED:\n(?:.+\n)+", log, re.MULTILINE)]
+    named = [skip_reason(found) for found in re.findall(r"\bSKIPPED:\n(?:.+\n)+", log)]
     tally.skips = [f"skipped: {reason}" for reason in named]
     tally.skips += ["unnamed: no reason given"] * (skipped - len(named))
     return tally

@@ -17,7 +17,12 @@ JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
 <testcase name="left out" status="notrun"><skipped message="SKIP_RETURN_CODE=4"/>
 <system-out>x.cpp:3: SKIPPED:
 explicitly with message:
-  no /dev/udmabuf
+  no /dev/udmabuf: No such file
+  or directory
+
+===============================================================================
+test cases: 1 | 1 skipped
+assertions: 3 | 3 passed
 
 </system-out></testcase>
 <testcase name="never started" status="notrun"><skipped message="Unable to find executable"/>
@@ -72,7 +77,7 @@ class Tests(unittest.TestCase):
             path.write_text(JUNIT, encoding="utf-8")
             result = tally.count_tests(8, f"results: {path}\n")
         self.assertEqual((result.passed, result.failures), (1, ["bad", "never started: Unable to find executable: x"]))
-        self.assertEqual(result.skips, ["left out: no /dev/udmabuf"])
+        self.assertEqual(result.skips, ["left out: no /dev/udmabuf: No such file or directory"])
 
 
 if __name__ == "__main__":
