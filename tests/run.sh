@@ -25,7 +25,9 @@ kernel    | 45 | check | kernel-support/lab/kernel.sh stock
 debug     | 45 | check | kernel-support/lab/kernel.sh debug
 checkpatch|  5 | check | tests/lint/checkpatch.sh
 lab       | 15 | tests | kernel-support/lab/selfcheck.sh
+nic       | 15 | tests | kernel-support/devmemsim/tests/run.sh functional
 selftests | 20 | tests | kernel-support/lab/run-selftests.sh
+nic-stress| 40 | tests | kernel-support/devmemsim/tests/run.sh stress --rounds 40
 '
 
 logs=build/test-logs
