@@ -46,6 +46,16 @@ void* operator new[](std::size_t size)
 {
     return counted(size);
 }
+void* operator new(std::size_t size, std::nothrow_t const&) noexcept
+{
+    ++allocations;
+    return std::malloc(size == 0 ? 1 : size);
+}
+void* operator new[](std::size_t size, std::nothrow_t const&) noexcept
+{
+    ++allocations;
+    return std::malloc(size == 0 ? 1 : size);
+}
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size)
 {
     ++allocations;
