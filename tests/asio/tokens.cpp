@@ -217,6 +217,55 @@ TEST_CASE("a parallel group keeps both results")
     }
 }
 
+// As docs/cancellation.md has it.
+TEST_CASE("a limit in time, in a coroutine")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto const receive_for = [&](std::chrono::milliseconds limit) -> asio::awaitable<rx_buffer> {
+        asio::steady_timer timer{*in.io, limit};
+        auto [order, error, loan, timeout] = co_await asio::experimental::make_parallel_group(
+                                                 rx.async_receive(asio::deferred), timer.async_wait(asio::deferred))
+                                                 .async_wait(asio::experimental::wait_for_one{}, asio::use_awaitable);
+        if (error)
+            CHECK(error == asio::error::operation_aborted);
+        co_return std::move(loan);
+    };
+    run(in, [&]() -> asio::awaitable<void> {
+        auto none = co_await receive_for(5ms);
+        CHECK(none.empty());
+        to.send(10);
+        auto some = co_await receive_for(10s);
+        CHECK(is_pattern(some, 0));
+        CHECK(some.size() == 10);
+    });
+}
+
+TEST_CASE("a coroutine passes on only terminal cancellation, unless told otherwise")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    auto const told = GENERATE(false, true);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    asio::cancellation_signal signal;
+    bool finished = false;
+    auto const receive = [&]() -> asio::awaitable<void> {
+        if (told)
+            co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+        co_await rx.async_receive(asio::as_tuple(asio::use_awaitable));
+    };
+    asio::co_spawn(*in.io, receive,
+                   asio::bind_cancellation_slot(signal.slot(), [&](std::exception_ptr) { finished = true; }));
+    in.settle();
+    signal.emit(asio::cancellation_type::total);
+    in.settle();
+    CHECK(finished == told);
+    signal.emit(asio::cancellation_type::terminal);
+    in.settle();
+    CHECK(finished);
+}
+
 TEST_CASE("a timer that cancels a coroutine's operation")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
