@@ -33,7 +33,7 @@ void read_as_all(netlink::attributes const& attrs)
     static_cast<void>(netdev::read_alloc_failures(attrs));
     static_cast<void>(ethtool::read_rings(attrs));
     static_cast<void>(ethtool::read_channels(attrs));
-    static_cast<void>(ethtool::read_ntuple(attrs));
+    static_cast<void>(ethtool::read_feature(attrs, ethtool::feature::ntuple_filters));
     static_cast<void>(ethtool::read_rss_context(attrs));
 }
 

@@ -57,6 +57,7 @@ constexpr std::array table{
     advice{"get channels", EOPNOTSUPP, "", "the driver does not tell its number of queues"},
     advice{"set channels", EOPNOTSUPP, "", "the NIC cannot have more queues: ask for fewer rx_queues"},
     advice{"set ntuple-filters", EOPNOTSUPP, "", "the NIC cannot steer flows (ethtool -k: ntuple-filters)"},
+    advice{"set rx-gro-hw", EOPNOTSUPP, "", "the NIC needs it for header split but does not turn it on: detach XDP"},
     advice{"set rss-table", EOPNOTSUPP, "", "the NIC cannot keep other traffic off a queue"},
     advice{"add rule", ENOSPC, "", "the NIC's table of rules is full: remove some (ethtool -N IF delete ID)"},
     advice{"add rule", EEXIST, "", "another rule matches the same packets (ethtool -n IF): remove it"},

@@ -25,6 +25,11 @@ nl::request make(std::uint16_t family, std::uint8_t command, std::uint16_t flags
     return result;
 }
 
+std::string_view name_of(feature which) noexcept
+{
+    return which == feature::ntuple_filters ? et::feature_ntuple : et::feature_gro_hw;
+}
+
 }  // namespace
 
 nl::request rings_request(std::uint16_t family, unsigned ifindex)
@@ -97,24 +102,27 @@ nl::request features_request(std::uint16_t family, unsigned ifindex)
     return make(family, et::msg_features_get, NLM_F_ACK, ifindex);
 }
 
-bool read_ntuple(nl::attributes const& answer)
+feature_state read_feature(nl::attributes const& answer, feature which)
 {
-    // A bitset by names: it lists the bits that are set.
-    bool active = false;
-    answer.nested(et::features_active).nested(et::bitset_bits).for_each([&active](nl::attribute const& bit) {
-        auto const name = nl::attributes{bit.value()}.find(et::bit_name);
-        active = active || (name && name->text() == et::feature_ntuple);
-    });
-    return active;
+    // Bitsets by names: they list the bits that are set.
+    auto const lists = [&answer, which](std::uint16_t set) {
+        bool found = false;
+        answer.nested(set).nested(et::bitset_bits).for_each([&found, which](nl::attribute const& bit) {
+            auto const name = nl::attributes{bit.value()}.find(et::bit_name);
+            found = found || (name && name->text() == name_of(which));
+        });
+        return found;
+    };
+    return {lists(et::features_active), lists(et::features_hw)};
 }
 
-nl::request set_ntuple_request(std::uint16_t family, unsigned ifindex, bool on)
+nl::request set_feature_request(std::uint16_t family, unsigned ifindex, feature which, bool on)
 {
     auto result = make(family, et::msg_features_set, NLM_F_ACK, ifindex, et::flag_omit_reply);
-    result.nest(et::features_wanted, [on](nl::request& bitset) {
-        bitset.nest(et::bitset_bits, [on](nl::request& bits) {
-            bits.nest(et::bits_bit, [on](nl::request& bit) {
-                bit.put(et::bit_name, std::string_view{et::feature_ntuple});
+    result.nest(et::features_wanted, [which, on](nl::request& bitset) {
+        bitset.nest(et::bitset_bits, [which, on](nl::request& bits) {
+            bits.nest(et::bits_bit, [which, on](nl::request& bit) {
+                bit.put(et::bit_name, name_of(which));
                 if (on)
                     bit.put_flag(et::bit_value);
             });

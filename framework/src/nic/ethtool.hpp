@@ -37,6 +37,15 @@ struct channels {
     friend bool operator==(channels const&, channels const&) = default;
 };
 
+enum class feature : std::uint8_t { ntuple_filters, hardware_gro };
+
+struct feature_state {
+    bool active = false;
+    bool changeable = false;
+
+    friend bool operator==(feature_state const&, feature_state const&) = default;
+};
+
 // An RSS context other than the device's own.
 struct rss_context {
     std::uint32_t id = 0;
@@ -58,9 +67,8 @@ struct rss_context {
 [[nodiscard]] netlink::request set_channels_request(std::uint16_t family, unsigned ifindex, channels const& value);
 
 [[nodiscard]] netlink::request features_request(std::uint16_t family, unsigned ifindex);
-// Is the feature ntuple-filters active?
-[[nodiscard]] bool read_ntuple(netlink::attributes const& answer);
-[[nodiscard]] netlink::request set_ntuple_request(std::uint16_t family, unsigned ifindex, bool on);
+[[nodiscard]] feature_state read_feature(netlink::attributes const& answer, feature which);
+[[nodiscard]] netlink::request set_feature_request(std::uint16_t family, unsigned ifindex, feature which, bool on);
 
 [[nodiscard]] netlink::request rss_contexts_request(std::uint16_t family, unsigned ifindex);
 // Nothing for the device's own table.

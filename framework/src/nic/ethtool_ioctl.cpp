@@ -171,18 +171,24 @@ std::vector<installed_rule> ethtool_ioctl::rules() const
 {
     std::vector<installed_rule> result;
     for (std::uint32_t const place : places().used) {
-        ethtool_rxnfc rule{};
-        rule.cmd = ETHTOOL_GRXCLSRULE;
-        rule.fs.location = place;
-        int const error = call(&rule);
-        if (error == ENOENT || error == EINVAL)
-            continue;  // removed meanwhile
-        if (error != 0)
-            refuse(error, "get rule", "rule " + std::to_string(place));
-        rule.fs.location = place;  // not every driver repeats it
-        result.push_back(decode_rule(rule));
+        if (auto found = rule(place))  // else removed meanwhile
+            result.push_back(*std::move(found));
     }
     return result;
+}
+
+std::optional<installed_rule> ethtool_ioctl::rule(std::uint32_t id) const
+{
+    ethtool_rxnfc answer{};
+    answer.cmd = ETHTOOL_GRXCLSRULE;
+    answer.fs.location = id;
+    int const error = call(&answer);
+    if (error == ENOENT || error == EINVAL)
+        return std::nullopt;
+    if (error != 0)
+        refuse(error, "get rule", "rule " + std::to_string(id));
+    answer.fs.location = id;  // not every driver repeats it
+    return decode_rule(answer);
 }
 
 std::uint32_t ethtool_ioctl::add_rule(flow_rule const& rule) const

@@ -29,6 +29,7 @@ class ethtool_ioctl {
     void remove_rss_context(std::uint32_t id) const;
 
     [[nodiscard]] std::vector<installed_rule> rules() const;
+    [[nodiscard]] std::optional<installed_rule> rule(std::uint32_t id) const;
     [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule) const;
     void remove_rule(std::uint32_t id) const;
 

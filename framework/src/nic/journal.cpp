@@ -13,8 +13,8 @@ namespace gpurx::detail {
 
 namespace {
 
-constexpr std::array<std::string_view, 5> setting_names{"tcp-data-split", "hds-thresh", "ntuple-filters", "channels",
-                                                        "rss-table"};
+constexpr std::array<std::string_view, 6> setting_names{"rx-gro-hw",      "tcp-data-split", "hds-thresh",
+                                                        "ntuple-filters", "channels",       "rss-table"};
 
 std::string number_or_pending(std::optional<std::uint32_t> const& id)
 {

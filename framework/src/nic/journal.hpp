@@ -30,12 +30,13 @@
 namespace gpurx::detail {
 
 // What is changed on an interface for all its sessions together, in the order of change. The values are numbers:
+//   hardware_gro      0 off, 1 on
 //   data_split        0 automatic, 1 off, 2 on, 3 automatic and reported as on
 //   hds_threshold     bytes
 //   ntuple_filters    0 off, 1 on
 //   channels          RX, TX, combined
 //   rss_table         a queue per hash value
-enum class setting : std::uint8_t { data_split, hds_threshold, ntuple_filters, channels, rss_table };
+enum class setting : std::uint8_t { hardware_gro, data_split, hds_threshold, ntuple_filters, channels, rss_table };
 [[nodiscard]] std::string_view to_string(setting value) noexcept;
 using setting_value = std::vector<std::uint32_t>;
 

@@ -28,7 +28,8 @@ unique_fd open_directory(std::string const& path)
     unique_fd directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
     struct stat info {};
     if (!directory || ::fstat(directory.get(), &info) != 0)
-        fail(errno, "open state directory", path);
+        fail(errno, "open state directory", path,
+             "run as its owner, or name a directory of your own in state_directory");
     if ((info.st_uid != ::geteuid() && info.st_uid != 0) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         fail(EPERM, "use state directory", path, directory_advice);
     return directory;
@@ -89,6 +90,13 @@ journal_file::journal_file(std::string const& directory, device_key const& devic
             fail(ETIMEDOUT, "take lock", lock_path, "another gpurx session has been changing the interface for long");
         std::this_thread::sleep_for(lock_retry);
     }
+}
+
+journal_file::~journal_file()
+{
+    // Closing is not enough: a child that was forked meanwhile holds the descriptor, too.
+    if (lock_)
+        ::flock(lock_.get(), LOCK_UN);
 }
 
 std::optional<journal> journal_file::load() const

@@ -24,6 +24,10 @@ class journal_file {
     journal_file(std::string const& directory, device_key const& device,
                  std::chrono::milliseconds patience = std::chrono::seconds{10});
 
+    journal_file(journal_file const&) = delete;
+    journal_file& operator=(journal_file const&) = delete;
+    ~journal_file();
+
     // Nothing: there is none. Throws system_error: errc::journal_invalid, and what reading reports.
     [[nodiscard]] std::optional<journal> load() const;
     // In one piece or not at all, also when power fails; an empty journal is no file. Throws system_error.

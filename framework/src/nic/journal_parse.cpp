@@ -109,8 +109,8 @@ std::optional<std::uint32_t> number_or_pending(words& line)
 
 setting to_setting(std::string_view word)
 {
-    for (auto const what : {setting::data_split, setting::hds_threshold, setting::ntuple_filters, setting::channels,
-                            setting::rss_table}) {
+    for (auto const what : {setting::hardware_gro, setting::data_split, setting::hds_threshold, setting::ntuple_filters,
+                            setting::channels, setting::rss_table}) {
         if (to_string(what) == word)
             return what;
     }

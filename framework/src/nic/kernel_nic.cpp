@@ -124,20 +124,23 @@ void kernel_nic::set_hds_threshold(std::uint32_t value)
     ask(ethtool::set_hds_threshold_request(ethtool_.id, index_, value), "set hds-thresh", {});
 }
 
-bool kernel_nic::ntuple_filters()
+ethtool::feature_state kernel_nic::feature(ethtool::feature which)
 {
-    bool active = false;
-    ask(ethtool::features_request(ethtool_.id, index_), "get ntuple-filters",
-        [&active](netlink::generic_message const& answer) { active = ethtool::read_ntuple(answer.attrs); });
-    return active;
+    ethtool::feature_state result;
+    ask(ethtool::features_request(ethtool_.id, index_), "get features",
+        [&result, which](netlink::generic_message const& answer) {
+            result = ethtool::read_feature(answer.attrs, which);
+        });
+    return result;
 }
 
-void kernel_nic::set_ntuple_filters(bool on)
+void kernel_nic::set_feature(ethtool::feature which, bool on)
 {
-    ask(ethtool::set_ntuple_request(ethtool_.id, index_, on), "set ntuple-filters", {});
+    char const* const operation = which == ethtool::feature::ntuple_filters ? "set ntuple-filters" : "set rx-gro-hw";
+    ask(ethtool::set_feature_request(ethtool_.id, index_, which, on), operation, {});
     // The kernel acknowledges what it only wishes for.
-    if (ntuple_filters() != on)
-        fail(EOPNOTSUPP, "set ntuple-filters", name(), advice_on("set ntuple-filters", EOPNOTSUPP));
+    if (feature(which).active != on)
+        fail(EOPNOTSUPP, operation, name(), advice_on(operation, EOPNOTSUPP));
 }
 
 ethtool::channels kernel_nic::channels()

@@ -27,8 +27,8 @@ class kernel_nic final : public nic_device {
     [[nodiscard]] ethtool::rings rings() override;
     bool set_data_split(ethtool::data_split value) override;
     void set_hds_threshold(std::uint32_t value) override;
-    [[nodiscard]] bool ntuple_filters() override;
-    void set_ntuple_filters(bool on) override;
+    [[nodiscard]] ethtool::feature_state feature(ethtool::feature which) override;
+    void set_feature(ethtool::feature which, bool on) override;
     [[nodiscard]] ethtool::channels channels() override;
     void set_channels(ethtool::channels const& value) override;
 
@@ -41,6 +41,7 @@ class kernel_nic final : public nic_device {
     }
     void remove_rss_context(std::uint32_t id) override { ioctl_.remove_rss_context(id); }
     [[nodiscard]] std::vector<installed_rule> rules() override { return ioctl_.rules(); }
+    [[nodiscard]] std::optional<installed_rule> rule(std::uint32_t id) override { return ioctl_.rule(id); }
     [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule) override { return ioctl_.add_rule(rule); }
     void remove_rule(std::uint32_t id) override { ioctl_.remove_rule(id); }
 

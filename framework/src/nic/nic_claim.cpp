@@ -169,6 +169,8 @@ std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_d
 {
     auto made = std::make_unique<state>(std::move(options), std::move(device), std::move(environment));
     auto& self = *made;
+    if (self.options.rx_page_size == system_page())
+        self.options.rx_page_size = 0;  // a kernel that knows no such choice does just this
     sentences notices;
     try {
         device_journal log{self.environment, *self.device};

@@ -50,8 +50,8 @@ class nic_device {
     virtual bool set_data_split(ethtool::data_split value) = 0;
     virtual void set_hds_threshold(std::uint32_t value) = 0;
 
-    [[nodiscard]] virtual bool ntuple_filters() = 0;
-    virtual void set_ntuple_filters(bool on) = 0;
+    [[nodiscard]] virtual ethtool::feature_state feature(ethtool::feature which) = 0;
+    virtual void set_feature(ethtool::feature which, bool on) = 0;
 
     [[nodiscard]] virtual ethtool::channels channels() = 0;
     virtual void set_channels(ethtool::channels const& value) = 0;
@@ -66,6 +66,8 @@ class nic_device {
 
     // All rules on the NIC, ours or not.
     [[nodiscard]] virtual std::vector<installed_rule> rules() = 0;
+    // Nothing: there is none with this id.
+    [[nodiscard]] virtual std::optional<installed_rule> rule(std::uint32_t id) = 0;
     // Returns the rule's id.
     [[nodiscard]] virtual std::uint32_t add_rule(flow_rule const& rule) = 0;
     virtual void remove_rule(std::uint32_t id) = 0;

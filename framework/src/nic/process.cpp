@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 
 #include "failure.hpp"
 #include "uapi.hpp"
@@ -98,7 +99,10 @@ bool is_alive(owner_key const& owner)
     if (pid_namespace() != owner.pid_namespace)
         return true;
     auto const stat = parse_process_stat(read_proc(fmt::format("/proc/{}/stat", owner.pid)));
-    return stat && stat->start_time == owner.start_time && stat->alive();
+    // The processes of other users may be hidden from us (mount option hidepid).
+    if (!stat)
+        return ::kill(owner.pid, 0) == 0 || errno == EPERM;
+    return stat->start_time == owner.start_time && stat->alive();
 }
 
 std::string boot_id()

@@ -5,11 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <utility>
 
 #include <gpurx/error.hpp>
 
+#include "failure.hpp"
 #include "rss.hpp"
 
 namespace gpurx::detail {
@@ -45,7 +47,9 @@ void write_plain(nic_device& nic, setting what, setting_value const& value)
     if (what == setting::hds_threshold)
         nic.set_hds_threshold(value[0]);
     else if (what == setting::ntuple_filters)
-        nic.set_ntuple_filters(value[0] != 0);
+        nic.set_feature(ethtool::feature::ntuple_filters, value[0] != 0);
+    else if (what == setting::hardware_gro)
+        nic.set_feature(ethtool::feature::hardware_gro, value[0] != 0);
     else if (what == setting::channels)
         write_channels(nic, value);
 }
@@ -152,53 +156,7 @@ void finish_table(nic_device& nic, setting_value const& original, std::string co
     }
 }
 
-}  // namespace
-
-setting_value read_setting(nic_device& nic, setting what)
-{
-    switch (what) {
-        case setting::data_split:
-            return value_of(nic.rings().split);
-        case setting::hds_threshold: {
-            auto const threshold = nic.rings().hds_threshold;
-            return threshold ? setting_value{*threshold} : setting_value{};
-        }
-        case setting::ntuple_filters:
-            return {nic.ntuple_filters() ? 1U : 0U};
-        case setting::channels:
-            return value_of(nic.channels());
-        case setting::rss_table:
-            return nic.rss_table();
-    }
-    return {};
-}
-
-std::string describe(setting what, setting_value const& value)
-{
-    constexpr std::size_t shown = 16;
-    static constexpr std::string_view splits[]{"automatic", "off", "on", "automatic"};
-    if (value.empty())
-        return "nothing";
-    switch (what) {
-        case setting::data_split:
-            return std::string{splits[std::min<std::size_t>(value[0], automatically_on)]};
-        case setting::hds_threshold:
-            return fmt::format("{} bytes", value[0]);
-        case setting::ntuple_filters:
-            return value[0] != 0 ? "on" : "off";
-        case setting::channels:
-            return fmt::format("{} RX, {} TX, {} combined", value.at(0), value.at(1), value.at(2));
-        case setting::rss_table:
-            return fmt::format(
-                "{}{}",
-                fmt::join(value.begin(), value.begin() + static_cast<std::ptrdiff_t>(std::min(shown, value.size())),
-                          " "),
-                value.size() > shown ? " ..." : "");
-    }
-    return {};
-}
-
-void split_headers(device_journal& log, nic_device& nic)
+void ask_for_split(device_journal& log, nic_device& nic)
 {
     auto const on = value_of(data_split::on);
     auto const reported = read_setting(nic, setting::data_split);
@@ -223,6 +181,69 @@ void split_headers(device_journal& log, nic_device& nic)
     } catch (system_error const&) {
         keep(before);
         throw;
+    }
+}
+
+}  // namespace
+
+setting_value read_setting(nic_device& nic, setting what)
+{
+    switch (what) {
+        case setting::data_split:
+            return value_of(nic.rings().split);
+        case setting::hds_threshold: {
+            auto const threshold = nic.rings().hds_threshold;
+            return threshold ? setting_value{*threshold} : setting_value{};
+        }
+        case setting::hardware_gro:
+            return {nic.feature(ethtool::feature::hardware_gro).active ? 1U : 0U};
+        case setting::ntuple_filters:
+            return {nic.feature(ethtool::feature::ntuple_filters).active ? 1U : 0U};
+        case setting::channels:
+            return value_of(nic.channels());
+        case setting::rss_table:
+            return nic.rss_table();
+    }
+    return {};
+}
+
+std::string describe(setting what, setting_value const& value)
+{
+    constexpr std::size_t shown = 16;
+    static constexpr std::string_view splits[]{"automatic", "off", "on", "automatic"};
+    if (value.empty())
+        return "nothing";
+    switch (what) {
+        case setting::data_split:
+            return std::string{splits[std::min<std::size_t>(value[0], automatically_on)]};
+        case setting::hds_threshold:
+            return fmt::format("{} bytes", value[0]);
+        case setting::hardware_gro:
+        case setting::ntuple_filters:
+            return value[0] != 0 ? "on" : "off";
+        case setting::channels:
+            return fmt::format("{} RX, {} TX, {} combined", value.at(0), value.at(1), value.at(2));
+        case setting::rss_table:
+            return fmt::format(
+                "{}{}",
+                fmt::join(value.begin(), value.begin() + static_cast<std::ptrdiff_t>(std::min(shown, value.size())),
+                          " "),
+                value.size() > shown ? " ..." : "");
+    }
+    return {};
+}
+
+void split_headers(device_journal& log, nic_device& nic)
+{
+    try {
+        ask_for_split(log, nic);
+    } catch (system_error const& error) {
+        bool const refused = error.code() == errno_code(EINVAL) || error.code() == errno_code(EOPNOTSUPP);
+        auto const gro = nic.feature(ethtool::feature::hardware_gro);
+        if (!refused || gro.active || !gro.changeable)
+            throw;
+        change_setting(log, nic, setting::hardware_gro, {1});
+        ask_for_split(log, nic);
     }
 }
 
@@ -292,6 +313,7 @@ void restore_settings(device_journal& log, nic_device& nic, report& said)
     restore_setting(log, nic, setting::ntuple_filters, said);
     restore_setting(log, nic, setting::hds_threshold, said);
     restore_setting(log, nic, setting::data_split, said);
+    restore_setting(log, nic, setting::hardware_gro, said);
 }
 
 }  // namespace gpurx::detail

@@ -24,7 +24,8 @@ struct report {
     std::vector<std::string> left;  // found changed by somebody else, or impossible to put back
 };
 
-// Turns header split on explicitly: a driver that reports it on without having been asked will not do for bind-rx.
+// Turns header split on explicitly: a driver that reports it on without having been asked will not do for bind-rx. Some
+// drivers allow it only together with rx-gro-hw, which is turned on then.
 void split_headers(device_journal& log, nic_device& nic);
 
 // Sets `what` to `wanted`, recorded first. What is so already stays unrecorded. Where somebody else has changed our

@@ -101,6 +101,7 @@ inline constexpr std::uint16_t channels_rx_count = 6;
 inline constexpr std::uint16_t channels_tx_count = 7;
 inline constexpr std::uint16_t channels_combined_count = 9;
 
+inline constexpr std::uint16_t features_hw = 2;  // what can be changed
 inline constexpr std::uint16_t features_wanted = 3;
 inline constexpr std::uint16_t features_active = 4;
 inline constexpr std::uint16_t bitset_bits = 3;
@@ -108,6 +109,7 @@ inline constexpr std::uint16_t bits_bit = 1;
 inline constexpr std::uint16_t bit_name = 2;
 inline constexpr std::uint16_t bit_value = 3;
 inline constexpr char const* feature_ntuple = "rx-ntuple-filter";
+inline constexpr char const* feature_gro_hw = "rx-gro-hw";
 
 inline constexpr std::uint16_t rss_context = 2;
 inline constexpr std::uint16_t rss_indir = 4;

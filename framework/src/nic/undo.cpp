@@ -64,6 +64,14 @@ std::string name_of(journal const& log, char const* kind, std::optional<std::uin
     return fmt::format("{}: {}{}", log.device.interface, kind, id ? fmt::format(" {}", *id) : "");
 }
 
+std::vector<installed_rule> candidates(nic_device& nic, std::optional<std::uint32_t> id)
+{
+    if (!id)
+        return nic.rules();
+    auto const one = nic.rule(*id);
+    return one ? std::vector{*one} : std::vector<installed_rule>{};
+}
+
 // While an entry is being removed it is pending: whoever reads it after us cannot tell whether that was done.
 void remove_from_nic(device_journal& log, nic_device& nic, journal_rule& entry, report& said)
 {
@@ -72,7 +80,7 @@ void remove_from_nic(device_journal& log, nic_device& nic, journal_rule& entry, 
     save(log, said);
     try {
         remove_one(
-            name, id, nic.rules(), known_ids(*log, &journal_owner::rules),
+            name, id, candidates(nic, id), known_ids(*log, &journal_owner::rules),
             [&entry](installed_rule const& one) { return one.rule == entry.rule; },
             [&nic](std::uint32_t number) { nic.remove_rule(number); }, said);
     } catch (system_error const& error) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 
 namespace gpurx::detail::test {
 
@@ -111,6 +112,46 @@ void claim_bench::write_journal(std::string const& text) const
     }
     std::filesystem::create_directory(directory_ / "state");
     std::ofstream{journal_path(), std::ios::binary} << text;
+}
+
+std::unique_ptr<steered_flow> steer(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local,
+                                    boost::asio::ip::tcp::endpoint const& remote)
+{
+    error_code code;
+    diagnostics why;
+    auto flow = claim.steer(local, remote, code, why);
+    INFO(describe(code, why));
+    REQUIRE(flow);
+    return flow;
+}
+
+std::unique_ptr<steered_flow> steer_port(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local, bool also_v4)
+{
+    error_code code;
+    diagnostics why;
+    auto flow = claim.steer_port(local, also_v4, code, why);
+    INFO(describe(code, why));
+    REQUIRE(flow);
+    return flow;
+}
+
+system_error failure_of(claim_bench& bench, unsigned rx_queues, int process)
+{
+    try {
+        auto const claim = bench.open(rx_queues, process);
+    } catch (system_error const& error) {
+        return error;
+    }
+    FAIL("the claim succeeded");
+    throw std::logic_error{"unreachable"};
+}
+
+std::string joined(std::vector<std::string> const& sentences)
+{
+    std::string text;
+    for (auto const& sentence : sentences)
+        text += sentence + '\n';
+    return text;
 }
 
 }  // namespace gpurx::detail::test

@@ -51,4 +51,23 @@ class claim_bench {
     int memory_ = -1;
 };
 
+[[nodiscard]] inline boost::asio::ip::tcp::endpoint at(char const* address, unsigned short port)
+{
+    return {boost::asio::ip::make_address(address), port};
+}
+inline boost::asio::ip::tcp::endpoint const here = at("10.77.0.1", 5000);
+inline boost::asio::ip::tcp::endpoint const there = at("10.77.0.2", 4000);
+
+// What must succeed.
+[[nodiscard]] std::unique_ptr<steered_flow> steer(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local,
+                                                  boost::asio::ip::tcp::endpoint const& remote);
+[[nodiscard]] std::unique_ptr<steered_flow> steer_port(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local,
+                                                       bool also_v4 = false);
+
+// Why a claim, which must fail, failed.
+[[nodiscard]] system_error failure_of(claim_bench& bench, unsigned rx_queues = 1, int process = 1);
+
+// A line each.
+[[nodiscard]] std::string joined(std::vector<std::string> const& sentences);
+
 }  // namespace gpurx::detail::test

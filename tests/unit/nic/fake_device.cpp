@@ -78,6 +78,8 @@ bool fake_device::set_data_split(ethtool::data_split value)
         if (value != ethtool::data_split::on && !hw_.state.bound.empty())
             refuse(EINVAL, "set tcp-data-split",
                    "can't disable tcp-data-split while device has memory provider enabled");
+        if (value == ethtool::data_split::on && hw_.split_needs_gro && !hw_.state.hardware_gro)
+            refuse(EINVAL, "set tcp-data-split", "TCP-data-split is not supported when GRO HW is disabled");
         changed = hw_.state.split != value;
         hw_.state.split = value;
     });
@@ -93,13 +95,25 @@ void fake_device::set_hds_threshold(std::uint32_t value)
     });
 }
 
-void fake_device::set_ntuple_filters(bool on)
+ethtool::feature_state fake_device::feature(ethtool::feature which)
 {
-    make("ntuple", [&] {
-        if (!hw_.can_filter)
-            refuse(EOPNOTSUPP, "set ntuple-filters");
-        hw_.state.ntuple = on;
-        if (!on)
+    check_present();
+    if (which == ethtool::feature::hardware_gro)
+        return {hw_.state.hardware_gro, hw_.can_change_gro};
+    return {hw_.state.ntuple, hw_.can_filter};
+}
+
+void fake_device::set_feature(ethtool::feature which, bool on)
+{
+    bool const gro = which == ethtool::feature::hardware_gro;
+    make(gro ? "gro" : "ntuple", [&] {
+        if (!feature(which).changeable)
+            refuse(EOPNOTSUPP, gro ? "set rx-gro-hw" : "set ntuple-filters");
+        // A driver keeps it on while header split needs it.
+        if (gro && !on && hw_.split_needs_gro && hw_.state.split == ethtool::data_split::on)
+            refuse(EOPNOTSUPP, "set rx-gro-hw");
+        (gro ? hw_.state.hardware_gro : hw_.state.ntuple) = on;
+        if (!gro && !on)
             hw_.state.rules.clear();
     });
 }
@@ -188,6 +202,12 @@ std::vector<installed_rule> fake_device::rules()
     for (auto const& [id, rule] : hw_.state.rules)
         all.push_back(rule);
     return all;
+}
+
+std::optional<installed_rule> fake_device::rule(std::uint32_t id)
+{
+    auto const found = hw_.state.rules.find(id);
+    return found != hw_.state.rules.end() ? std::optional{found->second} : std::nullopt;
 }
 
 std::uint32_t fake_device::add_rule(flow_rule const& rule)

@@ -22,6 +22,7 @@ struct nic_state {
     bool automatic_means_on = false;
     std::optional<std::uint32_t> hds_threshold = 256;
     bool ntuple = false;
+    bool hardware_gro = false;
     ethtool::channels channels{0, 0, 4, 0, 0, 8};
     bool table_configured = false;  // by somebody; else it follows the channels
     indirection_table table = default_table(8, 4);
@@ -42,6 +43,8 @@ class fake_hardware {
     bool has_contexts = true;
     bool can_change_split = true;
     bool can_filter = true;
+    bool split_needs_gro = false;
+    bool can_change_gro = true;
     bool matches_remote = true;
     bool matches_address = true;
     bool up = true;
@@ -75,8 +78,8 @@ class fake_device final : public nic_device {
     [[nodiscard]] ethtool::rings rings() override;
     bool set_data_split(ethtool::data_split value) override;
     void set_hds_threshold(std::uint32_t value) override;
-    [[nodiscard]] bool ntuple_filters() override { return hw_.state.ntuple; }
-    void set_ntuple_filters(bool on) override;
+    [[nodiscard]] ethtool::feature_state feature(ethtool::feature which) override;
+    void set_feature(ethtool::feature which, bool on) override;
     [[nodiscard]] ethtool::channels channels() override { return hw_.state.channels; }
     void set_channels(ethtool::channels const& value) override;
     [[nodiscard]] std::vector<std::uint32_t> rss_table() override;
@@ -85,6 +88,7 @@ class fake_device final : public nic_device {
     [[nodiscard]] std::uint32_t add_rss_context(std::span<std::uint32_t const> table) override;
     void remove_rss_context(std::uint32_t id) override;
     [[nodiscard]] std::vector<installed_rule> rules() override;
+    [[nodiscard]] std::optional<installed_rule> rule(std::uint32_t id) override;
     [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule) override;
     void remove_rule(std::uint32_t id) override;
     [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;

@@ -242,22 +242,28 @@ TEST_CASE("channels are read with their maxima and set without")
                      device4 + bytes{8, 0, 6, 0, 3, 0, 0, 0, 8, 0, 7, 0, 4, 0, 0, 0}));
 }
 
-TEST_CASE("the ntuple feature is a named bit")
+TEST_CASE("features are named bits")
 {
+    using ethtool::feature;
     bytes const name = bytes{21, 0, 2, 0} + bytes{"rx-ntuple-filter", 4};
     bytes const header = bytes{20, 0, 1, 0x80, 8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 3, 0, 2, 0, 0, 0};
-    CHECK(is_request(ethtool::set_ntuple_request(family, 4, true), 12, 1, ack,
+    CHECK(is_request(ethtool::set_feature_request(family, 4, feature::ntuple_filters, true), 12, 1, ack,
                      header + bytes{40, 0, 3, 0x80, 36, 0, 3, 0x80, 32, 0, 1, 0x80} + name + bytes{4, 0, 3, 0}));
-    CHECK(is_request(ethtool::set_ntuple_request(family, 4, false), 12, 1, ack,
+    CHECK(is_request(ethtool::set_feature_request(family, 4, feature::ntuple_filters, false), 12, 1, ack,
                      header + bytes{36, 0, 3, 0x80, 32, 0, 3, 0x80, 28, 0, 1, 0x80} + name));
+    bytes const gro = bytes{14, 0, 2, 0} + bytes{"rx-gro-hw", 3};
+    CHECK(is_request(ethtool::set_feature_request(family, 4, feature::hardware_gro, false), 12, 1, ack,
+                     header + bytes{28, 0, 3, 0x80, 24, 0, 3, 0x80, 20, 0, 1, 0x80} + gro));
 
+    // Active: checksums and filters. Changeable: GRO in hardware.
     bytes const other = bytes{20, 0, 1, 0x80, 16, 0, 2, 0} + bytes{"rx-checksum", 1};
     bytes const active = bytes{56, 0, 4, 0x80, 52, 0, 3, 0x80} + other + bytes{28, 0, 1, 0x80} + name;
-    CHECK(ethtool::read_ntuple(attributes{active}));
-    bytes const inactive = bytes{28, 0, 4, 0x80, 24, 0, 3, 0x80} + other;
-    CHECK_FALSE(ethtool::read_ntuple(attributes{inactive}));
+    bytes const changeable = bytes{28, 0, 2, 0x80, 24, 0, 3, 0x80} + bytes{20, 0, 1, 0x80} + gro;
+    bytes const answer = changeable + active;
+    CHECK(ethtool::read_feature(attributes{answer}, feature::ntuple_filters) == ethtool::feature_state{true, false});
+    CHECK(ethtool::read_feature(attributes{answer}, feature::hardware_gro) == ethtool::feature_state{false, true});
     bytes const wanted_only = bytes{36, 0, 3, 0x80, 32, 0, 3, 0x80, 28, 0, 1, 0x80} + name;
-    CHECK_FALSE(ethtool::read_ntuple(attributes{wanted_only}));
+    CHECK(ethtool::read_feature(attributes{wanted_only}, feature::ntuple_filters) == ethtool::feature_state{});
 }
 
 TEST_CASE("RSS contexts are listed without the device's own table")

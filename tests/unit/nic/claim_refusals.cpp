@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cerrno>
+
+#include "claim_bench.hpp"
+#include "nic/failure.hpp"
+
+using namespace gpurx::detail;
+using namespace gpurx::detail::test;
+using Catch::Matchers::ContainsSubstring;
+using ethtool::data_split;
+using queues = std::vector<unsigned>;
+
+TEST_CASE("a session that finds all queues claimed learns by whom")
+{
+    claim_bench bench;
+    bench.hardware.state.channels.combined_max = 4;
+    auto const other = bench.open(3, 7);
+    auto const error = failure_of(bench, 1, 8);
+    CHECK(error.code() == gpurx::errc::queue_busy);
+    CHECK_THAT(error.why().advice, ContainsSubstring("queues 1, 2, 3 used by the gpurx session of process 7"));
+    CHECK(bench.hardware.state.bound.size() == 3);
+}
+
+TEST_CASE("queues that others use are passed over, and named when there are no others")
+{
+    claim_bench bench;
+    auto& nic = bench.hardware.state;
+    nic.channels.combined_max = 4;
+    std::string by;
+    SECTION("memory that somebody else bound")
+    {
+        nic.split = data_split::on;
+        nic.hds_threshold = 0;
+        nic.bound[3] = 77;
+        by = "memory of binding 77";
+    }
+    SECTION("somebody else's rule")
+    {
+        nic.rules[1] = {1, std::nullopt, 3};
+        by = "rule 1 of somebody else";
+    }
+    SECTION("somebody else's RSS context")
+    {
+        nic.contexts[5] = {3, 3, 3, 3, 3, 3, 3, 3};
+        by = "RSS context 5 of somebody else";
+    }
+    auto const before = nic;
+    {
+        auto const claim = bench.open(2);
+        CHECK(claim->queues() == queues{1, 2});
+    }
+    auto const error = failure_of(bench, 3);
+    CHECK(error.code() == gpurx::errc::queue_busy);
+    CHECK_THAT(error.why().advice, ContainsSubstring("queue 3 used by " + by));
+    auto restored = nic;
+    restored.ntuple = before.ntuple;  // stays on for a rule that is not ours
+    CHECK(restored == before);
+}
+
+TEST_CASE("more queues than the NIC has are refused")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto const error = failure_of(bench, 8);
+    CHECK(error.code() == errno_code(ERANGE));
+    CHECK_THAT(error.what(), ContainsSubstring("8 queues of at most 8"));
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("a queue that the kernel is just cleaning up is waited for")
+{
+    claim_bench bench;
+    auto& nic = bench.hardware.state;
+    nic.channels.combined_max = 4;
+    nic.bound[3] = 77;
+    auto environment = bench.environment(1);
+    environment.busy_patience = std::chrono::seconds{30};
+    // A process that looks at the queues sees them free at its third look.
+    int looks = 0;
+    bench.hardware.looked_at_queues = [&] {
+        if (++looks == 3)
+            nic.bound.clear();
+    };
+    nic_claim_config options;
+    options.interface = "fake0";
+    options.rx_queues = 3;
+    auto const claim =
+        nic_claim::open(std::move(options), std::make_unique<fake_device>(bench.hardware), std::move(environment));
+    CHECK(claim->queues() == queues{1, 2, 3});
+}
+
+TEST_CASE("a driver that takes memory and does not use it is found out")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    bench.hardware.after = [&bench](std::string const& name) {
+        if (name == "bind")
+            bench.hardware.state.bound.clear();
+    };
+    auto const error = failure_of(bench);
+    CHECK(error.code() == errno_code(EIO));
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("header split that the NIC allows only with GRO in hardware gets it")
+{
+    claim_bench bench;
+    bench.hardware.split_needs_gro = true;
+    {
+        auto const claim = bench.open();
+        CHECK(bench.hardware.state.hardware_gro);
+        CHECK(bench.hardware.state.split == data_split::on);
+    }
+    CHECK_FALSE(bench.hardware.state.hardware_gro);
+
+    bench.hardware.can_change_gro = false;
+    CHECK(failure_of(bench).why().kernel_message == "TCP-data-split is not supported when GRO HW is disabled");
+}
+
+TEST_CASE("a setting that was refused leaves nothing to put back")
+{
+    claim_bench bench;
+    bench.hardware.state.automatic_means_on = GENERATE(false, true);
+    // Without the privilege nothing can be changed, so nothing could be put back.
+    bench.hardware.before = [](std::string const&) {
+        throw gpurx::system_error{errno_code(EPERM), {"set", "fake0", {}, {}}};
+    };
+    CHECK(failure_of(bench).code() == errno_code(EPERM));
+    CHECK(bench.hardware.changes.size() == 1);
+    CHECK(bench.notices.empty());
+    CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
+}
+
+TEST_CASE("what the NIC cannot do is said in the kernel's words")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    SECTION("header split")
+    {
+        bench.hardware.can_change_split = false;
+        CHECK(failure_of(bench).why().kernel_message == "setting TCP data split is not supported");
+    }
+    SECTION("filters")
+    {
+        bench.hardware.can_filter = false;
+        CHECK(failure_of(bench).code() == errno_code(EOPNOTSUPP));
+    }
+    CHECK(bench.hardware.state == before);
+    CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
+}
+
+TEST_CASE("a NIC that is gone takes its settings with it")
+{
+    claim_bench bench;
+    auto claim = bench.open();
+    bench.hardware.present = false;
+    CHECK_FALSE(claim->inflight());
+    CHECK_FALSE(claim->alloc_failures());
+    claim.reset();
+    REQUIRE(bench.notices.size() == 1);
+    CHECK_THAT(bench.notices[0], ContainsSubstring("fake0 is gone"));
+    CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
+}
+
+TEST_CASE("a journal of another boot is dropped")
+{
+    claim_bench bench;
+    auto claim = bench.open();
+    auto text = bench.journal_text();
+    claim.reset();
+    auto const before = bench.hardware.state;
+    bench.write_journal(text.replace(text.find("this-boot"), 9, "last-boot"));
+    CHECK_THAT(joined(bench.recover()), ContainsSubstring("dropped a journal of another boot or device"));
+    CHECK(bench.hardware.state == before);
+    CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
+}
+
+TEST_CASE("a damaged journal stops everything before anything is changed")
+{
+    claim_bench bench;
+    bench.write_journal("gpurx-journal 1\nboot this-boot\ndevice fake0 4 1\nchange nonsense\n");
+    std::filesystem::permissions(bench.directory() / "state", std::filesystem::perms::owner_all);
+    auto const before = bench.now();
+    auto const error = failure_of(bench);
+    CHECK(error.code() == gpurx::errc::journal_invalid);
+    CHECK_THAT(error.what(), ContainsSubstring("ifindex4-netns1.journal") && ContainsSubstring("line 4"));
+    CHECK(bench.hardware.changes.empty());
+    CHECK(bench.now().journal == before.journal);
+}

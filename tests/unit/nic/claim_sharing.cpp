@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cerrno>
+
+#include "claim_bench.hpp"
+#include "nic/failure.hpp"
+
+using namespace gpurx::detail;
+using namespace gpurx::detail::test;
+using Catch::Matchers::ContainsSubstring;
+using ethtool::data_split;
+using queues = std::vector<unsigned>;
+
+TEST_CASE("sessions share an interface until the last one ends")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto const first_ends_first = GENERATE(true, false);
+    auto first = bench.open(1, 1);
+    auto second = bench.open(1, 2);
+    CHECK(first->queues() == queues{3});
+    CHECK(second->queues() == queues{2});
+    CHECK(bench.hardware.state.table == indirection_table{0, 1, 0, 1, 0, 1, 0, 1});
+
+    (first_ends_first ? first : second).reset();
+    auto const& nic = bench.hardware.state;
+    CHECK(nic.split == data_split::on);
+    CHECK(nic.ntuple);
+    CHECK(nic.bound.size() == 1);
+    // The queue that is free again takes traffic again; the other one does not.
+    CHECK(nic.table ==
+          (first_ends_first ? indirection_table{0, 1, 0, 3, 0, 1, 1, 3} : indirection_table{0, 1, 2, 0, 0, 1, 2, 1}));
+
+    (first_ends_first ? second : first).reset();
+    CHECK(nic == before);
+    CHECK(bench.notices.empty());
+}
+
+TEST_CASE("a dead owner is undone while a living one stays")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto first = bench.open(1, 1);
+    auto second = bench.open(1, 2);
+    auto const flow = steer(*second, here, there);
+    bench.kill(std::move(first), 1);
+    auto const said = joined(bench.recover());
+    CHECK_THAT(said, ContainsSubstring("process 1 has ended"));
+    CHECK(bench.hardware.state.bound == std::map<unsigned, std::uint32_t>{{2, 2}});
+    CHECK(bench.hardware.state.rules.size() == 1);
+    CHECK(bench.hardware.state.split == data_split::on);
+    CHECK(std::count(bench.hardware.state.table.begin(), bench.hardware.state.table.end(), 2U) == 0);
+    CHECK(std::count(bench.hardware.state.table.begin(), bench.hardware.state.table.end(), 3U) == 2);
+    const_cast<std::unique_ptr<steered_flow>&>(flow).reset();
+    second.reset();
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("channels are raised when other sessions hold the queues")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto first = bench.open(3, 1);
+    auto second = bench.open(2, 2);
+    CHECK(first->queues() == queues{1, 2, 3});
+    CHECK(second->queues() == queues{4, 5});
+    CHECK(bench.hardware.state.channels.combined == 6);
+    CHECK(bench.hardware.state.table == indirection_table(8, 0));
+    second.reset();
+    CHECK(bench.hardware.state.channels.combined == 6);
+    first.reset();
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
+{
+    claim_bench bench;
+    bench.hardware.state.channels.combined = 2;
+    bench.hardware.set_table_of_drivers_choice();
+    auto claim = bench.open(2);
+    auto& nic = bench.hardware.state;
+    std::string sentence;
+    SECTION("channels")
+    {
+        nic.channels.combined = 7;
+        claim.reset();
+        CHECK(nic.channels.combined == 7);
+        sentence =
+            "fake0: channels was changed by somebody else to 0 RX, 0 TX, 7 combined and left so (before gpurx: "
+            "0 RX, 0 TX, 2 combined)";
+    }
+    SECTION("the RSS table")
+    {
+        nic.table = {0, 0, 0, 0, 0, 0, 0, 1};
+        claim.reset();
+        CHECK(nic.table == indirection_table{0, 0, 0, 0, 0, 0, 0, 1});
+        sentence = "fake0: rss-table was changed by somebody else to 0 0 0 0 0 0 0 1 and left so";
+    }
+    SECTION("rules of somebody else's need the filters")
+    {
+        nic.rules[7] = {7, std::nullopt, 0};
+        claim.reset();
+        CHECK(nic.ntuple);
+        CHECK(nic.rules.contains(7));
+        sentence = "fake0: ntuple-filters stays on: there are rules that are not gpurx's";
+    }
+    CHECK_THAT(joined(bench.notices), ContainsSubstring(sentence));
+    CHECK(nic.hds_threshold == 256U);
+    CHECK(nic.split == data_split::automatic);
+}
+
+TEST_CASE("what somebody else has set to what it was is no matter")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto claim = bench.open();
+    bench.hardware.set_table_of_drivers_choice();
+    bench.hardware.state.ntuple = false;
+    claim.reset();
+    CHECK(bench.hardware.state == before);
+    CHECK(bench.notices.empty());
+}
+
+TEST_CASE("what somebody else wants meanwhile is what a setting returns to, if a new session changes it again")
+{
+    claim_bench bench;
+    auto first = bench.open(1, 1);
+    indirection_table const theirs{3, 2, 1, 0, 3, 2, 1, 0};
+    bench.hardware.state.table = theirs;
+    auto second = bench.open(1, 2);
+    CHECK(bench.hardware.state.table == indirection_table{0, 1, 1, 0, 0, 1, 1, 0});
+    second.reset();
+    first.reset();
+    CHECK(bench.hardware.state.table == theirs);
+}
+
+TEST_CASE("header split stays on while somebody else's memory needs it")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto claim = bench.open();
+    bench.hardware.state.bound[1] = 77;
+    claim.reset();
+    CHECK(bench.hardware.state.split == data_split::on);
+    CHECK_THAT(joined(bench.notices), ContainsSubstring("tcp-data-split could not be set back to automatic") &&
+                                          ContainsSubstring("can't disable tcp-data-split while device has memory"));
+    bench.hardware.state.bound.clear();
+    bench.recover();
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("settings that cannot be put back stay in the journal for the next time")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto claim = bench.open();
+    bench.hardware.before = [](std::string const& name) {
+        if (name == "hds")
+            throw gpurx::system_error{errno_code(EIO), {"set hds-thresh", "fake0", {}, {}}};
+    };
+    claim.reset();
+    CHECK_THAT(joined(bench.notices), ContainsSubstring("fake0: hds-thresh could not be set back to 256 bytes"));
+    CHECK(bench.hardware.state.split == before.split);
+    CHECK(bench.hardware.state.hds_threshold == 0U);
+    bench.hardware.before = nullptr;
+    CHECK_THAT(joined(bench.recover()), ContainsSubstring("hds-thresh set back to 256 bytes"));
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("an interface that another session is changing is not waited for without end")
+{
+    claim_bench bench;
+    auto const claim = bench.open(1, 1);
+    bool checked = false;
+    bench.hardware.before = [&](std::string const& name) {
+        if (name != "add rule" || checked)
+            return;
+        checked = true;
+        CHECK(failure_of(bench, 1, 2).code() == errno_code(ETIMEDOUT));
+    };
+    auto const flow = steer(*claim, here, there);
+    CHECK(checked);
+}
