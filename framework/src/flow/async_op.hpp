@@ -83,7 +83,7 @@ class async_op {
             auto const immediate = asio::get_associated_immediate_executor(handler_, io);
             return asio::dispatch(immediate, last_step(std::move(results)...));
         }
-        auto const site = asio::require(site_.executor ? site_.executor : io, asio::execution::blocking.never);
+        auto const site = asio::require(site_.executor ? site_.executor : io, asio::execution::blocking_t::never);
         auto const known = static_cast<bool>(site_.executor);
         auto step = last_step(std::move(results)...);
         if (known)

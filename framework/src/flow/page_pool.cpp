@@ -72,8 +72,8 @@ void page_pool::put(std::span<std::uint32_t const> pages) noexcept
     std::lock_guard const lock{mutex_};
     bool any_free = false;
     // Backwards, so that pages which were taken together are taken in the same order again, adjacent where they were.
-    for (auto next = pages.rbegin(); next != pages.rend(); ++next) {
-        auto const page = *next;
+    for (auto left = pages.size(); left > 0; --left) {
+        auto const page = pages[left - 1];
         assert(references_[page] > 0);
         if (--references_[page] > 0)
             continue;

@@ -87,6 +87,7 @@ occupants users_of_queues(journal const& log, nic_device& nic)
     for (auto const& [queue, by] : users)
         queues_of[by].push_back(queue);
     std::vector<std::string> words;
+    words.reserve(queues_of.size());
     for (auto const& [by, queues] : queues_of) {
         words.push_back(
             fmt::format("{} {} used by {}", queues.size() == 1 ? "queue" : "queues", fmt::join(queues, ", "), by));

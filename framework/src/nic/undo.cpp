@@ -35,7 +35,7 @@ void save(device_journal& log, report& said)
     try {
         log.save();
     } catch (system_error const& error) {
-        said.left.push_back(error.what());
+        said.left.emplace_back(error.what());
     }
 }
 
