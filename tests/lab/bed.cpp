@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bed.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <list>
+#include <memory>
+#include <optional>
+
+#include "nic.hpp"
+#include "pattern.hpp"
+
+namespace gpurx::lab {
+
+namespace {
+
+constexpr auto token = asio::as_tuple(asio::use_awaitable);
+
+asio::awaitable<error_code> read_all(receiver& rx, pattern_check& check)
+{
+    // Not a multiple of anything.
+    std::vector<std::byte> landing(100'003);
+    device_span const span{memory_kind::host, reinterpret_cast<std::uintptr_t>(landing.data()), landing.size()};
+    for (;;) {
+        auto const [error, size] = co_await async_read(rx, span, token);
+        check.take(span.address(), size);
+        if (error)
+            co_return error;
+    }
+}
+
+asio::awaitable<error_code> lend_all(receiver& rx, pattern_check& check)
+{
+    for (;;) {
+        auto [error, loan] = co_await rx.async_receive(token);
+        if (error)
+            co_return error;
+        loan.acquire();
+        for (auto const& fragment : loan.fragments())
+            check.take(fragment.address, fragment.size);
+    }
+}
+
+void rethrow(std::exception_ptr failure)
+{
+    if (failure)
+        std::rethrow_exception(failure);
+}
+
+asio::awaitable<void> connect_and_consume(rx_session& session, tcp::endpoint there, way how, outcome& result)
+{
+    receiver rx{co_await asio::this_coro::executor, session};
+    co_await rx.async_connect(there);
+    co_await consume(std::move(rx), how, result);
+}
+
+}  // namespace
+
+bool intact(outcome const& result, std::uint64_t bytes)
+{
+    return result.error == asio::error::eof && result.bytes == bytes && result.wrong_pieces == 0 &&
+           result.stats.bytes() == bytes + sizeof(std::uint64_t) && result.stats.release_shortfalls == 0 &&
+           result.stats.release_failures == 0;
+}
+
+std::ostream& operator<<(std::ostream& out, outcome const& result)
+{
+    return out << fmt::format(
+               "seed {}: {} bytes, {} wrong pieces from {}, ended by: {}; device {} resteered {} linear {} host {} "
+               "shortfalls {} failures {}",
+               result.what.seed, result.bytes, result.wrong_pieces, result.first_wrong, result.error.message(),
+               result.stats.device_bytes, result.stats.resteered_bytes, result.stats.linear_bytes,
+               result.stats.host_bytes, result.stats.release_shortfalls, result.stats.release_failures);
+}
+
+rx_session open_session(std::size_t memory, rx_session_options options)
+{
+    options.interface = near_interface;
+    options.transport = transport::devmem;
+    if (!options.notice)
+        options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
+    return rx_session{std::move(options), device_memory::on_host(memory)};
+}
+
+tcp::acceptor listen_on(rx_session& session, asio::any_io_executor executor, family version)
+{
+    tcp::endpoint const here{near_address(version), 0};
+    tcp::acceptor acceptor{std::move(executor)};
+    acceptor.open(here.protocol());
+    acceptor.bind(here);
+    session.steer(acceptor);
+    acceptor.listen(128);
+    return acceptor;
+}
+
+asio::awaitable<void> consume(receiver rx, way how, outcome& result)
+{
+    auto const [error, size] = co_await async_read(rx, host_span(result.what.seed), token);
+    result.error = error;
+    if (!error) {
+        pattern_check check{result.what.seed};
+        result.error = how == way::read ? co_await read_all(rx, check) : co_await lend_all(rx, check);
+        result.bytes = check.position();
+        result.wrong_pieces = check.wrong_pieces();
+        result.first_wrong = check.first_wrong();
+    }
+    result.what.bytes = result.bytes;
+    result.stats = rx.stats();
+}
+
+std::vector<outcome> transfer(rx_session& session, std::vector<stream> const& streams, family version, way how,
+                              role what)
+{
+    std::vector<outcome> outcomes(streams.size());
+    std::list<peer_sender> senders;
+    asio::io_context context{1};
+    std::optional<tcp::acceptor> acceptor;
+    if (what == role::accepts) {
+        acceptor = listen_on(session, context.get_executor(), version);
+        for (auto const& next : streams)
+            senders.emplace_back(acceptor->local_endpoint(), next);
+        asio::co_spawn(
+            context,
+            [&]() -> asio::awaitable<void> {
+                for (auto& result : outcomes) {
+                    receiver rx{context, session, co_await acceptor->async_accept(asio::use_awaitable)};
+                    asio::co_spawn(context, consume(std::move(rx), how, result), rethrow);
+                }
+            },
+            rethrow);
+    } else {
+        for (std::size_t i = 0; i < streams.size(); ++i) {
+            auto const& sender = senders.emplace_back(version, streams[i]);
+            asio::co_spawn(context, connect_and_consume(session, sender.endpoint(), how, outcomes[i]), rethrow);
+        }
+    }
+    context.run();
+    return outcomes;
+}
+
+}  // namespace gpurx::lab

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "memory/memory_state.hpp"
+
+namespace gpurx::lab {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::string_view status_end = " of the command)\n";
+
+std::string fault_file(std::string_view name)
+{
+    return fmt::format("/sys/kernel/debug/devmemsim/{}/{}", near_interface, name);
+}
+
+std::uint64_t injected_so_far(std::string const& fault)
+{
+    std::ifstream file{fault_file("injected")};
+    std::string name;
+    std::uint64_t count = 0;
+    while (file >> name >> count) {
+        if (name == fault || name == fault + ":")
+            return count;
+    }
+    throw std::runtime_error{"devmemsim lists no fault " + fault};
+}
+
+std::string bind_answer()
+{
+    static auto const memory = detail::make_host_memory(4096);
+    detail::kernel_nic nic{near_interface};
+    std::array const queue{nic.channels().rx_queues() - 1};
+    try {
+        auto const binding = nic.bind_rx(queue, memory->dmabuf_fd(), 0);
+        return "accepted";
+    } catch (system_error const& refusal) {
+        return refusal.why().kernel_message;
+    }
+}
+
+}  // namespace
+
+std::string output_of(std::string const& command)
+{
+    std::string text;
+    auto* const pipe = ::popen((command + " 2>&1").c_str(), "re");
+    if (pipe == nullptr)
+        throw std::runtime_error{"cannot run " + command};
+    std::array<char, 4096> part{};
+    while (auto const count = std::fread(part.data(), 1, part.size(), pipe))
+        text.append(part.data(), count);
+    if (auto const status = ::pclose(pipe); status != 0)
+        text += fmt::format("(status {:#x}{}", status, status_end);
+    return text;
+}
+
+void run_command(std::string const& command)
+{
+    if (auto const text = output_of(command); text.ends_with(status_end))
+        throw std::runtime_error{command + ": " + text};
+}
+
+std::string nic_settings()
+{
+    // The counts of features are not ours; what is dynamic is left out.
+    auto text =
+        output_of(fmt::format("ethtool -l {0}; ethtool -x {0}; ethtool -n {0}; ethtool -g {0}; "
+                              "ethtool -k {0} | grep -E 'ntuple|gro-hw'",
+                              near_interface));
+    detail::kernel_nic nic{near_interface};
+    auto const rings = nic.rings();
+    text += fmt::format("tcp-data-split in effect {}, hds-thresh {}\n", static_cast<int>(rings.split),
+                        rings.hds_threshold.value_or(0));
+    for (auto const& context : nic.rss_contexts())
+        text += fmt::format("rss context {}\n", context.id);
+    return text + "bind-rx: " + bind_answer() + "\n";
+}
+
+dmabuf_pools pools_now()
+{
+    dmabuf_pools found;
+    for (auto const& pool : detail::kernel_nic{near_interface}.page_pools()) {
+        if (!pool.dmabuf)
+            continue;
+        ++found.count;
+        found.in_flight += pool.inflight;
+    }
+    return found;
+}
+
+bool pools_vanish()
+{
+    for (int i = 0; i < 200; ++i) {
+        if (pools_now().count == 0)
+            return true;
+        std::this_thread::sleep_for(50ms);
+    }
+    return false;
+}
+
+std::uint64_t allocation_failures()
+{
+    std::uint64_t sum = 0;
+    for (auto const& queue : detail::kernel_nic{near_interface}.alloc_failures())
+        sum += queue.count;
+    return sum;
+}
+
+nic_fault::nic_fault(std::string name, unsigned value) : name_{std::move(name)}, before_{injected_so_far(name_)}
+{
+    std::ofstream file{fault_file(name_)};
+    file << value << std::flush;
+    if (!file)
+        throw std::runtime_error{"cannot set fault " + name_};
+}
+
+nic_fault::~nic_fault()
+{
+    std::ofstream{fault_file(name_)} << 0;
+}
+
+std::uint64_t nic_fault::injected() const
+{
+    return injected_so_far(name_) - before_;
+}
+
+unchanged_nic::unchanged_nic() : before_{nic_settings()} {}
+
+unchanged_nic::~unchanged_nic()
+{
+    CHECK(pools_vanish());
+    CHECK(nic_settings() == before_);
+}
+
+}  // namespace gpurx::lab
