@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "flow/devmem_cmsg.hpp"
-#include "flow/loan.hpp"
 #include "flow/token_ledger.hpp"
 
 namespace {
@@ -51,10 +50,10 @@ reading read(std::span<std::byte const> control, std::size_t shift)
 
 void give_back(std::vector<devmem_piece> const& pieces)
 {
-    loan record;
+    std::vector<token_range> ranges;
     for (auto const& piece : pieces)
         if (piece.kind == devmem_piece::where::device)
-            record.append_token(piece.token);
+            append_token(ranges, piece.token);
 
     token_ledger ledger;
     token_batch batch;
@@ -67,7 +66,7 @@ void give_back(std::vector<devmem_piece> const& pieces)
         for (auto const& token : batch.used())
             taken += token.token_count;
     };
-    for (auto range : record.tokens) {
+    for (auto range : ranges) {
         given += range.count;
         for (range = ledger.add(range); range.count > 0; range = ledger.add(range))
             take();
