@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "session_nic.hpp"
+#include "session/session_nic.hpp"
 
 namespace gpurx::test {
 

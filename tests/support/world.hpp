@@ -23,8 +23,8 @@
 #include "fake_kernel.hpp"
 #include "fake_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "session_access.hpp"
-#include "session_state.hpp"
+#include "session/session_access.hpp"
+#include "session/session_state.hpp"
 
 namespace gpurx::test {
 

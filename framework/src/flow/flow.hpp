@@ -17,7 +17,7 @@
 #include <gpurx/stream.hpp>
 
 #include "loan.hpp"
-#include "session_state.hpp"
+#include "session/session_state.hpp"
 #include "transport.hpp"
 #include "unique_fd.hpp"
 

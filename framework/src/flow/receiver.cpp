@@ -3,7 +3,7 @@
 #include <gpurx/receiver.hpp>
 
 #include "receive_fsm.hpp"
-#include "session_access.hpp"
+#include "session/session_access.hpp"
 #include "stream_op.hpp"
 
 namespace gpurx {

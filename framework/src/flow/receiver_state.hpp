@@ -13,7 +13,7 @@
 #include <gpurx/stats.hpp>
 
 #include "flow.hpp"
-#include "session_state.hpp"
+#include "session/session_state.hpp"
 #include "stream_action.hpp"
 
 namespace gpurx::detail {

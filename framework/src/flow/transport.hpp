@@ -12,7 +12,7 @@
 #include <gpurx/stream.hpp>
 
 #include "loan.hpp"
-#include "session_state.hpp"
+#include "session/session_state.hpp"
 
 namespace gpurx::detail {
 

@@ -12,8 +12,8 @@
 
 #include "fake_nic.hpp"
 #include "memory/byte_size.hpp"
-#include "session_access.hpp"
-#include "session_state.hpp"
+#include "session/session_access.hpp"
+#include "session/session_state.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watchdog.hpp"
+#include "session/watchdog.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
