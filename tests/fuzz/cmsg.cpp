@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "flow/devmem_cmsg.hpp"
+#include "flow/loan.hpp"
 #include "flow/token_ledger.hpp"
 
 namespace {
@@ -50,10 +51,10 @@ reading read(std::span<std::byte const> control, std::size_t shift)
 
 void give_back(std::vector<devmem_piece> const& pieces)
 {
-    std::vector<token_range> ranges;
+    loan record;
     for (auto const& piece : pieces)
         if (piece.kind == devmem_piece::where::device)
-            append_token(ranges, piece.token);
+            record.append_token(piece.token);
 
     token_ledger ledger;
     token_batch batch;
@@ -66,7 +67,7 @@ void give_back(std::vector<devmem_piece> const& pieces)
         for (auto const& token : batch.used())
             taken += token.token_count;
     };
-    for (auto range : ranges) {
+    for (auto range : record.tokens) {
         given += range.count;
         for (range = ledger.add(range); range.count > 0; range = ledger.add(range))
             take();

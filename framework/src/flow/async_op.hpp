@@ -78,13 +78,12 @@ class async_op {
     // Not inside the initiating function, unless the handler's immediate executor says so.
     void complete_soon(Results... results)
     {
-        auto const io = state().get_executor();
         if (site_.has_immediate_executor) {
-            auto const immediate = asio::get_associated_immediate_executor(handler_, io);
+            auto const immediate = asio::get_associated_immediate_executor(handler_, state().get_executor());
             return asio::dispatch(immediate, last_step(std::move(results)...));
         }
-        auto const site = asio::require(site_.executor ? site_.executor : io, asio::execution::blocking_t::never);
         auto const known = static_cast<bool>(site_.executor);
+        auto const site = asio::require(get_executor(), asio::execution::blocking_t::never);
         auto step = last_step(std::move(results)...);
         if (known)
             site.execute(std::move(step));
@@ -94,13 +93,10 @@ class async_op {
     // At the end of a wait, on get_executor().
     void complete(Results... results)
     {
-        auto const known = static_cast<bool>(site_.executor);
+        if (site_.executor)
+            return last_step(std::move(results)...)();
         auto const io = state().get_executor();
-        auto step = last_step(std::move(results)...);
-        if (known)
-            step();
-        else
-            asio::dispatch(io, std::move(step));
+        asio::dispatch(io, last_step(std::move(results)...));
     }
 
   private:

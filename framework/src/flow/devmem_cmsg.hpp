@@ -3,9 +3,14 @@
 // Reads the control messages of one recvmsg(MSG_SOCK_DEVMEM). Pure: bytes in, pieces of the stream out.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+
+#include "devmem_uapi.hpp"
 
 namespace gpurx::detail {
 
@@ -25,13 +30,29 @@ struct devmem_piece {
     friend bool operator==(devmem_piece const&, devmem_piece const&) = default;
 };
 
+namespace cmsg {
+
+// As the kernel lays out control messages: header, payload, padding.
+[[nodiscard]] constexpr std::size_t align(std::size_t size) noexcept
+{
+    return (size + sizeof(std::size_t) - 1) & ~(sizeof(std::size_t) - 1);
+}
+inline constexpr std::size_t payload_offset = align(sizeof(cmsghdr));
+
+}  // namespace cmsg
+
 // Control bytes of `pieces` pieces.
-[[nodiscard]] std::size_t devmem_control_size(std::size_t pieces) noexcept;
+[[nodiscard]] constexpr std::size_t devmem_control_size(std::size_t pieces) noexcept
+{
+    return pieces * (cmsg::payload_offset + cmsg::align(sizeof(uapi::dmabuf_cmsg)));
+}
 
 class devmem_cmsg_reader {
   public:
     // `control`: msg_control, msg_controllen as recvmsg left them. Any bytes at any alignment are safe to read.
-    explicit devmem_cmsg_reader(std::span<std::byte const> control) noexcept : rest_{control} {}
+    explicit devmem_cmsg_reader(std::span<std::byte const> control) noexcept
+        : at_{control.data()}, left_{control.size()}
+    {}
 
     // The next piece; false at the end. Messages of other kinds (timestamps and the like) are passed over.
     [[nodiscard]] bool next(devmem_piece& piece) noexcept;
@@ -41,8 +62,35 @@ class devmem_cmsg_reader {
     [[nodiscard]] bool malformed() const noexcept { return malformed_; }
 
   private:
-    std::span<std::byte const> rest_;
+    // As next(), for messages of every kind and length.
+    [[nodiscard]] bool next_of_any(devmem_piece& piece) noexcept;
+    static void read(devmem_piece::where kind, std::byte const* payload, devmem_piece& piece) noexcept
+    {
+        uapi::dmabuf_cmsg known;
+        std::memcpy(&known, payload, sizeof known);
+        piece = {kind, known.frag_size, known.frag_offset, known.frag_token, known.dmabuf_id};
+    }
+
+    std::byte const* at_;
+    std::size_t left_;
     bool malformed_ = false;
 };
+
+// Here, and not in the .cpp file, because it runs once for every fragment: first what nearly every message is.
+inline bool devmem_cmsg_reader::next(devmem_piece& piece) noexcept
+{
+    constexpr auto size = devmem_control_size(1);
+    static_assert(size == cmsg::payload_offset + sizeof(uapi::dmabuf_cmsg), "our messages have no padding");
+    cmsghdr header;
+    if (left_ < size)
+        return next_of_any(piece);
+    std::memcpy(&header, at_, sizeof header);
+    if (header.cmsg_len != size || header.cmsg_level != SOL_SOCKET || header.cmsg_type != uapi::scm_devmem_dmabuf)
+        return next_of_any(piece);
+    read(devmem_piece::where::device, at_ + cmsg::payload_offset, piece);
+    at_ += size;
+    left_ -= size;
+    return true;
+}
 
 }  // namespace gpurx::detail

@@ -25,10 +25,10 @@ unique_fd make_wake()
     return wake;
 }
 
-std::unique_ptr<flow_transport> make_transport(session_flow& place, int socket, std::mutex& mutex)
+std::unique_ptr<flow_transport> make_transport(session_flow& place, int socket)
 {
     if (place.session().transport() == transport::devmem)
-        return make_devmem_transport(place, socket, mutex);
+        return make_devmem_transport(place, socket);
     return make_copy_transport(place, socket);
 }
 
@@ -39,7 +39,7 @@ flow::flow(std::unique_ptr<session_flow> place, unique_fd socket)
       loan_limit_{std::max<std::size_t>(place_->session().loan_limit(), 1)},
       socket_{std::move(socket)},
       wake_{make_wake()},
-      transport_{make_transport(*place_, socket_.get(), mutex_)},
+      transport_{make_transport(*place_, socket_.get())},
       writes_in_place_{transport_->writes_in_place()}
 {
     place_->set_socket(socket_.get());
@@ -49,47 +49,51 @@ flow::~flow()
 {
     // The watchdog must not touch a number that is about to mean another file.
     place_->set_socket(-1);
-    // One by one: a list that destroys itself recurses.
-    while (records_ != nullptr)
-        records_ = std::move(records_->next);
+    for (auto* list : {spare_, returned_.load()}) {
+        while (list != nullptr) {
+            std::unique_ptr<loan> const record{list};
+            list = record->next;
+        }
+    }
 }
 
 void flow::begin_step() noexcept
 {
-    std::lock_guard const lock{mutex_};
-    in_step_ = true;
-    if (spare_ == nullptr && records_ != nullptr) {
-        spare_ = std::move(records_);
-        records_ = std::move(spare_->next);
-    }
+    in_step_.store(true);
 }
 
 void flow::end_step() noexcept
 {
-    std::unique_lock lock{mutex_};
-    in_step_ = false;
-    transport_->flush(lock);
+    in_step_.store(false);
+    // Who has seen the step open has gathered by now, or will look again (give_back).
+    if (transport_->gathered())
+        transport_->flush();
 }
 
 std::size_t flow::loan_budget() const noexcept
 {
-    auto const on_loan = on_loan_.load(std::memory_order_relaxed);
+    auto const on_loan = on_loan_.load();
     return on_loan < loan_limit_ ? loan_limit_ - on_loan : 0;
 }
 
 std::unique_ptr<loan> flow::take_record()
 {
-    if (spare_ != nullptr)
-        return std::move(spare_);
-    {
-        std::lock_guard const lock{mutex_};
-        if (records_ != nullptr) {
-            auto record = std::move(records_);
-            records_ = std::move(record->next);
-            return record;
-        }
+    if (spare_ == nullptr)
+        spare_ = returned_.exchange(nullptr);
+    if (spare_ == nullptr)
+        return std::make_unique<loan>();
+    std::unique_ptr<loan> record{spare_};
+    spare_ = std::exchange(record->next, nullptr);
+    return record;
+}
+
+void flow::keep_record(std::unique_ptr<loan> record) noexcept
+{
+    record->clear();
+    record->next = returned_.load();
+    while (!returned_.compare_exchange_weak(record->next, record.get())) {
     }
-    return std::make_unique<loan>();
+    static_cast<void>(record.release());
 }
 
 std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcept
@@ -106,10 +110,13 @@ std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcep
         on_loan_.fetch_add(record->charged, std::memory_order_relaxed);
         return record;
     }
-    if (record != nullptr && record->tokens.empty())
-        spare_ = std::move(record);
-    else if (record != nullptr)
+    if (record != nullptr && !record->tokens.empty()) {
         give_back(std::move(record));
+    } else if (record != nullptr) {
+        record->clear();
+        record->next = spare_;
+        spare_ = record.release();
+    }
     return nullptr;
 }
 
@@ -124,9 +131,8 @@ bool flow::notify_of(lack what) noexcept
 {
     if (what == lack::pages)
         return transport_->notify_of_pages(wake_.get());
-    std::lock_guard const lock{mutex_};
-    budget_awaited_ = loan_budget() == 0;
-    return budget_awaited_;
+    budget_awaited_.store(true);
+    return loan_budget() == 0;
 }
 
 void flow::drain_wake() noexcept
@@ -154,21 +160,13 @@ void flow::acquire(loan const& record, cuda_stream_ref stream) noexcept
 
 void flow::give_back(std::unique_ptr<loan> record) noexcept
 {
-    std::vector<foreign_hold> foreign;  // the last holder of a session ends it: not under the mutex
-    bool wake = false;
-    {
-        std::unique_lock lock{mutex_};
-        transport_->give_back(*record, lock);
-        if (!in_step_)
-            transport_->flush(lock);
-        on_loan_.fetch_sub(record->charged, std::memory_order_relaxed);
-        wake = std::exchange(budget_awaited_, false);
-        foreign.swap(record->foreign);
-        record->clear();
-        record->next = std::move(records_);
-        records_ = std::move(record);
-    }
-    if (wake) {
+    auto const hold = in_step_.load();
+    transport_->give_back(*record, hold);
+    if (hold && !in_step_.load() && transport_->gathered())
+        transport_->flush();  // the step ended meanwhile, perhaps before there was anything to see
+    on_loan_.fetch_sub(record->charged);
+    keep_record(std::move(record));
+    if (budget_awaited_.load() && budget_awaited_.exchange(false)) {
         std::uint64_t const one = 1;
         [[maybe_unused]] auto const written = ::write(wake_.get(), &one, sizeof one);
     }

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
@@ -82,21 +81,24 @@ class flow {
     void begin_step() noexcept;
     void end_step() noexcept;
     [[nodiscard]] std::unique_ptr<loan> take_record();
+    void keep_record(std::unique_ptr<loan> record) noexcept;
 
     // The order matters at the end: transport, descriptors, the place in the session, and then perhaps the session.
     std::unique_ptr<session_flow> place_;
     std::size_t loan_limit_;
-    std::atomic<std::size_t> on_loan_{0};  // bytes
     unique_fd socket_;
     unique_fd wake_;
-    std::unique_ptr<loan> spare_;  // for the next receive
-
-    std::mutex mutex_;               // guards what follows
-    std::unique_ptr<loan> records_;  // a list, to be used again
-    bool in_step_ = false;
-    bool budget_awaited_ = false;
-    std::unique_ptr<flow_transport> transport_;  // its receiving side is not guarded
+    std::unique_ptr<flow_transport> transport_;
     bool writes_in_place_;
+
+    // Between the receiving side and those who give loans back. Sequentially consistent: each side writes its own and
+    // then reads the other's.
+    std::atomic<bool> in_step_{false};
+    std::atomic<std::size_t> on_loan_{0};  // bytes
+    std::atomic<bool> budget_awaited_{false};
+    // Records to be used again, as lists: those that came back, and those the receiving side has taken from there.
+    std::atomic<loan*> returned_{nullptr};
+    loan* spare_ = nullptr;
 };
 
 }  // namespace gpurx::detail

@@ -6,19 +6,6 @@
 
 namespace gpurx::detail {
 
-void loan::append(fragment piece)
-{
-    bytes += piece.size;
-    if (!fragments.empty()) {
-        auto& last = fragments.back();
-        if (last.kind == piece.kind && last.address + last.size == piece.address) {
-            last.size += piece.size;
-            return;
-        }
-    }
-    fragments.push_back(piece);
-}
-
 void loan::clear() noexcept
 {
     fragments.clear();

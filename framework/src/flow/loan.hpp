@@ -48,14 +48,33 @@ struct loan {
     std::vector<std::uint32_t> pages;   // transport copy: pages of the session's pool, one reference each
     std::unique_ptr<host_chunk> host;   // may be null
     std::vector<foreign_hold> foreign;  // usually empty
-    std::unique_ptr<loan> next;         // of the flow's list of records that wait to be used again
+    loan* next = nullptr;               // of a list of records that wait to be used again
 
     [[nodiscard]] std::span<fragment const> remaining() const noexcept
     {
         return std::span{fragments}.subspan(consumed);
     }
     // Appends a piece of the stream; one that goes on in memory where the last one ends becomes part of it.
-    void append(fragment piece);
+    void append(fragment const& piece)
+    {
+        bytes += piece.size;
+        if (!fragments.empty()) {
+            auto& last = fragments.back();
+            if (last.address + last.size == piece.address && last.kind == piece.kind) {
+                last.size += piece.size;
+                return;
+            }
+        }
+        fragments.push_back(piece);
+    }
+    // Appends a token; one that follows the last becomes part of its range.
+    void append_token(std::uint32_t token)
+    {
+        if (!tokens.empty() && token == tokens.back().first + tokens.back().count)
+            ++tokens.back().count;
+        else
+            tokens.push_back({token, 1});
+    }
     // Empties the record and keeps its capacity. Precondition: what it held has been given back.
     void clear() noexcept;
 };

@@ -31,12 +31,4 @@ void token_ledger::take(token_batch& into) noexcept
     batch_.pages = 0;
 }
 
-void append_token(std::vector<token_range>& ranges, std::uint32_t token)
-{
-    if (!ranges.empty() && token == ranges.back().first + ranges.back().count)
-        ++ranges.back().count;
-    else
-        ranges.push_back({token, 1});
-}
-
 }  // namespace gpurx::detail

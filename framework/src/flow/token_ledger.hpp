@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "devmem_uapi.hpp"
 #include "loan.hpp"
@@ -37,8 +36,5 @@ class token_ledger {
   private:
     token_batch batch_;
 };
-
-// Appends `token` to `ranges`, joining it to the last one if it follows it.
-void append_token(std::vector<token_range>& ranges, std::uint32_t token);
 
 }  // namespace gpurx::detail

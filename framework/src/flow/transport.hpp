@@ -4,9 +4,9 @@
 // transports, which know no Asio. One file per transport.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 
 #include <gpurx/error.hpp>
 #include <gpurx/stream.hpp>
@@ -23,7 +23,7 @@ class flow_transport {
     flow_transport& operator=(flow_transport const&) = delete;
     virtual ~flow_transport() = default;
 
-    // ---- called by one thread at a time, without the flow's mutex ----
+    // ---- called by one thread at a time ----
 
     // Takes at most `limit` bytes (> 0) from the socket without blocking and describes them in `into`, which is empty.
     // No error: into.bytes > 0. would_block: nothing there. no_buffer_space: no page is free until a loan returns.
@@ -42,16 +42,24 @@ class flow_transport {
     // After no_buffer_space: writes to the eventfd `event`, once, when a page is free. False: there is one now.
     [[nodiscard]] virtual bool notify_of_pages(int /*event*/) { return false; }
 
-    // ---- called from any thread, with the flow's mutex held by `lock`, which is released around system calls ----
+    // ---- called from any thread, at any time ----
 
-    // Takes back what `from` holds. Gathers what the kernel is to get, and hands it over whenever a batch is full.
-    virtual void give_back(loan& from, std::unique_lock<std::mutex>& lock) noexcept = 0;
-    // Hands the kernel what give_back() has gathered.
-    virtual void flush(std::unique_lock<std::mutex>& lock) noexcept = 0;
+    // Takes back what `from` holds. What the kernel is to get is handed over at once, or, with `hold`, gathered until
+    // flush(), or until a call is full.
+    virtual void give_back(loan& from, bool hold) noexcept = 0;
+    // True if flush() would hand something over.
+    [[nodiscard]] bool gathered() const noexcept { return gathered_.load(); }
+    virtual void flush() noexcept {}
+
+  protected:
+    void set_gathered(bool value) noexcept { gathered_.store(value); }
+
+  private:
+    std::atomic<bool> gathered_{false};
 };
 
-// `mutex` is the flow's. Flow, socket and mutex must outlive the transport.
-[[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket, std::mutex& mutex);
+// Flow and socket must outlive the transport.
+[[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket);
 [[nodiscard]] std::unique_ptr<flow_transport> make_copy_transport(session_flow& place, int socket);
 
 }  // namespace gpurx::detail

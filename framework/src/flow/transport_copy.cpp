@@ -47,8 +47,7 @@ class copy_transport final : public flow_transport {
     bool writes_in_place() const noexcept override { return true; }
     error_code receive_into(std::byte* destination, std::size_t size, std::size_t& placed) override;
     bool notify_of_pages(int event) override;
-    void give_back(loan& from, std::unique_lock<std::mutex>& lock) noexcept override;
-    void flush(std::unique_lock<std::mutex>& /*lock*/) noexcept override {}
+    void give_back(loan& from, bool hold) noexcept override;
 
   private:
     // What one recvmsg may write: the rest of the page in use, then fresh pages.
@@ -174,7 +173,7 @@ bool copy_transport::notify_of_pages(int event)
     return pool_.notify(event);
 }
 
-void copy_transport::give_back(loan& from, std::unique_lock<std::mutex>& /*lock*/) noexcept
+void copy_transport::give_back(loan& from, bool /*hold*/) noexcept
 {
     pool_.put(from.pages);
 }

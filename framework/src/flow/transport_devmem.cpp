@@ -36,15 +36,20 @@ error_code protocol_error() noexcept
     return system_code(EPROTO);
 }
 
+// Not of a piece without bytes.
+bool lies_in(device_span memory, devmem_piece const& piece) noexcept
+{
+    return piece.size > 0 && piece.offset < memory.size() && piece.size <= memory.size() - piece.offset;
+}
+
 class devmem_transport final : public flow_transport {
   public:
-    devmem_transport(session_flow& place, int socket, std::mutex& mutex)
+    devmem_transport(session_flow& place, int socket)
         : place_{place},
           socket_{socket},
           memory_{place.session().memory().span()},
           dmabuf_id_{place.session().dmabuf_id()},
-          control_(devmem_control_size(pieces_per_call)),
-          mutex_{mutex}
+          control_(devmem_control_size(pieces_per_call))
     {}
     devmem_transport(devmem_transport const&) = delete;
     devmem_transport& operator=(devmem_transport const&) = delete;
@@ -55,8 +60,8 @@ class devmem_transport final : public flow_transport {
     }
 
     error_code receive(std::size_t limit, loan& into) override;
-    void give_back(loan& from, std::unique_lock<std::mutex>& lock) noexcept override;
-    void flush(std::unique_lock<std::mutex>& lock) noexcept override;
+    void give_back(loan& from, bool hold) noexcept override;
+    void flush() noexcept override;
 
   private:
     // Bytes of one call by the way they came.
@@ -64,8 +69,8 @@ class devmem_transport final : public flow_transport {
         std::size_t device = 0;
         std::size_t resteered = 0;
         std::size_t linear = 0;
-        std::size_t undelivered = 0;
-        std::uint64_t tokens = 0;
+        std::size_t undelivered = 0;     // behind the end of the stream
+        std::uint64_t stray_tokens = 0;  // of pages in no session's memory
 
         [[nodiscard]] std::size_t total() const noexcept { return device + resteered + linear + undelivered; }
     };
@@ -74,12 +79,14 @@ class devmem_transport final : public flow_transport {
     [[nodiscard]] ssize_t call(std::size_t limit, std::size_t& control_size);
     [[nodiscard]] error_code deliver(std::span<std::byte const> control, std::size_t received, loan& into);
     void deliver_plain(std::size_t received, loan& into);
-    void add_device(devmem_piece const& piece, loan& into, tally& sum);
-    void add_linear(devmem_piece const& piece, loan& into, tally& sum);
+    void add_other(devmem_piece const& piece, loan& into, tally& sum);
+    [[nodiscard]] fragment locate_linear(devmem_piece const& piece, tally& sum);
+    [[nodiscard]] fragment locate(devmem_piece const& piece, loan& into, tally& sum);
     // Where the pieces of another binding lie; null: in no session of this process.
     [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
     void count(tally const& sum, loan const& into) noexcept;
-    void hand_over(token_batch const& batch) noexcept;
+    // Hands the ledger's batch to the kernel, without the mutex.
+    void hand_over(std::unique_lock<std::mutex> lock) noexcept;
 
     session_flow& place_;
     int socket_;
@@ -89,7 +96,7 @@ class devmem_transport final : public flow_transport {
     std::unique_ptr<host_chunk> chunk_;  // what the next call offers for bytes on the host
     error_code ended_;                   // met behind bytes that were delivered first
 
-    std::mutex& mutex_;  // guards what follows
+    std::mutex mutex_;  // guards what follows
     std::unique_ptr<host_chunk> chunks_;
     token_ledger ledger_;
 };
@@ -98,7 +105,11 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
 {
     if (ended_)
         return ended_;
+    // All that can fail comes first: nothing may be lost once the bytes have left the socket.
     provide_chunk();
+    auto const pieces = control_.size() / devmem_control_size(1);
+    into.fragments.reserve(pieces);
+    into.tokens.reserve(pieces);
     std::size_t control_size = 0;
     auto const received = call(limit, control_size);
     if (received > 0)
@@ -162,15 +173,21 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     devmem_cmsg_reader reader{control};
     devmem_piece piece;
     tally sum;
-    bool any = false;
+    bool plain = true;
     while (reader.next(piece)) {
-        any = true;
-        if (piece.kind == devmem_piece::where::device)
-            add_device(piece, into, sum);
-        else
-            add_linear(piece, into, sum);
+        plain = false;
+        // What nearly all pieces are, with as few instructions as possible.
+        if (piece.kind == devmem_piece::where::device && piece.dmabuf_id == dmabuf_id_ && lies_in(memory_, piece) &&
+            sum.undelivered == 0) [[likely]] {
+            into.append_token(piece.token);
+            into.append({memory_.address() + piece.offset, piece.size, memory_.kind()});
+            sum.device += piece.size;
+            ++into.own_tokens;
+        } else {
+            add_other(piece, into, sum);
+        }
     }
-    if (!any && !reader.malformed()) {
+    if (plain && !reader.malformed()) {
         deliver_plain(received, into);
         return {};
     }
@@ -191,10 +208,32 @@ void devmem_transport::deliver_plain(std::size_t received, loan& into)
     place_.counters.fragments.add(1);
 }
 
-void devmem_transport::add_device(devmem_piece const& piece, loan& into, tally& sum)
+// Linear payload, memory of another session, and what ends the stream; from there on nothing is delivered.
+void devmem_transport::add_other(devmem_piece const& piece, loan& into, tally& sum)
 {
-    append_token(into.tokens, piece.token);
-    ++sum.tokens;
+    auto const address =
+        piece.kind == devmem_piece::where::linear ? locate_linear(piece, sum) : locate(piece, into, sum);
+    if (ended_)
+        sum.undelivered += piece.size;
+    else if (piece.size > 0)
+        into.append(address);
+}
+
+fragment devmem_transport::locate_linear(devmem_piece const& piece, tally& sum)
+{
+    if (!ended_ && piece.size > chunk_->size - sum.linear)
+        ended_ = protocol_error();
+    if (ended_)
+        return {};
+    auto* const address = chunk_->bytes.get() + sum.linear;
+    sum.linear += piece.size;
+    return {reinterpret_cast<std::uintptr_t>(address), piece.size, memory_kind::host};
+}
+
+// Its token goes back with the loan in any case.
+fragment devmem_transport::locate(devmem_piece const& piece, loan& into, tally& sum)
+{
+    into.append_token(piece.token);
     auto memory = memory_;
     auto* bytes = &sum.device;
     if (piece.dmabuf_id == dmabuf_id_) {
@@ -203,32 +242,16 @@ void devmem_transport::add_device(devmem_piece const& piece, loan& into, tally& 
         ++hold->tokens;
         memory = hold->session->memory().span();
         bytes = &sum.resteered;
-    } else if (!ended_) {
-        ended_ = errc::foreign_memory;
+    } else {
+        ++sum.stray_tokens;
+        if (!ended_)
+            ended_ = errc::foreign_memory;
     }
-    if (!ended_ && (piece.offset > memory.size() || piece.size > memory.size() - piece.offset))
+    if (!ended_ && piece.size > 0 && !lies_in(memory, piece))
         ended_ = protocol_error();
-    if (ended_) {
-        sum.undelivered += piece.size;
-        return;
-    }
-    *bytes += piece.size;
-    if (piece.size > 0)
-        into.append({memory.address() + piece.offset, piece.size, memory.kind()});
-}
-
-void devmem_transport::add_linear(devmem_piece const& piece, loan& into, tally& sum)
-{
-    if (!ended_ && piece.size > chunk_->size - sum.linear)
-        ended_ = protocol_error();
-    if (ended_) {
-        sum.undelivered += piece.size;
-        return;
-    }
-    auto* const address = chunk_->bytes.get() + sum.linear;
-    sum.linear += piece.size;
-    if (piece.size > 0)
-        into.append({reinterpret_cast<std::uintptr_t>(address), piece.size, memory_kind::host});
+    if (!ended_)
+        *bytes += piece.size;
+    return {memory.address() + piece.offset, piece.size, memory.kind()};
 }
 
 foreign_hold* devmem_transport::hold_foreign(std::uint32_t dmabuf_id, loan& into)
@@ -245,48 +268,59 @@ foreign_hold* devmem_transport::hold_foreign(std::uint32_t dmabuf_id, loan& into
 
 void devmem_transport::count(tally const& sum, loan const& into) noexcept
 {
+    auto tokens = into.own_tokens + sum.stray_tokens;
+    for (auto const& hold : into.foreign) {
+        tokens += hold.tokens;
+        hold.session->tokens_taken(hold.tokens);
+    }
+    place_.session().tokens_taken(into.own_tokens);
     auto& counters = place_.counters;
+    counters.tokens_high_water.raise_to(counters.tokens_out.add(tokens));
     counters.device_bytes.add(sum.device);
     counters.resteered_bytes.add(sum.resteered);
     counters.linear_bytes.add(sum.linear);
     counters.fragments.add(into.fragments.size());
-    counters.tokens_high_water.raise_to(counters.tokens_out.add(sum.tokens));
-    place_.session().tokens_taken(into.own_tokens);
-    for (auto const& hold : into.foreign)
-        hold.session->tokens_taken(hold.tokens);
 }
 
-void devmem_transport::give_back(loan& from, std::unique_lock<std::mutex>& lock) noexcept
+void devmem_transport::give_back(loan& from, bool hold) noexcept
 {
+    std::unique_lock lock{mutex_};
     std::uint64_t count = 0;
     for (auto range : from.tokens) {
         count += range.count;
-        for (range = ledger_.add(range); range.count > 0; range = ledger_.add(range))
-            flush(lock);
+        for (range = ledger_.add(range); range.count > 0; range = ledger_.add(range)) {
+            hand_over(std::move(lock));
+            lock = std::unique_lock{mutex_};
+        }
     }
-    place_.counters.tokens_out.subtract(count);
-    place_.session().tokens_returned(from.own_tokens);
-    for (auto const& hold : from.foreign)
-        hold.session->tokens_returned(hold.tokens);
     if (from.host != nullptr) {
         from.host->next = std::move(chunks_);
         chunks_ = std::move(from.host);
     }
+    place_.counters.tokens_out.subtract(count);
+    place_.session().tokens_returned(from.own_tokens);
+    for (auto const& foreign : from.foreign)
+        foreign.session->tokens_returned(foreign.tokens);
+    if (!hold)
+        hand_over(std::move(lock));
+    else if (!ledger_.empty())
+        set_gathered(true);
 }
 
-void devmem_transport::flush(std::unique_lock<std::mutex>& lock) noexcept
+void devmem_transport::flush() noexcept
 {
-    while (!ledger_.empty()) {
-        token_batch batch;
-        ledger_.take(batch);
-        lock.unlock();
-        hand_over(batch);
-        lock.lock();
-    }
+    hand_over(std::unique_lock{mutex_});
 }
 
-void devmem_transport::hand_over(token_batch const& batch) noexcept
+void devmem_transport::hand_over(std::unique_lock<std::mutex> lock) noexcept
 {
+    if (ledger_.empty())
+        return;
+    token_batch batch;
+    ledger_.take(batch);
+    set_gathered(false);
+    lock.unlock();
+
     auto const tokens = batch.used();
     auto const accepted = sys::setsockopt(socket_, SOL_SOCKET, uapi::so_devmem_dontneed, tokens.data(),
                                           static_cast<socklen_t>(tokens.size_bytes()));
@@ -302,9 +336,9 @@ void devmem_transport::hand_over(token_batch const& batch) noexcept
 
 }  // namespace
 
-std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket, std::mutex& mutex)
+std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket)
 {
-    return std::make_unique<devmem_transport>(place, socket, mutex);
+    return std::make_unique<devmem_transport>(place, socket);
 }
 
 }  // namespace gpurx::detail

@@ -66,6 +66,14 @@ TEST_CASE("pieces that are adjacent in memory and in the stream are one fragment
     }
 }
 
+TEST_CASE("tokens of one loan are kept as ranges")
+{
+    loan record;
+    for (auto const token : {1U, 2U, 3U, 7U, 8U, 5U, 6U, 6U})
+        record.append_token(token);
+    CHECK(record.tokens == std::vector<token_range>{{1, 3}, {7, 2}, {5, 2}, {6, 1}});
+}
+
 TEST_CASE("consuming takes bytes off the front, across fragments")
 {
     std::string const a = "abcdef";

@@ -142,12 +142,4 @@ TEST_CASE("whatever goes back, each token reaches the kernel once and in order")
     }
 }
 
-TEST_CASE("tokens of one loan are kept as ranges")
-{
-    ranges kept;
-    for (auto const token : {1U, 2U, 3U, 7U, 8U, 5U, 6U, 6U})
-        append_token(kept, token);
-    CHECK(kept == ranges{{1, 3}, {7, 2}, {5, 2}, {6, 1}});
-}
-
 }  // namespace gpurx::detail
