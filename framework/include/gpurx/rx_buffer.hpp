@@ -32,7 +32,9 @@ struct fragment {
 // so it may outlive the receiver, the session and the io_context, and be destroyed in any order. Thread safety:
 // destroying it, release() and release_after() are safe from any thread at any time, need no executor and never throw.
 // Two calls on one rx_buffer at the same time are not safe. Cost: giving pages back is at most one setsockopt per 128
-// runs of pages; none while the receiver is working, which then takes them along.
+// runs of pages; none while the receiver is working, which then takes them along. With transport devmem a buffer has up
+// to 16 KiB of host memory for its description however few bytes it holds, because nothing may fail once bytes have
+// left the socket; the flow uses it again. So keep few large buffers rather than thousands of small ones.
 class rx_buffer {
   public:
     rx_buffer() noexcept = default;

@@ -132,7 +132,10 @@ bool flow::notify_of(lack what) noexcept
     if (what == lack::pages)
         return transport_->notify_of_pages(wake_.get());
     budget_awaited_.store(true);
-    return loan_budget() == 0;
+    if (loan_budget() == 0)
+        return true;
+    budget_awaited_.store(false);
+    return false;
 }
 
 void flow::drain_wake() noexcept

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/asio/error.hpp>
 #include <cerrno>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -76,13 +77,15 @@ class devmem_transport final : public flow_transport {
     };
 
     void provide_chunk();
-    [[nodiscard]] ssize_t call(std::size_t limit, std::size_t& control_size);
+    // For all that one call can say.
+    void make_room(loan& into) const;
+    [[nodiscard]] ssize_t call(std::size_t limit, loan& into, std::size_t& control_size);
     [[nodiscard]] error_code deliver(std::span<std::byte const> control, std::size_t received, loan& into);
     void deliver_plain(std::size_t received, loan& into);
     void add_other(devmem_piece const& piece, loan& into, tally& sum);
     [[nodiscard]] fragment locate_linear(devmem_piece const& piece, tally& sum);
     [[nodiscard]] fragment locate(devmem_piece const& piece, loan& into, tally& sum);
-    // Where the pieces of another binding lie; null: in no session of this process.
+    // Where the pieces of another binding lie; null: in no session of this process, or the stream has ended.
     [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
     void count(tally const& sum, loan const& into) noexcept;
     // Hands the ledger's batch to the kernel, without the mutex.
@@ -107,11 +110,9 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
         return ended_;
     // All that can fail comes first: nothing may be lost once the bytes have left the socket.
     provide_chunk();
-    auto const pieces = control_.size() / devmem_control_size(1);
-    into.fragments.reserve(pieces);
-    into.tokens.reserve(pieces);
+    make_room(into);
     std::size_t control_size = 0;
-    auto const received = call(limit, control_size);
+    auto const received = call(limit, into, control_size);
     if (received > 0)
         return deliver(std::span{control_}.first(control_size), static_cast<std::size_t>(received), into);
     if (received == 0)
@@ -146,7 +147,14 @@ void devmem_transport::provide_chunk()
     chunk_ = std::move(fresh);
 }
 
-ssize_t devmem_transport::call(std::size_t limit, std::size_t& control_size)
+void devmem_transport::make_room(loan& into) const
+{
+    auto const pieces = control_.size() / devmem_control_size(1);
+    into.fragments.reserve(pieces);
+    into.tokens.reserve(pieces);
+}
+
+ssize_t devmem_transport::call(std::size_t limit, loan& into, std::size_t& control_size)
 {
     for (;;) {
         iovec bytes{.iov_base = chunk_->bytes.get(), .iov_len = std::min(limit, chunk_->size)};
@@ -161,10 +169,12 @@ ssize_t devmem_transport::call(std::size_t limit, std::size_t& control_size)
             control_size = std::min<std::size_t>(message.msg_controllen, control_.size());
             return received;
         }
-        if (errno == uapi::etoosmall && control_.size() < devmem_control_size(most_pieces_per_call))
+        if (errno == uapi::etoosmall && control_.size() < devmem_control_size(most_pieces_per_call)) {
             control_.resize(control_.size() * 2);
-        else if (errno != EINTR)
+            make_room(into);
+        } else if (errno != EINTR) {
             return received;
+        }
     }
 }
 
@@ -262,7 +272,13 @@ foreign_hold* devmem_transport::hold_foreign(std::uint32_t dmabuf_id, loan& into
     auto session = session_state::find_binding(dmabuf_id);
     if (session == nullptr)
         return nullptr;
-    into.foreign.push_back({.session = std::move(session), .dmabuf_id = dmabuf_id, .tokens = 0});
+    try {
+        into.foreign.push_back({.session = std::move(session), .dmabuf_id = dmabuf_id, .tokens = 0});
+    } catch (std::bad_alloc const&) {
+        // The bytes have left the socket: to go on without them would leave a hole in the stream.
+        ended_ = make_error_code(boost::system::errc::not_enough_memory);
+        return nullptr;
+    }
     return &into.foreign.back();
 }
 
