@@ -39,7 +39,7 @@ struct batch {
 };
 
 /* The same sizes as the library's, so that both end their calls at the same places. */
-enum { control_fragments = 512, host_bytes = 1 << 20 };
+enum { control_fragments = 512, host_bytes = control_fragments * 4096 };
 
 int baseline_open(struct baseline* loop, int socket)
 {
