@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a loan survives, when its pages go back, and what happens at the limits.
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -14,6 +18,7 @@
 #include "flow/flow.hpp"
 #include "flow/page_pool.hpp"
 #include "flow/receiver_state.hpp"
+#include "unique_fd.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {
@@ -37,6 +42,14 @@ rx_buffer lend(world& in, sender& to, receiver& rx, std::size_t size)
     auto got = receive(in, rx);
     REQUIRE(got->bytes == size);
     return std::move(got->loan);
+}
+
+// Bytes that wait in a socket.
+int queued(int socket)
+{
+    int bytes = 0;
+    REQUIRE(::ioctl(socket, SIOCINQ, &bytes) == 0);
+    return bytes;
 }
 
 }  // namespace
@@ -89,6 +102,20 @@ TEST_CASE("loans of one flow end it with the last of them, whichever that is")
     }
     loans[2].release();
     CHECK(in.session.ended());
+}
+
+TEST_CASE("what is queued at close is thrown away, though a loan keeps the socket")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto const loan = lend(in, to, rx, 5000);
+    detail::unique_fd const socket{::dup(rx.native_handle())};
+    to.send(70000);
+    in.run_until([&] { return queued(socket.get()) == 70000; });
+    rx.close();
+    CHECK(queued(socket.get()) == 0);
+    CHECK(is_pattern(loan, 0));
 }
 
 TEST_CASE("a loan moves, and is empty when it is released")

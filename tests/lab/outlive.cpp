@@ -2,6 +2,10 @@
 //
 // Loans that outlive everything else: receiver, session handle and io_context, while another flow of the session fills
 // the rest of the same memory over and over.
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
@@ -15,6 +19,7 @@
 #include "bed.hpp"
 #include "nic.hpp"
 #include "pattern.hpp"
+#include "unique_fd.hpp"
 
 using namespace gpurx::lab;
 namespace asio = boost::asio;
@@ -54,6 +59,14 @@ std::uint64_t wrong_pieces(std::vector<gpurx::rx_buffer> const& loans, std::uint
     return check.wrong_pieces();
 }
 
+// Bytes that wait in a socket.
+int queued(int socket)
+{
+    int bytes = -1;
+    ::ioctl(socket, SIOCINQ, &bytes);
+    return bytes;
+}
+
 }  // namespace
 
 TEST_CASE_METHOD(unchanged_nic, "loans stay intact after receiver, session and io_context are gone", "[outlive]")
@@ -73,9 +86,11 @@ TEST_CASE_METHOD(unchanged_nic, "loans stay intact after receiver, session and i
         // The borrower is cut off in the middle of its stream.
         peer_sender first{acceptor->local_endpoint(), {21, 64 * mebibyte}};
         gpurx::receiver borrower{*first_context, *session, acceptor->accept()};
+        gpurx::detail::unique_fd const borrowers_socket{::dup(borrower.native_handle())};
         asio::co_spawn(*first_context, borrow(std::move(borrower), held_bytes, seed, loans), rethrow);
         first_context->run();
         REQUIRE(!loans.empty());
+        CHECK(queued(borrowers_socket.get()) == 0);  // or their pages would be missing to the other flow
 
         peer_sender second{acceptor->local_endpoint(), {22, other_bytes}};
         gpurx::receiver reader{second_context, *session, acceptor->accept(second_context)};

@@ -136,8 +136,8 @@ class receiver {
 
     [[nodiscard]] executor_type get_executor() const noexcept;
     [[nodiscard]] bool is_open() const noexcept;
-    // Shuts the connection down; a pending operation completes with operation_aborted. Loans stay valid, and the
-    // descriptor is closed when the last of them is gone.
+    // Shuts the connection down; a pending operation completes with operation_aborted, and what was not received is
+    // lost: its pages go back at once. Loans stay valid, and the descriptor is closed when the last of them is gone.
     void close() noexcept;
 
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint() const;   // throws system_error if not connected

@@ -67,7 +67,7 @@ class flow {
     // Makes wake_fd() unreadable again.
     void drain_wake() noexcept;
 
-    // Ends the connection in both directions; the descriptor stays.
+    // Ends the connection in both directions and throws away what is queued; the descriptor stays.
     void shut_down() noexcept;
 
     // ---- loans: any thread ----
