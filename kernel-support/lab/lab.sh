@@ -19,6 +19,7 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --memory SIZE                 as QEMU takes it (2G; debug 4G)
   --hugepages N                 2 MiB pages set aside (96)
   --no-nic                      without the software NIC
+  --append ARGUMENTS            added to the command line of the kernel
   --exact                       one CPU, and a clock that counts instructions: 1 ns is one instruction
 
 Without a command, on a terminal: a shell in the guest, without a time limit.
@@ -29,7 +30,7 @@ is the one of this machine.
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-kernel=stock timeout=600 cpus=2 memory='' hugepages=96 nic=1 exact=0 interactive=0
+kernel=stock timeout=600 cpus=2 memory='' hugepages=96 append='' nic=1 exact=0 interactive=0
 command=()
 
 parse() {
@@ -37,7 +38,7 @@ parse() {
         case $1 in
             --exact) exact=1 ;;
             --no-nic) nic=0 ;;
-            --kernel | --timeout | --cpus | --memory | --hugepages)
+            --kernel | --timeout | --cpus | --memory | --hugepages | --append)
                 (($# >= 2)) || die "$1 needs a value"
                 printf -v "${1#--}" '%s' "$2"
                 shift
@@ -131,10 +132,10 @@ emulated_cpu() {
 }
 
 qemu_options() {
-    local append=(root=root rootfstype=9p "rootflags=trans=virtio,version=9p2000.L,msize=512000,cache=loose" ro
-        "init=$lab_dir/guest/init" console=ttyS0 panic=-1 random.trust_cpu=1)
+    local arguments=(root=root rootfstype=9p "rootflags=trans=virtio,version=9p2000.L,msize=512000,cache=loose" ro
+        "init=$lab_dir/guest/init" console=ttyS0 panic=-1 random.trust_cpu=1 "$append")
     printf '%s\n' -nodefaults -no-user-config -no-reboot -display none -m "$memory" -smp "$cpus" \
-        -kernel "$kernel_dir/vmlinux" -append "${append[*]}" -serial "file:$run_dir/boot.log" \
+        -kernel "$kernel_dir/vmlinux" -append "${arguments[*]}" -serial "file:$run_dir/boot.log" \
         -device virtio-rng-pci -device virtio-serial-pci \
         -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
     ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -serial chardev:terminal

@@ -4,7 +4,7 @@
 #
 #   run.sh [--kernel stock|debug|branch] [--rounds N] [--seed N] [functional] [stress]
 #
-# functional, on the stock kernel: settings, plain traffic, device memory, faults.
+# functional, on the stock kernel: settings, plain traffic, device memory, faults, refusal to load.
 # stress, on the debug kernel: N rounds of random changes, 200 by default. The seed is printed; with it they repeat.
 set -euo pipefail
 
@@ -23,12 +23,17 @@ while (($#)); do
 done
 ((${#suites[@]})) || suites=(functional stress)
 
-# in_lab KERNEL SECONDS COMMAND...: what COMMAND prints is TAP.
+# in_lab KERNEL LAB-OPTION... -- COMMAND...: what COMMAND prints is TAP.
 in_lab() {
-    local kernel=$1 limit=$2 module
-    shift 2
+    local kernel=$1 module options=()
+    shift
+    while [[ $1 != -- ]]; do
+        options+=("$1")
+        shift
+    done
+    shift
     module=$("$lab/module.sh" "$kernel" "$here/..")
-    "$lab/lab.sh" --kernel "$kernel" --timeout "$limit" -- \
+    "$lab/lab.sh" --kernel "$kernel" "${options[@]}" -- \
         env PYTHONDONTWRITEBYTECODE=1 DEVMEMSIM_KO="$module" "$@"
 }
 
@@ -37,16 +42,18 @@ for suite in "${suites[@]}"; do
     case $suite in
         functional)
             # shellcheck disable=SC2016  # the guest's shell expands it
-            in_lab "${kernel:-stock}" 1800 /bin/bash -c '
+            in_lab "${kernel:-stock}" --timeout 1800 -- /bin/bash -c '
                 status=0
                 for name in control traffic devmem faults; do
                     echo "# test_$name.py"
                     /usr/bin/python3 "$0/test_$name.py" || status=1
                 done
                 exit $status' "$here" || status=1
+            in_lab "${kernel:-stock}" --timeout 60 --no-nic --append swiotlb=force -- \
+                /usr/bin/python3 "$here/test_refusals.py" || status=1
             ;;
         stress)
-            in_lab "${kernel:-debug}" 3600 /usr/bin/python3 "$here/stress.py" --rounds "$rounds" --seed "$seed" || status=1
+            in_lab "${kernel:-debug}" --timeout 3600 -- /usr/bin/python3 "$here/stress.py" --rounds "$rounds" --seed "$seed" || status=1
             ;;
     esac
 done
