@@ -153,7 +153,7 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
                         out.finish(),        wanted.expected_sha256};
     wanted.json ? print_json(result) : print_table(result);
     if (!result.as_expected())
-        fmt::print(stderr, "error: the SHA-256 is not the expected one\n");
+        fmt::print(stderr, "error: the SHA-256 is not the expected one, {}\n", wanted.expected_sha256);
     return result.as_expected() ? received : unexpected_bytes;
 }
 
