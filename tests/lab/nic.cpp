@@ -2,6 +2,7 @@
 #include "nic.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <catch2/catch_test_macros.hpp>
@@ -48,6 +49,14 @@ std::string bind_answer()
     } catch (system_error const& refusal) {
         return refusal.why().kernel_message;
     }
+}
+
+std::size_t free_huge_pages()
+{
+    std::ifstream file{"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"};
+    std::size_t count = 0;
+    file >> count;
+    return count;
 }
 
 }  // namespace
@@ -134,6 +143,21 @@ nic_fault::~nic_fault()
 std::uint64_t nic_fault::injected() const
 {
     return injected_so_far(name_) - before_;
+}
+
+ordinary_pages::ordinary_pages() : size_{free_huge_pages() << 21}
+{
+    if (size_ == 0)
+        return;
+    reserved_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    if (reserved_ == MAP_FAILED)
+        throw std::runtime_error{"cannot reserve the free huge pages"};
+}
+
+ordinary_pages::~ordinary_pages()
+{
+    if (reserved_ != nullptr)
+        ::munmap(reserved_, size_);
 }
 
 unchanged_nic::unchanged_nic() : before_{nic_settings()} {}

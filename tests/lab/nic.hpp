@@ -52,6 +52,19 @@ class nic_fault {
     std::uint64_t before_;
 };
 
+// While this lives, host memory is made of ordinary pages: all free huge pages are reserved here.
+class ordinary_pages {
+  public:
+    ordinary_pages();
+    ordinary_pages(ordinary_pages const&) = delete;
+    ordinary_pages& operator=(ordinary_pages const&) = delete;
+    ~ordinary_pages();
+
+  private:
+    std::size_t size_;
+    void* reserved_ = nullptr;
+};
+
 // Every test stands on this: the NIC must be afterwards as it was before.
 class unchanged_nic {
   public:

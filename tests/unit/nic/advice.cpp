@@ -13,6 +13,8 @@ TEST_CASE("advice goes by operation, errno and attribute")
     CHECK_THAT(advice_on("bind-rx", EPERM), ContainsSubstring("CAP_NET_ADMIN"));
     CHECK_THAT(advice_on("set channels", EPERM), ContainsSubstring("CAP_NET_ADMIN"));
     CHECK_THAT(advice_on("bind-rx", EINVAL), ContainsSubstring("tcp-data-split on"));
+    // The kernel does not say which attribute.
+    CHECK_THAT(advice_on("bind-rx", EINVAL), ContainsSubstring("dmabuf"));
     CHECK_THAT(advice_on("bind-rx", EINVAL, "queues.id"), ContainsSubstring("no such RX queue"));
     CHECK_THAT(advice_on("bind-rx", EINVAL, "fd"), ContainsSubstring("no dmabuf"));
     CHECK_THAT(advice_on("bind-rx", EEXIST), ContainsSubstring("XDP"));

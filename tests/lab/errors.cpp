@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a user reads when the kernel says no: each cause is brought about, and errno, the kernel's own words and our
+// advice are compared. The fixture sees to it that a refusal leaves the NIC as it was.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/capability.h>
+#include <net/if.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
+#include <cerrno>
+#include <exception>
+#include <ostream>
+#include <thread>
+#include <vector>
+
+#include "bed.hpp"
+#include "memory/memory_state.hpp"
+#include "nic.hpp"
+#include "nic/kernel_nic.hpp"
+#include "unique_fd.hpp"
+
+using namespace gpurx::lab;
+using gpurx::detail::unique_fd;
+namespace ethtool = gpurx::detail::ethtool;
+
+namespace {
+
+constexpr std::size_t memory_size = 4 << 20;
+
+// Ring settings for a binding by hand, while this lives.
+class header_split {
+  public:
+    explicit header_split(ethtool::data_split value, std::uint32_t threshold = 0)
+    {
+        nic_.set_data_split(value);
+        nic_.set_hds_threshold(threshold);
+    }
+    header_split(header_split const&) = delete;
+    header_split& operator=(header_split const&) = delete;
+    ~header_split()
+    {
+        nic_.set_hds_threshold(0);
+        nic_.set_data_split(ethtool::data_split::automatic);
+    }
+
+  private:
+    gpurx::detail::kernel_nic nic_{near_interface};
+};
+
+int memory_fd()
+{
+    static auto const memory = gpurx::detail::make_host_memory(memory_size);
+    return memory->dmabuf_fd();
+}
+
+// bind-rx as it is, without what a session does before.
+auto bind_bare(std::vector<unsigned> const& queues, int fd, char const* interface = near_interface)
+{
+    return gpurx::detail::bind_rx(interface, {::if_nametoindex(interface), queues, fd, 0});
+}
+
+void bind_with_split(std::vector<unsigned> const& queues, int fd)
+{
+    header_split const split{ethtool::data_split::on};
+    (void)bind_bare(queues, fd);
+}
+
+// What `ask` does to the NIC while its queue 3 is bound.
+template <class Ask>
+void while_bound(Ask ask)
+{
+    header_split const split{ethtool::data_split::on};
+    auto const binding = bind_bare({3}, memory_fd());
+    gpurx::detail::kernel_nic nic{near_interface};
+    ask(nic);
+}
+
+void set_combined_channels(gpurx::detail::kernel_nic& nic, std::uint32_t count)
+{
+    auto channels = nic.channels();
+    channels.combined = count;
+    nic.set_channels(channels);
+}
+
+void open_with(gpurx::rx_session_options options)
+{
+    auto const session = open_session(memory_size, std::move(options));
+}
+
+void open_with_page_size(std::uint32_t bytes)
+{
+    open_with({.rx_page_size = bytes, .max_flows = 1});
+}
+
+// Capabilities belong to threads.
+void open_without_net_admin()
+{
+    std::exception_ptr failure;
+    std::thread{[&failure] {
+        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+        std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
+        ::syscall(SYS_capget, &header, sets.data());
+        sets[0].effective &= ~(1U << CAP_NET_ADMIN);
+        ::syscall(SYS_capset, &header, sets.data());
+        try {
+            open_with({});
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    }}.join();
+    if (failure)
+        std::rethrow_exception(failure);
+}
+
+struct refusal {
+    char const* cause;
+    int error;
+    char const* begins;   // operation, object, and what the kernel says of it
+    char const* advises;  // a part of what follows
+    void (*provoke)();
+};
+
+std::ostream& operator<<(std::ostream& out, refusal const& row)
+{
+    return out << row.cause;
+}
+
+// clang-format off
+constexpr std::array refusals{
+    refusal{"header split is left to the driver", EINVAL,
+            "bind-rx dms0 queue 3 (kernel: tcp-data-split is disabled)", "header split turned on",
+            [] { (void)bind_bare({3}, memory_fd()); }},
+    refusal{"header split is off", EINVAL,
+            "bind-rx dms0 queue 3 (kernel: tcp-data-split is disabled)", "header split turned on",
+            [] {
+                header_split const split{ethtool::data_split::off};
+                (void)bind_bare({3}, memory_fd());
+            }},
+    refusal{"short frames are not split", EINVAL,
+            "bind-rx dms0 queue 3 (kernel: hds-thresh is not zero)", "hds-thresh 0",
+            [] {
+                header_split const split{ethtool::data_split::on, 100};
+                (void)bind_bare({3}, memory_fd());
+            }},
+    refusal{"no such queue", EINVAL, "bind-rx dms0 queue 9: ", "the interface has no such RX queue",
+            [] { bind_with_split({9}, memory_fd()); }},
+    refusal{"no queue", EINVAL, "bind-rx dms0 queues ", "name at least one RX queue",
+            [] { bind_with_split({}, memory_fd()); }},
+    refusal{"a closed descriptor", EBADF, "bind-rx dms0 queue 3: ", "the descriptor of the dmabuf is closed",
+            [] { bind_with_split({3}, 999); }},
+    refusal{"a descriptor of something else", EINVAL, "bind-rx dms0 queue 3: ", "the descriptor must be of a dmabuf",
+            [] {
+                unique_fd const null{::open("/dev/null", O_RDWR | O_CLOEXEC)};
+                bind_with_split({3}, null.get());
+            }},
+    refusal{"pages below 4 KiB", ERANGE, "bind-rx dms0 queue 3 (kernel: integer out of range)", "rx_page_size",
+            [] { open_with_page_size(3000); }},
+    refusal{"pages of no power of two", EINVAL,
+            "bind-rx dms0 queue 3 (kernel: rx-page-size must be a power of 2)", "must be a power of two",
+            [] { open_with_page_size(5000); }},
+    refusal{"pages larger than the memory's own", EINVAL,
+            "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above 4096 that takes huge pages",
+            [] {
+                ordinary_pages const no_huge_ones;
+                open_with_page_size(16384);
+            }},
+    refusal{"pages larger than the driver's largest", ERANGE, "bind-rx dms0 queue 3 (kernel: devmemsim: rx-page-size",
+            "the driver supports no such rx_page_size", [] { open_with_page_size(128 << 10); }},
+    refusal{"an interface that has gone", ENODEV, "bind-rx dms0 queue 3: ", "the interface is gone",
+            [] {
+                std::array const queue{3U};
+                (void)gpurx::detail::bind_rx("dms0", {12345, queue, memory_fd(), 0});
+            }},
+    refusal{"an interface without queue management", EOPNOTSUPP, "bind-rx lo queue 0: ",
+            "needs queue management in the driver", [] { (void)bind_bare({0}, memory_fd(), "lo"); }},
+    refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "ip link lists",
+            [] {
+                (void)gpurx::rx_session{{.interface = "nosuch0", .transport = gpurx::transport::devmem},
+                                        gpurx::device_memory::on_host(memory_size)};
+            }},
+    refusal{"a queue that is bound", EEXIST,
+            "bind-rx dms0 queue 3 (kernel: designated queue already memory provider bound)",
+            "end the program that uses it",
+            [] { while_bound([](auto&) { (void)bind_bare({3}, memory_fd()); }); }},
+    refusal{"no right to", EPERM, "set tcp-data-split dms0: ", "run with CAP_NET_ADMIN",
+            open_without_net_admin},
+    refusal{"header split off while bound", EINVAL,
+            "set tcp-data-split dms0 (kernel: can't disable tcp-data-split while device has memory provider enabled)",
+            "something rules header split out",
+            [] { while_bound([](auto& nic) { nic.set_data_split(ethtool::data_split::off); }); }},
+    refusal{"a threshold while bound", EINVAL,
+            "set hds-thresh dms0 (kernel: can't set non-zero hds_thresh while device is memory provider enabled)",
+            "another program holds the setting",
+            [] { while_bound([](auto& nic) { nic.set_hds_threshold(100); }); }},
+    refusal{"fewer channels while bound", EINVAL, "set channels dms0 (kernel: requested channel counts are too low for "
+            "existing memory provider setting (4))", "",
+            [] { while_bound([](auto& nic) { set_combined_channels(nic, 2); }); }},
+    refusal{"more channels than there are", EINVAL,
+            "set channels dms0 (kernel: requested channel count exceeds maximum)", "",
+            [] {
+                gpurx::detail::kernel_nic nic{near_interface};
+                set_combined_channels(nic, 99);
+            }},
+    refusal{"a session of all queues", ERANGE, "claim dms0 (8 queues of at most 8): ", "ask for fewer rx_queues",
+            [] { open_with({.rx_queues = 8}); }},
+};
+// clang-format on
+
+// Another process with a session of one queue, until this is destroyed.
+class other_process {
+  public:
+    other_process()
+    {
+        std::array<int, 2> ready{};
+        std::array<int, 2> stop{};
+        if (::pipe2(ready.data(), O_CLOEXEC) != 0 || ::pipe2(stop.data(), O_CLOEXEC) != 0)
+            throw std::runtime_error{"no pipe"};
+        pid_ = ::fork();
+        if (pid_ == 0) {
+            ::close(ready[0]);
+            ::close(stop[1]);
+            hold_a_queue(ready[1], stop[0]);
+        }
+        ::close(ready[1]);
+        ::close(stop[0]);
+        stop_.reset(stop[1]);
+        unique_fd const started{ready[0]};
+        char byte = 0;
+        if (::read(started.get(), &byte, 1) != 1)
+            throw std::runtime_error{"the other process has not opened its session"};
+    }
+    other_process(other_process const&) = delete;
+    other_process& operator=(other_process const&) = delete;
+    ~other_process()
+    {
+        stop_.reset();
+        ::waitpid(pid_, nullptr, 0);
+    }
+
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+  private:
+    [[noreturn]] static void hold_a_queue(int ready, int stop)
+    {
+        try {
+            auto const session = open_session(memory_size);
+            char byte = 0;
+            (void)!::write(ready, &byte, 1);
+            (void)!::read(stop, &byte, 1);
+        } catch (std::exception const& failure) {
+            fmt::print(stderr, "{}\n", failure.what());
+        }
+        ::_exit(0);
+    }
+
+    pid_t pid_ = -1;
+    unique_fd stop_;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(unchanged_nic, "a refusal says what was done, to what, why not, and what to change", "[errors]")
+{
+    auto const& row = GENERATE(from_range(refusals));
+    INFO(row.cause);
+    bool refused = false;
+    try {
+        row.provoke();
+    } catch (gpurx::system_error const& failure) {
+        refused = true;
+        std::string const text = failure.what();
+        fmt::print("{}: {}\n", row.cause, text);
+        INFO(text);
+        CHECK(failure.code() == gpurx::error_code{row.error, boost::system::system_category()});
+        CHECK(text.starts_with(row.begins));
+        CHECK(text.find(": " + failure.code().message()) != std::string::npos);
+        CHECK(failure.why().advice.find(row.advises) != std::string::npos);
+    }
+    CHECK(refused);
+}
+
+TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused with its name", "[errors]")
+{
+    other_process const other;
+    try {
+        open_with({.rx_queues = 7});
+        FAIL("the session got a queue of another process");
+    } catch (gpurx::system_error const& failure) {
+        std::string const text = failure.what();
+        INFO(text);
+        CHECK(failure.code() == gpurx::errc::queue_busy);
+        CHECK(text.starts_with("claim dms0 (7 queues of at most "));
+        CHECK(text.find("queue 3 used by ") != std::string::npos);
+        CHECK(text.find(fmt::format("{}", other.pid())) != std::string::npos);
+    }
+}
