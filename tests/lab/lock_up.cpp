@@ -180,6 +180,8 @@ TEST_CASE_METHOD(small_memory, "with the budget no flow locks up", "[lock_up]")
 
 TEST_CASE_METHOD(small_memory, "an idle flow is not taken for one that is locked up", "[lock_up]")
 {
+    // A ring that holds all of the memory: every page is in flight all the time.
+    run_command("ethtool -G dms0 rx 128");
     auto session = open_small({.max_flows = 1, .lock_up_limit = 500ms});
     // Fill the pool's caches first: all pages have been in use.
     auto const outcomes = transfer(session, {{34, 8 * mebibyte}}, family::v4, way::read, role::accepts);
