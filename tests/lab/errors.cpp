@@ -151,7 +151,7 @@ constexpr std::array refusals{
             }},
     refusal{"no such queue", EINVAL, "bind-rx dms0 queue 9: ", "the interface has no such RX queue",
             [] { bind_with_split({9}, memory_fd()); }},
-    refusal{"no queue", EINVAL, "bind-rx dms0 queues ", "name at least one RX queue",
+    refusal{"no queue", EINVAL, "bind-rx dms0 without a queue", "name at least one RX queue",
             [] { bind_with_split({}, memory_fd()); }},
     refusal{"a closed descriptor", EBADF, "bind-rx dms0 queue 3: ", "the descriptor of the dmabuf is closed",
             [] { bind_with_split({3}, 999); }},
@@ -180,6 +180,11 @@ constexpr std::array refusals{
             }},
     refusal{"an interface without queue management", EOPNOTSUPP, "bind-rx lo queue 0: ",
             "needs queue management in the driver", [] { (void)bind_bare({0}, memory_fd(), "lo"); }},
+    refusal{"a session on an interface without header split", EOPNOTSUPP, "get rings lo: ", "no NIC that can split headers",
+            [] {
+                (void)gpurx::rx_session{{.interface = "lo", .transport = gpurx::transport::devmem},
+                                        gpurx::device_memory::on_host(memory_size)};
+            }},
     refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "ip link lists",
             [] {
                 (void)gpurx::rx_session{{.interface = "nosuch0", .transport = gpurx::transport::devmem},
@@ -200,15 +205,15 @@ constexpr std::array refusals{
             "another program holds the setting",
             [] { while_bound([](auto& nic) { nic.set_hds_threshold(100); }); }},
     refusal{"fewer channels while bound", EINVAL, "set channels dms0 (kernel: requested channel counts are too low for "
-            "existing memory provider setting (4))", "",
+            "existing memory provider setting (4))", "memory bound",
             [] { while_bound([](auto& nic) { set_combined_channels(nic, 2); }); }},
     refusal{"more channels than there are", EINVAL,
-            "set channels dms0 (kernel: requested channel count exceeds maximum)", "",
+            "set channels dms0 (kernel: requested channel count exceeds maximum)", "ethtool -l",
             [] {
                 gpurx::detail::kernel_nic nic{near_interface};
                 set_combined_channels(nic, 99);
             }},
-    refusal{"a session of all queues", ERANGE, "claim dms0 (8 queues of at most 8): ", "ask for fewer rx_queues",
+    refusal{"a session of all queues", ERANGE, "claim dms0 (8 queues wanted, 7 possible): ", "ask for fewer rx_queues",
             [] { open_with({.rx_queues = 8}); }},
 };
 // clang-format on
@@ -296,7 +301,7 @@ TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused wit
         std::string const text = failure.what();
         INFO(text);
         CHECK(failure.code() == gpurx::errc::queue_busy);
-        CHECK(text.starts_with("claim dms0 (7 queues of at most "));
+        CHECK(text.starts_with("claim dms0 (7 queues wanted, 7 possible): "));
         CHECK(text.find("queue 3 used by ") != std::string::npos);
         CHECK(text.find(fmt::format("{}", other.pid())) != std::string::npos);
     }

@@ -79,7 +79,10 @@ occupants users_of_queues(journal const& log, nic_device& nic)
 
 [[noreturn]] void refuse_queues(std::string const& interface, unsigned wanted, unsigned most, occupants const& users)
 {
-    auto const object = fmt::format("{} ({} queue{} of at most {})", interface, wanted, wanted == 1 ? "" : "s", most);
+    // One is left for other traffic.
+    auto const possible = most - std::min(most, 1U);
+    auto const object =
+        fmt::format("{} ({} queue{} wanted, {} possible)", interface, wanted, wanted == 1 ? "" : "s", possible);
     if (users.empty()) {
         fail(ERANGE, "claim", object, "ask for fewer rx_queues: at least one queue must be left for other traffic");
     }

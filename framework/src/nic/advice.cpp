@@ -25,7 +25,6 @@ constexpr std::array table{
 
     advice{"bind-rx", EINVAL, "queues.id", "the interface has no such RX queue: raise its channels, or ask for fewer"},
     advice{"bind-rx", EINVAL, "queues", "name at least one RX queue"},
-    advice{"bind-rx", EINVAL, "fd", "the descriptor is no dmabuf"},
     advice{"bind-rx", EINVAL, "rx-page-size", "rx_page_size must be a power of two"},
     advice{
         "bind-rx", EINVAL, "",
@@ -56,6 +55,9 @@ constexpr std::array table{
     advice{"set hds-thresh", EINVAL, "", "another program holds the setting: end it"},
     advice{"get channels", EOPNOTSUPP, "", "the driver does not tell its number of queues"},
     advice{"set channels", EOPNOTSUPP, "", "the NIC cannot have more queues: ask for fewer rx_queues"},
+    advice{
+        "set channels", EINVAL, "",
+        "ethtool -l tells how many the NIC has; channels whose queues have memory bound or an AF_XDP socket must stay"},
     advice{"set ntuple-filters", EOPNOTSUPP, "", "the NIC cannot steer flows (ethtool -k: ntuple-filters)"},
     advice{"set rx-gro-hw", EOPNOTSUPP, "", "the NIC needs it for header split but does not turn it on: detach XDP"},
     advice{"set rss-table", EOPNOTSUPP, "", "the NIC cannot keep other traffic off a queue"},

@@ -60,7 +60,9 @@ std::unique_ptr<rx_binding> bind_with(netlink::socket via, std::uint16_t family,
                                       netdev::bind_rx const& what)
 {
     auto const object =
-        fmt::format("{} queue{} {}", interface, what.queues.size() == 1 ? "" : "s", fmt::join(what.queues, ", "));
+        what.queues.empty()
+            ? fmt::format("{} without a queue", interface)
+            : fmt::format("{} queue{} {}", interface, what.queues.size() == 1 ? "" : "s", fmt::join(what.queues, ", "));
     std::optional<std::uint32_t> id;
     auto request = netdev::bind_rx_request(family, what);
     auto const said = via.exchange(

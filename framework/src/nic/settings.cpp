@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -242,7 +243,12 @@ void split_headers(device_journal& log, nic_device& nic)
         auto const gro = nic.feature(ethtool::feature::hardware_gro);
         if (!refused || gro.active || !gro.changeable)
             throw;
-        change_setting(log, nic, setting::hardware_gro, {1});
+        auto const refusal = std::current_exception();
+        try {
+            change_setting(log, nic, setting::hardware_gro, {1});
+        } catch (system_error const&) {
+            std::rethrow_exception(refusal);  // it was not for want of that
+        }
         ask_for_split(log, nic);
     }
 }

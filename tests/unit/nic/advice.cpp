@@ -16,7 +16,6 @@ TEST_CASE("advice goes by operation, errno and attribute")
     // The kernel does not say which attribute.
     CHECK_THAT(advice_on("bind-rx", EINVAL), ContainsSubstring("dmabuf"));
     CHECK_THAT(advice_on("bind-rx", EINVAL, "queues.id"), ContainsSubstring("no such RX queue"));
-    CHECK_THAT(advice_on("bind-rx", EINVAL, "fd"), ContainsSubstring("no dmabuf"));
     CHECK_THAT(advice_on("bind-rx", EEXIST), ContainsSubstring("XDP"));
     CHECK_THAT(advice_on("bind-rx", EOPNOTSUPP), ContainsSubstring("queue management"));
     CHECK_THAT(advice_on("bind-rx", ENODATA), ContainsSubstring("header split"));

@@ -66,7 +66,7 @@ TEST_CASE("more queues than the NIC has are refused")
     auto const before = bench.hardware.state;
     auto const error = failure_of(bench, 8);
     CHECK(error.code() == errno_code(ERANGE));
-    CHECK_THAT(error.what(), ContainsSubstring("8 queues of at most 8"));
+    CHECK_THAT(error.what(), ContainsSubstring("8 queues wanted, 7 possible"));
     CHECK(bench.hardware.state == before);
 }
 
@@ -118,6 +118,19 @@ TEST_CASE("header split that the NIC allows only with GRO in hardware gets it")
 
     bench.hardware.can_change_gro = false;
     CHECK(failure_of(bench).why().kernel_message == "TCP-data-split is not supported when GRO HW is disabled");
+}
+
+TEST_CASE("a NIC that has neither header split nor GRO in hardware is refused for the first")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    bench.hardware.can_change_split = false;
+    bench.hardware.before = [](std::string const& name) {
+        if (name == "gro")
+            throw gpurx::system_error{errno_code(EOPNOTSUPP), {"set rx-gro-hw", "fake0", {}, {}}};
+    };
+    CHECK(failure_of(bench).why().kernel_message == "setting TCP data split is not supported");
+    CHECK(bench.hardware.state == before);
 }
 
 TEST_CASE("a setting that was refused leaves nothing to put back")
