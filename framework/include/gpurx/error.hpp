@@ -33,7 +33,7 @@ enum class errc {
     // The session already has max_flows flows. Close one, or raise rx_session_options::max_flows.
     too_many_flows,
     // Every page of the memory is held by out-of-order data and the missing segment has no page to land in: the flow
-    // could never go on and was ended (DESIGN: memory budget). Give more memory, or smaller receive buffers.
+    // could never go on and was ended (docs/memory-budget.md). Give more memory, or smaller receive buffers.
     memory_locked_up,
     // Data arrived in device memory that belongs to no session of this process (the flow was steered to a queue of
     // another process). The bytes cannot be read here. The flow is over.

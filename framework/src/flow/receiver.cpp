@@ -84,9 +84,9 @@ void start_receive(std::shared_ptr<receiver_state> state, completion_site site, 
 
 namespace {
 
-[[noreturn]] void refuse(error_code code, char const* operation, char const* advice)
+[[noreturn]] void refuse(error_code code, char const* operation, char const* object, char const* advice)
 {
-    throw system_error{code, {.operation = operation, .object = "receiver", .kernel_message = {}, .advice = advice}};
+    throw system_error{code, {.operation = operation, .object = object, .kernel_message = {}, .advice = advice}};
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ receiver::receiver(executor_type executor, rx_session& session, asio::ip::tcp::s
     error_code code;
     state_->adopt(std::move(accepted), code);
     if (code)
-        refuse(code, "adopt a connection",
+        refuse(code, "adopt", "connection",
                code == errc::too_many_flows ? "close a flow, or raise rx_session_options::max_flows" : "");
 }
 
@@ -142,7 +142,7 @@ asio::ip::tcp::endpoint receiver::local_endpoint() const
     error_code code;
     auto endpoint = state_->socket().local_endpoint(code);
     if (code)
-        refuse(code, "local endpoint", "");
+        refuse(code, "get", "local endpoint", "");
     return endpoint;
 }
 
@@ -151,7 +151,7 @@ asio::ip::tcp::endpoint receiver::remote_endpoint() const
     error_code code;
     auto endpoint = state_->socket().remote_endpoint(code);
     if (code)
-        refuse(code, "remote endpoint", "");
+        refuse(code, "get", "remote endpoint", "");
     return endpoint;
 }
 
