@@ -79,10 +79,11 @@ struct rx_session_options {
 // calls with transport devmem).
 //
 // What is changed on the NIC, in this order, each recorded in the journal before it is done: tcp-data-split on (and
-// first rx-gro-hw, where the driver refuses header split without it) and hds-thresh 0; ntuple-filters on; combined channels raised if there are fewer than rx_queues + 1; RSS indirection
-// table moved away from the session's queues; memory bound to them (bind-rx); ntuple rules per flow or port. Undone in
-// reverse. Sessions on one interface share its journal: a setting goes back to what it was when the last session on the
-// interface ends. A setting that somebody else changed meanwhile is left alone and reported to options.notice.
+// first rx-gro-hw, where the driver refuses header split without it) and hds-thresh 0; ntuple-filters on; combined
+// channels raised if there are fewer than rx_queues + 1; RSS indirection table moved away from the session's queues;
+// memory bound to them (bind-rx); ntuple rules per flow or port. Undone in reverse. Sessions on one interface share its
+// journal: a setting goes back to what it was when the last session on the interface ends. A setting that somebody else
+// changed meanwhile is left alone and reported to options.notice.
 //
 // Needs, for devmem: CAP_NET_ADMIN in the user namespace that owns the network namespace, Linux >= 6.12, a driver with
 // queue management and header split. Blocking: opening takes some 100 ms.
