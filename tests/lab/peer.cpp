@@ -73,6 +73,7 @@ peer_sender::peer_sender(tcp::endpoint to, stream what, std::uint64_t pause_at)
               run(socket.get());
           else
               error_ = ECONNREFUSED;
+          ended_ = true;
       }}
 {}
 
@@ -94,6 +95,7 @@ peer_sender::peer_sender(family version, stream what) : what_{what}
         unique_fd const socket{::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)};
         if (socket)
             run(socket.get());
+        ended_ = true;
     }};
     endpoint_ = where.get();
 }

@@ -48,6 +48,8 @@ class peer_sender {
     [[nodiscard]] tcp::endpoint endpoint() const { return endpoint_; }
     // Without the header.
     [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
+    // Whether the receiver has closed the connection, after everything arrived or before; or there never was one.
+    [[nodiscard]] bool has_ended() const noexcept { return ended_; }
     // Breaks off, also where it waits for the receiver.
     void stop() noexcept;
     // Holds on, once so many bytes are sent, until resume().
@@ -65,6 +67,7 @@ class peer_sender {
     std::atomic<std::uint64_t> sent_{0};
     std::atomic<std::uint64_t> pause_at_ = no_pause;
     std::atomic<bool> stop_{false};
+    std::atomic<bool> ended_{false};
     std::mutex mutex_;  // guards socket_
     int socket_ = -1;   // what stop() shuts down
     int error_ = 0;
