@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Flows that move between queues in the middle of their streams: to those of another session, to ones without a
+// session, and back.
+#include <fmt/format.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <chrono>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "bed.hpp"
+#include "nic.hpp"
+#include "nic/flow_rule.hpp"
+
+using namespace gpurx::lab;
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+namespace detail = gpurx::detail;
+
+namespace {
+
+constexpr std::uint64_t mebibyte = 1 << 20;
+// What arrives before the flow moves again: several times the memory of a session, so that a page that does not come
+// back is missed.
+constexpr std::uint64_t leg = 8 * mebibyte;
+constexpr std::size_t memory_size = 2 * mebibyte;
+// What is still on its way when the flow moves, and may go either way.
+constexpr std::uint64_t on_the_way = 256 << 10;
+
+void rethrow(std::exception_ptr failure)
+{
+    if (failure)
+        std::rethrow_exception(failure);
+}
+
+// A rule of somebody else, for as long as this lives. One connection is more than a port: the NIC prefers this one.
+class foreign_rule {
+  public:
+    foreign_rule(tcp::endpoint const& local, tcp::endpoint const& remote, unsigned queue)
+        : foreign_rule{{detail::match_connection(local, remote), detail::rule_target::queue, queue}}
+    {}
+    explicit foreign_rule(detail::flow_rule const& rule) : id_{nic_.add_rule(rule)} {}
+    foreign_rule(foreign_rule const&) = delete;
+    foreign_rule& operator=(foreign_rule const&) = delete;
+    ~foreign_rule() { nic_.remove_rule(id_); }
+
+  private:
+    detail::kernel_nic nic_{near_interface};
+    std::uint32_t id_;
+};
+
+// One connection whose sender holds on after each leg.
+class moving_flow {
+  public:
+    moving_flow(gpurx::rx_session& session, family version, way how, unsigned legs)
+        : session_{session},
+          acceptor_{listen_on(session, context_.get_executor(), version)},
+          sender_{acceptor_.local_endpoint(), {51, legs * leg}, 0}
+    {
+        gpurx::receiver rx{context_, session, acceptor_.accept()};
+        local_ = rx.local_endpoint();
+        remote_ = rx.remote_endpoint();
+        asio::co_spawn(context_, consume(std::move(rx), how, result_), rethrow);
+    }
+
+    [[nodiscard]] tcp::endpoint const& local() const noexcept { return local_; }
+    [[nodiscard]] tcp::endpoint const& remote() const noexcept { return remote_; }
+    [[nodiscard]] outcome const& result() const noexcept { return result_; }
+
+    // Returns while the last bytes of the leg arrive, or if the stream has ended early.
+    void run_leg()
+    {
+        sender_.pause_at(++legs_ * leg);
+        while (!context_.stopped() && session_.stats().bytes() < legs_ * leg - on_the_way)
+            context_.run_for(1ms);
+    }
+    void run_to_the_end() { context_.run(); }
+
+  private:
+    gpurx::rx_session& session_;
+    outcome result_;
+    asio::io_context context_{1};
+    tcp::acceptor acceptor_;
+    peer_sender sender_;
+    tcp::endpoint local_;
+    tcp::endpoint remote_;
+    unsigned legs_ = 0;
+};
+
+gpurx::rx_session small_session(std::function<void(std::string_view)> notice = {})
+{
+    return open_session(memory_size, {.max_flows = 1, .notice = std::move(notice)});
+}
+
+void check_nothing_out(gpurx::rx_session const& session)
+{
+    CHECK(session.stats().tokens_out == 0);
+    CHECK(session.stats().release_shortfalls == 0);
+    CHECK(session.stats().release_failures == 0);
+}
+
+// The one that the session has made for the listener.
+detail::installed_rule rule_of_port(detail::kernel_nic& nic, std::uint16_t port)
+{
+    for (auto const& found : nic.rules()) {
+        if (found.rule && found.rule->match.local_port == port)
+            return found;
+    }
+    throw std::runtime_error{fmt::format("no rule for port {}", port)};
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(unchanged_nic, "a flow moves to the queues of another session and back", "[move]")
+{
+    auto const version = GENERATE(family::v4, family::v6);
+    auto const how = GENERATE(way::read, way::loan);
+    CAPTURE(version == family::v4, how == way::read);
+
+    auto home = small_session();
+    auto other = small_session();
+    REQUIRE(home.queues() != other.queues());
+    moving_flow flow{home, version, how, 5};
+    flow.run_leg();
+    for (int turn = 0; turn < 2; ++turn) {
+        {
+            foreign_rule const away{flow.local(), flow.remote(), other.queues().front()};
+            flow.run_leg();
+        }
+        flow.run_leg();
+    }
+    flow.run_to_the_end();
+
+    INFO(flow.result());
+    CHECK(intact(flow.result(), 5 * leg));
+    auto const& stats = flow.result().stats;
+    CHECK(stats.resteered_bytes >= 2 * (leg - on_the_way));
+    CHECK(stats.device_bytes >= 3 * (leg - on_the_way));
+    CHECK(stats.resteered_bytes + stats.device_bytes == 5 * leg + 8);
+    // Each session counts the tokens of its own memory, and has them all back; the bytes are the flow's.
+    CHECK(home.stats().tokens_high_water > 0);
+    CHECK(other.stats().tokens_high_water > 0);
+    CHECK(other.stats().bytes() == 0);
+    check_nothing_out(home);
+    check_nothing_out(other);
+
+    // Nothing of the visit is left: the other session's memory serves a flow of its own.
+    auto const outcomes = transfer(other, {{52, leg}}, version, how, role::accepts);
+    INFO(outcomes[0]);
+    CHECK(intact(outcomes[0], leg));
+    CHECK(outcomes[0].stats.device_bytes == leg + 8);
+}
+
+TEST_CASE_METHOD(unchanged_nic, "a flow whose rule is removed goes on in host memory, and comes back with the rule",
+                 "[move]")
+{
+    auto const version = GENERATE(family::v4, family::v6);
+    auto const how = GENERATE(way::read, way::loan);
+    CAPTURE(version == family::v4, how == way::read);
+
+    std::string notices;
+    {
+        auto session = small_session([&](std::string_view sentence) { notices.append(sentence).append("\n"); });
+        moving_flow flow{session, version, how, 3};
+        flow.run_leg();
+        detail::kernel_nic nic{near_interface};
+        auto const rule = rule_of_port(nic, flow.local().port());
+        nic.remove_rule(rule.id);
+        flow.run_leg();
+        {
+            foreign_rule const back{*rule.rule};
+            flow.run_leg();
+            flow.run_to_the_end();
+        }
+
+        INFO(flow.result());
+        CHECK(intact(flow.result(), 3 * leg));
+        auto const& stats = flow.result().stats;
+        CHECK(stats.host_bytes >= leg - on_the_way);
+        CHECK(stats.device_bytes >= 2 * (leg - on_the_way));
+        CHECK(stats.host_bytes + stats.device_bytes == 3 * leg + 8);
+        check_nothing_out(session);
+    }
+    // Whose rule it was says so at the end.
+    INFO(notices);
+    CHECK(notices.find("was removed by somebody else") != std::string::npos);
+}
