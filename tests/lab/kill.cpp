@@ -42,7 +42,7 @@ using clock_type = std::chrono::steady_clock;
 using microseconds = std::chrono::microseconds;
 
 constexpr std::uint64_t mebibyte = 1 << 20;
-constexpr unsigned rounds = 50;
+constexpr unsigned rounds = 50;  // and more, until every phase was met
 
 // Of a receiver's life, in order.
 enum class phase : unsigned { starting, setting_up, receiving, closing, over };
@@ -212,7 +212,10 @@ class killer {
         return true;
     }
 
-    [[nodiscard]] std::array<unsigned, phase_count> const& met() const noexcept { return met_; }
+    [[nodiscard]] bool met_all() const noexcept
+    {
+        return std::ranges::none_of(met_, [](unsigned count) { return count == 0; });
+    }
     [[nodiscard]] std::string summary() const
     {
         std::vector<std::string> words;
@@ -262,7 +265,7 @@ TEST_CASE_METHOD(unchanged_nic, "a receiver that is killed leaves nothing that c
     hand.measure();
 
     unsigned killed = 0;
-    for (unsigned attempt = 0; killed < rounds; ++attempt) {
+    for (unsigned attempt = 0; killed < rounds || !hand.met_all(); ++attempt) {
         REQUIRE(attempt < 4 * rounds);
         detail::journal left;
         if (!hand.kill_one(left))
@@ -289,8 +292,4 @@ TEST_CASE_METHOD(unchanged_nic, "a receiver that is killed leaves nothing that c
             fmt::print("{} of {} killed\n", killed, rounds);
     }
     fmt::print("{}\n", hand.summary());
-    for (unsigned i = 0; i < phase_count; ++i) {
-        CAPTURE(phase_names[i]);
-        CHECK(hand.met()[i] > 0);
-    }
 }

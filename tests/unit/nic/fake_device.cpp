@@ -273,9 +273,10 @@ std::vector<netdev::alloc_failures> fake_device::alloc_failures()
 }
 
 std::unique_ptr<rx_binding> fake_device::bind_rx(std::span<unsigned const> queues, int /*dmabuf_fd*/,
-                                                 std::uint32_t /*rx_page_size*/)
+                                                 std::uint32_t rx_page_size)
 {
     std::unique_ptr<rx_binding> made;
+    hw_.asked_page_size = rx_page_size;
     make("bind", [&] {
         if (hw_.state.split != ethtool::data_split::on)
             refuse(EINVAL, "bind-rx", "tcp-data-split is disabled");

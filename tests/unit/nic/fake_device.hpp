@@ -64,6 +64,7 @@ class fake_hardware {
     void set_table_of_drivers_choice();
 
     std::uint32_t next_binding = 1;
+    std::uint32_t asked_page_size = 0;  // by the last bind
     std::uint32_t next_rule = 1023;
 };
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <gpurx/error.hpp>
+#include <optional>
 #include <thread>
 
 #include "nic/failure.hpp"
@@ -146,6 +148,25 @@ TEST_CASE("a dead process holds no journal")
     }
     REQUIRE(::waitpid(child, nullptr, 0) == child);
     CHECK_NOTHROW(journal_file{in.state, device, 0ms});
+}
+
+TEST_CASE("a child that was forked meanwhile does not hold a journal on")
+{
+    scratch const in;
+    std::optional<journal_file> held{std::in_place, in.state, device};
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe(ends.data()) == 0);
+    pid_t const child = ::fork();
+    if (child == 0) {
+        ::close(ends[1]);
+        char byte = 0;
+        ::_exit(::read(ends[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    held.reset();
+    CHECK_NOTHROW(journal_file{in.state, device, 0ms});
+    ::close(ends[0]);
+    ::close(ends[1]);
+    CHECK(::waitpid(child, nullptr, 0) == child);
 }
 
 TEST_CASE("a damaged journal names its file and line")

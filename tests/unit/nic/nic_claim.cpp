@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/nic_claim.hpp"
 
+#include <unistd.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <tuple>
 
 #include "claim_bench.hpp"
 #include "nic/failure.hpp"
@@ -36,6 +39,22 @@ TEST_CASE("a claim sets the NIC up")
     CHECK(claim->inflight()->total == 256);
     CHECK(claim->alloc_failures() == 12U);
     CHECK(bench.notices.empty());
+}
+
+TEST_CASE("the system's own page size is not asked for: older kernels know no choice")
+{
+    claim_bench bench;
+    auto const page = static_cast<std::uint32_t>(::sysconf(_SC_PAGESIZE));
+    auto const [wanted, asked] =
+        GENERATE_COPY(table<std::uint32_t, std::uint32_t>({{0, 0}, {page, 0}, {2 * page, 2 * page}}));
+    bench.hardware.asked_page_size = 1;
+    nic_claim_config options;
+    options.interface = "fake0";
+    options.rx_page_size = wanted;
+    auto const claim =
+        nic_claim::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
+    CHECK(bench.hardware.asked_page_size == asked);
+    CHECK(claim->page_size() == (wanted == 0 ? page : wanted));
 }
 
 TEST_CASE("a claim's end leaves the NIC as it was")
