@@ -168,6 +168,20 @@ TEST_CASE("a closed receiver can connect again")
     CHECK(receive(in, rx) == 7);
 }
 
+TEST_CASE("the end of one connection is not that of the next")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.finish();
+    CHECK(receive(in, rx) == 0);
+    rx.close();
+    REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+    auto peer = in.acceptor.accept();
+    asio::write(peer, asio::buffer(pattern(0, 7)));
+    CHECK(receive(in, rx) == 7);
+}
+
 TEST_CASE("a connection is ended when it is closed, while a loan keeps its socket")
 {
     world in{GENERATE(transport::copy, transport::devmem)};

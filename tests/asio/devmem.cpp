@@ -128,6 +128,24 @@ TEST_CASE("packets that the NIC did not split are delivered in their place")
     CHECK(rx.stats().bytes() == 8002);
 }
 
+TEST_CASE("bytes on the host stay while their loan lives")
+{
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::vector<rx_buffer> kept;
+    for (std::size_t received = 0; received < 5000; received += kept.back().size()) {
+        in.kernel.deliver({{way::linear, 500}, {way::device, 500, own}});
+        to.send(1000);
+        kept.push_back(std::move(receive(in, rx)->loan));
+    }
+    std::size_t offset = 0;
+    for (auto const& loan : kept) {
+        CHECK(is_pattern(loan, offset));
+        offset += loan.size();
+    }
+}
+
 TEST_CASE("data that came by another way are delivered as host bytes")
 {
     world in{transport::devmem};

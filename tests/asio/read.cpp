@@ -65,6 +65,19 @@ completion_ptr receive(world& in, receiver& rx)
 
 }  // namespace
 
+TEST_CASE("the pages of all batches of a read go back together")
+{
+    world in{transport::devmem, {.loan_limit = 2 * fake_kernel::page_size}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(20 * fake_kernel::page_size);
+    destination body{20 * fake_kernel::page_size};
+    CHECK(read(in, rx, body)->bytes == 20 * fake_kernel::page_size);
+    CHECK(body.holds(20 * fake_kernel::page_size, 0));
+    CHECK(rx.stats().receive_calls >= 10);  // the loan limit makes them
+    CHECK(in.kernel.releases().size() == 1);
+}
+
 TEST_CASE("exactly the bytes that were asked for are placed")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
