@@ -27,7 +27,7 @@ checkpatch|  5 | check | tests/lint/checkpatch.sh
 lab       | 15 | tests | kernel-support/lab/selfcheck.sh
 nic       | 15 | tests | kernel-support/devmemsim/tests/run.sh functional
 framework | 20 | tests | tests/lab/run.sh
-demo      | 10 | check | ./run demo "$(command -v cmake)"
+demo      | 10 | check | ./run demo
 selftests | 20 | tests | kernel-support/lab/run-selftests.sh
 nic-stress| 40 | tests | kernel-support/devmemsim/tests/run.sh stress --rounds 40
 '

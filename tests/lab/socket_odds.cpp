@@ -3,6 +3,7 @@
 // What the socket of a flow seldom says, from the real kernel: no room for one control message, fewer pages taken back
 // than were given, calls cut short by signals.
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -47,6 +48,8 @@ void rethrow(std::exception_ptr failure)
 // What recvmsg says on a socket where device memory waits, to somebody with so much room for control messages.
 int errno_with_room_for(int socket, std::size_t control_size)
 {
+    pollfd waiting{.fd = socket, .events = POLLIN, .revents = 0};
+    ::poll(&waiting, 1, 10'000);
     std::vector<std::byte> control(control_size);
     std::array<std::byte, 64> bytes{};
     iovec where{.iov_base = bytes.data(), .iov_len = bytes.size()};
