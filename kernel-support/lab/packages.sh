@@ -22,7 +22,6 @@ catch2 >=3
 libfmt-dev
 libmnl-dev
 libcli11-dev
-libbenchmark-dev
 clang-14|clang
 libclang-rt-14-dev|libclang-rt-dev
 libssl-dev
