@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import threading
+import time
 from typing import Any, Callable, Iterator, Optional
 
 import netlink
@@ -184,6 +185,7 @@ def setup() -> None:
     """Load the module and give the pair its addresses, as the lab does."""
     if os.path.isdir("/sys/class/net/dms0"):
         return
+    await_driver_gone()
     run(f"insmod {module()}")
     run("mkdir -p /run/netns")
     if not os.path.exists("/run/netns/peer"):
@@ -192,6 +194,19 @@ def setup() -> None:
     run("ip link set lo up")
     run("ip link set dms1 netns peer")
     addresses()
+
+
+def await_driver_gone() -> None:
+    """Wait until the driver's name is free again.
+
+    rmmod only puts the driver's kobject, and with CONFIG_DEBUG_KOBJECT_RELEASE
+    the name goes 1 to 4 s after that: sometimes later than rmmod returns.
+    """
+    deadline = time.monotonic() + 20
+    while os.path.isdir("/sys/bus/platform/drivers/devmemsim"):
+        if time.monotonic() > deadline:
+            raise AssertionError("the driver's name is left in sysfs")
+        time.sleep(0.05)
 
 
 def addresses() -> None:
