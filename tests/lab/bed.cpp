@@ -4,23 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <list>
 #include <memory>
 #include <optional>
 
 #include "nic.hpp"
-#include "pattern.hpp"
 
 namespace gpurx::lab {
 
 namespace {
-
-constexpr auto token = asio::as_tuple(asio::use_awaitable);
 
 asio::awaitable<error_code> read_all(receiver& rx, pattern_check& check)
 {
@@ -42,15 +37,8 @@ asio::awaitable<error_code> lend_all(receiver& rx, pattern_check& check)
         if (error)
             co_return error;
         loan.acquire();
-        for (auto const& fragment : loan.fragments())
-            check.take(fragment.address, fragment.size);
+        check_loan(check, loan);
     }
-}
-
-void rethrow(std::exception_ptr failure)
-{
-    if (failure)
-        std::rethrow_exception(failure);
 }
 
 asio::awaitable<void> connect_and_consume(rx_session& session, tcp::endpoint there, way how, outcome& result)
@@ -97,6 +85,24 @@ tcp::acceptor listen_on(rx_session& session, asio::any_io_executor executor, fam
     session.steer(acceptor);
     acceptor.listen(128);
     return acceptor;
+}
+
+void rethrow(std::exception_ptr failure)
+{
+    if (failure)
+        std::rethrow_exception(failure);
+}
+
+void check_loan(pattern_check& check, rx_buffer const& loan)
+{
+    for (auto const& fragment : loan.fragments())
+        check.take(fragment.address, fragment.size);
+}
+
+void check_loans(pattern_check& check, std::vector<rx_buffer> const& loans)
+{
+    for (auto const& loan : loans)
+        check_loan(check, loan);
 }
 
 asio::awaitable<void> consume(receiver rx, way how, outcome& result)

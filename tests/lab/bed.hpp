@@ -3,16 +3,31 @@
 // Transfers over the lab's wire, with every byte compared.
 #pragma once
 
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <gpurx/gpurx.hpp>
 #include <ostream>
 #include <vector>
 
+#include "pattern.hpp"
 #include "peer.hpp"
 
 namespace gpurx::lab {
+
+inline constexpr std::uint64_t mebibyte = 1 << 20;
+
+// For operations of which an error is a result.
+inline constexpr auto token = asio::as_tuple(asio::use_awaitable);
+// For co_spawn: what a coroutine throws leaves through run().
+void rethrow(std::exception_ptr failure);
+
+// Takes the bytes of loans, in their order.
+void check_loan(pattern_check& check, rx_buffer const& loan);
+void check_loans(pattern_check& check, std::vector<rx_buffer> const& loans);
 
 enum class way { read, loan };          // how a flow is consumed
 enum class role { accepts, connects };  // what the receiver does

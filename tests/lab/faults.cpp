@@ -16,8 +16,6 @@ using namespace gpurx::lab;
 
 namespace {
 
-constexpr std::uint64_t mebibyte = 1 << 20;
-
 struct fault_row {
     char const* fault;
     unsigned value;

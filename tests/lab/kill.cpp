@@ -41,7 +41,6 @@ namespace {
 using clock_type = std::chrono::steady_clock;
 using microseconds = std::chrono::microseconds;
 
-constexpr std::uint64_t mebibyte = 1 << 20;
 constexpr unsigned rounds = 50;  // and more, until every phase was met
 
 // Of a receiver's life, in order.

@@ -19,7 +19,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr std::uint64_t mebibyte = 1 << 20;
 constexpr std::uint64_t memory_size = 256 << 10;
 constexpr std::uint64_t memory_pages = memory_size / 4096;
 
@@ -28,12 +27,6 @@ constexpr unsigned losses = 1000;
 
 // Never ends by itself in the time of a test.
 constexpr std::uint64_t endless = 65536 * mebibyte;
-
-void rethrow(std::exception_ptr failure)
-{
-    if (failure)
-        std::rethrow_exception(failure);
-}
 
 // Memory in ordinary pages, which may be small, and a ring that holds half of it: what is in flight beyond that is
 // data. The wire is long enough for windows larger than the memory, and each frame takes a page of its own.

@@ -24,19 +24,12 @@ namespace detail = gpurx::detail;
 
 namespace {
 
-constexpr std::uint64_t mebibyte = 1 << 20;
 // What arrives before the flow moves again: several times the memory of a session, so that a page that does not come
 // back is missed.
 constexpr std::uint64_t leg = 8 * mebibyte;
 constexpr std::size_t memory_size = 2 * mebibyte;
 // What is still on its way when the flow moves, and may go either way.
 constexpr std::uint64_t on_the_way = 256 << 10;
-
-void rethrow(std::exception_ptr failure)
-{
-    if (failure)
-        std::rethrow_exception(failure);
-}
 
 // A rule of somebody else, for as long as this lives. One connection is more than a port: the NIC prefers this one.
 class foreign_rule {

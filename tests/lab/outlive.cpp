@@ -6,10 +6,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <memory>
 #include <optional>
@@ -18,22 +16,12 @@
 
 #include "bed.hpp"
 #include "nic.hpp"
-#include "pattern.hpp"
 #include "unique_fd.hpp"
 
 using namespace gpurx::lab;
 namespace asio = boost::asio;
 
 namespace {
-
-constexpr auto token = asio::as_tuple(asio::use_awaitable);
-constexpr std::uint64_t mebibyte = 1 << 20;
-
-void rethrow(std::exception_ptr failure)
-{
-    if (failure)
-        std::rethrow_exception(failure);
-}
 
 // Takes loans until they have so many bytes, then leaves the receiver to its end.
 asio::awaitable<void> borrow(gpurx::receiver rx, std::size_t bytes, std::uint64_t& seed,
@@ -52,10 +40,7 @@ asio::awaitable<void> borrow(gpurx::receiver rx, std::size_t bytes, std::uint64_
 std::uint64_t wrong_pieces(std::vector<gpurx::rx_buffer> const& loans, std::uint64_t seed)
 {
     pattern_check check{seed};
-    for (auto const& loan : loans) {
-        for (auto const& fragment : loan.fragments())
-            check.take(fragment.address, fragment.size);
-    }
+    check_loans(check, loans);
     return check.wrong_pieces();
 }
 

@@ -12,10 +12,8 @@
 
 #include <array>
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <cerrno>
@@ -26,7 +24,6 @@
 #include "bed.hpp"
 #include "flow/devmem_uapi.hpp"
 #include "nic.hpp"
-#include "pattern.hpp"
 
 using namespace gpurx::lab;
 using namespace std::chrono_literals;
@@ -35,15 +32,7 @@ namespace uapi = gpurx::detail::uapi;
 
 namespace {
 
-constexpr auto token = asio::as_tuple(asio::use_awaitable);
-constexpr std::uint64_t mebibyte = 1 << 20;
 constexpr std::uint64_t first_part = 200'000;
-
-void rethrow(std::exception_ptr failure)
-{
-    if (failure)
-        std::rethrow_exception(failure);
-}
 
 // What recvmsg says on a socket where device memory waits, to somebody with so much room for control messages.
 int errno_with_room_for(int socket, std::size_t control_size)
@@ -66,13 +55,6 @@ int give_all_back(int socket)
 {
     uapi::dmabuf_token const all{.token_start = 0, .token_count = uapi::max_dontneed_pages};
     return ::setsockopt(socket, SOL_SOCKET, uapi::so_devmem_dontneed, &all, sizeof all);
-}
-
-void check_all(pattern_check& check, std::vector<gpurx::rx_buffer> const& loans)
-{
-    for (auto const& loan : loans)
-        for (auto const& fragment : loan.fragments())
-            check.take(fragment.address, fragment.size);
 }
 
 // One connection whose sender holds on after the first part.
@@ -168,7 +150,7 @@ TEST_CASE_METHOD(unchanged_nic, "pages that were taken back already are counted,
         }
     });
     pattern_check check{seed};
-    check_all(check, loans);
+    check_loans(check, loans);
     auto const out = session.stats().tokens_out;
     CHECK(out >= first_part / 4096);
     auto const freed = give_all_back(flow.rx.native_handle());
@@ -188,7 +170,7 @@ TEST_CASE_METHOD(unchanged_nic, "pages that were taken back already are counted,
             loans.push_back(std::move(loan));
             if (!error && held < mebibyte / 2)
                 continue;
-            check_all(check, loans);
+            check_loans(check, loans);
             loans.clear();
             held = 0;
             if (error)

@@ -2,18 +2,15 @@
 //
 // Two consumers of one memory, of which one holds on to what it got for five seconds.
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <vector>
 
 #include "bed.hpp"
 #include "nic.hpp"
-#include "pattern.hpp"
 
 using namespace gpurx::lab;
 using namespace std::chrono_literals;
@@ -22,15 +19,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr auto token = asio::as_tuple(asio::use_awaitable);
-constexpr std::uint64_t mebibyte = 1 << 20;
 constexpr std::uint64_t stream_bytes = 16 * mebibyte;
-
-void rethrow(std::exception_ptr failure)
-{
-    if (failure)
-        std::rethrow_exception(failure);
-}
 
 // Takes loans and keeps them, until released; then consumes on.
 class hoarder {
@@ -66,10 +55,7 @@ class hoarder {
   private:
     void drain()
     {
-        for (auto const& loan : held_) {
-            for (auto const& fragment : loan.fragments())
-                check_.take(fragment.address, fragment.size);
-        }
+        check_loans(check_, held_);
         held_.clear();
     }
 

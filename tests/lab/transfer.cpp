@@ -15,8 +15,6 @@ using namespace gpurx::lab;
 
 namespace {
 
-constexpr std::size_t mebibyte = 1 << 20;
-
 struct load {
     unsigned flows;
     std::uint64_t bytes;
