@@ -24,6 +24,8 @@ lab_steps='
 kernel    | 45 | check | kernel-support/lab/kernel.sh stock
 debug     | 45 | check | kernel-support/lab/kernel.sh debug
 checkpatch|  5 | check | tests/lint/checkpatch.sh
+series    | 20 | check | tests/lint/series.sh
+branch    | 45 | check | kernel-support/lab/kernel.sh branch
 lab       | 15 | tests | kernel-support/lab/selfcheck.sh
 nic       | 15 | tests | kernel-support/devmemsim/tests/run.sh functional
 framework | 20 | tests | tests/lab/run.sh

@@ -30,7 +30,7 @@ mirror=$(debian_mirror)
 root=$cache_dir/apt/$suite
 mkdir -p "$root"/state/lists/partial "$root"/cache/archives/partial "$root"/etc
 : >"$root/state/status"
-printf 'deb [arch=amd64 signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite" >"$root/etc/sources.list"
+printf 'deb%s [arch=amd64 signed-by=%s] %s %s main\n' '' "$keyring" "$mirror" "$suite" -src "$keyring" "$mirror" "$suite" >"$root/etc/sources.list"
 
 exec "$tool" -q \
     -o Dir::State="$root/state" -o Dir::State::status="$root/state/status" -o Dir::Cache="$root/cache" \

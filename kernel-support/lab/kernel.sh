@@ -24,11 +24,9 @@ config_files() {
     [[ $1 != debug ]] || printf '%s\n' "$lab_dir/config/debug.config"
 }
 
+# 'debug' is the branch with checks in it.
 patch_files() {
-    if [[ $1 == branch ]]; then
-        [[ -d $patch_dir ]] || die "kernel 'branch': not there yet, the patch series (${patch_dir#"$repo_dir/"}) is not in this tree"
-        printf '%s\n' "$patch_dir"/*.patch
-    fi
+    [[ $1 == stock ]] || sed "s|^|$patch_dir/|" "$patch_dir/series"
 }
 
 # What tells one source from another: the checksum of an archive; the path of a directory, whose owner may change it
@@ -85,7 +83,7 @@ unpack() {
             tar -xf "$source" -C "$tree.new" --strip-components=1 --exclude='*/drivers/gpu/drm/amd/include'
         fi
         while read -r patch; do
-            [[ -z $patch ]] || patch -s -p1 -d "$tree.new" -i "$patch" >&2 || die "${patch##*/} does not apply"
+            [[ -z $patch ]] || patch -s -p1 --fuzz=0 -d "$tree.new" -i "$patch" >&2 || die "${patch##*/} does not apply"
         done < <(patch_files "$kernel")
         mv "$tree.new" "$tree"
     fi

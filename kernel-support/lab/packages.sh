@@ -47,6 +47,7 @@ xz-utils
 zstd
 rsync
 kmod
+patch
 perl
 debian-archive-keyring
 '

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The kernel patch series: each patch is clean under checkpatch --strict, applies without fuzz, and what it changes builds
+# with W=1 and sparse without a warning that the tree before it has not. A series that has passed is not built again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. kernel-support/lab/lib.sh
+
+series=$repo_dir/kernel-support/linux-7.3
+mapfile -t patches < <(sed "s|^|$series/|" "$series/series")
+((${#patches[@]} > 0)) || die "the series is empty"
+
+kernel=$(kernel-support/lab/kernel.sh stock)
+source=$(readlink -f "$kernel/build/source")
+
+checkpatch() {
+    local patch status=0
+    for patch in "${patches[@]}"; do
+        "$source/scripts/checkpatch.pl" --strict --no-tree --terse --show-types "$patch" || status=1
+    done
+    return "$status"
+}
+
+# The objects of the C files that PATCH changes in the kernel, and those of headers' main users.
+objects_of() {
+    sed -n 's|^+++ b/\(net/.*\)\.c$|\1.o|p' "$1"
+    printf '%s\n' net/core/devmem.o net/core/page_pool.o net/core/sock.o net/ipv4/tcp.o
+}
+
+make_quietly() {
+    CCACHE_DIR=$cache_dir/ccache CCACHE_NOHASHDIR=1 make -s -C "$tree" O="$tree/build-series" CC='ccache gcc' HOSTCC='ccache gcc' -j"$(nproc)" "$@"
+}
+
+# warnings LOG: what the compiler and sparse say, without line numbers, which every patch moves
+warnings() { grep -E 'warning:|error:' "$1" | sed -E 's/:[0-9]+:[0-9]+:/:/' | sort -u || true; }
+
+# build LOG OBJECT...: compiled and looked at by sparse, whether up to date or not
+build() {
+    local log=$1
+    shift
+    make_quietly W=1 C=2 CHECK="$sparse" "$@" >"$log" 2>&1 || { cat "$log" >&2 && return 1; }
+}
+
+main() {
+    local stamp tree sparse log objects patch
+    checkpatch
+    echo "checkpatch: ${#patches[@]} patches are clean"
+
+    stamp=$cache_dir/series/$(cat "${patches[@]}" "$0" <(basename "$source") | sha256_of_text | cut -c1-16)
+    if [[ -e $stamp ]]; then
+        echo "builds: this series has passed before"
+        return
+    fi
+    kernel-support/lab/packages.sh kernel
+    sparse=$(kernel-support/lab/sparse.sh)
+    lock kernel
+    tree=$cache_dir/series/tree
+    rm -rf "$tree"
+    mkdir -p "$tree"
+    # patch writes new files: what is linked here stays as it is there.
+    cp -al "$source/." "$tree/"
+    rm -rf "$tree"/build-*
+    mkdir -p "$tree/build-series"
+    make_quietly KCONFIG_ALLCONFIG="$PWD/kernel-support/lab/config/base.config" allnoconfig >"$tree/config.log" 2>&1
+    make_quietly prepare >"$tree/prepare.log" 2>&1
+    mapfile -t objects < <(for patch in "${patches[@]}"; do objects_of "$patch"; done | sort -u)
+    build "$tree/stock.log" "${objects[@]}"
+    warnings "$tree/stock.log" >"$tree/known"
+
+    for patch in "${patches[@]}"; do
+        patch -s -p1 --fuzz=0 -d "$tree" -i "$patch" || die "${patch##*/} does not apply"
+        log=$tree/${patch##*/}.log
+        mapfile -t objects < <(objects_of "$patch" | sort -u)
+        build "$log" "${objects[@]}" || die "${patch##*/} does not build"
+        if warnings "$log" | grep -vxFf "$tree/known" >&2; then
+            die "${patch##*/} adds these warnings"
+        fi
+        echo "builds: ${patch##*/}"
+    done
+    rm -rf "$tree"
+    touch "$stamp"
+}
+
+main
