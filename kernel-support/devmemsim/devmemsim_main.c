@@ -11,6 +11,11 @@
 
 #include "devmemsim.h"
 
+static bool keep_device = true;
+module_param(keep_device, bool, 0444);
+MODULE_PARM_DESC(keep_device,
+		 "Leave the device behind for bindings which outlive the module (default: Y)");
+
 static struct platform_device *dms_pdev;
 
 static void dms_link_free(struct dms_link *link)
@@ -83,10 +88,11 @@ static int __init dms_probe(struct platform_device *pdev)
 	}
 
 	/* A dmabuf binding may outlive the net device it was made for. Core
-	 * then unmaps the dmabuf for the parent device, without a reference
-	 * on it. So leave one behind, for good.
+	 * then unmaps the dmabuf for the parent device, in Linux 7.3 without
+	 * a reference on it. So leave one behind, for good.
 	 */
-	get_device(&pdev->dev);
+	if (keep_device)
+		get_device(&pdev->dev);
 
 	platform_set_drvdata(pdev, link);
 	return 0;
@@ -115,7 +121,8 @@ static void dms_remove(struct platform_device *pdev)
 	dms_link_free(link);
 
 	/* See dms_probe() */
-	kmemleak_not_leak(pdev);
+	if (keep_device)
+		kmemleak_not_leak(pdev);
 }
 
 static struct platform_driver dms_driver = {

@@ -5,7 +5,8 @@
 #   run.sh [--kernel stock|debug|branch] [--rounds N] [--seed N] [functional] [stress]
 #
 # functional, on the stock kernel: settings, plain traffic, device memory, faults, refusal to load.
-# stress, on the debug kernel: N rounds of random changes, 200 by default. The seed is printed; with it they repeat.
+# stress, on the debug kernel: N rounds of random changes, 200 by default, and a device that goes while it is bound. The
+# seed is printed; with it they repeat.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -53,7 +54,12 @@ for suite in "${suites[@]}"; do
                 /usr/bin/python3 "$here/test_refusals.py" || status=1
             ;;
         stress)
-            in_lab "${kernel:-debug}" --timeout 3600 -- /usr/bin/python3 "$here/stress.py" --rounds "$rounds" --seed "$seed" || status=1
+            # shellcheck disable=SC2016  # the guest's shell expands it
+            in_lab "${kernel:-debug}" --timeout 3600 -- /bin/bash -c '
+                status=0
+                /usr/bin/python3 "$0/stress.py" --rounds "$1" --seed "$2" || status=1
+                /usr/bin/python3 "$0/test_removal.py" || status=1
+                exit $status' "$here" "$rounds" "$seed" || status=1
             ;;
     esac
 done
