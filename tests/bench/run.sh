@@ -6,7 +6,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-benchmarks=(overhead)
+benchmarks=(overhead tokens)
 
 build() {
     "$root/kernel-support/lab/packages.sh" build lab &&
@@ -17,6 +17,11 @@ build() {
 run_overhead() {
     build overhead_bench &&
         python3 "$root/tests/bench/overhead.py" "$root/build/release/tests/bench/overhead_bench" "$@"
+}
+
+run_tokens() {
+    build tokens_bench &&
+        python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens_bench" "$@"
 }
 
 main() {

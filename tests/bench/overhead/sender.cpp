@@ -69,7 +69,7 @@ void send_all(int fd, std::uint64_t bytes, std::uint64_t chunk, std::uint64_t pa
 }  // namespace
 
 struct sender::command {
-    enum class kind : std::uint8_t { connect, send, close } what;
+    enum class kind : std::uint8_t { connect, send, close, end } what;
     std::uint16_t port;
     char address[INET_ADDRSTRLEN];
     std::uint64_t bytes;
@@ -93,8 +93,12 @@ sender::sender(std::string const& network_namespace)
     commands_ = ends[1];
 }
 
+// Closing the pipe would not do: children that were started later have it open.
 sender::~sender()
 {
+    command what{};
+    what.what = command::kind::end;
+    static_cast<void>(::write(commands_, &what, sizeof what) == static_cast<ssize_t>(sizeof what));
     ::close(commands_);
     ::waitpid(child_, nullptr, 0);
 }
@@ -114,6 +118,8 @@ void sender::serve(int commands, std::string const& network_namespace)
             case command::kind::close:
                 ::close(connection);
                 break;
+            case command::kind::end:
+                std::_Exit(0);
         }
     }
     std::_Exit(0);

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`./run bench tokens`: what tokens cost in guest instructions per fragment, on stock and on the feature branch."""
+
+import argparse
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Iterable, NamedTuple
+
+from report import Bar, Report, print_table
+
+ROOT = Path(__file__).resolve().parents[2]
+PATCHES = ROOT / "kernel-support" / "linux-7.3"
+KINDS = {"stock": ["stock"], "branch": ["xarray", "array"]}
+NAMES = {"stock": "xarray, stock", "xarray": "xarray, branch", "array": "array, branch"}
+HUGE_PAGES = 112
+BATCHES = ("1", "32", "128")
+FULL_CONTROL = "128"
+
+LIMIT_BOTH = 0.6
+LIMIT_RELEASE = 0.7
+LIMIT_LEFT_BEHIND = 0.05
+LIMIT_XARRAY = 1.02
+LOOP = 40_000_000
+
+Line = dict[str, str]
+
+
+class Traffic(NamedTuple):
+    """What is received, and through how many sockets."""
+
+    page: str
+    fragment: str
+    flows: str
+
+    def __str__(self) -> str:
+        size = "1448 B" if self.fragment == "segment" else "full"
+        return f"{int(self.page) // 1024} KiB pages, {size} fragments, {self.flows} flow{'s'[:self.flows != '1']}"
+
+
+class Figure(NamedTuple):
+    """Instructions per fragment over the rounds."""
+
+    median: float
+    least: float
+    spread: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.0f} ({self.least:.0f})"
+
+
+def figure(values: Iterable[float]) -> Figure:
+    sample = list(values)
+    median = statistics.median(sample)
+    return Figure(median, min(sample), (max(sample) - min(sample)) / median)
+
+
+def run_in_lab(kernel: str, program: Path, rounds: int) -> Iterable[str]:
+    guest = Path(__file__).resolve().parent / "tokens" / "guest.sh"
+    command = [str(ROOT / "run"), "lab", "--kernel", kernel, "--exact", "--hugepages", str(HUGE_PAGES), "--timeout",
+               "900", "--", str(guest), str(program), str(rounds), "all", *KINDS[kernel]]
+    print(f"tokens: kernel {kernel}, {rounds} rounds after one to warm up, about {15 + 3 * rounds * len(KINDS[kernel])} s",
+          file=sys.stderr, flush=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
+        assert lab.stdout is not None
+        yield from lab.stdout
+    if lab.returncode != 0:
+        sys.exit(f"tokens: the lab run on kernel {kernel} failed (exit code {lab.returncode})")
+
+
+class Samples:
+    """The lines of the program, by what they measure. Round 0 warms up and is left out."""
+
+    def __init__(self) -> None:
+        self.receive: dict[tuple[str, Traffic, str], list[Line]] = defaultdict(list)
+        self.release: dict[tuple[str, Traffic, str], list[Line]] = defaultdict(list)
+        self.calls: dict[tuple[str, Traffic, str], list[Line]] = defaultdict(list)
+        self.calibration: list[Line] = []
+
+    def add(self, text: str) -> None:
+        kind, *words = text.split() or [""]
+        line = dict(word.split("=", 1) for word in words if "=" in word)
+        if kind == "calibration":
+            self.calibration.append(line)
+        elif kind == "done":
+            print(f"tokens: {NAMES[line['tokens']]}: round {line['round']} done", file=sys.stderr, flush=True)
+        elif kind in ("receive", "release", "call") and line["round"] != "0":
+            traffic = Traffic(line["page"], line["fragment"], line["flows"])
+            into = {"receive": self.receive, "release": self.release, "call": self.calls}[kind]
+            if kind != "release":
+                into[line["tokens"], traffic, line["control"]].append(line)
+            elif line["control"] == FULL_CONTROL:
+                into[line["tokens"], traffic, line["batch"]].append(line)
+
+    def check_clock(self) -> str:
+        """What reading the clock adds, for the reader: nothing is subtracted anywhere."""
+        pair = statistics.median(int(line["pair"]) for line in self.calibration)
+        loop = statistics.median(int(line["loop"]) for line in self.calibration) / LOOP - 1
+        if not 0 <= loop < 0.05:
+            sys.exit(f"tokens: a loop of {LOOP} instructions reads {loop:+.1%}: this clock does not count instructions")
+        return (f"clock: a pair of readings counts {pair:.0f}, a loop of {LOOP:,} instructions reads {loop:+.2%} "
+                "(timer ticks; they are in all figures, nothing is subtracted)")
+
+
+def per_fragment(lines: list[Line]) -> Figure:
+    return figure(int(line["instructions"]) / int(line["fragments"]) for line in lines)
+
+
+def ranges_per_call(lines: list[Line]) -> float:
+    return statistics.median(int(line["ranges"]) / int(line["calls"]) for line in lines)
+
+
+class Cost(NamedTuple):
+    """Instructions per fragment of one kind of tokens with one traffic."""
+
+    receive: Figure
+    release: dict[str, Figure]
+    ranges: float
+
+    def both(self, batch: str) -> float:
+        return self.receive.median + self.release[batch].median
+
+
+class PartialCost(NamedTuple):
+    """Calls that end because the control buffer is full."""
+
+    receive: Figure
+    inside: float  # instructions of a call, where it ends inside a packet
+    at_end: float  # ... at the end of one; 0 where none did
+    left_behind: float  # instructions for each fragment of the packet that it does not take
+
+
+def left_behind(lines: list[Line]) -> float:
+    """How the cost of a call grows with the fragments left, calls that finish as many packets compared with each other."""
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for line in lines:
+        if int(line["left"]) and line["delivered"] == line["control"]:
+            groups[int(line["finished"]), int(line["left"])].append(int(line["instructions"]))
+    covariance = variance = 0.0
+    for finished in {key[0] for key in groups}:
+        # Each group counts by its calls, but with their median: a timer tick in one of them shall not matter.
+        points = [(left, statistics.median(costs)) for (same, left), costs in groups.items() if same == finished
+                  for _ in costs]
+        mean_left, mean_cost = (statistics.fmean(axis) for axis in zip(*points))
+        covariance += sum((left - mean_left) * (cost - mean_cost) for left, cost in points)
+        variance += sum((left - mean_left) ** 2 for left, _ in points)
+    return covariance / variance
+
+
+def partial_cost(receive: list[Line], calls: list[Line]) -> PartialCost:
+    full = [line for line in calls if line["delivered"] == line["control"]]
+    inside = [int(line["instructions"]) for line in full if line["left"] != "0"]
+    at_end = [int(line["instructions"]) for line in full if line["left"] == "0"]
+    return PartialCost(per_fragment(receive), statistics.median(inside), statistics.median(at_end or [0]),
+                       left_behind(calls))
+
+
+def costs_of(samples: Samples, rounds: int) -> dict[Traffic, dict[str, Cost]]:
+    costs: dict[Traffic, dict[str, Cost]] = defaultdict(dict)
+    for (kind, traffic, control), lines in samples.receive.items():
+        if control != FULL_CONTROL:
+            continue
+        release = {batch: samples.release[kind, traffic, batch] for batch in BATCHES}
+        if any(len(found) != rounds for found in (lines, *release.values())):
+            sys.exit(f"tokens: samples are missing for {traffic}, {NAMES[kind]}")
+        costs[traffic][kind] = Cost(per_fragment(lines), {batch: per_fragment(found) for batch, found in release.items()},
+                                    ranges_per_call(release["128"]))
+    return costs
+
+
+def partial_costs_of(samples: Samples) -> dict[tuple[Traffic, str], dict[str, PartialCost]]:
+    costs: dict[tuple[Traffic, str], dict[str, PartialCost]] = defaultdict(dict)
+    for (kind, traffic, control), lines in samples.calls.items():
+        costs[traffic, control][kind] = partial_cost(samples.receive[kind, traffic, control], lines)
+    return costs
+
+
+def ratio(value: float, stock: float | None) -> str:
+    return f"{value / stock:.3f}x" if stock else "-"
+
+
+def print_costs(costs: dict[Traffic, dict[str, Cost]]) -> None:
+    print("\nInstructions per fragment: median (least) of the rounds. recvmsg takes 128 fragments a call.\n")
+    rows = []
+    for traffic, kinds in sorted(costs.items(), key=lambda item: (int(item[0].page), item[0])):
+        stock = kinds["stock"].both("128") if "stock" in kinds else None
+        for kind, cost in kinds.items():
+            worst = max(value.spread for value in (cost.receive, *cost.release.values()))
+            rows.append([str(traffic), NAMES[kind], str(cost.receive), *(str(cost.release[batch]) for batch in BATCHES),
+                         f"{cost.ranges:.1f}", f"{100 * worst:.1f} %", f"{cost.both('128'):.0f}",
+                         ratio(cost.both("128"), stock)])
+    print_table(["traffic", "tokens", "recvmsg", "DONTNEED 1/call", "32/call", "128/call", "ranges/128", "worst spread",
+                 "recvmsg + DONTNEED 128", "/ stock"], rows)
+
+
+def print_partial(costs: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> None:
+    print("\nCalls of recvmsg whose control buffer is full inside a packet (skb) of up to 17 fragments; instructions.\n")
+    rows = []
+    for (traffic, control), kinds in costs.items():
+        for kind, cost in kinds.items():
+            rows.append([str(traffic), control, NAMES[kind], str(cost.receive), f"{cost.inside:.0f}",
+                         f"{cost.at_end:.0f}" if cost.at_end else "-", f"{cost.left_behind:.1f}"])
+    print_table(["traffic", "control", "tokens", "per fragment", "per call, inside", "at an end",
+                 "per fragment left behind"], rows)
+
+
+def add_bars(report: Report, costs: dict[Traffic, dict[str, Cost]],
+             partial: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> None:
+    worst_xarray = ("", 0.0)
+    for traffic, kinds in costs.items():
+        stock = kinds["stock"]
+        if traffic.page == "4096":
+            if traffic.flows == "4":
+                report.bar(Bar(f"recvmsg + DONTNEED at 128 a call, array / stock, {traffic}",
+                               kinds["array"].both("128") / stock.both("128"), "x", LIMIT_BOTH))
+            report.bar(Bar(f"DONTNEED at 128 a call, array / stock, {traffic}",
+                           kinds["array"].release["128"].median / stock.release["128"].median, "x", LIMIT_RELEASE))
+        for batch in BATCHES:
+            worst_xarray = max(worst_xarray, (f"{traffic}, {batch} a call",
+                                              kinds["xarray"].both(batch) / stock.both(batch)), key=lambda one: one[1])
+    for (traffic, control), kinds in partial.items():
+        report.bar(Bar(f"a fragment left behind, array / stock, {traffic}, control buffer of {control}",
+                       abs(kinds["array"].left_behind) / kinds["stock"].left_behind, "x", LIMIT_LEFT_BEHIND))
+    report.bar(Bar(f"recvmsg + DONTNEED, xarray on branch / stock, worst of all ({worst_xarray[0]})", worst_xarray[1], "x",
+                   LIMIT_XARRAY))
+
+
+def as_json(samples: Samples, costs: dict[Traffic, dict[str, Cost]],
+            partial: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> dict[str, Any]:
+    def figures(value: Figure) -> dict[str, float]:
+        return value._asdict()
+
+    return {
+        "calibration": samples.calibration,
+        "costs": [traffic._asdict() | {"tokens": NAMES[kind], "recvmsg": figures(cost.receive),
+                                       "dontneed": {batch: figures(cost.release[batch]) for batch in BATCHES}}
+                  for traffic, kinds in costs.items() for kind, cost in kinds.items()],
+        "partial": [traffic._asdict() | {"control": control, "tokens": NAMES[kind], "recvmsg": figures(cost.receive),
+                                         "call_inside": cost.inside, "call_at_end": cost.at_end,
+                                         "left_behind": cost.left_behind}
+                    for (traffic, control), kinds in partial.items() for kind, cost in kinds.items()],
+        "rounds": [line for kind in (samples.receive, samples.release) for lines in kind.values() for line in lines],
+    }
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./run bench tokens", description=__doc__)
+    parser.add_argument("program", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--kernel", action="append", choices=list(KINDS), help="only this one (twice: both, the default)")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error("--rounds: at least 1")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    kernels = arguments.kernel or [name for name in KINDS if name == "stock" or PATCHES.is_dir()]
+    samples = Samples()
+    for kernel in kernels:
+        for line in run_in_lab(kernel, arguments.program, arguments.rounds):
+            samples.add(line)
+    clock = samples.check_clock()
+    costs, partial = costs_of(samples, arguments.rounds), partial_costs_of(samples)
+    print_costs(costs)
+    print_partial(partial)
+    print(f"\n{clock}\nmemory: huge pages; page-pool ring of 16384, more than there are pages\n")
+    report = Report("tokens", {"rounds": arguments.rounds, "kernels": kernels, "exact": True})
+    report.samples = as_json(samples, costs, partial)
+    if set(kernels) == set(KINDS):
+        add_bars(report, costs, partial)
+    else:
+        print("tokens: bars compare stock with branch; not both ran, so none was looked at")
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bound_nic.hpp"
+
+#include <fcntl.h>
+#include <net/if.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <system_error>
+
+#include "memory/udmabuf.hpp"
+#include "nic/genetlink.hpp"
+#include "nic/kernel_nic.hpp"
+#include "nic/netdev.hpp"
+#include "nic/socket.hpp"
+#include "nic/uapi.hpp"
+
+namespace detail = gpurx::detail;
+
+namespace bench {
+namespace {
+
+constexpr char const* interface = "dms0";
+constexpr unsigned queue = 3;                       // as in guest.sh
+constexpr std::uint16_t attribute_autorelease = 6;  // NETDEV_A_DMABUF_AUTORELEASE
+
+[[noreturn]] void fail(char const* what)
+{
+    throw std::system_error{errno, std::system_category(), what};
+}
+
+detail::unique_fd huge_pages(std::size_t bytes)
+{
+    detail::unique_fd fd{::memfd_create("tokens", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB)};
+    if (fd.get() < 0 || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+        fail("memory in huge pages");
+    // Taking them now tells whether there are enough.
+    if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
+        fail("huge pages (./run lab --hugepages)");
+    if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        fail("F_SEAL_SHRINK");
+    return fd;
+}
+
+detail::unique_fd dmabuf_of(detail::unique_fd const& memory, std::size_t bytes)
+{
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    auto result = detail::export_memfd(memory.get(), bytes, code, why);
+    if (code)
+        throw gpurx::system_error{code, why};
+    return result;
+}
+
+void check(detail::netlink::verdict const& said, std::string const& what)
+{
+    if (said.error != 0)
+        throw std::system_error{said.error, std::system_category(), what + ": " + said.text};
+}
+
+void write_fault(char const* name, bool on)
+{
+    std::ofstream file{std::string{"/sys/kernel/debug/devmemsim/"} + interface + '/' + name};
+    if (!(file << on << std::flush))
+        fail(name);
+}
+
+}  // namespace
+
+struct bound_memory::binding {
+    detail::unique_fd memory;
+    detail::unique_fd dmabuf;
+    detail::netlink::socket socket;
+};
+
+bound_memory::bound_memory(std::size_t bytes, std::uint32_t page_size, token_kind tokens)
+    : binding_{std::make_unique<binding>()}
+{
+    binding_->memory = huge_pages(bytes);
+    binding_->dmabuf = dmabuf_of(binding_->memory, bytes);
+
+    auto& socket = binding_->socket;
+    std::optional<detail::netlink::family> family;
+    auto lookup = detail::netlink::family_request(detail::uapi::netdev::family_name);
+    check(socket.exchange(lookup, [&](auto const& answer) { family = detail::netlink::read_family(answer.attrs); }),
+          "netdev family");
+
+    std::array const queues{queue};
+    auto request = detail::netdev::bind_rx_request(
+        family.value().id, {::if_nametoindex(interface), queues, binding_->dmabuf.get(), page_size});
+    if (tokens != token_kind::stock)
+        request.put(attribute_autorelease, std::uint32_t{tokens == token_kind::xarray});
+    check(socket.exchange(request, [](auto const&) {}), "bind-rx");
+}
+
+bound_memory::~bound_memory() = default;
+
+void split_headers()
+{
+    static_cast<void>(detail::kernel_nic{interface}.set_data_split(detail::ethtool::data_split::on));
+}
+
+void set_arrival(arrival how)
+{
+    detail::kernel_nic{interface}.set_feature(detail::ethtool::feature::hardware_gro, !how.segmented);
+    write_fault("pack", how.packed);
+}
+
+}  // namespace bench

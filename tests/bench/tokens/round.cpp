@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "round.hpp"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "packet_ends.hpp"
+
+namespace bench {
+namespace {
+
+constexpr unsigned largest_batch = release_most_ranges;
+constexpr std::uint32_t array_bit = 1u << 31;
+
+[[noreturn]] void fail(char const* what)
+{
+    throw std::system_error{errno, std::system_category(), what};
+}
+
+void wait_until_queued(int socket, std::uint64_t bytes)
+{
+    for (int queued = 0; static_cast<std::uint64_t>(queued) < bytes;) {
+        ::usleep(20'000);
+        if (::ioctl(socket, SIOCINQ, &queued) != 0)
+            fail("SIOCINQ");
+    }
+}
+
+}  // namespace
+
+round::round(std::string label, series const& what, unsigned number)
+    : label_{std::move(label)},
+      what_{what},
+      number_{number},
+      control_(control_for(what.control)),
+      host_((what.control + packet_ends::most_fragments) * std::size_t{what.page_size})
+{}
+
+void round::fill(int listener, std::deque<sender>& senders)
+{
+    for (unsigned i = 0; i < what_.flows; ++i) {
+        senders.at(i).connect("10.77.0.1", 9099);
+        gpurx::detail::unique_fd accepted{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)};
+        if (accepted.get() < 0)
+            fail("accept");
+        flows_.push_back({std::move(accepted), what_.bytes});
+    }
+    for (unsigned i = 0; i < what_.flows; ++i)
+        senders.at(i).send(what_.bytes, what_.bytes, 0);
+    for (flow const& one : flows_)
+        wait_until_queued(one.socket.get(), what_.bytes);
+    ::usleep(50'000);  // the last acknowledgements
+    for (unsigned i = 0; i < what_.flows; ++i)
+        senders.at(i).close();
+}
+
+void round::drain(bool array)
+{
+    receive();
+    check_kind(array);
+    for (std::size_t i = 0; i < what_.released.size(); ++i)
+        release(what_.released[(i + number_) % what_.released.size()], i);
+    release_rest();
+}
+
+// One call of each flow in turn.
+void round::receive()
+{
+    std::vector<call> calls;
+    std::uint64_t instructions = 0, fragments = 0;
+    for (bool more = true; std::exchange(more, false);) {
+        for (flow& one : flows_) {
+            if (one.queued == 0)
+                continue;
+            call const done = receive_from(one);
+            calls.push_back(done);
+            instructions += done.instructions;
+            fragments += done.fragments;
+            more = true;
+        }
+    }
+    fmt::print("receive {} instructions={} fragments={} calls={}\n", label_, instructions, fragments, calls.size());
+    if (what_.control != 128)
+        print_calls(calls);
+}
+
+round::call round::receive_from(flow& from)
+{
+    static std::array<fragment, 1024> taken;
+    receive_buffers const buffers{control_.data(), control_.size(), host_.data(), host_.size()};
+    call result{};
+    ssize_t const received =
+        receive_once(from.socket.get(), &buffers, taken.data(), &result.fragments, &result.instructions);
+    if (received <= 0)
+        fail("recvmsg");
+    from.queued -= static_cast<std::uint64_t>(received);
+    for (unsigned i = 0; i < result.fragments; ++i) {
+        from.sizes.push_back(taken[i].size);
+        from.tokens.push_back(taken[i].token);
+    }
+    return result;
+}
+
+void round::print_calls(std::vector<call> const& calls) const
+{
+    packet_ends const packets{flows_.front().sizes, what_.segmented ? 0 : what_.page_size};
+    std::size_t position = 0;
+    for (call const& one : calls) {
+        std::size_t const before = std::exchange(position, position + one.fragments);
+        fmt::print("call {} instructions={} delivered={} finished={} left={}\n", label_, one.instructions,
+                   one.fragments, packets.finished(before, position), packets.left_at(position));
+    }
+}
+
+void round::check_kind(bool array) const
+{
+    for (flow const& one : flows_)
+        for (std::uint32_t const token : one.tokens)
+            if (((token & array_bit) != 0) != array)
+                throw std::runtime_error{fmt::format("{}: token {:#x} is not of the kind asked for", label_, token)};
+}
+
+// The `part`th third of what was received, in calls of each flow in turn.
+void round::release(unsigned batch, std::size_t part)
+{
+    std::uint64_t instructions = 0, fragments = 0, calls = 0, ranges = 0;
+    for (bool more = true; std::exchange(more, false);) {
+        for (flow& one : flows_) {
+            std::size_t const third = one.tokens.size() / what_.released.size() / largest_batch * largest_batch;
+            if (one.released == (part + 1) * third)
+                continue;
+            std::uint64_t taken = 0;
+            unsigned used = 0;
+            if (release_once(one.socket.get(), &one.tokens[one.released], batch, &used, &taken) != 0)
+                fail("SO_DEVMEM_DONTNEED");
+            one.released += batch;
+            instructions += taken;
+            fragments += batch;
+            ranges += used;
+            ++calls;
+            more = true;
+        }
+    }
+    fmt::print("release {} batch={} instructions={} fragments={} calls={} ranges={}\n", label_, batch, instructions,
+               fragments, calls, ranges);
+}
+
+void round::release_rest()
+{
+    for (flow& one : flows_) {
+        while (one.released != one.tokens.size()) {
+            auto const count =
+                static_cast<unsigned>(std::min<std::size_t>(one.tokens.size() - one.released, largest_batch));
+            std::uint64_t instructions = 0;
+            unsigned ranges = 0;
+            if (release_once(one.socket.get(), &one.tokens[one.released], count, &ranges, &instructions) != 0)
+                fail("SO_DEVMEM_DONTNEED");
+            one.released += count;
+        }
+    }
+}
+
+}  // namespace bench
