@@ -21,6 +21,7 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --no-nic                      without the software NIC
   --append ARGUMENTS            added to the command line of the kernel
   --exact                       one CPU, and a clock that counts instructions: 1 ns is one instruction
+  --plugin FILE[,NAME=VALUE...] load a plugin of QEMU, which sees each instruction; needs --exact
 
 Without a command, on a terminal: a shell in the guest, without a time limit.
 
@@ -30,7 +31,7 @@ is the one of this machine.
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-kernel=stock timeout=600 cpus=2 memory='' hugepages=96 append='' nic=1 exact=0 interactive=0
+kernel=stock timeout=600 cpus=2 memory='' hugepages=96 append='' plugin='' nic=1 exact=0 interactive=0
 command=()
 
 parse() {
@@ -38,7 +39,7 @@ parse() {
         case $1 in
             --exact) exact=1 ;;
             --no-nic) nic=0 ;;
-            --kernel | --timeout | --cpus | --memory | --hugepages | --append)
+            --kernel | --timeout | --cpus | --memory | --hugepages | --append | --plugin)
                 (($# >= 2)) || die "$1 needs a value"
                 printf -v "${1#--}" '%s' "$2"
                 shift
@@ -68,6 +69,7 @@ parse() {
     done
     ((timeout > 0 && cpus > 0)) || die "--timeout and --cpus must be at least 1"
     ((!exact)) || cpus=1
+    ((exact)) || [[ -z $plugin ]] || die "--plugin needs --exact"
     if [[ -z $memory ]]; then
         memory=2G
         [[ $kernel != debug ]] || memory=4G
@@ -139,6 +141,7 @@ qemu_options() {
         -kernel "$kernel_dir/vmlinux" -append "${arguments[*]}" -serial "file:$run_dir/boot.log" \
         -device virtio-rng-pci -device virtio-serial-pci \
         -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
+    [[ -z $plugin ]] || printf '%s\n' -plugin "$plugin"
     ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -serial chardev:terminal
     share root / ,readonly=on
     share lab "$run_dir" ''
