@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`./run bench overhead`: guest instructions per fragment of gpurx against a hand-written C loop on the same traffic."""
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -14,8 +15,9 @@ LIMIT_RATIO = 1.15
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_in_lab(program: Path, rounds: int) -> str:
-    command = [str(ROOT / "run"), "lab", "--exact", "--timeout", "900", "--", str(program), str(rounds)]
+def run_in_lab(program: Path, kernel: str, rounds: int) -> str:
+    command = [str(ROOT / "run"), "lab", "--kernel", kernel, "--exact", "--timeout", "900", "--", str(program),
+               str(rounds)]
     print(f"overhead: {rounds} rounds in the lab, about {60 + 12 * rounds} s", file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -37,11 +39,20 @@ def median(samples: list[dict[str, int]], name: str) -> float:
     return statistics.median(sample[name] for sample in samples)
 
 
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./run bench overhead", description=__doc__)
+    parser.add_argument("program", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("rounds", type=int, nargs="?", default=7)
+    parser.add_argument("--kernel", choices=["stock", "branch"], default="stock")
+    return parser.parse_args()
+
+
 def main() -> int:
-    program = Path(sys.argv[1])
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 7
-    samples = parse(run_in_lab(program, rounds))
-    report = Report("overhead", {"rounds": rounds, "bytes": 8 << 20, "kernel": "stock", "exact": True})
+    arguments = parse_arguments()
+    rounds, kernel = arguments.rounds, arguments.kernel
+    samples = parse(run_in_lab(arguments.program, kernel, rounds))
+    name = "overhead" if kernel == "stock" else f"overhead-{kernel}"
+    report = Report(name, {"rounds": rounds, "bytes": 8 << 20, "kernel": kernel, "exact": True})
     rows = []
     for traffic in ("queued", "paced"):
         if len(samples[traffic, "c"]) != rounds or len(samples[traffic, "gpurx"]) != rounds:

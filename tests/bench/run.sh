@@ -11,7 +11,7 @@ benchmarks=(overhead tokens)
 build() {
     "$root/kernel-support/lab/packages.sh" build lab &&
         cmake --preset release -S "$root" >/dev/null &&
-        cmake --build "$root/build/release" --target "$1"
+        cmake --build "$root/build/release" --target "$@"
 }
 
 run_overhead() {
@@ -20,7 +20,7 @@ run_overhead() {
 }
 
 run_tokens() {
-    build tokens_bench &&
+    build tokens_bench tokens_profile &&
         python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens_bench" "$@"
 }
 

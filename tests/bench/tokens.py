@@ -4,19 +4,15 @@
 
 import argparse
 import statistics
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Iterable, NamedTuple
 
 from report import Bar, Report, print_table
+from tokens_lab import KINDS, NAMES, PATCHES, run_in_lab
+from tokens_profile import print_profile
 
-ROOT = Path(__file__).resolve().parents[2]
-PATCHES = ROOT / "kernel-support" / "linux-7.3"
-KINDS = {"stock": ["stock"], "branch": ["xarray", "array"]}
-NAMES = {"stock": "xarray, stock", "xarray": "xarray, branch", "array": "array, branch"}
-HUGE_PAGES = 112
 BATCHES = ("1", "32", "128")
 FULL_CONTROL = "128"
 
@@ -58,17 +54,12 @@ def figure(values: Iterable[float]) -> Figure:
     return Figure(median, min(sample), (max(sample) - min(sample)) / median)
 
 
-def run_in_lab(kernel: str, program: Path, rounds: int) -> Iterable[str]:
-    guest = Path(__file__).resolve().parent / "tokens" / "guest.sh"
-    command = [str(ROOT / "run"), "lab", "--kernel", kernel, "--exact", "--hugepages", str(HUGE_PAGES), "--timeout",
-               "900", "--", str(guest), str(program), str(rounds), "all", *KINDS[kernel]]
-    print(f"tokens: kernel {kernel}, {rounds} rounds after one to warm up, about {15 + 3 * rounds * len(KINDS[kernel])} s",
+def measure(kernel: str, program: Path, rounds: int, samples: "Samples") -> None:
+    kinds = KINDS[kernel]
+    print(f"tokens: kernel {kernel}, {rounds} rounds after one to warm up, about {15 + 3 * rounds * len(kinds)} s",
           file=sys.stderr, flush=True)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
-        assert lab.stdout is not None
-        yield from lab.stdout
-    if lab.returncode != 0:
-        sys.exit(f"tokens: the lab run on kernel {kernel} failed (exit code {lab.returncode})")
+    for line in run_in_lab(kernel, [], program, [str(rounds), "all", *kinds]):
+        samples.add(line)
 
 
 class Samples:
@@ -223,7 +214,7 @@ def add_bars(report: Report, costs: dict[Traffic, dict[str, Cost]],
                                               kinds["xarray"].both(batch) / stock.both(batch)), key=lambda one: one[1])
     for (traffic, control), kinds in partial.items():
         report.bar(Bar(f"a fragment left behind, array / stock, {traffic}, control buffer of {control}",
-                       abs(kinds["array"].left_behind) / kinds["stock"].left_behind, "x", LIMIT_LEFT_BEHIND))
+                       kinds["array"].left_behind / kinds["stock"].left_behind, "x", LIMIT_LEFT_BEHIND))
     report.bar(Bar(f"recvmsg + DONTNEED, xarray on branch / stock, worst of all ({worst_xarray[0]})", worst_xarray[1], "x",
                    LIMIT_XARRAY))
 
@@ -250,6 +241,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench tokens", description=__doc__)
     parser.add_argument("program", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--kernel", action="append", choices=list(KINDS), help="only this one (twice: both, the default)")
+    parser.add_argument("--profile", action="store_true",
+                        help="instead: instructions by function of the kernel, for 4 flows with whole pages of 4 KiB")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     if arguments.rounds < 1:
@@ -260,10 +253,12 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = parse_arguments()
     kernels = arguments.kernel or [name for name in KINDS if name == "stock" or PATCHES.is_dir()]
+    if arguments.profile:
+        print_profile(kernels, arguments.program)
+        return 0
     samples = Samples()
     for kernel in kernels:
-        for line in run_in_lab(kernel, arguments.program, arguments.rounds):
-            samples.add(line)
+        measure(kernel, arguments.program, arguments.rounds, samples)
     clock = samples.check_clock()
     costs, partial = costs_of(samples, arguments.rounds), partial_costs_of(samples)
     print_costs(costs)
@@ -275,7 +270,10 @@ def main() -> int:
         add_bars(report, costs, partial)
     else:
         print("tokens: bars compare stock with branch; not both ran, so none was looked at")
-    return report.finish()
+    status = report.finish()
+    if status:
+        print("tokens: where the instructions go: ./run bench tokens --profile")
+    return status
 
 
 if __name__ == "__main__":
