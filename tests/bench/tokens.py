@@ -174,7 +174,9 @@ def ratio(value: float, stock: float | None) -> str:
 
 
 def print_costs(costs: dict[Traffic, dict[str, Cost]]) -> None:
-    print("\nInstructions per fragment: median (least) of the rounds. recvmsg takes 128 fragments a call.\n")
+    print("\nInstructions per fragment: median (least) of the rounds. recvmsg takes 128 fragments a call; DONTNEED gives back "
+          "1, 32 or 128,\nthose in the given number of ranges. spread: the worst of the row, between least and most. sum: "
+          "recvmsg and DONTNEED at 128.\n")
     rows = []
     for traffic, kinds in sorted(costs.items(), key=lambda item: (int(item[0].page), item[0])):
         stock = kinds["stock"].both("128") if "stock" in kinds else None
@@ -183,8 +185,7 @@ def print_costs(costs: dict[Traffic, dict[str, Cost]]) -> None:
             rows.append([str(traffic), NAMES[kind], str(cost.receive), *(str(cost.release[batch]) for batch in BATCHES),
                          f"{cost.ranges:.1f}", f"{100 * worst:.1f} %", f"{cost.both('128'):.0f}",
                          ratio(cost.both("128"), stock)])
-    print_table(["traffic", "tokens", "recvmsg", "DONTNEED 1/call", "32/call", "128/call", "ranges/128", "worst spread",
-                 "recvmsg + DONTNEED 128", "/ stock"], rows)
+    print_table(["traffic", "tokens", "recvmsg", "DONTNEED 1", "32", "128", "ranges", "spread", "sum", "/ stock"], rows)
 
 
 def print_partial(costs: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> None:
@@ -194,7 +195,7 @@ def print_partial(costs: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> N
         for kind, cost in kinds.items():
             rows.append([str(traffic), control, NAMES[kind], str(cost.receive), f"{cost.inside:.0f}",
                          f"{cost.at_end:.0f}" if cost.at_end else "-", f"{cost.left_behind:.1f}"])
-    print_table(["traffic", "control", "tokens", "per fragment", "per call, inside", "at an end",
+    print_table(["traffic", "control", "tokens", "per fragment", "a call that ends inside", "at an end",
                  "per fragment left behind"], rows)
 
 
