@@ -53,6 +53,15 @@ gpurx::transport parse_transport(std::string const& name)
     return gpurx::transport::automatic;
 }
 
+gpurx::token_kind parse_tokens(std::string const& name)
+{
+    for (auto const value : {gpurx::token_kind::array, gpurx::token_kind::xarray}) {
+        if (name == to_string(value))
+            return value;
+    }
+    return gpurx::token_kind::automatic;
+}
+
 bool is_sha256(std::string const& text)
 {
     return text.size() == 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c); });
@@ -103,6 +112,11 @@ void add_session(CLI::App& app, options& parsed)
     app.add_option("--rx-page-size", parsed.session.rx_page_size,
                    "Bytes of a page on the NIC, as 16KiB; default: its own")
         ->transform(bytes);
+    app.add_option_function<std::string>(
+           "--tokens", [&parsed](std::string const& name) { parsed.session.tokens = parse_tokens(name); },
+           "automatic, array or xarray: how the kernel counts pages on loan; automatic takes what it has")
+        ->check(CLI::IsMember{{"automatic", "array", "xarray"}}.description(""))
+        ->option_text("NAME");
 }
 
 void add_consumption(CLI::App& app, options& parsed)

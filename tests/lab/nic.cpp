@@ -44,7 +44,7 @@ std::string bind_answer()
     detail::kernel_nic nic{near_interface};
     std::array const queue{nic.channels().rx_queues() - 1};
     try {
-        auto const binding = nic.bind_rx(queue, memory->dmabuf_fd(), 0);
+        auto const binding = nic.bind_rx(queue, memory->dmabuf_fd(), 0, std::nullopt);
         return "accepted";
     } catch (system_error const& refusal) {
         return refusal.why().kernel_message;

@@ -33,6 +33,17 @@ enum class transport : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(transport value) noexcept;
 
+// How the kernel keeps count of pages on loan (transport devmem). The same to a program but for the cost, and for pages
+// that the kernel did not take back (stats::release_failures, release_shortfalls).
+enum class token_kind : std::uint8_t {
+    automatic,  // array where the kernel has it, else xarray; rx_session::explain() says which
+    array,   // a counter per page: no lock, and less to do for each fragment. Pages not taken back stay out until the
+             // session has ended. Needs a kernel with the patches in kernel-support/linux-7.3
+    xarray,  // an entry per fragment, as in Linux 6.12 and later. Pages not taken back stay out until their flow ends
+};
+
+[[nodiscard]] std::string_view to_string(token_kind value) noexcept;
+
 struct rx_session_options {
     // The NIC. Empty: only transport copy can work.
     std::string interface = {};
@@ -46,6 +57,9 @@ struct rx_session_options {
     // Bytes per NIC page: 0 is the driver's default (4 KiB), else a power of two that the driver supports and that
     // divides the memory's own pages (2 MiB with huge pages).
     std::uint32_t rx_page_size = 0;
+
+    // One named here that the kernel has not is an error of transport devmem.
+    token_kind tokens = token_kind::automatic;
 
     // Flows that may exist at one time. The memory is shared out between them in advance, see receive_memory.
     unsigned max_flows = 16;
@@ -102,7 +116,8 @@ class rx_session {
 
     // The transport in use: never automatic.
     [[nodiscard]] gpurx::transport transport() const noexcept;
-    // For people, one line per transport: in use, or why not and what would make it work. First line: what is in use.
+    // For people, one line per transport: in use (with which tokens), or why not and what would make it work. First
+    // line: what is in use.
     [[nodiscard]] std::string explain() const;
     // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
     [[nodiscard]] gpurx::stats stats() const;

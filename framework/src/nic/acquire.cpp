@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "advice.hpp"
 #include "failure.hpp"
 #include "queue_plan.hpp"
 #include "settings.hpp"
@@ -142,12 +143,30 @@ std::vector<unsigned> claim_queues(device_journal& log, nic_device& nic, claim_e
     return plan.queues;
 }
 
+struct token_choice {
+    token_kind tokens;
+    std::optional<bool> autorelease;  // what bind-rx is told
+};
+
+token_choice choose_tokens(nic_device& nic, token_kind wanted)
+{
+    if (!nic.knows_autorelease()) {
+        if (wanted == token_kind::array)
+            fail(EOPNOTSUPP, "bind-rx", nic.name(), advice_on("bind-rx", EOPNOTSUPP, "autorelease"));
+        return {token_kind::xarray, std::nullopt};
+    }
+    if (wanted == token_kind::xarray)
+        return {token_kind::xarray, true};
+    return {token_kind::array, false};
+}
+
 std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> const& queues,
-                                        acquisition_request const& request, std::chrono::milliseconds patience)
+                                        acquisition_request const& request, std::optional<bool> autorelease,
+                                        std::chrono::milliseconds patience)
 {
     return with_patience(patience, [&](bool last) -> std::unique_ptr<rx_binding> {
         try {
-            return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size);
+            return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size, autorelease);
         } catch (system_error const& error) {
             bool const busy = error.code() == errno_code(EEXIST) || error.code() == errno_code(EBUSY);
             if (!busy || last)
@@ -182,6 +201,7 @@ std::vector<unsigned> check_binding(nic_device& nic, std::vector<unsigned> const
 acquisition acquire(device_journal& log, nic_device& nic, claim_environment const& environment,
                     acquisition_request const& request, std::vector<std::string>& notices)
 {
+    auto const choice = choose_tokens(nic, request.tokens);
     log->owners.push_back({environment.self, {}, {}, {}});
     log.save();
 
@@ -191,6 +211,7 @@ acquisition acquire(device_journal& log, nic_device& nic, claim_environment cons
     change_setting(log, nic, setting::ntuple_filters, {1});
 
     acquisition result;
+    result.tokens = choice.tokens;
     auto const table = nic.rss_table();
     result.queues = claim_queues(log, nic, environment, request.rx_queues);
     if (table.empty())
@@ -198,7 +219,7 @@ acquisition acquire(device_journal& log, nic_device& nic, claim_environment cons
             fmt::format("{} has no RSS table: other traffic may arrive on the claimed queues", nic.name()));
     avoid_claimed_queues(log, nic, table);
 
-    result.binding = bind_memory(nic, result.queues, request, environment.busy_patience);
+    result.binding = bind_memory(nic, result.queues, request, choice.autorelease, environment.busy_patience);
     result.napi_ids = check_binding(nic, result.queues, result.binding->id(), notices);
     return result;
 }

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <gpurx/session.hpp>
+
 #include "device_journal.hpp"
 #include "nic_device.hpp"
 
@@ -16,7 +18,8 @@ namespace gpurx::detail {
 
 struct acquisition {
     std::vector<unsigned> queues;
-    std::vector<unsigned> napi_ids;  // per queue; 0: not known
+    std::vector<unsigned> napi_ids;          // per queue; 0: not known
+    token_kind tokens = token_kind::xarray;  // never automatic
     std::unique_ptr<rx_binding> binding;
 };
 
@@ -24,6 +27,7 @@ struct acquisition_request {
     unsigned rx_queues = 1;
     int dmabuf_fd = -1;
     std::uint32_t rx_page_size = 0;
+    token_kind tokens = token_kind::automatic;
 };
 
 // Header split, ntuple filters, queues (and channels for them), RSS away from them, the memory bound. Throws

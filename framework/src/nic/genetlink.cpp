@@ -39,6 +39,15 @@ request policy_request(std::uint16_t family, std::uint8_t command)
     return result;
 }
 
+namespace {
+
+attribute_rule read_rule(attributes const& rule)
+{
+    return {rule.u32(nlctrl::rule_type).value_or(0), rule.uint(nlctrl::rule_max_unsigned)};
+}
+
+}  // namespace
+
 void policy::add(attributes const& answer)
 {
     // {command: {do: index, dump: index}}, in the first answer
@@ -48,15 +57,16 @@ void policy::add(attributes const& answer)
     });
     // {index: {attribute: {what it must be}}}, one attribute an answer
     answer.nested(nlctrl::attr_policy).for_each([this](attribute const& index) {
-        attributes{index.value()}.for_each(
-            [this, &index](attribute const& one) { attributes_[index.type()].insert(one.type()); });
+        attributes{index.value()}.for_each([this, &index](attribute const& one) {
+            policies_[index.type()].insert_or_assign(one.type(), read_rule(attributes{one.value()}));
+        });
     });
 }
 
-std::set<std::uint16_t> policy::accepted() const
+attribute_rules policy::accepted() const
 {
-    auto const found = index_ ? attributes_.find(*index_) : attributes_.end();
-    return found != attributes_.end() ? found->second : std::set<std::uint16_t>{};
+    auto const found = index_ ? policies_.find(*index_) : policies_.end();
+    return found != policies_.end() ? found->second : attribute_rules{};
 }
 
 }  // namespace gpurx::detail::netlink

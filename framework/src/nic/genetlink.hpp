@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -26,17 +25,26 @@ struct family {
 // Nothing if the answer holds no number.
 [[nodiscard]] std::optional<family> read_family(attributes const& answer);
 
+// What the kernel accepts as the value of an attribute, as far as it says.
+struct attribute_rule {
+    std::uint32_t type = 0;            // uapi::nlctrl::rule_type_u32 and others
+    std::optional<std::uint64_t> max;  // of an unsigned number
+
+    friend bool operator==(attribute_rule const&, attribute_rule const&) = default;
+};
+using attribute_rules = std::map<std::uint16_t, attribute_rule>;  // by the attribute's number
+
 // Which attributes a command accepts, gathered over the many answers to one request.
 [[nodiscard]] request policy_request(std::uint16_t family, std::uint8_t command);
 class policy {
   public:
     void add(attributes const& answer);
     // The attributes of the command's request, at the top level.
-    [[nodiscard]] std::set<std::uint16_t> accepted() const;
+    [[nodiscard]] attribute_rules accepted() const;
 
   private:
-    std::optional<std::uint32_t> index_;                           // of the policy for the request
-    std::map<std::uint32_t, std::set<std::uint16_t>> attributes_;  // by the index of their policy
+    std::optional<std::uint32_t> index_;                 // of the policy for the request
+    std::map<std::uint32_t, attribute_rules> policies_;  // by their index
 };
 
 }  // namespace gpurx::detail::netlink

@@ -210,12 +210,17 @@ std::vector<netdev::alloc_failures> kernel_nic::alloc_failures()
     return result;
 }
 
+bool kernel_nic::knows_autorelease()
+{
+    return netdev::knows_autorelease(bind_rx_attributes());
+}
+
 std::unique_ptr<rx_binding> kernel_nic::bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
-                                                std::uint32_t rx_page_size)
+                                                std::uint32_t rx_page_size, std::optional<bool> autorelease)
 {
     if (rx_page_size != 0 && !bind_rx_attributes().contains(uapi::netdev::dmabuf_rx_page_size))
         fail(EOPNOTSUPP, "bind-rx", name(), advice_on("bind-rx", EOPNOTSUPP, "rx-page-size"));
-    return bind_with(netlink::socket{}, netdev_.id, name(), {index_, queues, dmabuf_fd, rx_page_size});
+    return bind_with(netlink::socket{}, netdev_.id, name(), {index_, queues, dmabuf_fd, rx_page_size, autorelease});
 }
 
 std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx const& what)
@@ -225,7 +230,7 @@ std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx 
     return bind_with(std::move(via), family, interface, what);
 }
 
-std::set<std::uint16_t> bind_rx_attributes()
+netlink::attribute_rules bind_rx_attributes()
 {
     netlink::socket via;
     auto const family = resolve(via, uapi::netdev::family_name).id;

@@ -3,7 +3,6 @@
 // A NIC as the kernel presents it: netlink (netdev and ethtool families) and, where netlink cannot, ethtool ioctls.
 #pragma once
 
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,8 +47,10 @@ class kernel_nic final : public nic_device {
     [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;
     [[nodiscard]] std::vector<netdev::page_pool> page_pools() override;
     [[nodiscard]] std::vector<netdev::alloc_failures> alloc_failures() override;
+    [[nodiscard]] bool knows_autorelease() override;
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
-                                                      std::uint32_t rx_page_size) override;
+                                                      std::uint32_t rx_page_size,
+                                                      std::optional<bool> autorelease) override;
 
   private:
     // Asks, and throws what the kernel objects. `operation` names the request in the error.
@@ -68,6 +69,6 @@ class kernel_nic final : public nic_device {
 [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx const& what);
 
 // The attributes that bind-rx accepts on this kernel, by number (uapi.hpp): how optional ones are found out about.
-[[nodiscard]] std::set<std::uint16_t> bind_rx_attributes();
+[[nodiscard]] netlink::attribute_rules bind_rx_attributes();
 
 }  // namespace gpurx::detail

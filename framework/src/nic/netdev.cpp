@@ -21,7 +21,15 @@ nl::request bind_rx_request(std::uint16_t family, bind_rx const& what)
     }
     if (what.rx_page_size != 0)
         result.put(nd::dmabuf_rx_page_size, what.rx_page_size);
+    if (what.autorelease)
+        result.put(nd::dmabuf_autorelease, std::uint32_t{*what.autorelease});
     return result;
+}
+
+bool knows_autorelease(nl::attribute_rules const& accepted)
+{
+    auto const found = accepted.find(nd::dmabuf_autorelease);
+    return found != accepted.end() && found->second == nl::attribute_rule{uapi::nlctrl::rule_type_u32, 1};
 }
 
 std::optional<std::uint32_t> read_binding(nl::attributes const& answer)
@@ -47,6 +55,8 @@ std::string bind_rx_attribute(nl::bytes_view request, nl::verdict const& said)
             return "fd";
         case nd::dmabuf_rx_page_size:
             return "rx-page-size";
+        case nd::dmabuf_autorelease:
+            return "autorelease";
         default:
             return {};
     }

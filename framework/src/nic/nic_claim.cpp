@@ -181,9 +181,10 @@ std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_d
         append(notices, all_of(std::move(said)));
         self.memory_size = size_of_dmabuf(self.options.dmabuf_fd);
         try {
-            self.acquired =
-                acquire(log, *self.device, self.environment,
-                        {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size}, notices);
+            self.acquired = acquire(
+                log, *self.device, self.environment,
+                {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size, self.options.tokens},
+                notices);
         } catch (...) {
             report undone;
             undo_claim(log, *self.device, self.environment.self, undone);
@@ -232,6 +233,11 @@ std::vector<unsigned> const& nic_claim::napi_ids() const noexcept
 std::size_t nic_claim::page_size() const noexcept
 {
     return state_->options.rx_page_size != 0 ? state_->options.rx_page_size : system_page();
+}
+
+token_kind nic_claim::tokens() const noexcept
+{
+    return state_->acquired.tokens;
 }
 
 std::unique_ptr<steered_flow> nic_claim::steer(boost::asio::ip::tcp::endpoint const& local,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <gpurx/error.hpp>
+#include <gpurx/session.hpp>
 
 namespace gpurx::detail {
 
@@ -41,7 +42,8 @@ struct nic_claim_config {
     std::string interface;
     unsigned rx_queues = 1;
     std::uint32_t rx_page_size = 0;  // bytes; 0: the driver's default, one system page
-    int dmabuf_fd = -1;              // used inside open() only: the binding keeps its own reference
+    token_kind tokens = token_kind::automatic;
+    int dmabuf_fd = -1;  // used inside open() only: the binding keeps its own reference
     std::string state_directory = "/run/gpurx";
     std::function<void(std::string_view)> notice;  // must not throw; may be empty
 };
@@ -77,6 +79,8 @@ class nic_claim {
     [[nodiscard]] std::vector<unsigned> const& napi_ids() const noexcept;
     // Bytes of one page of the binding.
     [[nodiscard]] std::size_t page_size() const noexcept;
+    // Those that the binding gives out: array or xarray.
+    [[nodiscard]] token_kind tokens() const noexcept;
 
     // Steers one connection: packets from `remote` to `local` arrive on one of the queues (queues take turns). The rule
     // matches both ends; where the driver refuses that, the local end, or the local port alone, and config::notice says

@@ -78,9 +78,12 @@ class nic_device {
     // Per RX queue; empty if the driver does not count them.
     [[nodiscard]] virtual std::vector<netdev::alloc_failures> alloc_failures() = 0;
 
-    // rx_page_size 0: the default.
+    // Whether bind_rx() may be told `autorelease`: the kernel has array tokens.
+    [[nodiscard]] virtual bool knows_autorelease() = 0;
+    // rx_page_size 0: the default. `autorelease`: as netdev::bind_rx has it.
     [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
-                                                              std::uint32_t rx_page_size) = 0;
+                                                              std::uint32_t rx_page_size,
+                                                              std::optional<bool> autorelease) = 0;
 };
 
 }  // namespace gpurx::detail

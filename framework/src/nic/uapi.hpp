@@ -24,6 +24,11 @@ inline constexpr std::uint16_t attr_op = 10;
 inline constexpr std::uint16_t group_name = 1;
 inline constexpr std::uint16_t group_id = 2;
 inline constexpr std::uint16_t policy_do = 1;
+
+// Of one attribute's rule.
+inline constexpr std::uint16_t rule_type = 1;
+inline constexpr std::uint16_t rule_max_unsigned = 5;  // u64
+inline constexpr std::uint32_t rule_type_u32 = 4;
 }  // namespace nlctrl
 
 namespace error_attr {  // attributes after an NLMSG_ERROR or NLMSG_DONE
@@ -48,6 +53,7 @@ inline constexpr std::uint16_t dmabuf_queues = 2;  // nested: queue_id, queue_ty
 inline constexpr std::uint16_t dmabuf_fd = 3;
 inline constexpr std::uint16_t dmabuf_id = 4;
 inline constexpr std::uint16_t dmabuf_rx_page_size = 5;
+inline constexpr std::uint16_t dmabuf_autorelease = 6;  // not in Linux 7.3: kernel-support/linux-7.3 adds it
 
 inline constexpr std::uint16_t queue_id = 1;
 inline constexpr std::uint16_t queue_ifindex = 2;

@@ -21,6 +21,19 @@ std::string_view to_string(transport value) noexcept
     return "unknown";
 }
 
+std::string_view to_string(token_kind value) noexcept
+{
+    switch (value) {
+        case token_kind::automatic:
+            return "automatic";
+        case token_kind::array:
+            return "array";
+        case token_kind::xarray:
+            return "xarray";
+    }
+    return "unknown";
+}
+
 rx_session::rx_session(rx_session_options options, device_memory memory)
     : state_{detail::session_state::open(std::move(options), detail::session_access::state(std::move(memory)))}
 {}

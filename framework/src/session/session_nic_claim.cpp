@@ -25,6 +25,7 @@ class claimed_nic final : public session_nic {
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return claim_->dmabuf_id(); }
     [[nodiscard]] std::vector<unsigned> queues() const override { return claim_->queues(); }
     [[nodiscard]] std::size_t page_size() const noexcept override { return claim_->page_size(); }
+    [[nodiscard]] token_kind tokens() const noexcept override { return claim_->tokens(); }
 
     [[nodiscard]] std::unique_ptr<steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
                                                             asio::ip::tcp::endpoint const& remote, error_code& code,
@@ -68,6 +69,7 @@ std::unique_ptr<session_nic> claim_nic(rx_session_options const& options, int dm
     auto claim = nic_claim::open({.interface = options.interface,
                                   .rx_queues = options.rx_queues,
                                   .rx_page_size = options.rx_page_size,
+                                  .tokens = options.tokens,
                                   .dmabuf_fd = dmabuf_fd,
                                   .state_directory = options.state_directory,
                                   .notice = options.notice},

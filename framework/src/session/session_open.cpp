@@ -58,14 +58,22 @@ std::unique_ptr<session_nic> claim_for_devmem(rx_session_options const& options,
     return nic;
 }
 
+std::string_view explain_tokens(token_kind asked, token_kind used) noexcept
+{
+    if (used == asked)
+        return used == token_kind::array ? "array tokens, as asked for" : "xarray tokens, as asked for";
+    return used == token_kind::array ? "array tokens, which cost less to give back"
+                                     : "xarray tokens, as this kernel has no array tokens";
+}
+
 std::string explain_devmem(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
 {
     auto const queues = nic.queues();
     return fmt::format(
-        "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({})\n"
+        "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}), with {}\n"
         "copy: not in use: it works too, but the CPU would copy each byte",
         options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
-        memory.explain());
+        memory.explain(), explain_tokens(options.tokens, nic.tokens()));
 }
 
 std::string explain_copy(std::string_view why_not_devmem, memory_state const& memory)

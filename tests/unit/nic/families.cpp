@@ -83,7 +83,73 @@ TEST_CASE("a policy is the attributes of the request's own table")
     bytes const nested_id{16, 0, 8, 0x80, 12, 0, 0, 0x80, 8, 0, 7, 0x80, 4, 0, 1, 0};
     for (auto const* answer : {&ifindex, &page_size, &nested_id})
         found.add(attributes{*answer});
-    CHECK(found.accepted() == std::set<std::uint16_t>{1, 5});
+    CHECK(found.accepted() == netlink::attribute_rules{{1, {}}, {5, {}}});
+}
+
+namespace {
+
+// bind-rx (13): its request has table 1.
+bytes const bind_rx_tables{16, 0, 9, 0x80, 12, 0, 13, 0x80, 8, 0, 1, 0, 1, 0, 0, 0};
+bytes const type_u32{8, 0, 1, 0, 4, 0, 0, 0};
+bytes const at_least_0{12, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+bytes const at_most_1{12, 0, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+
+// The answer that tells the rule of one attribute in one table.
+bytes answer_on(int table, int attribute, bytes const& rule)
+{
+    auto const size = static_cast<int>(rule.size());
+    return bytes{size + 12, 0, 8, 0x80, size + 8, 0, table, 0x80, size + 4, 0, attribute, 0x80} + rule;
+}
+
+netlink::attribute_rules rules_of(std::initializer_list<bytes> answers)
+{
+    netlink::policy found;
+    for (auto const& answer : answers)
+        found.add(attributes{answer});
+    return found.accepted();
+}
+
+}  // namespace
+
+TEST_CASE("a kernel has array tokens if bind-rx takes autorelease, a u32 of at most 1")
+{
+    auto const rule = type_u32 + at_least_0 + at_most_1;
+    auto const knows = [](std::initializer_list<bytes> answers) {
+        return netdev::knows_autorelease(rules_of(answers));
+    };
+    CHECK(knows({bind_rx_tables, answer_on(1, 5, type_u32), answer_on(1, 6, rule)}));
+    CHECK(rules_of({bind_rx_tables, answer_on(1, 6, rule)}) == netlink::attribute_rules{{6, {4, 1}}});
+
+    CHECK_FALSE(knows({}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 5, rule)}));
+    // The same number in the table of what is nested in the request, and where the table of the request is not told.
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(0, 6, rule)}));
+    CHECK_FALSE(knows({answer_on(1, 6, rule)}));
+    // The same number for something else.
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, type_u32)}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, at_most_1)}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, bytes{8, 0, 1, 0, 2, 0, 0, 0} + at_most_1)}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, type_u32 + bytes{12, 0, 5, 0, 2, 0, 0, 0, 0, 0, 0, 0})}));
+    CHECK_FALSE(knows({bind_rx_tables, answer_on(1, 6, type_u32 + bytes{12, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0})}));
+}
+
+TEST_CASE("an answer about a policy that is cut off anywhere, or lies about a length, tells of no array tokens")
+{
+    auto const whole = answer_on(1, 6, type_u32 + at_least_0 + at_most_1);
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+        CAPTURE(size);
+        auto cut = whole;
+        cut.resize(size);
+        CHECK_FALSE(netdev::knows_autorelease(rules_of({bind_rx_tables, cut})));
+    }
+    for (std::size_t const length : {0U, 4U, 8U, 12U, 20U, 32U}) {
+        for (int const lie : {0, 1, 3, 0xff}) {
+            CAPTURE(length, lie);
+            auto changed = whole;
+            changed[length] = static_cast<std::byte>(lie);
+            CHECK_FALSE(netdev::knows_autorelease(rules_of({bind_rx_tables, changed})));
+        }
+    }
 }
 
 TEST_CASE("a policy is asked for by family and command")
@@ -103,12 +169,16 @@ TEST_CASE("bind-rx names the interface, the memory and each queue")
     CHECK(is_request(netdev::bind_rx_request(family, {4, queues, 9, 0}), 13, 1, ack, attrs));
     CHECK(is_request(netdev::bind_rx_request(family, {4, queues, 9, 16384}), 13, 1, ack,
                      attrs + bytes{8, 0, 5, 0, 0, 0x40, 0, 0}));
+    CHECK(is_request(netdev::bind_rx_request(family, {4, queues, 9, 0, false}), 13, 1, ack,
+                     attrs + bytes{8, 0, 6, 0, 0, 0, 0, 0}));
+    CHECK(is_request(netdev::bind_rx_request(family, {4, queues, 9, 16384, true}), 13, 1, ack,
+                     attrs + bytes{8, 0, 5, 0, 0, 0x40, 0, 0} + bytes{8, 0, 6, 0, 1, 0, 0, 0}));
 }
 
 TEST_CASE("what the kernel refuses of bind-rx has a name")
 {
     std::vector<unsigned> const queues{6, 7};
-    auto const made = netdev::bind_rx_request(family, {4, queues, 9, 16384});
+    auto const made = netdev::bind_rx_request(family, {4, queues, 9, 16384, false});
     auto const name_at = [&made](std::uint32_t offset) {
         netlink::verdict said;
         said.offset = offset;
@@ -120,6 +190,7 @@ TEST_CASE("what the kernel refuses of bind-rx has a name")
     CHECK(name_at(40) == "queues");
     CHECK(name_at(48) == "queues.id");
     CHECK(name_at(76) == "rx-page-size");
+    CHECK(name_at(84) == "autorelease");
     CHECK(name_at(21).empty());
 
     netlink::verdict missing;
