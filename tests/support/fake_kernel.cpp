@@ -11,6 +11,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "syscalls.hpp"
@@ -123,6 +124,9 @@ fake_kernel::~fake_kernel()
     for (auto const& [inode, state] : sockets_)
         if (!state.tokens.empty())
             FAIL_CHECK("socket " << inode << " kept " << state.tokens.size() << " tokens");
+    for (auto const& [id, where] : memories_)
+        if (auto const out = std::accumulate(where.receipts.begin(), where.receipts.end(), std::size_t{0}); out > 0)
+            FAIL_CHECK("of memory " << id << " " << out << " array tokens were kept");
 }
 
 void fake_kernel::bind(std::uint32_t dmabuf_id, std::span<std::byte> bytes)
@@ -132,10 +136,31 @@ void fake_kernel::bind(std::uint32_t dmabuf_id, std::span<std::byte> bytes)
         first_id_ = dmabuf_id;
     auto& added = memories_[dmabuf_id];
     added.bytes = bytes;
+    added.gives_array_tokens = tokens_ == token_kind::array;
     added.tokens_on.resize(bytes.size() / page_size);
+    added.receipts.resize(bytes.size() / page_size);
     for (std::size_t page = 0; page < added.tokens_on.size(); ++page)
         added.free.insert(page);
     std::ranges::fill(bytes, poison);
+}
+
+void fake_kernel::set_tokens(token_kind kind)
+{
+    std::lock_guard const lock{mutex_};
+    tokens_ = kind;
+}
+
+token_kind fake_kernel::tokens() const
+{
+    std::lock_guard const lock{mutex_};
+    return tokens_;
+}
+
+void fake_kernel::unbind(std::uint32_t dmabuf_id)
+{
+    std::lock_guard const lock{mutex_};
+    memories_.at(dmabuf_id).unbound = true;
+    drain_unbound();
 }
 
 void fake_kernel::deliver(std::vector<route> routes)
@@ -216,6 +241,8 @@ std::size_t fake_kernel::tokens_out() const
     std::size_t count = 0;
     for (auto const& [inode, state] : sockets_)
         count += state.tokens.size();
+    for (auto const& [id, where] : memories_)
+        count += std::accumulate(where.receipts.begin(), where.receipts.end(), std::size_t{0});
     return count;
 }
 
@@ -235,9 +262,10 @@ std::size_t fake_kernel::reap_closed()
             continue;
         }
         while (!at->second.tokens.empty())
-            drop_token(at->second, at->second.tokens.begin()->first);
+            take_back(at->second, at->second.tokens.begin()->first, false);
         at = sockets_.erase(at);
     }
+    drain_unbound();
     return sockets_.size();
 }
 
@@ -369,14 +397,10 @@ ssize_t fake_kernel::deliver_device(int socket, tcp_socket& state, route const& 
     if (received <= 0)
         return received;
     where.free.erase(page);
-    ++where.tokens_on[page];
     where.packing_page = page;
     where.packed =
         static_cast<std::size_t>(to - where.bytes.data()) - page * page_size + static_cast<std::size_t>(received);
-    std::uint32_t token = 1;
-    while (state.tokens.contains(token))
-        ++token;
-    state.tokens[token] = {how.dmabuf_id, page};
+    auto const token = hand_out(state, how.dmabuf_id, page);
     auto offset = static_cast<std::uint64_t>(to - where.bytes.data());
     if (std::exchange(offset_lie_, false))
         offset = where.bytes.size() - static_cast<std::size_t>(received) + 1;
@@ -445,31 +469,19 @@ std::size_t fake_kernel::release_tokens(tcp_socket& state, std::span<dmabuf_toke
         for (std::uint32_t i = 0; i < range.token_count; ++i) {
             ++pages;
             auto const token = range.token_start + i;
-            if (!state.tokens.contains(token))
-                violation("token " + std::to_string(token) + " returned twice, or never handed out");
-            else if (release_short_ > 0)
-                state.tokens.erase(token), --release_short_;  // lost: no page comes back
+            auto const loses_page = release_short_ > 0;
+            if (!take_back(state, token, loses_page))
+                violation("token " + std::to_string(token) + " returned too often, or never handed out");
+            else if (loses_page)
+                --release_short_;
             else
-                drop_token(state, token), ++accepted;
+                ++accepted;
         }
     }
     if (pages == 0 || pages > detail::uapi::max_dontneed_pages)
         violation("a release of " + std::to_string(pages) + " pages");
     releases_.push_back({tokens.size(), pages});
     return accepted;
-}
-
-void fake_kernel::drop_token(tcp_socket& state, std::uint32_t token)
-{
-    auto const at = state.tokens.find(token);
-    auto& where = memories_.at(at->second.dmabuf_id);
-    auto const page = at->second.page;
-    state.tokens.erase(at);
-    if (--where.tokens_on[page] > 0)
-        return;
-    where.free.insert(page);
-    // The NIC may write here from now on: who still reads must notice.
-    std::ranges::fill(where.bytes.subspan(page * page_size, page_size), poison);
 }
 
 }  // namespace gpurx::test

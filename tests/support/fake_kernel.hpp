@@ -16,10 +16,13 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
+
+#include <gpurx/session.hpp>
 
 #include "flow/devmem_uapi.hpp"
 
@@ -38,6 +41,13 @@ class fake_kernel {
 
     // Memory that is bound to the NIC under this id. The first one takes what no route names.
     void bind(std::uint32_t dmabuf_id, std::span<std::byte> memory);
+    // The tokens of memory that is bound from now on. Array tokens name pages: each is out as often as fragments of its
+    // page are, and stays out when its socket closes.
+    void set_tokens(token_kind kind);
+    [[nodiscard]] token_kind tokens() const;
+    // Array tokens that are out come back once no socket is left that got any; memory that is unbound gives out none to
+    // others.
+    void unbind(std::uint32_t dmabuf_id);
 
     // ---- how what arrives next is delivered ----
 
@@ -81,8 +91,8 @@ class fake_kernel {
     // Over all sockets.
     [[nodiscard]] std::size_t tokens_out() const;
     [[nodiscard]] std::size_t free_pages(std::uint32_t dmabuf_id) const;
-    // As the kernel does when the last descriptor of a socket closes: its tokens are gone and its pages overwritten.
-    // Returns the sockets seen and not closed.
+    // As the kernel does when the last descriptor of a socket closes: its xarray tokens are gone and their pages
+    // overwritten. Returns the sockets seen and not closed.
     std::size_t reap_closed();
     // What the fake itself has allocated on the calling thread, going by a counter of the test's.
     void set_allocation_counter(std::size_t (*counter)()) { allocation_counter_ = counter; }
@@ -98,7 +108,10 @@ class fake_kernel {
   private:
     struct memory {
         std::span<std::byte> bytes;
-        std::vector<int> tokens_on;  // by page: tokens that name it
+        bool gives_array_tokens = false;
+        bool unbound = false;
+        std::vector<int> tokens_on;         // by page: tokens of both kinds that name it
+        std::vector<std::size_t> receipts;  // by page: array tokens of it that are out
         std::set<std::size_t> free;
         std::size_t packing_page = 0;
         std::size_t packed = page_size;  // bytes of packing_page in use
@@ -109,7 +122,8 @@ class fake_kernel {
         std::size_t page = 0;
     };
     struct tcp_socket {
-        std::map<std::uint32_t, token_target> tokens;
+        std::map<std::uint32_t, token_target> tokens;  // xarray
+        std::vector<std::uint32_t> slots;              // memories that it got array tokens of
     };
     struct delivery;
     class allocation_scope;
@@ -121,7 +135,14 @@ class fake_kernel {
     ssize_t deliver_one(int socket, tcp_socket& state, route const& how, delivery& into);
     ssize_t deliver_device(int socket, tcp_socket& state, route const& how, delivery& into);
     std::byte* place_for(memory& where, std::size_t& size, std::size_t& page);
-    void drop_token(tcp_socket& state, std::uint32_t token);
+    [[nodiscard]] std::uint32_t hand_out(tcp_socket& state, std::uint32_t dmabuf_id, std::size_t page);
+    [[nodiscard]] std::optional<std::uint32_t> slot_of(tcp_socket& state, std::uint32_t dmabuf_id);
+    // Where an array token points; nothing: nowhere, or it is not out.
+    [[nodiscard]] std::optional<token_target> array_target(tcp_socket const& state, std::uint32_t token) const;
+    // Takes the token back; false: it was not out. Its page is free then, unless it gets lost.
+    bool take_back(tcp_socket& state, std::uint32_t token, bool loses_page);
+    void put_page(token_target const& target);
+    void drain_unbound();
     std::size_t release_tokens(tcp_socket& state, std::span<detail::uapi::dmabuf_token const> tokens);
     void violation(std::string text);
 
@@ -131,6 +152,7 @@ class fake_kernel {
     std::map<std::uint64_t, tcp_socket> sockets_;  // by inode
     std::deque<route> routes_;
     std::size_t fragment_size_ = page_size;
+    token_kind tokens_ = token_kind::xarray;
     bool packing_ = false;
     bool ascending_ = false;
     bool noise_ = false;

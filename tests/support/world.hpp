@@ -9,6 +9,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -131,10 +132,11 @@ class sender {
     std::size_t sent_ = 0;
 };
 
+// With transport devmem a test that makes one runs twice: with xarray tokens, and with array tokens.
 class world {
   public:
     explicit world(transport kind, rx_session_options options = {}, std::size_t bytes = 8 << 20)
-        : session{kind, kernel, std::move(options), bytes}
+        : session{kind, with_tokens(kernel, kind), std::move(options), bytes}
     {}
     ~world()
     {
@@ -185,6 +187,14 @@ class world {
                 REQUIRE_FALSE(io->stopped());  // nothing pending, and not ready
             }
         }
+    }
+
+  private:
+    static fake_kernel& with_tokens(fake_kernel& kernel, transport kind)
+    {
+        if (kind == transport::devmem)
+            kernel.set_tokens(GENERATE(token_kind::xarray, token_kind::array));
+        return kernel;
     }
 };
 

@@ -28,8 +28,8 @@ struct fragment {
 
 // Move-only. A moved-from or default-constructed rx_buffer is empty and holds nothing.
 //
-// Lifetime: keeps the flow's socket open and the memory mapped (the kernel would hand the pages to the NIC at close),
-// so it may outlive the receiver, the session and the io_context, and be destroyed in any order. Thread safety:
+// Lifetime: keeps the flow's socket open and the memory mapped (at close the kernel would give the pages away, or keep
+// them), so it may outlive the receiver, the session and the io_context, and be destroyed in any order. Thread safety:
 // destroying it, release() and release_after() are safe from any thread at any time, need no executor and never throw.
 // Two calls on one rx_buffer at the same time are not safe. Cost: giving pages back is at most one setsockopt per 128
 // runs of pages; none while the receiver is working, which then takes them along. With transport devmem a buffer has up

@@ -16,7 +16,7 @@ struct stats {
 
     std::uint64_t fragments = 0;  // pieces delivered, of every kind
 
-    // Device pages on loan from the kernel, and the most there ever were.
+    // Device pages on loan from the kernel, and the most there ever were. A page counts once for each fragment on it.
     std::uint64_t tokens_out = 0;
     std::uint64_t tokens_high_water = 0;
 
@@ -26,6 +26,7 @@ struct stats {
     std::uint64_t loan_waits = 0;          // times an operation had to wait for loans or pages to come back
     std::uint64_t release_shortfalls = 0;  // pages that the kernel did not accept back. Not zero: a fault; report it
     std::uint64_t release_failures = 0;    // setsockopt calls that failed
+    // The pages of both stay out: until the flow has ended, or, with array tokens, the session.
 
     [[nodiscard]] constexpr std::uint64_t bytes() const noexcept
     {

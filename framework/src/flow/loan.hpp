@@ -11,17 +11,26 @@
 
 #include <gpurx/rx_buffer.hpp>
 
+#include "devmem_uapi.hpp"
+
 namespace gpurx::detail {
 
 class session_state;
 
-// Tokens first, first + 1, … first + count - 1 of one socket.
+// Tokens first, first + 1, … first + count - 1 of one socket. Never one twice: an array token that was received twice
+// has to go back twice, and a range cannot say so.
 struct token_range {
     std::uint32_t first = 0;
     std::uint32_t count = 0;
 
     friend bool operator==(token_range const&, token_range const&) = default;
 };
+
+// Whether `next` belongs into a range of `count` tokens from `first` on, as its new end.
+[[nodiscard]] constexpr bool goes_on(std::uint32_t first, std::uint32_t count, std::uint32_t next) noexcept
+{
+    return next == first + count && next % uapi::token_boundary != 0;
+}
 
 // Bytes on the host that fragments point into (linear payload, a missed rule). Pages that nothing was received into
 // cost no memory.
@@ -67,10 +76,11 @@ struct loan {
         }
         fragments.push_back(piece);
     }
-    // Appends a token; one that follows the last becomes part of its range.
+    // Appends a token; one that follows the last becomes part of its range. Array tokens come in any order, but to sort
+    // them would cost more than the shorter list saves (16 instructions of the kernel's per range).
     void append_token(std::uint32_t token)
     {
-        if (!tokens.empty() && token == tokens.back().first + tokens.back().count)
+        if (!tokens.empty() && goes_on(tokens.back().first, tokens.back().count, token))
             ++tokens.back().count;
         else
             tokens.push_back({token, 1});

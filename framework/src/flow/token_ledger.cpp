@@ -12,7 +12,7 @@ token_range token_ledger::add(token_range range) noexcept
     if (count == 0)
         return range;
     auto* const last = batch_.entries == 0 ? nullptr : &batch_.tokens[batch_.entries - 1];
-    if (last != nullptr && range.first == last->token_start + last->token_count)
+    if (last != nullptr && goes_on(last->token_start, last->token_count, range.first))
         last->token_count += count;
     else if (batch_.entries < batch_.tokens.size())
         batch_.tokens[batch_.entries++] = {range.first, count};

@@ -343,7 +343,8 @@ void devmem_transport::hand_over(std::unique_lock<std::mutex> lock) noexcept
     auto& counters = place_.counters;
     counters.release_calls.add(1);
     // Neither is tried again: which of the pages the kernel took back is not known, and asking for the wrong ones could
-    // free pages that were lent out anew meanwhile. They return when the socket closes.
+    // free pages that were lent out anew meanwhile. They return when the socket closes (xarray tokens) or the memory is
+    // unbound (array tokens).
     if (accepted < 0)
         counters.release_failures.add(1);
     else if (static_cast<std::size_t>(accepted) < batch.pages)

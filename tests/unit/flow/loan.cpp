@@ -72,6 +72,13 @@ TEST_CASE("tokens of one loan are kept as ranges")
     for (auto const token : {1U, 2U, 3U, 7U, 8U, 5U, 6U, 6U})
         record.append_token(token);
     CHECK(record.tokens == std::vector<token_range>{{1, 3}, {7, 2}, {5, 2}, {6, 1}});
+
+    loan mixed;
+    for (auto const token : {0x7fffffffU, 0x80000000U, 0x80000001U, 0x80000001U, 0x80000000U, 0xffffffffU, 0U})
+        mixed.append_token(token);
+    CHECK(mixed.tokens ==
+          std::vector<token_range>{
+              {0x7fffffff, 1}, {0x80000000, 2}, {0x80000001, 1}, {0x80000000, 1}, {0xffffffff, 1}, {0, 1}});
 }
 
 TEST_CASE("consuming takes bytes off the front, across fragments")

@@ -28,6 +28,7 @@ ranges taken(token_ledger& ledger)
     for (auto const& token : batch.used()) {
         result.push_back({token.token_start, token.token_count});
         pages += token.token_count;
+        CHECK(token.token_start % uapi::token_boundary + token.token_count <= uapi::token_boundary);
     }
     CHECK(batch.pages == pages);
     CHECK(batch.entries <= uapi::max_dontneed_entries);
@@ -90,7 +91,16 @@ TEST_CASE("tokens go back in calls that the kernel takes")
         {"as many entries as a call takes", part(many, 0, 128), {part(many, 0, 128)}},
         {"one entry more", part(many, 0, 129), {part(many, 0, 128), part(many, 128, 129)}},
         {"three calls", many, {part(many, 0, 128), part(many, 128, 256), part(many, 256, 300)}},
-        {"the largest numbers", {{0x7fffffff, 1}}, {{{0x7fffffff, 1}}}},
+        {"the largest numbers", {{0x7fffffff, 1}, {0xffffffff, 1}}, {{{0x7fffffff, 1}, {0xffffffff, 1}}}},
+        {"array tokens are joined", {{0x80000005, 1}, {0x80000006, 2}}, {{{0x80000005, 3}}}},
+        {"one that came three times goes back three times",
+         {{0x80000005, 1}, {0x80000005, 1}, {0x80000005, 1}},
+         {{{0x80000005, 1}, {0x80000005, 1}, {0x80000005, 1}}}},
+        {"a range that came twice as well", {{0x80000005, 9}, {0x80000005, 9}}, {{{0x80000005, 9}, {0x80000005, 9}}}},
+        {"a long range of array tokens", {{0xfffff800, 2048}}, {{{0xfffff800, 1024}}, {{0xfffffc00, 1024}}}},
+        {"the two kinds are not joined", {{0x7fffffff, 1}, {0x80000000, 1}}, {{{0x7fffffff, 1}, {0x80000000, 1}}}},
+        {"nor two memories", {{0x87ffffff, 1}, {0x88000000, 1}}, {{{0x87ffffff, 1}, {0x88000000, 1}}}},
+        {"nor the last number and the first", {{0xffffffff, 1}, {0, 1}}, {{{0xffffffff, 1}, {0, 1}}}},
     };
     for (auto const& [name, given, calls] : scenarios) {
         INFO(name);
@@ -119,7 +129,27 @@ TEST_CASE("a new batch does not join entries of the one before")
     CHECK(taken(ledger) == ranges{{6, 1}});
 }
 
-TEST_CASE("whatever goes back, each token reaches the kernel once and in order")
+namespace {
+
+// What is likely to come behind `last`: the next, the same again, or any of either kind.
+std::uint32_t next_token(std::mt19937& random, std::uint32_t last)
+{
+    auto const any = static_cast<std::uint32_t>(random() % 100000);
+    switch (random() % 4) {
+        case 0:
+            return any;
+        case 1:
+            return last;
+        case 2:
+            return (std::uint32_t{8} + static_cast<std::uint32_t>(random() % 2)) << 28 | any;
+        default:
+            return last + 1;
+    }
+}
+
+}  // namespace
+
+TEST_CASE("whatever goes back, each token reaches the kernel as often as it was given, in order")
 {
     std::mt19937 random{1};
     for (int round = 0; round < 200; ++round) {
@@ -127,8 +157,7 @@ TEST_CASE("whatever goes back, each token reaches the kernel once and in order")
         std::vector<std::uint32_t> expected;
         for (auto n = random() % 400; n > 0; --n) {
             auto const count = static_cast<std::uint32_t>(random() % 8 == 0 ? random() % 3000 : random() % 4);
-            auto const first = static_cast<std::uint32_t>(random() % 2 == 0 && !expected.empty() ? expected.back() + 1
-                                                                                                 : random() % 100000);
+            auto const first = next_token(random, expected.empty() ? 0 : expected.back());
             given.push_back({first, count});
             for (std::uint32_t i = 0; i < count; ++i)
                 expected.push_back(first + i);
