@@ -11,7 +11,7 @@ benchmarks=(overhead tokens)
 build() {
     "$root/kernel-support/lab/packages.sh" build lab &&
         cmake --preset release -S "$root" >/dev/null &&
-        cmake --build "$root/build/release" --target "$@"
+        cmake --build "$root/build/release" --target "$@" >&2
 }
 
 run_overhead() {

@@ -64,7 +64,7 @@ std::vector<series> make_all_series(std::uint32_t page_size)
     std::vector<series> result;
     for (bool const segmented : {false, true}) {
         for (unsigned const flows : {1u, 4u})
-            result.push_back(make_series(page_size, segmented, flows, 128));
+            result.push_back(make_series(page_size, segmented, flows, bench::whole_control));
         if (page_size == 4096)
             for (unsigned const control : {4u, 16u})
                 result.push_back(make_series(page_size, segmented, 1, control));
@@ -123,7 +123,7 @@ std::vector<series> make_profiled_series(std::uint32_t page_size)
 {
     if (page_size != 4096)
         return {};
-    return {make_series(page_size, false, 4, 128, {128, 128, 128})};
+    return {make_series(page_size, false, 4, bench::whole_control, {128, 128, 128})};
 }
 
 using make_series_of = std::vector<series> (*)(std::uint32_t page_size);

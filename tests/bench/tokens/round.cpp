@@ -31,10 +31,13 @@ constexpr std::uint32_t array_bit = 1u << 31;
 
 void wait_until_queued(int socket, std::uint64_t bytes)
 {
-    for (int queued = 0; static_cast<std::uint64_t>(queued) < bytes;) {
+    int queued = 0;
+    for (int tries = 0; static_cast<std::uint64_t>(queued) < bytes; ++tries) {
         ::usleep(20'000);
         if (::ioctl(socket, SIOCINQ, &queued) != 0)
             fail("SIOCINQ");
+        if (tries == 3000)
+            throw std::runtime_error{fmt::format("{} of {} bytes arrived within a minute", queued, bytes)};
     }
 }
 
@@ -92,13 +95,13 @@ void round::receive()
         }
     }
     fmt::print("receive {} instructions={} fragments={} calls={}\n", label_, instructions, fragments, calls.size());
-    if (what_.control != 128)
+    if (what_.control != whole_control)
         print_calls(calls);
 }
 
 round::call round::receive_from(flow& from)
 {
-    static std::array<fragment, 1024> taken;
+    std::array<fragment, whole_control> taken;
     receive_buffers const buffers{control_.data(), control_.size(), host_.data(), host_.size()};
     call result{};
     ssize_t const received =

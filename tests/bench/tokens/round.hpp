@@ -17,12 +17,15 @@ namespace bench {
 
 using batches = std::array<unsigned, 3>;  // fragments in a call that gives pages back
 
+// Fragments that the control buffer holds, except where calls shall end early.
+inline constexpr unsigned whole_control = 128;
+
 // One way to fill the queues and to drain them.
 struct series {
     std::uint32_t page_size;
     bool segmented;  // a fragment is one segment, not a whole page
     unsigned flows;
-    unsigned control;     // fragments that fit into the control buffer
+    unsigned control;     // fragments that fit into the control buffer, at most whole_control
     std::uint64_t bytes;  // of each flow
     batches released;     // each for a third of what was received
 };
