@@ -8,17 +8,12 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <system_error>
 
 #include "memory/udmabuf.hpp"
-#include "nic/genetlink.hpp"
 #include "nic/kernel_nic.hpp"
-#include "nic/netdev.hpp"
-#include "nic/socket.hpp"
-#include "nic/uapi.hpp"
 
 namespace detail = gpurx::detail;
 
@@ -26,8 +21,7 @@ namespace bench {
 namespace {
 
 constexpr char const* interface = "dms0";
-constexpr unsigned queue = 3;                       // as in guest.sh
-constexpr std::uint16_t attribute_autorelease = 6;  // NETDEV_A_DMABUF_AUTORELEASE
+constexpr unsigned queue = 3;  // as in guest.sh
 
 [[noreturn]] void fail(char const* what)
 {
@@ -57,12 +51,6 @@ detail::unique_fd dmabuf_of(detail::unique_fd const& memory, std::size_t bytes)
     return result;
 }
 
-void check(detail::netlink::verdict const& said, std::string const& what)
-{
-    if (said.error != 0)
-        throw std::system_error{said.error, std::system_category(), what + ": " + said.text};
-}
-
 void write_fault(char const* name, bool on)
 {
     std::ofstream file{std::string{"/sys/kernel/debug/devmemsim/"} + interface + '/' + name};
@@ -75,7 +63,7 @@ void write_fault(char const* name, bool on)
 struct bound_memory::binding {
     detail::unique_fd memory;
     detail::unique_fd dmabuf;
-    detail::netlink::socket socket;
+    std::unique_ptr<detail::rx_binding> rx;
 };
 
 bound_memory::bound_memory(std::size_t bytes, std::uint32_t page_size, token_kind tokens)
@@ -84,18 +72,11 @@ bound_memory::bound_memory(std::size_t bytes, std::uint32_t page_size, token_kin
     binding_->memory = huge_pages(bytes);
     binding_->dmabuf = dmabuf_of(binding_->memory, bytes);
 
-    auto& socket = binding_->socket;
-    std::optional<detail::netlink::family> family;
-    auto lookup = detail::netlink::family_request(detail::uapi::netdev::family_name);
-    check(socket.exchange(lookup, [&](auto const& answer) { family = detail::netlink::read_family(answer.attrs); }),
-          "netdev family");
-
     std::array const queues{queue};
-    auto request = detail::netdev::bind_rx_request(
-        family.value().id, {::if_nametoindex(interface), queues, binding_->dmabuf.get(), page_size});
+    detail::netdev::bind_rx what{::if_nametoindex(interface), queues, binding_->dmabuf.get(), page_size};
     if (tokens != token_kind::stock)
-        request.put(attribute_autorelease, std::uint32_t{tokens == token_kind::xarray});
-    check(socket.exchange(request, [](auto const&) {}), "bind-rx");
+        what.autorelease = tokens == token_kind::xarray;
+    binding_->rx = detail::bind_rx(interface, what);
 }
 
 bound_memory::~bound_memory() = default;
