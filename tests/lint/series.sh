@@ -13,11 +13,15 @@ mapfile -t patches < <(sed "s|^|$series/|" "$series/series")
 kernel=$(kernel-support/lab/kernel.sh stock)
 source=$(readlink -f "$kernel/build/source")
 
-# The kernel's history is not here, so checkpatch knows no commit that is named.
+# The kernel's history is not here, so checkpatch knows no commit that is named. A patch that git knows as a file of its
+# own is taken for source; so it gets them as its input.
 checkpatch() {
     local patch status=0
     for patch in "${patches[@]}"; do
-        "$source/scripts/checkpatch.pl" --strict --no-tree --terse --show-types --ignore UNKNOWN_COMMIT_ID "$patch" || status=1
+        "$source/scripts/checkpatch.pl" --strict --no-tree --terse --show-types --ignore UNKNOWN_COMMIT_ID - <"$patch" || {
+            echo "${patch##*/}: see above" >&2
+            status=1
+        }
     done
     return "$status"
 }
