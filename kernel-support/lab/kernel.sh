@@ -26,7 +26,7 @@ config_files() {
 
 # 'debug' is the branch with checks in it.
 patch_files() {
-    [[ $1 == stock ]] || sed "s|^|$patch_dir/|" "$patch_dir/series"
+    [[ $1 == stock ]] || sed "/^#/d; s|^|$patch_dir/|" "$patch_dir/series"
 }
 
 # What tells one source from another: the checksum of an archive; the path of a directory, whose owner may change it

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
 
 series=$repo_dir/kernel-support/linux-7.3
-mapfile -t patches < <(sed "s|^|$series/|" "$series/series")
+mapfile -t patches < <(sed "/^#/d; s|^|$series/|" "$series/series")
 ((${#patches[@]} > 0)) || die "the series is empty"
 
 kernel=$(kernel-support/lab/kernel.sh stock)
