@@ -29,6 +29,8 @@ branch    | 45 | check | kernel-support/lab/kernel.sh branch
 lab       | 15 | tests | kernel-support/lab/selfcheck.sh
 nic       | 15 | tests | kernel-support/devmemsim/tests/run.sh functional
 framework | 20 | tests | tests/lab/run.sh
+fw-xarray | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens xarray
+fw-array  | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens array
 demo      | 10 | check | ./run demo
 selftests | 20 | tests | kernel-support/lab/run-selftests.sh
 nic-stress| 40 | tests | kernel-support/devmemsim/tests/run.sh stress --rounds 40

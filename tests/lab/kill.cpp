@@ -41,7 +41,7 @@ namespace {
 using clock_type = std::chrono::steady_clock;
 using microseconds = std::chrono::microseconds;
 
-constexpr unsigned rounds = 50;  // and more, until every phase was met
+constexpr unsigned all_rounds = 50;  // and more, until every phase was met; or GPURX_TEST_KILLS
 
 // Of a receiver's life, in order.
 enum class phase : unsigned { starting, setting_up, receiving, closing, over };
@@ -140,6 +140,8 @@ class life {
         std::vector<std::string> command{GPURX_RECEIVE_FILE, "--interface",   near_interface, "--transport",
                                          "devmem",           "--memory-size", "8MiB",         "--queues"};
         command.push_back(what == role::accepts ? "2" : "1");
+        command.push_back("--tokens");
+        command.emplace_back(to_string(tokens_of_run()));
         if (how == way::loan)
             command.push_back("--loan");
         tcp::endpoint const here{near_address(family::v4), port};
@@ -250,6 +252,12 @@ std::uint64_t seed_of_run()
     return text != nullptr ? std::stoull(text) : std::random_device{}();
 }
 
+unsigned rounds_of_run()
+{
+    auto const* const text = std::getenv("GPURX_TEST_KILLS");
+    return text != nullptr ? static_cast<unsigned>(std::stoul(text)) : all_rounds;
+}
+
 }  // namespace
 
 TEST_CASE_METHOD(unchanged_nic, "a receiver that is killed leaves nothing that cannot be set right", "[kill]")
@@ -263,9 +271,10 @@ TEST_CASE_METHOD(unchanged_nic, "a receiver that is killed leaves nothing that c
     // The first life is longer than others: the program is not in the page cache yet.
     hand.measure();
 
+    auto const rounds = rounds_of_run();
     unsigned killed = 0;
     for (unsigned attempt = 0; killed < rounds || !hand.met_all(); ++attempt) {
-        REQUIRE(attempt < 4 * rounds);
+        REQUIRE(attempt < 4 * all_rounds);
         detail::journal left;
         if (!hand.kill_one(left))
             continue;
