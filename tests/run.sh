@@ -33,6 +33,8 @@ fw-xarray | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --
 fw-array  | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens array
 demo      | 10 | check | ./run demo
 selftests | 20 | tests | kernel-support/lab/run-selftests.sh
+tokens    | 30 | tests | kernel-support/lab/run-selftests.sh --kernel branch
+tokens-debug | 60 | tests | kernel-support/lab/run-selftests.sh --kernel debug --seconds 30 devmem_tokens
 nic-stress| 40 | tests | kernel-support/devmemsim/tests/run.sh stress --rounds 40
 '
 

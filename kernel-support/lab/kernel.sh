@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Build a kernel for the lab, or find it in the cache, and print the directory it is in:
 #
-#   kernel.sh [--path] stock|debug|branch
+#   kernel.sh [--path | --source] stock|debug|branch
 #
 #   DIRECTORY/vmlinux   what the guest boots
 #   DIRECTORY/build     the build directory, for out-of-tree modules: make -C DIRECTORY/build M=...
 #
-# --path prints where it is or would be, and builds nothing.
-# A kernel is named by everything that goes into it: source, patches, configuration, compiler.
+# --path prints where it is or would be, and builds nothing. --source unpacks the source with its patches, and prints
+# the directory that is in.
+# A kernel is named by everything that goes into it: source, patches but those of its tests, configuration, compiler.
 # It is built in a folder of its source tree: the compiler then sees relative paths alone, and ccache serves what is the
 # same in two trees.
 set -euo pipefail
@@ -45,19 +46,29 @@ source_id() {
 # short_hash: the first 16 digits of the SHA-256 of stdin
 short_hash() { sha256_of_text | cut -c1-16; }
 
+# patched_source_id SOURCE PATCHES
 patched_source_id() {
-    local kernel=$1 source=$2 files
+    local source=$1 files=$2
     source_id "$source"
-    files=$(patch_files "$kernel")
     if [[ -n $files ]]; then
         xargs -d '\n' sha256sum <<<"$files" | cut -d' ' -f1
     fi
 }
 
+# built_patch_files KERNEL: the patches that change more than the kernel tree's tests
+built_patch_files() {
+    local patch
+    patch_files "$1" | while read -r patch; do
+        if grep '^+++ ' "$patch" | grep -qvE '^\+\+\+ b/tools/testing/'; then
+            printf '%s\n' "$patch"
+        fi
+    done
+}
+
 kernel_id() {
     local kernel=$1 source=$2
     {
-        patched_source_id "$kernel" "$source"
+        patched_source_id "$source" "$(built_patch_files "$kernel")"
         config_files "$kernel" | xargs -d '\n' cat
         gcc --version | head -n 1
     } | short_hash
@@ -66,12 +77,13 @@ kernel_id() {
 # unpack KERNEL SOURCE: print the directory of the source tree with the patches of KERNEL.
 unpack() {
     local kernel=$1 source=$2 id tree patch
-    id=$(patched_source_id "$kernel" "$source" | short_hash)
+    id=$(patched_source_id "$source" "$(patch_files "$kernel")" | short_hash)
     tree=$cache_dir/kernel-source/$id
     if [[ -d $source && -z $(patch_files "$kernel") ]]; then
         printf '%s\n' "$source"
         return
     fi
+    lock kernel-tree
     if [[ ! -d $tree ]]; then
         note "unpacking the kernel source ..."
         rm -rf "$tree.new"
@@ -130,17 +142,21 @@ trim() {
 cached() { [[ -e $directory/complete && -e $directory/build/Module.symvers && ! -d $source ]]; }
 
 main() {
-    local path_only=0 kernel source directory build tree
-    [[ ${1:-} == --path ]] && path_only=1 && shift
+    local want=kernel kernel source directory build tree
+    [[ ${1:-} == --path || ${1:-} == --source ]] && want=${1#--} && shift
     kernel=${1:-}
-    [[ $# == 1 && -v output_lines[$kernel] ]] || die "usage: kernel.sh [--path] stock|debug|branch"
+    [[ $# == 1 && -v output_lines[$kernel] ]] || die "usage: kernel.sh [--path | --source] stock|debug|branch"
     patch_files "$kernel" >/dev/null
 
     # The compiler is part of a kernel's name.
     command -v gcc >/dev/null || "$lab_dir/packages.sh" kernel
     source=$("$lab_dir/kernel-source.sh")
+    if [[ $want == source ]]; then
+        unpack "$kernel" "$source"
+        return
+    fi
     directory=$cache_dir/kernel/$kernel-$(kernel_id "$kernel" "$source")
-    if ((!path_only)) && ! cached; then
+    if [[ $want == kernel ]] && ! cached; then
         "$lab_dir/packages.sh" kernel
         lock kernel
         # Another run may have built it while this one waited.

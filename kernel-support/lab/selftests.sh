@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Build the kernel tree's own tests of device memory, zero-copy receive and header split from the fetched source, and
-# print the directory they are in. Nothing of them is in this repository; run-selftests.sh runs them in the guest.
+# Build the kernel tree's own tests of device memory, zero-copy receive and header split from the source of a kernel of
+# the lab, and print the directory they are in. run-selftests.sh runs them in the guest.
+#
+#   selftests.sh [stock|debug|branch]                  stock by default
 #
 #   DIRECTORY/tools/testing/selftests/drivers/net/...   the tests, with the layout they expect
 #   DIRECTORY/bin                                       programs for the front of PATH
@@ -30,20 +32,19 @@ fetch_package() {
     rm -r "$directory/download"
 }
 
-unpack_tree() {
-    local source=$1 tree=$2
-    mkdir -p "$tree"
-    if [[ -d $source ]]; then
-        (cd "$source" && cp -a --parents "${tree_parts[@]}" "$tree/")
-    else
-        tar -xf "$source" -C "$tree" --strip-components=1 --wildcards --no-wildcards-match-slash "${tree_parts[@]/#/*\/}"
-    fi
+# built_programs TREE: the programs of drivers/net/hw that are needed, as far as the tree has them
+built_programs() {
+    local name
+    for name in ncdevmem iou-zcrx devmem_tokens; do
+        [[ ! -e $1/tools/testing/selftests/drivers/net/hw/$name.c ]] || printf '%s\n' "$name"
+    done
 }
 
 build_tests() {
-    local tree=$1 work=$2 clang tests headers
+    local tree=$1 work=$2 clang tests headers programs
     clang=$(command -v clang-14 || command -v clang)
     tests=$tree/tools/testing/selftests
+    mapfile -t programs < <(built_programs "$tree")
     headers="-isystem $work/headers/include"
     # The code generator needs the distribution's Python, which has its modules.
     export PATH=/usr/bin:$PATH
@@ -54,16 +55,17 @@ build_tests() {
     cp "$work"/liburing/usr/lib/*/liburing.a "$work/liburing-static/"
     CPATH=$work/liburing/usr/include LIBRARY_PATH=$work/liburing-static timeout 300 \
         make -C "$tests/drivers/net/hw" SHELL=/bin/bash HAS_IOURING_ZCRX=y KHDR_INCLUDES="$headers" USERCFLAGS="$headers" \
-        OUTPUT="$tests/drivers/net/hw" "$tests/drivers/net/hw/ncdevmem" "$tests/drivers/net/hw/iou-zcrx"
+        OUTPUT="$tests/drivers/net/hw" "${programs[@]/#/$tests/drivers/net/hw/}"
     timeout 300 make -C "$tests/net/lib" -j"$(nproc)" SHELL=/bin/bash CLANG="$clang" KHDR_INCLUDES="$headers" \
         USERCFLAGS="$headers" OUTPUT="$tests/net/lib" "$tests/net/lib/xdp_dummy.bpf.o"
 }
 
 collect() {
-    local tree=$1 work=$2 out=$3 name
+    local tree=$1 work=$2 out=$3 name programs
     local base=tools/testing/selftests
+    mapfile -t programs < <(built_programs "$tree")
     (cd "$tree" && cp -a --parents $base/drivers/net/*.py $base/drivers/net/lib $base/drivers/net/hw/*.py \
-        $base/drivers/net/hw/lib $base/drivers/net/hw/ncdevmem $base/drivers/net/hw/iou-zcrx $base/net/lib/py \
+        $base/drivers/net/hw/lib "${programs[@]/#/$base/drivers/net/hw/}" $base/net/lib/py \
         $base/net/lib/xdp_dummy.bpf.o tools/net/ynl/pyynl Documentation/netlink/specs "$out/")
     mkdir -p "$out/bin"
     # The package has a script of this name too, for /etc/network.
@@ -77,13 +79,9 @@ collect() {
 main() {
     local source id out work
     "$lab_dir/packages.sh" selftests
-    source=$("$lab_dir/kernel-source.sh")
-    if [[ -d $source ]]; then
-        id=$(printf '%s' "$source" | sha256_of_text)
-    else
-        id=$(sha256_of "$source")
-    fi
-    id=$({ printf '%s\n' "$id"; cat "${BASH_SOURCE[0]}"; } | sha256_of_text | cut -c1-16)
+    # In the cache the name of the directory stands for what is in it.
+    source=$("$lab_dir/kernel.sh" --source "${1:-stock}")
+    id=$({ printf '%s\n' "$source"; cat "${BASH_SOURCE[0]}"; } | sha256_of_text | cut -c1-16)
     out=$cache_dir/selftests/$id
     lock selftests
     if [[ ! -e $out/complete ]]; then
@@ -96,7 +94,8 @@ main() {
             "$lab_dir/isolated-apt.sh" "$liburing_suite" apt-get -qq update
             fetch_package "$ethtool_suite" ethtool "$ethtool_minimum" "$work/ethtool"
             fetch_package "$liburing_suite" liburing-dev "$liburing_minimum" "$work/liburing"
-            unpack_tree "$source" "$work/tree"
+            mkdir "$work/tree"
+            (cd "$source" && cp -a --parents "${tree_parts[@]}" "$work/tree/")
         } >&2
         build_tests "$work/tree" "$work" >"$out/build.log" 2>&1 || {
             tail -n 30 "$out/build.log" >&2
@@ -109,4 +108,4 @@ main() {
     printf '%s\n' "$out"
 }
 
-main
+main "$@"

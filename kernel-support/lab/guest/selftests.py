@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run the kernel tree's own tests on the software NIC, in the guest, and judge them.
 
-    selftests.py DIRECTORY [SUITE...]       DIRECTORY as selftests.sh leaves it; suites: ncdevmem devmem iou-zcrx hds
+    selftests.py DIRECTORY [SUITE...]       DIRECTORY as selftests.sh leaves it
+                                            suites: ncdevmem devmem iou-zcrx hds devmem_tokens
 
 A required case must pass: one that is skipped or does not appear counts as failed, because these suites call a run
 in which everything was skipped a success.
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NET = "tools/testing/selftests/drivers/net"
-SUITE_LIMIT_S = 600
+KERNEL = os.environ.get("GPURX_LAB", "stock")
+SUITE_LIMIT_S = 3600 if KERNEL == "debug" else 900
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,16 @@ class Result:
     comment: str = ""
 
 
+# The cases of devmem_tokens.py that run with both kinds of tokens, and with one alone
+TOKENS_BOTH = ("two_bindings", "release_twice", "multiset", "close_then_unbind", "unbind_before_recv",
+               "unbind_between_recv", "unbind_after_recv", "close_with_data_queued", "idle_socket", "killed",
+               "many_frags", "many_ranges", "peek", "trunc", "small_control", "large_pages", "concurrent",
+               "guessed_tokens")
+TOKENS_ARRAY = ("default_is_array", "bad_value", "modes_side_by_side", "modes_one_socket", "consecutive_tokens",
+                "never_given_out", "range_edges", "more_releases", "other_socket", "leak_at_close",
+                "seventeen_bindings", "count_cap")
+TOKENS_XARRAY = ("autorelease", "other_socket_xarray")
+
 SUITES = (
     Suite("devmem", f"{NET}/hw/devmem.py",
           ("check_rx", "check_rx_hds", "check_rx_large_niov"), ("check_tx", "check_tx_chunks")),
@@ -50,6 +62,16 @@ SUITES = (
            "set_hds_thresh_random", "set_hds_thresh_max", "set_hds_thresh_gt", "set_xdp", "enabled_set_xdp",
            "ioctl", "ioctl_set_xdp", "ioctl_enabled_set_xdp")),
 )
+# Last, because its last case removes the device
+TOKENS = Suite("devmem_tokens", f"{NET}/hw/devmem_tokens.py",
+               (*(f"array.{case}" for case in TOKENS_ARRAY + TOKENS_BOTH),
+                *(f"xarray.{case}" for case in TOKENS_XARRAY + TOKENS_BOTH),
+                "stress", "netns_deleted.array", "netns_deleted.xarray", "unregister"))
+
+
+def suites() -> tuple[Suite, ...]:
+    """What there is to run on this kernel."""
+    return SUITES if KERNEL == "stock" else (*SUITES, TOKENS)
 
 
 def parse_results(output: str) -> list[Result]:
@@ -85,7 +107,7 @@ def environment(directory: Path) -> dict[str, str]:
     path = f"{directory}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {**os.environ, "PATH": path, "NO_COLOR": "1", "NETIF": "dms0",
             "LOCAL_V4": "10.77.0.1", "REMOTE_V4": "10.77.0.2", "LOCAL_V6": "fd77::1", "REMOTE_V6": "fd77::2",
-            "REMOTE_TYPE": "netns", "REMOTE_ARGS": "peer"}
+            "REMOTE_TYPE": "netns", "REMOTE_ARGS": "peer", "DEVMEM_TOKENS_REMOVE": "rmmod devmemsim"}
 
 
 def run(command: list[str], directory: Path) -> tuple[int, str]:
@@ -129,6 +151,8 @@ def run_suite(suite: Suite, directory: Path) -> tuple[int, int]:
     print(f"        {suite.name}: status {status}, {time.monotonic() - start:.0f} s", flush=True)
     if failed or any(result.verdict != "pass" for result in bonus):
         print(output, flush=True)
+    elif suite == TOKENS:
+        print("\n".join(re.findall(r"^# .*(?:seed|steps).*$", output, re.MULTILINE)), flush=True)
     return passed, failed
 
 
@@ -138,9 +162,9 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     directory, names = Path(arguments[0]), set(arguments[1:])
-    known = {"ncdevmem", *(suite.name for suite in SUITES)}
+    known = {"ncdevmem", *(suite.name for suite in suites())}
     if names - known:
-        print(f"no such suite: {', '.join(sorted(names - known))}", file=sys.stderr)
+        print(f"no such suite on this kernel: {', '.join(sorted(names - known))}", file=sys.stderr)
         return 2
     passed = failed = 0
     if not names or "ncdevmem" in names:
@@ -148,7 +172,7 @@ def main(arguments: list[str]) -> int:
             passed += 1
         else:
             failed += 1
-    for suite in SUITES:
+    for suite in suites():
         if not names or suite.name in names:
             suite_passed, suite_failed = run_suite(suite, directory)
             passed += suite_passed
