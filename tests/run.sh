@@ -23,9 +23,9 @@ fuzz      | 15 | tests | tests/fuzz/run.sh 15
 lab_steps='
 kernel    | 45 | check | kernel-support/lab/kernel.sh stock
 debug     | 45 | check | kernel-support/lab/kernel.sh debug
+branch    | 45 | check | kernel-support/lab/kernel.sh branch
 checkpatch|  5 | check | tests/lint/checkpatch.sh
 series    | 20 | check | tests/lint/series.sh
-branch    | 45 | check | kernel-support/lab/kernel.sh branch
 lab       | 15 | tests | kernel-support/lab/selfcheck.sh
 nic       | 15 | tests | kernel-support/devmemsim/tests/run.sh functional
 framework | 20 | tests | tests/lab/run.sh
@@ -34,7 +34,7 @@ fw-array  | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --
 demo      | 10 | check | ./run demo
 selftests | 20 | tests | kernel-support/lab/run-selftests.sh
 tokens    | 30 | tests | kernel-support/lab/run-selftests.sh --kernel branch
-tokens-debug | 60 | tests | kernel-support/lab/run-selftests.sh --kernel debug --seconds 30 devmem_tokens
+tokens-debug | 60 | tests | kernel-support/lab/run-selftests.sh --kernel debug devmem_tokens_races
 nic-stress| 40 | tests | kernel-support/devmemsim/tests/run.sh stress --rounds 40
 '
 

@@ -4,8 +4,8 @@
 #
 #   run-selftests.sh [--kernel stock|debug|branch] [--seconds N] [SUITE...]
 #
-# Suites: ncdevmem devmem iou-zcrx hds, and where the kernel has array tokens devmem_tokens; all by default. --seconds is
-# how long the stress case of devmem_tokens runs, 5 by default.
+# Suites: ncdevmem devmem iou-zcrx hds, and where the kernel has array tokens devmem_tokens; all by default. And
+# devmem_tokens_races, some cases of the last. --seconds is how long its stress case runs, 5 by default.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
