@@ -204,7 +204,7 @@ class World:
         return done
 
     def probe(self) -> None:
-        """The pair carries bytes as it should."""
+        """The pair carries bytes as it should, also into bound memory."""
         if not self.loaded:
             self.load()
         lab.addresses()
@@ -213,6 +213,26 @@ class World:
             lab.set_fault(name, 0)
         lab.transfer(4, 1 << 18)
         lab.transfer(6, 1 << 18, inward=False)
+        self.probe_device()
+
+    def probe_device(self) -> None:
+        """A flow into memory of its own; both stay for what comes next."""
+        if self.channels == 1:
+            lab.run("ethtool -L dms0 combined 4")
+            self.channels = 4
+        while len(self.bound) >= self.channels - 1:
+            self.unbind()
+        if len(self.flows) >= MAX_FLOWS:
+            self.stop_flow()
+        queue = next(q for q in range(1, self.channels) if q not in self.bound)
+        self.bound[queue] = devmem.Binding("dms0", [queue], 1024 * PAGE)
+        flow = Flow(4, True, self.bound[queue], queue)
+        self.flows.append(flow)
+        deadline = time.monotonic() + 20
+        while flow.received < 1 << 18 and not flow.problem:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{flow.received} bytes in 20 s")
+            time.sleep(0.1)
 
     def finish(self) -> None:
         """Everything away, with traffic and bindings still there."""
@@ -264,8 +284,6 @@ def run(rounds: int, seed: int) -> None:
     lost = (before or 0) - available()
     print(f"# plain {world.bytes['plain'] >> 20} MiB, device "
           f"{world.bytes['device'] >> 20} MiB, {lost} KiB less memory")
-    if not world.bytes["device"] or not world.bytes["plain"]:
-        raise AssertionError("no traffic")
     if lost > 16 << 10:
         raise AssertionError(f"{lost} KiB of memory are gone")
 
