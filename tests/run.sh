@@ -2,40 +2,42 @@
 # SPDX-License-Identifier: Apache-2.0
 # `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
 # the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
-# Each step's output goes to build/test-logs/STEP.log.
+# Each step's output goes to build/test-logs/STEP.log. A step 'once' that has passed is skipped, unless it is named, until
+# something changes in kernel-support/ or in the machine's packages: nothing else can change what it finds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. kernel-support/lab/lib.sh
 
-# Step | limit in minutes | check: passes as a whole; tests: counted from its log (runner/tally.py) | command
+# Step | limit in minutes | check: passes as a whole; tests, once: counted from its log (runner/tally.py) | command
 quick_steps='
-format    |  2 | check | tests/lint/format.sh
-shell     |  2 | check | tests/lint/shell.sh
-tree      |  2 | check | tests/lint/tree.sh
-runner    |  1 | check | python3 tests/runner/tally_test.py
-dev       | 20 | tests | tests/build-and-test.sh dev --label-exclude package
-package   | 10 | tests | tests/build-and-test.sh dev --label-regex package
-tidy      | 15 | check | tests/lint/tidy.py build/dev
-ci        | 20 | tests | tests/build-and-test.sh ci --label-exclude package
-asan      | 20 | tests | tests/build-and-test.sh asan --label-exclude package
-tsan      | 20 | tests | tests/build-and-test.sh tsan --label-exclude package
-fuzz      | 15 | tests | tests/fuzz/run.sh 15
+format       |  2 | check | tests/lint/format.sh
+shell        |  2 | check | tests/lint/shell.sh
+tree         |  2 | check | tests/lint/tree.sh
+runner       |  1 | check | python3 tests/runner/tally_test.py
+dev          | 20 | tests | tests/build-and-test.sh dev --label-exclude package
+package      | 10 | tests | tests/build-and-test.sh dev --label-regex package
+tidy         | 15 | check | tests/lint/tidy.py build/dev
+ci           | 20 | tests | tests/build-and-test.sh ci --label-exclude package
+asan         | 20 | tests | tests/build-and-test.sh asan --label-exclude package
+tsan         | 20 | tests | tests/build-and-test.sh tsan --label-exclude package
+fuzz         | 15 | tests | tests/fuzz/run.sh 15
 '
 lab_steps='
-kernel    | 45 | check | kernel-support/lab/kernel.sh stock
-debug     | 45 | check | kernel-support/lab/kernel.sh debug
-branch    | 45 | check | kernel-support/lab/kernel.sh branch
-checkpatch|  5 | check | tests/lint/checkpatch.sh
-series    | 20 | check | tests/lint/series.sh
-lab       | 15 | tests | kernel-support/lab/selfcheck.sh
-nic       | 15 | tests | kernel-support/devmemsim/tests/run.sh functional
-framework | 20 | tests | tests/lab/run.sh
-fw-xarray | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens xarray
-fw-array  | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens array
-demo      | 10 | check | ./run demo
-selftests | 20 | tests | kernel-support/lab/run-selftests.sh
-tokens    | 30 | tests | kernel-support/lab/run-selftests.sh --kernel branch
-tokens-debug | 60 | tests | kernel-support/lab/run-selftests.sh --kernel debug devmem_tokens_races
-nic-stress| 40 | tests | kernel-support/devmemsim/tests/run.sh stress --rounds 40
+kernel       | 45 | check | kernel-support/lab/kernel.sh stock
+debug        | 45 | check | kernel-support/lab/kernel.sh debug
+branch       | 45 | check | kernel-support/lab/kernel.sh branch
+checkpatch   |  5 | check | tests/lint/checkpatch.sh
+series       | 20 | check | tests/lint/series.sh
+lab          | 15 | once  | kernel-support/lab/selfcheck.sh
+nic          | 15 | once  | kernel-support/devmemsim/tests/run.sh functional
+framework    | 20 | tests | tests/lab/run.sh
+fw-xarray    | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens xarray
+fw-array     | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens array
+demo         | 10 | check | ./run demo
+selftests    | 20 | once  | kernel-support/lab/run-selftests.sh
+tokens       | 30 | once  | kernel-support/lab/run-selftests.sh --kernel branch
+tokens-debug | 60 | once  | kernel-support/lab/run-selftests.sh --kernel debug devmem_tokens_races
+nic-stress   | 40 | once  | kernel-support/devmemsim/tests/run.sh stress --rounds 40
 '
 
 logs=build/test-logs
@@ -62,8 +64,32 @@ watch() {
     [[ ! -t 1 ]] || printf '\r\e[K'
 }
 
+# What a step 'once' depends on, as a hash; empty where git cannot tell.
+once_inputs() {
+    local files
+    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support tests/run.sh | xargs -0 sha256sum) || return 0
+    {
+        printf '%s\n' "$files"
+        dpkg-query -W
+        env | sed -n '/^GPURX_/p' | sort
+    } | sha256_of_text | cut -c1-16
+}
+
+# skip_once NAME STAMP: count the step as skipped if it has left its STAMP.
+skip_once() {
+    [[ -e $2 ]] && ((${#wanted[@]} == 0)) || return
+    skipped=$((skipped + 1))
+    summary+=("$(printf '%-12s %7d %7d %8d %8s' "$1" 0 0 1 -)")
+    summary+=("    skipped: $(<"$2"), and kernel-support/ is as it was then; ./run test $1 runs it again")
+    printf '%-12s %s\n' "$1" "$(<"$2"), nothing has changed for it"
+}
+
 run_step() {
-    local name=$1 limit=$2 kind=$3 command=$4 log=$logs/$1.log start=$SECONDS status=0 tally p f s
+    local name=$1 limit=$2 kind=$3 command=$4 log=$logs/$1.log start=$SECONDS status=0 tally p f s stamp=
+    if [[ $kind == once && -n $inputs ]]; then
+        stamp=$cache_dir/passed/$name-$inputs
+        ! skip_once "$name" "$stamp" || return 0
+    fi
     printf '%-12s %s\n' "$name" "$command"
     timeout --kill-after=10 "${limit}m" bash -c "$command" >"$log" 2>&1 </dev/null &
     running=$!
@@ -72,7 +98,7 @@ run_step() {
     running=
     ((status != 124)) || printf '\nended after its limit of %s minutes\n' "$limit" >>"$log"
 
-    tally=$(tests/runner/tally.py "$kind" "$status" "$log")
+    tally=$(tests/runner/tally.py "${kind/once/tests}" "$status" "$log")
     read -r p f s <<<"${tally%%$'\n'*}"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     summary+=("$(printf '%-12s %7d %7d %8d %8s' "$name" "$p" "$f" "$s" "$(clock $((SECONDS - start)))")")
@@ -80,6 +106,10 @@ run_step() {
         summary+=("    ${line/#fail /failed: }")
     done < <(tail -n +2 <<<"$tally" | sed 's/^skip /skipped: /')
     printf '%-12s %6s  %d passed, %d failed, %d skipped\n' '' "$(clock $((SECONDS - start)))" "$p" "$f" "$s"
+    if ((f == 0)) && [[ -n $stamp ]]; then
+        mkdir -p "${stamp%/*}"
+        printf '%d passed on %s' "$p" "$(date '+%F %H:%M')" >"$stamp"
+    fi
     if ((f > 0)); then
         failed_logs+=("$log")
         printf -- '---- the end of %s ----\n' "$log"
@@ -113,7 +143,7 @@ report() {
 }
 
 main() {
-    local quick=0 argument known
+    local quick=0 argument known inputs
     wanted=()
     for argument; do
         case $argument in
@@ -132,6 +162,7 @@ main() {
     local groups=(build lint)
     ((quick)) || groups+=(kernel lab selftests)
     kernel-support/lab/packages.sh "${groups[@]}"
+    inputs=$(once_inputs)
     run_table "$quick_steps"
     ((quick)) || run_table "$lab_steps"
     report
