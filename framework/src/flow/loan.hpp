@@ -26,10 +26,19 @@ struct token_range {
     friend bool operator==(token_range const&, token_range const&) = default;
 };
 
-// Whether `next` belongs into a range of `count` tokens from `first` on, as its new end.
-[[nodiscard]] constexpr bool goes_on(std::uint32_t first, std::uint32_t count, std::uint32_t next) noexcept
+// Makes `next` part of `range` if it goes on where that ends, or ends where it begins: a page pool hands its pages out
+// in either direction. In what order the tokens of a range were received does not matter.
+[[nodiscard]] constexpr bool join(token_range& range, token_range next) noexcept
 {
-    return next == first + count && next % uapi::token_boundary != 0;
+    if (next.first == range.first + range.count && next.first % uapi::token_boundary != 0) {
+        range.count += next.count;
+        return true;
+    }
+    if (next.first + next.count == range.first && range.first % uapi::token_boundary != 0) {
+        range = {next.first, range.count + next.count};
+        return true;
+    }
+    return false;
 }
 
 // Bytes on the host that fragments point into (linear payload, a missed rule). Pages that nothing was received into
@@ -76,13 +85,11 @@ struct loan {
         }
         fragments.push_back(piece);
     }
-    // Appends a token; one that follows the last becomes part of its range. Array tokens come in any order, but to sort
+    // Appends a token; a neighbour of the last range becomes part of it. Array tokens come in any order, but to sort
     // them would cost more than the shorter list saves (16 instructions of the kernel's per range).
     void append_token(std::uint32_t token)
     {
-        if (!tokens.empty() && goes_on(tokens.back().first, tokens.back().count, token))
-            ++tokens.back().count;
-        else
+        if (tokens.empty() || !join(tokens.back(), {token, 1}))
             tokens.push_back({token, 1});
     }
     // Empties the record and keeps its capacity. Precondition: what it held has been given back.

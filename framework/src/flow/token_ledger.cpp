@@ -11,15 +11,25 @@ token_range token_ledger::add(token_range range) noexcept
         static_cast<std::uint32_t>(std::min<std::size_t>(range.count, uapi::max_dontneed_pages - batch_.pages));
     if (count == 0)
         return range;
-    auto* const last = batch_.entries == 0 ? nullptr : &batch_.tokens[batch_.entries - 1];
-    if (last != nullptr && goes_on(last->token_start, last->token_count, range.first))
-        last->token_count += count;
-    else if (batch_.entries < batch_.tokens.size())
+    if (!join_last({range.first, count})) {
+        if (batch_.entries == batch_.tokens.size())
+            return range;
         batch_.tokens[batch_.entries++] = {range.first, count};
-    else
-        return range;
+    }
     batch_.pages += count;
     return {range.first + count, range.count - count};
+}
+
+bool token_ledger::join_last(token_range range) noexcept
+{
+    if (batch_.entries == 0)
+        return false;
+    auto& last = batch_.tokens[batch_.entries - 1];
+    token_range joined{last.token_start, last.token_count};
+    if (!join(joined, range))
+        return false;
+    last = {joined.first, joined.count};
+    return true;
 }
 
 void token_ledger::take(token_batch& into) noexcept

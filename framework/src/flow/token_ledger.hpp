@@ -25,8 +25,8 @@ struct token_batch {
 
 class token_ledger {
   public:
-    // Takes as much of `range` from its front as fits into the batch, joining it to the last entry where the numbers
-    // go on. Returns what did not fit; its count is 0 if all did.
+    // Takes as much of `range` from its front as fits into the batch, joining it to the last entry where it can.
+    // Returns what did not fit; its count is 0 if all did.
     [[nodiscard]] token_range add(token_range range) noexcept;
 
     [[nodiscard]] bool empty() const noexcept { return batch_.entries == 0; }
@@ -34,6 +34,8 @@ class token_ledger {
     void take(token_batch& into) noexcept;
 
   private:
+    bool join_last(token_range range) noexcept;
+
     token_batch batch_;
 };
 

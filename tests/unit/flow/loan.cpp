@@ -73,12 +73,22 @@ TEST_CASE("tokens of one loan are kept as ranges")
         record.append_token(token);
     CHECK(record.tokens == std::vector<token_range>{{1, 3}, {7, 2}, {5, 2}, {6, 1}});
 
+    loan descending;
+    for (auto const token : {9U, 8U, 7U, 10U, 6U, 6U, 5U, 3U})
+        descending.append_token(token);
+    CHECK(descending.tokens == std::vector<token_range>{{6, 5}, {5, 2}, {3, 1}});
+
     loan mixed;
-    for (auto const token : {0x7fffffffU, 0x80000000U, 0x80000001U, 0x80000001U, 0x80000000U, 0xffffffffU, 0U})
+    for (auto const token :
+         {0x7fffffffU, 0x80000000U, 0x80000001U, 0x80000001U, 0x80000000U, 0x7fffffffU, 0xffffffffU, 0U, 0xffffffffU})
         mixed.append_token(token);
-    CHECK(mixed.tokens ==
-          std::vector<token_range>{
-              {0x7fffffff, 1}, {0x80000000, 2}, {0x80000001, 1}, {0x80000000, 1}, {0xffffffff, 1}, {0, 1}});
+    CHECK(mixed.tokens == std::vector<token_range>{{0x7fffffff, 1},
+                                                   {0x80000000, 2},
+                                                   {0x80000000, 2},
+                                                   {0x7fffffff, 1},
+                                                   {0xffffffff, 1},
+                                                   {0, 1},
+                                                   {0xffffffff, 1}});
 }
 
 TEST_CASE("consuming takes bytes off the front, across fragments")

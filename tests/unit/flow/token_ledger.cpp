@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flow/token_ledger.hpp"
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <ostream>
 #include <random>
@@ -79,7 +80,10 @@ TEST_CASE("tokens go back in calls that the kernel takes")
         {"one", {{5, 1}}, {{{5, 1}}}},
         {"neighbours are joined", {{5, 1}, {6, 1}, {7, 3}}, {{{5, 5}}}},
         {"a gap is not", {{5, 1}, {7, 1}}, {{{5, 1}, {7, 1}}}},
-        {"nor are descending numbers", {{7, 1}, {6, 1}}, {{{7, 1}, {6, 1}}}},
+        {"descending numbers are joined as well", {{7, 1}, {6, 1}, {2, 4}, {8, 1}}, {{{2, 7}}}},
+        {"not with a gap", {{7, 1}, {5, 1}}, {{{7, 1}, {5, 1}}}},
+        {"a range that overlaps stays one of its own", {{5, 3}, {3, 3}}, {{{5, 3}, {3, 3}}}},
+        {"split before joining from below", {{1001, 1000}, {1, 1000}}, {{{1001, 1000}, {1, 24}}, {{25, 976}}}},
         {"the same number twice stays twice", {{7, 1}, {7, 1}}, {{{7, 1}, {7, 1}}}},
         {"only the last entry is joined", {{1, 1}, {5, 1}, {2, 1}}, {{{1, 1}, {5, 1}, {2, 1}}}},
         {"nothing of nothing", {{5, 0}}, {}},
@@ -100,6 +104,7 @@ TEST_CASE("tokens go back in calls that the kernel takes")
         {"a long range of array tokens", {{0xfffff800, 2048}}, {{{0xfffff800, 1024}}, {{0xfffffc00, 1024}}}},
         {"the two kinds are not joined", {{0x7fffffff, 1}, {0x80000000, 1}}, {{{0x7fffffff, 1}, {0x80000000, 1}}}},
         {"nor two memories", {{0x87ffffff, 1}, {0x88000000, 1}}, {{{0x87ffffff, 1}, {0x88000000, 1}}}},
+        {"also not from above", {{0x88000000, 1}, {0x87ffffff, 1}}, {{{0x88000000, 1}, {0x87ffffff, 1}}}},
         {"nor the last number and the first", {{0xffffffff, 1}, {0, 1}}, {{{0xffffffff, 1}, {0, 1}}}},
     };
     for (auto const& [name, given, calls] : scenarios) {
@@ -131,17 +136,19 @@ TEST_CASE("a new batch does not join entries of the one before")
 
 namespace {
 
-// What is likely to come behind `last`: the next, the same again, or any of either kind.
+// What is likely to come behind `last`: a neighbour, the same again, or any of either kind.
 std::uint32_t next_token(std::mt19937& random, std::uint32_t last)
 {
     auto const any = static_cast<std::uint32_t>(random() % 100000);
-    switch (random() % 4) {
+    switch (random() % 5) {
         case 0:
             return any;
         case 1:
             return last;
         case 2:
             return (std::uint32_t{8} + static_cast<std::uint32_t>(random() % 2)) << 28 | any;
+        case 3:
+            return last - 1;
         default:
             return last + 1;
     }
@@ -149,15 +156,17 @@ std::uint32_t next_token(std::mt19937& random, std::uint32_t last)
 
 }  // namespace
 
-TEST_CASE("whatever goes back, each token reaches the kernel as often as it was given, in order")
+TEST_CASE("whatever goes back, each token reaches the kernel as often as it was given")
 {
     std::mt19937 random{1};
     for (int round = 0; round < 200; ++round) {
         ranges given;
         std::vector<std::uint32_t> expected;
         for (auto n = random() % 400; n > 0; --n) {
-            auto const count = static_cast<std::uint32_t>(random() % 8 == 0 ? random() % 3000 : random() % 4);
             auto const first = next_token(random, expected.empty() ? 0 : expected.back());
+            // No range crosses a boundary: join() makes none that does.
+            auto const count = std::min(static_cast<std::uint32_t>(random() % 8 == 0 ? random() % 3000 : random() % 4),
+                                        uapi::token_boundary - first % uapi::token_boundary);
             given.push_back({first, count});
             for (std::uint32_t i = 0; i < count; ++i)
                 expected.push_back(first + i);
@@ -167,6 +176,8 @@ TEST_CASE("whatever goes back, each token reaches the kernel as often as it was 
             for (auto const& range : call)
                 for (std::uint32_t i = 0; i < range.count; ++i)
                     seen.push_back(range.first + i);
+        std::ranges::sort(seen);
+        std::ranges::sort(expected);
         REQUIRE(seen == expected);
     }
 }
