@@ -3,7 +3,7 @@
 # `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
 # the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
 # Each step's output goes to build/test-logs/STEP.log. A step 'once' that has passed is skipped, unless it is named, until
-# something changes in kernel-support/ or in the machine's packages: nothing else can change what it finds.
+# something but documents changes in kernel-support/, or in the machine's packages: nothing else can change what it finds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . kernel-support/lab/lib.sh
@@ -67,7 +67,7 @@ watch() {
 # What a step 'once' depends on, as a hash; empty where git cannot tell.
 once_inputs() {
     local files
-    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support tests/run.sh | xargs -0 sha256sum) || return 0
+    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' tests/run.sh | xargs -0 sha256sum) || return 0
     {
         printf '%s\n' "$files"
         dpkg-query -W
