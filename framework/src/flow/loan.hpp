@@ -23,23 +23,24 @@ struct token_range {
     std::uint32_t first = 0;
     std::uint32_t count = 0;
 
+    // Takes `next` in if it goes on where this ends, or ends where this begins: a page pool hands its pages out in
+    // either direction. In what order the tokens of a range were received does not matter.
+    [[nodiscard]] constexpr bool join(token_range const& next) noexcept
+    {
+        if (next.first == first + count && next.first % uapi::token_boundary != 0) {
+            count += next.count;
+            return true;
+        }
+        if (next.first + next.count == first && first % uapi::token_boundary != 0) {
+            first = next.first;
+            count += next.count;
+            return true;
+        }
+        return false;
+    }
+
     friend bool operator==(token_range const&, token_range const&) = default;
 };
-
-// Makes `next` part of `range` if it goes on where that ends, or ends where it begins: a page pool hands its pages out
-// in either direction. In what order the tokens of a range were received does not matter.
-[[nodiscard]] constexpr bool join(token_range& range, token_range next) noexcept
-{
-    if (next.first == range.first + range.count && next.first % uapi::token_boundary != 0) {
-        range.count += next.count;
-        return true;
-    }
-    if (next.first + next.count == range.first && range.first % uapi::token_boundary != 0) {
-        range = {next.first, range.count + next.count};
-        return true;
-    }
-    return false;
-}
 
 // Bytes on the host that fragments point into (linear payload, a missed rule). Pages that nothing was received into
 // cost no memory.
@@ -89,7 +90,7 @@ struct loan {
     // them would cost more than the shorter list saves (16 instructions of the kernel's per range).
     void append_token(std::uint32_t token)
     {
-        if (tokens.empty() || !join(tokens.back(), {token, 1}))
+        if (tokens.empty() || !tokens.back().join({token, 1}))
             tokens.push_back({token, 1});
     }
     // Empties the record and keeps its capacity. Precondition: what it held has been given back.

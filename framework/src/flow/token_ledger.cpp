@@ -26,7 +26,7 @@ bool token_ledger::join_last(token_range range) noexcept
         return false;
     auto& last = batch_.tokens[batch_.entries - 1];
     token_range joined{last.token_start, last.token_count};
-    if (!join(joined, range))
+    if (!joined.join(range))
         return false;
     last = {joined.first, joined.count};
     return true;

@@ -164,7 +164,7 @@ TEST_CASE("whatever goes back, each token reaches the kernel as often as it was 
         std::vector<std::uint32_t> expected;
         for (auto n = random() % 400; n > 0; --n) {
             auto const first = next_token(random, expected.empty() ? 0 : expected.back());
-            // No range crosses a boundary: join() makes none that does.
+            // No range crosses a boundary: token_range::join() makes none that does.
             auto const count = std::min(static_cast<std::uint32_t>(random() % 8 == 0 ? random() % 3000 : random() % 4),
                                         uapi::token_boundary - first % uapi::token_boundary);
             given.push_back({first, count});
