@@ -37,7 +37,7 @@ demo         | 10 | check | ./run demo
 selftests    | 20 | once  | kernel-support/lab/run-selftests.sh
 tokens       | 30 | once  | kernel-support/lab/run-selftests.sh --kernel branch
 tokens-debug | 60 | once  | kernel-support/lab/run-selftests.sh --kernel debug devmem_tokens_races
-nic-stress   | 40 | once  | kernel-support/devmemsim/tests/run.sh stress --rounds 40
+nic-stress   | 40 | once  | kernel-support/devmemsim/tests/run.sh stress --rounds 25
 '
 
 logs=build/test-logs
