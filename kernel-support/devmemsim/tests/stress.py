@@ -128,7 +128,7 @@ class World:
         return f"fault {name} {value}"
 
     def bind(self) -> Optional[str]:
-        queues = [q for q in range(1, self.channels) if q not in self.bound]
+        queues = self.free_queues()
         if not self.loaded or not queues:
             return None
         queue = self.random.choice(queues)
@@ -172,6 +172,10 @@ class World:
         return "stop a flow"
 
     # Helpers
+
+    def free_queues(self) -> list[int]:
+        """Queues that memory can be bound to; ordinary traffic has queue 0."""
+        return [q for q in range(1, self.channels) if q not in self.bound]
 
     def end(self, flow: Flow) -> None:
         flow.stop()
@@ -220,11 +224,11 @@ class World:
         if self.channels == 1:
             lab.run("ethtool -L dms0 combined 4")
             self.channels = 4
-        while len(self.bound) >= self.channels - 1:
+        while not self.free_queues():
             self.unbind()
         if len(self.flows) >= MAX_FLOWS:
             self.stop_flow()
-        queue = next(q for q in range(1, self.channels) if q not in self.bound)
+        queue = self.free_queues()[0]
         self.bound[queue] = devmem.Binding("dms0", [queue], 1024 * PAGE)
         flow = Flow(4, True, self.bound[queue], queue)
         self.flows.append(flow)
