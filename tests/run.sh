@@ -3,7 +3,7 @@
 # `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
 # the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
 # Each step's output goes to build/test-logs/STEP.log. A step 'once' that has passed is skipped, unless it is named, until
-# something but documents changes in kernel-support/, or in the machine's packages: nothing else can change what it finds.
+# something changes in kernel-support/ (documents aside), in the kernels, or in the machine's packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . kernel-support/lab/lib.sh
@@ -64,12 +64,16 @@ watch() {
     [[ ! -t 1 ]] || printf '\r\e[K'
 }
 
-# What a step 'once' depends on, as a hash; empty where git cannot tell.
+# What a step 'once' depends on, as a hash, once the kernels are there; empty where that cannot be told: outside git, and
+# with a kernel source of the user's own, which may change under the same name.
 once_inputs() {
-    local files
-    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' tests/run.sh | xargs -0 sha256sum) || return 0
+    local files kernels kernel
+    [[ -z ${GPURX_KERNEL_SOURCE:-} ]] || return 0
+    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' tests/run.sh tests/runner |
+        xargs -0 sha256sum) || return 0
+    kernels=$(for kernel in stock debug branch; do kernel-support/lab/kernel.sh --path "$kernel" || exit; done) || return 0
     {
-        printf '%s\n' "$files"
+        printf '%s\n' "$files" "$kernels"
         dpkg-query -W
         env | sed -n '/^GPURX_/p' | sort
     } | sha256_of_text | cut -c1-16
@@ -85,8 +89,8 @@ skip_once() {
 }
 
 run_step() {
-    local name=$1 limit=$2 kind=$3 command=$4 log=$logs/$1.log start=$SECONDS status=0 tally p f s stamp=
-    if [[ $kind == once && -n $inputs ]]; then
+    local name=$1 limit=$2 kind=$3 command=$4 log=$logs/$1.log start=$SECONDS status=0 tally p f s inputs stamp=
+    if [[ $kind == once ]] && inputs=$(once_inputs </dev/null) && [[ -n $inputs ]]; then
         stamp=$cache_dir/passed/$name-$inputs
         ! skip_once "$name" "$stamp" || return 0
     fi
@@ -143,7 +147,7 @@ report() {
 }
 
 main() {
-    local quick=0 argument known inputs
+    local quick=0 argument known
     wanted=()
     for argument; do
         case $argument in
@@ -162,7 +166,6 @@ main() {
     local groups=(build lint)
     ((quick)) || groups+=(kernel lab selftests)
     kernel-support/lab/packages.sh "${groups[@]}"
-    inputs=$(once_inputs)
     run_table "$quick_steps"
     ((quick)) || run_table "$lab_steps"
     report
