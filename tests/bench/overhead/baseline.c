@@ -99,6 +99,9 @@ static int give_back(struct baseline* loop, struct batch* batch, uint32_t token)
     }
     if (last && last->first + last->count == token) {
         last->count++;
+    } else if (last && token + 1 == last->first) {
+        last->first--;
+        last->count++;
     } else {
         if (batch->used == ranges_per_call && flush(loop, batch))
             return -1;
