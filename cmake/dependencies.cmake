@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What the project needs from outside, and the only place where versions are named; gpurxConfig.cmake.in asks for the
-# library's part of it again. Targets are GLOBAL so that a project that takes gpurx by add_subdirectory can link it.
+# library's part of it again. (CUDA, which is optional, has cuda.cmake and cuda-toolkit.txt.) Targets are GLOBAL so that
+# a project that takes gpurx by add_subdirectory can link it.
 
 set(GPURX_BOOST_MINIMUM 1.83)
 find_package(Boost ${GPURX_BOOST_MINIMUM} REQUIRED CONFIG GLOBAL)  # headers only: Asio, System

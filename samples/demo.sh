@@ -26,8 +26,18 @@ default_file() {
     printf '%s\n' "$source"
 }
 
+# The CUDA compiler is worth its 100 MB only where the library would find a driver: it is looked for as the library does.
+cuda() {
+    if python3 -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
+        "$repo/cmake/cuda-toolkit.sh" >/dev/null
+    else
+        say "no NVIDIA driver (libcuda.so.1) on this machine: a CUDA compiler is not fetched, and the demo needs none"
+    fi
+}
+
 build() {
     "$lab/packages.sh" build kernel lab
+    cuda
     say "building receive_file ..."
     mkdir -p "$repo/build"
     (

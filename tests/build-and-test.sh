@@ -10,7 +10,10 @@ build=build/$preset
 results=$PWD/$build/results.xml
 jobs=$(nproc)
 
-cmake --preset "$preset"
+# A toolkit that does not work here is a failure, where AUTO would go on without. GPURX_CUDA=OFF leaves it alone.
+cuda=AUTO
+[[ -z $(cmake/cuda-toolkit.sh --path) ]] || cuda=ON
+cmake --preset "$preset" "-DGPURX_CUDA=$cuda"
 cmake --build "$build" --parallel "$jobs"
 
 # ThreadSanitizer's memory map does not survive the address randomisation that some kernels are set to.

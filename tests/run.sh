@@ -166,6 +166,8 @@ main() {
     local groups=(build lint)
     ((quick)) || groups+=(kernel lab selftests)
     kernel-support/lab/packages.sh "${groups[@]}"
+    # Every preset finds it again by itself.
+    cmake/cuda-toolkit.sh >/dev/null
     run_table "$quick_steps"
     ((quick)) || run_table "$lab_steps"
     report

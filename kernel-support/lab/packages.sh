@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Install the Debian or Ubuntu packages that a part of the project needs: only those that are absent, after saying which and why.
 #
-#   packages.sh [--list] GROUP...       groups: build lint kernel lab selftests
+#   packages.sh [--list] GROUP...       groups: build cuda lint kernel lab selftests
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -26,6 +26,10 @@ clang-14|clang
 libclang-rt-14-dev|libclang-rt-dev
 libssl-dev
 python3
+'
+packages[cuda]='
+python3
+python3-pip
 '
 packages[lint]='
 clang-format-14|clang-format
@@ -81,6 +85,7 @@ debian-archive-keyring
 '
 declare -A why=(
     [build]="to compile the library, its samples and its tests"
+    [cuda]="to fetch the CUDA compiler"
     [lint]="to check format and style"
     [kernel]="to build the lab's kernel"
     [lab]="to boot the lab's guest and talk to its network"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Is all C++ (and the C outside kernel-support/) formatted as .clang-format says?
+# Is all C++ and CUDA (and the C outside kernel-support/) formatted as .clang-format says?
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -10,4 +10,4 @@ if [[ $("${formatter:-false}" --version 2>/dev/null) != *'version 14.'* ]]; then
     exit 0
 fi
 
-git ls-files -z -- '*.cpp' '*.hpp' '*.c' '*.h' ':!kernel-support' | xargs -0 --no-run-if-empty "$formatter" --dry-run --Werror
+git ls-files -z -- '*.cpp' '*.hpp' '*.cu' '*.c' '*.h' ':!kernel-support' | xargs -0 --no-run-if-empty "$formatter" --dry-run --Werror
