@@ -44,6 +44,10 @@ class category final : public boost::system::error_category {
                 return "the journal file is damaged or not one of gpurx";
             case errc::bad_destination:
                 return "the destination has the wrong size or lies in memory that cannot be written here";
+            case errc::wrong_gpu:
+                return "the stream belongs to another GPU than the memory";
+            case errc::unusable_stream:
+                return "the stream is being captured, or is another one in each thread";
         }
         return "unknown gpurx error";
     }

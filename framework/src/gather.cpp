@@ -1,33 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <boost/crc.hpp>
 #include <cstring>
 #include <gpurx/gather.hpp>
 
+#include "cuda/crc32c.hpp"
+#include "cuda/gpu_work.hpp"
+
 namespace gpurx {
 
-std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref /*stream*/,
-                   error_code& code) noexcept
+namespace {
+
+bool fit(std::span<fragment const> fragments, std::size_t room) noexcept
 {
-    auto const reachable = [](fragment const& piece) { return piece.kind == memory_kind::host; };
-    std::size_t room = destination.size();
-    auto const fits = [&room](fragment const& piece) {
+    return std::ranges::all_of(fragments, [&room](fragment const& piece) {
         if (piece.size > room)
             return false;
         room -= piece.size;
         return true;
-    };
-    if (destination.kind() != memory_kind::host || !std::ranges::all_of(fragments, reachable) ||
-        !std::ranges::all_of(fragments, fits)) {
-        code = errc::bad_destination;
-        return 0;
-    }
-    auto* to = reinterpret_cast<std::byte*>(destination.address());
+    });
+}
+
+bool is_on_host(fragment const& piece) noexcept
+{
+    return piece.kind == memory_kind::host;
+}
+
+std::size_t copy_on_host(std::span<fragment const> fragments, std::byte* to) noexcept
+{
+    std::size_t placed = 0;
     for (auto const& piece : fragments) {
-        std::memcpy(to, reinterpret_cast<std::byte const*>(piece.address), piece.size);
-        to += piece.size;
+        std::memcpy(to + placed, reinterpret_cast<std::byte const*>(piece.address), piece.size);
+        placed += piece.size;
     }
+    return placed;
+}
+
+std::size_t gather_to_host(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream,
+                           error_code& code) noexcept
+{
+    auto* const to = reinterpret_cast<std::byte*>(destination.address());
     code.clear();
-    return destination.size() - room;
+    auto const on_gpu = std::ranges::find_if_not(fragments, is_on_host);
+    if (on_gpu == fragments.end())
+        return copy_on_host(fragments, to);
+    auto const ordinal = detail::gpu_of(on_gpu->address);
+    if (ordinal != detail::no_gpu)
+        return detail::copy_from_gpu(fragments, {to, destination.size()}, ordinal, &stream, code);
+    code = errc::bad_destination;
+    return 0;
+}
+
+// The GPU of a destination that fits, or the error.
+int gpu_for(std::span<fragment const> fragments, device_span destination, error_code& code) noexcept
+{
+    auto const ordinal = fit(fragments, destination.size()) ? detail::gpu_of(destination.address()) : detail::no_gpu;
+    if (ordinal == detail::no_gpu)
+        code = errc::bad_destination;
+    return ordinal;
+}
+
+void write_crc(std::byte const* bytes, std::size_t size, device_span to) noexcept
+{
+    boost::crc_optimal<32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true> crc;
+    crc.process_bytes(bytes, size);
+    std::uint32_t const value = crc.checksum();
+    std::memcpy(reinterpret_cast<void*>(to.address()), &value, sizeof value);
+}
+
+[[noreturn]] void refuse(error_code code)
+{
+    throw system_error{code, {.operation = "gather", .object = {}, .kernel_message = {}, .advice = {}}};
+}
+
+}  // namespace
+
+std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream,
+                   error_code& code) noexcept
+{
+    if (destination.kind() == memory_kind::host && fit(fragments, destination.size()))
+        return gather_to_host(fragments, destination, stream, code);
+    auto const ordinal = gpu_for(fragments, destination, code);
+    if (ordinal == detail::no_gpu)
+        return 0;
+    return detail::gather_on_gpu(fragments, destination, {.ordinal = ordinal, .stream = stream}, code);
 }
 
 std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream)
@@ -35,8 +91,48 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
     error_code code;
     auto const placed = gather(fragments, destination, stream, code);
     if (code)
-        throw system_error{code, {.operation = "gather", .object = {}, .kernel_message = {}, .advice = {}}};
+        refuse(code);
     return placed;
+}
+
+std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,
+                          cuda_stream_ref stream, error_code& code) noexcept
+{
+    if (crc.size() != sizeof(std::uint32_t) || crc.address() % alignof(std::uint32_t) != 0) {
+        code = errc::bad_destination;
+        return 0;
+    }
+    if (destination.kind() == memory_kind::host) {
+        if (crc.kind() != memory_kind::host) {
+            code = errc::bad_destination;
+            return 0;
+        }
+        auto const placed = gather(fragments, destination, stream, code);
+        if (!code)
+            write_crc(reinterpret_cast<std::byte const*>(destination.address()), placed, crc);
+        return placed;
+    }
+    auto const ordinal = gpu_for(fragments, destination, code);
+    if (ordinal == detail::no_gpu)
+        return 0;
+    return detail::gather_crc32c_on_gpu(fragments, destination, crc.address(), {.ordinal = ordinal, .stream = stream},
+                                        code);
+}
+
+std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,
+                          cuda_stream_ref stream)
+{
+    error_code code;
+    auto const placed = gather_crc32c(fragments, destination, crc, stream, code);
+    if (code)
+        refuse(code);
+    return placed;
+}
+
+std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t size) noexcept
+{
+    using namespace detail;
+    return crc32c_multiply(first, crc32c_shift(static_cast<std::int64_t>(size % crc32c_order))) ^ second;
 }
 
 }  // namespace gpurx

@@ -83,13 +83,18 @@ token_kind tokens_of_run()
 
 rx_session open_session(std::size_t memory, rx_session_options options)
 {
+    return open_session(device_memory::on_host(memory), std::move(options));
+}
+
+rx_session open_session(device_memory memory, rx_session_options options)
+{
     options.interface = near_interface;
     options.transport = transport::devmem;
     if (options.tokens == token_kind::automatic)
         options.tokens = tokens_of_run();
     if (!options.notice)
         options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
-    return rx_session{std::move(options), device_memory::on_host(memory)};
+    return rx_session{std::move(options), std::move(memory)};
 }
 
 token_kind tokens_in_use(rx_session const& session)

@@ -50,6 +50,7 @@ std::ostream& operator<<(std::ostream& out, outcome const& result);
 // A session on dms0 with transport devmem, and with tokens_of_run() unless the options say otherwise. Notices are
 // printed.
 [[nodiscard]] rx_session open_session(std::size_t memory, rx_session_options options = {});
+[[nodiscard]] rx_session open_session(device_memory memory, rx_session_options options = {});
 
 // Array or xarray.
 [[nodiscard]] token_kind tokens_in_use(rx_session const& session);

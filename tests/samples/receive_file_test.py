@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""samples/receive_file with transport copy, on loopback: receive_file_test.py PROGRAM."""
+"""samples/receive_file with transport copy, on loopback: receive_file_test.py PROGRAM [DIRECTORY].
+
+DIRECTORY has the fake CUDA driver; without it the program was built without CUDA.
+"""
 
 import hashlib
 import json
+import os
 import random
 import re
 import signal
@@ -17,6 +21,7 @@ import unittest
 from pathlib import Path
 
 PROGRAM = ""
+GPU_DRIVER = ""
 DATA = random.Random(1).randbytes(5_000_001)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
@@ -24,6 +29,7 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [PROGRAM, *arguments],
+        env=dict(os.environ, LD_LIBRARY_PATH=GPU_DRIVER) if GPU_DRIVER else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -73,6 +79,18 @@ class ReceiveFile(unittest.TestCase):
     def test_loan(self) -> None:
         # Less memory than bytes: the loans come back while it receives.
         self.check_received("--loan", "--memory-size", "1MiB")
+
+    def test_gpu(self) -> None:
+        if not GPU_DRIVER:
+            self.skipTest("built without CUDA")
+        for arguments in (), ("--loan", "--memory-size", "2MiB"):
+            out = self.check_received("--memory", "gpu:0", *arguments)
+            self.assertIn("copy: in use", out)
+
+    def test_no_gpu(self) -> None:
+        receiver = start("--listen", "127.0.0.1:0", "--memory", "gpu:99")
+        _, err = self.finish(receiver, 4)
+        self.assertRegex(err, "error: .*(open GPU 99|on_host)")
 
     def test_json(self) -> None:
         report = json.loads(self.check_received("--json"))
@@ -147,4 +165,6 @@ class ReceiveFile(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
+    if len(sys.argv) > 1:
+        GPU_DRIVER = sys.argv.pop(1)
     unittest.main()

@@ -66,15 +66,32 @@ using namespace std::chrono_literals;
     return true;
 }
 
-// A session of the transport, with the fake kernel's memory bound where it is devmem.
+// What a session receives into.
+struct session_memory {
+    std::shared_ptr<detail::memory_state> state;
+    std::span<std::byte> seen_by_nic;  // the bytes, for the fake kernel to write
+
+    static session_memory on_host(std::size_t bytes)
+    {
+        auto state = detail::make_host_memory(bytes);
+        auto const span = state->span();
+        return {std::move(state), {reinterpret_cast<std::byte*>(span.address()), span.size()}};
+    }
+};
+
+// A session of the transport, with its memory bound to the fake kernel's NIC where it is devmem.
 class test_session {
   public:
     static constexpr std::uint32_t first_id = 7;
 
     test_session(transport kind, fake_kernel& kernel, rx_session_options options = {}, std::size_t bytes = 8 << 20,
                  std::uint32_t dmabuf_id = first_id)
+        : test_session{kind, kernel, std::move(options), session_memory::on_host(bytes), dmabuf_id}
+    {}
+    test_session(transport kind, fake_kernel& kernel, rx_session_options options, session_memory memory,
+                 std::uint32_t dmabuf_id = first_id)
         : nic_{std::make_shared<nic_log>()},
-          handle_{detail::session_access::handle(make(kind, kernel, std::move(options), bytes, dmabuf_id))},
+          handle_{detail::session_access::handle(make(kind, kernel, std::move(options), std::move(memory), dmabuf_id))},
           state_{detail::session_access::state(*handle_)}
     {}
 
@@ -87,18 +104,16 @@ class test_session {
 
   private:
     std::shared_ptr<detail::session_state> make(transport kind, fake_kernel& kernel, rx_session_options options,
-                                                std::size_t bytes, std::uint32_t dmabuf_id) const
+                                                session_memory memory, std::uint32_t dmabuf_id) const
     {
         options.max_flows = options.max_flows == 16 ? 4 : options.max_flows;
         options.lock_up_limit = 0ms;
-        auto memory = detail::make_host_memory(bytes);
         std::unique_ptr<detail::session_nic> nic;
         if (kind == transport::devmem) {
-            auto const span = memory->span();
-            kernel.bind(dmabuf_id, {reinterpret_cast<std::byte*>(span.address()), span.size()});
+            kernel.bind(dmabuf_id, memory.seen_by_nic);
             nic = std::make_unique<fake_nic>(nic_, dmabuf_id);
         }
-        return detail::session_state::create(std::move(options), std::move(memory), std::move(nic), "test");
+        return detail::session_state::create(std::move(options), std::move(memory.state), std::move(nic), "test");
     }
 
     std::shared_ptr<nic_log> nic_;
@@ -136,7 +151,10 @@ class sender {
 class world {
   public:
     explicit world(transport kind, rx_session_options options = {}, std::size_t bytes = 8 << 20)
-        : session{kind, with_tokens(kernel, kind), std::move(options), bytes}
+        : world{kind, std::move(options), session_memory::on_host(bytes)}
+    {}
+    world(transport kind, rx_session_options options, session_memory memory)
+        : session{kind, with_tokens(kernel, kind), std::move(options), std::move(memory)}
     {}
     ~world()
     {

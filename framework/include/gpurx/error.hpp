@@ -6,7 +6,8 @@
 // Control plane (device_memory, rx_session): exceptions of type gpurx::system_error, or, for the overloads that take
 // `error_code&, diagnostics&`, the same facts by value.
 //
-// errno values stay in boost::system::system_category(); what gpurx itself decides is an errc below.
+// errno values stay in boost::system::system_category(), answers of the CUDA driver in cuda_category(); what gpurx
+// itself decides is an errc below.
 #pragma once
 
 #include <boost/system/error_code.hpp>
@@ -47,10 +48,19 @@ enum class errc {
     journal_invalid,
     // A destination is smaller or larger than the operation can serve, or lies in memory the transport cannot write.
     bad_destination,
+    // The stream belongs to another GPU than the memory. Use a stream of the memory's GPU.
+    wrong_gpu,
+    // The stream is being captured into a CUDA graph, or is CU_STREAM_PER_THREAD, which names another stream in each
+    // thread
+    // that an operation runs on. Use an ordinary stream.
+    unusable_stream,
 };
 
 [[nodiscard]] boost::system::error_category const& gpurx_category() noexcept;
 [[nodiscard]] error_code make_error_code(errc value) noexcept;
+
+// What the CUDA driver reports: values of CUresult, with the driver's own text.
+[[nodiscard]] boost::system::error_category const& cuda_category() noexcept;
 
 // What was being done when an error came up. All strings may be empty.
 struct diagnostics {

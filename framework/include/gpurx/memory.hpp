@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -34,10 +35,34 @@ class device_memory {
     [[nodiscard]] static device_memory on_host(std::size_t bytes);
     [[nodiscard]] static device_memory on_host(std::size_t bytes, error_code& code, diagnostics& why);
 
-    // GPU memory of the device with this CUDA ordinal, exported for DMA. `bytes` is rounded up to 2 MiB.
-    // Errors: errc::no_cuda (built without CUDA, or no driver on this machine). This version never succeeds.
+    // Memory of the GPU with this CUDA ordinal, exported as a dmabuf. `bytes` is rounded up to 2 MiB. Work happens in
+    // the GPU's primary context, which the CUDA runtime and its users (PyTorch, JAX) work in too; it is retained until
+    // the process ends. The caller's current context stays what it was. Where the driver does not export memory, it is
+    // usable by transport copy only: dmabuf_fd() is -1 and explain() says why. Errors: errc::no_cuda (built without
+    // CUDA, or no driver on this machine), EINVAL for zero bytes, and what the driver reports, in cuda_category().
     [[nodiscard]] static device_memory on_gpu(int ordinal, std::size_t bytes);
     [[nodiscard]] static device_memory on_gpu(int ordinal, std::size_t bytes, error_code& code, diagnostics& why);
+
+    // Host memory that CUDA pins: for the CPU and for kernels of the GPU, which read it across PCIe. Exported where the
+    // driver can (CUDA 13.0), else usable by transport copy only. `bytes` is rounded up to the page size.
+    // Its kind() is host; rx_buffer::release_after() waits for the stream all the same. Errors: as on_gpu.
+    [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal = 0);
+    [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal, error_code& code,
+                                                      diagnostics& why);
+
+    // Exports GPU memory that somebody else owns: a tensor's block, a cudaMalloc. Only whole pages can be exported, and
+    // no byte beside what was given: span() is the largest range of whole host pages inside it, and may begin up to a
+    // page after `address` and end up to a page before its end. The owner must not free it earlier than the last user
+    // of this memory (rx_buffers too) is gone; `owner`, if any, is held until then, and may be released in a thread of
+    // the library.
+    //
+    // Refused, with the reason in the text: memory of a stream-ordered pool (cudaMallocAsync), managed memory, host
+    // memory, memory of several allocations (PyTorch's expandable_segments), less than one page, and what the driver
+    // does not export. Errors: EINVAL, errc::no_cuda, and what the driver reports.
+    [[nodiscard]] static device_memory adopt(std::uintptr_t address, std::size_t bytes,
+                                             std::shared_ptr<void const> owner = {});
+    [[nodiscard]] static device_memory adopt(std::uintptr_t address, std::size_t bytes,
+                                             std::shared_ptr<void const> owner, error_code& code, diagnostics& why);
 
     [[nodiscard]] bool valid() const noexcept { return state_ != nullptr; }
 
@@ -47,7 +72,8 @@ class device_memory {
     [[nodiscard]] device_span span() const noexcept;
     // The exported dmabuf, or -1 (see on_host). Owned by the memory: do not close it.
     [[nodiscard]] int dmabuf_fd() const noexcept;
-    // One line for people: kind, size, page size, exporter, and what is missing.
+    // One line for people: kind, size, page size, exporter, what orders a NIC's writes before a kernel's reads, and
+    // what is missing.
     [[nodiscard]] std::string explain() const;
 
   private:

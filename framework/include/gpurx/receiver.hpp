@@ -168,7 +168,8 @@ class receiver {
     // Signature: void(error_code, rx_buffer).
     // Per-operation cancellation: terminal, partial, total. operation_aborted: no byte was consumed, no page borrowed.
     // Errors: asio::error::eof at the end of the stream (and ever after); asio::error::not_connected;
-    //   errc::already_running, memory_locked_up, foreign_memory, mixed_fragments; what recvmsg reports.
+    //   errc::already_running, memory_locked_up, foreign_memory, mixed_fragments; what recvmsg reports; with transport
+    //   copy onto a GPU what the CUDA driver reports.
     // Back-pressure: at rx_session_options::loan_limit it waits until a loan of this flow returns.
     // Cost: one recvmsg if bytes are there; one wait of the reactor and one more recvmsg if not. No allocation by the
     //   library after the first few calls.
@@ -202,7 +203,9 @@ inline std::shared_ptr<detail::receiver_state> const& detail::receiver_access::s
 //   were placed: these are consumed, all others are still in the stream. A size of 0 completes with success.
 // Per-operation cancellation: terminal, partial; total only while no byte has been placed.
 // Errors: asio::error::eof if the stream ends before; else as async_receive.
-// Cost: per batch of the stream one recvmsg, one copy of the bytes and one setsockopt.
+// Cost: per batch of the stream one recvmsg, one copy of the bytes and one setsockopt. Bytes in a GPU's memory are
+// fetched
+//   by the thread that runs the operation, which waits for them (some 20 us, and their way across PCIe): for headers.
 template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
 auto async_read(receiver& from, host_span destination, Token&& token = Token())
 {
@@ -216,8 +219,18 @@ auto async_read(receiver& from, host_span destination, Token&& token = Token())
 }
 
 // The same into device memory. On a GPU, completion means "enqueued on `stream`, in order": work enqueued on that
-// stream later sees the bytes; other streams must wait for it. In host memory the bytes are there on completion.
-// Errors: as above, and errc::bad_destination if the session's memory cannot be copied to `destination`.
+// stream later sees the bytes; other streams must wait for it. Without a stream it is CUDA's default stream
+// (docs/gpu.md). Pages go back when the stream has passed. In host memory the bytes are there on completion. Any
+// session may read into any GPU's memory; fragments on that GPU, and in pinned host memory, are gathered by a kernel,
+// others by copies.
+//
+// Errors: as above, and errc::bad_destination if nobody here can write to `destination`; errc::wrong_gpu and
+//   errc::unusable_stream, before anything happens; what the CUDA driver reports, in cuda_category(): the bytes that
+//   were not placed are still in the stream, unless transport copy had taken them from the socket (then every later
+//   operation reports it as well).
+// Cost: transport devmem one kernel launch per recvmsg; transport copy one copy across PCIe per 512 KiB, of which three
+// may
+//   be under way: a larger read completes only as its stream goes on, so that stream must not wait for the completion.
 template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
 auto async_read(receiver& from, device_span destination, cuda_stream_ref stream, Token&& token = Token())
 {

@@ -48,14 +48,20 @@ class rx_buffer {
     [[nodiscard]] std::size_t size() const noexcept;
     [[nodiscard]] bool empty() const noexcept { return size() == 0; }
 
-    // Makes the bytes visible to work that is enqueued on `stream` from now on. Call it before reading fragments from a
-    // GPU, once per buffer and stream. For host memory: before the CPU reads; costs nothing on x86-64.
+    // Makes the bytes visible to work that is enqueued on `stream` from now on: what a NIC wrote, and what transport
+    // copy has on its way to the GPU. Call it before reading fragments from a GPU, once per buffer and stream (gather
+    // does it by itself). Does not wait. Without a stream: CUDA's default stream. For host memory: before the CPU
+    // reads; costs nothing on x86-64. Cost: none where the GPU orders a NIC's writes; else a call of the driver that
+    // waits for them; with transport copy two calls.
     void acquire(cuda_stream_ref stream = {}) noexcept;
 
-    // Gives the pages back once all work enqueued on `stream` so far has finished; the buffer is empty at once. Without
-    // a stream, and for host memory: gives them back now.
+    // Gives the pages back once all work enqueued on `stream` so far has finished; the buffer is empty at once, and
+    // nothing waits. Without a stream: CUDA's default stream for memory of a GPU, now for host memory. If the GPU falls
+    // into an error, now. Cost: an event recorded on the stream. Pages are back some 40 us after the stream has passed
+    // (docs/gpu.md), given back by a thread of the library.
     void release_after(cuda_stream_ref stream) noexcept;
-    // Gives the pages back now. The buffer is empty afterwards.
+    // Gives the pages back now, or once a stream has passed that an async_read has used on this buffer's bytes. The
+    // buffer is empty afterwards.
     void release() noexcept;
 
   private:

@@ -14,7 +14,8 @@ struct CUstream_st;
 
 namespace gpurx {
 
-// A CUDA stream that somebody else owns, or "none": work on host memory needs no stream. Cheap to copy.
+// A CUDA stream that somebody else owns, or "none": work on host memory needs no stream, and where a GPU is involved
+// "none" is CUDA's default stream, whose handle is null too. Cheap to copy.
 // Lifetime: the stream must outlive every operation that it was given to.
 class cuda_stream_ref {
   public:

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -105,13 +104,15 @@ std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcep
         code = transport_->receive(limit, *record);
     } catch (std::bad_alloc const&) {
         code = make_error_code(boost::system::errc::not_enough_memory);
+    } catch (system_error const& failure) {
+        code = failure.code();
     }
     if (!code) {
         record->charged = record->bytes;
         on_loan_.fetch_add(record->charged, std::memory_order_relaxed);
         return record;
     }
-    if (record != nullptr && !record->tokens.empty()) {
+    if (record != nullptr && (!record->tokens.empty() || !record->pages.empty())) {
         give_back(std::move(record));
     } else if (record != nullptr) {
         record->clear();
@@ -121,10 +122,14 @@ std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcep
     return nullptr;
 }
 
-std::size_t flow::receive_into(std::byte* destination, std::size_t size, error_code& code) noexcept
+std::size_t flow::receive_into(landing const& destination, std::size_t size, error_code& code) noexcept
 {
     std::size_t placed = 0;
-    code = transport_->receive_into(destination, size, placed);
+    try {
+        code = transport_->receive_into(destination, size, placed);
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+    }
     return placed;
 }
 
@@ -170,7 +175,34 @@ void flow::acquire(loan const& record, cuda_stream_ref stream) noexcept
         hold.session->memory().acquire(stream);
 }
 
+void flow::acquire_for_cpu(loan const& record) noexcept
+{
+    auto const look = [](memory_state& memory) {
+        if (memory.span().kind() == memory_kind::host)
+            memory.acquire({});
+    };
+    look(place_->session().memory());
+    for (auto const& hold : record.foreign)
+        look(hold.session->memory());
+}
+
 void flow::give_back(std::unique_ptr<loan> record) noexcept
+{
+    auto* const until = std::exchange(record->read_until, nullptr);
+    if (until == nullptr)
+        return give_back_now(std::move(record));
+    record->keeper = shared_from_this();
+    when_passed(until, unpark, record.release());
+}
+
+void flow::unpark(void* parked) noexcept
+{
+    std::unique_ptr<loan> record{static_cast<loan*>(parked)};
+    auto const keeper = std::move(record->keeper);
+    keeper->give_back_now(std::move(record));
+}
+
+void flow::give_back_now(std::unique_ptr<loan> record) noexcept
 {
     auto const hold = in_step_.load();
     transport_->give_back(*record, hold);
@@ -184,13 +216,21 @@ void flow::give_back(std::unique_ptr<loan> record) noexcept
     }
 }
 
+int flow::reading_gpu(loan const& record) const noexcept
+{
+    auto ordinal = place_->session().memory().ordinal();
+    for (auto const& hold : record.foreign)
+        if (ordinal == no_gpu)
+            ordinal = hold.session->memory().ordinal();
+    return ordinal;
+}
+
 void flow::give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept
 {
-    [[maybe_unused]] bool passed = place_->session().memory().has_passed(stream);
-    for (auto const& hold : record->foreign)
-        passed = hold.session->memory().has_passed(stream) && passed;
-    // Only work on a GPU can be behind, and this version has no memory of a GPU.
-    assert(passed);
+    auto const ordinal = reading_gpu(*record);
+    // The default stream of no GPU in particular is none.
+    if (ordinal != no_gpu || stream != cuda_stream_ref{})
+        mark(record->read_until, {.ordinal = ordinal, .stream = stream});
     give_back(std::move(record));
 }
 

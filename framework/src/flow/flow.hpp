@@ -22,7 +22,7 @@
 
 namespace gpurx::detail {
 
-class flow {
+class flow : public std::enable_shared_from_this<flow> {
   public:
     // Throws system_error if there is no descriptor left for the wake-up.
     flow(std::unique_ptr<session_flow> place, unique_fd socket);
@@ -57,7 +57,7 @@ class flow {
     [[nodiscard]] std::unique_ptr<loan> receive(std::size_t limit, error_code& code) noexcept;
     // As flow_transport::receive_into.
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
-    [[nodiscard]] std::size_t receive_into(std::byte* destination, std::size_t size, error_code& code) noexcept;
+    [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;
 
     // What a receive can lack until a loan returns.
     enum class lack : bool { budget, pages };
@@ -74,10 +74,19 @@ class flow {
 
     [[nodiscard]] static rx_buffer lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) noexcept;
     void acquire(loan const& record, cuda_stream_ref stream) noexcept;
+    // The same where the CPU reads what lies on the host.
+    void acquire_for_cpu(loan const& record) noexcept;
+    // The GPU whose streams may read the bytes; no_gpu: none.
+    [[nodiscard]] int reading_gpu(loan const& record) const noexcept;
+    // Now, or when the work that reads the bytes has finished.
     void give_back(std::unique_ptr<loan> record) noexcept;
+    // When all work enqueued on `stream` so far has finished, too.
     void give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept;
 
   private:
+    void give_back_now(std::unique_ptr<loan> record) noexcept;
+    // Runs when the streams that a parked loan waits for have passed.
+    static void unpark(void* parked) noexcept;
     void begin_step() noexcept;
     void end_step() noexcept;
     [[nodiscard]] std::unique_ptr<loan> take_record();

@@ -19,21 +19,44 @@ void loan::clear() noexcept
     foreign.clear();
 }
 
-std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexcept
+void drop(loan& from, std::size_t size) noexcept
 {
-    std::size_t placed = 0;
-    while (placed < size && from.consumed < from.fragments.size()) {
+    from.bytes -= size;
+    while (size > 0) {
         auto& front = from.fragments[from.consumed];
-        auto const count = std::min(front.size, size - placed);
-        std::memcpy(destination + placed, reinterpret_cast<std::byte const*>(front.address), count);
-        placed += count;
+        auto const count = std::min(front.size, size);
         front.address += count;
         front.size -= count;
+        size -= count;
         if (front.size == 0)
             ++from.consumed;
     }
-    from.bytes -= placed;
+}
+
+std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexcept
+{
+    std::size_t placed = 0;
+    for (auto const& piece : from.remaining()) {
+        auto const count = std::min(piece.size, size - placed);
+        if (count == 0)
+            break;
+        std::memcpy(destination + placed, reinterpret_cast<std::byte const*>(piece.address), count);
+        placed += count;
+    }
+    drop(from, placed);
     return placed;
+}
+
+bool is_on_host(loan const& from, std::size_t size) noexcept
+{
+    for (auto const& piece : from.remaining()) {
+        if (size == 0)
+            break;
+        if (piece.kind != memory_kind::host)
+            return false;
+        size -= std::min(piece.size, size);
+    }
+    return true;
 }
 
 }  // namespace gpurx::detail

@@ -11,10 +11,13 @@
 
 #include <gpurx/rx_buffer.hpp>
 
+#include "cuda/gpu_work.hpp"
 #include "devmem_uapi.hpp"
+#include "memory/host_bytes.hpp"
 
 namespace gpurx::detail {
 
+class flow;
 class session_state;
 
 // Tokens first, first + 1, … first + count - 1 of one socket. Never one twice: an array token that was received twice
@@ -45,7 +48,7 @@ struct token_range {
 // Bytes on the host that fragments point into (linear payload, a missed rule). Pages that nothing was received into
 // cost no memory.
 struct host_chunk {
-    std::unique_ptr<std::byte[]> bytes;
+    host_bytes bytes;
     std::size_t size = 0;
     std::unique_ptr<host_chunk> next;  // of a list of chunks that wait to be used again
 };
@@ -58,16 +61,18 @@ struct foreign_hold {
 };
 
 struct loan {
-    std::vector<fragment> fragments;    // stream order
-    std::size_t consumed = 0;           // fragments before this one were taken by async_read
-    std::size_t bytes = 0;              // not yet consumed
-    std::size_t charged = 0;            // bytes that count against the loan limit until all of it goes back
-    std::vector<token_range> tokens;    // transport devmem
-    std::uint64_t own_tokens = 0;       // those that are pages of the flow's own session
-    std::vector<std::uint32_t> pages;   // transport copy: pages of the session's pool, one reference each
-    std::unique_ptr<host_chunk> host;   // may be null
-    std::vector<foreign_hold> foreign;  // usually empty
-    loan* next = nullptr;               // of a list of records that wait to be used again
+    std::vector<fragment> fragments;     // stream order
+    std::size_t consumed = 0;            // fragments before this one were taken by async_read
+    std::size_t bytes = 0;               // not yet consumed
+    std::size_t charged = 0;             // bytes that count against the loan limit until all of it goes back
+    std::vector<token_range> tokens;     // transport devmem
+    std::uint64_t own_tokens = 0;        // those that are pages of the flow's own session
+    std::vector<std::uint32_t> pages;    // transport copy: pages of the session's pool, one reference each
+    std::unique_ptr<host_chunk> host;    // may be null
+    std::vector<foreign_hold> foreign;   // usually empty
+    stream_point* read_until = nullptr;  // work that reads the bytes, and that the pages must wait for
+    std::shared_ptr<flow> keeper;        // while they do
+    loan* next = nullptr;                // of a list of records that wait to be used again
 
     [[nodiscard]] std::span<fragment const> remaining() const noexcept
     {
@@ -97,8 +102,12 @@ struct loan {
     void clear() noexcept;
 };
 
-// Copies the next bytes of `from`, at most `size`, to `destination` and takes them off its front; returns how many.
+// Takes `size` bytes off the front. Precondition: so many are there.
+void drop(loan& from, std::size_t size) noexcept;
+// Copies the next bytes, at most `size`, to `destination` and takes them off the front; returns how many.
 // Precondition: the fragments lie in host memory.
 std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexcept;
+// Whether the CPU can read the next `size` bytes.
+[[nodiscard]] bool is_on_host(loan const& from, std::size_t size) noexcept;
 
 }  // namespace gpurx::detail

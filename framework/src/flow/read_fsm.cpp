@@ -14,13 +14,13 @@ stream_action read_fsm::resume(stream_facts const& now, stream_result const& las
         case point::start:
             if (size_ == 0)
                 return done({});
-            if (way_ == way::none)
-                return done(errc::bad_destination);
+            if (refused_)
+                return done(refused_);
             return now.open ? proceed(now) : done(asio::error::not_connected);
         case point::placed:
             placed_ += last.bytes;
             in_turn_ += last.bytes;
-            return proceed(now);
+            return last.code ? done(last.code) : proceed(now);
         case point::received:
             return after_receive(now, last);
         case point::waited:
@@ -60,7 +60,7 @@ stream_action read_fsm::after_receive(stream_facts const& now, stream_result con
         return go(point::waited, what::wait_readable);
     if (last.code == asio::error::no_buffer_space)
         return go(point::waited, what::wait_pages);
-    return done(now.over);
+    return done(now.over ? now.over : last.code);
 }
 
 stream_action read_fsm::after_wait(stream_facts const& now, stream_result const& last) noexcept

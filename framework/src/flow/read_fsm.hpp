@@ -16,12 +16,12 @@ class read_fsm {
 
     // How bytes get to the destination.
     enum class way : std::uint8_t {
-        none,      // not at all: it is out of reach for the CPU
-        copy,      // from where they were received
+        place,     // copied from where they were received
         in_place,  // the transport receives them there
     };
 
-    read_fsm(std::size_t size, way to) noexcept : size_{size}, way_{to} {}
+    // `refused`: the error to complete with instead, if any.
+    read_fsm(std::size_t size, way to, error_code refused = {}) noexcept : refused_{refused}, size_{size}, way_{to} {}
 
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
 
@@ -34,6 +34,7 @@ class read_fsm {
     [[nodiscard]] stream_action go(point next, stream_action::what kind, std::size_t bytes = 0) noexcept;
     [[nodiscard]] stream_action done(error_code code) const noexcept;
 
+    error_code refused_;
     std::size_t size_;
     std::size_t placed_ = 0;
     std::size_t in_turn_ = 0;

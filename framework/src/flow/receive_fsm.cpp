@@ -34,7 +34,7 @@ stream_action receive_fsm::resume(stream_facts const& now, stream_result const& 
                 return wait(what::wait_readable);
             if (last.code == asio::error::no_buffer_space)
                 return wait(what::wait_pages);
-            return done(now.over);
+            return done(now.over ? now.over : last.code);
 
         case point::waited:
             if (!now.open || last.cancelled != asio::cancellation_type::none)

@@ -77,7 +77,8 @@ void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoin
 
 void start_receive(std::shared_ptr<receiver_state> state, completion_site site, receive_handler handler)
 {
-    stream_op<receive_fsm, lent>::start(std::move(state), receive_fsm{}, nullptr, std::move(site), std::move(handler));
+    stream_op<receive_fsm, lent>::start(std::move(state), receive_fsm{}, landing{}, std::move(site),
+                                        std::move(handler));
 }
 
 }  // namespace detail

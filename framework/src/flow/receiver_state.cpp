@@ -101,7 +101,7 @@ stream_facts receiver_state::facts() const noexcept
     };
 }
 
-stream_result receiver_state::perform(stream_action const& action, std::byte* destination) noexcept
+stream_result receiver_state::perform(stream_action const& action, landing const& destination) noexcept
 {
     stream_result result;
     if (action.kind == stream_action::what::place)
@@ -114,11 +114,22 @@ stream_result receiver_state::perform(stream_action const& action, std::byte* de
     return result;
 }
 
-stream_result receiver_state::place(std::byte* destination, std::size_t size) noexcept
+stream_result receiver_state::place(landing const& destination, std::size_t size) noexcept
 {
-    flow_->acquire(*carried_, {});
     stream_result result;
-    result.bytes = consume(*carried_, destination, size);
+    if (destination.kind == memory_kind::device) {
+        device_span const span{destination.kind, destination.address, size};
+        result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, result.code);
+        mark(carried_->read_until, destination.on);
+        drop(*carried_, result.bytes);
+    } else if (is_on_host(*carried_, size)) {
+        flow_->acquire_for_cpu(*carried_);
+        result.bytes = consume(*carried_, destination.on_host(), size);
+    } else {
+        result.bytes = copy_from_gpu(carried_->remaining(), {destination.on_host(), size},
+                                     flow_->reading_gpu(*carried_), nullptr, result.code);
+        drop(*carried_, result.bytes);
+    }
     if (carried_->bytes == 0)
         flow_->give_back(std::move(carried_));
     return result;

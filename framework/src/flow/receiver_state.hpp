@@ -52,7 +52,7 @@ class receiver_state {
     // Asks `machine` and does what it says until that takes time: returns a wait, a yield or done. Moves `destination`
     // on by what was placed there.
     template <class Machine>
-    [[nodiscard]] stream_action run(Machine& machine, stream_result result, std::byte*& destination);
+    [[nodiscard]] stream_action run(Machine& machine, stream_result result, landing& destination);
     // Starts what run() returned, a wait or a yield; `handler` is called with an error_code, or nothing.
     template <class Handler>
     void start_wait(stream_action::what kind, Handler&& handler);
@@ -63,8 +63,8 @@ class receiver_state {
     void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                    error_code& code);
     [[nodiscard]] stream_facts facts() const noexcept;
-    [[nodiscard]] stream_result perform(stream_action const& action, std::byte* destination) noexcept;
-    [[nodiscard]] stream_result place(std::byte* destination, std::size_t size) noexcept;
+    [[nodiscard]] stream_result perform(stream_action const& action, landing const& destination) noexcept;
+    [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
     // True if there is something to wait for.
     [[nodiscard]] bool prepare_wait(stream_action::what kind, error_code& code) noexcept;
     void after_wait() noexcept;
@@ -110,7 +110,7 @@ class receiver_state::claim {
 };
 
 template <class Machine>
-stream_action receiver_state::run(Machine& machine, stream_result result, std::byte*& destination)
+stream_action receiver_state::run(Machine& machine, stream_result result, landing& destination)
 {
     after_wait();
     if (flow_ == nullptr)
@@ -123,7 +123,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, std::b
             case stream_action::what::receive_in_place:
             case stream_action::what::place:
                 result = perform(next, destination);
-                destination += result.bytes;
+                destination.address += result.bytes;
                 break;
             case stream_action::what::wait_readable:
             case stream_action::what::wait_budget:

@@ -31,10 +31,10 @@ struct stream_action {
     enum class what : std::uint8_t {
         receive,           // a batch of at most `bytes` from the socket, to be carried
         receive_in_place,  // from the socket to the destination, at most `bytes`
-        place,             // copy at most `bytes` from what is carried to the destination
+        place,             // copy at most `bytes` from what is carried to the destination; may end with an error
         wait_readable,     // until the socket is readable
         wait_budget,       // until a loan returns
-        wait_pages,        // until a page is free
+        wait_pages,        // until a page is free, or staging
         yield,             // let other handlers run
         done,              // complete with `code` and `bytes`
     };
@@ -47,7 +47,8 @@ struct stream_action {
 };
 
 // How the stream ended, if `met`, which a receive returned, is an end: a connection that the watchdog has ended looks
-// like any other. No error: `met` is none, or only says what is lacking now.
+// like any other. No error: `met` is none, or only says what is lacking now. What the CUDA driver reports is lacking,
+// too: a transport that has lost bytes to it reports it ever after.
 [[nodiscard]] error_code end_of_stream(error_code met, bool locked_up) noexcept;
 
 }  // namespace gpurx::detail

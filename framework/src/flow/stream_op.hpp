@@ -18,7 +18,7 @@ class stream_op : public async_op<error_code, typename Outcome::type> {
     using base = async_op<error_code, typename Outcome::type>;
 
   public:
-    static void start(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination,
+    static void start(std::shared_ptr<receiver_state> state, Machine machine, landing const& destination,
                       completion_site site, typename base::handler_type handler)
     {
         stream_op{std::move(state), machine, destination, std::move(site), std::move(handler)}.begin();
@@ -35,7 +35,7 @@ class stream_op : public async_op<error_code, typename Outcome::type> {
     }
 
   private:
-    stream_op(std::shared_ptr<receiver_state> state, Machine machine, std::byte* destination, completion_site site,
+    stream_op(std::shared_ptr<receiver_state> state, Machine machine, landing const& destination, completion_site site,
               typename base::handler_type handler) noexcept
         : base{std::move(state), std::move(site), std::move(handler)}, machine_{machine}, destination_{destination}
     {}
@@ -60,7 +60,7 @@ class stream_op : public async_op<error_code, typename Outcome::type> {
     }
 
     Machine machine_;
-    std::byte* destination_;
+    landing destination_;
 };
 
 }  // namespace gpurx::detail

@@ -11,6 +11,7 @@
 #include <gpurx/error.hpp>
 #include <gpurx/stream.hpp>
 
+#include "landing.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
 
@@ -26,20 +27,22 @@ class flow_transport {
     // ---- called by one thread at a time ----
 
     // Takes at most `limit` bytes (> 0) from the socket without blocking and describes them in `into`, which is empty.
-    // No error: into.bytes > 0. would_block: nothing there. no_buffer_space: no page is free until a loan returns.
-    // eof, or another error: the stream has ended. After an error `into` may hold tokens: it must be given back.
+    // No error: into.bytes > 0. would_block: nothing there. no_buffer_space: no page is free until a loan returns, or
+    // all staging is on its way to a GPU.
+    // eof, or another error: the stream has ended. After an error `into` may hold tokens or pages: it must be given
+    // back.
     [[nodiscard]] virtual error_code receive(std::size_t limit, loan& into) = 0;
 
-    // Whether the transport can write straight to host memory, without a loan. If so, receive_into() takes at most
-    // `size` bytes (> 0) from the socket; errors as those of receive().
+    // Whether the transport can write straight to where bytes are wanted, without a loan. If so, receive_into() takes
+    // at most `size` bytes (> 0) from the socket; errors as those of receive().
     [[nodiscard]] virtual bool writes_in_place() const noexcept { return false; }
-    [[nodiscard]] virtual error_code receive_into(std::byte* /*destination*/, std::size_t /*size*/,
+    [[nodiscard]] virtual error_code receive_into(landing const& /*destination*/, std::size_t /*size*/,
                                                   std::size_t& /*placed*/)
     {
         return make_error_code(boost::system::errc::operation_not_supported);
     }
 
-    // After no_buffer_space: writes to the eventfd `event`, once, when a page is free. False: there is one now.
+    // After no_buffer_space: writes to the eventfd `event`, once, when what was lacking is there. False: it is now.
     [[nodiscard]] virtual bool notify_of_pages(int /*event*/) { return false; }
 
     // ---- called from any thread, at any time ----

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ordinary TCP: the kernel copies the bytes into pages of the session's memory, or straight to where they are wanted.
+// What a GPU is to have goes through pinned staging, from where it crosses PCIe while the next bytes are received.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -8,18 +9,14 @@
 #include <boost/asio/error.hpp>
 #include <cerrno>
 
-#include "page_pool.hpp"
+#include "memory/staging.hpp"
+#include "page_filler.hpp"
 #include "syscalls.hpp"
 #include "transport.hpp"
 
 namespace gpurx::detail {
 
 namespace {
-
-// Offered to one recvmsg, unless the limit is lower or pages are short.
-constexpr std::size_t bytes_per_call = 512 << 10;
-// At the smallest page size, and one for the rest of the page in use.
-constexpr std::size_t pages_per_call = bytes_per_call / 4096 + 1;
 
 error_code last_error() noexcept
 {
@@ -31,7 +28,11 @@ error_code last_error() noexcept
 class copy_transport final : public flow_transport {
   public:
     copy_transport(session_flow& place, int socket)
-        : place_{place}, socket_{socket}, memory_{place.session().memory().span()}, pool_{place.session().pages()}
+        : place_{place},
+          socket_{socket},
+          memory_{place.session().memory()},
+          pool_{place.session().pages()},
+          filler_{pool_, memory_.span()}
     {}
     copy_transport(copy_transport const&) = delete;
     copy_transport& operator=(copy_transport const&) = delete;
@@ -39,136 +40,146 @@ class copy_transport final : public flow_transport {
     {
         if (event_ >= 0)
             pool_.forget(event_);
-        if (filling_)
-            pool_.put({&page_, 1});
     }
 
     error_code receive(std::size_t limit, loan& into) override;
     bool writes_in_place() const noexcept override { return true; }
-    error_code receive_into(std::byte* destination, std::size_t size, std::size_t& placed) override;
+    error_code receive_into(landing const& destination, std::size_t size, std::size_t& placed) override;
     bool notify_of_pages(int event) override;
     void give_back(loan& from, bool hold) noexcept override;
 
   private:
-    // What one recvmsg may write: the rest of the page in use, then fresh pages.
-    struct offer {
-        std::array<std::uint32_t, pages_per_call> pages;
-        std::array<iovec, pages_per_call> bytes;
-        std::size_t count = 0;
-    };
-
-    void prepare(std::size_t limit, offer& what) noexcept;
-    void settle(offer const& what, std::size_t received, loan& into);
-    [[nodiscard]] std::byte* page_address(std::uint32_t page) const noexcept;
-    [[nodiscard]] ssize_t call(iovec* bytes, std::size_t count) noexcept;
+    [[nodiscard]] error_code receive_on_host(page_filler::offer const& what, loan& into);
+    [[nodiscard]] error_code receive_on_gpu(page_filler::offer& what, std::size_t limit, loan& into);
+    [[nodiscard]] error_code send_to_gpu(loan const& from) noexcept;
+    // Where bytes for `on` can be received now; no_buffer_space: all of it is under way.
+    [[nodiscard]] error_code find_staging(gpu_stream const& on, std::span<std::byte>& room);
+    [[nodiscard]] error_code call(iovec* bytes, std::size_t count, std::size_t& received) noexcept;
 
     session_flow& place_;
     int socket_;
-    device_span memory_;
+    memory_state& memory_;
     page_pool& pool_;
+    page_filler filler_;
+    std::unique_ptr<staging> staging_;  // null until a GPU is to have something
+    int staging_for_ = no_gpu;
+    gpu_stream copies_;           // of the memory's GPU, resolved
+    bool lacks_staging_ = false;  // and not pages
+    error_code ended_;            // bytes were lost between the socket and a GPU
     int event_ = -1;
-
-    // The page that is partly filled, so that small receives share one; the flow holds a reference of its own to it.
-    bool filling_ = false;
-    std::uint32_t page_ = 0;
-    std::size_t filled_ = 0;  // less than a page
 };
 
 error_code copy_transport::receive(std::size_t limit, loan& into)
 {
-    // First, so that nothing can fail once the bytes have left the socket.
-    into.fragments.reserve(pages_per_call);
-    into.pages.reserve(pages_per_call);
-    offer what;
-    prepare(std::min(limit, bytes_per_call), what);
+    if (ended_)
+        return ended_;
+    page_filler::make_room(into);
+    page_filler::offer what;
+    if (memory_.span().kind() == memory_kind::device)
+        return receive_on_gpu(what, limit, into);
+    filler_.prepare(limit, what);
+    return receive_on_host(what, into);
+}
+
+error_code copy_transport::receive_on_host(page_filler::offer const& what, loan& into)
+{
+    lacks_staging_ = false;
     if (what.count == 0)
         return asio::error::no_buffer_space;
-    auto const received = call(what.bytes.data(), what.count);
-    auto const code = received < 0 ? last_error() : received == 0 ? error_code{asio::error::eof} : error_code{};
-    settle(what, static_cast<std::size_t>(std::max<ssize_t>(received, 0)), into);
+    std::array<iovec, page_filler::most_parts> bytes;
+    for (std::size_t i = 0; i < what.count; ++i)
+        bytes[i] = {.iov_base = reinterpret_cast<void*>(what.parts[i].address), .iov_len = what.parts[i].size};
+    std::size_t received = 0;
+    auto const code = call(bytes.data(), what.count, received);
+    filler_.settle(what, received, into);
+    place_.counters.fragments.add(into.fragments.size());
     return code;
 }
 
-error_code copy_transport::receive_into(std::byte* destination, std::size_t size, std::size_t& placed)
+error_code copy_transport::receive_on_gpu(page_filler::offer& what, std::size_t limit, loan& into)
 {
-    iovec bytes{.iov_base = destination, .iov_len = size};
-    auto const received = call(&bytes, 1);
-    if (received < 0)
-        return last_error();
-    if (received == 0)
-        return asio::error::eof;
-    placed = static_cast<std::size_t>(received);
-    place_.counters.host_bytes.add(placed);
+    error_code code;
+    if (copies_.ordinal == no_gpu)
+        copies_ = copy_stream_of(memory_.ordinal(), code);
+    std::span<std::byte> room;
+    if (!code)
+        code = find_staging(copies_, room);
+    if (code)
+        return code;
+    filler_.prepare(std::min(limit, room.size()), what);
+    if (what.count == 0) {
+        lacks_staging_ = false;
+        return asio::error::no_buffer_space;
+    }
+    iovec bytes{.iov_base = room.data(), .iov_len = what.size()};
+    std::size_t received = 0;
+    code = call(&bytes, 1, received);
+    filler_.settle(what, received, into);
+    place_.counters.fragments.add(into.fragments.size());
+    return code ? code : ended_ = send_to_gpu(into);
+}
+
+error_code copy_transport::send_to_gpu(loan const& from) noexcept
+{
+    // Fragments are joined where pages are adjacent: so are the copies.
+    for (auto const& piece : from.fragments)
+        if (auto const code = staging_->copy(piece.address, piece.size))
+            return code;
     return {};
 }
 
-std::byte* copy_transport::page_address(std::uint32_t page) const noexcept
+error_code copy_transport::receive_into(landing const& destination, std::size_t size, std::size_t& placed)
 {
-    return reinterpret_cast<std::byte*>(memory_.address() + page * pool_.page_size());
-}
-
-void copy_transport::prepare(std::size_t limit, offer& what) noexcept
-{
-    auto const page_size = pool_.page_size();
-    auto const add = [&](std::uint32_t page, std::size_t from) {
-        auto const size = std::min(page_size - from, limit);
-        what.pages[what.count] = page;
-        what.bytes[what.count++] = {.iov_base = page_address(page) + from, .iov_len = size};
-        limit -= size;
-    };
-    if (filling_) {
-        if (filled_ > 0 && pool_.is_sole_owner(page_))
-            filled_ = 0;
-        add(page_, filled_);
+    if (ended_)
+        return ended_;
+    if (destination.kind == memory_kind::host) {
+        iovec bytes{.iov_base = destination.on_host(), .iov_len = size};
+        return call(&bytes, 1, placed);
     }
-    std::array<std::uint32_t, pages_per_call> fresh;
-    auto const wanted = std::min((limit + page_size - 1) / page_size, pages_per_call - what.count);
-    for (auto const page : std::span{fresh}.first(pool_.take(std::span{fresh}.first(wanted))))
-        add(page, 0);
+    std::span<std::byte> room;
+    if (auto const code = find_staging(destination.on, room))
+        return code;
+    iovec bytes{.iov_base = room.data(), .iov_len = std::min(size, room.size())};
+    if (auto const code = call(&bytes, 1, placed))
+        return code;
+    return ended_ = staging_->copy(destination.address, placed);
 }
 
-void copy_transport::settle(offer const& what, std::size_t received, loan& into)
+error_code copy_transport::find_staging(gpu_stream const& on, std::span<std::byte>& room)
 {
-    auto const page_size = pool_.page_size();
-    auto const kind = memory_.kind();
-    place_.counters.host_bytes.add(received);
-    std::size_t used = 0;
-    for (; received > 0; ++used) {
-        auto const page = what.pages[used];
-        auto const& bytes = what.bytes[used];
-        auto const size = std::min(bytes.iov_len, received);
-        into.append({reinterpret_cast<std::uintptr_t>(bytes.iov_base), size, kind});
-        into.pages.push_back(page);
-        received -= size;
-        // A page that is full now passes from the flow to the loan; any other has both as its holders.
-        filled_ = static_cast<std::size_t>(static_cast<std::byte*>(bytes.iov_base) - page_address(page)) + size;
-        page_ = page;
-        filling_ = filled_ < page_size;
-        if (filling_)
-            pool_.add_references({&page, 1});
+    error_code code;
+    if (staging_ == nullptr || staging_for_ != on.ordinal) {
+        staging_ = make_staging(on.ordinal, code);
+        staging_for_ = on.ordinal;
     }
-    place_.counters.fragments.add(into.fragments.size());
-    // The page in use stays where it is if nothing was received.
-    if (used == 0 && filling_)
-        used = 1;
-    pool_.put(std::span{what.pages}.subspan(used, what.count - used));
+    if (!code)
+        room = staging_->room(on, code);
+    lacks_staging_ = !code && room.empty();
+    return lacks_staging_ ? error_code{asio::error::no_buffer_space} : code;
 }
 
-ssize_t copy_transport::call(iovec* bytes, std::size_t count) noexcept
+error_code copy_transport::call(iovec* bytes, std::size_t count, std::size_t& received) noexcept
 {
     msghdr message{};
     message.msg_iov = bytes;
     message.msg_iovlen = count;
     for (;;) {
-        auto const received = sys::recvmsg(socket_, &message, MSG_DONTWAIT);
+        auto const answer = sys::recvmsg(socket_, &message, MSG_DONTWAIT);
         place_.counters.receive_calls.add(1);
-        if (received >= 0 || errno != EINTR)
-            return received;
+        if (answer < 0 && errno == EINTR)
+            continue;
+        if (answer < 0)
+            return last_error();
+        received = static_cast<std::size_t>(answer);
+        place_.counters.host_bytes.add(received);
+        return received > 0 ? error_code{} : error_code{asio::error::eof};
     }
 }
 
 bool copy_transport::notify_of_pages(int event)
 {
+    if (lacks_staging_)
+        return staging_->notify(event);
     event_ = event;
     return pool_.notify(event);
 }

@@ -142,7 +142,7 @@ void devmem_transport::provide_chunk()
         }
     }
     auto fresh = std::make_unique<host_chunk>();
-    fresh->bytes = std::make_unique_for_overwrite<std::byte[]>(chunk_size);
+    fresh->bytes = place_.session().memory().allocate_host(chunk_size);
     fresh->size = chunk_size;
     chunk_ = std::move(fresh);
 }

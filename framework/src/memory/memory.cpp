@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gpurx/memory.hpp>
 #include <optional>
+#include <utility>
 
 #include "memory_state.hpp"
 
@@ -25,6 +26,23 @@ std::shared_ptr<detail::memory_state> reporting(Make make, error_code& code, dia
 
 }  // namespace
 
+namespace detail {
+
+void host_bytes_deleter::operator()(std::byte* bytes) const noexcept
+{
+    if (pinned_by != nullptr)
+        pinned_by->free_host(bytes);
+    else
+        delete[] bytes;
+}
+
+host_bytes memory_state::allocate_host(std::size_t size)
+{
+    return host_bytes{new std::byte[size], {}};
+}
+
+}  // namespace detail
+
 device_memory device_memory::on_host(std::size_t bytes)
 {
     return device_memory{detail::make_host_memory(bytes)};
@@ -43,6 +61,28 @@ device_memory device_memory::on_gpu(int ordinal, std::size_t bytes)
 device_memory device_memory::on_gpu(int ordinal, std::size_t bytes, error_code& code, diagnostics& why)
 {
     return device_memory{reporting([&] { return detail::make_gpu_memory(ordinal, bytes); }, code, why)};
+}
+
+device_memory device_memory::on_pinned_host(std::size_t bytes, int ordinal)
+{
+    return device_memory{detail::make_pinned_memory(ordinal, bytes)};
+}
+
+device_memory device_memory::on_pinned_host(std::size_t bytes, int ordinal, error_code& code, diagnostics& why)
+{
+    return device_memory{reporting([&] { return detail::make_pinned_memory(ordinal, bytes); }, code, why)};
+}
+
+device_memory device_memory::adopt(std::uintptr_t address, std::size_t bytes, std::shared_ptr<void const> owner)
+{
+    return device_memory{detail::adopt_gpu_memory(address, bytes, std::move(owner))};
+}
+
+device_memory device_memory::adopt(std::uintptr_t address, std::size_t bytes, std::shared_ptr<void const> owner,
+                                   error_code& code, diagnostics& why)
+{
+    return device_memory{
+        reporting([&] { return detail::adopt_gpu_memory(address, bytes, std::move(owner)); }, code, why)};
 }
 
 memory_kind device_memory::kind() const noexcept

@@ -122,9 +122,6 @@ class host_memory final : public memory_state {
         }
     }
 
-    // The CPU reads before it releases.
-    [[nodiscard]] bool has_passed(cuda_stream_ref /*stream*/) noexcept override { return true; }
-
   private:
     mapped_memfd mapped_;
     unique_fd dmabuf_;

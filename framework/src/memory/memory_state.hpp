@@ -11,6 +11,9 @@
 #include <gpurx/error.hpp>
 #include <gpurx/stream.hpp>
 
+#include "cuda/gpu_work.hpp"
+#include "host_bytes.hpp"
+
 namespace gpurx::detail {
 
 class memory_state {
@@ -29,13 +32,19 @@ class memory_state {
     [[nodiscard]] diagnostics const& why_not_exported() const noexcept { return why_not_exported_; }
     [[nodiscard]] virtual std::string explain() const = 0;
 
+    // The GPU whose streams may read the memory, so that its pages must wait for them; no_gpu: none.
+    [[nodiscard]] virtual int ordinal() const noexcept { return no_gpu; }
     // rx_buffer::acquire: what a device wrote becomes visible to the CPU, or to work enqueued on `stream` later.
     virtual void acquire(cuda_stream_ref stream) noexcept = 0;
-    // True when work enqueued on `stream` cannot be reading this memory any more, so that pages may go back at once.
-    [[nodiscard]] virtual bool has_passed(cuda_stream_ref stream) noexcept = 0;
+    // Bytes on the host beside the memory, for what arrives there: within the reach of the memory's GPU. Throws
+    // std::bad_alloc or system_error. The memory must outlive them.
+    [[nodiscard]] virtual host_bytes allocate_host(std::size_t size);
 
   protected:
+    friend struct host_bytes_deleter;
     memory_state() = default;
+    // What allocate_host() pinned.
+    virtual void free_host(std::byte* /*bytes*/) noexcept {}
 
     void place(device_span span, std::size_t page_size) noexcept
     {
@@ -61,5 +70,8 @@ class memory_state {
 // One for each kind of memory. Throw system_error.
 [[nodiscard]] std::shared_ptr<memory_state> make_host_memory(std::size_t bytes);
 [[nodiscard]] std::shared_ptr<memory_state> make_gpu_memory(int ordinal, std::size_t bytes);
+[[nodiscard]] std::shared_ptr<memory_state> make_pinned_memory(int ordinal, std::size_t bytes);
+[[nodiscard]] std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size_t bytes,
+                                                             std::shared_ptr<void const> owner);
 
 }  // namespace gpurx::detail

@@ -16,7 +16,7 @@ using way = read_fsm::way;
 
 auto copying(std::size_t size)
 {
-    return [size] { return read_fsm{size, way::copy}; };
+    return [size] { return read_fsm{size, way::place}; };
 }
 auto in_place(std::size_t size)
 {
@@ -95,12 +95,12 @@ TEST_CASE("read: reading ahead is limited by the loan budget, reading itself is 
 
 TEST_CASE("read: a size of 0 succeeds, whatever else")
 {
-    for (auto const to : {way::none, way::copy, way::in_place})
+    for (auto const to : {way::place, way::in_place})
         play({{"connected", {{connected, {}, done()}}},
               {"not connected", {{stream_facts{}, {}, done()}}},
               {"at the end", {{over(error::eof), {}, done()}}}},
              [to] {
-                 return read_fsm{0, to};
+                 return read_fsm{0, to, errc::bad_destination};
              });
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("read: a destination out of reach is refused before anything happens")
     play({{"", {{connected, {}, done(errc::bad_destination)}}},
           {"with bytes there", {{carrying(100), {}, done(errc::bad_destination)}}}},
          [] {
-             return read_fsm{100, way::none};
+             return read_fsm{100, way::place, errc::bad_destination};
          });
 }
 
@@ -274,7 +274,7 @@ TEST_CASE("read: whatever happens, exactly the bytes asked for are placed, or an
         std::size_t const size = random() % 1000;
         std::size_t stream = random() % 1500;  // bytes that will ever arrive
         bool const by_place = random() % 2 == 0;
-        read_fsm machine{size, by_place ? way::copy : way::in_place};
+        read_fsm machine{size, by_place ? way::place : way::in_place};
         auto now = carrying(std::min<std::size_t>(stream, random() % 3 == 0 ? random() % 200 : 0));
         stream -= now.carried;
         auto const all = stream + now.carried;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// In the place of everything else here where the library is built without CUDA: the seam, and errors that say so.
+#include <fmt/format.h>
+
+#include "gpu_work.hpp"
+#include "memory/memory_state.hpp"
+#include "memory/staging.hpp"
+
+namespace gpurx {
+
+namespace {
+
+[[noreturn]] void refuse(std::string operation, std::string object)
+{
+    throw system_error{errc::no_cuda,
+                       {.operation = std::move(operation),
+                        .object = std::move(object),
+                        .kernel_message = {},
+                        .advice = "this gpurx was built without CUDA: use device_memory::on_host"}};
+}
+
+class category final : public boost::system::error_category {
+  public:
+    constexpr category() noexcept : error_category{0x93c4'0ae7'5d21'b68f} {}
+    [[nodiscard]] char const* name() const noexcept override { return "cuda"; }
+    [[nodiscard]] std::string message(int value) const override { return fmt::format("CUDA error {}", value); }
+};
+
+constinit category const the_category;
+
+}  // namespace
+
+boost::system::error_category const& cuda_category() noexcept
+{
+    return the_category;
+}
+
+namespace detail {
+
+std::shared_ptr<memory_state> make_gpu_memory(int ordinal, std::size_t /*bytes*/)
+{
+    refuse("allocate memory of", fmt::format("GPU {}", ordinal));
+}
+
+std::shared_ptr<memory_state> make_pinned_memory(int ordinal, std::size_t /*bytes*/)
+{
+    refuse("pin memory for", fmt::format("GPU {}", ordinal));
+}
+
+std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size_t /*bytes*/,
+                                               std::shared_ptr<void const> /*owner*/)
+{
+    refuse("adopt memory", fmt::format("at {:#x}", address));
+}
+
+int gpu_of(std::uintptr_t /*address*/) noexcept
+{
+    return no_gpu;
+}
+
+error_code resolve(gpu_stream& /*stream*/) noexcept
+{
+    return errc::no_cuda;
+}
+
+// There is no GPU, and so no work that anything could wait for.
+void mark(stream_point*& /*point*/, gpu_stream /*on*/) noexcept {}
+
+bool has_passed(stream_point*& /*point*/) noexcept
+{
+    return true;
+}
+
+void when_passed(stream_point* /*point*/, void (*then)(void*) noexcept, void* argument) noexcept
+{
+    then(argument);
+}
+
+std::size_t gather_on_gpu(std::span<fragment const> /*fragments*/, device_span /*destination*/, gpu_stream /*on*/,
+                          error_code& code) noexcept
+{
+    code = errc::no_cuda;
+    return 0;
+}
+
+std::size_t gather_crc32c_on_gpu(std::span<fragment const> /*fragments*/, device_span /*destination*/,
+                                 std::uintptr_t /*crc*/, gpu_stream /*on*/, error_code& code) noexcept
+{
+    code = errc::no_cuda;
+    return 0;
+}
+
+std::size_t copy_from_gpu(std::span<fragment const> /*fragments*/, std::span<std::byte> /*destination*/,
+                          int /*ordinal*/, cuda_stream_ref const* /*after*/, error_code& code) noexcept
+{
+    code = errc::no_cuda;
+    return 0;
+}
+
+gpu_stream copy_stream_of(int /*ordinal*/, error_code& code) noexcept
+{
+    code = errc::no_cuda;
+    return {};
+}
+
+std::unique_ptr<staging> make_staging(int /*ordinal*/, error_code& code) noexcept
+{
+    code = errc::no_cuda;
+    return nullptr;
+}
+
+}  // namespace detail
+
+}  // namespace gpurx

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gather of one GPU: the kernels, and blocks of pinned memory for the descriptors of what is under way.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <vector>
+
+#include "device_block.hpp"
+#include "gather_launch.hpp"
+#include "gather_plan.hpp"
+#include "gpu.hpp"
+
+namespace gpurx::detail::cuda {
+
+class gather_engine {
+  public:
+    // Throws system_error if the kernels cannot be loaded.
+    gather_engine(gpu& owner, CUstream fetches);
+    gather_engine(gather_engine const&) = delete;
+    gather_engine& operator=(gather_engine const&) = delete;
+    ~gather_engine() = delete;
+
+    // Enqueues the copy of the fragments, all within the GPU's reach but for gaps (address 0), on `stream`, whose
+    // context is current. Precondition: less than 4 GiB.
+    [[nodiscard]] CUresult launch(std::span<fragment const> fragments, std::uint64_t destination, CUstream stream);
+    // And the CRC32C of all of it to `result`. Precondition: no gaps.
+    [[nodiscard]] CUresult launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
+                                         std::uint64_t size, std::uint64_t result, CUstream stream);
+
+    // Gathers into memory of its own, on gpu::fetches(), waits, and copies on to `destination`: at most bounce_size
+    // bytes.
+    static constexpr std::size_t bounce_size = 256 << 10;
+    [[nodiscard]] CUresult bring(std::span<fragment const> fragments, std::span<std::byte> destination);
+
+  private:
+    // Descriptors of one launch, in pinned memory; and the state of its CRC, on the GPU.
+    struct block {
+        gather_piece* pieces = nullptr;
+        std::size_t capacity = 0;
+        gather_crc_state* state = nullptr;
+        stream_point* used = nullptr;  // null: free
+    };
+
+    [[nodiscard]] std::uint32_t piece_size(std::uint64_t batch) const noexcept;
+    [[nodiscard]] CUresult take_block(std::size_t pieces, block*& taken);
+    [[nodiscard]] CUresult make_blocks(std::size_t capacity);
+    // Takes a block and fills it with pieces_.
+    [[nodiscard]] CUresult prepare(std::span<fragment const> fragments, std::uint64_t destination, block*& filled);
+    [[nodiscard]] CUresult provide_crc(block& with);
+    // A kernel, and how many of its blocks the GPU runs at once: with more, the last would run by themselves.
+    struct kernel {
+        CUfunction function = nullptr;
+        unsigned blocks = 1;
+    };
+
+    [[nodiscard]] kernel find(CUlibrary library, char const* name) const;
+    [[nodiscard]] CUresult run(kernel const& which, block& with, std::uint64_t destination, gather_crc_arguments* crc,
+                               CUstream stream);
+
+    gpu& gpu_;
+    kernel plain_;
+    kernel with_crc_;
+    device_block* crc_memory_ = nullptr;  // of the tables, and of a state for each block that had a CRC
+    crc_tables* tables_ = nullptr;
+    std::size_t crc_states_ = 0;
+    CUstream stream_;
+    std::byte* bounce_ = nullptr;
+
+    std::mutex bounce_mutex_;
+    std::mutex mutex_;  // guards what follows
+    std::vector<gather_piece> pieces_;
+    std::vector<block*> blocks_;
+    std::size_t next_ = 0;  // where to look for a free one
+};
+
+}  // namespace gpurx::detail::cuda

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "gather_engine.hpp"
+#include "staging_pool.hpp"
+
+namespace gpurx::detail::cuda {
+
+namespace {
+
+struct registry {
+    std::mutex mutex;
+    std::map<int, gpu*> gpus;
+
+    static registry& instance()
+    {
+        static auto* const all = new registry;
+        return *all;
+    }
+};
+
+}  // namespace
+
+void check(CUresult status, char const* operation, std::string object)
+{
+    if (status == CUDA_SUCCESS)
+        return;
+    throw system_error{error_of(status),
+                       {.operation = operation, .object = std::move(object), .kernel_message = {}, .advice = {}}};
+}
+
+gpu& gpu::open(int ordinal)
+{
+    auto const& calls = require_driver();
+    auto& all = registry::instance();
+    std::scoped_lock const lock{all.mutex};
+    auto& known = all.gpus[ordinal];
+    if (known == nullptr) {
+        try {
+            known = new gpu{calls, ordinal};
+        } catch (...) {
+            all.gpus.erase(ordinal);
+            throw;
+        }
+    }
+    return *known;
+}
+
+gpu::gpu(driver const& calls, int ordinal) : calls_{calls}, ordinal_{ordinal}
+{
+    int count = 0;
+    check(calls_.cuDeviceGetCount(&count), "count", "GPUs");
+    if (ordinal < 0 || ordinal >= count)
+        throw system_error{
+            error_of(CUDA_ERROR_INVALID_DEVICE),
+            {.operation = "open",
+             .object = fmt::format("GPU {}", ordinal),
+             .kernel_message = {},
+             .advice = fmt::format("this process sees {} GPU{}, numbered from 0", count, count == 1 ? "" : "s")}};
+    check(calls_.cuDeviceGet(&device_, ordinal), "open", fmt::format("GPU {}", ordinal));
+    look();
+    check(calls_.cuDevicePrimaryCtxRetain(&context_, device_), "take the primary context of",
+          fmt::format("GPU {}", ordinal));
+}
+
+void gpu::look()
+{
+    std::array<char, 256> name{};
+    check(calls_.cuDeviceGetName(name.data(), static_cast<int>(name.size()), device_), "name",
+          fmt::format("GPU {}", ordinal_));
+    name_ = name.data();
+    // A driver that does not know an attribute does not have what it stands for.
+    auto const value = [this](CUdevice_attribute attribute) {
+        int number = 0;
+        return calls_.cuDeviceGetAttribute(&number, attribute, device_) == CUDA_SUCCESS ? number : 0;
+    };
+#if CUDA_VERSION >= 13000
+    constexpr auto host_dmabuf = CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED;
+#else
+    constexpr auto host_dmabuf = static_cast<CUdevice_attribute>(146);
+#endif
+    facts_ = {
+        .processors = value(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        .dmabuf = value(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0,
+        .host_dmabuf = value(host_dmabuf) != 0,
+        .virtual_memory = value(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0,
+        .rdma_memory = value(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0,
+        .write_ordering = value(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
+        .host_flush = (value(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
+                       CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0,
+        .shares_host_pages = value(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) != 0,
+    };
+}
+
+void gpu::create(CUstream& stream)
+{
+    if (stream != nullptr)
+        return;
+    context_scope const scope{*this};
+    auto const object = fmt::format("a stream of GPU {}", ordinal_);
+    check(scope.status(), "create", object);
+    check(calls_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create", object);
+}
+
+CUstream gpu::copies()
+{
+    std::scoped_lock const lock{mutex_};
+    if (copied_ == nullptr) {
+        context_scope const scope{*this};
+        check(scope.status(), "use", fmt::format("GPU {}", ordinal_));
+        check(calls_.cuEventCreate(&copied_, CU_EVENT_DISABLE_TIMING), "create",
+              fmt::format("an event of GPU {}", ordinal_));
+    }
+    create(copies_);
+    return copies_;
+}
+
+CUstream gpu::fetches()
+{
+    std::scoped_lock const lock{mutex_};
+    create(fetches_);
+    return fetches_;
+}
+
+void gpu::acquire(CUcontext context, CUstream stream) noexcept
+{
+    context_scope const own{*this};
+    if (own.status() != CUDA_SUCCESS)
+        return;
+    if (!facts_.orders_writes() && facts_.host_flush)
+        static_cast<void>(calls_.cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                                            CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
+    std::scoped_lock const lock{mutex_};
+    // The wait is for the event as it was recorded last, and so one event does for all.
+    if (copies_ == nullptr || calls_.cuEventRecord(copied_, copies_) != CUDA_SUCCESS)
+        return;
+    context_scope const theirs{calls_, context};
+    static_cast<void>(calls_.cuStreamWaitEvent(stream, copied_, 0));
+}
+
+void gpu::finish_copies() noexcept
+{
+    context_scope const scope{*this};
+    std::unique_lock lock{mutex_};
+    auto* const copies = copies_;
+    lock.unlock();
+    if (scope.status() == CUDA_SUCCESS && copies != nullptr)
+        static_cast<void>(calls_.cuStreamSynchronize(copies));
+}
+
+gather_engine& gpu::gather()
+{
+    std::scoped_lock const lock{mutex_};
+    create(fetches_);
+    if (gather_ == nullptr)
+        gather_ = new gather_engine{*this, fetches_};
+    return *gather_;
+}
+
+staging_pool& gpu::staging()
+{
+    std::scoped_lock const lock{mutex_};
+    if (staging_ == nullptr)
+        staging_ = new staging_pool{*this};
+    return *staging_;
+}
+
+CUresult context_of(driver const& calls, gpu_stream const& stream, CUcontext& context) noexcept
+{
+    if (ending())
+        return CUDA_ERROR_DEINITIALIZED;
+    context = stream.context;
+    if (context != nullptr)
+        return CUDA_SUCCESS;
+    auto* const handle = stream.stream.get();
+    if (handle != nullptr && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD)
+        return calls.cuStreamGetCtx(handle, &context);
+    CUdevice device = 0;
+    if (calls.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr &&
+        (stream.ordinal == no_gpu || (calls.cuCtxGetDevice(&device) == CUDA_SUCCESS && device == stream.ordinal)))
+        return CUDA_SUCCESS;
+    context = nullptr;
+    if (stream.ordinal == no_gpu)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    try {
+        context = gpu::open(stream.ordinal).context();
+        return CUDA_SUCCESS;
+    } catch (std::exception const&) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+}
+
+error_code find_usable(gpu const& on, gpu_stream const& stream, CUcontext& context) noexcept
+{
+    auto const& calls = on.calls();
+    if (auto const status = context_of(calls, stream, context); status != CUDA_SUCCESS)
+        return error_of(status);
+    context_scope const scope{calls, context};
+    if (scope.status() != CUDA_SUCCESS)
+        return error_of(scope.status());
+    CUdevice device = 0;
+    if (calls.cuCtxGetDevice(&device) == CUDA_SUCCESS && device != on.device())
+        return errc::wrong_gpu;
+    auto captured = CU_STREAM_CAPTURE_STATUS_NONE;
+    auto const status = calls.cuStreamIsCapturing(stream.stream.get(), &captured);
+    if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || captured != CU_STREAM_CAPTURE_STATUS_NONE)
+        return errc::unusable_stream;
+    return error_of(status);
+}
+
+bool is_kept(CUcontext context) noexcept
+{
+    auto& all = registry::instance();
+    std::scoped_lock const lock{all.mutex};
+    return std::ranges::any_of(
+        all.gpus, [&](auto const& entry) { return entry.second != nullptr && entry.second->context() == context; });
+}
+
+}  // namespace gpurx::detail::cuda

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One GPU: its primary context, which programs on the CUDA runtime use as well, and what it can do. Opened once, and
+// kept until the process ends: streams, events and pages that come back late need it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "driver.hpp"
+#include "gpu_work.hpp"
+
+namespace gpurx::detail::cuda {
+
+class gather_engine;
+class staging_pool;
+
+// What cuDeviceGetAttribute says, as far as it matters here.
+struct gpu_facts {
+    int processors = 0;
+    bool dmabuf = false;             // exports memory
+    bool host_dmabuf = false;        // exports pinned host memory
+    bool virtual_memory = false;     // has cuMemCreate
+    bool rdma_memory = false;        // cuMemCreate takes gpuDirectRDMACapable
+    int write_ordering = 0;          // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_…: for whom a NIC's writes need no flush
+    bool host_flush = false;         // cuFlushGPUDirectRDMAWrites does something
+    bool shares_host_pages = false;  // has a coherent link to the CPU beside PCIe
+
+    // A NIC's writes are seen by work that is launched after the CPU knows of them.
+    [[nodiscard]] bool orders_writes() const noexcept
+    {
+        return write_ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+    }
+};
+
+class gpu {
+  public:
+    // Throws system_error.
+    [[nodiscard]] static gpu& open(int ordinal);
+    gpu(gpu const&) = delete;
+    gpu& operator=(gpu const&) = delete;
+    ~gpu() = delete;
+
+    [[nodiscard]] driver const& calls() const noexcept { return calls_; }
+    [[nodiscard]] CUdevice device() const noexcept { return device_; }
+    [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
+    [[nodiscard]] gpu_facts const& facts() const noexcept { return facts_; }
+    [[nodiscard]] std::string const& name() const noexcept { return name_; }
+    [[nodiscard]] CUcontext context() const noexcept { return context_; }
+
+    // The stream on which bytes cross PCIe for all flows, in order: so a page that is used again is never overtaken by
+    // its last bytes. Throws system_error.
+    [[nodiscard]] CUstream copies();
+    // One for what the CPU waits for. Throws system_error.
+    [[nodiscard]] CUstream fetches();
+    // What a NIC wrote so far, and what was enqueued on copies() so far, becomes visible to work enqueued later on
+    // `stream`, which is one of `context` and may be another GPU's.
+    void acquire(CUcontext context, CUstream stream) noexcept;
+    // Waits for what was enqueued on copies().
+    void finish_copies() noexcept;
+    // Throw system_error.
+    [[nodiscard]] gather_engine& gather();
+    [[nodiscard]] staging_pool& staging();
+
+  private:
+    gpu(driver const& calls, int ordinal);
+    void look();
+    void create(CUstream& stream);
+
+    driver const& calls_;
+    int ordinal_;
+    CUdevice device_ = 0;
+    CUcontext context_ = nullptr;
+    gpu_facts facts_;
+    std::string name_;
+
+    std::mutex mutex_;  // guards what follows
+    CUstream copies_ = nullptr;
+    CUstream fetches_ = nullptr;
+    CUevent copied_ = nullptr;
+    gather_engine* gather_ = nullptr;
+    staging_pool* staging_ = nullptr;
+};
+
+// Makes a context current in this thread while it lives, and then what was current before. While another thread
+// captures a CUDA graph of its own, which concerns none of our streams, calls are allowed all the same.
+class context_scope {
+  public:
+    context_scope(driver const& calls, CUcontext context) noexcept
+        : calls_{calls}, status_{ending() ? CUDA_ERROR_DEINITIALIZED : calls.cuCtxPushCurrent(context)}
+    {
+        if (status_ == CUDA_SUCCESS)
+            static_cast<void>(calls_.cuThreadExchangeStreamCaptureMode(&mode_));
+    }
+    explicit context_scope(gpu const& of) noexcept : context_scope{of.calls(), of.context()} {}
+    context_scope(context_scope const&) = delete;
+    context_scope& operator=(context_scope const&) = delete;
+    ~context_scope()
+    {
+        CUcontext popped = nullptr;
+        if (status_ != CUDA_SUCCESS)
+            return;
+        static_cast<void>(calls_.cuThreadExchangeStreamCaptureMode(&mode_));
+        static_cast<void>(calls_.cuCtxPopCurrent(&popped));
+    }
+    // With an error no other call makes sense.
+    [[nodiscard]] CUresult status() const noexcept { return status_; }
+
+  private:
+    driver const& calls_;
+    CUresult status_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// The context that a stream belongs to: the caller's for the default streams if it is the GPU's, else the primary one.
+[[nodiscard]] CUresult context_of(driver const& calls, gpu_stream const& stream, CUcontext& context) noexcept;
+
+// The same, but for streams that an operation cannot use: errc::wrong_gpu, errc::unusable_stream, the driver's errors.
+[[nodiscard]] error_code find_usable(gpu const& on, gpu_stream const& stream, CUcontext& context) noexcept;
+
+// Throws what speaks against `operation` on `object` if `status` is not success.
+void check(CUresult status, char const* operation, std::string object);
+
+// Whether this is a primary context that gpurx keeps: no other can be told from a later one at the same address.
+[[nodiscard]] bool is_kept(CUcontext context) noexcept;
+
+}  // namespace gpurx::detail::cuda

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a gather does about memory that the GPU cannot read, and about sizes: gather_engine gets the rest.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "gather_engine.hpp"
+#include "stream_point.hpp"
+
+namespace gpurx::detail {
+
+namespace cuda {
+
+namespace {
+
+// What one launch takes at most: offsets are of 32 bits.
+constexpr std::size_t launch_size = std::size_t{1} << 30;
+
+// Where addresses lie, as seen from one GPU. Remembers the last answer: fragments of one memory follow each other.
+class map_of_memory {
+  public:
+    // The GPU's context, or another one of its, is current as long as this is asked.
+    map_of_memory(driver const& calls, int ordinal) noexcept : calls_{calls}, ordinal_{ordinal} {}
+
+    // The address at which kernels of the GPU find these bytes; 0: at none.
+    [[nodiscard]] std::uint64_t find(fragment const& piece)
+    {
+        if (piece.address < begin_ || piece.size > end_ - begin_ || piece.address - begin_ > end_ - begin_ - piece.size)
+            ask(piece);
+        return reachable_ ? piece.address - begin_ + seen_at_ : 0;
+    }
+    // The other GPUs whose memory was met.
+    [[nodiscard]] std::span<int const> others() const noexcept { return others_; }
+
+  private:
+    void ask(fragment const& piece)
+    {
+        unsigned type = 0;
+        int ordinal = no_gpu;
+        CUdeviceptr pointer = 0;
+        std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                              CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+        std::array<void*, attributes.size()> values{&type, &ordinal, &pointer};
+        auto const known = calls_.cuPointerGetAttributes(attributes.size(), attributes.data(), values.data(),
+                                                         piece.address) == CUDA_SUCCESS;
+        auto const on_gpu = known && type == CU_MEMORYTYPE_DEVICE;
+        reachable_ = pointer != 0 && ((known && type == CU_MEMORYTYPE_HOST) || (on_gpu && ordinal == ordinal_));
+        begin_ = piece.address;
+        end_ = piece.address + piece.size;
+        seen_at_ = pointer;
+        if (reachable_)
+            extend();
+        else if (on_gpu && ordinal >= 0 && std::ranges::find(others_, ordinal) == others_.end())
+            others_.push_back(ordinal);
+    }
+
+    // To all of the allocation that the range lies in. (Not to RANGE_SIZE, which for mapped memory is what addresses
+    // were reserved for.)
+    void extend() noexcept
+    {
+        CUdeviceptr start = 0;
+        std::size_t size = 0;
+        if (calls_.cuMemGetAddressRange(&start, &size, seen_at_) != CUDA_SUCCESS || start > seen_at_ ||
+            size - (seen_at_ - start) < end_ - begin_)
+            return;
+        begin_ -= seen_at_ - start;
+        end_ = begin_ + size;
+        seen_at_ = start;
+    }
+
+    driver const& calls_;
+    int ordinal_;
+    std::uint64_t begin_ = 0;
+    std::uint64_t end_ = 0;
+    std::uint64_t seen_at_ = 0;
+    bool reachable_ = false;
+    std::vector<int> others_;
+};
+
+// The kernels; null where the driver is too old for them.
+gather_engine* engine_of(gpu& on) noexcept
+{
+    try {
+        return &on.gather();
+    } catch (std::exception const&) {
+        return nullptr;
+    }
+}
+
+// Walks along fragments.
+class cursor {
+  public:
+    explicit cursor(std::span<fragment const> all) noexcept : rest_{all} {}
+
+    [[nodiscard]] bool at_end() const noexcept { return rest_.empty(); }
+    // The next piece, of at most `limit` bytes.
+    [[nodiscard]] fragment next(std::size_t limit) noexcept
+    {
+        auto piece = rest_.front();
+        piece.address += taken_;
+        piece.size = std::min(piece.size - taken_, limit);
+        taken_ += piece.size;
+        if (taken_ == rest_.front().size) {
+            rest_ = rest_.subspan(1);
+            taken_ = 0;
+        }
+        return piece;
+    }
+
+  private:
+    std::span<fragment const> rest_;
+    std::size_t taken_ = 0;
+};
+
+// What one launch takes: pieces as the CPU knows them, and as the GPU reads them (address 0: it cannot).
+struct batch {
+    std::vector<fragment> known;
+    std::vector<fragment> seen;
+    std::size_t size = 0;
+    bool any_gap = false;
+
+    void fill(cursor& from, std::size_t limit, map_of_memory& where)
+    {
+        known.clear();
+        seen.clear();
+        any_gap = false;
+        for (size = 0; size < limit && !from.at_end();) {
+            auto const piece = from.next(limit - size);
+            known.push_back(piece);
+            seen.push_back({where.find(piece), piece.size, piece.kind});
+            any_gap = any_gap || seen.back().address == 0;
+            size += piece.size;
+        }
+    }
+
+    [[nodiscard]] bool any_seen() const noexcept
+    {
+        return std::ranges::any_of(seen, [](fragment const& piece) { return piece.address != 0; });
+    }
+
+    // Without the kernels everything is a gap.
+    void make_all_gaps() noexcept
+    {
+        any_gap = true;
+        for (auto& piece : seen)
+            piece.address = 0;
+    }
+
+    // Calls copy(piece, offset) for each gap until one fails.
+    template <class Copy>
+    [[nodiscard]] CUresult for_each_gap(Copy copy) const
+    {
+        std::size_t offset = 0;
+        for (std::size_t i = 0; any_gap && i < seen.size(); offset += seen[i++].size)
+            if (seen[i].address == 0)
+                if (auto const status = copy(known[i], offset); status != CUDA_SUCCESS)
+                    return status;
+        return CUDA_SUCCESS;
+    }
+};
+
+// Where a gather is enqueued.
+struct target {
+    gpu& on;
+    CUcontext context;
+    CUstream stream;
+
+    // For fragments of other GPUs, which are copied by the driver.
+    void acquire_from(std::span<int const> others) const
+    {
+        for (auto const ordinal : others)
+            gpu::open(ordinal).acquire(context, stream);
+    }
+};
+
+CUresult enqueue(target const& to, batch& what, std::uint64_t destination)
+{
+    auto* const engine = engine_of(to.on);
+    auto status = CUDA_SUCCESS;
+    if (engine != nullptr)
+        status = engine->launch(what.seen, destination, to.stream);
+    else
+        what.make_all_gaps();
+    if (status != CUDA_SUCCESS)
+        return status;
+    return what.for_each_gap([&](fragment const& piece, std::size_t offset) {
+        return to.on.calls().cuMemcpyAsync(destination + offset, piece.address, piece.size, to.stream);
+    });
+}
+
+std::size_t gather(std::span<fragment const> fragments, device_span destination, gpu_stream stream, error_code& code)
+{
+    auto& on = gpu::open(stream.ordinal);
+    target to{on, nullptr, stream.stream.get()};
+    code = find_usable(on, stream, to.context);
+    if (code)
+        return 0;
+    context_scope const scope{on.calls(), to.context};
+    on.acquire(to.context, to.stream);
+    map_of_memory where{on.calls(), stream.ordinal};
+    cursor from{fragments};
+    batch what;
+    std::size_t placed = 0;
+    while (placed < destination.size() && !from.at_end()) {
+        what.fill(from, std::min(destination.size() - placed, launch_size), where);
+        to.acquire_from(where.others());
+        code = error_of(enqueue(to, what, destination.address() + placed));
+        if (code)
+            break;
+        placed += what.size;
+    }
+    return placed;
+}
+
+std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, std::uintptr_t crc,
+                          gpu_stream stream, error_code& code)
+{
+    auto& on = gpu::open(stream.ordinal);
+    auto& engine = on.gather();
+    CUcontext context = nullptr;
+    code = find_usable(on, stream, context);
+    if (code)
+        return 0;
+    context_scope const scope{on.calls(), context};
+    on.acquire(context, stream.stream.get());
+    map_of_memory where{on.calls(), stream.ordinal};
+    cursor from{fragments};
+    batch what;
+    what.fill(from, std::min<std::size_t>(destination.size(), std::numeric_limits<std::uint32_t>::max()), where);
+    auto const result = where.find({crc, sizeof(std::uint32_t), memory_kind::device});
+    if (what.any_gap || result == 0 || !from.at_end()) {
+        code = errc::bad_destination;
+        return 0;
+    }
+    code = error_of(engine.launch_crc32c(what.seen, destination.address(), what.size, result, stream.stream.get()));
+    return code ? 0 : what.size;
+}
+
+// Without kernels.
+CUresult fetch(gpu& on, batch const& what, std::byte* destination)
+{
+    auto* const stream = on.fetches();
+    auto const status = what.for_each_gap([&](fragment const& piece, std::size_t offset) {
+        if (piece.kind == memory_kind::host)
+            return CUDA_SUCCESS;
+        return on.calls().cuMemcpyDtoHAsync(destination + offset, piece.address, piece.size, stream);
+    });
+    // After an error, too: what was enqueued before it writes to the caller's bytes.
+    auto const finished = on.calls().cuStreamSynchronize(stream);
+    return status == CUDA_SUCCESS ? finished : status;
+}
+
+// What is enqueued on gpu::fetches() from now on comes after what is visible now, and after `stream`.
+void begin_fetch(gpu& on, cuda_stream_ref const* after)
+{
+    auto* const stream = on.fetches();
+    on.acquire(on.context(), stream);
+    context_scope const scope{on};
+    stream_point* points = nullptr;
+    if (after != nullptr)
+        mark(points, {.ordinal = on.ordinal(), .stream = *after});
+    while (points != nullptr) {
+        auto const waits = !points->lost && on.calls().cuStreamWaitEvent(stream, points->event, 0) == CUDA_SUCCESS;
+        if (!waits)
+            static_cast<void>(wait_for_context(*points));
+        discard(std::exchange(points, points->next));
+    }
+}
+
+std::size_t copy(std::span<fragment const> fragments, std::span<std::byte> destination, int ordinal,
+                 cuda_stream_ref const* after, error_code& code)
+{
+    auto& on = gpu::open(ordinal);
+    auto* const engine = engine_of(on);
+    begin_fetch(on, after);
+    context_scope const scope{on};
+    if (scope.status() != CUDA_SUCCESS) {
+        code = error_of(scope.status());
+        return 0;
+    }
+    target const to{on, on.context(), on.fetches()};
+    map_of_memory where{on.calls(), ordinal};
+    cursor from{fragments};
+    batch what;
+    std::size_t placed = 0;
+    while (placed < destination.size() && !from.at_end()) {
+        what.fill(from, std::min(destination.size() - placed, gather_engine::bounce_size), where);
+        to.acquire_from(where.others());
+        auto status = CUDA_SUCCESS;
+        if (engine != nullptr && what.any_seen())
+            status = engine->bring(what.seen, destination.subspan(placed, what.size));
+        else
+            what.make_all_gaps();
+        if (status == CUDA_SUCCESS && what.any_gap)
+            status = fetch(on, what, destination.data() + placed);
+        if (status != CUDA_SUCCESS) {
+            code = error_of(status);
+            return placed;
+        }
+        static_cast<void>(what.for_each_gap([&](fragment const& piece, std::size_t offset) {
+            if (piece.kind == memory_kind::host)
+                std::memcpy(destination.data() + placed + offset, reinterpret_cast<std::byte const*>(piece.address),
+                            piece.size);
+            return CUDA_SUCCESS;
+        }));
+        placed += what.size;
+    }
+    code.clear();
+    return placed;
+}
+
+// Runs `work`, which returns a number of bytes; what it throws is the error.
+template <class Work>
+std::size_t reporting(error_code& code, Work work) noexcept
+{
+    try {
+        return work();
+    } catch (system_error const& failure) {
+        code = failure.code();
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+    }
+    return 0;
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+int gpu_of(std::uintptr_t address) noexcept
+{
+    error_code code;
+    diagnostics why;
+    int ordinal = no_gpu;
+    if (cuda::ending())
+        return no_gpu;
+    auto const* const calls = cuda::find_driver(code, why);
+    if (calls == nullptr ||
+        calls->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) != CUDA_SUCCESS)
+        return no_gpu;
+    return ordinal;
+}
+
+error_code resolve(gpu_stream& stream) noexcept
+{
+    if (stream.stream.get() == CU_STREAM_PER_THREAD)
+        return errc::unusable_stream;
+    error_code code;
+    cuda::reporting(code, [&] {
+        CUcontext context = nullptr;
+        code = cuda::find_usable(cuda::gpu::open(stream.ordinal), stream, context);
+        stream.context = context;
+        return std::size_t{0};
+    });
+    return code;
+}
+
+std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,
+                          error_code& code) noexcept
+{
+    return cuda::reporting(code, [&] { return cuda::gather(fragments, destination, on, code); });
+}
+
+std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, device_span destination, std::uintptr_t crc,
+                                 gpu_stream on, error_code& code) noexcept
+{
+    return cuda::reporting(code, [&] { return cuda::gather_crc32c(fragments, destination, crc, on, code); });
+}
+
+std::size_t copy_from_gpu(std::span<fragment const> fragments, std::span<std::byte> destination, int ordinal,
+                          cuda_stream_ref const* after, error_code& code) noexcept
+{
+    return cuda::reporting(code, [&] { return cuda::copy(fragments, destination, ordinal, after, code); });
+}
+
+}  // namespace gpurx::detail

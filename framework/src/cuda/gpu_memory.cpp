@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that CUDA allocates or knows: of a GPU, pinned on the host, and of others.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "device_block.hpp"
+#include "dmabuf_export.hpp"
+#include "memory/byte_size.hpp"
+#include "memory/memory_state.hpp"
+
+namespace gpurx::detail::cuda {
+
+namespace {
+
+constexpr auto unit = device_block::unit;
+
+[[noreturn]] void refuse(error_code code, std::string operation, std::string object, std::string advice)
+{
+    throw system_error{code,
+                       {.operation = std::move(operation),
+                        .object = std::move(object),
+                        .kernel_message = {},
+                        .advice = std::move(advice)}};
+}
+
+[[noreturn]] void refuse(int error, std::string operation, std::string object, std::string advice)
+{
+    refuse(error_code{error, boost::system::system_category()}, std::move(operation), std::move(object),
+           std::move(advice));
+}
+
+std::string object_of(gpu const& on, std::size_t bytes)
+{
+    return fmt::format("{} of GPU {}", size_text(bytes), on.ordinal());
+}
+
+std::size_t host_page_size()
+{
+    return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+void check_size(std::size_t bytes, std::string const& object)
+{
+    if (bytes == 0)
+        refuse(EINVAL, "allocate", object, "ask for at least one byte");
+    if (bytes > std::size_t{PTRDIFF_MAX} - unit)
+        refuse(ENOMEM, "allocate", object, {});
+}
+
+// What explain() says about exporting, and about ordering.
+std::string text_of_export(gpu const& on, memory_state const& memory, bool pcie)
+{
+    if (memory.dmabuf_fd() < 0)
+        return fmt::format("for transport copy only: {}", describe(memory.export_error(), memory.why_not_exported()));
+    auto const exporter = exporter_of(memory.dmabuf_fd());
+    return fmt::format("exported by {}{}; {}", exporter.empty() ? "the CUDA driver" : exporter, pcie ? " for PCIe" : "",
+                       on.facts().orders_writes()
+                           ? "the GPU orders a NIC's writes before kernels that are launched later"
+                           : "a NIC's writes are flushed once per buffer");
+}
+
+// What all of it has in common.
+class cuda_memory : public memory_state {
+  public:
+    explicit cuda_memory(gpu& on) : on_{on} {}
+    cuda_memory(cuda_memory const&) = delete;
+    cuda_memory& operator=(cuda_memory const&) = delete;
+
+    [[nodiscard]] int ordinal() const noexcept override { return on_.ordinal(); }
+
+    void acquire(cuda_stream_ref stream) noexcept override
+    {
+        CUcontext context = nullptr;
+        // The CPU and the GPU see what lies in host memory as it is written.
+        if (span().kind() == memory_kind::device &&
+            context_of(on_.calls(), {.ordinal = on_.ordinal(), .stream = stream}, context) == CUDA_SUCCESS)
+            on_.acquire(context, stream.get());
+    }
+
+    [[nodiscard]] host_bytes allocate_host(std::size_t size) override
+    {
+        context_scope const scope{on_};
+        check(scope.status(), "use", fmt::format("GPU {}", on_.ordinal()));
+        void* pinned = nullptr;
+        check(on_.calls().cuMemHostAlloc(&pinned, size, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "pin",
+              size_text(size) + " of host memory");
+        return host_bytes{static_cast<std::byte*>(pinned), {.pinned_by = this}};
+    }
+
+  protected:
+    void free_host(std::byte* bytes) noexcept override
+    {
+        context_scope const scope{on_};
+        if (scope.status() == CUDA_SUCCESS)
+            static_cast<void>(on_.calls().cuMemFreeHost(bytes));
+    }
+
+    [[nodiscard]] gpu& on() const noexcept { return on_; }
+    [[nodiscard]] bool exported_for_pcie() const noexcept { return export_.pcie; }
+
+    void publish(device_span span, std::size_t page_size)
+    {
+        place(span, page_size);
+        export_ = export_dmabuf(on_, span.address(), span.size(), object_of(on_, span.size()));
+        set_export(export_.fd.get(), export_.code, export_.why);
+    }
+    void do_not_publish(device_span span, std::size_t page_size, error_code code, diagnostics why)
+    {
+        place(span, page_size);
+        set_export(-1, code, std::move(why));
+    }
+    // Before the memory goes: bytes may still be on their way into it.
+    void finish_copies() noexcept
+    {
+        export_.fd.reset();
+        on_.finish_copies();
+    }
+
+  private:
+    gpu& on_;
+    dmabuf_export export_;
+};
+
+bool visible_to_kernels(gpu_facts const& facts) noexcept
+{
+    return facts.orders_writes() || facts.host_flush;
+}
+
+// Memory of the GPU that this object owns: mapped, or where the GPU cannot map memory for RDMA, allocated as ever.
+class gpu_memory final : public cuda_memory {
+  public:
+    gpu_memory(gpu& on, std::size_t bytes) : cuda_memory{on}
+    {
+        context_scope const scope{on};
+        check(scope.status(), "allocate", object_of(on, bytes));
+        block_.emplace(on, bytes, device_block::use::rdma);
+        publish_or_not({memory_kind::device, block_->address(), block_->size()});
+    }
+    ~gpu_memory() override
+    {
+        context_scope const scope{on()};
+        if (scope.status() != CUDA_SUCCESS)
+            return;
+        finish_copies();
+        block_.reset();
+    }
+    gpu_memory(gpu_memory const&) = delete;
+    gpu_memory& operator=(gpu_memory const&) = delete;
+
+    [[nodiscard]] std::string explain() const override
+    {
+        return fmt::format("memory of GPU {} ({}), {} by {}, {}", on().ordinal(), on().name(), size_text(span().size()),
+                           block_->is_mapped() ? "cuMemCreate" : "cuMemAlloc",
+                           text_of_export(on(), *this, exported_for_pcie()));
+    }
+
+  private:
+    void publish_or_not(device_span span)
+    {
+        if (visible_to_kernels(on().facts()))
+            return publish(span, unit);
+        do_not_publish(span, unit, error_of(CUDA_ERROR_NOT_SUPPORTED),
+                       {.operation = "export",
+                        .object = object_of(on(), span.size()),
+                        .kernel_message = {},
+                        .advice = "nothing makes a NIC's writes visible to this GPU's kernels"});
+    }
+
+    std::optional<device_block> block_;
+};
+
+// Whole pages of somebody else's memory.
+class adopted_memory final : public cuda_memory {
+  public:
+    adopted_memory(gpu& on, std::uintptr_t address, std::size_t bytes, std::shared_ptr<void const> owner)
+        : cuda_memory{on}, owner_{std::move(owner)}, given_{bytes}
+    {
+        auto const page = host_page_size();
+        auto const begin = round_up(address, page);
+        auto const end = (address + bytes) / page * page;
+        auto const object = object_of(on, bytes);
+        if (begin >= end)
+            refuse(EINVAL, "adopt", object, fmt::format("give memory with a whole page of {} in it", size_text(page)));
+        before_ = begin - address;
+        if (!visible_to_kernels(on.facts()))
+            refuse(error_of(CUDA_ERROR_NOT_SUPPORTED), "adopt", object,
+                   "nothing makes a NIC's writes visible to this GPU's kernels");
+        publish({memory_kind::device, begin, end - begin}, page);
+        if (dmabuf_fd() < 0)
+            throw system_error{export_error(), why_not_exported()};
+    }
+    adopted_memory(adopted_memory const&) = delete;
+    adopted_memory& operator=(adopted_memory const&) = delete;
+    ~adopted_memory() override { finish_copies(); }
+
+    [[nodiscard]] std::string explain() const override
+    {
+        auto const after = given_ - before_ - span().size();
+        auto text = fmt::format("adopted memory of GPU {} ({}), {}, {}", on().ordinal(), on().name(),
+                                size_text(span().size()), text_of_export(on(), *this, exported_for_pcie()));
+        if (before_ + after > 0)
+            text += fmt::format("; not used: {} before and {} after, which are no whole pages", size_text(before_),
+                                size_text(after));
+        return text;
+    }
+
+  private:
+    std::shared_ptr<void const> owner_;
+    std::size_t given_;
+    std::size_t before_ = 0;
+};
+
+class pinned_memory final : public cuda_memory {
+  public:
+    pinned_memory(gpu& on, std::size_t bytes) : cuda_memory{on}
+    {
+        auto const page = host_page_size();
+        auto const size = round_up(bytes, page);
+        bytes_ = allocate_host(size);
+        device_span const span{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes_.get()), size};
+        if (on.facts().host_dmabuf)
+            publish(span, page);
+        else
+            do_not_publish(span, page, error_of(CUDA_ERROR_NOT_SUPPORTED),
+                           {.operation = "export",
+                            .object = size_text(size) + " of pinned host memory",
+                            .kernel_message = {},
+                            .advice = "it takes a driver for CUDA 13.0 or later: use device_memory::on_host"});
+    }
+    pinned_memory(pinned_memory const&) = delete;
+    pinned_memory& operator=(pinned_memory const&) = delete;
+    ~pinned_memory() override { finish_copies(); }
+
+    [[nodiscard]] std::string explain() const override
+    {
+        return fmt::format("host memory pinned for GPU {} ({}), {}, {}", on().ordinal(), on().name(),
+                           size_text(span().size()), text_of_export(on(), *this, exported_for_pcie()));
+    }
+
+  private:
+    host_bytes bytes_;
+};
+
+// What the driver says about an address that a program gives.
+struct pointer_facts {
+    unsigned type = 0;
+    int ordinal = no_gpu;
+    unsigned managed = 0;
+    CUmemoryPool pool = nullptr;
+    unsigned rdma = 0;
+    CUdeviceptr start = 0;
+    std::size_t size = 0;
+};
+
+pointer_facts facts_of(driver const& calls, std::uintptr_t address)
+{
+    pointer_facts facts;
+    // One by one: an attribute that a driver does not know must not hide the others.
+    auto const ask = [&](auto& into, CUpointer_attribute attribute) {
+        auto const before = into;
+        if (calls.cuPointerGetAttribute(&into, attribute, address) != CUDA_SUCCESS)
+            into = before;
+    };
+    ask(facts.type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+    ask(facts.ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+    ask(facts.managed, CU_POINTER_ATTRIBUTE_IS_MANAGED);
+    ask(facts.pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
+    ask(facts.rdma, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE);
+    if (facts.type != CU_MEMORYTYPE_DEVICE || facts.ordinal < 0)
+        return facts;
+    // (RANGE_SIZE would be what addresses were reserved for, where memory is mapped.)
+    context_scope const scope{gpu::open(facts.ordinal)};
+    if (scope.status() != CUDA_SUCCESS ||
+        calls.cuMemGetAddressRange(&facts.start, &facts.size, address) != CUDA_SUCCESS)
+        facts.size = 0;
+    return facts;
+}
+
+// Why memory cannot be adopted; empty: it can, as far as the driver says in advance.
+std::string reason_against(pointer_facts const& facts, std::uintptr_t address, std::size_t bytes)
+{
+    if (facts.managed != 0)
+        return "managed memory moves between GPU and host: use cudaMalloc, or device_memory::on_gpu";
+    if (facts.type == CU_MEMORYTYPE_HOST)
+        return "this is host memory: use device_memory::on_pinned_host";
+    if (facts.type != CU_MEMORYTYPE_DEVICE)
+        return "this is no address of GPU memory";
+    if (facts.pool != nullptr)
+        return "memory of a stream-ordered pool (cudaMallocAsync) cannot be exported: use cudaMalloc, or on_gpu";
+    if (address < facts.start || bytes > facts.size || address - facts.start > facts.size - bytes)
+        return fmt::format(
+            "the allocation there has only {} from its start: the memory must be of one allocation "
+            "(PyTorch's expandable_segments are of many)",
+            size_text(facts.size));
+    if (facts.rdma == 0)
+        return "it was allocated without GPUDirect RDMA: set CUmemAllocationProp::allocFlags.gpuDirectRDMACapable";
+    return {};
+}
+
+}  // namespace
+
+}  // namespace gpurx::detail::cuda
+
+namespace gpurx::detail {
+
+std::shared_ptr<memory_state> make_gpu_memory(int ordinal, std::size_t bytes)
+{
+    auto& on = cuda::gpu::open(ordinal);
+    cuda::check_size(bytes, cuda::object_of(on, bytes));
+    return std::make_shared<cuda::gpu_memory>(on, bytes);
+}
+
+std::shared_ptr<memory_state> make_pinned_memory(int ordinal, std::size_t bytes)
+{
+    auto& on = cuda::gpu::open(ordinal);
+    cuda::check_size(bytes, size_text(bytes) + " of pinned host memory");
+    return std::make_shared<cuda::pinned_memory>(on, bytes);
+}
+
+std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size_t bytes,
+                                               std::shared_ptr<void const> owner)
+{
+    auto const& calls = cuda::require_driver();
+    auto const object = fmt::format("{} at {:#x}", size_text(bytes), address);
+    if (bytes == 0)
+        cuda::refuse(EINVAL, "adopt", object, "give at least one page");
+    auto const facts = cuda::facts_of(calls, address);
+    if (auto const reason = cuda::reason_against(facts, address, bytes); !reason.empty())
+        cuda::refuse(EINVAL, "adopt", object, reason);
+    return std::make_shared<cuda::adopted_memory>(cuda::gpu::open(facts.ordinal), address, bytes, std::move(owner));
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the rest of the library sees of CUDA: work on streams, with no CUDA header. absent.cpp has all of it for a
+// library that is built without CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <gpurx/error.hpp>
+#include <gpurx/rx_buffer.hpp>
+#include <gpurx/stream.hpp>
+
+// What a CUcontext points to (CUDA driver API, cuda.h).
+struct CUctx_st;
+
+namespace gpurx::detail {
+
+inline constexpr int no_gpu = -1;
+
+// A stream and the GPU that is meant where the stream is CUDA's default stream, which every context has: that of the
+// calling thread's current context, if it is the GPU's, unless resolve() has noted which.
+struct gpu_stream {
+    int ordinal = no_gpu;
+    cuda_stream_ref stream;
+    CUctx_st* context = nullptr;
+
+    friend bool operator==(gpu_stream const&, gpu_stream const&) = default;
+};
+
+// The ordinal of the GPU whose memory, or pinned host memory, lies at `address`; no_gpu: none's, as far as is known.
+[[nodiscard]] int gpu_of(std::uintptr_t address) noexcept;
+
+// Notes the context, for an operation whose steps run on several threads. Fails where the stream cannot be used so:
+// errc::wrong_gpu, errc::unusable_stream, what the driver reports.
+[[nodiscard]] error_code resolve(gpu_stream& stream) noexcept;
+
+// ---- points in streams ----
+
+// Work that was enqueued on one stream or several, to be waited for. Null: none.
+struct stream_point;
+
+// Adds to `point` all that was enqueued on `on` so far. Never fails: without memory for a point it waits for the
+// stream.
+void mark(stream_point*& point, gpu_stream on) noexcept;
+// Whether all of it has finished, or never will because the GPU is in error: `point` is null then.
+[[nodiscard]] bool has_passed(stream_point*& point) noexcept;
+// Calls then(argument) when it has, from a thread of the library, or at once. Takes the point, which is not null.
+void when_passed(stream_point* point, void (*then)(void*) noexcept, void* argument) noexcept;
+
+// ---- gather ----
+
+// Enqueues the copy of the fragments, in order, to the start of `destination` as far as both go; returns the bytes.
+// Fragments on the host that the GPU cannot read are copied out of the way before it returns.
+[[nodiscard]] std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,
+                                        error_code& code) noexcept;
+// And their CRC32C into the four bytes at `crc`, which the GPU can write. All fragments have to be within its reach.
+[[nodiscard]] std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, device_span destination,
+                                               std::uintptr_t crc, gpu_stream on, error_code& code) noexcept;
+// Copies the fragments, in order, to `destination` as far as both go, once what was enqueued on `after` (null: nothing)
+// has run, and waits for it; returns the bytes.
+[[nodiscard]] std::size_t copy_from_gpu(std::span<fragment const> fragments, std::span<std::byte> destination,
+                                        int ordinal, cuda_stream_ref const* after, error_code& code) noexcept;
+
+}  // namespace gpurx::detail

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/staging.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "gpu.hpp"
+#include "staging_pool.hpp"
+#include "stream_point.hpp"
+
+namespace gpurx::detail {
+
+namespace cuda {
+
+namespace {
+
+// Two would do for a steady sender; the third is for what is uneven.
+constexpr std::size_t chunks_per_flow = 3;
+// Less than this at the end of a chunk is not worth a call.
+constexpr std::size_t least_room = 64 << 10;
+
+struct ring;
+
+struct chunk {
+    enum class state : std::uint8_t {
+        none,       // not taken from the pool yet
+        idle,       // may be filled
+        under_way,  // `sent` has not passed, as far as is known
+        awaited,    // the thread that watches streams has `sent`, and will call arrived()
+    };
+
+    std::byte* bytes = nullptr;
+    state at = state::none;
+    stream_point* sent = nullptr;
+    std::shared_ptr<ring> keeps;  // while awaited
+};
+
+// The chunks of one flow. Outlives it while one of them is awaited.
+struct ring {
+    explicit ring(staging_pool& of) : pool{of} {}
+    ring(ring const&) = delete;
+    ring& operator=(ring const&) = delete;
+    ~ring()
+    {
+        for (auto const& each : chunks)
+            if (each.bytes != nullptr)
+                pool.put(each.bytes);
+    }
+
+    staging_pool& pool;
+    std::mutex mutex;  // guards what follows
+    std::array<chunk, chunks_per_flow> chunks;
+    int event = -1;  // of who waits for room
+};
+
+// On the thread that watches streams.
+void arrived(void* argument) noexcept
+{
+    auto& done = *static_cast<chunk*>(argument);
+    auto const keeps = std::move(done.keeps);
+    std::scoped_lock const lock{keeps->mutex};
+    done.at = chunk::state::idle;
+    if (keeps->event >= 0) {
+        std::uint64_t const one = 1;
+        [[maybe_unused]] auto const written = ::write(std::exchange(keeps->event, -1), &one, sizeof one);
+    }
+}
+
+class flow_staging final : public staging {
+  public:
+    explicit flow_staging(staging_pool& pool) : ring_{std::make_shared<ring>(pool)}, own_{pool.owner().copies()} {}
+    flow_staging(flow_staging const&) = delete;
+    flow_staging& operator=(flow_staging const&) = delete;
+    ~flow_staging() override
+    {
+        send_off();
+        await_all(-1);
+    }
+
+    std::span<std::byte> room(gpu_stream on, error_code& code) override
+    {
+        code.clear();
+        if (filling_ != nullptr && (on != on_ || chunk_size - filled_ < least_room))
+            send_off();
+        if (filling_ == nullptr) {
+            filling_ = find_idle(code);
+            filled_ = 0;
+            on_ = on;
+        }
+        if (filling_ == nullptr)
+            return {};
+        return {filling_->bytes + filled_, chunk_size - filled_};
+    }
+
+    error_code copy(std::uintptr_t address, std::size_t size) noexcept override
+    {
+        auto const& calls = ring_->pool.owner().calls();
+        CUcontext context = nullptr;
+        auto status = context_of(calls, on_, context);
+        if (status == CUDA_SUCCESS) {
+            context_scope const scope{calls, context};
+            status = scope.status() != CUDA_SUCCESS
+                         ? scope.status()
+                         : calls.cuMemcpyHtoDAsync(address, filling_->bytes + filled_, size, on_.stream.get());
+        }
+        filled_ += size;
+        // The program's stream may be gone when the chunk is full.
+        if (on_.stream != own_)
+            mark(filling_->sent, on_);
+        return error_of(status);
+    }
+
+    bool notify(int event) noexcept override { return await_all(event); }
+
+  private:
+    // What was filled is on its way, and comes back by itself.
+    void send_off() noexcept
+    {
+        if (filling_ == nullptr)
+            return;
+        if (filled_ > 0 && on_.stream == own_)
+            mark(filling_->sent, on_);
+        std::scoped_lock const lock{ring_->mutex};
+        std::exchange(filling_, nullptr)->at = chunk::state::under_way;
+    }
+
+    // With the mutex.
+    [[nodiscard]] static bool is_idle(chunk& each) noexcept
+    {
+        if (each.at == chunk::state::under_way && has_passed(each.sent))
+            each.at = chunk::state::idle;
+        return each.at == chunk::state::idle;
+    }
+
+    // Has arrived() called for all that are under way, and `event` written to by the first. With an event and an idle
+    // chunk: false, and nothing is arranged.
+    bool await_all(int event) noexcept
+    {
+        std::array<chunk*, chunks_per_flow> awaited{};
+        {
+            std::scoped_lock const lock{ring_->mutex};
+            auto const idle = std::ranges::count_if(ring_->chunks, is_idle);
+            if (event >= 0 && idle > 0)
+                return false;
+            ring_->event = event;
+            for (std::size_t i = 0; i < awaited.size(); ++i) {
+                auto& each = ring_->chunks[i];
+                if (each.at != chunk::state::under_way)
+                    continue;
+                each.at = chunk::state::awaited;
+                each.keeps = ring_;
+                awaited[i] = &each;
+            }
+        }
+        // Without the mutex: this may call arrived() at once.
+        for (auto* const each : awaited)
+            if (each != nullptr)
+                when_passed(std::exchange(each->sent, nullptr), arrived, each);
+        return true;
+    }
+
+    // Null: all are under way, or an error.
+    [[nodiscard]] chunk* find_idle(error_code& code)
+    {
+        std::scoped_lock const lock{ring_->mutex};
+        chunk* fresh = nullptr;
+        for (auto& each : ring_->chunks) {
+            if (is_idle(each))
+                return &each;
+            if (each.at == chunk::state::none)
+                fresh = &each;
+        }
+        if (fresh == nullptr)
+            return nullptr;
+        if (auto const status = ring_->pool.take(fresh->bytes); status != CUDA_SUCCESS) {
+            code = error_of(status);
+            return nullptr;
+        }
+        fresh->at = chunk::state::idle;
+        return fresh;
+    }
+
+    std::shared_ptr<ring> ring_;
+    cuda_stream_ref own_;
+    chunk* filling_ = nullptr;
+    std::size_t filled_ = 0;
+    gpu_stream on_;
+};
+
+}  // namespace
+
+}  // namespace cuda
+
+gpu_stream copy_stream_of(int ordinal, error_code& code) noexcept
+{
+    try {
+        code.clear();
+        auto& on = cuda::gpu::open(ordinal);
+        return {.ordinal = ordinal, .stream = on.copies(), .context = on.context()};
+    } catch (system_error const& failure) {
+        code = failure.code();
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+    }
+    return {};
+}
+
+std::unique_ptr<staging> make_staging(int ordinal, error_code& code) noexcept
+{
+    try {
+        code.clear();
+        return std::make_unique<cuda::flow_staging>(cuda::gpu::open(ordinal).staging());
+    } catch (system_error const& failure) {
+        code = failure.code();
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+    }
+    return nullptr;
+}
+
+}  // namespace gpurx::detail

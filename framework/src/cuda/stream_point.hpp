@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Points in streams: recorded events, kept for the next use, because to create one takes longer than to record it.
+#pragma once
+
+#include "driver.hpp"
+#include "gpu_work.hpp"
+
+namespace gpurx::detail {
+
+struct stream_point {
+    CUcontext context = nullptr;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    bool lost = false;             // could not be recorded: only the end of all work of the context is certain
+    stream_point* next = nullptr;  // another stream's point, to be waited for as well; or in the pool
+
+    // For stream_watch.
+    void (*then)(void*) noexcept = nullptr;
+    void* argument = nullptr;
+    stream_point* behind = nullptr;  // recorded later on this stream
+    stream_point* last = nullptr;    // of the stream; kept by the first
+    stream_point* other = nullptr;   // the first of the next stream
+};
+
+namespace cuda {
+
+// Whether this point has passed; of the others in its list nothing is said. So it has when its context is in error for
+// good: nothing runs there any more. What else the driver reports says nothing about the stream, and makes the point a
+// lost one, which has not passed.
+[[nodiscard]] bool passed(stream_point& point) noexcept;
+// Waits for all work of the point's context. False: it could not be waited for now.
+[[nodiscard]] bool wait_for_context(stream_point const& point) noexcept;
+// Back to the pool.
+void discard(stream_point* point) noexcept;
+
+}  // namespace cuda
+
+}  // namespace gpurx::detail

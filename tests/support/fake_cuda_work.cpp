@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fake CUDA driver: what streams do. Copies, fills and kernels.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "fake_cuda_state.hpp"
+
+namespace fake_cuda::inside {
+
+namespace {
+
+using context_pointer = std::shared_ptr<context>;
+using stream_pointer = std::shared_ptr<stream>;
+
+// One end of a copy. Memory that CUDA does not know is the program's own, pageable.
+struct place {
+    range addresses;
+    bool pageable = false;
+    // The bytes, once they are needed; null: there are none, or not for this stream.
+    [[nodiscard]] std::byte* find(state& s, stream const& on) const
+    {
+        if (pageable)
+            return reinterpret_cast<std::byte*>(addresses.begin);
+        return translate(s, addresses, {reader::kind::copy, on.of->device});
+    }
+};
+
+place place_at(state& s, std::uint64_t address, std::size_t size)
+{
+    return {{address, size}, !is_known(s, address)};
+}
+
+void count_written(state& s, std::uint64_t address, std::size_t size)
+{
+    auto const at = find_region(s, address);
+    if (at && (at->kind == region_kind::device || at->kind == region_kind::reservation))
+        s.written += size;
+}
+
+// On the stream's thread: finds both ends, and calls `move(to, from)`; `from` is null where there is no source.
+template <class Move>
+CUresult move_bytes(stream& on, place const& to, std::optional<place> const& from, Move move)
+{
+    take_time(on, to.addresses.size);
+    auto& s = all();
+    guard lock{s.mutex};
+    if (on.of->error != CUDA_SUCCESS || on.dropped)
+        return CUDA_SUCCESS;
+    auto* const target = to.find(s, on);
+    auto const* const source = from ? from->find(s, on) : nullptr;
+    if (target == nullptr || (from && source == nullptr))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    count_written(s, to.addresses.begin, to.addresses.size);
+    lock.unlock();
+    move(target, source);
+    return CUDA_SUCCESS;
+}
+
+std::vector<range> known(place const& to, std::optional<place> const& from)
+{
+    std::vector<range> list;
+    if (!to.pageable)
+        list.push_back(to.addresses);
+    if (from && !from->pageable)
+        list.push_back(from->addresses);
+    return list;
+}
+
+// The bytes of pageable memory are taken at once, so that the caller may change them.
+operation copy_operation(stream_pointer const& on, place const& to, place const& from)
+{
+    auto const size = to.addresses.size;
+    std::vector<std::byte> taken;
+    if (from.pageable) {
+        auto const* const start = reinterpret_cast<std::byte const*>(from.addresses.begin);
+        taken.assign(start, start + size);
+    }
+    auto const source = from.pageable ? std::nullopt : std::optional{from};
+    operation op;
+    op.uses = [to, source] { return known(to, source); };
+    op.run = [&stream = *on, to, source, size, taken = std::move(taken)] {
+        return move_bytes(stream, to, source, [&](std::byte* target, std::byte const* start) {
+            std::memmove(target, source ? start : taken.data(), size);
+        });
+    };
+    return op;
+}
+
+CUresult copy(state& s, guard& lock, stream_pointer const& on, std::uint64_t to, std::uint64_t from, std::size_t size,
+              bool waits)
+{
+    if (size == 0)
+        return CUDA_SUCCESS;
+    if (to == 0 || from == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    auto const target = place_at(s, to, size);
+    auto const done = enqueue(s, *on, copy_operation(on, target, place_at(s, from, size)));
+    return waits || target.pageable ? wait_for(s, lock, *on, done) : CUDA_SUCCESS;
+}
+
+CUresult copy_on(char const* function, CUstream handle, std::uint64_t to, std::uint64_t from, std::size_t size,
+                 bool waits)
+{
+    auto const body = [&](state& s, guard& lock, std::string const&, context_pointer const&, stream_pointer const& on) {
+        return copy(s, lock, on, to, from, size, waits);
+    };
+    return call_on_stream(function, handle, body);
+}
+
+CUresult fill_on(char const* function, CUstream handle, std::uint64_t to, unsigned char value, std::size_t size,
+                 bool waits)
+{
+    auto const body = [&](state& s, guard& lock, std::string const&, context_pointer const&, stream_pointer const& on) {
+        if (size == 0)
+            return CUDA_SUCCESS;
+        auto const target = place_at(s, to, size);
+        if (target.pageable)
+            return CUDA_ERROR_INVALID_VALUE;
+        operation op;
+        op.uses = [target] { return known(target, std::nullopt); };
+        op.run = [&stream = *on, target, value, size] {
+            return move_bytes(stream, target, std::nullopt,
+                              [&](std::byte* start, std::byte const*) { std::memset(start, value, size); });
+        };
+        auto const done = enqueue(s, *on, std::move(op));
+        return waits ? wait_for(s, lock, *on, done) : CUDA_SUCCESS;
+    };
+    return call_on_stream(function, handle, body);
+}
+
+// The parameters as one block, as the kernel gets them; empty if they are not all there.
+std::vector<std::byte> collect(kernel_code const& code, void** parameters, void** extra)
+{
+    auto const& last = code.parameters.back();
+    std::vector<std::byte> block(last.offset + last.size);
+    if (parameters != nullptr && extra == nullptr) {
+        for (std::size_t i = 0; i < code.parameters.size(); ++i)
+            std::memcpy(&block[code.parameters[i].offset], parameters[i], code.parameters[i].size);
+        return block;
+    }
+    void const* buffer = nullptr;
+    std::size_t size = 0;
+    for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            size = *static_cast<std::size_t const*>(extra[1]);
+        else
+            return {};
+    }
+    if (parameters != nullptr || buffer == nullptr || size < block.size())
+        return {};
+    std::memcpy(block.data(), buffer, block.size());
+    return block;
+}
+
+operation kernel_operation(loaded_kernel const& what, stream_pointer const& on, std::vector<std::byte> parameters)
+{
+    operation op;
+    op.library = what.library;
+    auto const shared = std::make_shared<std::vector<std::byte> const>(std::move(parameters));
+    op.uses = [code = what.code, shared] {
+        auto const of_host = [](range const& wanted) -> std::byte const* {
+            auto const found = find_region(all(), wanted.begin);
+            auto const readable = found && (found->kind == region_kind::host || found->kind == region_kind::registered);
+            return readable && found->addresses.holds(wanted) ? reinterpret_cast<std::byte const*>(wanted.begin)
+                                                              : nullptr;
+        };
+        return code->uses(of_host, shared->data());
+    };
+    op.run = [code = what.code, shared, &stream = *on] {
+        kernel_memory memory{stream};
+        code->run(memory, shared->data());
+        return memory.failed() ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+    };
+    return op;
+}
+
+bool all_positive(std::initializer_list<unsigned> list)
+{
+    return std::ranges::find(list, 0U) == list.end();
+}
+
+}  // namespace
+
+std::byte* kernel_memory::find(std::uint64_t address, std::uint64_t size, bool to_write)
+{
+    auto& s = all();
+    guard const lock{s.mutex};
+    auto* const found = translate(s, {address, size}, {reader::kind::kernel, on_.of->device});
+    if (found == nullptr)
+        failed_ = true;
+    on_.in_use.push_back({address, size});
+    if (found != nullptr && to_write)
+        count_written(s, address, size);
+    return found;
+}
+
+void kernel_memory::violate(std::string what)
+{
+    auto& s = all();
+    guard const lock{s.mutex};
+    s.violate(std::move(what));
+}
+
+}  // namespace fake_cuda::inside
+
+using namespace fake_cuda::inside;
+
+extern "C" {
+
+CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t size)
+{
+    return copy_on(__func__, nullptr, to, from, size, true);
+}
+
+CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, void const* from, std::size_t size)
+{
+    return copy_on(__func__, nullptr, to, address_of(from), size, true);
+}
+
+CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t size)
+{
+    return copy_on(__func__, nullptr, address_of(to), from, size, true);
+}
+
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t size, CUstream stream)
+{
+    return copy_on(__func__, stream, to, from, size, false);
+}
+
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, void const* from, std::size_t size, CUstream stream)
+{
+    return copy_on(__func__, stream, to, address_of(from), size, false);
+}
+
+CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size, CUstream stream)
+{
+    return copy_on(__func__, stream, address_of(to), from, size, false);
+}
+
+CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value, std::size_t size)
+{
+    return fill_on(__func__, nullptr, to, value, size, true);
+}
+
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size, CUstream stream)
+{
+    return fill_on(__func__, stream, to, value, size, false);
+}
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* into, void const* image, CUjit_option*, void**, unsigned,
+                                   CUlibraryOption*, void**, unsigned)
+{
+    return call(__func__, [&](state& s, guard&, std::string const&) {
+        if (into == nullptr || image == nullptr)
+            return CUDA_ERROR_INVALID_VALUE;
+        auto const made = s.new_handle();
+        auto& names = s.libraries[made];
+        for (auto const& code : all_kernels()) {
+            auto const kernel_handle = s.new_handle();
+            names[code.name] = kernel_handle;
+            s.kernels[kernel_handle] = {&code, made};
+        }
+        *into = handle_of<CUlibrary>(made);
+        return CUDA_SUCCESS;
+    });
+}
+
+CUresult CUDAAPI cuLibraryUnload(CUlibrary handle)
+{
+    return call(__func__, [&](state& s, guard&, std::string const& name) {
+        auto const number = number_of(handle);
+        auto const found = s.libraries.find(number);
+        if (found == s.libraries.end()) {
+            s.violate(name + " of a library that is not loaded");
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        for (auto const& [stream_handle, stream] : s.streams)
+            if (stream->library_in_use == number ||
+                (stream->of->error == CUDA_SUCCESS &&
+                 std::ranges::any_of(stream->queue, [&](operation const& op) { return op.library == number; })))
+                s.violate(name + " of a library whose kernels are queued");
+        for (auto const& [kernel_name, kernel_handle] : found->second)
+            s.kernels.erase(kernel_handle);
+        s.libraries.erase(found);
+        return CUDA_SUCCESS;
+    });
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* into, CUlibrary handle, char const* kernel_name)
+{
+    return call(__func__, [&](state& s, guard&, std::string const&) {
+        auto const library = s.libraries.find(number_of(handle));
+        if (into == nullptr || kernel_name == nullptr)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (library == s.libraries.end())
+            return CUDA_ERROR_INVALID_HANDLE;
+        auto const found = library->second.find(kernel_name);
+        if (found == library->second.end())
+            return CUDA_ERROR_NOT_FOUND;
+        *into = handle_of<CUkernel>(found->second);
+        return CUDA_SUCCESS;
+    });
+}
+
+CUresult CUDAAPI cuKernelGetFunction(CUfunction* into, CUkernel handle)
+{
+    auto const body = [&](state& s, guard&, std::string const&, context_pointer const&) {
+        if (!s.kernels.contains(number_of(handle)))
+            return CUDA_ERROR_INVALID_HANDLE;
+        *into = handle_of<CUfunction>(number_of(handle));
+        return CUDA_SUCCESS;
+    };
+    return call_in_context(__func__, body);
+}
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int block_size,
+                                                             std::size_t /*shared*/)
+{
+    auto const body = [&](state& s, guard&, std::string const&, context_pointer const&) {
+        if (!s.kernels.contains(number_of(function)))
+            return CUDA_ERROR_INVALID_HANDLE;
+        if (block_size <= 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        *blocks = 6;
+        return CUDA_SUCCESS;
+    };
+    return call_in_context(__func__, body);
+}
+
+CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned /*shared*/,
+                                CUstream handle, void** parameters, void** extra)
+{
+    auto const body = [&](state& s, guard&, std::string const& name, context_pointer const& current,
+                          stream_pointer const& on) {
+        auto const found = s.kernels.find(number_of(function));
+        if (found == s.kernels.end())
+            return CUDA_ERROR_INVALID_HANDLE;
+        if (on->of != current) {
+            s.violate(name + " in another context than the stream's");
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+        auto const& code = *found->second.code;
+        auto const threads = std::uint64_t{block_x} * block_y * block_z;
+        if (!all_positive({grid_x, grid_y, grid_z, block_x, block_y, block_z}) || threads > code.max_threads)
+            return CUDA_ERROR_INVALID_VALUE;
+        auto block = collect(code, parameters, extra);
+        if (block.empty())
+            return CUDA_ERROR_INVALID_VALUE;
+        enqueue(s, *on, kernel_operation(found->second, on, std::move(block)));
+        return CUDA_SUCCESS;
+    };
+    return call_on_stream(__func__, handle, body);
+}
+
+}  // extern "C"

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transport devmem into a GPU's memory, with the fake kernel and the fake driver: the CPU cannot touch a byte of it.
+#include <catch2/generators/catch_generators.hpp>
+#include <random>
+
+#include "fake_world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+using way = fake_kernel::way;
+
+}  // namespace
+
+TEST_CASE("devmem into a GPU: fragments are where the NIC wrote them")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream stream{gpu_or_skip()};
+    to.send(50000);
+    auto const got = receive(in, rx);
+    REQUIRE(got->bytes == 50000);
+    for (auto const& piece : got->loan.fragments())
+        CHECK(piece.kind == memory_kind::device);
+    CHECK(is_pattern(read_loan(gpu_or_skip(), stream, got->loan), 0));
+}
+
+TEST_CASE("devmem into a GPU: reads gather, on the GPU and to the host, and pages wait for the stream")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    gpu_bytes tensor{on, 20001};
+    to.send(60000);
+    std::vector<std::byte> header(333);
+    REQUIRE(read(in, rx, host_span{header.data(), header.size()})->bytes == 333);
+    CHECK(is_pattern(header, 0));
+    stream.hold();
+    auto const before = fake_cuda::calls("cuLaunchKernel");
+    REQUIRE(read(in, rx, tensor.span(), stream.ref())->bytes == 20001);
+    CHECK(fake_cuda::calls("cuLaunchKernel") == before + 1);
+    // The rest of the batch, lent and given back, takes its pages along; they wait for the gather all the same.
+    auto loan = std::move(receive(in, rx)->loan);
+    CHECK(loan.size() == 60000 - 333 - 20001);
+    auto const lent = in.kernel.tokens_out();
+    loan.release();
+    std::this_thread::sleep_for(5ms);
+    CHECK(in.kernel.tokens_out() == lent);
+    stream.let_go();
+    stream.finish();
+    CHECK(is_pattern(tensor.read(), 333));
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("devmem into a GPU: two streams read one batch, and its pages wait for both")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_test_stream first{on};
+    gpu_test_stream second{on};
+    gpu_bytes one{on, 10000};
+    gpu_bytes two{on, 10000};
+    to.send(20000);
+    first.hold();
+    REQUIRE(read(in, rx, one.span(), first.ref())->bytes == 10000);
+    REQUIRE(read(in, rx, two.span(), second.ref())->bytes == 10000);
+    second.finish();
+    CHECK(is_pattern(two.read(), 10000));
+    std::this_thread::sleep_for(5ms);
+    CHECK(in.kernel.tokens_out() == 5);
+    first.let_go();
+    first.finish();
+    CHECK(is_pattern(one.read(), 0));
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("devmem into a GPU: linear bytes and device bytes are gathered in one launch")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    gpu_bytes tensor{on, 30000};
+    in.kernel.deliver({{way::linear, 100, 0}, {way::device, 9000, test_session::first_id}, {way::linear, 1500, 0}});
+    to.send(30000);
+    auto const launches = fake_cuda::calls("cuLaunchKernel");
+    auto const copies = fake_cuda::calls("cuMemcpyAsync");
+    REQUIRE(read(in, rx, tensor.span(), stream.ref())->bytes == 30000);
+    stream.finish();
+    CHECK(is_pattern(tensor.read(), 0));
+    CHECK(fake_cuda::calls("cuLaunchKernel") == launches + 1);
+    CHECK(fake_cuda::calls("cuMemcpyAsync") == copies);
+}
+
+TEST_CASE("devmem into a GPU: receives and reads of all kinds in any order lose and change nothing")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    std::vector<std::unique_ptr<gpu_test_stream>> streams;
+    for (int i = 0; i < 3; ++i)
+        streams.push_back(std::make_unique<gpu_test_stream>(on));
+    std::mt19937 random{9};
+    std::vector<std::unique_ptr<gpu_bytes>> tensors;
+    std::vector<std::size_t> offsets;
+    std::size_t at = 0;
+    std::size_t round = 0;
+    while (at < (4 << 20)) {
+        if (to.sent() < at + 200000)
+            to.send(200000);
+        auto& stream = *streams[random() % 3];
+        auto const size = 1 + random() % 100000;
+        if (++round % 7 == 0)
+            in.kernel.deliver({{way::linear, 1 + random() % 3000, 0}, {way::plain, 1 + random() % 3000, 0}});
+        switch (random() % 3) {
+            case 0: {
+                auto got = receive(in, rx);
+                REQUIRE(is_pattern(read_loan(on, stream, got->loan), at));
+                at += got->bytes;
+                if (random() % 2 == 0)
+                    got->loan.release_after(stream.ref());
+                break;
+            }
+            case 1: {
+                std::vector<std::byte> here(size);
+                REQUIRE(read(in, rx, host_span{here.data(), size})->bytes == size);
+                REQUIRE(is_pattern(here, at));
+                at += size;
+                break;
+            }
+            default:
+                tensors.push_back(std::make_unique<gpu_bytes>(on, size));
+                offsets.push_back(at);
+                REQUIRE(read(in, rx, tensors.back()->span(), stream.ref())->bytes == size);
+                at += size;
+        }
+    }
+    for (auto& stream : streams)
+        stream->finish();
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+        REQUIRE(is_pattern(tensors[i]->read(), offsets[i]));
+}
+
+}  // namespace gpurx::test

@@ -1,0 +1,643 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// That the fake CUDA driver keeps CUDA's rules, as far as the tests of the library rely on it.
+#include "fake_cuda.hpp"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "cuda/gather_launch.hpp"
+#include "cuda/gather_plan.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t granule = std::size_t{2} << 20;
+
+// Device 0's primary context, current. What a test leaves behind shows when it ends.
+class in_context {
+  public:
+    in_context()
+    {
+        fake_cuda::reset();
+        REQUIRE(cuInit(0) == CUDA_SUCCESS);
+        REQUIRE(cuDevicePrimaryCtxRetain(&context_, 0) == CUDA_SUCCESS);
+        REQUIRE(cuCtxPushCurrent(context_) == CUDA_SUCCESS);
+    }
+    in_context(in_context const&) = delete;
+    in_context& operator=(in_context const&) = delete;
+    ~in_context()
+    {
+        cuCtxPopCurrent(nullptr);
+        cuDevicePrimaryCtxRelease(0);
+        CHECK(fake_cuda::violations() == std::vector<std::string>{});
+        CHECK(fake_cuda::live() == fake_cuda::live_counts{});
+        CHECK(fake_cuda::current_contexts() == 0);
+    }
+    [[nodiscard]] CUcontext handle() const { return context_; }
+
+  private:
+    CUcontext context_ = nullptr;
+};
+
+// Not freed if a test ends before its end: then that shows anyway.
+CUdeviceptr allocate(std::size_t size)
+{
+    CUdeviceptr address = 0;
+    REQUIRE(cuMemAlloc(&address, size) == CUDA_SUCCESS);
+    return address;
+}
+
+void* allocate_host(std::size_t size)
+{
+    void* pointer = nullptr;
+    REQUIRE(cuMemHostAlloc(&pointer, size, CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS);
+    return pointer;
+}
+
+CUstream make_stream()
+{
+    CUstream stream = nullptr;
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    return stream;
+}
+
+CUevent make_event()
+{
+    CUevent event = nullptr;
+    REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    return event;
+}
+
+CUdeviceptr address_of(void const* pointer)
+{
+    return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+std::vector<std::uint8_t> pattern(std::size_t size)
+{
+    std::vector<std::uint8_t> bytes(size);
+    std::iota(bytes.begin(), bytes.end(), std::uint8_t{1});
+    return bytes;
+}
+
+// Whether the process may read there.
+bool readable(CUdeviceptr address)
+{
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    auto const written = ::write(ends[1], reinterpret_cast<void const*>(address), 1);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return written == 1;
+}
+
+CUmemAllocationProp rdma_memory()
+{
+    CUmemAllocationProp wish{};
+    wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    wish.location.id = 0;
+    wish.allocFlags.gpuDirectRDMACapable = 1;
+    return wish;
+}
+
+}  // namespace
+
+TEST_CASE("fake CUDA: dlopen finds it, by the driver's name and names")
+{
+    auto* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library != nullptr);
+    for (auto const* const name :
+         {"cuInit", "cuMemAlloc_v2", "cuCtxCreate_v4", "cuMemcpyHtoDAsync_v2", "cuLaunchKernel"})
+        CHECK(::dlsym(library, name) != nullptr);
+    CHECK(::dlsym(library, "cuInit") == reinterpret_cast<void*>(&cuInit));
+    ::dlclose(library);
+}
+
+TEST_CASE("fake CUDA: nothing goes without cuInit, nor without a context")
+{
+    fake_cuda::reset();
+    fake_cuda::set_initialised(false);
+    int count = 0;
+    CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cuInit(0) == CUDA_SUCCESS);
+    CHECK(cuDeviceGetCount(&count) == CUDA_SUCCESS);
+    CHECK(count == 2);
+    CUdeviceptr address = 0;
+    CHECK(cuMemAlloc(&address, 1) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(fake_cuda::violations() == std::vector<std::string>{"cuMemAlloc without a current context"});
+    CHECK(fake_cuda::calls("cuMemAlloc_v2") == 1);
+    int value = 0;
+    CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1) == CUDA_SUCCESS);
+    CHECK(value == 132);
+    fake_cuda::set_attribute(1, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0);
+    CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1) == CUDA_SUCCESS);
+    CHECK(value == 0);
+    CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2) == CUDA_ERROR_INVALID_DEVICE);
+    fake_cuda::reset();
+}
+
+TEST_CASE("fake CUDA: device memory is out of the CPU's reach, and copies get there")
+{
+    in_context const context;
+    auto const sent = pattern(10000);
+    auto const address = allocate(sent.size());
+    CHECK_FALSE(readable(address));
+    REQUIRE(cuMemcpyHtoD(address, sent.data(), sent.size()) == CUDA_SUCCESS);
+    CHECK(std::memcmp(fake_cuda::bytes_at(address, sent.size()), sent.data(), sent.size()) == 0);
+    CHECK(fake_cuda::bytes_written() == sent.size());
+    std::vector<std::uint8_t> back(100);
+    REQUIRE(cuMemcpy(address_of(back.data()), address + 5000, back.size()) == CUDA_SUCCESS);
+    CHECK(std::memcmp(back.data(), &sent[5000], back.size()) == 0);
+    CHECK_THROWS_AS(fake_cuda::bytes_at(address, sent.size() + 1), std::out_of_range);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    CHECK_FALSE(readable(address));
+}
+
+TEST_CASE("fake CUDA: an event is done when the work before it is, and a wait is for the record of its time")
+{
+    in_context const context;
+    auto const first = make_stream();
+    auto const second = make_stream();
+    auto const event = make_event();
+    CHECK(cuEventQuery(event) == CUDA_SUCCESS);  // never recorded
+    auto const address = allocate(64);
+    fake_cuda::hold(first);
+    REQUIRE(cuMemsetD8Async(address, 7, 64, first) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, first) == CUDA_SUCCESS);
+    REQUIRE(cuStreamWaitEvent(second, event, 0) == CUDA_SUCCESS);
+    auto* const copied = static_cast<std::uint8_t*>(allocate_host(64));
+    REQUIRE(cuMemcpyDtoHAsync(copied, address, 64, second) == CUDA_SUCCESS);
+    std::this_thread::sleep_for(10ms);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK(cuStreamQuery(first) == CUDA_ERROR_NOT_READY);
+    CHECK(cuStreamQuery(second) == CUDA_ERROR_NOT_READY);
+    CHECK(fake_cuda::queued(first) == 2);
+    CHECK(fake_cuda::streams().size() == 2);
+    REQUIRE(cuEventDestroy(event) == CUDA_SUCCESS);  // the wait goes on
+    fake_cuda::let_go(first);
+    REQUIRE(cuStreamSynchronize(second) == CUDA_SUCCESS);
+    CHECK(copied[63] == 7);
+    REQUIRE(cuStreamDestroy(first) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(second) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeHost(copied) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: pageable memory is copied out before the call returns, pinned memory when its turn comes")
+{
+    in_context const context;
+    auto const address = allocate(2);
+    std::uint8_t pageable = 1;
+    auto* const pinned = static_cast<std::uint8_t*>(allocate_host(1));
+    *pinned = 1;
+    fake_cuda::hold_all();
+    REQUIRE(cuMemcpyHtoDAsync(address, &pageable, 1, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoDAsync(address + 1, pinned, 1, CU_STREAM_LEGACY) == CUDA_SUCCESS);
+    pageable = 2;
+    *pinned = 2;
+    CHECK(fake_cuda::queued(nullptr) == 2);
+    fake_cuda::let_go_all();
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(fake_cuda::bytes_at(address, 2)[0] == std::byte{1});
+    CHECK(fake_cuda::bytes_at(address, 2)[1] == std::byte{2});
+    REQUIRE(cuMemFreeHost(pinned) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: host functions run in order, and a destroyed stream finishes its work")
+{
+    in_context const context;
+    auto const stream = make_stream();
+    std::atomic<int> runs{0};
+    auto const count = [](void* of) {
+        ++*static_cast<std::atomic<int>*>(of);
+        int ignored = 0;
+        cuDeviceGetCount(&ignored);
+    };
+    fake_cuda::hold(stream);
+    for (int i = 0; i < 3; ++i)
+        REQUIRE(cuLaunchHostFunc(stream, count, &runs) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    CHECK(runs == 0);
+    CHECK(fake_cuda::live().streams == 0);
+    fake_cuda::let_go(stream);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(runs == 3);
+    CHECK(fake_cuda::violations().size() == 3);  // CUDA may not be called from there
+    CHECK(cuStreamDestroy(stream) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(fake_cuda::violations().size() == 4);
+    fake_cuda::clear_violations();
+}
+
+TEST_CASE("fake CUDA: mistakes with memory and handles are remembered")
+{
+    in_context const context;
+    auto const stream = make_stream();
+    auto const event = make_event();
+    auto const address = allocate(4096);
+    fake_cuda::hold(stream);
+    REQUIRE(cuMemsetD8Async(address, 1, 4096, stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    CHECK(cuMemFree(address) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuEventDestroy(event) == CUDA_SUCCESS);
+    CHECK(cuEventDestroy(event) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(fake_cuda::violations() == std::vector<std::string>{"cuMemFree of memory that queued work uses",
+                                                              "cuMemFree of an address that is not one of such memory",
+                                                              "cuEventDestroy with a handle that was given up before"});
+    fake_cuda::let_go(stream);
+    CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);  // it is not there any more
+    CHECK(cuStreamDestroy(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    fake_cuda::clear_violations();
+}
+
+TEST_CASE("fake CUDA: a broken context reports it everywhere, held streams or not")
+{
+    in_context const context;
+    auto const stream = make_stream();
+    auto const event = make_event();
+    auto const address = allocate(16);
+    fake_cuda::hold(stream);
+    REQUIRE(cuMemsetD8Async(address, 1, 16, stream) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
+    std::jthread const breaks{[] {
+        std::this_thread::sleep_for(20ms);
+        fake_cuda::break_context(0, CUDA_ERROR_ECC_UNCORRECTABLE);
+    }};
+    CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ECC_UNCORRECTABLE);
+    CHECK(cuEventQuery(event) == CUDA_ERROR_ECC_UNCORRECTABLE);
+    CUdeviceptr more = 0;
+    CHECK(cuMemAlloc(&more, 16) == CUDA_ERROR_ECC_UNCORRECTABLE);
+    fake_cuda::let_go(stream);
+    CHECK(fake_cuda::bytes_at(address, 1)[0] == std::byte{0});
+    CHECK(cuMemFree(address) == CUDA_ERROR_ECC_UNCORRECTABLE);
+    CHECK(cuEventDestroy(event) == CUDA_ERROR_ECC_UNCORRECTABLE);
+    CHECK(cuStreamDestroy(stream) == CUDA_ERROR_ECC_UNCORRECTABLE);
+}
+
+TEST_CASE("fake CUDA: a copy beyond an allocation breaks the context")
+{
+    in_context const context;
+    auto const address = allocate(4096);
+    CHECK(cuMemsetD8(address + 1, 0, 4096) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemFree(address) == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("fake CUDA: what is of two contexts does not go together")
+{
+    in_context const context;
+    auto const event = make_event();
+    auto const stream = make_stream();
+    CUcontext other = nullptr;
+    REQUIRE(cuCtxCreate(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+    CHECK(cuEventRecord(event, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+    CUcontext of_stream = nullptr;
+    REQUIRE(cuStreamGetCtx(stream, &of_stream) == CUDA_SUCCESS);
+    CHECK(of_stream == context.handle());
+    std::jthread{[stream] {
+        CUdevice device = -1;
+        CHECK(cuStreamGetDevice(stream, &device) == CUDA_SUCCESS);  // without a context
+        CHECK(device == 0);
+    }}.join();
+    REQUIRE(cuStreamGetCtx(nullptr, &of_stream) == CUDA_SUCCESS);
+    CHECK(of_stream == other);
+    REQUIRE(cuStreamWaitEvent(nullptr, event, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(fake_cuda::violations().size() == 1);
+    fake_cuda::clear_violations();
+    REQUIRE(cuCtxDestroy(other) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    REQUIRE(cuEventDestroy(event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: what a context is ended with is a mistake, and goes with it")
+{
+    {
+        in_context const context;
+        auto const stream = make_stream();
+        fake_cuda::hold(stream);
+        REQUIRE(cuEventRecord(make_event(), stream) == CUDA_SUCCESS);
+        allocate(1);
+        cuDevicePrimaryCtxRelease(0);
+        CHECK(fake_cuda::violations() ==
+              std::vector<std::string>{"a context ended with work in its streams",
+                                       "a context ended with 3 streams, events or allocations"});
+        CUdeviceptr more = 0;
+        CHECK(cuMemAlloc(&more, 1) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        CUcontext again = nullptr;
+        REQUIRE(cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+        fake_cuda::clear_violations();
+    }
+}
+
+TEST_CASE("fake CUDA: mapped memory is there once access is set, and is exported if it was made for it")
+{
+    in_context const context;
+    auto wish = rdma_memory();
+    std::size_t unit = 0;
+    REQUIRE(cuMemGetAllocationGranularity(&unit, &wish, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS);
+    REQUIRE(unit == granule);
+    CUmemGenericAllocationHandle memory = 0;
+    REQUIRE(cuMemCreate(&memory, granule, &wish, 0) == CUDA_SUCCESS);
+    CUdeviceptr address = 0;
+    REQUIRE(cuMemAddressReserve(&address, 2 * granule, 0, 0, 0) == CUDA_SUCCESS);
+    unsigned mapped = 2;
+    CHECK(cuPointerGetAttribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, address) == CUDA_SUCCESS);
+    CHECK(mapped == 0);
+    REQUIRE(cuMemMap(address, granule, 0, memory, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemRelease(memory) == CUDA_SUCCESS);
+    CHECK(cuMemRelease(memory) == CUDA_ERROR_INVALID_VALUE);
+    fake_cuda::clear_violations();
+    CUmemAccessDesc const access{wish.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    REQUIRE(cuMemSetAccess(address, granule, &access, 1) == CUDA_SUCCESS);
+    CHECK_FALSE(readable(address));
+    REQUIRE(cuMemsetD8(address + granule - 1, 9, 1) == CUDA_SUCCESS);
+    CHECK(fake_cuda::bytes_at(address, granule)[granule - 1] == std::byte{9});
+
+    int descriptor = -1;
+    constexpr auto dmabuf = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+    CHECK(cuMemGetHandleForAddressRange(&descriptor, address, 2 * granule, dmabuf, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemGetHandleForAddressRange(&descriptor, address, 100, dmabuf, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemGetHandleForAddressRange(&descriptor, address, granule, dmabuf, 1) == CUDA_ERROR_NOT_SUPPORTED);
+    fake_cuda::set_pcie_mapping(0, true);
+    REQUIRE(cuMemGetHandleForAddressRange(&descriptor, address + granule / 2, granule / 2, dmabuf, 1) == CUDA_SUCCESS);
+    auto const exported = fake_cuda::find_export(descriptor);
+    REQUIRE(exported.has_value());
+    CHECK(exported->address == address + granule / 2);
+    CHECK(exported->flags == 1);
+    auto* const view = ::mmap(nullptr, exported->offset + exported->size, PROT_READ, MAP_SHARED, descriptor, 0);
+    REQUIRE(view != MAP_FAILED);
+    CHECK(static_cast<std::byte const*>(view)[exported->offset + exported->size - 1] == std::byte{9});
+    ::munmap(view, exported->offset + exported->size);
+    ::close(descriptor);
+
+    REQUIRE(cuMemUnmap(address, granule) == CUDA_SUCCESS);
+    CHECK_THROWS_AS(fake_cuda::bytes_at(address, 1), std::out_of_range);
+    REQUIRE(cuMemAddressFree(address, 2 * granule) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: mapped memory without access cannot be touched")
+{
+    in_context const context;
+    auto wish = rdma_memory();
+    wish.allocFlags.gpuDirectRDMACapable = 0;
+    CUmemGenericAllocationHandle memory = 0;
+    REQUIRE(cuMemCreate(&memory, granule, &wish, 0) == CUDA_SUCCESS);
+    CUdeviceptr address = 0;
+    REQUIRE(cuMemAddressReserve(&address, granule, 0, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemMap(address, granule, 0, memory, 0) == CUDA_SUCCESS);
+    int descriptor = -1;
+    CHECK(cuMemGetHandleForAddressRange(&descriptor, address, granule, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemsetD8(address, 9, 1) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemUnmap(address, granule) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemRelease(memory) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemAddressFree(address, granule) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: pointers tell what they are")
+{
+    in_context const context;
+    auto const address = allocate(8192);
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                   CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                   CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+                                   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    unsigned type = 0;
+    CUdeviceptr start = 0;
+    std::size_t size = 0;
+    int ordinal = -1;
+    unsigned capable = 0;
+    CUmemoryPool pool = nullptr;
+    void* answers[] = {&type, &start, &size, &ordinal, &capable, &pool};
+    REQUIRE(cuPointerGetAttributes(6, asked, answers, address + 100) == CUDA_SUCCESS);
+    CHECK((type == CU_MEMORYTYPE_DEVICE && start == address && size == 8192 && ordinal == 0 && capable == 1));
+    CHECK(pool == nullptr);
+    fake_cuda::set_from_pool(address, true);
+    REQUIRE(cuPointerGetAttributes(6, asked, answers, address) == CUDA_SUCCESS);
+    CHECK((pool != nullptr && capable == 0));
+    int local = 0;
+    REQUIRE(cuPointerGetAttributes(6, asked, answers, address_of(&local)) == CUDA_SUCCESS);
+    CHECK((type == 0 && ordinal == CU_DEVICE_INVALID));
+    CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address_of(&local)) ==
+          CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemHostRegister(&local, sizeof local, 0) == CUDA_SUCCESS);
+    REQUIRE(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address_of(&local)) == CUDA_SUCCESS);
+    CHECK(type == CU_MEMORYTYPE_HOST);
+    REQUIRE(cuMemHostUnregister(&local) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: calls fail on request, and after the end")
+{
+    in_context const context;
+    fake_cuda::fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 1, 2);
+    CUdeviceptr address = 0;
+    REQUIRE(cuMemAlloc(&address, 1) == CUDA_SUCCESS);
+    CUdeviceptr other = 0;
+    CHECK(cuMemAlloc(&other, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cuMemAlloc(&other, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(cuMemAlloc(&other, 1) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree(other) == CUDA_SUCCESS);
+    fake_cuda::set_memory_size(0, 4096);
+    CHECK(cuMemAlloc(&other, 4096) == CUDA_ERROR_OUT_OF_MEMORY);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    fake_cuda::set_now_gone();
+    CHECK(cuMemAlloc(&other, 1) == CUDA_ERROR_DEINITIALIZED);
+    CHECK(fake_cuda::calls_when_gone() == 1);
+    fake_cuda::reset_settings();
+}
+
+TEST_CASE("fake CUDA: a slow link takes its time, and an error ends it")
+{
+    in_context const context;
+    auto const address = allocate(1000);
+    fake_cuda::set_delay_per_byte(20us);
+    auto const start = std::chrono::steady_clock::now();
+    REQUIRE(cuMemsetD8(address, 1, 1000) == CUDA_SUCCESS);
+    CHECK(std::chrono::steady_clock::now() - start >= 20ms);
+    fake_cuda::set_delay_per_byte(1s);
+    REQUIRE(cuMemsetD8Async(address, 2, 1000, nullptr) == CUDA_SUCCESS);
+    fake_cuda::break_context(0, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(cuMemFree(address) == CUDA_ERROR_LAUNCH_FAILED);
+    // Whether the fill was under way by then is chance.
+    fake_cuda::clear_violations();
+}
+
+namespace {
+
+struct loaded_kernels {
+    CUlibrary library = nullptr;
+    CUfunction plain = nullptr;
+    CUfunction with_crc = nullptr;
+
+    loaded_kernels()
+    {
+        REQUIRE(cuLibraryLoadData(&library, "image", nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+        CUkernel kernel = nullptr;
+        REQUIRE(cuLibraryGetKernel(&kernel, library, "gpurx_gather") == CUDA_SUCCESS);
+        plain = reinterpret_cast<CUfunction>(kernel);
+        REQUIRE(cuLibraryGetKernel(&kernel, library, "gpurx_gather_crc") == CUDA_SUCCESS);
+        with_crc = reinterpret_cast<CUfunction>(kernel);
+        CHECK(cuLibraryGetKernel(&kernel, library, "gather") == CUDA_ERROR_NOT_FOUND);
+    }
+};
+
+CUresult launch(CUfunction kernel, CUstream stream, void** parameters, void** extra = nullptr, unsigned block = 256)
+{
+    return cuLaunchKernel(kernel, 1, 1, 1, block, 1, 1, 0, stream, parameters, extra);
+}
+
+std::vector<std::uint8_t> bytes_of(CUdeviceptr address, std::size_t size)
+{
+    std::vector<std::uint8_t> bytes(size);
+    std::memcpy(bytes.data(), fake_cuda::bytes_at(address, size), size);
+    return bytes;
+}
+
+std::uint32_t reference_crc(std::vector<std::uint8_t> const& bytes)
+{
+    std::uint32_t state = 0xffffffff;
+    for (auto const byte : bytes) {
+        state ^= byte;
+        for (int bit = 0; bit < 8; ++bit)
+            state = crc32c_times_x(state);
+    }
+    return ~state;
+}
+
+}  // namespace
+
+TEST_CASE("fake CUDA: the kernels gather, with and without a CRC")
+{
+    in_context const context;
+    loaded_kernels const kernels;
+    auto const stream = make_stream();
+    auto const sent = pattern(9000);
+    auto const source = allocate(sent.size());
+    auto const target = allocate(sent.size() + 3);
+    auto const tables = allocate(sizeof(crc_tables));
+    auto const crc_state = allocate(sizeof(gather_crc_state));
+    auto* const result = static_cast<std::uint32_t*>(allocate_host(sizeof(std::uint32_t)));
+    auto* const pieces = static_cast<gather_piece*>(allocate_host(3 * sizeof(gather_piece)));
+    REQUIRE(cuMemcpyHtoD(source, sent.data(), sent.size()) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyHtoD(tables, &crc_tables_of_gather(), sizeof(crc_tables)) == CUDA_SUCCESS);
+    pieces[0] = {source + 4001, 4999, 4001};
+    pieces[1] = {source, 1000, 0};
+    pieces[2] = {source + 1000, 3001, 1000};
+
+    gather_arguments all{pieces, 3, target + 3};
+    std::size_t size = sizeof all;
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &all, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+    CHECK(launch(kernels.plain, stream, nullptr, extra, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(launch(kernels.plain, stream, nullptr, extra, 512) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(launch(kernels.plain, stream, nullptr, extra) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(bytes_of(target + 3, sent.size()) == sent);
+
+    REQUIRE(cuMemsetD8(target, 0, sent.size()) == CUDA_SUCCESS);
+    gather_crc_arguments crc{.tables = reinterpret_cast<crc_tables const*>(tables),
+                             .state = reinterpret_cast<gather_crc_state*>(crc_state),
+                             .result = result,
+                             .frame = crc_frame_for(target + 3, sent.size())};
+    void* parameters[] = {&all, &crc};
+    REQUIRE(launch(kernels.with_crc, stream, parameters) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(bytes_of(target + 3, sent.size()) == sent);
+    CHECK(*result == reference_crc(sent));
+
+    fake_cuda::hold(stream);
+    REQUIRE(launch(kernels.plain, stream, parameters) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree(source) == CUDA_SUCCESS);
+    CHECK(fake_cuda::violations() == std::vector<std::string>{"cuMemFree of memory that queued work uses"});
+    fake_cuda::clear_violations();
+    fake_cuda::let_go(stream);
+    CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuLibraryUnload(kernels.library) == CUDA_SUCCESS);
+    for (auto const address : {target, tables, crc_state})
+        CHECK(cuMemFree(address) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemFreeHost(pieces) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemFreeHost(result) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuStreamDestroy(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("fake CUDA: settings go back, and what was made stays")
+{
+    in_context const context;
+    auto const stream = make_stream();
+    auto const address = allocate(16);
+    fake_cuda::hold(stream);
+    fake_cuda::set_attribute(0, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 64);
+    REQUIRE(cuMemsetD8Async(address, 3, 16, stream) == CUDA_SUCCESS);
+    CHECK_THROWS_AS(fake_cuda::set_devices(1), std::logic_error);
+    fake_cuda::break_context(0, CUDA_ERROR_LAUNCH_FAILED);
+    fake_cuda::break_context(0, CUDA_SUCCESS);
+    fake_cuda::reset_settings();
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(fake_cuda::bytes_at(address, 16)[15] == std::byte{3});
+    int warp = 0;
+    REQUIRE(cuDeviceGetAttribute(&warp, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0) == CUDA_SUCCESS);
+    CHECK(warp == 32);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: many threads at once")
+{
+    in_context const context;
+    auto const work = [&context] {
+        cuCtxPushCurrent(context.handle());
+        CUstream stream = nullptr;
+        cuStreamCreate(&stream, 0);
+        CUevent event = nullptr;
+        cuEventCreate(&event, 0);
+        for (int i = 0; i < 50; ++i) {
+            CUdeviceptr address = 0;
+            cuMemAlloc(&address, 4096);
+            cuMemsetD8Async(address, 1, 4096, stream);
+            cuEventRecord(event, stream);
+            cuStreamWaitEvent(nullptr, event, 0);
+            cuEventSynchronize(event);
+            cuMemFree(address);
+        }
+        cuEventDestroy(event);
+        cuStreamDestroy(stream);
+        cuCtxPopCurrent(nullptr);
+    };
+    {
+        std::vector<std::jthread> threads;
+        for (int i = 0; i < 4; ++i)
+            threads.emplace_back(work);
+    }
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: the process may end with work in held streams")
+{
+    fake_cuda::reset();
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    CUcontext context = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 1) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+    auto const stream = make_stream();
+    fake_cuda::hold(stream);
+    REQUIRE(cuMemsetD8Async(allocate(16), 1, 16, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tests that ask the fake driver what it was asked, or have it fail.
+#pragma once
+
+#include <catch2/catch_test_macros.hpp>
+#include <thread>
+
+#include "../../gpu/bed.hpp"
+#include "completion.hpp"
+#include "fake_cuda.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+// The driver as it is after its start, and nothing wrong with its use at the end. The context that the caller had stays
+// current.
+struct clean_driver {
+    clean_driver() : contexts_{fake_cuda::current_contexts()}
+    {
+        fake_cuda::reset_settings();
+        static_cast<void>(gpu_or_skip());
+    }
+    clean_driver(clean_driver const&) = delete;
+    clean_driver& operator=(clean_driver const&) = delete;
+    ~clean_driver()
+    {
+        CHECK(fake_cuda::current_contexts() == contexts_);
+        CHECK(fake_cuda::violations() == std::vector<std::string>{});
+        fake_cuda::reset_settings();
+    }
+
+  private:
+    std::size_t contexts_;
+};
+
+// A GPU's memory for a session; the fake NIC writes it behind the CPU's back.
+[[nodiscard]] inline session_memory memory_on_gpu(std::size_t bytes = 8 << 20)
+{
+    auto state = detail::make_gpu_memory(0, bytes);
+    auto const span = state->span();
+    return {std::move(state), {fake_cuda::bytes_at(span.address(), span.size()), span.size()}};
+}
+
+template <class Condition>
+[[nodiscard]] bool soon(Condition holds)
+{
+    for (auto const end = std::chrono::steady_clock::now() + 5s; std::chrono::steady_clock::now() < end;) {
+        if (holds())
+            return true;
+        std::this_thread::sleep_for(1ms);
+    }
+    return holds();
+}
+
+// Transport devmem into a GPU's memory.
+struct devmem_on_gpu : clean_driver, world {
+    devmem_on_gpu() : world{transport::devmem, {}, memory_on_gpu()} {}
+    devmem_on_gpu(devmem_on_gpu const&) = delete;
+    devmem_on_gpu& operator=(devmem_on_gpu const&) = delete;
+    // Pages that wait for a stream have to be back before the fake kernel looks.
+    ~devmem_on_gpu()
+    {
+        static_cast<void>(soon([this] { return kernel.tokens_out() == 0; }));
+    }
+};
+
+[[nodiscard]] inline completion_ptr receive(world& in, receiver& rx)
+{
+    auto result = make_completion();
+    rx.async_receive(noting{result});
+    in.run_until([&] { return result->done(); });
+    return result;
+}
+
+template <class... Destination>
+[[nodiscard]] completion_ptr read(world& in, receiver& rx, Destination... to)
+{
+    auto result = make_completion();
+    async_read(rx, to..., noting{result});
+    in.run_until([&] { return result->done(); });
+    return result;
+}
+
+}  // namespace gpurx::test

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GPUs that lack something, and drivers that fail.
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <gpurx/gather.hpp>
+
+#include "fake_world.hpp"
+#include "flow/page_pool.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+// What a GPU is like is read once: each test of it takes one that no other test opens.
+bool const eight_gpus = (fake_cuda::set_devices(8), true);
+
+int fresh_gpu()
+{
+    static int next = 2;
+    REQUIRE(eight_gpus);
+    return next++;
+}
+
+struct copying : clean_driver, world {
+    copying() : world{transport::copy, {}, memory_on_gpu()} {}
+    [[nodiscard]] std::size_t free_pages() const { return session.state().pages().free_count(); }
+};
+
+}  // namespace
+
+TEST_CASE("a GPU that cannot map memory for RDMA gets plain memory")
+{
+    clean_driver const clean;
+    auto const lacks = GENERATE(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    auto const ordinal = fresh_gpu();
+    fake_cuda::set_attribute(ordinal, lacks, 0);
+    auto const before = fake_cuda::live();
+    {
+        auto const memory = device_memory::on_gpu(ordinal, 3 << 20);
+        CHECK(memory.size() == 4 << 20);
+        CHECK_THAT(memory.explain(), ContainsSubstring("by cuMemAlloc") && ContainsSubstring("exported by"));
+        CHECK(fake_cuda::live().device_allocations == before.device_allocations + 1);
+    }
+    CHECK(fake_cuda::live().device_allocations == before.device_allocations);
+}
+
+TEST_CASE("memory that cannot be had leaves nothing behind")
+{
+    clean_driver const clean;
+    static_cast<void>(device_memory::on_gpu(0, 1));
+    auto const before = fake_cuda::live();
+    auto const* const function = GENERATE("cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+                                          "cuMemGetAllocationGranularity", "cuCtxPushCurrent");
+    fake_cuda::fail(function, CUDA_ERROR_OUT_OF_MEMORY);
+    error_code code;
+    diagnostics why;
+    CHECK_FALSE(device_memory::on_gpu(0, 2 << 20, code, why).valid());
+    CHECK(code == detail::cuda::error_of(CUDA_ERROR_OUT_OF_MEMORY));
+    CHECK_THAT(describe(code, why), ContainsSubstring("2 MiB of GPU 0") && ContainsSubstring("out of memory"));
+    CHECK(fake_cuda::live() == before);
+}
+
+TEST_CASE("memory that is not exported is for transport copy, and says why")
+{
+    clean_driver const clean;
+    fake_cuda::fail("cuMemGetHandleForAddressRange", CUDA_ERROR_NOT_SUPPORTED, 0, 2);
+    auto const memory = device_memory::on_gpu(0, 1 << 20);
+    CHECK(memory.valid());
+    CHECK(memory.dmabuf_fd() == -1);
+    CHECK_THAT(memory.explain(), ContainsSubstring("for transport copy only: export 2 MiB of GPU 0") &&
+                                     ContainsSubstring("open kernel modules"));
+    fake_cuda::fail("cuMemGetHandleForAddressRange", CUDA_ERROR_NOT_SUPPORTED, 0, 2);
+    gpu_bytes const owned{gpu_or_skip(), 1 << 20};
+    CHECK_THROWS_AS(device_memory::adopt(owned.address(), 1 << 20), system_error);
+}
+
+TEST_CASE("memory is not adopted that the driver says is managed, of a pool, or not for RDMA")
+{
+    clean_driver const clean;
+    gpu_bytes const owned{gpu_or_skip(), 2 << 20};
+    error_code code;
+    diagnostics why;
+    auto const refused = [&] {
+        CHECK_FALSE(device_memory::adopt(owned.address(), 2 << 20, {}, code, why).valid());
+        return describe(code, why);
+    };
+    fake_cuda::set_managed(owned.address(), true);
+    CHECK_THAT(refused(), ContainsSubstring("managed memory"));
+    fake_cuda::set_managed(owned.address(), false);
+    fake_cuda::set_from_pool(owned.address(), true);
+    CHECK_THAT(refused(), ContainsSubstring("stream-ordered pool"));
+    fake_cuda::set_from_pool(owned.address(), false);
+    fake_cuda::set_rdma_capable(owned.address(), false);
+    CHECK_THAT(refused(), ContainsSubstring("gpuDirectRDMACapable"));
+    fake_cuda::set_rdma_capable(owned.address(), true);
+    CHECK(device_memory::adopt(owned.address(), 2 << 20).valid());
+}
+
+TEST_CASE("the mapping for PCIe is preferred where there is one")
+{
+    clean_driver const clean;
+    auto const memory = device_memory::on_gpu(0, 1 << 20);
+    CHECK(fake_cuda::find_export(memory.dmabuf_fd())->flags == 0);
+    fake_cuda::set_pcie_mapping(0, true);
+    auto const preferred = device_memory::on_gpu(0, 1 << 20);
+    CHECK(fake_cuda::find_export(preferred.dmabuf_fd())->flags == CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
+    CHECK(fake_cuda::find_export(preferred.dmabuf_fd())->address == preferred.span().address());
+    CHECK(fake_cuda::find_export(preferred.dmabuf_fd())->size == preferred.size());
+    CHECK_THAT(preferred.explain(), ContainsSubstring("for PCIe"));
+}
+
+TEST_CASE("a NIC's writes are flushed once per buffer where the GPU does not order them")
+{
+    clean_driver const clean;
+    auto const ordinal = fresh_gpu();
+    fake_cuda::set_attribute(ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 0);
+    auto const flushes = GENERATE(true, false);
+    fake_cuda::set_attribute(ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, flushes ? 1 : 0);
+    auto const memory = detail::make_gpu_memory(ordinal, 1 << 20);
+    if (!flushes) {
+        CHECK(memory->dmabuf_fd() == -1);
+        CHECK_THAT(memory->explain(), ContainsSubstring("nothing makes a NIC's writes visible"));
+        return;
+    }
+    CHECK_THAT(memory->explain(), ContainsSubstring("flushed once per buffer"));
+    auto const before = fake_cuda::calls("cuFlushGPUDirectRDMAWrites");
+    memory->acquire({});
+    CHECK(fake_cuda::calls("cuFlushGPUDirectRDMAWrites") == before + 1);
+}
+
+TEST_CASE("a GPU that orders writes is not asked to flush")
+{
+    clean_driver const clean;
+    auto const memory = detail::make_gpu_memory(0, 1 << 20);
+    memory->acquire({});
+    CHECK(fake_cuda::calls("cuFlushGPUDirectRDMAWrites") == 0);
+    CHECK_THAT(memory->explain(), ContainsSubstring("orders a NIC's writes"));
+}
+
+TEST_CASE("pages go back when the GPU is in error: nothing reads them any more")
+{
+    copying in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream stream{gpu_or_skip()};
+    to.send(200000);
+    std::vector<rx_buffer> loans;
+    for (std::size_t got = 0; got < 200000; got += loans.back().size())
+        loans.push_back(std::move(receive(in, rx)->loan));
+    auto const lent = in.free_pages();
+    fake_cuda::hold(stream.get());
+    auto const broken_before = GENERATE(true, false);
+    if (broken_before)
+        fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    for (auto& loan : loans)
+        loan.release_after(stream.ref());
+    if (!broken_before) {
+        std::this_thread::sleep_for(5ms);
+        CHECK(in.free_pages() == lent);
+        fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    CHECK(soon([&] { return in.free_pages() > lent; }));
+    to.send(1000);
+    CHECK(receive(in, rx)->code == detail::cuda::error_of(CUDA_ERROR_ILLEGAL_ADDRESS));
+    fake_cuda::let_go(stream.get());
+    fake_cuda::break_context(0, CUDA_SUCCESS);
+}
+
+TEST_CASE("a point that cannot be recorded means waiting for all of the context")
+{
+    copying in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream stream{gpu_or_skip()};
+    to.send(200000);
+    std::vector<rx_buffer> loans;
+    for (std::size_t got = 0; got < 200000; got += loans.back().size())
+        loans.push_back(std::move(receive(in, rx)->loan));
+    auto const lent = in.free_pages();
+    stream.hold();
+    auto const* const function = GENERATE("cuEventCreate", "cuEventRecord");
+    fake_cuda::fail(function, CUDA_ERROR_OUT_OF_MEMORY, 0, 1000);
+    for (auto& loan : loans)
+        loan.release_after(stream.ref());
+    fake_cuda::fail(function, CUDA_SUCCESS, 0, 0);
+    std::this_thread::sleep_for(5ms);
+    CHECK(in.free_pages() == lent);
+    stream.let_go();
+    CHECK(soon([&] { return in.free_pages() > lent; }));
+}
+
+TEST_CASE("a stream that is being captured is refused, and pages released after it wait for the context")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    gpu_bytes tensor{on, 5000};
+    to.send(5000);
+    fake_cuda::set_captured(stream.get(), true);
+    auto const got = read(in, rx, tensor.span(), stream.ref());
+    CHECK(got->code == errc::unusable_stream);
+    CHECK(got->bytes == 0);
+    error_code code;
+    std::array const fragments{fragment{tensor.address(), 10, memory_kind::device}};
+    CHECK(gather(fragments, tensor.span(), stream.ref(), code) == 0);
+    CHECK(code == errc::unusable_stream);
+    auto loan = std::move(receive(in, rx)->loan);
+    CHECK(loan.size() == 5000);
+    stream.hold();
+    loan.release_after(stream.ref());
+    std::this_thread::sleep_for(5ms);
+    CHECK(in.kernel.tokens_out() > 0);
+    fake_cuda::set_captured(stream.get(), false);
+    stream.let_go();
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("a graph that another thread captures does no harm, and comes to none")
+{
+    copying in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream stream{gpu_or_skip()};
+    gpu_bytes tensor{gpu_or_skip(), 300000};
+    fake_cuda::set_capture_elsewhere(true);
+    to.send(500000);
+    std::size_t got = 0;
+    auto const all_free = in.free_pages();
+    stream.hold();
+    for (; got < 200000;) {
+        auto loan = std::move(receive(in, rx)->loan);
+        got += loan.size();
+        loan.release_after(stream.ref());
+    }
+    std::this_thread::sleep_for(5ms);
+    CHECK(in.free_pages() < all_free);
+    stream.let_go();
+    CHECK(soon([&] { return in.free_pages() + 1 >= all_free; }));
+    auto const size = 500000 - got;
+    REQUIRE(read(in, rx, tensor.span().first(size), stream.ref())->bytes == size);
+    fake_cuda::set_capture_elsewhere(false);
+    stream.finish();
+}
+
+TEST_CASE("a driver that cannot say whether a stream has passed has not said that it has")
+{
+    copying in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream stream{gpu_or_skip()};
+    to.send(200000);
+    std::vector<rx_buffer> loans;
+    for (std::size_t got = 0; got < 200000; got += loans.back().size())
+        loans.push_back(std::move(receive(in, rx)->loan));
+    auto const lent = in.free_pages();
+    stream.hold();
+    auto const* const function = GENERATE("cuEventQuery", "cuStreamGetCtx", "cuStreamIsCapturing");
+    fake_cuda::fail(function, CUDA_ERROR_SYSTEM_NOT_READY, 0, 1000000);
+    for (auto& loan : loans)
+        loan.release_after(stream.ref());
+    std::this_thread::sleep_for(20ms);
+    CHECK(in.free_pages() == lent);
+    fake_cuda::fail(function, CUDA_SUCCESS, 0, 0);
+    stream.let_go();
+    CHECK(soon([&] { return in.free_pages() > lent; }));
+}
+
+TEST_CASE("staging that cannot be had is an error, and the flow goes on when it can")
+{
+    copying in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream stream{gpu_or_skip()};
+    to.send(1000);
+    fake_cuda::fail("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(receive(in, rx)->code == detail::cuda::error_of(CUDA_ERROR_OUT_OF_MEMORY));
+    auto const got = receive(in, rx);
+    REQUIRE_FALSE(got->code);
+    CHECK(is_pattern(read_loan(gpu_or_skip(), stream, got->loan), 0));
+    to.send(1000);
+    fake_cuda::fail("cuMemcpyHtoDAsync", CUDA_ERROR_UNKNOWN);
+    CHECK(receive(in, rx)->code == detail::cuda::error_of(CUDA_ERROR_UNKNOWN));
+    // Bytes have left the socket and are nowhere: the stream has a hole.
+    to.send(1000);
+    CHECK(receive(in, rx)->code == detail::cuda::error_of(CUDA_ERROR_UNKNOWN));
+    CHECK(in.free_pages() > 0);
+}
+
+TEST_CASE("memory is not freed under bytes that are on their way into it")
+{
+    copying in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    fake_cuda::set_delay_per_byte(std::chrono::duration<double, std::nano>{200});
+    to.send(100000);
+    CHECK_FALSE(receive(in, rx)->code);
+}
+
+TEST_CASE("a stream that is another in each thread is refused for reads")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_bytes tensor{gpu_or_skip(), 100};
+    to.send(100);
+    CHECK(read(in, rx, tensor.span(), cuda_stream_ref{CU_STREAM_PER_THREAD})->code == errc::unusable_stream);
+    CHECK_FALSE(read(in, rx, tensor.span(), cuda_stream_ref{CU_STREAM_LEGACY})->code);
+    detail::cuda::context_scope const scope{gpu_or_skip()};
+    CHECK(gpu_or_skip().calls().cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("bytes on another GPU are gathered once they are there")
+{
+    clean_driver const clean;
+    world in{transport::copy, {}, {detail::make_gpu_memory(1, 8 << 20), {}}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& here = gpu_or_skip(0);
+    gpu_test_stream stream{here};
+    gpu_bytes tensor{here, 100000};
+    to.send(100000);
+    fake_cuda::set_delay_per_byte(std::chrono::duration<double, std::nano>{100});
+    std::size_t at = 0;
+    while (at < 100000) {
+        auto loan = std::move(receive(in, rx)->loan);
+        REQUIRE(gather(loan.fragments(), tensor.span().subspan(at, loan.size()), stream.ref()) == loan.size());
+        at += loan.size();
+        loan.release_after(stream.ref());
+    }
+    stream.finish();
+    fake_cuda::set_delay_per_byte({});
+    CHECK(is_pattern(tensor.read(), 0));
+}
+
+TEST_CASE("without the kernels a gather is made of the driver's copies")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip(fresh_gpu());
+    fake_cuda::fail("cuLibraryLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU, 0, 1000);
+    gpu_bytes source{on, 10000};
+    gpu_bytes destination{on, 10000};
+    gpu_test_stream stream{on};
+    source.write(pattern(0, 10000));
+    std::array const fragments{fragment{source.address(), 4001, memory_kind::device},
+                               fragment{source.address() + 4001, 5999, memory_kind::device}};
+    REQUIRE(gather(fragments, destination.span(), stream.ref()) == 10000);
+    stream.finish();
+    CHECK(is_pattern(destination.read(), 0));
+    std::vector<std::byte> here(10000);
+    device_span const host{memory_kind::host, reinterpret_cast<std::uintptr_t>(here.data()), here.size()};
+    REQUIRE(gather(fragments, host) == 10000);
+    CHECK(is_pattern(here, 0));
+    error_code code;
+    CHECK(gather_crc32c(fragments, destination.span(), source.span().first(4), stream.ref(), code) == 0);
+    CHECK(code == detail::cuda::error_of(CUDA_ERROR_NO_BINARY_FOR_GPU));
+}
+
+TEST_CASE("what the driver reports about a gather is the read's error, and the bytes stay in the stream")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    gpu_bytes tensor{on, 5000};
+    to.send(5000);
+    fake_cuda::fail("cuLaunchKernel", CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    auto const got = read(in, rx, tensor.span(), stream.ref());
+    CHECK(got->code == detail::cuda::error_of(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES));
+    CHECK(got->bytes == 0);
+    CHECK_FALSE(read(in, rx, tensor.span(), stream.ref())->code);
+    stream.finish();
+    CHECK(is_pattern(tensor.read(), 0));
+}
+
+TEST_CASE("a stream of a context of the program's own is served in it")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    CUcontext own = nullptr;
+    REQUIRE(GPURX_DRIVER(cuCtxCreate)(&own, nullptr, 0, on.device()) == CUDA_SUCCESS);
+    {
+        CUstream stream = nullptr;
+        REQUIRE(on.calls().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+        CUcontext popped = nullptr;
+        REQUIRE(on.calls().cuCtxPopCurrent(&popped) == CUDA_SUCCESS);
+        devmem_on_gpu in;
+        sender to{in.wires};
+        auto rx = in.flow(to);
+        gpu_bytes tensor{on, 5000};
+        to.send(9000);
+        CHECK_FALSE(read(in, rx, tensor.span(), stream)->code);
+        auto loan = std::move(receive(in, rx)->loan);
+        loan.acquire(stream);
+        loan.release_after(stream);
+        CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+        CHECK(is_pattern(tensor.read(), 0));
+        REQUIRE(on.calls().cuCtxPushCurrent(own) == CUDA_SUCCESS);
+        REQUIRE(GPURX_DRIVER(cuStreamDestroy)(stream) == CUDA_SUCCESS);
+        REQUIRE(on.calls().cuCtxPopCurrent(&popped) == CUDA_SUCCESS);
+    }
+}
+
+TEST_CASE("an old driver is named by what it lacks, and one that does not start by its error")
+{
+    CHECK_THAT(detail::cuda::error_of(CUDA_ERROR_NO_DEVICE).message(), ContainsSubstring("CUDA_ERROR_NO_DEVICE"));
+    CHECK_THAT(cuda_category().message(123456), ContainsSubstring("CUDA error 123456"));
+    CHECK(std::string{cuda_category().name()} == "cuda");
+}
+
+}  // namespace gpurx::test

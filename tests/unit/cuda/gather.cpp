@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "cuda/gather_plan.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+// Bit by bit, as the definition says.
+std::uint32_t reference_crc(std::span<std::uint8_t const> bytes)
+{
+    std::uint32_t state = 0xffffffff;
+    for (auto const byte : bytes) {
+        state ^= byte;
+        for (int bit = 0; bit < 8; ++bit)
+            state = crc32c_times_x(state);
+    }
+    return ~state;
+}
+
+std::uint32_t reference_crc(std::string_view text)
+{
+    return reference_crc({reinterpret_cast<std::uint8_t const*>(text.data()), text.size()});
+}
+
+// Bytes from an address that is `alignment` beyond a multiple of 16, with guards around them.
+class buffer {
+  public:
+    buffer(std::size_t size, unsigned alignment, std::uint8_t fill) : bytes_(size + 64, fill), size_{size}
+    {
+        auto const start = (reinterpret_cast<std::uintptr_t>(bytes_.data()) + 31) / 16 * 16;
+        first_ = start + alignment - reinterpret_cast<std::uintptr_t>(bytes_.data());
+    }
+    [[nodiscard]] std::span<std::uint8_t> bytes() { return std::span{bytes_}.subspan(first_, size_); }
+    [[nodiscard]] std::uint64_t address() { return reinterpret_cast<std::uint64_t>(bytes().data()); }
+    [[nodiscard]] bool guards_are(std::uint8_t fill) const
+    {
+        auto const is = [fill](std::uint8_t byte) { return byte == fill; };
+        auto const first = bytes_.begin() + static_cast<std::ptrdiff_t>(first_);
+        return std::all_of(bytes_.begin(), first, is) &&
+               std::all_of(first + static_cast<std::ptrdiff_t>(size_), bytes_.end(), is);
+    }
+
+  private:
+    std::vector<std::uint8_t> bytes_;
+    std::size_t size_;
+    std::size_t first_ = 0;
+};
+
+// All lanes of a warp, one after the other; returns what the piece adds to the sum of the frame.
+std::uint32_t run(gather_piece const& piece, std::uint64_t destination, crc_frame const& frame)
+{
+    auto const& tables = crc_tables_of_gather();
+    piece_layout const layout{piece, destination};
+    std::uint32_t sum = 0;
+    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
+        auto const of_lane = gather_lane<lane_crc>(layout, lane, tables.products);
+        sum ^= crc32c_multiply(of_lane.of_piece(layout, frame, tables.products, tables.powers),
+                               tables.powers.of_lane[lane]);
+    }
+    return sum;
+}
+
+void fill_randomly(std::span<std::uint8_t> bytes, std::mt19937& random)
+{
+    std::ranges::generate(bytes, [&] { return static_cast<std::uint8_t>(random()); });
+}
+
+bool same(std::span<std::uint8_t const> a, std::span<std::uint8_t const> b)
+{
+    return std::ranges::equal(a, b);
+}
+
+}  // namespace
+
+TEST_CASE("CRC32C is the one of RFC 3720")
+{
+    CHECK(reference_crc("123456789") == 0xe3069283);
+    CHECK(reference_crc(std::string(32, '\0')) == 0x8a9136aa);
+    CHECK(reference_crc(std::string(32, '\xff')) == 0x62a8ab43);
+    CHECK(crc32c_of(0, crc_frame_for(0x1007, 0)) == 0);
+    CHECK(crc32c_of(0, crc_frame_for(0x1007, 32)) == 0x8a9136aa);
+    CHECK(crc32c_multiply(crc32c_shift(1000), crc32c_shift(-1000)) == crc32c_shift(0));
+}
+
+TEST_CASE("a piece is copied byte for byte at each pair of alignments, and nothing beside it")
+{
+    std::mt19937 random{1};
+    for (unsigned from = 0; from < 16; ++from) {
+        for (unsigned to = 0; to < 16; ++to) {
+            for (auto const size :
+                 {1U, 2U, 3U, 5U, 15U, 16U, 17U, 31U, 32U, 33U, 47U, 100U, 511U, 512U, 513U, 1448U, 2100U, 4096U}) {
+                buffer source{size, from, 0xaa};
+                buffer destination{size, to, 0x55};
+                fill_randomly(source.bytes(), random);
+                auto const frame = crc_frame_for(destination.address(), size);
+                auto const sum =
+                    run({.source = source.address(), .size = size, .offset = 0}, destination.address(), frame);
+                REQUIRE(same(destination.bytes(), source.bytes()));
+                REQUIRE(destination.guards_are(0x55));
+                REQUIRE(crc32c_of(sum, frame) == reference_crc(source.bytes()));
+            }
+        }
+    }
+}
+
+TEST_CASE("a batch of fragments is one range, with the CRC of all, in whatever order its pieces are done")
+{
+    std::mt19937 random{2};
+    for (int round = 0; round < 200; ++round) {
+        buffer memory{1 << 16, 0, 0};
+        fill_randomly(memory.bytes(), random);
+        std::vector<fragment> fragments;
+        std::vector<std::uint8_t> expected;
+        for (auto n = random() % 40; n > 0; --n) {
+            auto const size = 1 + random() % (random() % 2 == 0 ? 40 : 5000);
+            auto const at = random() % (memory.bytes().size() - size);
+            fragments.push_back({memory.address() + at, size, memory_kind::host});
+            auto const piece = memory.bytes().subspan(at, size);
+            expected.insert(expected.end(), piece.begin(), piece.end());
+        }
+        buffer destination{expected.size(), static_cast<unsigned>(random() % 16), 0x55};
+        std::vector<gather_piece> pieces;
+        auto const piece_size = gather_piece_size(expected.size(), 1 + static_cast<std::uint32_t>(random() % 64));
+        REQUIRE(plan_gather(fragments, destination.address(), 0, piece_size, pieces) == expected.size());
+        std::ranges::shuffle(pieces, random);
+        auto const frame = crc_frame_for(destination.address(), expected.size());
+        std::uint32_t sum = 0;
+        for (auto const& piece : pieces) {
+            REQUIRE(piece.size <= piece_size);
+            sum ^= run(piece, destination.address(), frame);
+        }
+        REQUIRE(same(destination.bytes(), expected));
+        REQUIRE(destination.guards_are(0x55));
+        REQUIRE(crc32c_of(sum, frame) == reference_crc(expected));
+    }
+}
+
+TEST_CASE("the weight of bytes far from the end is right as well")
+{
+    auto const& powers = crc_tables_of_gather().powers;
+    for (auto const vectors : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1023}, std::uint64_t{1024},
+                               std::uint64_t{1025}, std::uint64_t{1} << 20, (std::uint64_t{1} << 28) - 1})
+        CHECK(weigh(0x12345678, vectors, powers) ==
+              crc32c_multiply(0x12345678, crc32c_shift(static_cast<std::int64_t>(vectors * vector_bytes))));
+}
+
+}  // namespace gpurx::detail
