@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What it costs to give pages back behind a stream: CPU time for each buffer, and time from the stream's having passed
+// to the pages' being free.
+#include <fmt/format.h>
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include <gpurx/gpurx.hpp>
+
+#include "bench.hpp"
+#include "clock.hpp"
+#include "flow/page_pool.hpp"
+#include "session/session_access.hpp"
+#include "session/session_state.hpp"
+
+namespace gpurx::bench {
+
+namespace {
+
+using asio::ip::tcp;
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+constexpr std::size_t buffers = 256;
+
+// A receiver and its peer, both in this thread.
+class bench {
+  public:
+    explicit bench(device const& on);
+
+    // CPU seconds for each of many buffers; `after`: behind the stream, else at once.
+    [[nodiscard]] double cost(bool after);
+    // From open() to the pages' being back; 0: the gate opened by itself.
+    [[nodiscard]] double delay(gate& held);
+
+  private:
+    [[nodiscard]] rx_buffer receive(std::size_t bytes);
+    [[nodiscard]] std::size_t free_pages() const { return pages_.free_count(); }
+    // Spins until as many pages are free; throws after some seconds.
+    void await_pages(std::size_t count) const;
+
+    device const& on_;
+    asio::io_context io_{1};
+    rx_session session_;
+    detail::page_pool& pages_;
+    tcp::socket peer_{io_};
+    receiver receiver_;
+    std::vector<std::byte> bytes_;
+    stream stream_;
+};
+
+receiver connected(asio::io_context& io, rx_session& session, tcp::socket& peer)
+{
+    tcp::acceptor acceptor{io, {asio::ip::address_v4::loopback(), 0}};
+    peer.connect(acceptor.local_endpoint());
+    peer.set_option(tcp::no_delay{true});
+    return {io, session, acceptor.accept()};
+}
+
+bench::bench(device const& on)
+    : on_{on},
+      session_{{.transport = transport::copy, .max_flows = 1},
+               device_memory::on_gpu(on.gpu().ordinal(), 64 * mebibyte)},
+      pages_{detail::session_access::state(session_)->pages()},
+      receiver_{connected(io_, session_, peer_)},
+      bytes_(mebibyte / 4),
+      stream_{on}
+{}
+
+rx_buffer bench::receive(std::size_t bytes)
+{
+    asio::write(peer_, asio::buffer(bytes_.data(), bytes));
+    rx_buffer first;
+    for (std::size_t got = 0; got < bytes;) {
+        rx_buffer loan;
+        receiver_.async_receive([&](error_code code, rx_buffer received) {
+            if (code)
+                throw boost::system::system_error{code, "async_receive"};
+            loan = std::move(received);
+        });
+        io_.restart();
+        io_.run();
+        got += loan.size();
+        if (first.empty())
+            first = std::move(loan);
+    }
+    return first;
+}
+
+void bench::await_pages(std::size_t count) const
+{
+    for (auto const end = seconds_of(CLOCK_MONOTONIC) + 10; free_pages() < count;)
+        if (seconds_of(CLOCK_MONOTONIC) > end)
+            throw std::runtime_error{"pages did not come back"};
+}
+
+double bench::cost(bool after)
+{
+    std::vector<rx_buffer> loans;
+    auto const before = free_pages();
+    for (std::size_t i = 0; i < buffers; ++i)
+        loans.push_back(receive(4096));
+    stream_.finish();
+    auto const start = times::now();
+    for (auto& loan : loans) {
+        if (after)
+            loan.release_after(stream_.ref());
+        else
+            loan.release();
+    }
+    auto const called = times::now();
+    // One page is being filled, whoever has it on loan.
+    await_pages(before - 1);
+    auto const end = times::now();
+    // This thread's part of the calls, and all of the other threads' part.
+    auto const waiting = end.since(called).thread;
+    return (end.since(start).process - waiting) / static_cast<double>(loans.size());
+}
+
+double bench::delay(gate& held)
+{
+    auto loan = receive(bytes_.size());
+    auto const lent = free_pages();
+    loan.acquire(stream_.ref());
+    held.close(stream_);
+    loan.release_after(stream_.ref());
+    // Longer than the library sleeps between its looks, and not a multiple of it: no phase is preferred.
+    timespec const pause{.tv_sec = 0, .tv_nsec = 517'000};
+    ::nanosleep(&pause, nullptr);
+    auto const start = seconds_of(CLOCK_MONOTONIC);
+    held.open();
+    await_pages(lent + 1);
+    auto const took = seconds_of(CLOCK_MONOTONIC) - start;
+    stream_.finish();
+    return held.expired() ? 0 : took;
+}
+
+void add_cost(bench& in, int rounds, report& into, section& table)
+{
+    samples now;
+    samples behind;
+    for (int round = -1; round < rounds; ++round) {
+        auto const plain = in.cost(false) * 1e6;
+        auto const after = in.cost(true) * 1e6;
+        if (round < 0)
+            continue;
+        now.add(plain);
+        behind.add(after);
+    }
+    for (auto const& [name, of] : {std::pair{"CPU of release, us", &now}, {"CPU of release_after, us", &behind}})
+        table.rows.push_back({{"what", name}, {"median", of->median()}, {"min", of->min()}, {"max", of->max()}});
+    into.add({"CPU that release_after adds per buffer", behind.median() - now.median(), " us", 2, false});
+}
+
+void add_delay(bench& in, gate& held, char const* name, bool judged, int rounds, report& into, section& table)
+{
+    samples delays;
+    for (int round = -5; round < rounds; ++round) {
+        auto const took = in.delay(held);
+        if (round >= 0 && took > 0)
+            delays.add(took * 1e6);
+    }
+    table.rows.push_back({{"what", name}, {"median", delays.median()}, {"min", delays.min()}, {"max", delays.max()}});
+    if (judged)
+        into.add({"from the stream's passing to pages back", delays.median(), " us", 100, false});
+}
+
+}  // namespace
+
+void bench_release(device const& on, options const& how, report& into)
+{
+    auto& table = into.begin("release",
+                             "giving pages back behind a stream; the CPU's work for it in all threads, and how "
+                             "long pages take to be free once the stream is let go");
+    gate by_kernel{on};
+    gate by_function{on, false};
+    bench in{on};
+    add_cost(in, how.quick ? 2 : 15, into, table);
+    auto const rounds = how.quick ? 10 : 200;
+    if (by_kernel.is_kernel())
+        add_delay(in, by_kernel, "behind a kernel: pages back after, us", true, rounds, into, table);
+    else
+        into.skip("pages back behind a kernel", "the benchmark's kernels cannot be loaded");
+    // Has the driver's own delay after a host function in it.
+    add_delay(in, by_function, "behind a host function: pages back after, us", false, rounds, into, table);
+    into.print_section();
+}
+
+}  // namespace gpurx::bench
