@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `./run gpu-bundle`: makes build/gpu-bundle, tests and benchmarks for a machine that has a GPU and nothing else: an
+# NVIDIA driver on x86-64 Linux with glibc 2.36 or later. Its run.sh runs all of it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. kernel-support/lab/lib.sh
+
+build=build/gpu
+bundle=build/gpu-bundle
+newest_glibc=2.36
+most_mebibytes=60
+
+# What every glibc has in it; the driver, which the programs look for by themselves, is not among what they link to.
+of_glibc='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|libpthread|librt)\.so'
+
+build_programs() {
+    kernel-support/lab/packages.sh build cuda
+    cmake/cuda-toolkit.sh >/dev/null
+    cmake --preset gpu >/dev/null
+    cmake --build "$build" --target gpu_tests gpu_bench >&2
+}
+
+# libraries FILE...: paths of the shared libraries they need, but for glibc's
+libraries() {
+    local name arrow path rest
+    ldd "$@" | while read -r name arrow path rest; do
+        [[ $arrow == '=>' && ! $name =~ $of_glibc ]] || continue
+        [[ $path != not ]] || die "$name, which a program needs, is not there"
+        printf '%s\n' "$path"
+    done | sort -u
+}
+
+assemble() {
+    local path
+    rm -rf "$bundle"
+    mkdir -p "$bundle/lib"
+    install -m 755 tests/gpu/run.sh "$build/tests/gpu_tests" "$build/tests/gpu/bench/gpu_bench" "$bundle"
+    [[ ! -e tests/gpu/trace.txt ]] || install -m 644 tests/gpu/trace.txt "$bundle"
+    libraries "$build/tests/gpu_tests" "$build/tests/gpu/bench/gpu_bench" | while IFS= read -r path; do
+        install -m 755 "$(readlink -f "$path")" "$bundle/lib/${path##*/}"
+    done
+    strip --strip-all "$bundle/gpu_tests" "$bundle/gpu_bench"
+    strip --strip-unneeded "$bundle"/lib/*
+}
+
+binaries() { printf '%s\n' "$bundle/gpu_tests" "$bundle/gpu_bench" "$bundle"/lib/*; }
+
+# The newest version of glibc that FILE asks for.
+glibc_of() { objdump -T "$1" | grep -oE '\bGLIBC_[0-9.]+' | sort -uV | tail -n 1 | cut -d_ -f2; }
+
+check_glibc() {
+    local file version
+    while IFS= read -r file; do
+        version=$(glibc_of "$file")
+        [[ $(printf '%s\n' "$version" "$newest_glibc" | sort -V | tail -n 1) == "$newest_glibc" ]] ||
+            die "${file##*/} needs glibc $version, later than $newest_glibc: make the bundle on an older system"
+        printf '%8d KiB  glibc >= %s  %s\n' $(($(stat -c %s "$file") / 1024)) "$version" "${file#"$bundle/"}"
+    done < <(binaries)
+}
+
+# With nothing of this machine but glibc in reach.
+check_libraries() {
+    local program found
+    for program in gpu_tests gpu_bench; do
+        found=$(libraries "$bundle/$program" | grep -v "^$PWD/$bundle/lib/" || true)
+        [[ -z $found ]] || die "$program takes libraries from outside the bundle: $found"
+    done
+}
+
+main() {
+    local mebibytes
+    build_programs
+    assemble
+    check_glibc
+    check_libraries
+    mebibytes=$(du -sm "$bundle" | cut -f1)
+    ((mebibytes <= most_mebibytes)) || die "the bundle has $mebibytes MiB, more than $most_mebibytes"
+    echo "$bundle: $mebibytes MiB; copy it to a machine with a GPU and run its run.sh"
+}
+
+main "$@"

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The bundle of `./run gpu-bundle`, carried elsewhere, starts: without a driver, where it skips, and with the fake one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+if [[ -z $(cmake/cuda-toolkit.sh) ]]; then
+    echo "no CUDA toolkit: there is no bundle to make"
+    exit 0
+fi
+./run gpu-bundle
+cmake --build build/gpu --target fake_cuda
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r build/gpu-bundle "$work/bundle"
+
+# run NAME VARIABLE...: in an environment of its own
+run() {
+    local name=$1
+    shift
+    mkdir "$work/$name"
+    printf -- '---- %s ----\n' "$name"
+    env -i PATH="$PATH" OUT="$work/$name" "$@" "$work/bundle/run.sh" --quick
+    python3 -m json.tool "$work/$name/results.json" >/dev/null
+}
+
+# A GPU's own machine would be slow about it, and its figures are for run.sh.
+if python3 -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
+    echo "there is an NVIDIA driver here: the bundle without one is not tried"
+else
+    run no-driver
+fi
+run fake-driver LD_LIBRARY_PATH="$PWD/build/gpu/tests/fake_cuda"
+grep -q '"status": "passed"' "$work/fake-driver/results.json"
