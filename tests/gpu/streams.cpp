@@ -9,9 +9,8 @@
 #include <thread>
 
 #include "bed.hpp"
-#include "completion.hpp"
 #include "flow/page_pool.hpp"
-#include "world.hpp"
+#include "loopback.hpp"
 
 namespace gpurx::test {
 
@@ -30,34 +29,6 @@ struct gpu_world : world {
 
     detail::cuda::gpu& on;
 };
-
-completion_ptr receive(world& in, receiver& rx)
-{
-    auto result = make_completion();
-    rx.async_receive(noting{result});
-    in.run_until([&] { return result->done(); });
-    REQUIRE_FALSE(result->code);
-    return result;
-}
-
-template <class Condition>
-bool soon(Condition holds)
-{
-    for (auto const end = std::chrono::steady_clock::now() + 5s; std::chrono::steady_clock::now() < end;) {
-        if (holds())
-            return true;
-        std::this_thread::sleep_for(1ms);
-    }
-    return holds();
-}
-
-std::vector<rx_buffer> receive_all(world& in, receiver& rx, std::size_t size)
-{
-    std::vector<rx_buffer> loans;
-    for (std::size_t got = 0; got < size; got += loans.back().size())
-        loans.push_back(std::move(receive(in, rx)->loan));
-    return loans;
-}
 
 }  // namespace
 
@@ -114,7 +85,7 @@ TEST_CASE("pages go back when their stream has passed, and not before")
         to.send(200000);
         auto others = receive_all(in, rx, 200000);
         to.send(1);
-        auto last = std::move(receive(in, rx)->loan);
+        auto last = std::move(receive_bytes(in, rx)->loan);
         auto const more_lent = in.free_pages();
         REQUIRE(more_lent < lent);
         for (auto& loan : others)
@@ -129,7 +100,7 @@ TEST_CASE("pages go back when their stream has passed, and not before")
     SECTION("nor one that it was released after as well")
     {
         to.send(1);
-        auto both = std::move(receive(in, rx)->loan);
+        auto both = std::move(receive_bytes(in, rx)->loan);
         both.release_after(fast.ref());
     }
     slow.let_go();
@@ -174,7 +145,7 @@ TEST_CASE("a read goes on when a stream passes, with every page lent and nothing
     received += pending->bytes;
     pending->loan.release();
     while (received < (4 << 20))
-        received += receive(in, rx)->bytes;
+        received += receive_bytes(in, rx)->bytes;
     writer.join();
 }
 
@@ -305,7 +276,7 @@ TEST_CASE("the host reads what lies on the GPU, and the GPU what the host left")
     async_read(rx, host_span{header.data(), header.size()}, noting{got});
     in.run_until([&] { return got->done(); });
     CHECK(is_pattern(header, 0));
-    auto loan = std::move(receive(in, rx)->loan);
+    auto loan = std::move(receive_bytes(in, rx)->loan);
     auto const lent = loan.size();
     CHECK(is_pattern(read_loan(in.on, stream, loan), 1000));
     loan.release();

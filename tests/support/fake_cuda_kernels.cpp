@@ -8,6 +8,7 @@
 
 #include "cuda/gather_launch.hpp"
 #include "fake_cuda_state.hpp"
+#include "gather_on_cpu.hpp"
 
 namespace fake_cuda::inside {
 
@@ -64,18 +65,6 @@ void gather(kernel_memory& memory, std::byte const* block)
     });
 }
 
-// What a piece adds to the sum.
-std::uint32_t gather_piece_crc(piece_layout const& layout, crc_frame const& frame, crc_tables const& tables)
-{
-    std::uint32_t sum = 0;
-    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-        auto const of_lane = gather_lane<lane_crc>(layout, lane, tables.products);
-        sum ^= crc32c_multiply(of_lane.of_piece(layout, frame, tables.products, tables.powers),
-                               tables.powers.of_lane[lane]);
-    }
-    return sum;
-}
-
 void gather_crc(kernel_memory& memory, std::byte const* block)
 {
     auto const parameters = read<gather_crc_parameters>(block);
@@ -94,7 +83,7 @@ void gather_crc(kernel_memory& memory, std::byte const* block)
     auto const done = for_each_piece(memory, all, [&](piece_layout const& layout, std::uint64_t moved) {
         auto frame = crc.frame;
         frame.end += moved;
-        sum ^= gather_piece_crc(layout, frame, *tables);
+        sum ^= gpurx::test::gather_with_crc(layout, frame, *tables);
     });
     if (done)
         *result = crc32c_of(sum, crc.frame);

@@ -2,6 +2,7 @@
 //
 // That the fake CUDA driver keeps CUDA's rules, as far as the tests of the library rely on it.
 #include "fake_cuda.hpp"
+#include "gather_on_cpu.hpp"
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -510,17 +511,6 @@ std::vector<std::uint8_t> bytes_of(CUdeviceptr address, std::size_t size)
     return bytes;
 }
 
-std::uint32_t reference_crc(std::vector<std::uint8_t> const& bytes)
-{
-    std::uint32_t state = 0xffffffff;
-    for (auto const byte : bytes) {
-        state ^= byte;
-        for (int bit = 0; bit < 8; ++bit)
-            state = crc32c_times_x(state);
-    }
-    return ~state;
-}
-
 }  // namespace
 
 TEST_CASE("fake CUDA: the kernels gather, with and without a CRC")
@@ -559,7 +549,7 @@ TEST_CASE("fake CUDA: the kernels gather, with and without a CRC")
     REQUIRE(launch(kernels.with_crc, stream, parameters) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     CHECK(bytes_of(target + 3, sent.size()) == sent);
-    CHECK(*result == reference_crc(sent));
+    CHECK(*result == gpurx::test::reference_crc32c(sent));
 
     fake_cuda::hold(stream);
     REQUIRE(launch(kernels.plain, stream, parameters) == CUDA_SUCCESS);

@@ -4,12 +4,10 @@
 #pragma once
 
 #include <catch2/catch_test_macros.hpp>
-#include <thread>
 
 #include "../../gpu/bed.hpp"
-#include "completion.hpp"
+#include "../../gpu/loopback.hpp"
 #include "fake_cuda.hpp"
-#include "world.hpp"
 
 namespace gpurx::test {
 
@@ -42,17 +40,6 @@ struct clean_driver {
     return {std::move(state), {fake_cuda::bytes_at(span.address(), span.size()), span.size()}};
 }
 
-template <class Condition>
-[[nodiscard]] bool soon(Condition holds)
-{
-    for (auto const end = std::chrono::steady_clock::now() + 5s; std::chrono::steady_clock::now() < end;) {
-        if (holds())
-            return true;
-        std::this_thread::sleep_for(1ms);
-    }
-    return holds();
-}
-
 // Transport devmem into a GPU's memory.
 struct devmem_on_gpu : clean_driver, world {
     devmem_on_gpu() : world{transport::devmem, {}, memory_on_gpu()} {}
@@ -64,22 +51,5 @@ struct devmem_on_gpu : clean_driver, world {
         static_cast<void>(soon([this] { return kernel.tokens_out() == 0; }));
     }
 };
-
-[[nodiscard]] inline completion_ptr receive(world& in, receiver& rx)
-{
-    auto result = make_completion();
-    rx.async_receive(noting{result});
-    in.run_until([&] { return result->done(); });
-    return result;
-}
-
-template <class... Destination>
-[[nodiscard]] completion_ptr read(world& in, receiver& rx, Destination... to)
-{
-    auto result = make_completion();
-    async_read(rx, to..., noting{result});
-    in.run_until([&] { return result->done(); });
-    return result;
-}
 
 }  // namespace gpurx::test

@@ -148,9 +148,7 @@ TEST_CASE("pages go back when the GPU is in error: nothing reads them any more")
     auto rx = in.flow(to);
     gpu_test_stream stream{gpu_or_skip()};
     to.send(200000);
-    std::vector<rx_buffer> loans;
-    for (std::size_t got = 0; got < 200000; got += loans.back().size())
-        loans.push_back(std::move(receive(in, rx)->loan));
+    auto loans = receive_all(in, rx, 200000);
     auto const lent = in.free_pages();
     fake_cuda::hold(stream.get());
     auto const broken_before = GENERATE(true, false);
@@ -177,9 +175,7 @@ TEST_CASE("a point that cannot be recorded means waiting for all of the context"
     auto rx = in.flow(to);
     gpu_test_stream stream{gpu_or_skip()};
     to.send(200000);
-    std::vector<rx_buffer> loans;
-    for (std::size_t got = 0; got < 200000; got += loans.back().size())
-        loans.push_back(std::move(receive(in, rx)->loan));
+    auto loans = receive_all(in, rx, 200000);
     auto const lent = in.free_pages();
     stream.hold();
     auto const* const function = GENERATE("cuEventCreate", "cuEventRecord");
@@ -255,9 +251,7 @@ TEST_CASE("a driver that cannot say whether a stream has passed has not said tha
     auto rx = in.flow(to);
     gpu_test_stream stream{gpu_or_skip()};
     to.send(200000);
-    std::vector<rx_buffer> loans;
-    for (std::size_t got = 0; got < 200000; got += loans.back().size())
-        loans.push_back(std::move(receive(in, rx)->loan));
+    auto loans = receive_all(in, rx, 200000);
     auto const lent = in.free_pages();
     stream.hold();
     auto const* const function = GENERATE("cuEventQuery", "cuStreamGetCtx", "cuStreamIsCapturing");

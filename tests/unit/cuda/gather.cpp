@@ -7,26 +7,20 @@
 #include <vector>
 
 #include "cuda/gather_plan.hpp"
+#include "gather_on_cpu.hpp"
 
 namespace gpurx::detail {
 
 namespace {
 
-// Bit by bit, as the definition says.
 std::uint32_t reference_crc(std::span<std::uint8_t const> bytes)
 {
-    std::uint32_t state = 0xffffffff;
-    for (auto const byte : bytes) {
-        state ^= byte;
-        for (int bit = 0; bit < 8; ++bit)
-            state = crc32c_times_x(state);
-    }
-    return ~state;
+    return test::reference_crc32c(bytes);
 }
 
 std::uint32_t reference_crc(std::string_view text)
 {
-    return reference_crc({reinterpret_cast<std::uint8_t const*>(text.data()), text.size()});
+    return test::reference_crc32c({reinterpret_cast<std::uint8_t const*>(text.data()), text.size()});
 }
 
 // Bytes from an address that is `alignment` beyond a multiple of 16, with guards around them.
@@ -53,18 +47,10 @@ class buffer {
     std::size_t first_ = 0;
 };
 
-// All lanes of a warp, one after the other; returns what the piece adds to the sum of the frame.
+// Moves a piece; returns what it adds to the sum of the frame.
 std::uint32_t run(gather_piece const& piece, std::uint64_t destination, crc_frame const& frame)
 {
-    auto const& tables = crc_tables_of_gather();
-    piece_layout const layout{piece, destination};
-    std::uint32_t sum = 0;
-    for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-        auto const of_lane = gather_lane<lane_crc>(layout, lane, tables.products);
-        sum ^= crc32c_multiply(of_lane.of_piece(layout, frame, tables.products, tables.powers),
-                               tables.powers.of_lane[lane]);
-    }
-    return sum;
+    return test::gather_with_crc({piece, destination}, frame, crc_tables_of_gather());
 }
 
 void fill_randomly(std::span<std::uint8_t> bytes, std::mt19937& random)
