@@ -96,7 +96,6 @@ void gpu::look()
         .write_ordering = value(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
         .host_flush = (value(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
                        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0,
-        .shares_host_pages = value(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) != 0,
     };
 }
 

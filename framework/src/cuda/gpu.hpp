@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 
 #include "driver.hpp"
@@ -19,13 +20,12 @@ class staging_pool;
 // What cuDeviceGetAttribute says, as far as it matters here.
 struct gpu_facts {
     int processors = 0;
-    bool dmabuf = false;             // exports memory
-    bool host_dmabuf = false;        // exports pinned host memory
-    bool virtual_memory = false;     // has cuMemCreate
-    bool rdma_memory = false;        // cuMemCreate takes gpuDirectRDMACapable
-    int write_ordering = 0;          // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_…: for whom a NIC's writes need no flush
-    bool host_flush = false;         // cuFlushGPUDirectRDMAWrites does something
-    bool shares_host_pages = false;  // has a coherent link to the CPU beside PCIe
+    bool dmabuf = false;          // exports memory
+    bool host_dmabuf = false;     // exports pinned host memory
+    bool virtual_memory = false;  // has cuMemCreate
+    bool rdma_memory = false;     // cuMemCreate takes gpuDirectRDMACapable
+    int write_ordering = 0;       // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_…: for whom a NIC's writes need no flush
+    bool host_flush = false;      // cuFlushGPUDirectRDMAWrites does something
 
     // A NIC's writes are seen by work that is launched after the CPU knows of them.
     [[nodiscard]] bool orders_writes() const noexcept
@@ -121,6 +121,20 @@ class context_scope {
 
 // Throws what speaks against `operation` on `object` if `status` is not success.
 void check(CUresult status, char const* operation, std::string object);
+
+// Runs `work`; what it throws becomes the error, and the result is what its type has by default.
+template <class Work>
+auto reporting(error_code& code, Work work) noexcept -> decltype(work())
+{
+    try {
+        return work();
+    } catch (system_error const& failure) {
+        code = failure.code();
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+    }
+    return {};
+}
 
 // Whether this is a primary context that gpurx keeps: no other can be told from a later one at the same address.
 [[nodiscard]] bool is_kept(CUcontext context) noexcept;

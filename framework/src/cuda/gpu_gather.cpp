@@ -6,7 +6,6 @@
 #include <cstring>
 #include <exception>
 #include <limits>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -315,20 +314,6 @@ std::size_t copy(std::span<fragment const> fragments, std::span<std::byte> desti
     return placed;
 }
 
-// Runs `work`, which returns a number of bytes; what it throws is the error.
-template <class Work>
-std::size_t reporting(error_code& code, Work work) noexcept
-{
-    try {
-        return work();
-    } catch (system_error const& failure) {
-        code = failure.code();
-    } catch (std::bad_alloc const&) {
-        code = make_error_code(boost::system::errc::not_enough_memory);
-    }
-    return 0;
-}
-
 }  // namespace
 
 }  // namespace cuda
@@ -352,13 +337,13 @@ error_code resolve(gpu_stream& stream) noexcept
     if (stream.stream.get() == CU_STREAM_PER_THREAD)
         return errc::unusable_stream;
     error_code code;
-    cuda::reporting(code, [&] {
+    auto const refused = cuda::reporting(code, [&] {
         CUcontext context = nullptr;
-        code = cuda::find_usable(cuda::gpu::open(stream.ordinal), stream, context);
+        auto const unusable = cuda::find_usable(cuda::gpu::open(stream.ordinal), stream, context);
         stream.context = context;
-        return std::size_t{0};
+        return unusable;
     });
-    return code;
+    return code ? code : refused;
 }
 
 std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,

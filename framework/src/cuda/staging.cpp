@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include "gpu.hpp"
@@ -198,29 +197,19 @@ class flow_staging final : public staging {
 
 gpu_stream copy_stream_of(int ordinal, error_code& code) noexcept
 {
-    try {
-        code.clear();
+    code.clear();
+    return cuda::reporting(code, [&] {
         auto& on = cuda::gpu::open(ordinal);
-        return {.ordinal = ordinal, .stream = on.copies(), .context = on.context()};
-    } catch (system_error const& failure) {
-        code = failure.code();
-    } catch (std::bad_alloc const&) {
-        code = make_error_code(boost::system::errc::not_enough_memory);
-    }
-    return {};
+        return gpu_stream{.ordinal = ordinal, .stream = on.copies(), .context = on.context()};
+    });
 }
 
 std::unique_ptr<staging> make_staging(int ordinal, error_code& code) noexcept
 {
-    try {
-        code.clear();
+    code.clear();
+    return cuda::reporting(code, [&]() -> std::unique_ptr<staging> {
         return std::make_unique<cuda::flow_staging>(cuda::gpu::open(ordinal).staging());
-    } catch (system_error const& failure) {
-        code = failure.code();
-    } catch (std::bad_alloc const&) {
-        code = make_error_code(boost::system::errc::not_enough_memory);
-    }
-    return nullptr;
+    });
 }
 
 }  // namespace gpurx::detail
