@@ -205,7 +205,7 @@ inline std::shared_ptr<detail::receiver_state> const& detail::receiver_access::s
 // Errors: asio::error::eof if the stream ends before; else as async_receive.
 // Cost: per batch of the stream one recvmsg, one copy of the bytes and one setsockopt. Bytes in a GPU's memory are
 // fetched
-//   by the thread that runs the operation, which waits for them (some 20 us, and their way across PCIe): for headers.
+//   by the thread that runs the operation, which waits for a kernel and for their way across PCIe: for headers.
 template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
 auto async_read(receiver& from, host_span destination, Token&& token = Token())
 {

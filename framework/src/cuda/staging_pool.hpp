@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chunks of pinned host memory for the flows that receive for one GPU. Kept until the process ends: to pin memory takes
-// as long as to receive it a hundred times.
+// Chunks of pinned host memory for the flows that receive for one GPU. Kept until the process ends: to pin memory is
+// slow, and may wait for the GPU.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace gpurx::detail::cuda {
 
-// What one recv can fill: enough that the driver's calls (about 5 us) matter little beside it (60 us and more), little
-// enough to stay in a CPU's cache until it has crossed.
+// What one recv can fill: enough that the driver's few calls matter little beside it, little enough to stay in a CPU's
+// cache until it has crossed. An estimate, not tuned on a GPU yet.
 inline constexpr std::size_t chunk_size = 512 << 10;
 
 class staging_pool {
