@@ -64,6 +64,8 @@ void start_read_host(std::shared_ptr<receiver_state> state, host_span destinatio
 void start_read_device(std::shared_ptr<receiver_state> state, device_span destination, cuda_stream_ref stream,
                        completion_site site, read_handler handler);
 
+[[nodiscard]] asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept;
+
 // An initiation with an executor, as adapters such as cancel_after ask for.
 template <class Start>
 struct initiation {
@@ -183,6 +185,19 @@ class receiver {
                                                          std::forward<decltype(handler)>(handler));
                                }},
             token, state_);
+    }
+
+    // Sends some of `data` to the peer: what a protocol with requests or acknowledgements needs. With it a receiver is
+    // an AsyncWriteStream, for boost::asio::async_write. May run beside a receive or a read; one at a time. Signature:
+    // void(error_code, std::size_t bytes). `data` must stay until completion. Everything else as
+    // boost::asio::ip::tcp::socket::async_write_some has it; a receiver that is closed or destroyed completes it with
+    // operation_aborted, one that is not open with boost::asio::error::bad_descriptor.
+    // Cost: one send; a wait of the reactor if the socket's buffer is full.
+    template <class ConstBufferSequence,
+              asio::completion_token_for<void(error_code, std::size_t)> Token = asio::use_awaitable_t<>>
+    auto async_write_some(ConstBufferSequence const& data, Token&& token = Token())
+    {
+        return detail::socket_of(*state_).async_write_some(data, std::forward<Token>(token));
     }
 
   private:

@@ -81,6 +81,11 @@ void start_receive(std::shared_ptr<receiver_state> state, completion_site site, 
                                         std::move(handler));
 }
 
+asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept
+{
+    return state.socket();
+}
+
 }  // namespace detail
 
 namespace {
