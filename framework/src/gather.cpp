@@ -30,7 +30,9 @@ std::size_t copy_on_host(std::span<fragment const> fragments, std::byte* to) noe
 {
     std::size_t placed = 0;
     for (auto const& piece : fragments) {
-        std::memcpy(to + placed, reinterpret_cast<std::byte const*>(piece.address), piece.size);
+        auto const* const from = reinterpret_cast<std::byte const*>(piece.address);
+        if (from != to + placed)
+            std::memcpy(to + placed, from, piece.size);
         placed += piece.size;
     }
     return placed;
@@ -68,9 +70,9 @@ void write_crc(std::byte const* bytes, std::size_t size, device_span to) noexcep
     std::memcpy(reinterpret_cast<void*>(to.address()), &value, sizeof value);
 }
 
-[[noreturn]] void refuse(error_code code)
+[[noreturn]] void refuse(error_code code, char const* operation = "gather")
 {
-    throw system_error{code, {.operation = "gather", .object = {}, .kernel_message = {}, .advice = {}}};
+    throw system_error{code, {.operation = operation, .object = {}, .kernel_message = {}, .advice = {}}};
 }
 
 }  // namespace
@@ -127,6 +129,20 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
     if (code)
         refuse(code);
     return placed;
+}
+
+void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream, error_code& code) noexcept
+{
+    fragment const all{bytes.address(), bytes.size(), bytes.kind()};
+    static_cast<void>(gather_crc32c({&all, bytes.empty() ? 0U : 1U}, bytes, crc, stream, code));
+}
+
+void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream)
+{
+    error_code code;
+    crc32c(bytes, crc, stream, code);
+    if (code)
+        refuse(code, "compute CRC32C");
 }
 
 std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t size) noexcept

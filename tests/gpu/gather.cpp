@@ -195,6 +195,30 @@ TEST_CASE("random batches from all kinds of memory arrive in order, with their C
     }
 }
 
+TEST_CASE("the CRC32C of bytes that lie contiguous is computed where they lie")
+{
+    auto const kind = GENERATE(memory_kind::host, memory_kind::device);
+    std::mt19937 random{6};
+    constexpr std::size_t size = 300000;
+    place bytes_there{kind, size};
+    place crc{kind, 4};
+    optional_stream stream{kind};
+    auto const content = random_bytes(size, random);
+    bytes_there.write(content);
+    for (int round = 0; round < 40; ++round) {
+        auto const from = random() % 100;
+        auto const count = round == 0 ? std::size_t{0} : random() % (round % 2 == 0 ? 600 : size - 100);
+        INFO("bytes " << from << " to " << from + count);
+        crc32c(bytes_there.span().subspan(from, count), crc.span(), stream.ref());
+        stream.finish();
+        REQUIRE(crc_in(crc) == reference_crc(std::span{content}.subspan(from, count)));
+    }
+    CHECK(bytes_there.read() == content);
+    error_code code;
+    crc32c(bytes_there.span(), crc.span().first(3), stream.ref(), code);
+    CHECK(code == errc::bad_destination);
+}
+
 TEST_CASE("the CRC of two ranges in a row follows from those of each")
 {
     std::mt19937 random{5};

@@ -46,6 +46,10 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
 std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,
                           cuda_stream_ref stream = {});
 
+// The CRC32C alone, of bytes that lie contiguous already; they are read, not written. As gather_crc32c otherwise.
+void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream, error_code& code) noexcept;
+void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream = {});
+
 // The CRC32C of two ranges in a row from those of each: what a batch after batch adds up to. `size` is the second's.
 [[nodiscard]] std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t size) noexcept;
 

@@ -89,6 +89,8 @@ struct piece_layout {
         return at >= head && at + vector_bytes <= end;
     }
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool outside(std::uint32_t at) const noexcept { return at >= end; }
+    // A piece that lies in its place already is read, for its CRC32C, and not written.
+    [[nodiscard]] GPURX_BOTH_SIDES constexpr bool in_place() const noexcept { return source == begin; }
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool has(std::uint32_t at) const noexcept
     {
         return at >= head && at < end;
@@ -110,7 +112,7 @@ GPURX_BOTH_SIDES inline vector16 move_partial(piece_layout const& piece, std::ui
         bytes[i] = piece.has(at + i) ? at_address<std::uint8_t const>(piece.source + at + i) : std::uint8_t{0};
     vector16 moved{};
     for (std::uint32_t i = 0; i < vector_bytes; ++i) {
-        if (piece.has(at + i))
+        if (piece.has(at + i) && !piece.in_place())
             at_address<std::uint8_t>(piece.begin + at + i) = bytes[i];
         moved.word[i / 4] |= std::uint32_t{bytes[i]} << i % 4 * 8;
     }
@@ -228,7 +230,7 @@ struct lane_vectors {
             auto const at = first + i * round_bytes;
             if (at / round_bytes >= piece.rounds)
                 break;
-            if (piece.whole(at))
+            if (piece.whole(at) && !piece.in_place())
                 at_address<vector16>(piece.begin + at) = of[i];
             crc.add(of[i], products);
         }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cstring>
@@ -94,6 +96,26 @@ TEST_CASE("a piece is copied byte for byte at each pair of alignments, and nothi
             }
         }
     }
+}
+
+TEST_CASE("a piece that lies in its place already is read, and not written")
+{
+    constexpr std::size_t page = 4096;
+    auto* const memory = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    std::mt19937 random{3};
+    std::span<std::uint8_t> const bytes{static_cast<std::uint8_t*>(memory), page};
+    fill_randomly(bytes, random);
+    REQUIRE(::mprotect(memory, page, PROT_READ) == 0);
+    for (unsigned from = 0; from < 16; ++from) {
+        for (auto const size : {1U, 15U, 17U, 100U, 2100U}) {
+            auto const address = reinterpret_cast<std::uint64_t>(bytes.data()) + from;
+            auto const frame = crc_frame_for(address, size);
+            auto const sum = run({.source = address, .size = size, .offset = 0}, address, frame);
+            REQUIRE(crc32c_of(sum, frame) == reference_crc(bytes.subspan(from, size)));
+        }
+    }
+    REQUIRE(::munmap(memory, page) == 0);
 }
 
 TEST_CASE("a batch of fragments is one range, with the CRC of all, in whatever order its pieces are done")
