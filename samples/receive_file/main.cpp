@@ -121,26 +121,10 @@ asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session
         co_await read_all(rx, landing, out, shown);
 }
 
-gpurx::device_memory allocate(options const& wanted, std::size_t bytes)
-{
-    return wanted.gpu < 0 ? gpurx::device_memory::on_host(bytes) : gpurx::device_memory::on_gpu(wanted.gpu, bytes);
-}
-
-std::optional<gpurx::rx_session> open_session(options const& wanted)
-try {
-    auto session_options = wanted.session;
-    session_options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
-    gpurx::rx_session session{session_options, allocate(wanted, wanted.memory_size)};
-    return session;
-} catch (gpurx::system_error const& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return std::nullopt;
-}
-
 exit_status run(options const& wanted, gpurx::rx_session& session)
 {
     constexpr std::size_t landing_size = std::size_t{4} << 20;
-    auto const landing = allocate(wanted, landing_size);
+    auto const landing = allocate(wanted.nic, landing_size);
     sink out{wanted.output};
     progress shown;
 
@@ -178,7 +162,7 @@ try {
     auto const wanted = parse_command_line(argc, argv, exit_code);
     if (!wanted)
         return exit_code;
-    auto session = open_session(*wanted);
+    auto session = open_session(wanted->nic);
     return session ? run(*wanted, *session) : no_session;
 } catch (std::exception const& error) {
     fmt::print(stderr, "error: {}\n", error.what());

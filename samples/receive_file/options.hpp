@@ -3,25 +3,18 @@
 // The command line of receive_file.
 #pragma once
 
-#include <cstddef>
 #include <filesystem>
-#include <gpurx/memory.hpp>
-#include <gpurx/session.hpp>
 #include <optional>
 #include <string>
 
-struct endpoint_name {
-    std::string host;
-    std::string port;
-};
+#include "endpoint.hpp"
+#include "session_options.hpp"
 
 struct options {
     bool listens = false;  // else it connects
     endpoint_name endpoint;
 
-    gpurx::rx_session_options session;
-    int gpu = -1;  // the device's CUDA ordinal; -1: host memory
-    std::size_t memory_size = std::size_t{64} << 20;
+    session_choice nic;
 
     bool loans = false;            // zero copy, instead of reading into a range of our own
     std::filesystem::path output;  // empty: only the hash

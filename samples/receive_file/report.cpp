@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <boost/json/src.hpp>
+#include <boost/json.hpp>
 #include <cstdio>
 
 #include "progress.hpp"

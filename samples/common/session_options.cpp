@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session_options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace {
+
+// host, or gpu:N.
+std::optional<int> parse_memory(std::string const& text)
+{
+    if (text == "host")
+        return -1;
+    constexpr std::string_view prefix = "gpu:";
+    int ordinal = -1;
+    auto const* const begin = text.data() + prefix.size();
+    auto const* const end = text.data() + text.size();
+    if (!text.starts_with(prefix) || std::from_chars(begin, end, ordinal).ptr != end || ordinal < 0)
+        return std::nullopt;
+    return ordinal;
+}
+
+gpurx::transport parse_transport(std::string const& name)
+{
+    for (auto const value : {gpurx::transport::devmem, gpurx::transport::copy}) {
+        if (name == to_string(value))
+            return value;
+    }
+    return gpurx::transport::automatic;
+}
+
+gpurx::token_kind parse_tokens(std::string const& name)
+{
+    for (auto const value : {gpurx::token_kind::array, gpurx::token_kind::xarray}) {
+        if (name == to_string(value))
+            return value;
+    }
+    return gpurx::token_kind::automatic;
+}
+
+}  // namespace
+
+void add_session_options(CLI::App& app, session_choice& chosen)
+{
+    auto const bytes = CLI::AsSizeValue{false};
+    app.add_option("--interface", chosen.session.interface, "The NIC (transport devmem needs one)");
+    app.add_option("--queues", chosen.session.rx_queues, "RX queues to set aside")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    app.add_option_function<std::string>(
+           "--transport", [&chosen](std::string const& name) { chosen.session.transport = parse_transport(name); },
+           "automatic, devmem or copy; automatic falls back and says why")
+        ->check(CLI::IsMember{{"automatic", "devmem", "copy"}}.description(""))
+        ->option_text("NAME");
+    app.add_option_function<std::string>(
+           "--memory",
+           [&chosen](std::string const& text) {
+               auto const gpu = parse_memory(text);
+               if (!gpu)
+                   throw CLI::ValidationError{text, "expected host or gpu:N"};
+               chosen.gpu = *gpu;
+           },
+           "host, or gpu:N for the GPU with CUDA ordinal N")
+        ->option_text("KIND");
+    app.add_option("--memory-size", chosen.memory_size, "Bytes that the NIC may fill, as 64MiB")
+        ->transform(bytes)
+        ->default_str("64MiB");
+    app.add_option("--rx-page-size", chosen.session.rx_page_size,
+                   "Bytes of a page on the NIC, as 16KiB; default: its own")
+        ->transform(bytes);
+    app.add_option_function<std::string>(
+           "--tokens", [&chosen](std::string const& name) { chosen.session.tokens = parse_tokens(name); },
+           "automatic, array or xarray: how the kernel counts pages on loan; automatic takes what it has")
+        ->check(CLI::IsMember{{"automatic", "array", "xarray"}}.description(""))
+        ->option_text("NAME");
+}
+
+gpurx::device_memory allocate(session_choice const& chosen, std::size_t bytes)
+{
+    return chosen.gpu < 0 ? gpurx::device_memory::on_host(bytes) : gpurx::device_memory::on_gpu(chosen.gpu, bytes);
+}
+
+std::optional<gpurx::rx_session> open_session(session_choice const& chosen)
+try {
+    auto options = chosen.session;
+    options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
+    gpurx::rx_session session{options, allocate(chosen, chosen.memory_size)};
+    return session;
+} catch (gpurx::system_error const& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return std::nullopt;
+}
