@@ -3,11 +3,12 @@
 // gpurx: receive TCP straight into GPU memory. Includes everything; read the headers in this order.
 #pragma once
 
-#include <gpurx/error.hpp>      // errc, diagnostics, system_error
-#include <gpurx/gather.hpp>     // gather: fragments into one contiguous range
-#include <gpurx/memory.hpp>     // device_memory: bytes a NIC may write into
-#include <gpurx/receiver.hpp>   // receiver: one TCP flow; async_connect, async_receive, async_read
-#include <gpurx/rx_buffer.hpp>  // rx_buffer: received bytes on loan
-#include <gpurx/session.hpp>    // rx_session: queues, binding, steering, and their undoing
-#include <gpurx/stats.hpp>      // stats: counters by value
-#include <gpurx/stream.hpp>     // views: cuda_stream_ref, device_span, host_span
+#include <gpurx/cuda_stream.hpp>  // cuda_stream; order_after, async_wait: streams without a CUDA header
+#include <gpurx/error.hpp>        // errc, diagnostics, system_error
+#include <gpurx/gather.hpp>       // gather: fragments into one contiguous range
+#include <gpurx/memory.hpp>       // device_memory: bytes a NIC may write into
+#include <gpurx/receiver.hpp>     // receiver: one TCP flow; async_connect, async_receive, async_read
+#include <gpurx/rx_buffer.hpp>    // rx_buffer: received bytes on loan
+#include <gpurx/session.hpp>      // rx_session: queues, binding, steering, and their undoing
+#include <gpurx/stats.hpp>        // stats: counters by value
+#include <gpurx/stream.hpp>       // views: cuda_stream_ref, device_span, host_span

@@ -5,8 +5,6 @@
 
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/associated_executor.hpp>
-#include <boost/asio/associated_immediate_executor.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -17,6 +15,7 @@
 #include <utility>
 
 #include <gpurx/error.hpp>
+#include <gpurx/initiation.hpp>
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/session.hpp>
 #include <gpurx/stats.hpp>
@@ -34,27 +33,6 @@ using connect_handler = asio::any_completion_handler<void(error_code)>;
 using receive_handler = asio::any_completion_handler<void(error_code, rx_buffer)>;
 using read_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
 
-// Where a handler is to run, noted while its type is known: erased types would be erased again, on the heap.
-struct completion_site {
-    asio::any_io_executor executor;       // empty: of a kind that this cannot hold; the handler has to be asked
-    bool has_immediate_executor = false;  // the handler has to be asked for it
-};
-
-template <class Handler>
-[[nodiscard]] completion_site site_of(Handler const& handler, asio::any_io_executor const& fallback) noexcept
-{
-    using immediate = asio::associated_immediate_executor<Handler, asio::any_io_executor>;
-    constexpr bool has_none = requires
-    {
-        typename immediate::asio_associated_immediate_executor_is_unspecialised;
-    };
-    if constexpr (std::convertible_to<asio::associated_executor_t<Handler, asio::any_io_executor>,
-                                      asio::any_io_executor>)
-        return {asio::get_associated_executor(handler, fallback), !has_none};
-    else
-        return {{}, !has_none};
-}
-
 // Compiled once, in receiver.cpp and read.cpp; the templates below only erase the handler's type.
 void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, completion_site site,
                    connect_handler handler);
@@ -65,25 +43,6 @@ void start_read_device(std::shared_ptr<receiver_state> state, device_span destin
                        completion_site site, read_handler handler);
 
 [[nodiscard]] asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept;
-
-// An initiation with an executor, as adapters such as cancel_after ask for.
-template <class Start>
-struct initiation {
-    using executor_type = asio::any_io_executor;
-    executor_type executor;
-    Start start;
-
-    [[nodiscard]] executor_type get_executor() const noexcept { return executor; }
-
-    template <class Handler, class... Arguments>
-    void operator()(Handler&& handler, Arguments&&... arguments) const
-    {
-        auto site = site_of(handler, executor);
-        start(std::forward<Arguments>(arguments)..., std::move(site), std::forward<Handler>(handler));
-    }
-};
-template <class Start>
-initiation(asio::any_io_executor, Start) -> initiation<Start>;
 
 // What the free functions of this library see of a receiver.
 struct receiver_access {

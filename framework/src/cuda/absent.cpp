@@ -64,6 +64,28 @@ error_code resolve(gpu_stream& /*stream*/) noexcept
     return errc::no_cuda;
 }
 
+error_code locate(gpu_stream& /*stream*/) noexcept
+{
+    return errc::no_cuda;
+}
+
+CUstream_st* create_stream(int ordinal)
+{
+    refuse("create", fmt::format("a stream of GPU {}", ordinal));
+}
+
+void destroy_stream(CUstream_st* /*stream*/) noexcept {}
+
+error_code order(gpu_stream const& /*later*/, gpu_stream const& /*earlier*/) noexcept
+{
+    return errc::no_cuda;
+}
+
+error_code lasting_error(gpu_stream const& /*stream*/) noexcept
+{
+    return {};
+}
+
 // There is no GPU, and so no work that anything could wait for.
 void mark(stream_point*& /*point*/, gpu_stream /*on*/) noexcept {}
 

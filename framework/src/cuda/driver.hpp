@@ -49,6 +49,7 @@ namespace gpurx::detail::cuda {
     function(cuMemcpyHtoDAsync)                            \
     function(cuMemcpyDtoHAsync)                            \
     function(cuStreamCreate)                               \
+    function(cuStreamDestroy)                              \
     function(cuStreamGetCtx)                               \
     function(cuStreamWaitEvent)                            \
     function(cuStreamSynchronize)                          \

@@ -36,6 +36,20 @@ struct gpu_stream {
 // errc::wrong_gpu, errc::unusable_stream, what the driver reports.
 [[nodiscard]] error_code resolve(gpu_stream& stream) noexcept;
 
+// ---- streams ----
+
+// Notes the context and the GPU of a stream, whichever GPU's it is. Fails where it is being captured, and where nobody
+// can tell whose default stream is meant.
+[[nodiscard]] error_code locate(gpu_stream& stream) noexcept;
+// One that waits for no default stream. Throws system_error.
+[[nodiscard]] CUstream_st* create_stream(int ordinal);
+// What was enqueued on it is done first; nothing waits for that. Not null.
+void destroy_stream(CUstream_st* stream) noexcept;
+// Work enqueued on `later` from now on runs after what was enqueued on `earlier` so far. Both are located.
+[[nodiscard]] error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept;
+// What the stream's GPU reports if it is in error for good.
+[[nodiscard]] error_code lasting_error(gpu_stream const& stream) noexcept;
+
 // ---- points in streams ----
 
 // Work that was enqueued on one stream or several, to be waited for. Null: none.

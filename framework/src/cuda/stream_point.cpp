@@ -55,44 +55,6 @@ driver const& calls() noexcept
     return driver;
 }
 
-// Nothing runs in a context that answers so, now or later.
-bool is_over(CUresult status) noexcept
-{
-    switch (status) {
-        case CUDA_ERROR_DEINITIALIZED:
-        case CUDA_ERROR_INVALID_CONTEXT:
-        case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-        case CUDA_ERROR_INVALID_HANDLE:  // the event has gone with its context
-        case CUDA_ERROR_ECC_UNCORRECTABLE:
-        case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-        case CUDA_ERROR_ILLEGAL_ADDRESS:
-        case CUDA_ERROR_LAUNCH_TIMEOUT:
-        case CUDA_ERROR_ASSERT:
-        case CUDA_ERROR_HARDWARE_STACK_ERROR:
-        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-        case CUDA_ERROR_MISALIGNED_ADDRESS:
-        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-        case CUDA_ERROR_INVALID_PC:
-        case CUDA_ERROR_LAUNCH_FAILED:
-            return true;
-        default:
-            return false;
-    }
-}
-
-// Null without memory.
-stream_point* make_point(CUcontext context) noexcept
-{
-    if (auto* const known = point_pool::instance().take(context))
-        return known;
-    auto* const point = new (std::nothrow) stream_point;
-    if (point == nullptr)
-        return nullptr;
-    point->context = context;
-    point->lost = calls().cuEventCreate(&point->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS;
-    return point;
-}
-
 bool is_there() noexcept
 {
     static auto const found = [] {
@@ -140,6 +102,42 @@ stream_point* find(stream_point* list, CUcontext context, CUstream stream) noexc
 }
 
 }  // namespace
+
+bool is_over(CUresult status) noexcept
+{
+    switch (status) {
+        case CUDA_ERROR_DEINITIALIZED:
+        case CUDA_ERROR_INVALID_CONTEXT:
+        case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+        case CUDA_ERROR_INVALID_HANDLE:  // the event has gone with its context
+        case CUDA_ERROR_ECC_UNCORRECTABLE:
+        case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+        case CUDA_ERROR_ILLEGAL_ADDRESS:
+        case CUDA_ERROR_LAUNCH_TIMEOUT:
+        case CUDA_ERROR_ASSERT:
+        case CUDA_ERROR_HARDWARE_STACK_ERROR:
+        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+        case CUDA_ERROR_MISALIGNED_ADDRESS:
+        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+        case CUDA_ERROR_INVALID_PC:
+        case CUDA_ERROR_LAUNCH_FAILED:
+            return true;
+        default:
+            return false;
+    }
+}
+
+stream_point* make_point(CUcontext context) noexcept
+{
+    if (auto* const known = point_pool::instance().take(context))
+        return known;
+    auto* const point = new (std::nothrow) stream_point;
+    if (point == nullptr)
+        return nullptr;
+    point->context = context;
+    point->lost = calls().cuEventCreate(&point->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS;
+    return point;
+}
 
 bool passed(stream_point& point) noexcept
 {

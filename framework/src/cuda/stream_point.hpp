@@ -29,6 +29,10 @@ namespace cuda {
 // good: nothing runs there any more. What else the driver reports says nothing about the stream, and makes the point a
 // lost one, which has not passed.
 [[nodiscard]] bool passed(stream_point& point) noexcept;
+// Nothing runs in a context that answers so, now or later.
+[[nodiscard]] bool is_over(CUresult status) noexcept;
+// One that nobody uses, not recorded yet; lost if there can be no event. Null without memory.
+[[nodiscard]] stream_point* make_point(CUcontext context) noexcept;
 // Waits for all work of the point's context. False: it could not be waited for now.
 [[nodiscard]] bool wait_for_context(stream_point const& point) noexcept;
 // Back to the pool.

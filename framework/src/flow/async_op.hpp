@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the operations have in common: a handler of erased type, the claim on the receiver, the cancellation of a wait,
-// and the two ways to complete. Written out, and not with async_compose, which would send an immediate completion
+// What the operations have in common: a handler of erased type, the claim on what they work with, the cancellation of a
+// wait, and the two ways to complete. Written out, and not with async_compose, which would send an immediate completion
 // through the receiver's executor even if the handler asked for another.
 #pragma once
 
@@ -18,17 +18,15 @@
 #include <tuple>
 #include <utility>
 
-#include <gpurx/receiver.hpp>
-
-#include "receiver_state.hpp"
+#include <gpurx/initiation.hpp>
 
 namespace gpurx::detail {
 
-// The last step: frees the receiver, then calls the handler, which may start the next operation.
-template <class Handler, class... Results>
+// The last step: gives the claim up, then calls the handler, which may start the next operation.
+template <class Handler, class Claim, class... Results>
 struct completion_step {
     Handler handler;
-    receiver_state::claim claim;
+    Claim claim;
     std::tuple<Results...> results;
 
     void operator()()
@@ -39,7 +37,8 @@ struct completion_step {
 };
 
 // A base of handlers for the steps of one operation: they run where, and with the memory that, its handler says.
-template <class... Results>
+// A Claim says get_executor(), where it all takes place, and knows how to release().
+template <class Claim, class... Results>
 class async_op {
   public:
     using handler_type = asio::any_completion_handler<void(Results...)>;
@@ -47,20 +46,19 @@ class async_op {
     using allocator_type = asio::associated_allocator_t<handler_type>;
     using cancellation_slot_type = asio::cancellation_slot;
 
-    async_op(std::shared_ptr<receiver_state> state, completion_site site, handler_type handler) noexcept
-        : handler_{std::move(handler)}, claim_{std::move(state)}, site_{std::move(site)}
+    async_op(Claim claim, completion_site site, handler_type handler) noexcept
+        : handler_{std::move(handler)}, claim_{std::move(claim)}, site_{std::move(site)}
     {}
 
     [[nodiscard]] executor_type get_executor() const noexcept
     {
-        return site_.executor ? site_.executor : state().get_executor();
+        return site_.executor ? site_.executor : claim_.get_executor();
     }
     [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
     [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return cancellation_.slot(); }
 
   protected:
-    [[nodiscard]] receiver_state& state() const noexcept { return claim_.state(); }
-    [[nodiscard]] bool granted() const noexcept { return claim_.granted(); }
+    [[nodiscard]] Claim const& claim() const noexcept { return claim_; }
 
     // Before the first wait. Only such types as `filter` lets through reach the waits.
     template <class Filter>
@@ -79,7 +77,7 @@ class async_op {
     void complete_soon(Results... results)
     {
         if (site_.has_immediate_executor) {
-            auto const immediate = asio::get_associated_immediate_executor(handler_, state().get_executor());
+            auto const immediate = asio::get_associated_immediate_executor(handler_, claim_.get_executor());
             return asio::dispatch(immediate, last_step(std::move(results)...));
         }
         auto const known = static_cast<bool>(site_.executor);
@@ -95,18 +93,18 @@ class async_op {
     {
         if (site_.executor)
             return last_step(std::move(results)...)();
-        auto const io = state().get_executor();
+        auto const io = claim_.get_executor();
         asio::dispatch(io, last_step(std::move(results)...));
     }
 
   private:
-    [[nodiscard]] completion_step<handler_type, Results...> last_step(Results&&... results)
+    [[nodiscard]] completion_step<handler_type, Claim, Results...> last_step(Results&&... results)
     {
         return {std::move(handler_), std::move(claim_), {std::move(results)...}};
     }
 
     handler_type handler_;
-    receiver_state::claim claim_;
+    Claim claim_;
     completion_site site_;
     asio::cancellation_state cancellation_;
 };
@@ -114,14 +112,14 @@ class async_op {
 }  // namespace gpurx::detail
 
 // A completion_step has the associates of its handler, and like it none that the handler lacks.
-template <template <class, class> class Associator, class Handler, class... Results, class Candidate>
-struct boost::asio::associator<Associator, gpurx::detail::completion_step<Handler, Results...>, Candidate>
+template <template <class, class> class Associator, class Handler, class Claim, class... Results, class Candidate>
+struct boost::asio::associator<Associator, gpurx::detail::completion_step<Handler, Claim, Results...>, Candidate>
     : Associator<Handler, Candidate> {
-    static auto get(gpurx::detail::completion_step<Handler, Results...> const& step) noexcept
+    static auto get(gpurx::detail::completion_step<Handler, Claim, Results...> const& step) noexcept
     {
         return Associator<Handler, Candidate>::get(step.handler);
     }
-    static auto get(gpurx::detail::completion_step<Handler, Results...> const& step,
+    static auto get(gpurx::detail::completion_step<Handler, Claim, Results...> const& step,
                     Candidate const& candidate) noexcept
     {
         return Associator<Handler, Candidate>::get(step.handler, candidate);

@@ -20,7 +20,7 @@ struct lent {
     }
 };
 
-class connect_op : public async_op<error_code> {
+class connect_op : public receiver_op<error_code> {
   public:
     static void start(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer, completion_site site,
                       connect_handler handler)
@@ -43,7 +43,7 @@ class connect_op : public async_op<error_code> {
 
   private:
     connect_op(std::shared_ptr<receiver_state> state, completion_site site, connect_handler handler) noexcept
-        : async_op{std::move(state), std::move(site), std::move(handler)}
+        : receiver_op{std::move(state), std::move(site), std::move(handler)}
     {}
 
     void begin(asio::ip::tcp::endpoint const& peer)

@@ -97,6 +97,7 @@ class receiver_state::claim {
 
     [[nodiscard]] bool granted() const noexcept { return granted_; }
     [[nodiscard]] receiver_state& state() const noexcept { return *state_; }
+    [[nodiscard]] asio::any_io_executor get_executor() const { return state_->get_executor(); }
     void release() noexcept
     {
         if (state_ != nullptr && granted_)

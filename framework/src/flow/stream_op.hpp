@@ -7,15 +7,30 @@
 #include <utility>
 
 #include "async_op.hpp"
+#include "receiver_state.hpp"
 
 namespace gpurx::detail {
+
+// The operations of a receiver.
+template <class... Results>
+class receiver_op : public async_op<receiver_state::claim, Results...> {
+  public:
+    receiver_op(std::shared_ptr<receiver_state> state, completion_site site,
+                typename receiver_op::handler_type handler) noexcept
+        : receiver_op::async_op{receiver_state::claim{std::move(state)}, std::move(site), std::move(handler)}
+    {}
+
+  protected:
+    [[nodiscard]] receiver_state& state() const noexcept { return this->claim().state(); }
+    [[nodiscard]] bool granted() const noexcept { return this->claim().granted(); }
+};
 
 // `Outcome` collects the second argument of the completion when the machine is done:
 //     using type = …;
 //     static type collect(receiver_state&, stream_action const& done) noexcept;
 template <class Machine, class Outcome>
-class stream_op : public async_op<error_code, typename Outcome::type> {
-    using base = async_op<error_code, typename Outcome::type>;
+class stream_op : public receiver_op<error_code, typename Outcome::type> {
+    using base = receiver_op<error_code, typename Outcome::type>;
 
   public:
     static void start(std::shared_ptr<receiver_state> state, Machine machine, landing const& destination,

@@ -47,6 +47,7 @@ struct everything {
     gpurx::rx_buffer kept;
     gpurx::rx_buffer for_release;
     CUstream stream = nullptr;
+    gpurx::cuda_stream own;
 
     everything() = default;
     everything(everything const&) = delete;
@@ -100,6 +101,10 @@ int main()
     auto parked = receive(sender);
     fake_cuda::hold(left.stream);
     parked.release_after(left.stream);
+    // And a wait for a stream of one's own, which goes then.
+    left.own = gpurx::cuda_stream::on(0);
+    gpurx::order_after(left.own, left.stream);
+    gpurx::async_wait(left.io.get_executor(), left.own, [](gpurx::error_code) {});
     // exit() and not return: what main holds is left as it is.
     std::exit(0);
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How asynchronous operations begin. Nothing here is for users.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/associated_immediate_executor.hpp>
+#include <concepts>
+#include <utility>
+
+#include <gpurx/error.hpp>
+
+namespace gpurx::detail {
+
+// Where a handler is to run, noted while its type is known: erased types would be erased again, on the heap.
+struct completion_site {
+    asio::any_io_executor executor;       // empty: of a kind that this cannot hold; the handler has to be asked
+    bool has_immediate_executor = false;  // the handler has to be asked for it
+};
+
+template <class Handler>
+[[nodiscard]] completion_site site_of(Handler const& handler, asio::any_io_executor const& fallback) noexcept
+{
+    using immediate = asio::associated_immediate_executor<Handler, asio::any_io_executor>;
+    constexpr bool has_none = requires
+    {
+        typename immediate::asio_associated_immediate_executor_is_unspecialised;
+    };
+    if constexpr (std::convertible_to<asio::associated_executor_t<Handler, asio::any_io_executor>,
+                                      asio::any_io_executor>)
+        return {asio::get_associated_executor(handler, fallback), !has_none};
+    else
+        return {{}, !has_none};
+}
+
+// An initiation with an executor, as adapters such as cancel_after ask for.
+template <class Start>
+struct initiation {
+    using executor_type = asio::any_io_executor;
+    executor_type executor;
+    Start start;
+
+    [[nodiscard]] executor_type get_executor() const noexcept { return executor; }
+
+    template <class Handler, class... Arguments>
+    void operator()(Handler&& handler, Arguments&&... arguments) const
+    {
+        auto site = site_of(handler, executor);
+        start(std::forward<Arguments>(arguments)..., std::move(site), std::forward<Handler>(handler));
+    }
+};
+template <class Start>
+initiation(asio::any_io_executor, Start) -> initiation<Start>;
+
+}  // namespace gpurx::detail

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/asio/error.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <cstdint>
+#include <gpurx/cuda_stream.hpp>
+#include <memory>
+
+#include "cuda/gpu_work.hpp"
+#include "flow/async_op.hpp"
+#include "flow/tcp_socket.hpp"
+#include "unique_fd.hpp"
+
+namespace gpurx {
+
+namespace detail {
+
+namespace {
+
+// Handles that cuda.h gives to default streams: CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
+constexpr std::uintptr_t legacy = 1;
+constexpr std::uintptr_t per_thread = 2;
+
+// The handle; that of the default stream in one spelling.
+std::uintptr_t handle_of(cuda_stream_ref stream) noexcept
+{
+    auto const handle = reinterpret_cast<std::uintptr_t>(stream.get());
+    return handle == legacy ? 0 : handle;
+}
+
+bool is_default(cuda_stream_ref stream) noexcept
+{
+    return handle_of(stream) <= per_thread;
+}
+
+// What the thread that sees streams pass shares with an operation, which it may outlive.
+struct passing {
+    gpu_stream on;
+    unique_fd event;
+    error_code outcome;               // written before:
+    std::atomic<bool> passed{false};  // the stream
+
+    void tell() noexcept
+    {
+        outcome = lasting_error(on);
+        passed.store(true, std::memory_order_release);
+        std::uint64_t const one = 1;
+        static_cast<void>(!::write(event.get(), &one, sizeof one));
+    }
+};
+
+// What a wait works with. The descriptor is Asio's: it must not outlive its execution context.
+class wait_claim {
+  public:
+    explicit wait_claim(asio::any_io_executor executor) noexcept : executor_{std::move(executor)} {}
+
+    [[nodiscard]] asio::any_io_executor get_executor() const { return executor_; }
+    void release() noexcept { readable_.reset(); }
+
+    // Begins to look for what was enqueued on the stream so far. False: there is nothing to wait for.
+    [[nodiscard]] bool begin(gpu_stream const& on, error_code& code)
+    {
+        auto const shared = std::make_shared<passing>();
+        shared->on = on;
+        shared->event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (!shared->event)
+            code.assign(errno, boost::system::system_category());
+        unique_fd second = code ? unique_fd{} : duplicate(shared->event.get(), code);
+        if (code)
+            return false;
+        readable_ = std::make_unique<asio::posix::stream_descriptor>(executor_, second.release());
+        passing_ = shared;
+        auto kept = std::make_unique<std::shared_ptr<passing>>(shared);
+        stream_point* all = nullptr;
+        mark(all, on);
+        if (all == nullptr)
+            return false;
+        when_passed(
+            all,
+            [](void* argument) noexcept {
+                std::unique_ptr<std::shared_ptr<passing>> const told{static_cast<std::shared_ptr<passing>*>(argument)};
+                (*told)->tell();
+            },
+            kept.release());
+        return true;
+    }
+    [[nodiscard]] asio::posix::stream_descriptor& readable() const noexcept { return *readable_; }
+    [[nodiscard]] passing const& watched() const noexcept { return *passing_; }
+
+  private:
+    asio::any_io_executor executor_;
+    std::unique_ptr<asio::posix::stream_descriptor> readable_;
+    std::shared_ptr<passing const> passing_;
+};
+
+class wait_op : public async_op<wait_claim, error_code> {
+  public:
+    static void start(wait_claim claim, gpu_stream on, bool nothing, completion_site site, wait_handler handler)
+    {
+        auto code = nothing ? error_code{} : find(on);
+        auto const waits = !nothing && !code && claim.begin(on, code);
+        wait_op op{std::move(claim), std::move(site), std::move(handler)};
+        if (!waits)
+            return op.complete_soon(code);
+        op.heed_cancellation(asio::enable_total_cancellation());
+        auto& readable = op.claim().readable();
+        readable.async_wait(asio::posix::descriptor_base::wait_read, std::move(op));
+    }
+
+    // The stream has passed, or nobody wants to know any more.
+    void operator()(error_code code)
+    {
+        static_cast<void>(end_wait());
+        auto const& watched = claim().watched();
+        complete(watched.passed.load(std::memory_order_acquire) ? watched.outcome : code);
+    }
+
+  private:
+    using async_op::async_op;
+
+    [[nodiscard]] static error_code find(gpu_stream& on) noexcept
+    {
+        if (reinterpret_cast<std::uintptr_t>(on.stream.get()) == per_thread)
+            return errc::unusable_stream;
+        return locate(on);
+    }
+};
+
+// Two streams of which one at least is none of the default streams say which GPU is meant.
+error_code order_streams(cuda_stream_ref later, cuda_stream_ref earlier) noexcept
+{
+    if (handle_of(later) == handle_of(earlier))
+        return {};
+    gpu_stream second{.ordinal = no_gpu, .stream = later};
+    gpu_stream first{.ordinal = no_gpu, .stream = earlier};
+    auto& certain = is_default(later) ? first : second;
+    auto& other = is_default(later) ? second : first;
+    if (auto const code = locate(certain))
+        return code;
+    if (is_default(other.stream))
+        other.ordinal = certain.ordinal;
+    if (auto const code = locate(other))
+        return code;
+    return order(second, first);
+}
+
+}  // namespace
+
+void start_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_span memory, completion_site site,
+                wait_handler handler)
+{
+    auto const nothing = memory.kind() == memory_kind::host && stream == cuda_stream_ref{};
+    auto const ordinal = is_default(stream) && memory.kind() == memory_kind::device ? gpu_of(memory.address()) : no_gpu;
+    wait_op::start(wait_claim{std::move(executor)}, {.ordinal = ordinal, .stream = stream}, nothing, std::move(site),
+                   std::move(handler));
+}
+
+}  // namespace detail
+
+cuda_stream cuda_stream::on(int ordinal)
+{
+    return cuda_stream{detail::create_stream(ordinal)};
+}
+
+cuda_stream cuda_stream::on(int ordinal, error_code& code, diagnostics& why)
+{
+    try {
+        code.clear();
+        why.clear();
+        return on(ordinal);
+    } catch (system_error const& failure) {
+        code = failure.code();
+        why = failure.why();
+        return {};
+    }
+}
+
+cuda_stream::~cuda_stream()
+{
+    if (handle_ != nullptr)
+        detail::destroy_stream(handle_);
+}
+
+void order_after(cuda_stream_ref later, cuda_stream_ref earlier, error_code& code) noexcept
+{
+    code = detail::order_streams(later, earlier);
+}
+
+void order_after(cuda_stream_ref later, cuda_stream_ref earlier)
+{
+    if (auto const code = detail::order_streams(later, earlier))
+        throw system_error{code,
+                           {.operation = "order", .object = "two CUDA streams", .kernel_message = {}, .advice = {}}};
+}
+
+}  // namespace gpurx
