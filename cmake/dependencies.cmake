@@ -6,6 +6,9 @@
 
 set(GPURX_BOOST_MINIMUM 1.83)
 find_package(Boost ${GPURX_BOOST_MINIMUM} REQUIRED CONFIG GLOBAL)  # headers only: Asio, System
+if(GPURX_INGEST OR GPURX_BUILD_SAMPLES OR GPURX_FUZZ)
+    find_package(Boost ${GPURX_BOOST_MINIMUM} REQUIRED CONFIG COMPONENTS json url GLOBAL)
+endif()
 find_package(Threads REQUIRED GLOBAL)
 find_package(fmt REQUIRED GLOBAL)
 find_package(PkgConfig REQUIRED)

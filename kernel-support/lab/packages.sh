@@ -18,6 +18,8 @@ ninja-build
 pkg-config
 ccache
 libboost1.83-dev|libboost-dev
+libboost-json1.83-dev|libboost-json-dev
+libboost-url1.83-dev|libboost-url-dev
 catch2 >=3
 libfmt-dev
 libmnl-dev

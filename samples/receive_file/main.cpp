@@ -15,7 +15,7 @@
 #include <exception>
 #include <gpurx/gpurx.hpp>
 #include <optional>
-#include <vector>
+#include <span>
 
 #include "options.hpp"
 #include "progress.hpp"
@@ -28,23 +28,6 @@ using asio::ip::tcp;
 namespace {
 
 enum exit_status : int { received = 0, transfer_failed = 1, unexpected_bytes = 3, no_session = 4, interrupted = 130 };
-
-// Writes what arrived: from where it lies in host memory, or brought from the GPU, once its default stream has run.
-void write(sink& out, std::span<gpurx::fragment const> fragments)
-{
-    std::vector<std::byte> brought;
-    for (auto const& fragment : fragments) {
-        auto const* bytes = reinterpret_cast<std::byte const*>(fragment.address);
-        if (fragment.kind == gpurx::memory_kind::device) {
-            brought.resize(fragment.size);
-            gpurx::device_span const here{gpurx::memory_kind::host, reinterpret_cast<std::uintptr_t>(brought.data()),
-                                          fragment.size};
-            gpurx::gather({&fragment, 1}, here);
-            bytes = brought.data();
-        }
-        out.write({bytes, fragment.size});
-    }
-}
 
 void check(boost::system::error_code error, std::string operation, std::string object)
 {
@@ -59,7 +42,7 @@ asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::device_span landing, 
         auto const [error, size] = co_await gpurx::async_read(rx, landing, asio::as_tuple(asio::use_awaitable));
         gpurx::fragment const arrived{landing.address(), size, landing.kind()};
         if (size > 0)
-            write(out, {&arrived, 1});
+            out.write(std::span{&arrived, 1});
         shown.update(out.bytes());
         if (error == asio::error::eof)
             co_return;
@@ -76,7 +59,7 @@ asio::awaitable<void> lend_all(gpurx::receiver& rx, sink& out, progress& shown)
             co_return;
         check(error, "receive", "stream");
         loan.acquire();
-        write(out, loan.fragments());
+        out.write(loan.fragments());
         shown.update(out.bytes());
     }
 }

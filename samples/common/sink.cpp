@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <gpurx/gather.hpp>
 #include <stdexcept>
 #include <system_error>
 
@@ -40,6 +41,21 @@ void sink::write(std::span<std::byte const> bytes)
     if (file_ && std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size())
         fail(path_);
     bytes_ += bytes.size();
+}
+
+void sink::write(std::span<gpurx::fragment const> fragments, gpurx::cuda_stream_ref stream)
+{
+    for (auto const& fragment : fragments) {
+        auto const* bytes = reinterpret_cast<std::byte const*>(fragment.address);
+        if (fragment.kind == gpurx::memory_kind::device) {
+            brought_.resize(fragment.size);
+            gpurx::device_span const here{gpurx::memory_kind::host, reinterpret_cast<std::uintptr_t>(brought_.data()),
+                                          fragment.size};
+            gpurx::gather({&fragment, 1}, here, stream);
+            bytes = brought_.data();
+        }
+        write(std::span{bytes, fragment.size});
+    }
 }
 
 std::string sink::finish()
