@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The header of an HTTP answer: where it ends, and what of it matters to a download. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <gpurx/error.hpp>
+
+namespace gpurx::ingest {
+
+// Of an object. The end is one beyond the last byte.
+struct byte_range {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+
+    [[nodiscard]] std::uint64_t size() const noexcept { return end - begin; }
+    [[nodiscard]] bool empty() const noexcept { return begin == end; }
+    friend bool operator==(byte_range const&, byte_range const&) = default;
+};
+
+// Larger headers are refused: they are read to the host.
+inline constexpr std::size_t header_limit = std::size_t{16} << 10;
+
+struct answer {
+    unsigned status = 0;
+    std::string reason;
+    std::optional<std::uint64_t> length;  // Content-Length
+    bool chunked = false;                 // Transfer-Encoding: the length is not known
+    bool keep_alive = true;               // another request may follow on this connection
+    // Content-Range. 206 has the range; 416 and some 206 have no range, or no size.
+    std::optional<byte_range> range;
+    std::optional<std::uint64_t> total;
+    std::string etag;
+    std::string last_modified;
+    std::string location;
+    std::string content_encoding;  // other than "identity"
+    // x-amz-checksum-crc32c of the whole object, where the server says it is that.
+    std::optional<std::uint32_t> crc32c;
+
+    [[nodiscard]] bool is_redirect() const noexcept
+    {
+        return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+    }
+    // A later attempt may succeed.
+    [[nodiscard]] bool is_temporary() const noexcept
+    {
+        return status == 408 || status == 425 || status == 429 || status == 500 || (status >= 502 && status <= 504);
+    }
+};
+
+// The size of the header that `text` begins with, its empty line included; 0: it goes on.
+[[nodiscard]] std::size_t header_size(std::string_view text) noexcept;
+
+// Errors: errc::bad_response, and `why` in words.
+[[nodiscard]] answer parse_answer(std::string_view header, error_code& code, std::string& why);
+
+// The parts of `Content-Range: bytes 0-99/200`. Each may be missing ("*"). False: it is no such field.
+[[nodiscard]] bool parse_content_range(std::string_view field, std::optional<byte_range>& range,
+                                       std::optional<std::uint64_t>& total) noexcept;
+
+// As S3 writes it: four bytes, the highest first, in base64.
+[[nodiscard]] std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept;
+
+}  // namespace gpurx::ingest

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One connection to an HTTP server: requests go out, and of what comes in headers go to the host and bodies to their
+// places. Errors leave as exceptions of type boost::system::system_error, without an object: that is the caller's.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gpurx/receiver.hpp>
+
+#include "answer.hpp"
+
+namespace gpurx::ingest {
+
+// Belongs to one strand.
+class connection : public std::enable_shared_from_this<connection> {
+  public:
+    // A connection on which nothing arrives for `timeout` is closed; what runs on it then ends with errc::gave_up.
+    connection(asio::any_io_executor const& executor, rx_session& session, std::chrono::milliseconds timeout,
+               cuda_stream_ref stream);
+
+    // To the first of them that answers.
+    [[nodiscard]] asio::awaitable<void> async_connect(std::vector<asio::ip::tcp::endpoint> const& to);
+
+    [[nodiscard]] asio::awaitable<void> async_send(std::string request);
+    // The next header. Interim answers (status 1xx) are left out.
+    [[nodiscard]] asio::awaitable<answer> async_answer();
+
+    // The next bytes of a body, to their place. The first is an error if not all came; the second says how many did.
+    using transferred = std::pair<error_code, std::size_t>;
+    [[nodiscard]] asio::awaitable<transferred> async_body(device_span to);
+    [[nodiscard]] asio::awaitable<transferred> async_body(host_span to);
+    [[nodiscard]] asio::awaitable<void> async_skip(std::uint64_t bytes);
+
+  private:
+    void watch();
+    [[nodiscard]] error_code translated(error_code code) const noexcept;
+    void check(error_code code) const;
+    [[nodiscard]] asio::awaitable<void> async_more();
+    [[nodiscard]] std::span<fragment const> pending(std::size_t at_most);
+    [[nodiscard]] std::size_t pending_size() const noexcept { return loan_.size() - used_; }
+    [[nodiscard]] std::size_t place_pending(device_span to, error_code& code);
+    void use(std::size_t bytes);
+
+    receiver receiver_;
+    cuda_stream_ref stream_;
+    asio::steady_timer silence_;
+    std::chrono::milliseconds timeout_;
+    std::uint64_t seen_ = 0;  // bytes, when the timer was last set
+    bool timed_out_ = false;
+
+    // What came along with a header.
+    rx_buffer loan_;
+    std::size_t used_ = 0;
+    std::vector<fragment> pieces_;
+};
+
+}  // namespace gpurx::ingest

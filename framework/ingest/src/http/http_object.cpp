@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gpurx/ingest/http.hpp>
+
+#include "download.hpp"
+
+namespace gpurx::ingest {
+
+http_object::http_object(asio::any_io_executor executor, rx_session& session, std::string_view url,
+                         http_options options)
+    : download_{std::make_unique<download>(executor, session, url, options)}
+{}
+
+http_object::http_object(http_object&&) noexcept = default;
+http_object& http_object::operator=(http_object&&) noexcept = default;
+http_object::~http_object() = default;
+
+asio::awaitable<void> http_object::async_open()
+{
+    return download_->async_open();
+}
+
+std::uint64_t http_object::size() const noexcept
+{
+    return download_->object().size;
+}
+
+std::string const& http_object::etag() const noexcept
+{
+    return download_->object().etag;
+}
+
+std::string const& http_object::url() const noexcept
+{
+    return download_->from().text;
+}
+
+bool http_object::serves_ranges() const noexcept
+{
+    return download_->serves_ranges();
+}
+
+std::optional<std::uint32_t> http_object::announced_crc32c() const noexcept
+{
+    return download_->announced_crc32c();
+}
+
+asio::awaitable<void> http_object::async_read_front(host_span destination)
+{
+    return download_->async_read_front(destination);
+}
+
+std::uint64_t http_object::front() const noexcept
+{
+    return download_->front();
+}
+
+asio::awaitable<void> http_object::async_fetch(std::span<placement const> placements)
+{
+    return download_->async_fetch(placements);
+}
+
+std::optional<std::uint32_t> http_object::crc32c() const noexcept
+{
+    return download_->computed_crc32c();
+}
+
+http_stats http_object::stats() const noexcept
+{
+    return download_->stats();
+}
+
+}  // namespace gpurx::ingest

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "url.hpp"
+
+#include <boost/url/parse.hpp>
+#include <boost/url/url.hpp>
+#include <gpurx/ingest/error.hpp>
+
+namespace gpurx::ingest {
+
+namespace {
+
+namespace urls = boost::urls;
+
+char const* what_is_wrong(urls::url_view const& parsed)
+{
+    if (parsed.scheme_id() == urls::scheme::https)
+        return "https cannot be received into device memory: the payload is readable only after a CPU has decrypted "
+               "it. Use http within a network that you trust";
+    if (parsed.scheme_id() != urls::scheme::http)
+        return "the URL has to begin with http://";
+    if (parsed.host_address().empty())
+        return "the URL names no host";
+    if (parsed.has_userinfo())
+        return "a user's name and password in a URL are not supported";
+    if (parsed.has_port() && (parsed.port_number() == 0 || parsed.port().empty()))
+        return "the port has to be a number from 1 to 65535";
+    return nullptr;
+}
+
+url taken_apart(urls::url_view const& parsed)
+{
+    std::string target = parsed.encoded_path().empty() ? "/" : std::string{parsed.encoded_path()};
+    if (parsed.has_query())
+        target += "?" + std::string{parsed.encoded_query()};
+    return {.text = std::string{parsed.buffer()},
+            .host = parsed.host_address(),
+            .port = parsed.has_port() ? std::string{parsed.port()} : "80",
+            .authority = std::string{parsed.encoded_host_and_port()},
+            .target = std::move(target)};
+}
+
+url usable(urls::url_view const& parsed, errc if_not, error_code& code, diagnostics& why)
+{
+    if (auto const* const wrong = what_is_wrong(parsed)) {
+        code = if_not;
+        why.advice = wrong;
+        return {};
+    }
+    code.clear();
+    return taken_apart(parsed);
+}
+
+}  // namespace
+
+url parse_url(std::string_view text, error_code& code, diagnostics& why)
+{
+    why = {.operation = "parse", .object = std::string{text}, .kernel_message = {}, .advice = {}};
+    auto const parsed = urls::parse_uri({text.data(), text.size()});
+    if (parsed)
+        return usable(*parsed, errc::bad_url, code, why);
+    code = errc::bad_url;
+    why.advice = "it has to be like http://host:port/path, other characters written as %20";
+    return {};
+}
+
+url follow(url const& from, std::string_view location, error_code& code, diagnostics& why)
+{
+    why = {.operation = "follow",
+           .object = from.text + " -> " + std::string{location},
+           .kernel_message = {},
+           .advice = {}};
+    auto const base = urls::parse_uri(from.text);
+    auto const reference = urls::parse_uri_reference({location.data(), location.size()});
+    urls::url resolved;
+    if (base && reference && urls::resolve(*base, *reference, resolved))
+        return usable(resolved, errc::bad_redirect, code, why);
+    code = errc::bad_redirect;
+    return {};
+}
+
+}  // namespace gpurx::ingest

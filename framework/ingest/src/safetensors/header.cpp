@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The header of a safetensors file: every statement in it is checked before it is believed. Pure.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json/value.hpp>
+#include <gpurx/ingest/safetensors.hpp>
+#include <ranges>
+
+#include "json_names.hpp"
+
+namespace gpurx::ingest {
+
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view metadata_name = "__metadata__";
+// A name in a message: as long as it can be read.
+constexpr std::size_t name_shown = 100;
+
+[[noreturn]] void refuse(std::string object, std::string what)
+{
+    throw system_error{errc::bad_safetensors,
+                       {.operation = "read the header of",
+                        .object = std::move(object),
+                        .kernel_message = {},
+                        .advice = std::move(what)}};
+}
+
+[[noreturn]] void refuse_file(std::string what)
+{
+    refuse("a safetensors file", std::move(what));
+}
+
+[[noreturn]] void refuse_tensor(std::string_view name, std::string what)
+{
+    auto const shown = name.substr(0, name_shown);
+    refuse(fmt::format("tensor \"{}{}\"", shown, shown.size() < name.size() ? "…" : ""), std::move(what));
+}
+
+std::uint64_t number_in(json::value const& value, std::string_view tensor, char const* what)
+{
+    if (value.is_uint64())
+        return value.get_uint64();
+    if (value.is_int64() && value.get_int64() >= 0)
+        return static_cast<std::uint64_t>(value.get_int64());
+    refuse_tensor(tensor, fmt::format("{} has to be of whole numbers, none below 0 or above 2^64 - 1", what));
+}
+
+json::value const& field_of(json::object const& fields, std::string_view tensor, char const* name)
+{
+    auto const* const found = fields.if_contains(name);
+    if (found == nullptr)
+        refuse_tensor(tensor, fmt::format("\"{}\" is missing", name));
+    return *found;
+}
+
+json::array const& array_of(json::object const& fields, std::string_view tensor, char const* name)
+{
+    auto const& value = field_of(fields, tensor, name);
+    if (!value.is_array())
+        refuse_tensor(tensor, fmt::format("\"{}\" has to be an array", name));
+    return value.get_array();
+}
+
+dtype dtype_of(json::object const& fields, std::string_view tensor)
+{
+    auto const& value = field_of(fields, tensor, "dtype");
+    if (!value.is_string())
+        refuse_tensor(tensor, "\"dtype\" has to be a string");
+    std::string_view const name{value.get_string().data(), value.get_string().size()};
+    auto const type = dtype_named(name);
+    if (!type)
+        refuse_tensor(tensor, fmt::format("the dtype \"{}\" is not known", name.substr(0, name_shown)));
+    return *type;
+}
+
+std::uint64_t bytes_of(dtype type, std::span<std::uint64_t const> shape, std::string_view tensor)
+{
+    std::uint64_t bits = bits_of(type);
+    auto const empty = std::ranges::find(shape, std::uint64_t{0}) != shape.end();
+    for (auto const extent : empty ? std::span<std::uint64_t const>{} : shape) {
+        if (__builtin_mul_overflow(bits, extent, &bits))
+            refuse_tensor(tensor,
+                          fmt::format("shape [{}] is of more bits than 64-bit numbers count", fmt::join(shape, ", ")));
+    }
+    if (bits % 8 != 0)
+        refuse_tensor(
+            tensor, fmt::format("shape [{}] of {} is no number of whole bytes", fmt::join(shape, ", "), name_of(type)));
+    return empty ? 0 : bits / 8;
+}
+
+safetensor tensor_of(std::string_view name, json::value const& value, std::uint64_t data_begin, std::uint64_t data_size)
+{
+    if (!value.is_object())
+        refuse_tensor(name, "it has to be an object with dtype, shape and data_offsets");
+    auto const& fields = value.get_object();
+    safetensor tensor{.name = std::string{name}, .type = dtype_of(fields, name), .shape = {}};
+    for (auto const& extent : array_of(fields, name, "shape"))
+        tensor.shape.push_back(number_in(extent, name, "\"shape\""));
+    auto const& offsets = array_of(fields, name, "data_offsets");
+    if (offsets.size() != 2)
+        refuse_tensor(name, "\"data_offsets\" has to be [begin, end]");
+    auto const begin = number_in(offsets[0], name, "\"data_offsets\"");
+    auto const end = number_in(offsets[1], name, "\"data_offsets\"");
+    if (begin > end || end > data_size)
+        refuse_tensor(name, fmt::format("\"data_offsets\" [{}, {}] lie outside the file's {} bytes of data", begin, end,
+                                        data_size));
+    tensor.offset = data_begin + begin;
+    tensor.size = end - begin;
+    if (auto const needed = bytes_of(tensor.type, tensor.shape, name); needed != tensor.size)
+        refuse_tensor(
+            name, fmt::format("shape [{}] of {} is {} bytes, \"data_offsets\" [{}, {}] are {}",
+                              fmt::join(tensor.shape, ", "), name_of(tensor.type), needed, begin, end, tensor.size));
+    return tensor;
+}
+
+std::map<std::string, std::string> metadata_of(json::value const& value)
+{
+    std::map<std::string, std::string> metadata;
+    if (!value.is_object())
+        refuse_file("\"__metadata__\" has to be an object of strings");
+    for (auto const& [key, text] : value.get_object()) {
+        if (!text.is_string())
+            refuse_file("\"__metadata__\" has to be an object of strings");
+        metadata.emplace(std::string{key}, std::string{text.get_string()});
+    }
+    return metadata;
+}
+
+// The format allows no gap and no byte that belongs to two.
+void check_order(std::span<safetensor const> tensors, std::uint64_t data_begin, std::uint64_t file_size)
+{
+    auto end = data_begin;
+    for (auto const& tensor : tensors) {
+        if (tensor.offset < end)
+            refuse_tensor(tensor.name, "its bytes overlap those of another tensor");
+        if (tensor.offset > end)
+            refuse_tensor(tensor.name, fmt::format("{} bytes before it belong to no tensor", tensor.offset - end));
+        end += tensor.size;
+    }
+    if (end != file_size)
+        refuse_file(fmt::format("{} bytes at its end belong to no tensor", file_size - end));
+}
+
+}  // namespace
+
+std::uint64_t safetensors_header_size(std::span<std::byte const, safetensors_prefix> prefix, std::uint64_t file_size)
+{
+    std::uint64_t size = 0;
+    for (auto const byte : prefix | std::views::reverse)
+        size = size << 8 | std::to_integer<std::uint64_t>(byte);
+    if (size > safetensors_header_limit)
+        refuse_file(
+            fmt::format("its first 8 bytes announce a header of {} bytes; the format allows {} (is it a "
+                        "safetensors file?)",
+                        size, safetensors_header_limit));
+    if (file_size < safetensors_prefix || size > file_size - safetensors_prefix)
+        refuse_file(fmt::format("its first 8 bytes announce a header of {} bytes, the file has {}", size, file_size));
+    return size;
+}
+
+safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_size)
+{
+    auto const data_begin = safetensors_prefix + text.size();
+    if (file_size < data_begin)
+        refuse_file(fmt::format("its header ends behind its {} bytes", file_size));
+    if (!text.starts_with('{'))
+        refuse_file("its header does not begin with {");
+    error_code code;
+    std::string twice;
+    auto const parsed = parse_json_once(text, code, twice);
+    if (code)
+        refuse_file("its header is not JSON: " + code.message());
+    if (!twice.empty())
+        refuse_tensor(twice, "the name comes twice");
+    safetensors_header header;
+    for (auto const& [key, value] : parsed.get_object()) {
+        if (key == metadata_name)
+            header.metadata = metadata_of(value);
+        else
+            header.tensors.push_back(tensor_of({key.data(), key.size()}, value, data_begin, file_size - data_begin));
+    }
+    // Those without bytes first: they lie between their neighbours, not in them.
+    std::ranges::stable_sort(header.tensors, {}, [](safetensor const& each) {
+        return std::pair{each.offset, each.size};
+    });
+    check_order(header.tensors, data_begin, file_size);
+    return header;
+}
+
+}  // namespace gpurx::ingest

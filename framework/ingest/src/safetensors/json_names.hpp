@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// JSON in which a name that an object has twice is noticed: Boost.JSON keeps the last, and says nothing. Pure.
+#pragma once
+
+#include <boost/json/value.hpp>
+#include <string>
+#include <string_view>
+
+#include <gpurx/error.hpp>
+
+namespace gpurx::ingest {
+
+// `twice`: a name that one object has twice; empty: there is none.
+[[nodiscard]] boost::json::value parse_json_once(std::string_view text, error_code& code, std::string& twice);
+
+}  // namespace gpurx::ingest

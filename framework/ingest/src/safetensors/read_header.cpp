@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <gpurx/ingest/safetensors.hpp>
+
+namespace gpurx::ingest {
+
+asio::awaitable<safetensors_header> async_read_safetensors_header(http_object& file)
+{
+    std::array<std::byte, safetensors_prefix> prefix{};
+    // A file without even that is judged by its size.
+    if (file.size() >= prefix.size())
+        co_await file.async_read_front(host_span{prefix});
+    std::string text(safetensors_header_size(prefix, file.size()), '\0');
+    co_await file.async_read_front(host_span{std::span{text}});
+    co_return parse_safetensors(text, file.size());
+}
+
+}  // namespace gpurx::ingest
