@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What gpurx-fetch says at the end.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/safetensors.hpp>
+#include <gpurx/session.hpp>
+#include <gpurx/stats.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+struct report {
+    gpurx::transport transport{};
+    std::string explanation;  // rx_session::explain()
+    gpurx::stats stats;
+    gpurx::ingest::http_stats http;
+    std::chrono::duration<double> time{};
+    std::chrono::duration<double> cpu_time{};  // of the process meanwhile
+    std::string url;
+    std::string etag;
+    std::uint64_t size = 0;
+    std::optional<std::uint32_t> crc32c;
+    bool crc32c_announced = false;  // and found equal
+    std::string sha256;             // empty: not computed
+    std::string expected_sha256;    // empty: none
+    std::vector<gpurx::ingest::safetensor> tensors;
+    std::vector<std::uintptr_t> addresses;  // of each
+
+    [[nodiscard]] bool as_expected() const { return expected_sha256.empty() || expected_sha256 == sha256; }
+};
+
+void print_table(report const& report);
+void print_json(report const& report);
