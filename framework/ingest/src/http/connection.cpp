@@ -99,7 +99,7 @@ asio::awaitable<connection::transferred> connection::async_body(device_span to)
     if (code || placed == to.size())
         co_return transferred{code, placed};
     auto const [failed, read] = co_await async_read(receiver_, to.subspan(placed, to.size() - placed), stream_, tuple);
-    co_return transferred{translated(failed), placed + read};
+    co_return transferred{failed, placed + read};
 }
 
 asio::awaitable<connection::transferred> connection::async_body(host_span to)
@@ -110,7 +110,7 @@ asio::awaitable<connection::transferred> connection::async_body(host_span to)
         co_return transferred{code, placed};
     auto const [failed, read] =
         co_await async_read(receiver_, host_span{to.data() + placed, to.size() - placed}, tuple);
-    co_return transferred{translated(failed), placed + read};
+    co_return transferred{failed, placed + read};
 }
 
 asio::awaitable<void> connection::async_skip(std::uint64_t bytes)
@@ -138,11 +138,6 @@ void connection::watch()
         self->timed_out_ = true;
         self->receiver_.close();
     });
-}
-
-error_code connection::translated(error_code code) const noexcept
-{
-    return code && timed_out_ ? make_error_code(errc::gave_up) : code;
 }
 
 void connection::check(error_code code) const

@@ -41,10 +41,11 @@ class connection : public std::enable_shared_from_this<connection> {
     [[nodiscard]] asio::awaitable<transferred> async_body(host_span to);
     [[nodiscard]] asio::awaitable<void> async_skip(std::uint64_t bytes);
 
+    // Throws an error, in the words for it.
+    void check(error_code code) const;
+
   private:
     void watch();
-    [[nodiscard]] error_code translated(error_code code) const noexcept;
-    void check(error_code code) const;
     [[nodiscard]] asio::awaitable<void> async_more();
     [[nodiscard]] std::span<fragment const> pending(std::size_t at_most);
     [[nodiscard]] std::size_t pending_size() const noexcept { return loan_.size() - used_; }

@@ -252,8 +252,7 @@ asio::awaitable<std::size_t> download::read_some(host_span destination)
     front_ += placed;
     counters_.bytes += placed;
     current.answer.begin = front_;
-    if (code)
-        throw system_error{code, {}};
+    first_.on->check(code);
     if (!current.answer.empty())
         co_return placed;
     if (current.last)
@@ -397,8 +396,7 @@ asio::awaitable<void> download::receive_piece(lane& of, request& what)
     wanted.begin += placed;
     if (wanted.empty())
         what.wanted.erase(what.wanted.begin());
-    if (code)
-        throw system_error{code, {}};
+    of.on->check(code);
 }
 
 // ---- the plan ----

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <boost/json/value.hpp>
 #include <gpurx/ingest/safetensors.hpp>
-#include <ranges>
 
 #include "json_names.hpp"
 
@@ -150,8 +149,8 @@ void check_order(std::span<safetensor const> tensors, std::uint64_t data_begin, 
 std::uint64_t safetensors_header_size(std::span<std::byte const, safetensors_prefix> prefix, std::uint64_t file_size)
 {
     std::uint64_t size = 0;
-    for (auto const byte : prefix | std::views::reverse)
-        size = size << 8 | std::to_integer<std::uint64_t>(byte);
+    for (std::size_t i = prefix.size(); i > 0; --i)
+        size = size << 8 | std::to_integer<std::uint64_t>(prefix[i - 1]);
     if (size > safetensors_header_limit)
         refuse_file(
             fmt::format("its first 8 bytes announce a header of {} bytes; the format allows {} (is it a "

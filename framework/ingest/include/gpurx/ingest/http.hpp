@@ -44,7 +44,7 @@ struct http_options {
 
     // For work on a GPU. One of your own is best: what is enqueued there comes before the bytes, and before the
     // headers.
-    cuda_stream_ref stream;
+    cuda_stream_ref stream{};
 };
 
 // Bytes [offset, offset + destination.size()) of the object belong there.

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "http_server.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
+#include <cstdlib>
+
+namespace gpurx::test {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+void http_reply::send(std::string_view bytes)
+{
+    boost::system::error_code gone;
+    asio::write(socket_, asio::buffer(bytes.data(), bytes.size()), gone);
+}
+
+void http_reply::send_slowly(std::string_view bytes)
+{
+    boost::system::error_code ignored;
+    socket_.set_option(tcp::no_delay{true}, ignored);
+    for (auto const& byte : bytes)
+        send({&byte, 1});
+}
+
+void http_reply::close()
+{
+    boost::system::error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+}
+
+void http_reply::reset()
+{
+    boost::system::error_code ignored;
+    socket_.set_option(asio::socket_base::linger{true, 0}, ignored);
+    socket_.close(ignored);
+}
+
+http_server::http_server(handler answer)
+    : answer_{std::move(answer)}, acceptor_{io_, {asio::ip::address_v4::loopback(), 0}}, thread_{[this] { accept(); }}
+{}
+
+http_server::~http_server()
+{
+    ending_ = true;
+    ::shutdown(acceptor_.native_handle(), SHUT_RDWR);
+    {
+        std::scoped_lock const lock{mutex_};
+        for (auto const& [number, descriptor] : open_)
+            ::shutdown(descriptor, SHUT_RDWR);
+    }
+    thread_.join();
+}
+
+std::string http_server::url(std::string_view path) const
+{
+    return fmt::format("http://127.0.0.1:{}{}", acceptor_.local_endpoint().port(), path);
+}
+
+std::vector<http_request> http_server::requests() const
+{
+    std::scoped_lock const lock{mutex_};
+    return requests_;
+}
+
+void http_server::accept()
+{
+    std::vector<std::jthread> threads;
+    while (!ending_) {
+        boost::system::error_code code;
+        auto socket = acceptor_.accept(code);
+        if (code)
+            continue;
+        threads.emplace_back([this, number = connections_++, owned = std::move(socket)]() mutable {
+            {
+                std::scoped_lock const lock{mutex_};
+                open_[number] = owned.native_handle();
+                if (ending_)
+                    ::shutdown(owned.native_handle(), SHUT_RDWR);
+            }
+            serve(owned, number);
+            std::scoped_lock const lock{mutex_};
+            open_.erase(number);
+            boost::system::error_code ignored;
+            owned.close(ignored);
+        });
+    }
+}
+
+void http_server::serve(tcp::socket& socket, unsigned connection)
+{
+    std::string pending;
+    for (;;) {
+        boost::system::error_code code;
+        auto const size = asio::read_until(socket, asio::dynamic_buffer(pending), "\r\n\r\n", code);
+        if (code)
+            return;
+        auto const request = note(pending.substr(0, size), connection);
+        pending.erase(0, size);
+        http_reply reply{socket};
+        answer_(request, reply);
+        if (!socket.is_open())
+            return;
+    }
+}
+
+http_request http_server::note(std::string text, unsigned connection)
+{
+    http_request request{.target = {}, .text = std::move(text), .range = {}, .connection = connection};
+    auto const begin = request.text.find(' ') + 1;
+    request.target = request.text.substr(begin, request.text.find(' ', begin) - begin);
+    constexpr std::string_view field = "Range: bytes=";
+    if (auto const at = request.text.find(field); at != std::string::npos) {
+        char* rest = nullptr;
+        auto const first = std::strtoull(request.text.c_str() + at + field.size(), &rest, 10);
+        request.range = std::pair{std::uint64_t{first}, std::uint64_t{std::strtoull(rest + 1, nullptr, 10)}};
+    }
+    std::scoped_lock const lock{mutex_};
+    request.number = static_cast<unsigned>(requests_.size());
+    requests_.push_back(request);
+    return request;
+}
+
+std::string http_content::header(http_request const& to) const
+{
+    auto const common = fmt::format("ETag: {}\r\n{}Content-Length: {}\r\n\r\n", etag, fields, body(to).size());
+    if (!to.range)
+        return "HTTP/1.1 200 OK\r\n" + common;
+    if (to.range->first >= bytes.size())
+        return fmt::format("HTTP/1.1 416 Range Not Satisfiable\r\nContent-Range: bytes */{}\r\n", bytes.size()) +
+               common;
+    return fmt::format("HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {}-{}/{}\r\n", to.range->first,
+                       std::min<std::uint64_t>(to.range->second, bytes.size() - 1), bytes.size()) +
+           common;
+}
+
+std::string_view http_content::body(http_request const& to) const
+{
+    if (!to.range)
+        return bytes;
+    auto const first = std::min<std::uint64_t>(to.range->first, bytes.size());
+    return std::string_view{bytes}.substr(first, to.range->second - to.range->first + 1);
+}
+
+}  // namespace gpurx::test

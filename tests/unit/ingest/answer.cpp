@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <gpurx/ingest/error.hpp>
+#include <string>
+
+#include "http/answer.hpp"
+#include "http/request.hpp"
+
+namespace gpurx::ingest {
+
+namespace {
+
+answer parsed(std::string const& lines)
+{
+    error_code code;
+    std::string why;
+    auto result = parse_answer(lines + "\r\n", code, why);
+    INFO(why);
+    REQUIRE_FALSE(code);
+    return result;
+}
+
+bool is_refused(std::string const& text)
+{
+    error_code code;
+    std::string why;
+    static_cast<void>(parse_answer(text, code, why));
+    return code == errc::bad_response && !why.empty();
+}
+
+}  // namespace
+
+TEST_CASE("a header ends with its first empty line")
+{
+    CHECK(header_size("") == 0);
+    CHECK(header_size("HTTP/1.1 200 OK\r\nA: b\r\n") == 0);
+    CHECK(header_size("HTTP/1.1 200 OK\r\n\r\n") == 19);
+    CHECK(header_size("HTTP/1.1 200 OK\r\n\r\nbody\r\n\r\n") == 19);
+}
+
+TEST_CASE("of a header, what matters to a download is found")
+{
+    auto const found = parsed(
+        "HTTP/1.1 206 Partial Content\r\nServer: x\r\nETag: \"abc\"\r\nLast-Modified: Sat, 21 Nov 2026 10:00:00 "
+        "GMT\r\nContent-Length: 100\r\ncontent-range: bytes 200-299/1000\r\nConnection: close\r\n");
+    CHECK(found.status == 206);
+    CHECK(found.reason == "Partial Content");
+    CHECK(found.length == 100);
+    CHECK_FALSE(found.chunked);
+    CHECK_FALSE(found.keep_alive);
+    CHECK(found.range == byte_range{200, 300});
+    CHECK(found.total == 1000);
+    CHECK(found.etag == "\"abc\"");
+    CHECK(found.last_modified == "Sat, 21 Nov 2026 10:00:00 GMT");
+    CHECK(found.content_encoding.empty());
+
+    CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n").chunked);
+    CHECK(parsed("HTTP/1.1 200 OK\r\n").keep_alive);
+    CHECK_FALSE(parsed("HTTP/1.0 200 OK\r\n").keep_alive);
+    CHECK(parsed("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n").content_encoding == "gzip");
+    CHECK(parsed("HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\n").content_encoding.empty());
+    CHECK(parsed("HTTP/1.1 302 Found\r\nLocation: /x\r\n").location == "/x");
+}
+
+TEST_CASE("what is no header of HTTP/1 is refused")
+{
+    CHECK(is_refused(""));
+    CHECK(is_refused("\r\n\r\n"));
+    CHECK(is_refused("GET / HTTP/1.1\r\n\r\n"));
+    CHECK(is_refused("HTTP/2 200\r\n\r\n"));
+    CHECK(is_refused("HTTP/1.1 200 OK\r\n"));
+    CHECK(is_refused("HTTP/1.1 200 OK\r\nContent-Length: 1x\r\n\r\n"));
+    CHECK(is_refused("HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551616\r\n\r\n"));
+    CHECK(is_refused("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"));
+    CHECK(is_refused("HTTP/1.1 206 OK\r\nContent-Range: bytes 9-0/10\r\n\r\n"));
+}
+
+TEST_CASE("a Content-Range is a range, a size, or both")
+{
+    std::optional<byte_range> range;
+    std::optional<std::uint64_t> total;
+    auto const parse = [&](std::string_view field) { return parse_content_range(field, range, total); };
+    REQUIRE(parse("bytes 0-0/1"));
+    CHECK(range == byte_range{0, 1});
+    CHECK(total == 1);
+    REQUIRE(parse("bytes 5-9/*"));
+    CHECK(range == byte_range{5, 10});
+    CHECK_FALSE(total);
+    REQUIRE(parse("bytes */77"));
+    CHECK_FALSE(range);
+    CHECK(total == 77);
+    REQUIRE(parse("bytes 0-18446744073709551613/18446744073709551614"));
+    for (auto const* const wrong :
+         {"", "bytes", "bytes ", "bytes 0-0", "bytes /", "bytes 0/1", "bytes -1/1", "bytes 0-/1", "bytes 0-1/1",
+          "bytes 2-1/9", "bytes 0-0/", "bytes 0-0/+1", "bytes 0-0/ 1", "items 0-0/1", "bytes 0-0x/1",
+          "bytes 0-18446744073709551616/*", "bytes 0-18446744073709551615/*"}) {
+        INFO(wrong);
+        CHECK_FALSE(parse(wrong));
+    }
+}
+
+TEST_CASE("S3's CRC32C is four bytes in base64, and counts where it is the whole object's")
+{
+    CHECK(parse_base64_crc("4waSgw==") == 0xe3069283);
+    CHECK(parse_base64_crc("AAAAAA==") == 0);
+    CHECK(parse_base64_crc("/////w==") == 0xffffffff);
+    for (auto const* const wrong :
+         {"", "4waSgw=", "4waSgw", "4waSgw==-3", "4waSg===", "4wa\nw==", "4waSgx==", "========"})
+        CHECK_FALSE(parse_base64_crc(wrong));
+
+    std::string const field = "x-amz-checksum-crc32c: 4waSgw==\r\n";
+    CHECK(parsed("HTTP/1.1 200 OK\r\n" + field).crc32c == 0xe3069283);
+    std::string const part = "HTTP/1.1 206 P\r\nContent-Range: bytes 0-9/20\r\n" + field;
+    CHECK_FALSE(parsed(part).crc32c);
+    CHECK(parsed(part + "x-amz-checksum-type: FULL_OBJECT\r\n").crc32c);
+    CHECK_FALSE(parsed(part + "x-amz-checksum-type: COMPOSITE\r\n").crc32c);
+    CHECK(parsed("HTTP/1.1 206 P\r\nContent-Range: bytes 0-19/20\r\n" + field).crc32c);
+}
+
+TEST_CASE("a request has what a server needs, and nothing that a signature forbids")
+{
+    error_code code;
+    diagnostics why;
+    auto const from = parse_url("http://h:81/a?b", code, why);
+    auto const text = get_request(from, {100, 200});
+    CHECK(text.starts_with("GET /a?b HTTP/1.1\r\nHost: h:81\r\n"));
+    CHECK(text.find("Range: bytes=100-199\r\n") != std::string::npos);
+    CHECK(text.find("x-amz-checksum-mode: ENABLED\r\n") != std::string::npos);
+    CHECK(text.ends_with("\r\n\r\n"));
+    CHECK(get_request(from, {}).find("Range") == std::string::npos);
+    auto const signed_url = parse_url("http://h/a?X-Amz-Signature=1", code, why);
+    CHECK(get_request(signed_url, {0, 1}).find("x-amz") == std::string::npos);
+}
+
+}  // namespace gpurx::ingest

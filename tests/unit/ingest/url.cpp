@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <gpurx/ingest/error.hpp>
+
+#include "http/url.hpp"
+
+namespace gpurx::ingest {
+
+namespace {
+
+url parsed(std::string_view text)
+{
+    error_code code;
+    diagnostics why;
+    auto result = parse_url(text, code, why);
+    INFO(text << ": " << describe(code, why));
+    REQUIRE_FALSE(code);
+    return result;
+}
+
+std::string refused(std::string_view text)
+{
+    error_code code;
+    diagnostics why;
+    static_cast<void>(parse_url(text, code, why));
+    INFO(text);
+    CHECK(code == errc::bad_url);
+    CHECK(why.object == text);
+    return why.advice;
+}
+
+std::string followed(std::string_view from, std::string_view location)
+{
+    error_code code;
+    diagnostics why;
+    auto const result = follow(parsed(from), location, code, why);
+    return code ? "error" : result.text;
+}
+
+}  // namespace
+
+TEST_CASE("a URL is taken apart into what a request needs")
+{
+    auto const plain = parsed("http://storage/bucket/key");
+    CHECK(plain.host == "storage");
+    CHECK(plain.port == "80");
+    CHECK(plain.authority == "storage");
+    CHECK(plain.target == "/bucket/key");
+    CHECK(parsed("http://storage").target == "/");
+    CHECK(parsed("http://storage?x").target == "/?x");
+
+    auto const full = parsed("http://[fd77::2]:9000/a%20b?list-type=2&prefix=%2F#part");
+    CHECK(full.host == "fd77::2");
+    CHECK(full.port == "9000");
+    CHECK(full.authority == "[fd77::2]:9000");
+    CHECK(full.target == "/a%20b?list-type=2&prefix=%2F");  // as it was written: it may be signed
+}
+
+TEST_CASE("a URL that cannot be used is refused with the reason")
+{
+    using Catch::Matchers::ContainsSubstring;
+    CHECK_THAT(refused("https://storage/x"), ContainsSubstring("https cannot be received into device memory"));
+    CHECK_THAT(refused("s3://bucket/key"), ContainsSubstring("http://"));
+    CHECK_THAT(refused("storage/x"), ContainsSubstring("http://"));
+    CHECK_THAT(refused("http:///x"), ContainsSubstring("no host"));
+    CHECK_THAT(refused("http://me:secret@storage/x"), ContainsSubstring("password"));
+    CHECK_THAT(refused("http://storage:0/x"), ContainsSubstring("port"));
+    CHECK_THAT(refused("http://storage:65536/x"), ContainsSubstring("port"));
+    CHECK_THAT(refused("http://storage:/x"), ContainsSubstring("port"));
+    CHECK_THAT(refused("http://storage/a b"), ContainsSubstring("%20"));
+    CHECK_THAT(refused("http://storage/a\r\nHost: evil"), ContainsSubstring("%20"));
+    CHECK_THAT(refused(""), ContainsSubstring("http://"));
+}
+
+TEST_CASE("a redirect is resolved against where it came from")
+{
+    CHECK(followed("http://a/b/c?d", "e") == "http://a/b/e");
+    CHECK(followed("http://a/b/c?d", "/e?f") == "http://a/e?f");
+    CHECK(followed("http://a:8000/b/c/d", "../e") == "http://a:8000/b/e");
+    CHECK(followed("http://a/b", "//other:81/e") == "http://other:81/e");
+    CHECK(followed("http://a/b", "http://other/e") == "http://other/e");
+    CHECK(followed("http://a/b", "https://a/b") == "error");
+    CHECK(followed("http://a/b", "http://me@a/b") == "error");
+    CHECK(followed("http://a/b", "e f") == "error");
+}
+
+TEST_CASE("a pre-signed URL is noticed")
+{
+    CHECK(parsed("http://h/k?X-Amz-Expires=60&X-Amz-Signature=abc").is_signed());
+    CHECK_FALSE(parsed("http://h/k?X-Amz-Expires=60").is_signed());
+}
+
+}  // namespace gpurx::ingest
