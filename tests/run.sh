@@ -164,7 +164,7 @@ main() {
 
     trap interrupted INT TERM
     mkdir -p "$logs"
-    local groups=(build lint)
+    local groups=(build lint python ingest)
     ((quick)) || groups+=(kernel lab selftests)
     kernel-support/lab/packages.sh "${groups[@]}"
     # Every preset finds it again by itself.
