@@ -66,13 +66,13 @@ asio::awaitable<ingest::buffer> load_tensors(ingest::http_object& file, int gpu,
     auto block = allocate_landing(gpu, layout.size);
     auto const placements = ingest::placements_of(header.tensors, layout, block.span());
     co_await file.async_fetch(placements);
-    for (auto const offset : layout.offsets)
-        found.addresses.push_back(block.span().address() + offset);
     found.tensors = std::move(header.tensors);
+    found.offsets = layout.offsets;
+    found.block = block.span().address();
     co_return block;
 }
 
-// Brought to the host piece by piece.
+// Brought to the host piece by piece. Returns the SHA-256 of it.
 std::string write_out(ingest::buffer const& landing, gpurx::cuda_stream_ref stream, options const& wanted)
 {
     constexpr std::size_t piece_size = std::size_t{4} << 20;
@@ -140,7 +140,8 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
                  .sha256 = {},
                  .expected_sha256 = wanted.expected_sha256,
                  .tensors = {},
-                 .addresses = {}};
+                 .offsets = {},
+                 .block = 0};
 
     asio::io_context context{static_cast<int>(wanted.threads)};
     asio::signal_set signals{context, SIGINT, SIGTERM};

@@ -57,7 +57,9 @@ void add_consumption(CLI::App& app, options& parsed)
 {
     auto* const listing = app.add_flag("--safetensors", parsed.safetensors,
                                        "The object is a safetensors file: load its tensors, and list them");
-    app.add_option("--output", parsed.output, "Write the object to this file")->excludes(listing);
+    app.add_option(
+        "--output", parsed.output,
+        "Write the object to this file; with --safetensors the tensors, each at its offset in the JSON report");
     app.add_option_function<std::string>(
            "--crc32c", [&parsed](std::string const& name) { parsed.http.crc32c = parse_checksum(name); },
            "Compute it where the bytes lie: none, always, or automatic: if the server announces one, to compare")

@@ -31,7 +31,7 @@ void print_tensors(report const& report)
 {
     for (std::size_t i = 0; i < report.tensors.size(); ++i) {
         auto const& tensor = report.tensors[i];
-        fmt::print("{:#016x}  {:<8} {:<20} {}\n", report.addresses[i], name_of(tensor.type),
+        fmt::print("{:#016x}  {:<8} {:<20} {}\n", report.block + report.offsets[i], name_of(tensor.type),
                    fmt::format("[{}]", fmt::join(tensor.shape, ", ")), tensor.name);
     }
 }
@@ -45,7 +45,8 @@ boost::json::array json_of_tensors(report const& report)
                            {"dtype", name_of(tensor.type)},
                            {"shape", boost::json::array(tensor.shape.begin(), tensor.shape.end())},
                            {"bytes", tensor.size},
-                           {"address", report.addresses[i]}});
+                           {"offset", report.offsets[i]},
+                           {"address", report.block + report.offsets[i]}});
     }
     return tensors;
 }

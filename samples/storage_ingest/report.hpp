@@ -25,10 +25,11 @@ struct report {
     std::uint64_t size = 0;
     std::optional<std::uint32_t> crc32c;
     bool crc32c_announced = false;  // and found equal
-    std::string sha256;             // empty: not computed
+    std::string sha256;             // of the object, or of the block of tensors; empty: not computed
     std::string expected_sha256;    // empty: none
     std::vector<gpurx::ingest::safetensor> tensors;
-    std::vector<std::uintptr_t> addresses;  // of each
+    std::vector<std::uint64_t> offsets;  // of each, in the block
+    std::uintptr_t block = 0;
 
     [[nodiscard]] bool as_expected() const { return expected_sha256.empty() || expected_sha256 == sha256; }
 };
