@@ -84,8 +84,8 @@ first_answer understand_first(answer const& head, byte_range asked, error_code& 
                        .follows = {},
                        .serves_ranges = head.status == 206};
     code.clear();
-    // No range of an empty object can be served.
-    if (head.status == 416 && head.total == std::uint64_t{0})
+    // No range of an empty object can be served, and one from the beginning of any other can. S3 does not say its size.
+    if (head.status == 416 && head.total.value_or(asked.begin) == 0)
         return found;
     if (head.status != 200 && head.status != 206) {
         code = errc::http_status;
