@@ -162,6 +162,7 @@ asio::awaitable<bool> download::try_open()
     object_ = found.object;
     serves_ranges_ = found.serves_ranges;
     announced_crc_ = head.crc32c;
+    learn(first_, head);
     first_.requests.front() = {
         .asked = asked, .answer = found.follows, .wanted = {}, .answered = true, .last = !head.keep_alive};
     co_return true;
@@ -266,6 +267,7 @@ asio::awaitable<std::size_t> download::read_some(host_span destination)
 asio::awaitable<void> download::connect(lane& of)
 {
     of.on = std::make_shared<connection>(of.executor, session_, options_.timeout, options_.stream);
+    of.asked = of.answered = 0;
     ++counters_.connections;
     co_await of.on->async_connect(endpoints_);
 }
@@ -275,7 +277,9 @@ std::vector<download::lane> download::make_lanes()
     std::vector<lane> lanes;
     lanes.push_back({.executor = first_.executor,
                      .on = std::exchange(first_.on, nullptr),
-                     .requests = std::exchange(first_.requests, {})});
+                     .requests = std::exchange(first_.requests, {}),
+                     .asked = first_.asked,
+                     .answered = first_.answered});
     if (auto& opened = lanes.front().requests; !opened.empty())
         opened.front().wanted = plan_.take_within(opened.front().answer);
     std::uint64_t rest = 0;
@@ -318,7 +322,7 @@ asio::awaitable<void> download::work(lane& of)
 asio::awaitable<void> download::converse(lane& of)
 {
     for (;;) {
-        while (of.requests.size() < pipelined) {
+        while (of.requests.empty() || (of.requests.size() < pipelined && of.asked < per_connection_)) {
             auto next = take();
             if (!next)
                 break;
@@ -345,6 +349,7 @@ asio::awaitable<void> download::converse(lane& of)
 asio::awaitable<void> download::ask(lane& of, request what)
 {
     of.requests.push_back(std::move(what));
+    ++of.asked;
     ++counters_.requests;
     co_await of.on->async_send(get_request(from_, of.requests.back().asked));
 }
@@ -363,6 +368,7 @@ asio::awaitable<void> download::read_header(lane& of, request& what)
     what.answer = bytes;
     what.answered = true;
     what.last = !head.keep_alive;
+    learn(of, head);
 }
 
 asio::awaitable<bool> download::receive(lane& of, request& what)
@@ -426,6 +432,15 @@ bool download::is_done()
 {
     std::scoped_lock const lock{mutex_};
     return plan_.empty();
+}
+
+void download::learn(lane& of, answer const& head)
+{
+    ++of.answered;
+    if (!head.keep_alive)
+        per_connection_ = of.answered;
+    else if (of.answered >= per_connection_)
+        per_connection_ = of.answered + 1;
 }
 
 // ---- the checksum ----

@@ -55,8 +55,10 @@ class download {
         asio::any_io_executor executor;
         std::shared_ptr<connection> on;
         std::deque<request> requests;
-        std::uint64_t brought = 0;  // bytes
-        bool may_leave = false;     // others do its work where the session has no room for it
+        std::uint64_t asked = 0;     // requests, on this connection
+        std::uint64_t answered = 0;  // of these
+        std::uint64_t brought = 0;   // bytes
+        bool may_leave = false;      // others do its work where the session has no room for it
     };
 
     // ---- the opening ----
@@ -84,6 +86,7 @@ class download {
     [[nodiscard]] std::optional<request> take();
     void give_back(lane& of);
     [[nodiscard]] bool is_done();
+    void learn(lane& of, answer const& head);
 
     // ---- the checksum ----
     [[nodiscard]] bool sums_up() const noexcept;
@@ -105,6 +108,10 @@ class download {
 
     // Its requests are the one whose answer is read at the front.
     lane first_;
+
+    // How many requests the server answers before it closes a connection, as far as is known. One more must not be
+    // under way then: the server would reset the connection, and the end of its last answer be lost.
+    std::atomic<std::uint64_t> per_connection_{UINT64_MAX};
 
     placement_map places_;
     std::mutex mutex_;  // guards the plan and the sums: lanes have strands of their own
