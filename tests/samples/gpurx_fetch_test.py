@@ -1,0 +1,555 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gpurx-fetch with transport copy, from nginx and an S3 server on loopback: gpurx_fetch_test.py PROGRAM [DIRECTORY].
+
+DIRECTORY has the fake CUDA driver; without it the program was built without CUDA.
+"""
+
+import hashlib
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ingest"))
+
+from crc import crc32c
+from safetensors_file import ODD_TENSORS, write_safetensors
+from servers import Nginx, S3Server, free_port, model_file, python_program
+
+PROGRAM = ""
+GPU_DRIVER = ""
+# More than a chunk, no multiple of anything.
+DATA = random.Random(1).randbytes(3_000_001)
+SHA256 = hashlib.sha256(DATA).hexdigest()
+SMALL = DATA[:300_007]
+# Of a request and its header.
+OVERHEAD = 1024
+
+LOCATIONS = """
+    location /few/ { alias ROOT/; keepalive_requests 2; }
+    location /single/ { alias ROOT/; keepalive_requests 1; }
+    location /whole/ { alias ROOT/; max_ranges 0; }
+    location /slow/ { alias ROOT/; limit_rate 500k; }
+    location /dated/ { alias ROOT/; etag off; }
+    location /packed/ { alias ROOT/; gzip on; gzip_types *; gzip_min_length 1; }
+    location /encoded/ { alias ROOT/; add_header Content-Encoding gzip; }
+    location /chunked/ { alias ROOT/; max_ranges 0; ssi on; ssi_types *; }
+    location /moved/ { rewrite ^/moved/(.*) /$1 redirect; }
+    location /away/ { absolute_redirect off; rewrite ^/away/(.*) /moved/$1 permanent; }
+    location /loop { return 307 /loop; }
+    location /secure { return 301 https://127.0.0.1/object; }
+    location /denied { deny all; }
+    location /busy { return 503; }
+    location /wide/ { alias ROOT/; add_header X-Wide "WIDE"; add_header X-Wider "WIDE"; }
+    location /too-wide/ { alias ROOT/; WIDER }
+"""
+
+root: Path
+server: Nginx
+
+
+def setUpModule() -> None:
+    global root, server
+    root = Path(tempfile.mkdtemp(prefix="gpurx-fetch-"))
+    (root / "object").write_bytes(DATA)
+    (root / "small").write_bytes(SMALL)
+    (root / "empty").touch()
+    (root / "tensors").write_bytes(write_safetensors(ODD_TENSORS))
+    # nginx takes a value of at most 4 KiB; a header of more than 16 KiB takes several.
+    wider = " ".join(f'add_header X-Wide-{number} "{"w" * 3000}";' for number in range(6))
+    locations = LOCATIONS.replace("ROOT", str(root)).replace("WIDER", wider).replace("WIDE", "w" * 3000)
+    server = Nginx(root, server=locations)
+
+
+def tearDownModule() -> None:
+    server.stop()
+    shutil.rmtree(root)
+
+
+def start(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    transport = () if "--transport" in arguments else ("--transport", "copy")
+    return subprocess.Popen(
+        [PROGRAM, *transport, *arguments],
+        env=dict(os.environ, LD_LIBRARY_PATH=GPU_DRIVER) if GPU_DRIVER else None,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
+
+
+def connections_to(port: int) -> int:
+    """How many of this machine's are established."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
+
+
+class FetchTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="gpurx-fetch-"))
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.output = self.directory / "received"
+
+    def finish(self, fetching: subprocess.Popen[str], status: int = 0) -> tuple[str, str]:
+        try:
+            out, err = fetching.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            fetching.kill()
+            self.fail(f"it does not end: {fetching.communicate()}")
+        self.assertEqual(fetching.returncode, status, out + (err or ""))
+        return out, err
+
+    def fetch(self, *arguments: str) -> str:
+        return self.finish(start(*arguments))[0]
+
+    def refused(self, *arguments: str, status: int = 1) -> str:
+        out, err = self.finish(start(*arguments), status)
+        self.assertEqual(out, "")
+        return err
+
+    def check(self, url: str, *arguments: str, data: bytes = DATA) -> dict[str, Any]:
+        """Fetches it, looks at each byte, and returns the report."""
+        report: dict[str, Any] = json.loads(self.fetch(url, "--json", "--output", str(self.output), *arguments))
+        self.assertEqual(self.output.read_bytes(), data)
+        self.assertEqual(report["sha256"], hashlib.sha256(data).hexdigest())
+        self.assertEqual(report["size"], len(data))
+        self.assertEqual(report["transport"], "copy")
+        self.assertTrue(report["as_expected"])
+        # Nothing comes twice.
+        self.assertGreaterEqual(report["bytes"]["host"], len(data))
+        self.assertLess(report["bytes"]["host"], len(data) + OVERHEAD * report["requests"])
+        return report
+
+    def check_undisturbed(self, url: str, *arguments: str, data: bytes = DATA) -> dict[str, Any]:
+        report = self.check(url, *arguments, data=data)
+        self.assertEqual(report["retries"], 0)
+        return report
+
+
+class Objects(FetchTest):
+    """What a file server answers."""
+
+    def test_ranges(self) -> None:
+        report = self.check_undisturbed(server.url("object"), "--chunk-size", "100KiB")
+        self.assertEqual(report["requests"], 30)
+        self.assertLessEqual(report["connections"], 4)
+        self.assertRegex(report["etag"], '^"[0-9a-f]+-[0-9a-f]+"$')
+        self.assertEqual(report["url"], server.url("object"))
+
+    def test_one_chunk(self) -> None:
+        report = self.check_undisturbed(server.url("object"))
+        self.assertEqual((report["requests"], report["connections"]), (1, 1))
+
+    def test_odd_chunks(self) -> None:
+        for size in "777", "4096", "300006", "300007", "300008":
+            with self.subTest(size):
+                self.check_undisturbed(server.url("small"), "--chunk-size", size, data=SMALL)
+
+    def test_flows(self) -> None:
+        for flows in 1, 2, 64:
+            with self.subTest(flows):
+                report = self.check_undisturbed(server.url("object"), "--flows", str(flows), "--chunk-size", "16KiB")
+                # The last find nothing left to do where the others are quick.
+                self.assertLessEqual(report["connections"], flows)
+
+    def test_threads(self) -> None:
+        for threads in "1", "4":
+            self.check_undisturbed(server.url("object"), "--threads", threads, "--chunk-size", "64KiB")
+
+    def test_no_ranges(self) -> None:
+        report = self.check_undisturbed(server.url("whole/object"), "--chunk-size", "64KiB")
+        self.assertEqual((report["requests"], report["connections"]), (1, 1))
+
+    def test_connections_that_end(self) -> None:
+        report = self.check_undisturbed(server.url("single/object"), "--chunk-size", "100KiB")
+        self.assertGreaterEqual(report["connections"], 30)
+        # Until the first has ended, each may lose an answer.
+        report = self.check(server.url("few/object"), "--chunk-size", "100KiB")
+        self.assertGreaterEqual(report["connections"], 15)
+        self.assertLessEqual(report["retries"], 4)
+
+    def test_empty(self) -> None:
+        for place in "empty", "whole/empty":
+            with self.subTest(place):
+                self.check_undisturbed(server.url(place), data=b"")
+
+    def test_redirects(self) -> None:
+        self.assertEqual(self.check_undisturbed(server.url("moved/object"))["redirects"], 1)
+        report = self.check_undisturbed(server.url("away/object"))
+        self.assertEqual(report["redirects"], 2)
+        self.assertEqual(report["url"], server.url("object"))
+
+    def test_redirects_to_nowhere(self) -> None:
+        self.assertIn("more than 10 redirects", self.refused(server.url("loop")))
+        self.assertIn("https", self.refused(server.url("secure")))
+
+    def test_no_etag(self) -> None:
+        self.assertEqual(self.check_undisturbed(server.url("dated/object"), "--chunk-size", "400KiB")["etag"], "")
+
+    def test_wide_header(self) -> None:
+        report = json.loads(self.fetch(server.url("wide/object"), "--json", "--sha256", "--chunk-size", "400KiB"))
+        self.assertEqual(report["sha256"], SHA256)
+        self.assertIn("16 KiB", self.refused(server.url("too-wide/object")))
+
+    def test_encodings(self) -> None:
+        self.check_undisturbed(server.url("packed/object"))
+        self.assertIn("Content-Encoding: gzip", self.refused(server.url("encoded/object")))
+        self.assertIn("Transfer-Encoding: chunked", self.refused(server.url("chunked/object")))
+
+    def test_refusals(self) -> None:
+        for place, words in ("missing", "404 Not Found"), ("denied", "403 Forbidden"):
+            err = self.refused(server.url(place))
+            self.assertIn(words, err)
+            self.assertIn(server.url(place), err)
+        err = self.refused(server.url("busy"), "--attempts", "2")
+        self.assertIn("503 Service Temporarily Unavailable", err)
+        self.assertIn("2 attempts", err)
+
+    def test_addresses(self) -> None:
+        # The name's first address may be the one of IPv6, where nobody listens.
+        self.check_undisturbed(f"http://localhost:{server.port}/object")
+
+    def test_ipv6(self) -> None:
+        try:
+            free_port("::1")
+        except OSError as error:
+            self.skipTest(f"no IPv6 on this machine: {error}")
+        six = Nginx(root, hosts=("::1",))
+        self.addCleanup(six.stop)
+        self.check_undisturbed(f"http://[::1]:{six.port}/object", "--chunk-size", "400KiB")
+
+    def test_urls_that_cannot_be_used(self) -> None:
+        self.assertIn("https", self.refused("https://127.0.0.1/object"))
+        for url in "ftp://127.0.0.1/object", "object", "http://", "http://127.0.0.1:99999/object", "http://a b/object":
+            with self.subTest(url):
+                self.assertNotEqual(self.refused(url), "")
+
+    def test_nobody_there(self) -> None:
+        port = free_port()
+        err = self.refused(f"http://127.0.0.1:{port}/object", "--attempts", "2")
+        self.assertIn("Connection refused", err)
+        self.assertIn("2 attempts", err)
+        self.assertIn("does-not-exist.invalid", self.refused("http://does-not-exist.invalid/object", "--attempts", "1"))
+
+
+class Faults(FetchTest):
+    """What can happen on the way. A server of its own, which takes its time: a second for each chunk."""
+
+    chunk = "256KiB"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.data = random.Random(2).randbytes(4 << 20)
+        self.file = self.directory / "object"
+        self.file.write_bytes(self.data)
+        self.server = Nginx(self.directory, server="limit_rate 200k;")
+        self.addCleanup(self.server.stop)
+        self.url = self.server.url("object")
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """A download in the middle of bodies."""
+        fetching = start(self.url, "--chunk-size", self.chunk, "--json", "--output", str(self.output), *arguments)
+        end = time.monotonic() + 30
+        while connections_to(self.server.port) < 4 and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        self.assertIsNone(fetching.poll(), "it ended too early to be disturbed")
+        return fetching
+
+    def check_recovered(self, fetching: subprocess.Popen[str]) -> None:
+        out, _ = self.finish(fetching)
+        report = json.loads(out)
+        self.assertEqual(self.output.read_bytes(), self.data)
+        self.assertGreaterEqual(report["retries"], 1)
+        self.assertLess(report["bytes"]["host"], len(self.data) + OVERHEAD * report["requests"])
+
+    def test_server_dies_and_comes_back(self) -> None:
+        fetching = self.begin()
+        self.server.kill()
+        time.sleep(0.3)
+        self.server.start()
+        self.check_recovered(fetching)
+
+    def test_server_dies(self) -> None:
+        fetching = self.begin("--attempts", "3")
+        self.server.kill()
+        out, err = self.finish(fetching, 1)
+        self.assertEqual(out, "")
+        self.assertIn("Connection refused", err)
+        self.assertIn("3 attempts", err)
+        self.assertFalse(self.output.exists())
+
+    def test_server_falls_silent(self) -> None:
+        fetching = self.begin("--timeout", "1")
+        self.server.signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        self.server.signal(signal.SIGCONT)
+        self.check_recovered(fetching)
+
+    def test_server_stays_silent(self) -> None:
+        fetching = self.begin("--timeout", "1", "--attempts", "2")
+        self.server.signal(signal.SIGSTOP)
+        _, err = self.finish(fetching, 1)
+        self.assertIn("nothing came for 1000 ms", err)
+
+    def replace(self, data: bytes) -> None:
+        other = self.directory / "other"
+        other.write_bytes(data)
+        # nginx makes the ETag of the date, in seconds, and the size.
+        os.utime(other, (0, 0))
+        other.rename(self.file)
+
+    def test_another_object(self) -> None:
+        # Where there is no such range any more, the server says the size alone.
+        for replacement, words in (self.data[::-1], "its ETag was"), (self.data[:100_000], "its size was"):
+            with self.subTest(size=len(replacement)):
+                self.file.write_bytes(self.data)
+                fetching = self.begin()
+                self.replace(replacement)
+                _, err = self.finish(fetching, 1)
+                self.assertIn(f"the object changed while it was being read; {words}", err)
+                self.assertFalse(self.output.exists())
+
+    def test_object_goes_away(self) -> None:
+        fetching = self.begin()
+        self.file.unlink()
+        _, err = self.finish(fetching, 1)
+        self.assertIn("404 Not Found", err)
+
+    def test_interrupted(self) -> None:
+        for number in signal.SIGINT, signal.SIGTERM:
+            fetching = self.begin()
+            fetching.send_signal(number)
+            began = time.monotonic()
+            out, _ = self.finish(fetching, 130)
+            self.assertEqual(out, "")
+            self.assertLess(time.monotonic() - began, 10)
+            self.assertFalse(self.output.exists())
+
+    def test_progress(self) -> None:
+        mine, its = pty.openpty()
+        fetching = start(self.url, "--chunk-size", self.chunk, stderr=its)
+        os.close(its)
+        shown = b""
+        try:
+            while piece := os.read(mine, 4096):
+                shown += piece
+        except OSError:  # it has ended
+            pass
+        os.close(mine)
+        self.finish(fetching)
+        self.assertRegex(shown.decode(), r"\r\x1b\[Kreceived [\d.]+ MiB, [\d.]+ [KM]iB/s, 00:0\d")
+        self.assertTrue(shown.endswith(b"\r\x1b[K"))
+
+
+class Consumption(FetchTest):
+    """What is done with the bytes, and what the program says."""
+
+    def test_table(self) -> None:
+        out = self.fetch(server.url("object"), "--sha256", "--crc32c", "always")
+        for line in (
+            "copy: in use",
+            "devmem: not in use: transport copy was asked for",
+            f"object                {server.url('object')}",
+            f"size                  {len(DATA)} (2.9 MiB)",
+            "in device memory      0",
+            "requests              1 on 1 connections, 0 retries",
+            f"CRC32C                {crc32c(DATA):08x}\n",
+            f"SHA-256               {SHA256}",
+        ):
+            self.assertIn(line, out)
+
+    def test_crc32c(self) -> None:
+        for arguments in (), ("--flows", "8", "--chunk-size", "10KiB"), ("--flows", "1", "--chunk-size", "1MiB"):
+            report = self.check(server.url("object"), "--crc32c", "always", *arguments)
+            self.assertEqual(report["crc32c"], f"{crc32c(DATA):08x}")
+            self.assertFalse(report["crc32c_announced"])
+        for when in "none", "automatic":
+            self.assertNotIn("crc32c", self.check(server.url("object"), "--crc32c", when))
+        self.assertEqual(self.check(server.url("empty"), "--crc32c", "always", data=b"")["crc32c"], "00000000")
+
+    def test_expectation(self) -> None:
+        self.fetch(server.url("object"), "--expect-sha256", SHA256.upper())
+        out, err = self.finish(start(server.url("object"), "--json", "--expect-sha256", "0" * 64), 3)
+        self.assertIn("the SHA-256 is not the expected one, " + "0" * 64, err)
+        self.assertFalse(json.loads(out)["as_expected"])
+        self.assertEqual(json.loads(out)["sha256"], SHA256)
+
+    def test_nowhere_to_write(self) -> None:
+        err = self.refused(server.url("object"), "--output", str(self.directory / "no" / "such"))
+        self.assertIn("No such file or directory", err)
+
+    def test_memory_size(self) -> None:
+        self.check_undisturbed(server.url("object"), "--memory-size", "1MiB", "--chunk-size", "256KiB")
+
+    def test_gpu(self) -> None:
+        if not GPU_DRIVER:
+            self.skipTest("built without CUDA")
+        report = self.check_undisturbed(server.url("small"), "--memory", "gpu:0", "--crc32c", "always",
+                                        "--chunk-size", "64KiB", data=SMALL)
+        self.assertEqual(report["crc32c"], f"{crc32c(SMALL):08x}")
+        self.check_undisturbed(server.url("whole/small"), "--memory", "gpu:0", data=SMALL)
+        self.check_undisturbed(server.url("empty"), "--memory", "gpu:0", data=b"")
+
+    def test_no_session(self) -> None:
+        self.assertRegex(self.refused(server.url("object"), "--memory", "gpu:99", status=4), "error: .*(open GPU 99|on_host)")
+        self.assertIn("interface", self.refused(server.url("object"), "--transport", "devmem", status=4))
+
+    def test_wrong_command_line(self) -> None:
+        url = server.url("object")
+        for arguments in (
+            [],
+            [url, "more"],
+            [url, "--flows", "0"],
+            [url, "--chunk-size", "0"],
+            [url, "--chunk-size", "many"],
+            [url, "--attempts", "0"],
+            [url, "--timeout", "0"],
+            [url, "--threads", "0"],
+            [url, "--crc32c", "sometimes"],
+            [url, "--expect-sha256", "12"],
+            [url, "--safetensors", "--sha256"],
+            [url, "--memory", "gpu"],
+            [url, "--transport", "magic"],
+        ):
+            with self.subTest(arguments):
+                self.assertNotEqual(self.refused(*arguments, status=2), "")
+
+    def test_help(self) -> None:
+        self.assertIn("Exit status: 0 received", self.fetch("--help"))
+
+
+class Tensors(FetchTest):
+    """--safetensors."""
+
+    def load(self, *arguments: str) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.fetch("--safetensors", "--json", "--output", str(self.output), *arguments))
+        return report
+
+    def check_odd_tensors(self, *arguments: str) -> None:
+        report = self.load(server.url("tensors"), *arguments)
+        block = self.output.read_bytes()
+        self.assertEqual([tensor["name"] for tensor in report["tensors"]], [tensor.name for tensor in ODD_TENSORS])
+        end = 0
+        for found, expected in zip(report["tensors"], ODD_TENSORS):
+            with self.subTest(expected.name):
+                self.assertEqual((found["dtype"], found["shape"]), (expected.dtype, expected.shape))
+                at, size = found["offset"], found["bytes"]
+                self.assertEqual(block[at:at + size], expected.data)
+                self.assertEqual(at % 16, 0)
+                self.assertGreaterEqual(at, end)
+                self.assertEqual(found["address"] - at, report["tensors"][0]["address"] - report["tensors"][0]["offset"])
+                end = at + size
+        self.assertEqual(len(block), end)
+
+    def test_odd_tensors(self) -> None:
+        self.check_odd_tensors()
+        self.check_odd_tensors("--chunk-size", "100", "--flows", "8")
+
+    def test_gpu(self) -> None:
+        if not GPU_DRIVER:
+            self.skipTest("built without CUDA")
+        self.check_odd_tensors("--memory", "gpu:0")
+
+    def test_no_ranges(self) -> None:
+        (root / "whole-tensors").write_bytes(write_safetensors(ODD_TENSORS))
+        report = self.load(server.url("whole/whole-tensors"))
+        self.assertEqual(report["connections"], 1)
+
+    def test_table(self) -> None:
+        out = self.fetch(server.url("tensors"), "--safetensors")
+        self.assertRegex(out, r"0x[0-9a-f]+  F32 +\[2, 3\] +matrix\n")
+
+    def test_checksum(self) -> None:
+        # Of the whole file, though its header never was in the block.
+        data = (root / "tensors").read_bytes()
+        report = self.load(server.url("tensors"), "--crc32c", "always", "--chunk-size", "1000")
+        self.assertEqual(report["crc32c"], f"{crc32c(data):08x}")
+
+    def test_no_tensors(self) -> None:
+        self.assertIn("safetensors", self.refused(server.url("object"), "--safetensors"))
+        self.assertNotEqual(self.refused(server.url("empty"), "--safetensors"), "")
+        whole = write_safetensors(ODD_TENSORS)
+        for name, data in ("cut", whole[:-1]), ("more", whole + b"x"), ("headless", whole[:20]), ("size", whole[:7]):
+            with self.subTest(name):
+                (root / name).write_bytes(data)
+                self.assertNotEqual(self.refused(server.url(name), "--safetensors"), "")
+
+    def test_model(self) -> None:
+        model = model_file()
+        big = Nginx(model.parent)
+        self.addCleanup(big.stop)
+        report = self.directory / "report.json"
+        report.write_text(json.dumps(self.load(big.url(model.name))))
+        comparison = Path(__file__).resolve().parents[1] / "ingest" / "compare_tensors.py"
+        done = subprocess.run([python_program(), comparison, model, report, self.output], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, r"^\d{3} tensors, 9\d{7} bytes")
+
+
+class S3(FetchTest):
+    """An S3 server, path-style."""
+
+    data = random.Random(3).randbytes((5 << 20) + 12_345)
+    urls: dict[str, str]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        with tempfile.NamedTemporaryFile(prefix="gpurx-fetch-") as file:
+            file.write(cls.data)
+            file.flush()
+            s3 = S3Server(Path(file.name))
+        cls.addClassCleanup(s3.stop)
+        cls.urls = s3.urls
+
+    def test_public(self) -> None:
+        report = self.check_undisturbed(self.urls["public"], "--chunk-size", "1MiB", data=self.data)
+        self.assertEqual(report["etag"], f'"{hashlib.md5(self.data).hexdigest()}"')
+
+    def test_pre_signed(self) -> None:
+        self.check_undisturbed(self.urls["signed"], "--chunk-size", "1MiB", data=self.data)
+
+    def test_checksum(self) -> None:
+        # S3 announces it with all of the object only.
+        report = self.check_undisturbed(self.urls["public"], "--chunk-size", "8MiB", data=self.data)
+        self.assertTrue(report["crc32c_announced"])
+        self.assertEqual(report["crc32c"], f"{crc32c(self.data):08x}")
+        self.assertIn(", as the server announced", self.fetch(self.urls["public"]))
+
+    def test_checksum_of_parts(self) -> None:
+        report = self.check_undisturbed(self.urls["parts"], "--crc32c", "always", data=self.data)
+        self.assertFalse(report["crc32c_announced"])
+        self.assertTrue(report["etag"].endswith('-2"'))
+
+    def test_wrong_checksum(self) -> None:
+        err = self.refused(self.urls["lying"], status=3)
+        self.assertIn(f"the server announced {crc32c(self.data):08x}", err)
+        self.check(self.urls["lying"], "--crc32c", "none", data=self.data[::-1])
+
+    def test_refusals(self) -> None:
+        err = self.refused(self.urls["missing"])
+        self.assertIn("404", err)
+        self.assertIn("<Code>NoSuchKey</Code>", err)
+        self.assertIn("403", self.refused(self.urls["private"]))
+
+    def test_empty(self) -> None:
+        self.check_undisturbed(self.urls["empty"], data=b"")
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    if len(sys.argv) > 1 and Path(sys.argv[1]).is_dir():
+        GPU_DRIVER = sys.argv.pop(1)
+    unittest.main()
