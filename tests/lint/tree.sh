@@ -8,7 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 without_licence_line=(':!LICENSE' ':!kernel-support/COPYING' ':!*.json' ':!*.patch' ':!tests/fuzz/corpus')
 # The licences' publishers, the kernel's home, and names reserved for examples. No mirror or registry: where packages
 # come from is for each machine's own configuration to say.
-hosts='apache\.org|gnu\.org|fsf\.org|spdx\.org|kernel\.org|example\.(com|org)|github\.com'
+hosts='apache\.org|gnu\.org|fsf\.org|spdx\.org|kernel\.org|example\.(com|org)|github\.com|[a-z-]+\.invalid'
+# Loopback, what stands for a name, and what a program puts in. With or without a port.
+no_hosts='(127\.0\.0\.1|\[::1\]|[A-Za-z]+|\{[A-Za-z_.]+\})(\[?:[^:]+)?'
 
 failed=0
 complain() {
@@ -25,7 +27,7 @@ found=$(git ls-files -z -- "${without_licence_line[@]}" | xargs -0 awk '
 found=$(git ls-files -z | xargs -0 -I{} find {} -prune -type f -empty)
 [[ -z $found ]] || complain "empty file" "$found"
 
-found=$(git grep -InoE -e 'https?://[^/ "<>)]+' -e '\b([a-z0-9-]+\.)+(org|com)\b' | grep -vE ":(https?://)?([a-z0-9-]+\.)*($hosts)$" || true)
+found=$(git grep -InoE -e 'https?://[^/ "<>)]+' -e '\b([a-z0-9-]+\.)+(org|com)\b' | grep -vE ":((https?://)?([a-z0-9-]+\.)*($hosts)|https?://$no_hosts)$" || true)
 [[ -z $found ]] || complain "a host that the project does not mean to name" "$found"
 
 found=$(git grep -InE -e '(^|[^A-Za-z0-9_.$}])/(work|home|root|tmp/brief)/' || true)
