@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The frames of a tensor stream, as docs/tensor-stream.md specifies them: what a sender in C++ encodes, and what
+// tensor_stream reads. No input or output happens here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gpurx/ingest/dtype.hpp>
+#include <gpurx/ingest/error.hpp>
+
+namespace gpurx::ingest {
+
+// Sizes on the wire, in bytes.
+inline constexpr std::size_t frame_start_size = 48;
+inline constexpr std::size_t frame_tensor_size = 80;
+inline constexpr std::size_t frame_ack_size = 8;
+
+// One tensor of a stream, without its first dimension: that is the number of rows, which differs from frame to frame.
+struct tensor_spec {
+    std::string name;  // 1 to 15 printable ASCII characters, of which none is a space
+    dtype type = dtype::u8;
+    std::vector<std::uint64_t> row_shape;  // at most 7 dimensions, none of them 0; empty: one element a row
+
+    friend bool operator==(tensor_spec const&, tensor_spec const&) = default;
+};
+
+// Bytes of one row. Throws system_error, errc::bad_frame, if they are no whole number, or beyond 2^64.
+[[nodiscard]] std::uint64_t row_size(tensor_spec const& tensor);
+[[nodiscard]] std::uint64_t row_size(std::span<tensor_spec const> tensors);
+
+// What stands before a payload.
+struct frame_head {
+    std::uint32_t source = 0;
+    std::uint64_t sequence = 0;  // counts the frames of a source, from 0
+    std::uint64_t rows = 0;      // 0 if and only if there are no tensors: a frame that only says is_last
+    bool wants_ack = false;
+    bool is_last = false;  // of its source
+    bool has_crc = false;
+    std::uint32_t payload_crc = 0;  // CRC32C, if has_crc
+    std::vector<tensor_spec> tensors{};
+
+    // Precondition: one that was parsed, or encoded.
+    [[nodiscard]] std::uint64_t payload_size() const { return rows * row_size(tensors); }
+    friend bool operator==(frame_head const&, frame_head const&) = default;
+};
+
+// The bytes of a head. The payload follows it: each tensor's rows, tensor after tensor, with nothing between. Throws
+// system_error, errc::bad_frame, if no receiver would take it.
+[[nodiscard]] std::vector<std::byte> encode(frame_head const& head);
+
+// What a receiver takes.
+struct frame_limits {
+    std::uint64_t frame_size = std::uint64_t{256} << 20;  // of a payload, in bytes
+    std::uint32_t tensors = 64;
+};
+
+// The first frame_start_size bytes, looked at as far as they tell: so many tensors follow, of frame_tensor_size bytes
+// each. Throws system_error, errc::bad_frame, whose advice says what is wrong.
+[[nodiscard]] std::uint32_t count_tensors(std::span<std::byte const, frame_start_size> start,
+                                          frame_limits const& limits = {});
+// All of the head. Nothing in it is believed before it has been checked: with has_crc its CRC32C, then every field, and
+// that the payload is as long as rows, shapes and types say. Throws as above.
+[[nodiscard]] frame_head parse_head(std::span<std::byte const> head, frame_limits const& limits = {});
+
+// Acknowledges all frames of a source up to this sequence.
+[[nodiscard]] std::array<std::byte, frame_ack_size> encode_ack(std::uint64_t sequence) noexcept;
+[[nodiscard]] std::uint64_t parse_ack(std::span<std::byte const, frame_ack_size> ack) noexcept;
+
+// The CRC32C of bytes in host memory, of which `before` is the CRC32C of those that come before them.
+[[nodiscard]] std::uint32_t crc32c(std::span<std::byte const> bytes, std::uint32_t before = 0) noexcept;
+
+}  // namespace gpurx::ingest
