@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One connection of a sender: its frames, read one after the other.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <gpurx/memory.hpp>
+#include <gpurx/receiver.hpp>
+
+#include "tensor_memory.hpp"
+
+namespace gpurx::ingest::detail {
+
+class stream_state;
+
+// Used on its strand only, but for `source`, which belongs to the stream's strand: it is set while the connection waits
+// for that.
+struct connection {
+    connection(asio::any_io_executor on, receiver from) : strand{std::move(on)}, rx{std::move(from)} {}
+
+    asio::any_io_executor strand;
+    receiver rx;
+    asio::ip::tcp::endpoint peer{};
+    std::optional<std::uint32_t> source{};  // once it is known
+    bool has_spoken = false;                // at least one byte came
+    tensor_memory frame{};                  // a payload, as on the wire
+    device_memory crc{};                    // where a GPU writes a CRC32C
+};
+
+// How a connection ended: without a code after the source's last frame.
+struct ending {
+    error_code code{};
+    diagnostics why{};
+};
+
+// Finds a sender dead that says nothing any more, not even goodbye.
+void watch_peer(receiver const& rx) noexcept;
+
+// On the connection's strand.
+asio::awaitable<error_code> connect(std::shared_ptr<connection> who, asio::ip::tcp::endpoint there);
+
+// Reads frames until the last, or until something is wrong; tells the stream how it ended.
+asio::awaitable<void> receive_frames(std::shared_ptr<stream_state> stream, std::shared_ptr<connection> from);
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gpurx/cuda_stream.hpp>
+#include <gpurx/ingest/tensor_stream.hpp>
+
+namespace gpurx::ingest::detail {
+
+ready_batches::ready_batches(asio::any_io_executor const& executor, cuda_stream_ref filled_on, cuda_stream_ref consumer)
+    : filled_on_{filled_on}, consumer_{consumer}, wake_{executor, asio::steady_timer::time_point::max()}
+{}
+
+bool ready_batches::take(error_code& code, batch& result) noexcept
+{
+    {
+        std::scoped_lock const lock{mutex_};
+        if (batches_.empty()) {
+            if (end_)
+                code = *end_;
+            return end_.has_value();
+        }
+        result = std::move(batches_.front());
+        batches_.pop_front();
+        ++taken_;
+    }
+    if (filled_on_ != cuda_stream_ref{})
+        order_after(consumer_, filled_on_, code);
+    on_room_();
+    return true;
+}
+
+void ready_batches::put(batch next)
+{
+    std::scoped_lock const lock{mutex_};
+    batches_.push_back(std::move(next));
+    wake_.cancel();
+}
+
+void ready_batches::end(error_code why) noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    if (end_ && why != asio::error::operation_aborted)
+        return;
+    end_ = why;
+    wake_.cancel();
+}
+
+void ready_batches::drop() noexcept
+{
+    std::deque<batch> dropped;
+    std::scoped_lock const lock{mutex_};
+    dropped.swap(batches_);
+}
+
+std::size_t ready_batches::size() const
+{
+    std::scoped_lock const lock{mutex_};
+    return batches_.size();
+}
+
+std::uint64_t ready_batches::taken() const
+{
+    std::scoped_lock const lock{mutex_};
+    return taken_;
+}
+
+}  // namespace gpurx::ingest::detail

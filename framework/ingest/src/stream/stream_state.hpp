@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the connections of a tensor_stream share: which sources there are and how far they are, whose frame is next, the
+// batch that is being filled.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include <gpurx/ingest/tensor_stream.hpp>
+#include <gpurx/session.hpp>
+
+#include "batch_layout.hpp"
+#include "batch_pool.hpp"
+#include "connection.hpp"
+#include "source_progress.hpp"
+#include "tensor_memory.hpp"
+#include "turns.hpp"
+
+namespace gpurx::ingest::detail {
+
+// Private members, and all that is not marked otherwise, are used on strand() only.
+class stream_state : public std::enable_shared_from_this<stream_state> {
+  public:
+    using ticket = turns::ticket;
+
+    // Throws as tensor_stream's constructor.
+    stream_state(asio::any_io_executor executor, rx_session& session, tensor_stream_options options);
+    // Once; listens, and begins.
+    void start();
+
+    // ---- from any thread ----
+
+    void close() noexcept;
+    [[nodiscard]] asio::any_io_executor const& executor() const noexcept { return executor_; }
+    [[nodiscard]] asio::any_io_executor const& strand() const noexcept { return strand_; }
+    [[nodiscard]] std::shared_ptr<place> const& where() const noexcept { return place_; }
+    [[nodiscard]] frame_limits const& limits() const noexcept { return options_.limits; }
+    [[nodiscard]] ready_batches& ready() noexcept { return ready_; }
+    [[nodiscard]] std::vector<asio::ip::tcp::endpoint> const& local_endpoints() const noexcept { return endpoints_; }
+    [[nodiscard]] std::vector<source_error> errors() const;
+    [[nodiscard]] tensor_stream_stats stats() const;
+
+    // ---- the steps of a frame, in this order ----
+
+    // Its head has come: whether it is new; a duplicate has to be read all the same. Throws for a frame that cannot be
+    // used.
+    asio::awaitable<bool> admit(std::shared_ptr<connection> from, frame_head const& head);
+    // All of it has come, and is right. Throws if the source has another connection by now.
+    asio::awaitable<ticket> accept(std::shared_ptr<connection> from, frame_head const& head);
+    // Waits for its turn, and for memory; then copies the connection's payload into batches.
+    asio::awaitable<void> put_rows(std::shared_ptr<connection> from, frame_head const& head, ticket number);
+    // The connection is over.
+    asio::awaitable<void> leave(std::shared_ptr<connection> who, ending how);
+
+  private:
+    struct source {
+        source(asio::any_io_executor const& strand, std::uint32_t id) : number{id}, absence{strand}, retry{strand} {}
+
+        std::uint32_t number;
+        source_progress progress{};
+        std::shared_ptr<connection> now{};  // the connection that speaks for it
+        asio::ip::tcp::endpoint last_peer{};
+        std::string last_trouble{};  // what ended its last connection
+        bool ended = false;
+        bool failed = false;
+        asio::steady_timer absence;  // runs while there is no connection
+        asio::steady_timer retry;    // between two attempts to connect
+    };
+
+    void check_options() const;
+    void find_sources();
+    void listen_at(asio::ip::tcp::endpoint const& here);
+    void begin();
+
+    asio::awaitable<void> accept_from(asio::ip::tcp::acceptor& acceptor);
+    void adopt(asio::ip::tcp::socket accepted);
+    asio::awaitable<void> connect_to(std::size_t index, asio::ip::tcp::endpoint there);
+    asio::awaitable<error_code> connect_once(std::size_t index, asio::ip::tcp::endpoint there);
+    // Null: the stream is closed. Throws what receiver's constructors throw.
+    template <class... Socket>
+    [[nodiscard]] std::shared_ptr<connection> make_connection(Socket... accepted);
+
+    [[nodiscard]] std::size_t index_of(std::uint32_t number) const;
+    void introduce(std::shared_ptr<connection> const& who, frame_head const& head);
+    void check_tensors(frame_head const& head) const;
+    void learn_tensors(frame_head const& head);
+
+    asio::awaitable<void> change();
+    void changed();
+    asio::awaitable<void> put_rows_now(connection& from, frame_head const& head);
+    asio::awaitable<std::unique_ptr<block>> empty_block();
+    void fill(connection& from, std::size_t frame_rows, std::size_t from_row, std::size_t count);
+    void hand_out();
+
+    void give_source_time(std::size_t index, std::chrono::milliseconds limit);
+    void give_up(std::size_t index);
+    void end_source(std::size_t index, error_code code, diagnostics why);
+    void end_if_complete();
+    void fail(error_code code, diagnostics why);
+    void stop();
+    void close_soon(std::shared_ptr<connection> const& which);
+    void report(source_error error);
+
+    asio::any_io_executor executor_;
+    asio::any_io_executor strand_;
+    tensor_stream_options options_;
+    std::shared_ptr<place> place_;
+    std::shared_ptr<batch_pool> pool_;
+    ready_batches ready_;
+    std::vector<asio::ip::tcp::endpoint> endpoints_;
+
+    std::mutex session_mutex_;
+    rx_session* session_;  // null once close() was called: it may be gone then
+
+    std::list<asio::ip::tcp::acceptor> acceptors_;
+    std::set<std::shared_ptr<connection>> connections_;
+    std::deque<source> sources_;  // those of this rank
+    std::optional<turns> turns_;
+    asio::steady_timer changed_;  // never expires; cancelled to wake who waits
+    bool stopped_ = false;
+
+    std::optional<batch_layout> layout_;
+    std::unique_ptr<block> filling_;
+    std::size_t filled_ = 0;  // rows of it
+    std::vector<row_copy> copies_;
+
+    mutable std::mutex told_mutex_;  // guards what follows
+    std::deque<source_error> errors_of_sources_;
+    std::deque<source_error> errors_of_others_;
+    tensor_stream_stats stats_;
+};
+
+}  // namespace gpurx::ingest::detail

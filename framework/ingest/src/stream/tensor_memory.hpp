@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory for frames and batches, in a GPU's memory or the host's, and the work on it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <gpurx/cuda_stream.hpp>
+#include <gpurx/ingest/buffer.hpp>
+
+#include "batch_layout.hpp"
+
+namespace gpurx::ingest::detail {
+
+// Where frames and batches lie. Shared by everything that lies there.
+class place {
+  public:
+    // -1: the host's memory. Throws system_error: errc::no_cuda, what the driver reports.
+    explicit place(int gpu);
+
+    [[nodiscard]] int gpu() const noexcept { return gpu_; }
+    [[nodiscard]] bool is_gpu() const noexcept { return gpu_ >= 0; }
+    // On which everything happens that is done to memory here; none on the host.
+    [[nodiscard]] cuda_stream_ref stream() const noexcept { return stream_; }
+
+    // Bytes that exist now, and at most.
+    [[nodiscard]] std::uint64_t in_use() const noexcept { return in_use_; }
+    [[nodiscard]] std::uint64_t high_water() const noexcept { return high_water_; }
+
+    // On the host at once, on a GPU on stream(). Throws system_error.
+    void copy(device_span from, device_span to, std::span<row_copy const> which) const;
+
+  private:
+    friend class tensor_memory;
+    void count(std::uint64_t bytes) noexcept;
+
+    int gpu_;
+    cuda_stream stream_;
+    std::atomic<std::uint64_t> in_use_{0};
+    std::atomic<std::uint64_t> high_water_{0};
+};
+
+// Blocks until everything that was enqueued on `stream` so far has run.
+void finish(cuda_stream_ref stream) noexcept;
+
+class tensor_memory {
+  public:
+    tensor_memory() noexcept = default;
+    // Throws std::bad_alloc; system_error for what the driver reports.
+    tensor_memory(std::shared_ptr<place> where, std::size_t size);
+    tensor_memory(tensor_memory&& other) noexcept;
+    tensor_memory& operator=(tensor_memory&& other) noexcept;
+    // Waits for what is on the place's stream: a GPU may still be writing here.
+    ~tensor_memory();
+
+    [[nodiscard]] device_span span() const noexcept { return bytes_.span(); }
+
+  private:
+    std::shared_ptr<place> where_;
+    buffer bytes_;
+};
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Senders that break off, come again, or send what they should not: named, and no harm to the others.
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
+#include <cstring>
+
+#include "bed.hpp"
+
+namespace gpurx::ingest::test {
+
+namespace {
+
+// A frame of which some bytes are others.
+template <class T>
+std::vector<std::byte> patched(frame const& what, std::size_t offset, T value)
+{
+    auto bytes = what.bytes();
+    std::memcpy(bytes.data() + offset, &value, sizeof value);
+    return bytes;
+}
+
+// Offsets in a head.
+constexpr std::size_t rows_at = 24;
+constexpr std::size_t payload_size_at = 32;
+constexpr std::size_t shape_at = 72;
+constexpr std::uint64_t huge = std::uint64_t{1} << 63;
+
+// Source 1 sends three frames that must come through, whatever happened to the others.
+void check_others_go_on(bed& in)
+{
+    sender good{in.where()};
+    for (std::uint64_t i = 0; i < 3; ++i)
+        good.send({.source = 1, .sequence = i, .first_row = 4 * i, .rows = 4, .last = i == 2});
+    for (std::uint64_t row = 0; row < 12; row += 4)
+        CHECK(in.next_rows() == rows_from(1, row, 4));
+}
+
+tensor_stream_options two_sources(tensor_stream_options options = {})
+{
+    options.sources = 2;
+    options.batch_size = 4;
+    return listening(std::move(options));
+}
+
+}  // namespace
+
+TEST_CASE("a source that is cut in the middle of a tensor goes on where it was, and nothing is lost or doubled")
+{
+    auto const reset = GENERATE(false, true);
+    bed in{two_sources()};
+    sender first{in.where()};
+    first.send({.rows = 4, .ack = true});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    CHECK(first.read_ack() == 0);
+    frame const second{.sequence = 1, .first_row = 4, .rows = 8, .ack = true, .crc = true};
+    auto const bytes = second.bytes();
+    first.send(std::span{bytes}.first(bytes.size() - 30));
+    in.run_for(20ms);
+    if (reset)
+        first.reset();
+    else
+        first.close();
+    in.run_for(20ms);
+    sender again{in.where()};
+    again.send({.rows = 4, .ack = true});  // it does not know what arrived
+    again.send(second);
+    again.send({.sequence = 2, .first_row = 12, .rows = 4, .last = true});
+    CHECK(in.next_rows() == rows_from(0, 4, 4));
+    CHECK(in.next_rows() == rows_from(0, 8, 4));
+    CHECK(in.next_rows() == rows_from(0, 12, 4));
+    CHECK(again.read_ack() == 0);
+    CHECK(again.read_ack() == 1);
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(in.stream->errors().empty());
+    CHECK(in.stream->stats().duplicates == 1);
+}
+
+TEST_CASE("a source that is cut and does not come back ends by name, with what was whole delivered")
+{
+    auto const timeout = GENERATE(0ms, 50ms);
+    bed in{two_sources({.reconnect_timeout = timeout})};
+    std::optional<sender> cut{in.where()};
+    auto const port = cut->socket().local_endpoint().port();
+    cut->send({.rows = 4});
+    auto const half = frame{.sequence = 1, .first_row = 4, .rows = 4}.bytes();
+    cut->send(std::span{half}.first(half.size() / 2));
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    cut.reset();
+    in.run_for(200ms);
+    auto const errors = errors_of(in, 0);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].code == errc::stream_cut);
+    CHECK(errors[0].peer.port() == port);
+    CHECK(describe(errors[0].code, errors[0].why) ==
+          "receive frames of source 0 at 127.0.0.1:" + std::to_string(port) +
+              ": the sender's stream ended before its last frame; after 1 frames: End of file");
+    sender late{in.where()};
+    late.send({.sequence = 1, .rows = 4});
+    in.run_for(20ms);
+    CHECK(late.is_refused());
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    REQUIRE(in.stream->errors().size() == 2);
+    CHECK(in.stream->errors()[1].why.advice == "source 0 has failed before, and is not taken again");
+}
+
+TEST_CASE("in rounds, a source that never comes, or dies, holds up the others only so long")
+{
+    bed in{two_sources({.order = frame_order::rounds, .start_timeout = 50ms, .reconnect_timeout = 50ms})};
+    auto const never = GENERATE(false, true);
+    if (!never)
+        sender{in.where()}.send({.rows = 4});
+    sender good{in.where()};
+    good.send({.source = 1, .rows = 4});
+    good.send({.source = 1, .sequence = 1, .first_row = 4, .rows = 4, .last = true});
+    if (!never)
+        CHECK(in.next_rows() == rows_from(0, 0, 4));
+    CHECK(in.next_rows() == rows_from(1, 0, 4));
+    CHECK(in.next_rows() == rows_from(1, 4, 4));
+    CHECK(in.next()->code == asio::error::eof);
+    auto const errors = errors_of(in, 0);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].code == errc::stream_cut);
+    if (never)
+        CHECK(errors[0].why.advice == "no connection came");
+}
+
+TEST_CASE("a payload that its CRC32C does not fit ends its source, and none of it is delivered")
+{
+    bed in{two_sources()};
+    sender bad{in.where()};
+    bad.send({.rows = 4, .crc = true});
+    auto wrong = frame{.sequence = 1, .first_row = 4, .rows = 4, .ack = true, .crc = true}.bytes();
+    wrong.back() ^= std::byte{1};
+    bad.send(wrong);
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    in.run_for(20ms);
+    auto const errors = errors_of(in, 0);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].code == errc::wrong_checksum);
+    CHECK(errors[0].why.advice.starts_with("the CRC32C of the payload of frame 1 is 0x"));
+    CHECK(bad.is_refused());
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+}
+
+TEST_CASE("a source's frame that is none ends it, and the others go on")
+{
+    frame const next{.sequence = 1, .first_row = 4, .rows = 4};
+    frame const checked{.sequence = 1, .first_row = 4, .rows = 4, .crc = true};
+    auto other_type = next.head();
+    other_type.tensors[0].type = dtype::i32;
+    auto fewer = next.head();
+    fewer.tensors.pop_back();
+    struct fault {
+        std::vector<std::byte> bytes;
+        std::string advice;
+        errc code = errc::bad_frame;
+    };
+    auto const faults = std::vector<fault>{
+        {patched(next, 0, 'G'), R"(it begins with "GpTS", not with "gpTS")"},
+        {patched(next, 4, '\2'), "its version is 2, not 1"},
+        {patched(next, rows_at, huge), "its 9223372036854775808 rows have more bytes than can be counted"},
+        {patched(next, payload_size_at, huge), "its payload has 9223372036854775808 bytes, more than 268435456"},
+        {patched(next, shape_at, huge), "a row of tensor x has more bytes than can be counted"},
+        {patched(next, 12, ~std::uint32_t{0}), "it has 4294967295 tensors, more than 64"},
+        {patched(next, 8, 1U), "frame 1 is one of source 1"},
+        {patched(next, 16, std::uint64_t{2}), "frame 2 came where frame 1 was to come"},
+        {patched(next, 16, huge), "frame 9223372036854775808 came where frame 1 was to come"},
+        {encode(other_type), "frame 1 has tensor x I32 [3] where the stream has x F32 [3]"},
+        {encode(fewer), "frame 1 has 1 tensors, and the stream has 2"},
+        {patched(checked, 24, std::uint64_t{4} + 256), "", errc::wrong_checksum},
+    };
+    auto const& [bytes, advice, code] = faults[GENERATE(Catch::Generators::range(0, 12))];
+    CAPTURE(advice);
+    std::vector<source_error> told;
+    bed in{two_sources({.on_error = [&told](source_error const& error) { told.push_back(error); }})};
+    sender bad{in.where()};
+    bad.send({.rows = 4});
+    bad.send(bytes);
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    in.run_for(20ms);
+    REQUIRE(told.size() == 1);
+    CHECK(told[0].source == 0U);
+    CHECK(told[0].code == code);
+    CHECK(told[0].peer == bad.socket().local_endpoint());
+    if (!advice.empty())
+        CHECK(told[0].why.advice == advice);
+    CHECK(bad.is_refused());
+    CHECK(in.stream->stats().memory < 10'000);
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+}
+
+TEST_CASE("who is no sender is told apart, and takes no source's place")
+{
+    bed in{two_sources()};
+    sender stranger{in.where()};
+    std::string_view const text = "GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: everything\r\n\r\n";
+    stranger.send(std::as_bytes(std::span{text}));
+    {
+        sender const says_nothing{in.where()};
+    }
+    sender other_rank{in.where()};
+    other_rank.send({.source = 2, .rows = 4});
+    in.run_for(20ms);
+    CHECK(stranger.is_refused());
+    CHECK(other_rank.is_refused());
+    auto const errors = errors_of(in, std::nullopt);
+    REQUIRE(errors.size() == 2);
+    CHECK(errors[0].code == errc::bad_frame);
+    CHECK(errors[0].why.object == "from 127.0.0.1:" + std::to_string(stranger.socket().local_endpoint().port()));
+    CHECK(errors[1].why.advice == "source 2 is none of those of rank 0 of 1: they are fewer, or another process's");
+    check_others_go_on(in);
+    sender zero{in.where()};
+    zero.send({.rows = 4, .last = true});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    CHECK(in.next()->code == asio::error::eof);
+}
+
+TEST_CASE("the tensors may be said beforehand, so that no first frame says them wrong")
+{
+    bed in{two_sources({.tensors = row_tensors()})};
+    sender bad{in.where()};
+    auto head = frame{.rows = 4}.head();
+    head.tensors[0].row_shape = {4};
+    bad.send(encode(head));
+    in.run_for(20ms);
+    REQUIRE(errors_of(in, 0).size() == 1);
+    CHECK(errors_of(in, 0)[0].why.advice == "frame 0 has tensor x F32 [4] where the stream has x F32 [3]");
+    check_others_go_on(in);
+}
+
+TEST_CASE("a first frame that is wrong does not say what the tensors are")
+{
+    bed in{two_sources()};
+    sender bad{in.where()};
+    auto head = frame{.rows = 4}.head();
+    head.tensors[0].type = dtype::u32;
+    head.has_crc = true;
+    head.payload_crc = 1;
+    auto bytes = encode(head);
+    bytes.resize(bytes.size() + head.payload_size());
+    bad.send(bytes);
+    in.run_for(20ms);
+    REQUIRE(errors_of(in, 0).size() == 1);
+    CHECK(errors_of(in, 0)[0].code == errc::wrong_checksum);
+    check_others_go_on(in);
+}
+
+TEST_CASE("rows of which a batch would be too large are refused before there is memory for them")
+{
+    bed in{two_sources({.max_batch_size = 100})};
+    sender bad{in.where()};
+    bad.send({.rows = 1});
+    in.run_for(20ms);
+    REQUIRE(errors_of(in, 0).size() == 1);
+    CHECK(errors_of(in, 0)[0].why.advice ==
+          "a batch of 4 such rows has more than 100 bytes: tensor_stream_options::max_batch_size");
+}
+
+TEST_CASE("a sender that comes again while its old connection seems alive takes its place")
+{
+    bed in{two_sources()};
+    sender old{in.where()};
+    old.send({.rows = 4});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    auto const half = frame{.sequence = 1, .first_row = 4, .rows = 4}.bytes();
+    old.send(std::span{half}.first(half.size() - 1));
+    in.run_for(10ms);
+    sender now{in.where()};
+    now.send({.sequence = 1, .first_row = 4, .rows = 4, .last = true});
+    CHECK(in.next_rows() == rows_from(0, 4, 4));
+    CHECK(old.is_refused());
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(in.stream->errors().empty());
+}
+
+TEST_CASE("a source whose last acknowledgement was lost gets it when it comes again")
+{
+    bed in{two_sources()};
+    frame const last{.rows = 4, .last = true, .ack = true};
+    {
+        sender first{in.where()};
+        first.send(last);
+        CHECK(in.next_rows() == rows_from(0, 0, 4));
+    }
+    sender again{in.where()};
+    again.send(last);
+    in.run_for(20ms);
+    CHECK(again.read_ack() == 0);
+    CHECK(again.is_refused());
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(in.stream->errors().empty());
+    CHECK(in.stream->stats().duplicates == 1);
+}
+
+TEST_CASE("a hundred connections that say nothing hold up nobody")
+{
+    bed in{two_sources(), 110};
+    std::vector<std::unique_ptr<sender>> idle;
+    for (int i = 0; i < 100; ++i) {
+        idle.push_back(std::make_unique<sender>(in.where()));
+        in.io.poll();
+        in.io.restart();
+    }
+    check_others_go_on(in);
+    CHECK(in.stream->stats().memory < 10'000);
+    sender zero{in.where()};
+    zero.send({.rows = 4, .last = true});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    CHECK(in.next()->code == asio::error::eof);
+    in.run_for(20ms);
+    CHECK(idle.front()->is_refused());
+    CHECK(idle.back()->is_refused());
+    CHECK(in.stream->errors().empty());
+}
+
+TEST_CASE("one connection more than the session takes is refused, and said")
+{
+    bed in{two_sources(), 2};
+    sender a{in.where()};
+    sender b{in.where()};
+    sender c{in.where()};
+    in.run_for(50ms);
+    CHECK(c.is_refused());
+    auto const errors = errors_of(in, std::nullopt);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].code == gpurx::errc::too_many_flows);
+    CHECK(errors[0].peer == c.socket().local_endpoint());
+}
+
+}  // namespace gpurx::ingest::test
