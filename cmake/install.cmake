@@ -8,6 +8,11 @@ set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/gpurx)
 
 install(TARGETS gpurx EXPORT gpurxTargets FILE_SET HEADERS)
 install(EXPORT gpurxTargets NAMESPACE gpurx:: DESTINATION ${package_directory})
+if(TARGET gpurx_ingest)
+    # A component: who does not ask for it needs nothing of what it needs.
+    install(TARGETS gpurx_ingest EXPORT gpurxIngestTargets FILE_SET HEADERS)
+    install(EXPORT gpurxIngestTargets NAMESPACE gpurx:: DESTINATION ${package_directory})
+endif()
 
 get_target_property(library_type gpurx TYPE)
 configure_package_config_file(

@@ -12,7 +12,7 @@
 
 namespace {
 
-using namespace gpurx::ingest;
+using namespace gpurx::ingest::detail;
 
 void check(bool holds)
 {

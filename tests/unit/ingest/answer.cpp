@@ -6,7 +6,7 @@
 #include "http/answer.hpp"
 #include "http/request.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -132,4 +132,4 @@ TEST_CASE("a request has what a server needs, and nothing that a signature forbi
     CHECK(get_request(signed_url, {0, 1}).find("x-amz") == std::string::npos);
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

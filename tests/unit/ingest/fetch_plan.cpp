@@ -5,7 +5,7 @@
 
 #include "http/fetch_plan.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -122,4 +122,4 @@ TEST_CASE("a place is found for each byte that has one")
     CHECK(map.assign({}, 0));
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -5,7 +5,7 @@
 
 #include "http/url.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -91,4 +91,4 @@ TEST_CASE("a pre-signed URL is noticed")
     CHECK_FALSE(parsed("http://h/k?X-Amz-Expires=60").is_signed());
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <gpurx/ingest/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -134,4 +134,4 @@ std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept
     return static_cast<std::uint32_t>(bits >> 4);
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -11,7 +11,7 @@
 
 #include <gpurx/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // Of an object. The end is one beyond the last byte.
 struct byte_range {
@@ -66,4 +66,4 @@ struct answer {
 // As S3 writes it: four bytes, the highest first, in base64.
 [[nodiscard]] std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept;
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <gpurx/gather.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -48,4 +48,4 @@ std::uint32_t* crc_parts::slot_for(memory_kind kind)
     return reinterpret_cast<std::uint32_t*>(at);
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -14,7 +14,7 @@
 
 #include "answer.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 class crc_parts {
   public:
@@ -39,4 +39,4 @@ class crc_parts {
     std::size_t used_ = 0;               // of the last
 };
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -17,7 +17,7 @@
 
 #include "patience.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -266,7 +266,7 @@ asio::awaitable<std::size_t> download::read_some(host_span destination)
 
 asio::awaitable<void> download::connect(lane& of)
 {
-    of.on = std::make_shared<connection>(of.executor, session_, options_.timeout, options_.stream);
+    of.on = std::make_shared<http_connection>(of.executor, session_, options_.timeout, options_.stream);
     of.asked = of.answered = 0;
     ++counters_.connections;
     co_await of.on->async_connect(endpoints_);
@@ -478,4 +478,4 @@ asio::awaitable<void> download::verify()
              fmt::format("CRC32C is {:08x}, the server announced {:08x}", *computed_crc_, *announced_crc_));
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

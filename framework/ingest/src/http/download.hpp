@@ -18,12 +18,12 @@
 
 #include <gpurx/ingest/http.hpp>
 
-#include "connection.hpp"
 #include "crc_parts.hpp"
 #include "fetch_plan.hpp"
+#include "http_connection.hpp"
 #include "request.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 class download {
   public:
@@ -53,7 +53,7 @@ class download {
     // A connection and what is under way on it. Belongs to one strand.
     struct lane {
         asio::any_io_executor executor;
-        std::shared_ptr<connection> on;
+        std::shared_ptr<http_connection> on;
         std::deque<request> requests;
         std::uint64_t asked = 0;     // requests, on this connection
         std::uint64_t answered = 0;  // of these
@@ -123,4 +123,4 @@ class download {
     } counters_;
 };
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

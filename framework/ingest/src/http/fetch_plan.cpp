@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cassert>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 void fetch_plan::put(byte_range range)
 {
@@ -78,4 +78,4 @@ device_span placement_map::find(std::uint64_t at, std::uint64_t at_most) const n
     return found.destination.subspan(skipped, std::min<std::uint64_t>(found.destination.size() - skipped, at_most));
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

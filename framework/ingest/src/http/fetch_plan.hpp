@@ -13,7 +13,7 @@
 
 #include "answer.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // The bytes that nobody has asked for yet, as ranges in order, none touching the next.
 class fetch_plan {
@@ -46,4 +46,4 @@ class placement_map {
     std::vector<placement> placements_;
 };
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

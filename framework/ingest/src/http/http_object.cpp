@@ -7,7 +7,7 @@ namespace gpurx::ingest {
 
 http_object::http_object(asio::any_io_executor executor, rx_session& session, std::string_view url,
                          http_options options)
-    : download_{std::make_unique<download>(executor, session, url, options)}
+    : download_{std::make_unique<detail::download>(executor, session, url, options)}
 {}
 
 http_object::http_object(http_object&&) noexcept = default;

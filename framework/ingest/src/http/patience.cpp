@@ -9,7 +9,7 @@
 #include <chrono>
 #include <gpurx/ingest/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -41,4 +41,4 @@ asio::awaitable<void> patience::async_pause(passing_error failure)
     co_await pause_.async_wait(asio::use_awaitable);
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -9,7 +9,7 @@
 
 #include <gpurx/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // Another attempt may go better.
 class passing_error : public system_error {
@@ -31,4 +31,4 @@ class patience {
     unsigned failures_ = 0;
 };
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

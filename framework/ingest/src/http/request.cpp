@@ -5,7 +5,7 @@
 
 #include <gpurx/ingest/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -123,4 +123,4 @@ std::string status_text(answer const& head)
     return fmt::format("it answers {} {}", head.status, head.reason);
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

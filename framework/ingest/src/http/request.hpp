@@ -11,7 +11,7 @@
 #include "answer.hpp"
 #include "url.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // GET, for a range of it unless that is empty.
 [[nodiscard]] std::string get_request(url const& from, byte_range range);
@@ -39,4 +39,4 @@ struct first_answer {
 // "404 Not Found", in words.
 [[nodiscard]] std::string status_text(answer const& head);
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

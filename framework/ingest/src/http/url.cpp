@@ -5,7 +5,7 @@
 #include <boost/url/url.hpp>
 #include <gpurx/ingest/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -78,4 +78,4 @@ url follow(url const& from, std::string_view location, error_code& code, diagnos
     return {};
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

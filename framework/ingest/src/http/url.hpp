@@ -8,7 +8,7 @@
 
 #include <gpurx/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 struct url {
     std::string text;       // the whole of it
@@ -27,4 +27,4 @@ struct url {
 // Where the answer to a request for `from` with this Location leads. Errors: errc::bad_redirect.
 [[nodiscard]] url follow(url const& from, std::string_view location, error_code& code, diagnostics& why);
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

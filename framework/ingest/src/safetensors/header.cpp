@@ -170,7 +170,7 @@ safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_s
         refuse_file("its header does not begin with {");
     error_code code;
     std::string twice;
-    auto const parsed = parse_json_once(text, code, twice);
+    auto const parsed = detail::parse_json_once(text, code, twice);
     if (code)
         refuse_file("its header is not JSON: " + code.message());
     if (!twice.empty())

@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -75,4 +75,4 @@ json::value parse_json_once(std::string_view text, error_code& code, std::string
     return json::parse({text.data(), text.size()}, code);
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

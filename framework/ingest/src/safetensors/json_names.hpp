@@ -9,9 +9,9 @@
 
 #include <gpurx/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // `twice`: a name that one object has twice; empty: there is none.
 [[nodiscard]] boost::json::value parse_json_once(std::string_view text, error_code& code, std::string& twice);
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -20,7 +20,9 @@
 
 namespace gpurx::ingest {
 
+namespace detail {
 class download;
+}
 
 struct http_options {
     // Connections at a time, each a flow of the session: rx_session_options::max_flows should be no smaller. A server
@@ -118,7 +120,7 @@ class http_object {
     [[nodiscard]] http_stats stats() const noexcept;
 
   private:
-    std::unique_ptr<download> download_;
+    std::unique_ptr<detail::download> download_;
 };
 
 }  // namespace gpurx::ingest

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "connection.hpp"
+#include "http_connection.hpp"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,7 +13,7 @@
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -41,12 +41,12 @@ device_span on_host(std::byte* bytes, std::size_t size)
 
 }  // namespace
 
-connection::connection(asio::any_io_executor const& executor, rx_session& session, std::chrono::milliseconds timeout,
-                       cuda_stream_ref stream)
+http_connection::http_connection(asio::any_io_executor const& executor, rx_session& session,
+                            std::chrono::milliseconds timeout, cuda_stream_ref stream)
     : receiver_{executor, session}, stream_{stream}, silence_{executor}, timeout_{timeout}
 {}
 
-asio::awaitable<void> connection::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
+asio::awaitable<void> http_connection::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
     watch();
     error_code last = asio::error::host_not_found;
@@ -60,13 +60,13 @@ asio::awaitable<void> connection::async_connect(std::vector<asio::ip::tcp::endpo
     send_at_once(receiver_);
 }
 
-asio::awaitable<void> connection::async_send(std::string request)
+asio::awaitable<void> http_connection::async_send(std::string request)
 {
     auto const [code, sent] = co_await asio::async_write(receiver_, asio::buffer(request), tuple);
     check(code);
 }
 
-asio::awaitable<answer> connection::async_answer()
+asio::awaitable<answer> http_connection::async_answer()
 {
     std::string text;
     for (;;) {
@@ -92,7 +92,7 @@ asio::awaitable<answer> connection::async_answer()
     }
 }
 
-asio::awaitable<connection::transferred> connection::async_body(device_span to)
+asio::awaitable<http_connection::transferred> http_connection::async_body(device_span to)
 {
     error_code code;
     auto const placed = place_pending(to, code);
@@ -102,7 +102,7 @@ asio::awaitable<connection::transferred> connection::async_body(device_span to)
     co_return transferred{failed, placed + read};
 }
 
-asio::awaitable<connection::transferred> connection::async_body(host_span to)
+asio::awaitable<http_connection::transferred> http_connection::async_body(host_span to)
 {
     error_code code;
     auto const placed = place_pending(on_host(to.data(), to.size()), code);
@@ -113,7 +113,7 @@ asio::awaitable<connection::transferred> connection::async_body(host_span to)
     co_return transferred{failed, placed + read};
 }
 
-asio::awaitable<void> connection::async_skip(std::uint64_t bytes)
+asio::awaitable<void> http_connection::async_skip(std::uint64_t bytes)
 {
     while (bytes > 0) {
         if (pending_size() == 0)
@@ -125,7 +125,7 @@ asio::awaitable<void> connection::async_skip(std::uint64_t bytes)
 }
 
 // Looks now and then: a timer set anew for each packet would cost more than it tells.
-void connection::watch()
+void http_connection::watch()
 {
     silence_.expires_after(timeout_);
     silence_.async_wait([weak = weak_from_this()](error_code code) {
@@ -140,7 +140,7 @@ void connection::watch()
     });
 }
 
-void connection::check(error_code code) const
+void http_connection::check(error_code code) const
 {
     if (code && timed_out_)
         fail(errc::gave_up, "nothing came for " + std::to_string(timeout_.count()) + " ms");
@@ -148,7 +148,7 @@ void connection::check(error_code code) const
         fail(code);
 }
 
-asio::awaitable<void> connection::async_more()
+asio::awaitable<void> http_connection::async_more()
 {
     auto [code, loan] = co_await receiver_.async_receive(tuple);
     check(code);
@@ -157,7 +157,7 @@ asio::awaitable<void> connection::async_more()
 }
 
 // The first bytes of what is pending, as fragments: valid until the next call.
-std::span<fragment const> connection::pending(std::size_t at_most)
+std::span<fragment const> http_connection::pending(std::size_t at_most)
 {
     pieces_.clear();
     auto skip = used_;
@@ -172,7 +172,7 @@ std::span<fragment const> connection::pending(std::size_t at_most)
     return pieces_;
 }
 
-std::size_t connection::place_pending(device_span to, error_code& code)
+std::size_t http_connection::place_pending(device_span to, error_code& code)
 {
     auto const size = std::min(pending_size(), to.size());
     if (size == 0)
@@ -182,7 +182,7 @@ std::size_t connection::place_pending(device_span to, error_code& code)
     return placed;
 }
 
-void connection::use(std::size_t bytes)
+void http_connection::use(std::size_t bytes)
 {
     used_ += bytes;
     if (used_ < loan_.size())
@@ -193,4 +193,4 @@ void connection::use(std::size_t bytes)
     used_ = 0;
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

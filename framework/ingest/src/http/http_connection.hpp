@@ -19,14 +19,14 @@
 
 #include "answer.hpp"
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // Belongs to one strand.
-class connection : public std::enable_shared_from_this<connection> {
+class http_connection : public std::enable_shared_from_this<http_connection> {
   public:
     // A connection on which nothing arrives for `timeout` is closed; what runs on it then ends with errc::gave_up.
-    connection(asio::any_io_executor const& executor, rx_session& session, std::chrono::milliseconds timeout,
-               cuda_stream_ref stream);
+    http_connection(asio::any_io_executor const& executor, rx_session& session, std::chrono::milliseconds timeout,
+                    cuda_stream_ref stream);
 
     // To the first of them that answers.
     [[nodiscard]] asio::awaitable<void> async_connect(std::vector<asio::ip::tcp::endpoint> const& to);
@@ -65,4 +65,4 @@ class connection : public std::enable_shared_from_this<connection> {
     std::vector<fragment> pieces_;
 };
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail
