@@ -13,12 +13,12 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include <gpurx/gather.hpp>
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <gpurx/session.hpp>
 
@@ -112,7 +112,8 @@ class sender {
     {
         std::byte byte{};
         error_code code;
-        asio::read(socket_, asio::buffer(&byte, 1), code);
+        while (!code)  // there may be acknowledgements
+            asio::read(socket_, asio::buffer(&byte, 1), code);
         return code == asio::error::eof || code == asio::error::connection_reset;
     }
     void reset()
@@ -135,21 +136,23 @@ struct next_result {
     batch got;
 };
 
+// Brought to the host, once what is on `stream` has run.
 template <class T>
-std::vector<T> values_of(device_span bytes)
+std::vector<T> values_of(device_span bytes, cuda_stream_ref stream)
 {
     std::vector<T> values(bytes.size() / sizeof(T));
-    std::memcpy(values.data(), reinterpret_cast<void const*>(bytes.address()), values.size() * sizeof(T));
+    fragment const all{bytes.address(), bytes.size(), bytes.kind()};
+    gather({&all, 1}, {memory_kind::host, reinterpret_cast<std::uintptr_t>(values.data()), bytes.size()}, stream);
     return values;
 }
 
-// The rows of a batch in host memory; fails the test if a row's tensors do not belong together.
-inline std::vector<row> rows_of(batch const& from)
+// The rows of a batch; fails the test if a row's tensors do not belong together.
+inline std::vector<row> rows_of(batch const& from, cuda_stream_ref stream = {})
 {
     REQUIRE(from["x"].shape == std::vector<std::uint64_t>{from.rows(), 3});
     REQUIRE(from["y"].shape == std::vector<std::uint64_t>{from.rows()});
-    auto const x = values_of<float>(from["x"].bytes);
-    auto const y = values_of<std::int64_t>(from["y"].bytes);
+    auto const x = values_of<float>(from["x"].bytes, stream);
+    auto const y = values_of<std::int64_t>(from["y"].bytes, stream);
     REQUIRE(x.size() == 3 * from.rows());
     REQUIRE(y.size() == from.rows());
     std::vector<row> rows;
@@ -178,7 +181,11 @@ inline tensor_stream_options listening(tensor_stream_options options = {})
 class bed {
   public:
     explicit bed(tensor_stream_options options, unsigned max_flows = 8)
-        : session{{.transport = transport::copy, .max_flows = max_flows}, device_memory::on_host(8 << 20)},
+        : bed{std::move(options), max_flows, device_memory::on_host(8 << 20)}
+    {}
+    bed(tensor_stream_options options, unsigned max_flows, device_memory memory)
+        : consumer{options.stream},
+          session{{.transport = transport::copy, .max_flows = max_flows}, std::move(memory)},
           stream{std::in_place, io, session, std::move(options)}
     {}
 
@@ -226,7 +233,7 @@ class bed {
     {
         auto const result = next();
         REQUIRE(result->code == error_code{});
-        return rows_of(result->got);
+        return rows_of(result->got, consumer);
     }
     // All rows until the end of the stream.
     [[nodiscard]] std::vector<row> rest()
@@ -237,11 +244,12 @@ class bed {
             if (result->code == asio::error::eof)
                 return all;
             REQUIRE(result->code == error_code{});
-            auto const rows = rows_of(result->got);
+            auto const rows = rows_of(result->got, consumer);
             all.insert(all.end(), rows.begin(), rows.end());
         }
     }
 
+    cuda_stream_ref consumer;
     rx_session session;
     asio::io_context io{1};
     std::optional<tensor_stream> stream;

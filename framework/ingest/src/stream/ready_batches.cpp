@@ -23,6 +23,11 @@ bool ready_batches::take(error_code& code, batch& result) noexcept
     }
     if (filled_on_ != cuda_stream_ref{})
         order_after(consumer_, filled_on_, code);
+    if (code) {
+        result = {};
+        end(code);
+        drop();
+    }
     on_room_();
     return true;
 }
@@ -37,10 +42,15 @@ void ready_batches::put(batch next)
 void ready_batches::end(error_code why) noexcept
 {
     std::scoped_lock const lock{mutex_};
-    if (end_ && why != asio::error::operation_aborted)
-        return;
-    end_ = why;
+    if (!end_ || *end_ == asio::error::eof || why == asio::error::operation_aborted)
+        end_ = why;
     wake_.cancel();
+}
+
+bool ready_batches::has_ended() const
+{
+    std::scoped_lock const lock{mutex_};
+    return end_.has_value();
 }
 
 void ready_batches::drop() noexcept

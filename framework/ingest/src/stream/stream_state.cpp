@@ -50,7 +50,7 @@ stream_state::stream_state(asio::any_io_executor executor, rx_session& session, 
 
 void stream_state::start()
 {
-    ready_.notify([this] { asio::post(strand_, [self = shared_from_this()] { self->changed(); }); });
+    ready_.notify([this] { asio::post(strand_, [self = shared_from_this()] { self->room_made(); }); });
     for (auto const& here : options_.listen)
         listen_at(here);
     asio::post(strand_, [self = shared_from_this()] { self->begin(); });
@@ -211,6 +211,13 @@ asio::awaitable<void> stream_state::change()
 void stream_state::changed()
 {
     changed_.cancel();
+}
+
+void stream_state::room_made()
+{
+    if (ready_.has_ended())
+        stop();
+    changed();
 }
 
 asio::awaitable<std::unique_ptr<block>> stream_state::empty_block()

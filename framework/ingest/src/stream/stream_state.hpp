@@ -98,6 +98,7 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
 
     asio::awaitable<void> change();
     void changed();
+    void room_made();
     asio::awaitable<void> put_rows_now(connection& from, frame_head const& head);
     asio::awaitable<std::unique_ptr<block>> empty_block();
     void fill(connection& from, std::size_t frame_rows, std::size_t from_row, std::size_t count);

@@ -247,12 +247,14 @@ class ready_batches {
     }
 
     void put(batch next);
-    // After those that are here. operation_aborted overrides an end that was there before.
+    // After those that are here. An error overrides the end of the stream, and operation_aborted everything.
     void end(error_code why) noexcept;
+    [[nodiscard]] bool has_ended() const;
     void drop() noexcept;
     [[nodiscard]] std::size_t size() const;
     [[nodiscard]] std::uint64_t taken() const;
-    // Called, from whoever takes a batch, when there is room for another. Before the first use of anything above.
+    // Called, from whoever takes a batch, when there is room for another, or an error. Before the first use of anything
+    // above.
     void notify(std::function<void()> on_room) { on_room_ = std::move(on_room); }
 
   private:
