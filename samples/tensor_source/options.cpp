@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace {
+
+constexpr char footer[] =
+    "A tensor is\n"
+    "  NAME=FILE                    a .npy or IDX file: its first dimension is the rows\n"
+    "  NAME=FILE:DTYPE:2x3          raw rows of this shape, one after the other; DTYPE as F32, U8, BF16, I64\n"
+    "  NAME=synthetic:DTYPE:2x3     made up: --rows of them; an empty shape is one element\n"
+    "\n"
+    "  tensor_source --to trainer:9000 --tensor image=train-images-idx3-ubyte --tensor label=train-labels-idx1-ubyte\n"
+    "\n"
+    "Of several sources each sends its share: of the frames of an epoch, those whose number modulo --sources is\n"
+    "--source. RANK and WORLD_SIZE, as torchrun sets them, are the defaults of these two.\n"
+    "\n"
+    "Exit status: 0 all was sent, and acknowledged with --ack; 1 it was not; 2 the command line is wrong.";
+
+void add_frames(CLI::App& app, options& parsed)
+{
+    app.add_option("--source", parsed.source, "Which of the sources this is")->envname("RANK");
+    app.add_option("--sources", parsed.sources, "How many sources share the rows")
+        ->envname("WORLD_SIZE")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--epochs", parsed.epochs, "How often to send everything")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    app.add_option("--rows-per-frame", parsed.rows_per_frame, "Default: as many as make about 4 MiB")
+        ->check(CLI::PositiveNumber);
+    app.add_flag("--crc", parsed.crc, "Send CRC32Cs");
+    app.add_flag("--ack", parsed.ack, "Ask for acknowledgements, and wait for them");
+    app.add_option_function<unsigned>(
+           "--retry", [&parsed](unsigned seconds) { parsed.retry = std::chrono::seconds{seconds}; },
+           "Seconds to go on trying to connect; with --ack also when a connection was cut")
+        ->default_str("30");
+}
+
+}  // namespace
+
+std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
+{
+    options parsed;
+    CLI::App app{"Sends tensors from files, or made up, to programs that receive tensor streams."};
+    app.footer(footer);
+    auto* const where = app.add_option_group("where", "Where the receivers are");
+    where->add_option_function<std::vector<std::string>>(
+        "--to",
+        [&parsed](std::vector<std::string> const& texts) {
+            for (auto const& text : texts)
+                parsed.to.push_back(endpoint_argument(text));
+        },
+        "HOST:PORT of the receiver, or of those of all ranks: source i sends to number i modulo how many there are");
+    where->add_option_function<std::string>(
+        "--listen", [&parsed](std::string const& text) { parsed.listen = endpoint_argument(text); },
+        "Let the receiver connect to this ADDRESS:PORT");
+    where->require_option(1);
+    app.add_option("--tensor", parsed.tensors, "NAME=WHAT, see below; once for each tensor")->required();
+    app.add_option("--rows", parsed.synthetic_rows, "Of tensors that are made up")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    add_frames(app, parsed);
+    app.add_flag("--json", parsed.json, "Print a report as JSON, on standard output");
+    try {
+        app.parse(argc, argv);
+        if (parsed.source >= parsed.sources)
+            throw CLI::ValidationError{"--source", "has to be less than --sources"};
+    } catch (CLI::ParseError const& error) {
+        exit_code = app.exit(error) == 0 ? 0 : 2;
+        return std::nullopt;
+    }
+    return parsed;
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shard.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+shard::shard(std::vector<tensor_rows> tensors, options const& wanted)
+    : tensors_{std::move(tensors)},
+      epochs_{wanted.epochs},
+      source_{wanted.source},
+      sources_{wanted.sources},
+      crc_{wanted.crc},
+      ack_{wanted.ack}
+{
+    constexpr std::uint64_t good_frame_size = 4 << 20;
+    std::uint64_t row = 0;
+    rows_ = tensors_.front().rows;
+    for (auto const& tensor : tensors_) {
+        row += row_size(tensor.spec);
+        if (tensor.rows != rows_)
+            throw std::runtime_error{fmt::format("{} has {} rows, and {} has {}", tensor.spec.name, tensor.rows,
+                                                 tensors_.front().spec.name, rows_)};
+    }
+    rows_per_frame_ =
+        wanted.rows_per_frame > 0 ? wanted.rows_per_frame : std::max<std::uint64_t>(good_frame_size / row, 1);
+    auto const all = (rows_ + rows_per_frame_ - 1) / rows_per_frame_;
+    frames_per_epoch_ = all / sources_ + (all % sources_ > source_ ? 1 : 0);
+}
+
+std::uint64_t shard::frames() const noexcept
+{
+    return std::max<std::uint64_t>(epochs_ * frames_per_epoch_, 1);
+}
+
+shard::frame shard::at(std::uint64_t sequence) const
+{
+    using gpurx::ingest::crc32c;
+    frame result;
+    auto& head = result.head;
+    head.source = source_;
+    head.sequence = sequence;
+    head.is_last = sequence + 1 == frames();
+    head.wants_ack = ack_;
+    head.has_crc = crc_;
+    if (frames_per_epoch_ == 0)
+        return result;
+    auto const first = (sequence % frames_per_epoch_ * sources_ + source_) * rows_per_frame_;
+    head.rows = std::min(rows_per_frame_, rows_ - first);
+    for (auto const& tensor : tensors_) {
+        auto const row = row_size(tensor.spec);
+        auto const bytes = tensor.bytes.subspan(first * row, head.rows * row);
+        head.tensors.push_back(tensor.spec);
+        if (crc_)
+            head.payload_crc = crc32c(bytes, head.payload_crc);
+        result.payload.emplace_back(bytes.data(), bytes.size());
+    }
+    return result;
+}

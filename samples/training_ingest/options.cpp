@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+namespace {
+
+constexpr char footer[] =
+    "Senders speak the protocol of framework/docs/tensor-stream.md: tensor_source, or 30 lines of Python.\n"
+    "  training_ingest --listen 0.0.0.0:9000 --sources 2 --batch-size 256\n"
+    "  WORLD_SIZE=2 RANK=0 tensor_source --to this-host:9000 --tensor image=train-images-idx3-ubyte\n"
+    "  WORLD_SIZE=2 RANK=1 tensor_source --to this-host:9000 --tensor image=train-images-idx3-ubyte\n"
+    "\n"
+    "RANK and WORLD_SIZE, as torchrun sets them, are defaults of --rank and --world-size: of several processes, the\n"
+    "one of rank r receives the sources whose number modulo the world's size is r.\n"
+    "\n"
+    "Exit status: 0 all sources received to their ends; 1 the stream failed; 2 the command line is wrong;\n"
+    "3 a source failed, and the others were received; 4 the memory or the session could not be had; 130 interrupted.";
+
+void add_sources(CLI::App& app, options& parsed)
+{
+    auto const add_to = [](std::vector<endpoint_name>& list) {
+        return [&list](std::vector<std::string> const& texts) {
+            for (auto const& text : texts)
+                list.push_back(endpoint_argument(text));
+        };
+    };
+    auto* const where = app.add_option_group("where", "Where the sources are");
+    auto* const listen = where->add_option_function<std::vector<std::string>>(
+        "--listen", add_to(parsed.listen), "Let the sources connect to this ADDRESS:PORT; may be given more than once");
+    where->add_option_function<std::vector<std::string>>(
+        "--connect", add_to(parsed.connect),
+        "Connect to the sources, in the order of their numbers, at these HOST:PORTs");
+    where->require_option(1);
+    app.add_option("--sources", parsed.stream.sources, "How many sources there are, those of other ranks included")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber)
+        ->needs(listen);
+    app.add_option("--rank", parsed.stream.rank, "Which of the processes this is")->envname("RANK");
+    app.add_option("--world-size", parsed.stream.world_size, "How many processes share the sources")
+        ->envname("WORLD_SIZE")
+        ->check(CLI::PositiveNumber);
+    auto const seconds = [](std::chrono::milliseconds& time) {
+        return [&time](double value) { time = std::chrono::milliseconds{static_cast<std::int64_t>(1000 * value)}; };
+    };
+    app.add_option_function<double>("--start-timeout", seconds(parsed.stream.start_timeout),
+                                    "Seconds to wait for a source's first connection; 0: without limit")
+        ->check(CLI::NonNegativeNumber)
+        ->default_str("300");
+    app.add_option_function<double>("--reconnect-timeout", seconds(parsed.stream.reconnect_timeout),
+                                    "Seconds to wait for a source that was cut; 0: none")
+        ->check(CLI::NonNegativeNumber)
+        ->default_str("30");
+    app.add_option("--max-frame-size", parsed.stream.limits.frame_size, "Bytes that a sender's frame may have")
+        ->transform(CLI::AsSizeValue{false})
+        ->default_str("256MiB");
+}
+
+void add_batches(CLI::App& app, options& parsed)
+{
+    app.add_option("--batch-size", parsed.stream.batch_size, "Rows of a batch")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    app.add_option("--queue-depth", parsed.stream.queue_depth, "Batches that are ready, or being filled, beforehand")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    app.add_flag("--drop-last", parsed.stream.drop_last, "Leave out a last batch that has fewer rows");
+    app.add_option_function<std::string>(
+           "--order",
+           [&parsed](std::string const& name) {
+               parsed.stream.order =
+                   name == "rounds" ? gpurx::ingest::frame_order::rounds : gpurx::ingest::frame_order::as_they_come;
+           },
+           "as-they-come; or rounds: a frame of each source in turn, the same batches in every run")
+        ->check(CLI::IsMember{{"as-they-come", "rounds"}}.description(""))
+        ->option_text("NAME");
+    app.add_option_function<double>(
+           "--train-time",
+           [&parsed](double milliseconds) {
+               parsed.train_time = std::chrono::microseconds{static_cast<std::int64_t>(1000 * milliseconds)};
+           },
+           "Milliseconds that each batch is worked on, for want of a model")
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--threads", parsed.threads, "Threads that receive")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 256));
+    app.add_flag("--sha256", parsed.sha256, "Compute the SHA-256 of each tensor's rows, on the host");
+    app.add_flag("--json", parsed.json, "Print the report as JSON, on standard output");
+}
+
+}  // namespace
+
+std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
+{
+    options parsed;
+    CLI::App app{"Receives a stream of tensors from many senders, as batches in device memory."};
+    app.footer(footer);
+    add_sources(app, parsed);
+    add_batches(app, parsed);
+    add_session_options(app, parsed.nic);
+    try {
+        app.parse(argc, argv);
+        if (parsed.stream.rank >= parsed.stream.world_size)
+            throw CLI::ValidationError{"--rank", "has to be less than --world-size"};
+    } catch (CLI::ParseError const& error) {
+        exit_code = app.exit(error) == 0 ? 0 : 2;
+        return std::nullopt;
+    }
+    auto const all = parsed.connect.empty() ? parsed.stream.sources : static_cast<unsigned>(parsed.connect.size());
+    constexpr unsigned spare = 4;  // for those who come again, and for strangers
+    parsed.nic.session.max_flows = (all + parsed.stream.world_size - 1) / parsed.stream.world_size + spare;
+    parsed.stream.gpu = parsed.nic.gpu;
+    return parsed;
+}
