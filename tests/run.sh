@@ -34,6 +34,8 @@ nic          | 15 | once  | kernel-support/devmemsim/tests/run.sh functional
 framework    | 20 | tests | tests/lab/run.sh
 fw-xarray    | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens xarray
 fw-array     | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens array
+ingest       | 20 | tests | tests/ingest/lab.sh
+ing-branch   | 20 | tests | tests/ingest/lab.sh --kernel branch
 demo         | 10 | check | ./run demo
 selftests    | 20 | once  | kernel-support/lab/run-selftests.sh
 tokens       | 30 | once  | kernel-support/lab/run-selftests.sh --kernel branch

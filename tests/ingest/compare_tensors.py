@@ -28,7 +28,7 @@ def main() -> None:
             found = loaded[name]
             here = landed[found["offset"]:found["offset"] + found["bytes"]].view(expected.dtype).reshape(found["shape"])
             if here.shape != expected.shape or here.tobytes() != expected.tobytes():
-                sys.exit(f"{name} is another: {here.shape} {here.ravel()[:4]} and not {expected.shape} {expected.ravel()[:4]}")
+                sys.exit(f"{name} is {here.shape} {here.ravel()[:4]}, and not {expected.shape} {expected.ravel()[:4]}")
             compared += expected.nbytes
     print(f"{len(loaded)} tensors, {compared} bytes, are what safetensors reads")
 

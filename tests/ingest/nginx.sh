@@ -40,12 +40,15 @@ main() {
     suite=bookworm
     [[ $(os_release ID) != debian ]] || suite=$(os_release VERSION_CODENAME)
     out=$cache_dir/nginx/$suite
-    lock nginx
     if [[ ! -x $out/usr/sbin/nginx ]]; then
         command -v dpkg >/dev/null || die "no nginx on this machine, and no dpkg to unpack Debian's with: install nginx"
-        rm -rf "$out" "$out.new"
-        fetch "$out.new"
-        mv "$out.new" "$out"
+        lock nginx
+        # Another run may have fetched it while this one waited.
+        if [[ ! -x $out/usr/sbin/nginx ]]; then
+            rm -rf "$out" "$out.new"
+            fetch "$out.new"
+            mv "$out.new" "$out"
+        fi
     fi
     printf '%s\n' "$out/usr/sbin/nginx"
 }

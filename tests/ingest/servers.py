@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers for tests of what reads objects over HTTP. Each has a port of its own, and is stopped by whoever started it."""
+"""Servers for tests of what reads objects over HTTP. Each has a port of its own. Whoever starts one stops it."""
 
+import functools
 import json
 import shutil
 import signal
@@ -30,7 +31,6 @@ http {{
     uwsgi_temp_path {work}/uwsgi;
     scgi_temp_path {work}/scgi;
     sendfile on;
-    {http}
     server {{
         {listen}
         root {root};
@@ -40,11 +40,13 @@ http {{
 """
 
 
+@functools.cache
 def nginx_program() -> str:
     """Fetched the first time."""
     return subprocess.run([HERE / "nginx.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
+@functools.cache
 def python_program() -> str:
     """One that has numpy, safetensors and an S3 server; made the first time."""
     script = HERE.parent / "python" / "environment.sh"
@@ -67,9 +69,9 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 class Nginx:
-    """Serves `root`. `server` and `http` go into these blocks of the configuration; `prefix` comes before the program."""
+    """Serves `root`. `server` goes into the block of that name in the configuration; `prefix` before the program."""
 
-    def __init__(self, root: Path, *, server: str = "", http: str = "", hosts: tuple[str, ...] = ("127.0.0.1",),
+    def __init__(self, root: Path, *, server: str = "", hosts: tuple[str, ...] = ("127.0.0.1",),
                  port: int = 0, prefix: tuple[str, ...] = ()) -> None:
         self.work = Path(tempfile.mkdtemp(prefix="nginx-"))
         self.port = port or free_port(hosts[0])
@@ -79,7 +81,7 @@ class Nginx:
         names = [f"[{host}]" if ":" in host else host for host in hosts]
         self.configuration = self.work / "nginx.conf"
         self.configuration.write_text(CONFIGURATION.format(
-            work=self.work, root=root, http=http, server=server,
+            work=self.work, root=root, server=server,
             listen=" ".join(f"listen {name}:{self.port};" for name in names)))
         self.start()
 

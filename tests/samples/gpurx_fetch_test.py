@@ -10,32 +10,26 @@ import json
 import os
 import pty
 import random
-import re
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ingest"))
 
+import fetching
 from crc import crc32c
+from fetching import FetchTest, start
 from safetensors_file import ODD_TENSORS, write_safetensors
-from servers import Nginx, S3Server, free_port, model_file, python_program
+from servers import Nginx, S3Server, free_port, model_file
 
-PROGRAM = ""
-GPU_DRIVER = ""
 # More than a chunk, no multiple of anything.
 DATA = random.Random(1).randbytes(3_000_001)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 SMALL = DATA[:300_007]
-# Of a request and its header.
-OVERHEAD = 1024
 
 LOCATIONS = """
     location /few/ { alias ROOT/; keepalive_requests 2; }
@@ -78,77 +72,18 @@ def tearDownModule() -> None:
     shutil.rmtree(root)
 
 
-def start(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    transport = () if "--transport" in arguments else ("--transport", "copy")
-    return subprocess.Popen(
-        [PROGRAM, *transport, *arguments],
-        env=dict(os.environ, LD_LIBRARY_PATH=GPU_DRIVER) if GPU_DRIVER else None,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-    )
-
-
-def connections_to(port: int) -> int:
-    """How many of this machine's are established."""
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
-
-
-class FetchTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="gpurx-fetch-"))
-        self.addCleanup(shutil.rmtree, self.directory)
-        self.output = self.directory / "received"
-
-    def finish(self, fetching: subprocess.Popen[str], status: int = 0) -> tuple[str, str]:
-        try:
-            out, err = fetching.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            fetching.kill()
-            self.fail(f"it does not end: {fetching.communicate()}")
-        self.assertEqual(fetching.returncode, status, out + (err or ""))
-        return out, err
-
-    def fetch(self, *arguments: str) -> str:
-        return self.finish(start(*arguments))[0]
-
-    def refused(self, *arguments: str, status: int = 1) -> str:
-        out, err = self.finish(start(*arguments), status)
-        self.assertEqual(out, "")
-        return err
-
-    def check(self, url: str, *arguments: str, data: bytes = DATA) -> dict[str, Any]:
-        """Fetches it, looks at each byte, and returns the report."""
-        report: dict[str, Any] = json.loads(self.fetch(url, "--json", "--output", str(self.output), *arguments))
-        self.assertEqual(self.output.read_bytes(), data)
-        self.assertEqual(report["sha256"], hashlib.sha256(data).hexdigest())
-        self.assertEqual(report["size"], len(data))
-        self.assertEqual(report["transport"], "copy")
-        self.assertTrue(report["as_expected"])
-        # Nothing comes twice.
-        self.assertGreaterEqual(report["bytes"]["host"], len(data))
-        self.assertLess(report["bytes"]["host"], len(data) + OVERHEAD * report["requests"])
-        return report
-
-    def check_undisturbed(self, url: str, *arguments: str, data: bytes = DATA) -> dict[str, Any]:
-        report = self.check(url, *arguments, data=data)
-        self.assertEqual(report["retries"], 0)
-        return report
-
-
 class Objects(FetchTest):
     """What a file server answers."""
 
     def test_ranges(self) -> None:
-        report = self.check_undisturbed(server.url("object"), "--chunk-size", "100KiB")
+        report = self.check_undisturbed(server.url("object"), "--chunk-size", "100KiB", data=DATA)
         self.assertEqual(report["requests"], 30)
         self.assertLessEqual(report["connections"], 4)
         self.assertRegex(report["etag"], '^"[0-9a-f]+-[0-9a-f]+"$')
         self.assertEqual(report["url"], server.url("object"))
 
     def test_one_chunk(self) -> None:
-        report = self.check_undisturbed(server.url("object"))
+        report = self.check_undisturbed(server.url("object"), data=DATA)
         self.assertEqual((report["requests"], report["connections"]), (1, 1))
 
     def test_odd_chunks(self) -> None:
@@ -159,23 +94,24 @@ class Objects(FetchTest):
     def test_flows(self) -> None:
         for flows in 1, 2, 64:
             with self.subTest(flows):
-                report = self.check_undisturbed(server.url("object"), "--flows", str(flows), "--chunk-size", "16KiB")
+                arguments = ("--flows", str(flows), "--chunk-size", "16KiB")
+                report = self.check_undisturbed(server.url("object"), *arguments, data=DATA)
                 # The last find nothing left to do where the others are quick.
                 self.assertLessEqual(report["connections"], flows)
 
     def test_threads(self) -> None:
         for threads in "1", "4":
-            self.check_undisturbed(server.url("object"), "--threads", threads, "--chunk-size", "64KiB")
+            self.check_undisturbed(server.url("object"), "--threads", threads, "--chunk-size", "64KiB", data=DATA)
 
     def test_no_ranges(self) -> None:
-        report = self.check_undisturbed(server.url("whole/object"), "--chunk-size", "64KiB")
+        report = self.check_undisturbed(server.url("whole/object"), "--chunk-size", "64KiB", data=DATA)
         self.assertEqual((report["requests"], report["connections"]), (1, 1))
 
     def test_connections_that_end(self) -> None:
-        report = self.check_undisturbed(server.url("single/object"), "--chunk-size", "100KiB")
+        report = self.check_undisturbed(server.url("single/object"), "--chunk-size", "100KiB", data=DATA)
         self.assertGreaterEqual(report["connections"], 30)
         # Until the first has ended, each may lose an answer.
-        report = self.check(server.url("few/object"), "--chunk-size", "100KiB")
+        report = self.check(server.url("few/object"), "--chunk-size", "100KiB", data=DATA)
         self.assertGreaterEqual(report["connections"], 15)
         self.assertLessEqual(report["retries"], 4)
 
@@ -185,8 +121,8 @@ class Objects(FetchTest):
                 self.check_undisturbed(server.url(place), data=b"")
 
     def test_redirects(self) -> None:
-        self.assertEqual(self.check_undisturbed(server.url("moved/object"))["redirects"], 1)
-        report = self.check_undisturbed(server.url("away/object"))
+        self.assertEqual(self.check_undisturbed(server.url("moved/object"), data=DATA)["redirects"], 1)
+        report = self.check_undisturbed(server.url("away/object"), data=DATA)
         self.assertEqual(report["redirects"], 2)
         self.assertEqual(report["url"], server.url("object"))
 
@@ -195,7 +131,8 @@ class Objects(FetchTest):
         self.assertIn("https", self.refused(server.url("secure")))
 
     def test_no_etag(self) -> None:
-        self.assertEqual(self.check_undisturbed(server.url("dated/object"), "--chunk-size", "400KiB")["etag"], "")
+        report = self.check_undisturbed(server.url("dated/object"), "--chunk-size", "400KiB", data=DATA)
+        self.assertEqual(report["etag"], "")
 
     def test_wide_header(self) -> None:
         report = json.loads(self.fetch(server.url("wide/object"), "--json", "--sha256", "--chunk-size", "400KiB"))
@@ -203,7 +140,7 @@ class Objects(FetchTest):
         self.assertIn("16 KiB", self.refused(server.url("too-wide/object")))
 
     def test_encodings(self) -> None:
-        self.check_undisturbed(server.url("packed/object"))
+        self.check_undisturbed(server.url("packed/object"), data=DATA)
         self.assertIn("Content-Encoding: gzip", self.refused(server.url("encoded/object")))
         self.assertIn("Transfer-Encoding: chunked", self.refused(server.url("chunked/object")))
 
@@ -218,7 +155,7 @@ class Objects(FetchTest):
 
     def test_addresses(self) -> None:
         # The name's first address may be the one of IPv6, where nobody listens.
-        self.check_undisturbed(f"http://localhost:{server.port}/object")
+        self.check_undisturbed(f"http://localhost:{server.port}/object", data=DATA)
 
     def test_ipv6(self) -> None:
         try:
@@ -227,7 +164,7 @@ class Objects(FetchTest):
             self.skipTest(f"no IPv6 on this machine: {error}")
         six = Nginx(root, hosts=("::1",))
         self.addCleanup(six.stop)
-        self.check_undisturbed(f"http://[::1]:{six.port}/object", "--chunk-size", "400KiB")
+        self.check_undisturbed(f"http://[::1]:{six.port}/object", "--chunk-size", "400KiB", data=DATA)
 
     def test_urls_that_cannot_be_used(self) -> None:
         self.assertIn("https", self.refused("https://127.0.0.1/object"))
@@ -246,7 +183,7 @@ class Objects(FetchTest):
 class Faults(FetchTest):
     """What can happen on the way. A server of its own, which takes its time: a second for each chunk."""
 
-    chunk = "256KiB"
+    chunks = ("--chunk-size", "256KiB")
 
     def setUp(self) -> None:
         super().setUp()
@@ -257,32 +194,15 @@ class Faults(FetchTest):
         self.addCleanup(self.server.stop)
         self.url = self.server.url("object")
 
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        """A download in the middle of bodies."""
-        fetching = start(self.url, "--chunk-size", self.chunk, "--json", "--output", str(self.output), *arguments)
-        end = time.monotonic() + 30
-        while connections_to(self.server.port) < 4 and time.monotonic() < end:
-            time.sleep(0.01)
-        time.sleep(0.5)
-        self.assertIsNone(fetching.poll(), "it ended too early to be disturbed")
-        return fetching
-
-    def check_recovered(self, fetching: subprocess.Popen[str]) -> None:
-        out, _ = self.finish(fetching)
-        report = json.loads(out)
-        self.assertEqual(self.output.read_bytes(), self.data)
-        self.assertGreaterEqual(report["retries"], 1)
-        self.assertLess(report["bytes"]["host"], len(self.data) + OVERHEAD * report["requests"])
-
     def test_server_dies_and_comes_back(self) -> None:
-        fetching = self.begin()
+        fetching = self.begin(self.url, *self.chunks)
         self.server.kill()
         time.sleep(0.3)
         self.server.start()
-        self.check_recovered(fetching)
+        self.check_recovered(fetching, self.data)
 
     def test_server_dies(self) -> None:
-        fetching = self.begin("--attempts", "3")
+        fetching = self.begin(self.url, *self.chunks, "--attempts", "3")
         self.server.kill()
         out, err = self.finish(fetching, 1)
         self.assertEqual(out, "")
@@ -291,14 +211,14 @@ class Faults(FetchTest):
         self.assertFalse(self.output.exists())
 
     def test_server_falls_silent(self) -> None:
-        fetching = self.begin("--timeout", "1")
+        fetching = self.begin(self.url, *self.chunks, "--timeout", "1")
         self.server.signal(signal.SIGSTOP)
         time.sleep(2.5)
         self.server.signal(signal.SIGCONT)
-        self.check_recovered(fetching)
+        self.check_recovered(fetching, self.data)
 
     def test_server_stays_silent(self) -> None:
-        fetching = self.begin("--timeout", "1", "--attempts", "2")
+        fetching = self.begin(self.url, *self.chunks, "--timeout", "1", "--attempts", "2")
         self.server.signal(signal.SIGSTOP)
         _, err = self.finish(fetching, 1)
         self.assertIn("nothing came for 1000 ms", err)
@@ -315,21 +235,21 @@ class Faults(FetchTest):
         for replacement, words in (self.data[::-1], "its ETag was"), (self.data[:100_000], "its size was"):
             with self.subTest(size=len(replacement)):
                 self.file.write_bytes(self.data)
-                fetching = self.begin()
+                fetching = self.begin(self.url, *self.chunks)
                 self.replace(replacement)
                 _, err = self.finish(fetching, 1)
                 self.assertIn(f"the object changed while it was being read; {words}", err)
                 self.assertFalse(self.output.exists())
 
     def test_object_goes_away(self) -> None:
-        fetching = self.begin()
+        fetching = self.begin(self.url, *self.chunks)
         self.file.unlink()
         _, err = self.finish(fetching, 1)
         self.assertIn("404 Not Found", err)
 
     def test_interrupted(self) -> None:
         for number in signal.SIGINT, signal.SIGTERM:
-            fetching = self.begin()
+            fetching = self.begin(self.url, *self.chunks)
             fetching.send_signal(number)
             began = time.monotonic()
             out, _ = self.finish(fetching, 130)
@@ -339,7 +259,7 @@ class Faults(FetchTest):
 
     def test_progress(self) -> None:
         mine, its = pty.openpty()
-        fetching = start(self.url, "--chunk-size", self.chunk, stderr=its)
+        fetching = start(self.url, *self.chunks, stderr=its)
         os.close(its)
         shown = b""
         try:
@@ -372,11 +292,11 @@ class Consumption(FetchTest):
 
     def test_crc32c(self) -> None:
         for arguments in (), ("--flows", "8", "--chunk-size", "10KiB"), ("--flows", "1", "--chunk-size", "1MiB"):
-            report = self.check(server.url("object"), "--crc32c", "always", *arguments)
+            report = self.check(server.url("object"), "--crc32c", "always", *arguments, data=DATA)
             self.assertEqual(report["crc32c"], f"{crc32c(DATA):08x}")
             self.assertFalse(report["crc32c_announced"])
         for when in "none", "automatic":
-            self.assertNotIn("crc32c", self.check(server.url("object"), "--crc32c", when))
+            self.assertNotIn("crc32c", self.check(server.url("object"), "--crc32c", when, data=DATA))
         self.assertEqual(self.check(server.url("empty"), "--crc32c", "always", data=b"")["crc32c"], "00000000")
 
     def test_expectation(self) -> None:
@@ -391,10 +311,10 @@ class Consumption(FetchTest):
         self.assertIn("No such file or directory", err)
 
     def test_memory_size(self) -> None:
-        self.check_undisturbed(server.url("object"), "--memory-size", "1MiB", "--chunk-size", "256KiB")
+        self.check_undisturbed(server.url("object"), "--memory-size", "1MiB", "--chunk-size", "256KiB", data=DATA)
 
     def test_gpu(self) -> None:
-        if not GPU_DRIVER:
+        if not fetching.driver:
             self.skipTest("built without CUDA")
         report = self.check_undisturbed(server.url("small"), "--memory", "gpu:0", "--crc32c", "always",
                                         "--chunk-size", "64KiB", data=SMALL)
@@ -403,7 +323,8 @@ class Consumption(FetchTest):
         self.check_undisturbed(server.url("empty"), "--memory", "gpu:0", data=b"")
 
     def test_no_session(self) -> None:
-        self.assertRegex(self.refused(server.url("object"), "--memory", "gpu:99", status=4), "error: .*(open GPU 99|on_host)")
+        err = self.refused(server.url("object"), "--memory", "gpu:99", status=4)
+        self.assertRegex(err, "error: .*(open GPU 99|on_host)")
         self.assertIn("interface", self.refused(server.url("object"), "--transport", "devmem", status=4))
 
     def test_wrong_command_line(self) -> None:
@@ -433,14 +354,11 @@ class Consumption(FetchTest):
 class Tensors(FetchTest):
     """--safetensors."""
 
-    def load(self, *arguments: str) -> dict[str, Any]:
-        report: dict[str, Any] = json.loads(self.fetch("--safetensors", "--json", "--output", str(self.output), *arguments))
-        return report
-
     def check_odd_tensors(self, *arguments: str) -> None:
         report = self.load(server.url("tensors"), *arguments)
         block = self.output.read_bytes()
         self.assertEqual([tensor["name"] for tensor in report["tensors"]], [tensor.name for tensor in ODD_TENSORS])
+        first = report["tensors"][0]
         end = 0
         for found, expected in zip(report["tensors"], ODD_TENSORS):
             with self.subTest(expected.name):
@@ -449,7 +367,7 @@ class Tensors(FetchTest):
                 self.assertEqual(block[at:at + size], expected.data)
                 self.assertEqual(at % 16, 0)
                 self.assertGreaterEqual(at, end)
-                self.assertEqual(found["address"] - at, report["tensors"][0]["address"] - report["tensors"][0]["offset"])
+                self.assertEqual(found["address"] - at, first["address"] - first["offset"])
                 end = at + size
         self.assertEqual(len(block), end)
 
@@ -458,7 +376,7 @@ class Tensors(FetchTest):
         self.check_odd_tensors("--chunk-size", "100", "--flows", "8")
 
     def test_gpu(self) -> None:
-        if not GPU_DRIVER:
+        if not fetching.driver:
             self.skipTest("built without CUDA")
         self.check_odd_tensors("--memory", "gpu:0")
 
@@ -490,13 +408,7 @@ class Tensors(FetchTest):
         model = model_file()
         big = Nginx(model.parent)
         self.addCleanup(big.stop)
-        report = self.directory / "report.json"
-        report.write_text(json.dumps(self.load(big.url(model.name))))
-        comparison = Path(__file__).resolve().parents[1] / "ingest" / "compare_tensors.py"
-        done = subprocess.run([python_program(), comparison, model, report, self.output], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertRegex(done.stdout, r"^\d{3} tensors, 9\d{7} bytes")
+        self.check_tensors(model, big.url(model.name))
 
 
 class S3(FetchTest):
@@ -549,7 +461,7 @@ class S3(FetchTest):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
+    fetching.program = sys.argv.pop(1)
     if len(sys.argv) > 1 and Path(sys.argv[1]).is_dir():
-        GPU_DRIVER = sys.argv.pop(1)
+        fetching.driver = sys.argv.pop(1)
     unittest.main()

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# gpurx-fetch over devmem, from nginx, in the lab:  lab.sh [--kernel stock|debug|branch]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+kernel=stock
+[[ ${1:-} != --kernel ]] || { kernel=$2 && shift 2; }
+(($# == 0)) || { echo "usage: lab.sh [--kernel stock|debug|branch]" >&2 && exit 2; }
+
+# The guest has no network to fetch them.
+tests/ingest/nginx.sh >/dev/null
+tests/python/environment.sh >/dev/null
+
+cmake --preset dev >/dev/null
+cmake --build build/dev --target ingest_lab
+fake_driver=(build/dev/tests/fake_cuda)
+[[ -d ${fake_driver[0]} ]] || fake_driver=()
+./run lab --kernel "$kernel" --timeout 900 -- python3 -u tests/ingest/lab_test.py \
+    build/dev/samples/gpurx-fetch/gpurx-fetch "${fake_driver[@]}"
