@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of samples/README.md, as they are printed:  readme_test.py BUILD_DIRECTORY | readme_test.py --lab
+
+With a build directory, those that run anywhere, with its programs in the place of build/release; with --lab, the build
+and those that need the lab.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+LIMIT = 300  # seconds for a block; the build may have to compile
+
+
+def blocks() -> list[str]:
+    text = (REPO / "samples/README.md").read_text()
+    return re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+
+
+def run(block: str, limit: int) -> bool:
+    print(f"--- $\n{block}", flush=True)
+    # In a group of its own, so that nothing which it started stays behind.
+    shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", block], cwd=REPO, stdin=subprocess.DEVNULL,
+                             start_new_session=True)
+    try:
+        return shell.wait(limit) == 0
+    except subprocess.TimeoutExpired:
+        shell.kill()
+        print(f"ended after {limit} s")
+        return False
+
+
+def main() -> int:
+    lab = sys.argv[1] == "--lab"
+    chosen = [block for block in blocks() if (("./run lab" in block or "cmake" in block) if lab else True)]
+    if not lab:
+        chosen = [block.replace("build/release", sys.argv[1]) for block in chosen
+                  if "./run lab" not in block and "cmake" not in block]
+    if len(chosen) < 3:
+        print(f"not ok - samples/README.md has only {len(chosen)} blocks of commands for this")
+        return 1
+    failed = 0
+    for number, block in enumerate(chosen):
+        good = run(block, 4 * LIMIT if "cmake" in block else LIMIT)
+        failed += not good
+        print(f"{'ok' if good else 'not ok'} - block {number + 1}: {block.splitlines()[-1].strip()}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
