@@ -6,7 +6,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-benchmarks=(overhead tokens)
+. "$root/kernel-support/lab/lib.sh"
+benchmarks=(overhead tokens ingest)
 
 build() {
     "$root/kernel-support/lab/packages.sh" build lab &&
@@ -22,6 +23,20 @@ run_overhead() {
 run_tokens() {
     build tokens_bench tokens_profile &&
         python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens_bench" "$@"
+}
+
+# What gpurx-fetch is compared with.
+require_curl() {
+    command -v curl >/dev/null || {
+        note "missing: curl (to compare gpurx-fetch with)" &&
+            as_root apt-get -qq update >&2 &&
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install curl >&2
+    }
+}
+
+run_ingest() {
+    build ingest_bench && require_curl && "$root/tests/ingest/nginx.sh" >/dev/null &&
+        python3 "$root/tests/bench/ingest.py" "$root/build/release" "$@"
 }
 
 main() {

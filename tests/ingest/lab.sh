@@ -8,9 +8,10 @@ kernel=stock
 [[ ${1:-} != --kernel ]] || { kernel=$2 && shift 2; }
 (($# == 0)) || { echo "usage: lab.sh [--kernel stock|debug|branch]" >&2 && exit 2; }
 
-# The guest has no network to fetch them.
-tests/ingest/nginx.sh >/dev/null
-tests/python/environment.sh >/dev/null
+# The guest has no network to fetch them, and may have another home.
+GPURX_TEST_NGINX=$(tests/ingest/nginx.sh)
+GPURX_TEST_PYTHON=$(tests/python/environment.sh)
+export GPURX_TEST_NGINX GPURX_TEST_PYTHON
 
 cmake --preset dev >/dev/null
 cmake --build build/dev --target ingest_lab
