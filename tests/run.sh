@@ -37,6 +37,7 @@ fw-array     | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch
 ingest       | 20 | tests | tests/ingest/lab.sh
 ing-branch   | 20 | tests | tests/ingest/lab.sh --kernel branch
 demo         | 10 | check | ./run demo
+samples      | 15 | tests | python3 tests/samples/readme_test.py --lab
 selftests    | 20 | once  | kernel-support/lab/run-selftests.sh
 tokens       | 30 | once  | kernel-support/lab/run-selftests.sh --kernel branch
 tokens-debug | 60 | once  | kernel-support/lab/run-selftests.sh --kernel debug devmem_tokens_races
