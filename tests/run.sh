@@ -21,6 +21,7 @@ ci           | 20 | tests | tests/build-and-test.sh ci --label-exclude package
 asan         | 20 | tests | tests/build-and-test.sh asan --label-exclude package
 tsan         | 20 | tests | tests/build-and-test.sh tsan --label-exclude package
 fuzz         | 15 | tests | tests/fuzz/run.sh 15
+python       | 20 | tests | tests/python/run.sh
 gpu-bundle   | 15 | check | tests/gpu/bundle_test.sh
 '
 lab_steps='

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Install the Debian or Ubuntu packages that a part of the project needs: only those that are absent, after saying which and why.
 #
-#   packages.sh [--list] GROUP...       groups: build cuda lint python ingest kernel lab selftests
+#   packages.sh [--list] GROUP...       groups: build cuda lint python kernel lab selftests
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -43,9 +43,6 @@ python3
 python3-dev
 python3-pip
 python3-venv
-'
-packages[ingest]='
-nginx-light
 '
 packages[kernel]='
 gcc
@@ -99,7 +96,6 @@ declare -A why=(
     [cuda]="to fetch the CUDA compiler"
     [lint]="to check format and style"
     [python]="to build the Python package and test it"
-    [ingest]="to serve objects to the tests"
     [kernel]="to build the lab's kernel"
     [lab]="to boot the lab's guest and talk to its network"
     [selftests]="to build and run the kernel tree's own tests"
