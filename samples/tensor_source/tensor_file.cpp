@@ -71,7 +71,7 @@ std::vector<std::uint64_t> numbers_in(std::string_view text, char between)
         std::uint64_t number = 0;
         auto const [stop, error] = std::from_chars(at, end, number);
         if (error != std::errc{})
-            fail(fmt::format("\"{}\" is no shape", text));
+            fail(fmt::format(R"("{}" is no shape)", text));
         numbers.push_back(number);
         at = stop;
     }

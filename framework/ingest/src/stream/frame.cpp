@@ -82,7 +82,7 @@ wire_start start_of(std::span<std::byte const> head)
 void check(wire_start const& start, frame_limits const& limits)
 {
     if (std::string_view const begin{start.magic.data(), start.magic.size()}; begin != magic)
-        refuse(fmt::format("it begins with \"{}\", not with \"{}\"", printable(begin), magic));
+        refuse(fmt::format(R"(it begins with "{}", not with "{}")", printable(begin), magic));
     if (start.version != version)
         refuse(fmt::format("its version is {}, not {}", start.version, version));
     if ((start.flags & ~all_flags) != 0)
@@ -120,7 +120,7 @@ tensor_spec parse_tensor(std::span<std::byte const> bytes)
     std::string_view const padded{wire.name.data(), wire.name.size()};
     auto const name = padded.substr(0, padded.find('\0'));
     if (!is_name(name) || padded.find_first_not_of('\0', name.size()) != std::string_view::npos)
-        refuse(fmt::format("the name of a tensor is \"{}\"", printable(padded)));
+        refuse(fmt::format(R"(the name of a tensor is "{}")", printable(padded)));
     if (!is_dtype(wire.type))
         refuse(fmt::format("tensor {} has a dtype that nobody knows: {:#06x}", name, wire.type));
     if (wire.dimensions > max_row_dimensions)
@@ -137,7 +137,7 @@ void check_names(std::span<tensor_spec const> tensors)
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         auto const& name = tensors[i].name;
         if (!is_name(name))
-            refuse(fmt::format("the name of a tensor is \"{}\"", printable(name)));
+            refuse(fmt::format(R"(the name of a tensor is "{}")", printable(name)));
         if (std::ranges::find(tensors.first(i), name, &tensor_spec::name) != tensors.first(i).end())
             refuse(fmt::format("two tensors are named {}", name));
     }
