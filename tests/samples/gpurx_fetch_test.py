@@ -108,8 +108,9 @@ class Objects(FetchTest):
         self.assertEqual((report["requests"], report["connections"]), (1, 1))
 
     def test_connections_that_end(self) -> None:
-        report = self.check_undisturbed(server.url("single/object"), "--chunk-size", "100KiB", data=DATA)
-        self.assertGreaterEqual(report["connections"], 30)
+        # Chunks that do not fit into a socket: what is not sent yet when the server closes is lost.
+        report = self.check_undisturbed(server.url("single/object"), "--chunk-size", "400KiB", data=DATA)
+        self.assertGreaterEqual(report["connections"], 8)
         # Until the first has ended, each may lose an answer.
         report = self.check(server.url("few/object"), "--chunk-size", "100KiB", data=DATA)
         self.assertGreaterEqual(report["connections"], 15)
