@@ -32,6 +32,7 @@ http {{
     uwsgi_temp_path {work}/uwsgi;
     scgi_temp_path {work}/scgi;
     sendfile on;
+    limit_conn_zone $binary_remote_addr zone=clients:1m;
     server {{
         {listen}
         root {root};

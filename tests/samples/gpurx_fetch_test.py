@@ -36,6 +36,7 @@ LOCATIONS = """
     location /single/ { alias ROOT/; keepalive_requests 1; }
     location /whole/ { alias ROOT/; max_ranges 0; }
     location /slow/ { alias ROOT/; limit_rate 500k; }
+    location /strict/ { alias ROOT/; limit_rate 500k; limit_conn clients 2; }
     location /dated/ { alias ROOT/; etag off; }
     location /packed/ { alias ROOT/; gzip on; gzip_types *; gzip_min_length 1; }
     location /encoded/ { alias ROOT/; add_header Content-Encoding gzip; }
@@ -106,6 +107,16 @@ class Objects(FetchTest):
     def test_no_ranges(self) -> None:
         report = self.check_undisturbed(server.url("whole/object"), "--chunk-size", "64KiB", data=DATA)
         self.assertEqual((report["requests"], report["connections"]), (1, 1))
+
+    def test_as_many_chunks_as_flows(self) -> None:
+        # One for each, though each connection may have two under way.
+        report = self.check_undisturbed(server.url("slow/object"), "--chunk-size", "750KiB", data=DATA)
+        self.assertEqual((report["requests"], report["connections"]), (4, 4))
+
+    def test_more_flows_than_the_server_likes(self) -> None:
+        for arguments in (), ("--attempts", "2"):
+            report = self.check(server.url("strict/object"), "--chunk-size", "600KiB", *arguments, data=DATA)
+            self.assertGreaterEqual(report["retries"], 1)
 
     def test_connections_that_end(self) -> None:
         # Chunks that do not fit into a socket: what is not sent yet when the server closes is lost.

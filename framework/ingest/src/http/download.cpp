@@ -99,6 +99,7 @@ asio::awaitable<void> download::async_fetch(std::span<placement const> placement
     for (auto const& each : places_.all())
         plan_.put({each.offset, each.offset + each.destination.size()});
     auto lanes = make_lanes();
+    working_ = lanes.size();
     using operation = decltype(asio::co_spawn(first_.executor, work(first_), asio::deferred));
     std::vector<operation> operations;
     for (auto& each : lanes)
@@ -282,20 +283,17 @@ std::vector<download::lane> download::make_lanes()
                      .answered = first_.answered});
     if (auto& opened = lanes.front().requests; !opened.empty())
         opened.front().wanted = plan_.take_within(opened.front().answer);
-    std::uint64_t rest = 0;
-    for (auto const& each : plan_.ranges())
-        rest += each.size();
-    auto const chunks = (rest + options_.chunk_size - 1) / options_.chunk_size;
+    auto const chunks = (plan_.size() + options_.chunk_size - 1) / options_.chunk_size;
     auto const count = serves_ranges_ ? std::min<std::uint64_t>(options_.flows, chunks + 1) : 1;
     while (lanes.size() < count)
-        lanes.push_back({.executor = asio::make_strand(executor_), .on = {}, .requests = {}, .may_leave = true});
+        lanes.push_back({.executor = asio::make_strand(executor_), .on = {}, .requests = {}});
     return lanes;
 }
 
 asio::awaitable<void> download::work(lane& of)
 {
     patience attempts{of.executor, options_.attempts};
-    while (!of.requests.empty() || !is_done()) {
+    while (!may_end(of, false)) {
         std::optional<passing_error> failure;
         auto const before = of.brought;
         try {
@@ -311,7 +309,8 @@ asio::awaitable<void> download::work(lane& of)
             attempts.progress();
         if (!failure)
             continue;
-        if (failure->code() == gpurx::errc::too_many_flows && of.may_leave)
+        auto const cannot_go_on = failure->code() == gpurx::errc::too_many_flows || attempts.is_over();
+        if (cannot_go_on && may_end(of, true))
             co_return;
         ++counters_.retries;
         co_await attempts.async_pause(*failure);
@@ -323,7 +322,7 @@ asio::awaitable<void> download::converse(lane& of)
 {
     for (;;) {
         while (of.requests.empty() || (of.requests.size() < pipelined && of.asked < per_connection_)) {
-            auto next = take();
+            auto next = take(!of.requests.empty());
             if (!next)
                 break;
             co_await ask(of, std::move(*next));
@@ -407,10 +406,11 @@ asio::awaitable<void> download::receive_piece(lane& of, request& what)
 
 // ---- the plan ----
 
-std::optional<download::request> download::take()
+// The next chunk. Ahead of its turn only if there is one for each other lane.
+std::optional<download::request> download::take(bool ahead)
 {
     std::scoped_lock const lock{mutex_};
-    if (plan_.empty())
+    if (plan_.size() <= (ahead ? (working_ - 1) * options_.chunk_size : 0))
         return std::nullopt;
     if (!serves_ranges_)
         return request{.asked = {}, .answer = {}, .wanted = plan_.take_within({0, object_.size})};
@@ -428,10 +428,16 @@ void download::give_back(lane& of)
     of.requests.clear();
 }
 
-bool download::is_done()
+// Nothing is left to do; or the session or the server has no room for this lane, and others do its work. Whoever is
+// counted looks into the plan once more, so that nothing stays there.
+bool download::may_end(lane const& of, bool cannot_go_on)
 {
     std::scoped_lock const lock{mutex_};
-    return plan_.empty();
+    auto const is_done = of.requests.empty() && plan_.empty();
+    if (!is_done && !(cannot_go_on && working_ > 1))
+        return false;
+    --working_;
+    return true;
 }
 
 void download::learn(lane& of, answer const& head)

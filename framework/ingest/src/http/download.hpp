@@ -58,7 +58,6 @@ class download {
         std::uint64_t asked = 0;     // requests, on this connection
         std::uint64_t answered = 0;  // of these
         std::uint64_t brought = 0;   // bytes
-        bool may_leave = false;      // others do its work where the session has no room for it
     };
 
     // ---- the opening ----
@@ -83,9 +82,9 @@ class download {
     [[nodiscard]] std::vector<lane> make_lanes();
 
     // ---- the plan ----
-    [[nodiscard]] std::optional<request> take();
+    [[nodiscard]] std::optional<request> take(bool ahead);
     void give_back(lane& of);
-    [[nodiscard]] bool is_done();
+    [[nodiscard]] bool may_end(lane const& of, bool cannot_go_on);
     void learn(lane& of, answer const& head);
 
     // ---- the checksum ----
@@ -114,8 +113,9 @@ class download {
     std::atomic<std::uint64_t> per_connection_{UINT64_MAX};
 
     placement_map places_;
-    std::mutex mutex_;  // guards the plan and the sums: lanes have strands of their own
+    std::mutex mutex_;  // guards what follows: lanes have strands of their own
     fetch_plan plan_;
+    std::size_t working_ = 0;  // lanes that have not ended
     crc_parts sums_;
 
     struct {

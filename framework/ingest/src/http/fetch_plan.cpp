@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 
 namespace gpurx::ingest::detail {
 
@@ -52,6 +53,12 @@ std::vector<byte_range> fetch_plan::take_within(byte_range range)
     }
     ranges_ = std::move(left);
     return taken;
+}
+
+std::uint64_t fetch_plan::size() const noexcept
+{
+    return std::accumulate(ranges_.begin(), ranges_.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, byte_range const& each) { return sum + each.size(); });
 }
 
 bool placement_map::assign(std::span<placement const> placements, std::uint64_t size)

@@ -26,6 +26,8 @@ class fetch_plan {
     [[nodiscard]] std::vector<byte_range> take_within(byte_range range);
 
     [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
+    // Bytes.
+    [[nodiscard]] std::uint64_t size() const noexcept;
     [[nodiscard]] std::span<byte_range const> ranges() const noexcept { return ranges_; }
 
   private:

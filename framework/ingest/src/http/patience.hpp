@@ -22,6 +22,8 @@ class patience {
     patience(asio::any_io_executor const& executor, unsigned attempts) : pause_{executor}, attempts_{attempts} {}
 
     void progress() noexcept { failures_ = 0; }
+    // One more failure is one too many.
+    [[nodiscard]] bool is_over() const noexcept { return failures_ + 1 >= attempts_; }
     // Waits before the next attempt; throws what happened if there is to be none.
     [[nodiscard]] asio::awaitable<void> async_pause(passing_error failure);
 
