@@ -10,7 +10,7 @@ without_licence_line=(':!LICENSE' ':!kernel-support/COPYING' ':!*.json' ':!*.pat
 # come from is for each machine's own configuration to say.
 hosts='apache\.org|gnu\.org|fsf\.org|spdx\.org|kernel\.org|example\.(com|org)|github\.com|[a-z-]+\.invalid'
 # Loopback, what stands for a name, and what a program puts in. With or without a port.
-no_hosts='(\[fd77::2\]|127\.0\.0\.1|\[::1\]|[A-Za-z]+|\{[A-Za-z_.]+\})(\[?:[^:]+)?'
+no_hosts='(\[[0-9a-f:]*\]?|127\.0\.0\.1|10\.77\.0\.[0-9]+|[A-Za-z@]+|\{[A-Za-z_.]+\})(\[?[:?][^:]*)?'
 
 failed=0
 complain() {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpurx._native: what the Python package is made of. Its files are what users see.
+#include <nanobind/nanobind.h>
+
+#include "engine.hpp"
+#include "error.hpp"
+#include "operation.hpp"
+#include "safetensors.hpp"
+#include "session.hpp"
+#include "stream.hpp"
+#include "tensor.hpp"
+
+NB_MODULE(_native, module)
+{
+    using namespace gpurx::python;
+    translate_errors();
+    bind_tensor(module);
+    bind_operation(module);
+    bind_session(module);
+    bind_stream(module);
+    bind_safetensors(module);
+    // A thread that waits when Python ends keeps what it has; that is no leak. For tests.
+    nanobind::set_leak_warnings(false);
+    module.def("warn_of_leaks", &nanobind::set_leak_warnings, nanobind::arg("warn"));
+    module.def("stop", &stop_engine, nb::call_guard<nb::gil_scoped_release>());
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <charconv>
+#include <utility>
+
+#include "engine.hpp"
+#include "storage.hpp"
+
+namespace gpurx::python {
+
+namespace {
+
+transport parse_transport(std::string_view name)
+{
+    for (auto const kind : {transport::automatic, transport::devmem, transport::copy})
+        if (name == to_string(kind))
+            return kind;
+    throw nb::value_error("transport must be 'automatic', 'devmem' or 'copy'");
+}
+
+token_kind parse_tokens(std::string_view name)
+{
+    for (auto const kind : {token_kind::automatic, token_kind::array, token_kind::xarray})
+        if (name == to_string(kind))
+            return kind;
+    throw nb::value_error("tokens must be 'automatic', 'array' or 'xarray'");
+}
+
+device_memory allocate(int gpu, std::size_t size)
+{
+    return gpu == host ? device_memory::on_host(size) : device_memory::on_gpu(gpu, size);
+}
+
+nb::dict stats_of(session const& self)
+{
+    auto const now = self.get()->stats();
+    nb::dict all;
+    all["device_bytes"] = now.device_bytes;
+    all["resteered_bytes"] = now.resteered_bytes;
+    all["linear_bytes"] = now.linear_bytes;
+    all["host_bytes"] = now.host_bytes;
+    all["fragments"] = now.fragments;
+    all["tokens_out"] = now.tokens_out;
+    all["tokens_high_water"] = now.tokens_high_water;
+    all["receive_calls"] = now.receive_calls;
+    all["release_calls"] = now.release_calls;
+    all["waits"] = now.waits;
+    all["loan_waits"] = now.loan_waits;
+    all["release_shortfalls"] = now.release_shortfalls;
+    all["release_failures"] = now.release_failures;
+    return all;
+}
+
+void make_session(session* self, std::string_view memory, std::size_t size, std::string interface,
+                  std::string_view transport_name, unsigned rx_queues, unsigned max_flows, std::uint32_t rx_page_size,
+                  std::string_view tokens, std::string state_directory)
+{
+    rx_session_options options{
+        .interface = std::move(interface),
+        .rx_queues = rx_queues,
+        .transport = parse_transport(transport_name),
+        .rx_page_size = rx_page_size,
+        .tokens = parse_tokens(tokens),
+        .max_flows = max_flows,
+        .state_directory = std::move(state_directory),
+    };
+    new (self) session{memory, size, std::move(options)};
+}
+
+}  // namespace
+
+int parse_place(std::string_view place)
+{
+    if (place == "host" || place == "cpu")
+        return host;
+    for (std::string_view const kind : {"gpu", "cuda"}) {
+        if (!place.starts_with(kind))
+            continue;
+        auto const rest = place.substr(kind.size());
+        if (rest.empty())
+            return 0;
+        int ordinal = 0;
+        auto const [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), ordinal);
+        if (rest.front() == ':' && error == std::errc{} && end == rest.data() + rest.size() && ordinal >= 0)
+            return ordinal;
+    }
+    throw nb::value_error(fmt::format("'{}' is neither 'host' nor a GPU, such as 'gpu:0' or 'cuda:0'", place).c_str());
+}
+
+session::session(std::string_view memory, std::size_t size, rx_session_options options)
+{
+    auto const gpu = parse_place(memory);
+    check_process();
+    options.notice = [into = notes_](std::string_view text) {
+        std::scoped_lock const lock{into->mutex};
+        into->all.emplace_back(text);
+    };
+    nb::gil_scoped_release const unlocked;
+    session_ = owned_by_engine(std::make_unique<rx_session>(std::move(options), allocate(gpu, size)));
+}
+
+std::shared_ptr<rx_session> const& session::get() const
+{
+    check_process();
+    if (closed())
+        throw system_error{make_error_code(boost::system::errc::bad_file_descriptor),
+                           {.operation = "use", .object = "session", .kernel_message = {}, .advice = "it is closed"}};
+    return session_;
+}
+
+std::vector<std::string> session::notices() const
+{
+    std::scoped_lock const lock{notes_->mutex};
+    return notes_->all;
+}
+
+void bind_session(nb::module_& module)
+{
+    nb::class_<session>(
+        module, "Session", nb::is_weak_referenceable(),
+        "Memory that a NIC writes into, queues of the NIC that are bound to it, and their undoing. Opened by\n"
+        "TensorStream and load_safetensors where they are given none.")
+        .def("__init__", &make_session, nb::arg("memory") = "host", nb::kw_only(),
+             nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
+             nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16, nb::arg("rx_page_size") = 0,
+             nb::arg("tokens") = "automatic", nb::arg("state_directory") = "/run/gpurx")
+        .def(
+            "explain", [](session const& self) { return self.get()->explain(); },
+            "Which transport is in use, and why not a better one, one line for each.")
+        .def_prop_ro("transport", [](session const& self) { return to_string(self.get()->transport()); })
+        .def_prop_ro(
+            "memory", [](session const& self) { return self.get()->memory().explain(); },
+            "What the memory is, and who exported it.")
+        .def_prop_ro("queues", [](session const& self) { return self.get()->queues(); })
+        .def_prop_ro("notices", &session::notices, "What nobody was told otherwise: see rx_session_options::notice.")
+        .def_prop_ro("closed", &session::closed)
+        .def("stats", &stats_of, "Counters of all flows so far.")
+        .def("close", &session::close, "Restores the NIC, once those who still receive have ended.")
+        .def("__enter__", [](nb::object const& self) { return self; })
+        .def("__exit__", [](session& self, nb::args const&) { self.close(); });
+    module.def("parse_place", &parse_place, nb::arg("place"));
+}
+
+}  // namespace gpurx::python

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Session: the memory that a NIC writes into, and what of the NIC belongs to it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <gpurx/session.hpp>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpurx::python {
+
+namespace nb = nanobind;
+
+// The GPU that "gpu:0", "cuda:0", "gpu" or "cuda" means; `host` for "host" and "cpu". Throws nb::value_error.
+[[nodiscard]] int parse_place(std::string_view place);
+
+class session {
+  public:
+    session(std::string_view memory, std::size_t size, rx_session_options options);
+
+    // Throws gpurx::system_error once it is closed.
+    [[nodiscard]] std::shared_ptr<rx_session> const& get() const;
+    [[nodiscard]] bool closed() const noexcept { return session_ == nullptr; }
+    // The NIC is restored when those who use the session are done.
+    void close() noexcept { session_.reset(); }
+    [[nodiscard]] std::vector<std::string> notices() const;
+
+  private:
+    struct notes {
+        std::mutex mutex;
+        std::vector<std::string> all;
+    };
+    std::shared_ptr<notes> notes_ = std::make_shared<notes>();
+    std::shared_ptr<rx_session> session_;
+};
+
+void bind_session(nb::module_& module);
+
+}  // namespace gpurx::python

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <gpurx/gather.hpp>
+#include <numeric>
+#include <utility>
+
+#include "dlpack_export.hpp"
+#include "session.hpp"
+
+namespace gpurx::python {
+
+namespace {
+
+constexpr std::array names{
+    std::pair{ingest::dtype::i8, "int8"},
+    std::pair{ingest::dtype::i16, "int16"},
+    std::pair{ingest::dtype::i32, "int32"},
+    std::pair{ingest::dtype::i64, "int64"},
+    std::pair{ingest::dtype::u8, "uint8"},
+    std::pair{ingest::dtype::u16, "uint16"},
+    std::pair{ingest::dtype::u32, "uint32"},
+    std::pair{ingest::dtype::u64, "uint64"},
+    std::pair{ingest::dtype::f16, "float16"},
+    std::pair{ingest::dtype::f32, "float32"},
+    std::pair{ingest::dtype::f64, "float64"},
+    std::pair{ingest::dtype::bf16, "bfloat16"},
+    std::pair{ingest::dtype::c64, "complex64"},
+    std::pair{ingest::dtype::c128, "complex128"},
+    std::pair{ingest::dtype::boolean, "bool"},
+    std::pair{ingest::dtype::f8_e4m3, "float8_e4m3fn"},
+    std::pair{ingest::dtype::f8_e5m2, "float8_e5m2"},
+    std::pair{ingest::dtype::f8_e8m0, "float8_e8m0fnu"},
+    std::pair{ingest::dtype::f6_e2m3, "float6_e2m3fn"},
+    std::pair{ingest::dtype::f6_e3m2, "float6_e3m2fn"},
+    std::pair{ingest::dtype::f4_e2m1, "float4_e2m1fn"},
+};
+
+nb::tuple shape_of(tensor const& self)
+{
+    nb::list sizes;
+    for (auto const size : self.shape)
+        sizes.append(size);
+    return nb::tuple(sizes);
+}
+
+std::string describe_tensor(tensor const& self)
+{
+    return fmt::format("gpurx.Tensor(shape=({}{}), dtype={}, device={})", fmt::join(self.shape, ", "),
+                       self.shape.size() == 1 ? "," : "", python_name_of(self.type), device_name(self.memory->gpu()));
+}
+
+std::int64_t length(tensor const& self)
+{
+    if (self.shape.empty())
+        throw nb::type_error("len() of a tensor without dimensions");
+    return self.shape.front();
+}
+
+}  // namespace
+
+std::size_t tensor::elements() const noexcept
+{
+    return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, [](std::size_t product, std::int64_t size) {
+        return product * static_cast<std::size_t>(size);
+    });
+}
+
+std::string_view python_name_of(ingest::dtype type) noexcept
+{
+    auto const* const found = std::ranges::find(names, type, &decltype(names)::value_type::first);
+    return found == names.end() ? "unknown" : found->second;
+}
+
+std::string device_name(int gpu)
+{
+    return gpu == host ? "cpu" : fmt::format("cuda:{}", gpu);
+}
+
+tensor copy_to(tensor const& from, int gpu)
+{
+    auto const there = gpu == from.memory->gpu();
+    auto buffer =
+        gpu == host ? ingest::buffer::on_host(from.bytes.size()) : ingest::buffer::on_gpu(gpu, from.bytes.size());
+    auto stream = there ? from.memory->stream() : nullptr;
+    if (gpu != host && !there) {
+        stream = std::make_shared<cuda_stream const>(cuda_stream::on(gpu));
+        if (from.memory->gpu() != host)
+            from.memory->use_on(*stream);
+    }
+    auto const bytes = buffer.span();
+    if (!from.bytes.empty()) {
+        std::array const all{fragment{from.bytes.address(), from.bytes.size(), from.bytes.kind()}};
+        // Towards the host it waits for the bytes, which come after what is on their own stream.
+        auto const* const order = gpu == host ? from.memory->stream().get() : stream.get();
+        gather(all, bytes, order != nullptr ? cuda_stream_ref{*order} : cuda_stream_ref{});
+    }
+    auto memory = std::make_shared<storage>(std::move(buffer), gpu, std::move(stream), false);
+    return {std::move(memory), bytes, from.type, from.shape, true};
+}
+
+tensor tensor_of_bytes(nb::bytes const& data, std::string_view type, std::vector<std::int64_t> shape,
+                       std::string_view device, bool read_only)
+{
+    auto const* const found = std::ranges::find(names, type, &decltype(names)::value_type::second);
+    if (found == names.end())
+        throw nb::value_error(fmt::format("there is no dtype '{}'", type).c_str());
+    auto buffer = ingest::buffer::on_host(data.size());
+    auto const bytes = buffer.span();
+    if (!bytes.empty())
+        std::memcpy(reinterpret_cast<void*>(bytes.address()), data.c_str(), bytes.size());
+    tensor made{nullptr, bytes, found->first, std::move(shape), false};
+    if (made.elements() * ingest::bits_of(made.type) != bytes.size() * 8)
+        throw nb::value_error(fmt::format("{} bytes are no {} of that shape", bytes.size(), type).c_str());
+    auto const gpu = parse_place(device);
+    made.memory = std::make_shared<storage>(std::move(buffer), host, nullptr, read_only && gpu == host);
+    return gpu == host ? made : copy_to(made, gpu);
+}
+
+void bind_tensor(nb::module_& module)
+{
+    nb::class_<tensor>(
+        module, "Tensor", nb::is_weak_referenceable(),
+        "Bytes with a type and a shape, in a GPU's memory or the host's. It has no arithmetic: numpy, torch and\n"
+        "cupy take it with from_dlpack(), without a copy, and keep the memory as long as they need it.")
+        .def_prop_ro("shape", &shape_of, "A tuple, as numpy's.")
+        .def_prop_ro("ndim", [](tensor const& self) { return self.shape.size(); })
+        .def_prop_ro(
+            "dtype", [](tensor const& self) { return python_name_of(self.type); },
+            "The name that numpy or torch has for the element type: 'float32', 'bfloat16'.")
+        .def_prop_ro("nbytes", [](tensor const& self) { return self.bytes.size(); })
+        .def_prop_ro("size", &tensor::elements, "How many elements.")
+        .def_prop_ro(
+            "device", [](tensor const& self) { return device_name(self.memory->gpu()); }, "'cpu' or 'cuda:0'.")
+        .def_prop_ro(
+            "readonly", [](tensor const& self) { return self.memory->read_only(); },
+            "Whether consumers are told not to write.")
+        .def_prop_ro(
+            "data_ptr", [](tensor const& self) { return self.bytes.address(); },
+            "The address. On a GPU its bytes are there for work on a stream that __dlpack__ was given.")
+        .def("__len__", &length)
+        .def("__repr__", &describe_tensor)
+        .def("__dlpack_device__", &dlpack_device)
+        .def("__dlpack__", &to_dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+             nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
+             nb::arg("copy").none() = nb::none(),
+             "A capsule with the tensor, as the array API standard has it. On a GPU what `stream` does later sees the "
+             "bytes,\n"
+             "and what it has been given when the consumer lets go is waited for before they change.");
+    module.def("tensor_of_bytes", &tensor_of_bytes, nb::arg("data"), nb::arg("dtype"), nb::arg("shape"),
+               nb::arg("device") = "host", nb::arg("read_only") = false);
+}
+
+}  // namespace gpurx::python

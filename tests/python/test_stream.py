@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorStream: batches, waiting for them, and its end. Transport copy on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from capsules import Taken
+from conftest import address_of
+from cuda import Driver
+
+import gpurx
+
+Make = Callable[..., gpurx.TensorStream]
+
+
+def send(address: str, rows: int, frame: int = 50, source: int = 0, delay: float = 0) -> None:
+    """Row i has x = [i, i + 0.5] and y = -i."""
+    with gpurx.TensorSender(address, source=source) as sender:
+        for start in range(0, rows, frame):
+            i = np.arange(start, min(start + frame, rows))
+            sender.send(x=np.stack([i, i + 0.5], axis=1).astype(np.float32), y=-i.astype(np.int64))
+            time.sleep(delay)
+
+
+def sending(address: str, *arguments: Any, **options: Any) -> threading.Thread:
+    thread = threading.Thread(target=send, args=(address, *arguments), kwargs=options)
+    thread.start()
+    return thread
+
+
+def test_all_rows_in_batches(stream: Make) -> None:
+    receives = stream(batch_size=64)
+    thread = sending(address_of(receives), 1000)
+    at = 0
+    sizes = []
+    for batch in receives:
+        x, y = np.from_dlpack(batch.x), np.from_dlpack(batch["y"])
+        i = np.arange(at, at + batch.rows)
+        assert x.dtype == np.float32 and np.array_equal(x, np.stack([i, i + 0.5], axis=1))
+        assert y.dtype == np.int64 and np.array_equal(y, -i)
+        at += batch.rows
+        sizes.append(batch.rows)
+    thread.join()
+    assert sizes == [64] * 15 + [40]
+    assert receives.stats()["rows"] == 1000
+    assert next(receives, None) is None
+
+
+def test_a_batch_as_an_object(stream: Make) -> None:
+    receives = stream(batch_size=10)
+    sending(address_of(receives), 10).join()
+    batch = next(receives)
+    assert list(batch) == ["x", "y"] and len(batch) == 2 and "x" in batch and batch.rows == 10
+    assert batch.x is batch["x"]
+    assert "rows=10, x: gpurx.Tensor(shape=(10, 2), dtype=float32" in repr(batch)
+    with pytest.raises(AttributeError, match="no tensor 'z'; it has x, y"):
+        batch.z
+    with pytest.raises(KeyError):
+        batch["z"]
+
+
+def test_batches_outlive_the_stream(stream: Make) -> None:
+    receives = stream(batch_size=500)
+    thread = sending(address_of(receives), 1000)
+    kept = [np.from_dlpack(batch.y) for batch in receives]
+    thread.join()
+    receives.close()
+    del receives
+    assert np.array_equal(np.concatenate(kept), -np.arange(1000))
+
+
+def test_many_sources_in_many_threads(stream: Make) -> None:
+    receives = stream(batch_size=32, sources=3)
+    senders = [sending(address_of(receives), 300, source=source) for source in range(3)]
+    rows: list[int] = []
+
+    def receive() -> None:
+        for batch in receives:
+            rows.extend((-np.from_dlpack(batch.y)).tolist())
+
+    threads = [threading.Thread(target=receive) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in senders + threads:
+        thread.join(30)
+    assert sorted(rows) == sorted(list(range(300)) * 3)
+
+
+def test_waiting_leaves_other_threads_their_time(stream: Make) -> None:
+    receives = stream()
+    steps = 0
+    ended = threading.Event()
+
+    def count() -> None:
+        nonlocal steps
+        while not ended.is_set():
+            steps += 1
+            time.sleep(0.001)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    thread = sending(address_of(receives), 64, delay=0.3)
+    next(receives)
+    ended.set()
+    counter.join()
+    thread.join()
+    assert steps > 50
+
+
+def test_control_c_while_waiting_loses_nothing(stream: Make) -> None:
+    receives = stream(batch_size=64)
+    main = threading.main_thread().ident
+    assert main
+    timer = threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        next(receives)
+    assert time.monotonic() - start < 2
+    thread = sending(address_of(receives), 128)
+    assert [int(np.from_dlpack(batch.y)[0]) for batch in receives] == [0, -64]
+    thread.join()
+
+
+def test_what_a_signal_raises_comes_through(stream: Make) -> None:
+    class Told(Exception):
+        pass
+
+    def tell(*_: Any) -> None:
+        raise Told
+
+    receives = stream()
+    before = signal.signal(signal.SIGUSR1, tell)
+    try:
+        main = threading.main_thread().ident
+        assert main
+        threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGUSR1)).start()
+        with pytest.raises(Told):
+            next(receives)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# ---- asyncio ----
+
+
+def test_async_for(stream: Make) -> None:
+    receives = stream(batch_size=100)
+
+    async def receive() -> tuple[int, int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.005)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        rows = 0
+        async for batch in receives:
+            rows += batch.rows
+        ticking.cancel()
+        return rows, ticks
+
+    thread = sending(address_of(receives), 500, delay=0.02)
+    rows, ticks = asyncio.run(receive())
+    thread.join()
+    assert rows == 500 and ticks > 5
+
+
+def test_cancelling_a_task_loses_nothing(stream: Make) -> None:
+    receives = stream(batch_size=64)
+
+    async def receive() -> list[int]:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(receives), 0.1)
+        thread = sending(address_of(receives), 128)
+        first = [int(np.from_dlpack(batch.y)[0]) async for batch in receives]
+        thread.join()
+        return first
+
+    assert asyncio.run(receive()) == [0, -64]
+
+
+# ---- ends ----
+
+
+def test_closing_ends_it_for_who_waits(stream: Make) -> None:
+    receives = stream()
+    threading.Timer(0.1, receives.close).start()
+    assert next(receives, None) is None
+    assert next(receives, None) is None
+    assert "closed" in repr(receives)
+
+    async def receive() -> list[gpurx.Batch]:
+        return [batch async for batch in receives]
+
+    assert asyncio.run(receive()) == []
+
+
+def cut(address: str) -> None:
+    sender = gpurx.TensorSender(address, source=1)
+    sender.send(x=np.zeros((10, 2), np.float32), y=np.zeros(10, np.int64))
+    sender.abort()
+
+
+def test_a_source_that_is_cut_is_an_error_at_the_end(stream: Make) -> None:
+    receives = stream(sources=2, batch_size=100, reconnect_timeout=0.1)
+    cut(address_of(receives))
+    thread = sending(address_of(receives), 90)
+    rows = 0
+    with pytest.raises(gpurx.Error) as met:
+        for batch in receives:
+            rows += batch.rows
+    thread.join()
+    assert rows == 100
+    assert met.value.category == "gpurx.ingest" and "source 1" in str(met.value)
+    assert [source for source, _ in receives.errors()] == [1]
+    assert next(receives, None) is None  # said once
+
+
+def test_or_a_warning_or_nothing(stream: Make) -> None:
+    receives = stream(sources=1, rank=0, reconnect_timeout=0.1, source_errors="warn")
+    sender = gpurx.TensorSender(address_of(receives))
+    sender.send(x=np.zeros(10, np.float32))
+    sender.abort()
+    with pytest.warns(RuntimeWarning, match="source 0"):
+        assert [batch.rows for batch in receives] == [10]
+    receives = stream(sources=1, reconnect_timeout=0.1, source_errors="ignore")
+    sender = gpurx.TensorSender(address_of(receives))
+    sender.send(x=np.zeros(10, np.float32))
+    sender.abort()
+    assert [batch.rows for batch in receives] == [10]
+
+
+def test_no_sender_in_time(stream: Make) -> None:
+    receives = stream(start_timeout=0.1)
+    with pytest.raises(gpurx.Error, match="source 0"):
+        next(receives)
+
+
+# ---- arguments, and other processes ----
+
+
+def test_arguments_that_make_no_sense(stream: Make) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        gpurx.TensorStream("127.0.0.1")
+    with pytest.raises(ValueError, match="does not say where"):
+        gpurx.TensorStream(connect=":9000")
+    with pytest.raises(ValueError, match="neither 'host' nor a GPU"):
+        gpurx.TensorStream("127.0.0.1:0", memory="tpu")
+    for memory in ("gpu:", "gpu:-1", "cuda:x", "gpux", "gpu:0 "):
+        with pytest.raises(ValueError, match="neither"):
+            gpurx._native.parse_place(memory)
+    assert [gpurx._native.parse_place(name) for name in ("host", "cpu", "gpu", "cuda:3")] == [-1, -1, 0, 3]
+    with pytest.raises(ValueError, match="order"):
+        stream(order="backwards")
+    with pytest.raises(ValueError, match="source_errors"):
+        stream(source_errors="panic")
+    with pytest.raises(gpurx.Error) as met:
+        gpurx.TensorStream("127.0.0.1:0", batch_size=0, transport="copy")
+    assert met.value.category == "system" and met.value.advice
+
+
+def test_a_sender_says_what_it_cannot_send(stream: Make) -> None:
+    receives = stream()
+    sender = gpurx.TensorSender(address_of(receives))
+    with pytest.raises(TypeError, match="cannot be sent"):
+        sender.send(x=np.array(["a"]))
+    with pytest.raises(ValueError, match="same number of rows"):
+        sender.send(x=np.zeros(3), y=np.zeros(4))
+    with pytest.raises(ValueError, match="name"):
+        sender.send(a_name_that_is_too_long=np.zeros(3))
+    sender.close()
+    with pytest.raises(ValueError, match="closed"):
+        sender.send(x=np.zeros(3))
+    assert next(receives, None) is None
+
+
+def test_a_forked_process_is_refused_and_does_no_harm(stream: Make) -> None:
+    receives = stream(batch_size=10)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            next(receives)
+            text = "no error"
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        receives.close()
+        del receives
+        os.write(write, text.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    text = os.read(read, 10000).decode()
+    assert text.startswith("Error:") and "forked" in text and "num_workers=0" in text
+    thread = sending(address_of(receives), 10)
+    assert [batch.rows for batch in receives] == [10]
+    thread.join()
+
+
+def test_it_is_not_sent_to_another_process(stream: Make) -> None:
+    with pytest.raises(TypeError, match="num_workers=0"):
+        pickle.dumps(stream())
+
+
+@pytest.mark.parametrize("way", ["at the end", "waiting in a thread"])
+def test_python_ends_with_everything_open(way: str) -> None:
+    script = f"""
+import gpurx, threading, time
+gpurx._native.warn_of_leaks({way == "at the end"})
+stream = gpurx.TensorStream("127.0.0.1:0", transport="copy", size=4 << 20)
+other = gpurx.Session(transport="copy", size=1 << 20)
+kept = gpurx._native.tensor_of_bytes(bytes(100), "uint8", [100])
+if {way!r} != "at the end":
+    threading.Thread(target=lambda: next(stream, None), daemon=True).start()
+    time.sleep(0.1)
+print("end")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_the_gpu_is_missing() -> None:
+    script = """
+import gpurx
+try:
+    gpurx.TensorStream("127.0.0.1:0", memory="gpu:0")
+except gpurx.Error as error:
+    print(error.category, error.code, error.operation, "|", error.advice)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60)
+    if not done.stdout:
+        pytest.skip("there is a GPU")
+    assert done.stdout.startswith("gpurx 3 ")
+    assert "device_memory::on_host" in done.stdout
+
+
+# ---- on a GPU ----
+
+
+def test_batches_on_a_gpu(gpu: Driver, stream: Make) -> None:
+    receives = stream(memory="gpu:0", batch_size=100)
+    thread = sending(address_of(receives), 1000)
+    own = gpu.stream()
+    at = 0
+    for batch in receives:
+        taken = Taken(batch.y.__dlpack__(stream=own))
+        assert taken.device == (2, 0)
+        assert gpu.read(taken.data, batch.y.nbytes, own) == (-np.arange(at, at + 100)).astype(np.int64).tobytes()
+        taken.let_go()
+        at += batch.rows
+    thread.join()
+    assert at == 1000
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_a_batch_is_as_it_was_for_a_consumer_that_is_late(gpu: Driver, stream: Make, consumers: int) -> None:
+    receives = stream(memory="gpu:0", batch_size=10, queue_depth=1)
+    thread = sending(address_of(receives), 2000, frame=10)
+    streams = [gpu.stream() for _ in range(consumers)]
+    batch = next(receives)
+    size = batch.y.nbytes
+    all_taken = [Taken(batch.y.__dlpack__(stream=one)) for one in streams]
+    for one in streams:
+        gpu.finish(one)
+    gpu.hold(streams[-1])
+    reads = [gpu.read_later(batch.y.data_ptr, size, one) for one in streams]
+    for taken in all_taken:
+        taken.let_go()
+    del batch
+    # Meanwhile others arrive, in its memory too; with a consumer that stands still they soon wait.
+    threading.Timer(0.2, gpu.let_go).start()
+    for _ in range(50):
+        next(receives)
+    for read in reads:
+        assert read() == (-np.arange(10)).astype(np.int64).tobytes()
+    assert sum(batch.rows for batch in receives) == 2000 - 51 * 10
+    thread.join()

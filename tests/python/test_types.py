@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's types: consistent, as the stubs say, and enough for a program that uses it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import gpurx
+
+PROGRAM = """
+import numpy as np
+import gpurx
+
+for batch in gpurx.TensorStream("127.0.0.1:9000", memory="host", batch_size=64):
+    x = np.from_dlpack(batch.x)
+    y: gpurx.Tensor = batch["y"]
+    rows: int = batch.rows
+weights: dict[str, gpurx.Tensor] = gpurx.load_safetensors("http://127.0.0.1/model.safetensors", device="cuda:0")
+
+
+async def consume(stream: gpurx.TensorStream) -> None:
+    async for batch in stream:
+        print(batch.x.shape[0])
+"""
+
+
+def mypy(*arguments: str, directory: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "mypy", *arguments], capture_output=True, text=True, cwd=directory)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_package_itself() -> None:
+    mypy("--strict", "--ignore-missing-imports", "-p", "gpurx", directory=Path(gpurx.__file__).parents[1])
+
+
+def test_a_program_that_uses_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    mypy("--strict", "program.py", directory=tmp_path)
+
+
+def names_in(body: list[ast.stmt]) -> set[str]:
+    """What a stub declares, its private parts aside."""
+    names = set()
+    for node in body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+def public(what: object) -> set[str]:
+    return {name for name in vars(what) if not name.startswith("_")}
+
+
+def test_the_stub_has_all_that_is_there_and_nothing_else() -> None:
+    stub = ast.parse((Path(gpurx.__file__).parent / "_native.pyi").read_text()).body
+    assert names_in(stub) == public(gpurx._native)
+    for node in stub:
+        if isinstance(node, ast.ClassDef):
+            assert names_in(node.body) == public(getattr(gpurx._native, node.name)), node.name
