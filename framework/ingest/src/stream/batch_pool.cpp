@@ -33,10 +33,10 @@ try {
     // No room to remember it: it is freed, once its stream has passed.
 }
 
-std::unique_ptr<block> batch_pool::take() noexcept
+std::unique_ptr<block> batch_pool::take_beyond(std::size_t count) noexcept
 {
     std::scoped_lock const lock{mutex_};
-    if (blocks_.empty())
+    if (blocks_.size() <= count)
         return nullptr;
     auto memory = std::move(blocks_.front());
     blocks_.pop_front();

@@ -3,6 +3,7 @@
 // The memory of batches, used again.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -31,7 +32,9 @@ class batch_pool {
     // Where work enqueued on `after` so far may read it. Never fails.
     void give_back(std::unique_ptr<block> memory, cuda_stream_ref after) noexcept;
     // The one that has been back longest; null: none is. On a GPU wait for its read_until before writing to it.
-    [[nodiscard]] std::unique_ptr<block> take() noexcept;
+    [[nodiscard]] std::unique_ptr<block> take() noexcept { return take_beyond(0); }
+    // The same, if there are more than `count`.
+    [[nodiscard]] std::unique_ptr<block> take_beyond(std::size_t count) noexcept;
 
   private:
     std::mutex mutex_;

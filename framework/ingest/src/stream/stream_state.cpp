@@ -224,19 +224,26 @@ asio::awaitable<std::unique_ptr<block>> stream_state::empty_block()
 {
     while (ready_.size() >= options_.queue_depth)
         co_await change();
+    // What a program held more of than it does now.
+    if (auto const spare = pool_->take_beyond(options_.queue_depth))
+        co_await until_read(*spare);
     auto found = pool_->take();
     if (!found)
         co_return std::make_unique<block>(place_, layout_->size());
-    if (found->read_until) {
-        // Rather than one more, so that a program which runs ahead of its GPU does not fill the GPU's memory.
-        auto const [failure] = co_await async_wait(strand_, found->read_until, outcome);
-        if (failure)
-            throw system_error{failure,
-                               {.operation = "wait for batch", .object = {}, .kernel_message = {}, .advice = {}}};
-        if (stopped_)
-            abort_step();
-    }
+    // Rather than one more, so that a program which runs ahead of its GPU does not fill the GPU's memory.
+    co_await until_read(*found);
     co_return found;
+}
+
+asio::awaitable<void> stream_state::until_read(block const& memory)
+{
+    if (!memory.read_until)
+        co_return;
+    auto const [failure] = co_await async_wait(strand_, memory.read_until, outcome);
+    if (failure)
+        throw system_error{failure, {.operation = "wait for batch", .object = {}, .kernel_message = {}, .advice = {}}};
+    if (stopped_)
+        abort_step();
 }
 
 void stream_state::fill(connection& from, std::size_t frame_rows, std::size_t from_row, std::size_t count)

@@ -101,6 +101,7 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     void room_made();
     asio::awaitable<void> put_rows_now(connection& from, frame_head const& head);
     asio::awaitable<std::unique_ptr<block>> empty_block();
+    asio::awaitable<void> until_read(block const& memory);
     void fill(connection& from, std::size_t frame_rows, std::size_t from_row, std::size_t count);
     void hand_out();
 
