@@ -87,7 +87,7 @@ tensor_stream_stats stream_state::stats() const
     return now;
 }
 
-void stream_state::report(source_error error)
+void stream_state::report(source_error const& error)
 {
     {
         std::scoped_lock const lock{told_mutex_};

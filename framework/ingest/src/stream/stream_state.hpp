@@ -112,7 +112,7 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     void fail(error_code code, diagnostics why);
     void stop();
     void close_soon(std::shared_ptr<connection> const& which);
-    void report(source_error error);
+    void report(source_error const& error);
 
     asio::any_io_executor executor_;
     asio::any_io_executor strand_;
