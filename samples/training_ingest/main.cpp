@@ -4,6 +4,7 @@
 // which only takes its time: put a model there.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -122,11 +123,7 @@ ingest::tensor_stream open_stream(options const& wanted, asio::io_context& conte
 
 bool all_complete(report const& found)
 {
-    for (auto const& error : found.errors) {
-        if (error.source)
-            return false;
-    }
-    return true;
+    return std::ranges::none_of(found.errors, [](auto const& error) { return error.source.has_value(); });
 }
 
 exit_status run(options const& wanted, gpurx::rx_session& session)

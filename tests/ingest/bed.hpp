@@ -92,13 +92,13 @@ struct frame {
 // A sender: blocking, on the test's thread.
 class sender {
   public:
+    // Not connected.
+    sender() = default;
     explicit sender(tcp::endpoint const& to)
     {
         socket_.connect(to);
         socket_.set_option(tcp::no_delay{true});
     }
-    explicit sender(tcp::acceptor& from) { from.accept(socket_); }
-
     void send(std::span<std::byte const> bytes) { asio::write(socket_, asio::buffer(bytes.data(), bytes.size())); }
     void send(frame const& what) { send(what.bytes()); }
     [[nodiscard]] std::uint64_t read_ack()
@@ -107,14 +107,15 @@ class sender {
         asio::read(socket_, asio::buffer(ack));
         return parse_ack(ack);
     }
-    // Whether the receiver has closed, or closes soon.
-    [[nodiscard]] bool is_refused()
+    // Once something has come: an acknowledgement, or the end of the connection.
+    [[nodiscard]] error_code try_read()
     {
         std::byte byte{};
         error_code code;
-        while (!code)  // there may be acknowledgements
-            asio::read(socket_, asio::buffer(&byte, 1), code);
-        return code == asio::error::eof || code == asio::error::connection_reset;
+        socket_.non_blocking(true);
+        socket_.read_some(asio::buffer(&byte, 1), code);
+        socket_.non_blocking(false);
+        return code;
     }
     void reset()
     {
@@ -209,6 +210,41 @@ class bed {
     {
         io.restart();
         io.run_for(time);
+    }
+    // For what no handler of ours tells: a socket's state, nothing left to run. False after some seconds.
+    template <class Condition>
+    [[nodiscard]] bool soon(Condition holds)
+    {
+        for (auto const end = std::chrono::steady_clock::now() + 20s; std::chrono::steady_clock::now() < end;) {
+            if (holds())
+                return true;
+            run_for(1ms);
+        }
+        return holds();
+    }
+    // Whether the connection of `who` is ended here; acknowledgements before that are read over.
+    [[nodiscard]] bool refuses(sender& who)
+    {
+        return soon([&] {
+            auto const code = who.try_read();
+            return code == asio::error::eof || code == asio::error::connection_reset;
+        });
+    }
+    [[nodiscard]] std::uint64_t ack_of(sender& who)
+    {
+        REQUIRE(soon([&] { return who.socket().available() >= frame_ack_size; }));
+        return who.read_ack();
+    }
+    // Who connects to `acceptor`.
+    void accept(tcp::acceptor& acceptor, sender& who)
+    {
+        acceptor.non_blocking(true);
+        REQUIRE(soon([&] {
+            error_code code;
+            acceptor.accept(who.socket(), code);
+            return !code;
+        }));
+        who.socket().non_blocking(false);
     }
 
     [[nodiscard]] std::shared_ptr<next_result> start_next()

@@ -130,14 +130,15 @@ TEST_CASE("it connects to its sources, and again when one is gone")
     tcp::acceptor other{io, {asio::ip::address_v4::loopback(), 0}};
     bed in{{.connect = {acceptor.local_endpoint(), other.local_endpoint()}, .batch_size = 4}};
     CHECK(in.stream->local_endpoints().empty());
-    in.run_for(20ms);
-    sender first{acceptor};
-    sender second{other};
+    sender first;
+    in.accept(acceptor, first);
+    sender second;
+    in.accept(other, second);
     first.send({.source = 0, .rows = 4});
     CHECK(in.next_rows() == rows_from(0, 0, 4));
     first.reset();
-    in.run_for(200ms);
-    sender again{acceptor};
+    sender again;
+    in.accept(acceptor, again);
     again.send({.source = 0, .sequence = 1, .first_row = 4, .rows = 4, .last = true});
     CHECK(in.next_rows() == rows_from(0, 4, 4));
     second.send({.source = 1, .rows = 4, .last = true});
@@ -154,8 +155,8 @@ TEST_CASE("it waits for a source to listen")
     bed in{{.connect = {there}, .batch_size = 4}};
     in.run_for(20ms);
     tcp::acceptor acceptor{io, there};
-    in.run_for(500ms);
-    sender from{acceptor};
+    sender from;
+    in.accept(acceptor, from);
     from.send({.rows = 4, .last = true});
     CHECK(in.rest() == rows_from(0, 0, 4));
 }
@@ -167,9 +168,7 @@ TEST_CASE("frames are acknowledged once their bytes are here and right, also bef
     sender from{in.where()};
     for (std::uint64_t i = 0; i < 3; ++i) {
         from.send({.sequence = i, .first_row = 4 * i, .rows = 4, .last = i == 2, .ack = true, .crc = crc});
-        in.run_for(20ms);
-        REQUIRE(from.socket().available() == frame_ack_size);
-        CHECK(from.read_ack() == i);
+        CHECK(in.ack_of(from) == i);
     }
     CHECK(in.rest().size() == 12);
 }
@@ -204,10 +203,12 @@ TEST_CASE("while nobody asks for batches the senders are stopped, memory is boun
             to.send({.source = source, .sequence = frames, .last = true});
         });
     }
-    in.run_for(300ms);
-    auto const before = sent[0] + sent[1];
-    in.run_for(100ms);
-    CHECK(sent[0] + sent[1] == before);
+    std::uint64_t before = 0;
+    REQUIRE(in.soon([&] {
+        before = sent[0] + sent[1];
+        in.run_for(100ms);
+        return before > 0 && sent[0] + sent[1] == before;
+    }));
     CHECK(before < 2 * frames);
     auto const batch_bytes = 100 * 20 + 256;
     CHECK(in.stream->stats().memory <= 2 * 20'000 + 3 * batch_bytes);

@@ -64,7 +64,7 @@ TEST_CASE("batches on a GPU hold what was sent, wherever the session's memory is
     CHECK((*first->got.find("x")).bytes.kind() == memory_kind::device);
     CHECK((*first->got.find("y")).bytes.address() % 256 == 0);
     CHECK(rows_of(first->got, in.consumer) == rows_from(0, 0, 4));
-    CHECK(a.read_ack() == 0);
+    CHECK(in.ack_of(a) == 0);
     a.send({.sequence = 1, .first_row = 6, .rows = 100, .last = true, .crc = true});
     sender b{in.where()};
     for (std::uint64_t row = 4; row < 104; row += 4)
@@ -149,7 +149,7 @@ TEST_CASE("a CRC32C that is wrong is found on the GPU")
     bad.send(wrong);
     in.run_until([&] { return !in.stream->errors().empty(); });
     CHECK(errors_of(in, 0).at(0).code == errc::wrong_checksum);
-    CHECK(bad.is_refused());
+    CHECK(in.refuses(bad));
     sender good{in.where()};
     good.send({.source = 1, .rows = 4, .last = true, .crc = true});
     CHECK(in.next_rows() == rows_from(1, 0, 4));
@@ -176,7 +176,7 @@ TEST_CASE("what the driver reports ends the stream with it, and nothing hangs")
     if (result->code != asio::error::eof) {
         CHECK(in.next()->code == result->code);
         in.run_for(20ms);
-        CHECK(from.is_refused());
+        CHECK(in.refuses(from));
     }
 }
 
