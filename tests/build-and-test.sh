@@ -21,6 +21,7 @@ fixed_addresses=()
 if setarch --addr-no-randomize true 2>/dev/null; then
     fixed_addresses=(setarch --addr-no-randomize)
 fi
+export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.txt${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
 rm -f "$results"
 status=0
 "${fixed_addresses[@]}" ctest --test-dir "$build" --parallel "$jobs" --no-tests=error --output-on-failure \
