@@ -68,9 +68,8 @@ void rethrow_first(std::span<std::size_t const> order, std::span<std::exception_
 
 }  // namespace
 
-download::download(asio::any_io_executor const& executor, rx_session& session, std::string_view text,
-                   http_options options)
-    : executor_{executor}, session_{session}, options_{options}
+download::download(asio::any_io_executor executor, rx_session& session, std::string_view text, http_options options)
+    : executor_{std::move(executor)}, session_{session}, options_{options}
 {
     if (options_.flows == 0 || options_.chunk_size == 0 || options_.attempts == 0)
         throw std::invalid_argument{"http_options: flows, chunk_size and attempts have to be at least 1"};
@@ -102,6 +101,7 @@ asio::awaitable<void> download::async_fetch(std::span<placement const> placement
     working_ = lanes.size();
     using operation = decltype(asio::co_spawn(first_.executor, work(first_), asio::deferred));
     std::vector<operation> operations;
+    operations.reserve(lanes.size());
     for (auto& each : lanes)
         operations.push_back(asio::co_spawn(each.executor, work(each), asio::deferred));
     auto const [order, failures] = co_await asio::experimental::make_parallel_group(std::move(operations))

@@ -27,7 +27,7 @@ namespace gpurx::ingest::detail {
 
 class download {
   public:
-    download(asio::any_io_executor const& executor, rx_session& session, std::string_view text, http_options options);
+    download(asio::any_io_executor executor, rx_session& session, std::string_view text, http_options options);
 
     [[nodiscard]] asio::awaitable<void> async_open();
     [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination);

@@ -42,7 +42,7 @@ device_span on_host(std::byte* bytes, std::size_t size)
 }  // namespace
 
 http_connection::http_connection(asio::any_io_executor const& executor, rx_session& session,
-                            std::chrono::milliseconds timeout, cuda_stream_ref stream)
+                                 std::chrono::milliseconds timeout, cuda_stream_ref stream)
     : receiver_{executor, session}, stream_{stream}, silence_{executor}, timeout_{timeout}
 {}
 
