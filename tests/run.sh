@@ -22,6 +22,7 @@ asan         | 20 | tests | tests/build-and-test.sh asan --label-exclude package
 tsan         | 20 | tests | tests/build-and-test.sh tsan --label-exclude package
 fuzz         | 15 | tests | tests/fuzz/run.sh 15
 python       | 20 | tests | tests/python/run.sh
+tidy-python  | 15 | check | tests/lint/tidy.py build/python/cp* framework/python
 gpu-bundle   | 15 | check | tests/gpu/bundle_test.sh
 '
 lab_steps='
@@ -36,6 +37,7 @@ framework    | 20 | tests | tests/lab/run.sh
 fw-xarray    | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens xarray
 fw-array     | 20 | tests | GPURX_TEST_KILLS=15 tests/lab/run.sh --kernel branch --tokens array
 ingest       | 20 | tests | tests/ingest/lab.sh
+python-lab   | 10 | tests | tests/python/lab.sh
 ing-branch   | 20 | tests | tests/ingest/lab.sh --kernel branch
 demo         | 10 | check | ./run demo
 samples      | 15 | tests | python3 tests/samples/readme_test.py --lab

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs clang-tidy over the library and the samples:  tidy.py BUILD_DIRECTORY
+"""Runs clang-tidy over the library and the samples, or over a folder:  tidy.py BUILD_DIRECTORY [FOLDER]
 
 The directory is one that is built, by Ninja: it knows the commands and what each file includes. A file that passed is
 not looked at again until it, a header of ours that it includes, its command, .clang-tidy or the tool changes.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
 cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpurx" / "tidy"
-checked_directories = ("framework", "samples")
+checked_folders = ("framework", "samples")
 
 
 def find_tool() -> tuple[str, str] | None:
@@ -64,6 +64,7 @@ def check(tool: str, build: Path, file: str, key: str) -> tuple[str, str]:
 
 def main() -> int:
     build = Path(sys.argv[1]).resolve()
+    folders = [root / folder for folder in sys.argv[2:] or checked_folders]
     found = find_tool()
     if not found:
         print("SKIP tidy: clang-tidy 14 is not on this machine, and other versions have other checks")
@@ -75,7 +76,7 @@ def main() -> int:
     pending: list[tuple[str, str]] = []
     total = 0
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if Path(entry["file"]).relative_to(root).parts[0] not in checked_directories:
+        if not any(Path(entry["file"]).is_relative_to(folder) for folder in folders):
             continue
         total += 1
         words = shlex.split(entry["command"])

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import importlib.util
-import re
 import signal
 import threading
 import time
@@ -19,6 +17,7 @@ import pytest
 import safetensors.numpy
 from capsules import Taken
 from cuda import Driver
+from ranges import Server
 
 import gpurx
 
@@ -31,45 +30,6 @@ TENSORS: dict[str, Any] = {
     "scale": np.array(0.5),
     "nothing": np.zeros((0, 4), np.int32),
 }
-
-
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files: dict[str, bytes] = {}
-        self.ranges: list[tuple[int, int]] = []
-        self.stalls = False
-
-    def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/{name}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        data = self.server.files.get(self.path[1:])
-        if data is None:
-            self.send_error(404, "no such model")
-            return
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        first, last = (int(wanted[1]), min(int(wanted[2]), len(data) - 1)) if wanted else (0, len(data) - 1)
-        self.server.ranges.append((first, last))
-        self.send_response(206 if wanted else 200)
-        if wanted:
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-        self.send_header("Content-Length", str(last + 1 - first))
-        self.send_header("ETag", '"one"')
-        self.end_headers()
-        if self.server.stalls:
-            time.sleep(20)
-        self.wfile.write(data[first : last + 1])
 
 
 @pytest.fixture

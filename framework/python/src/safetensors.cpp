@@ -102,6 +102,7 @@ ingest::http_options::checksum parse_checksum(std::string_view name)
     throw nb::value_error("checksum must be 'none', 'automatic' or 'always'");
 }
 
+// NOLINTNEXTLINE(readability-function-size): the keywords that Python has
 pending start_loading(session const& from, std::string url, std::string_view device,
                       std::optional<std::vector<std::string>> names, unsigned flows, std::size_t chunk_size,
                       double timeout, std::string_view checksum)

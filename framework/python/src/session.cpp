@@ -57,6 +57,7 @@ nb::dict stats_of(session const& self)
     return all;
 }
 
+// NOLINTNEXTLINE(readability-function-size): the keywords that Python has
 void make_session(session* self, std::string_view memory, std::size_t size, std::string interface,
                   std::string_view transport_name, unsigned rx_queues, unsigned max_flows, std::uint32_t rx_page_size,
                   std::string_view tokens, std::string state_directory)

@@ -78,6 +78,7 @@ asio::awaitable<maybe_batch> next_batch(std::shared_ptr<stream_parts> from)
 std::vector<tcp::endpoint> endpoints(std::vector<address> const& from)
 {
     std::vector<tcp::endpoint> all;
+    all.reserve(from.size());
     for (auto const& [text, port] : from)
         all.emplace_back(asio::ip::make_address(text), port);
     return all;

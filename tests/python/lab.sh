@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Python package over devmem, in the lab:  lab.sh [--kernel stock|debug|branch]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+kernel=stock
+[[ ${1:-} != --kernel ]] || { kernel=$2 && shift 2; }
+(($# == 0)) || { echo "usage: lab.sh [--kernel stock|debug|branch]" >&2 && exit 2; }
+
+# Installs the package, and makes what the guest has no network to fetch.
+tests/python/run.sh --collect-only >/dev/null
+./run lab --kernel "$kernel" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda" \
+    "$PWD/build/python/venv/bin/python" -u tests/python/lab_test.py

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small HTTP server of byte ranges:  ranges.py HOST PORT DIRECTORY"""
+
+from __future__ import annotations
+
+import http.server
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__((host, port), Handler)
+        self.files: dict[str, bytes] = {}
+        self.ranges: list[tuple[int, int]] = []
+        self.stalls = False
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/{name}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        data = self.server.files.get(self.path[1:])
+        if data is None:
+            self.send_error(404, "no such model")
+            return
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, last = (int(wanted[1]), min(int(wanted[2]), len(data) - 1)) if wanted else (0, len(data) - 1)
+        self.server.ranges.append((first, last))
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.send_header("ETag", '"one"')
+        self.end_headers()
+        if self.server.stalls:
+            time.sleep(20)
+        self.wfile.write(data[first : last + 1])
+
+
+if __name__ == "__main__":
+    serves = Server(sys.argv[1], int(sys.argv[2]))
+    serves.files = {path.name: path.read_bytes() for path in Path(sys.argv[3]).iterdir()}
+    print("listening", flush=True)
+    serves.serve_forever()
