@@ -11,4 +11,4 @@ kernel=stock
 # Installs the package, and makes what the guest has no network to fetch.
 tests/python/run.sh --collect-only >/dev/null
 ./run lab --kernel "$kernel" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda" \
-    "$PWD/build/python/venv/bin/python" -u tests/python/lab_test.py
+    "$PWD/build/python/venv/bin/python" -u tests/python/in_lab.py

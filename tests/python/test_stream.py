@@ -134,6 +134,36 @@ def test_control_c_while_waiting_loses_nothing(stream: Make) -> None:
     thread.join()
 
 
+def test_a_batch_that_is_ready_when_control_c_comes_is_the_next(stream: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    receives = stream(batch_size=64)
+    sending(address_of(receives), 128).join()
+
+    def interrupted(operation: Any) -> Any:
+        operation.wait()
+        raise KeyboardInterrupt
+
+    async def interrupted_in_loop(operation: Any) -> Any:
+        interrupted(operation)
+
+    with monkeypatch.context() as during:
+        during.setattr("gpurx._stream.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(receives)
+    assert int(np.from_dlpack(next(receives).y)[0]) == 0
+    receives = stream(batch_size=64)
+    sending(address_of(receives), 128).join()
+    monkeypatch.setattr("gpurx._stream.wait_in_loop", interrupted_in_loop)
+
+    async def receive() -> int:
+        try:
+            await anext(receives)
+        except KeyboardInterrupt:
+            pass
+        return int(np.from_dlpack((await anext(receives)).y)[0])
+
+    assert asyncio.run(receive()) == 0
+
+
 def test_what_a_signal_raises_comes_through(stream: Make) -> None:
     class Told(Exception):
         pass
@@ -204,6 +234,10 @@ def test_closing_ends_it_for_who_waits(stream: Make) -> None:
     assert next(receives, None) is None
     assert next(receives, None) is None
     assert "closed" in repr(receives)
+    assert receives.addresses() and receives.stats()["batches"] == 0 and "copy: in use" in receives.explain()
+    assert receives.errors() == [] and receives.session.closed
+    with pytest.raises(gpurx.Error, match="it is closed"):
+        receives.session.explain()
 
     async def receive() -> list[gpurx.Batch]:
         return [batch async for batch in receives]

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from . import _native
 from ._error import Error
@@ -64,6 +64,15 @@ def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tu
         known = socket.getaddrinfo(host.strip("[]") or "0.0.0.0", int(port), type=socket.SOCK_STREAM)
         found.append((str(known[0][4][0]), int(port)))
     return found
+
+
+class _Last(NamedTuple):
+    """What there was to say when a stream was closed."""
+
+    addresses: list[tuple[str, int]]
+    errors: list[tuple[int | None, Error]]
+    stats: dict[str, int]
+    explained: str
 
 
 class TensorStream:
@@ -122,6 +131,7 @@ class TensorStream:
         options.set_timeouts(start_timeout, reconnect_timeout)
         self._source_errors = source_errors
         self._closed = False
+        self._last: _Last | None = None
         self._told = False
         self._kept: list[list[tuple[str, Tensor]]] = []  # what came although nobody waited any more
         self._receiver = _native.TensorReceiver(self.session, listens, connects, memory, options)
@@ -199,24 +209,28 @@ class TensorStream:
 
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens, with the port if the system chose it."""
-        return self._receiver.addresses()
+        return self._last.addresses if self._last else self._receiver.addresses()
 
     def errors(self) -> list[tuple[int | None, Error]]:
         """The sources that failed, and others who connected: the source's number, if it has said so, and the error."""
-        return self._receiver.errors()
+        return self._last.errors if self._last else self._receiver.errors()
 
     def stats(self) -> dict[str, int]:
         """Counters: connections, frames, duplicates, rows, payload_bytes, batches, memory, memory_high_water."""
-        return self._receiver.stats()
+        return self._last.stats if self._last else self._receiver.stats()
 
     def explain(self) -> str:
         """Which transport is in use, and why not a better one."""
-        return self.session.explain()
+        return self._last.explained if self._last else self.session.explain()
 
     def close(self) -> None:
-        """Ends all connections. Batches stay as they are; iterating ends."""
+        """Ends all connections, and restores the NIC if the session is the stream's own. Batches stay as they are."""
         if self._closed:
             return
+        try:
+            self._last = _Last(self.addresses(), self.errors(), self.stats(), self.explain())
+        except Error:  # in a forked process, or the session was closed
+            self._last = _Last([], [], {}, "closed")
         self._closed = True
         self._receiver.close()
         if self._owns_session:

@@ -23,5 +23,9 @@ NB_MODULE(_native, module)
     // A thread that waits when Python ends keeps what it has; that is no leak. For tests.
     nanobind::set_leak_warnings(false);
     module.def("warn_of_leaks", &nanobind::set_leak_warnings, nanobind::arg("warn"));
-    module.def("stop", &stop_engine, nb::call_guard<nb::gil_scoped_release>());
+    module.def("stop", [] {
+        close_sessions();
+        nanobind::gil_scoped_release const unlocked;
+        stop_engine();
+    });
 }

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include "engine.hpp"
@@ -30,6 +31,13 @@ token_kind parse_tokens(std::string_view name)
         if (name == to_string(kind))
             return kind;
     throw nb::value_error("tokens must be 'automatic', 'array' or 'xarray'");
+}
+
+// With Python's lock.
+std::set<session*>& open_sessions()
+{
+    static auto* const all = new std::set<session*>;
+    return *all;
 }
 
 device_memory allocate(int gpu, std::size_t size)
@@ -102,8 +110,22 @@ session::session(std::string_view memory, std::size_t size, rx_session_options o
         std::scoped_lock const lock{into->mutex};
         into->all.emplace_back(text);
     };
-    nb::gil_scoped_release const unlocked;
-    session_ = owned_by_engine(std::make_unique<rx_session>(std::move(options), allocate(gpu, size)));
+    {
+        nb::gil_scoped_release const unlocked;
+        session_ = owned_by_engine(std::make_unique<rx_session>(std::move(options), allocate(gpu, size)));
+    }
+    open_sessions().insert(this);
+}
+
+session::~session()
+{
+    open_sessions().erase(this);
+}
+
+void close_sessions() noexcept
+{
+    for (auto* const one : open_sessions())
+        one->close();
 }
 
 std::shared_ptr<rx_session> const& session::get() const

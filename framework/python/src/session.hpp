@@ -22,6 +22,9 @@ namespace nb = nanobind;
 class session {
   public:
     session(std::string_view memory, std::size_t size, rx_session_options options);
+    session(session const&) = delete;
+    session& operator=(session const&) = delete;
+    ~session();
 
     // Throws gpurx::system_error once it is closed.
     [[nodiscard]] std::shared_ptr<rx_session> const& get() const;
@@ -38,6 +41,9 @@ class session {
     std::shared_ptr<notes> notes_ = std::make_shared<notes>();
     std::shared_ptr<rx_session> session_;
 };
+
+// For the end of the process: those that the program still has, as the interpreter does not destroy everything.
+void close_sessions() noexcept;
 
 void bind_session(nb::module_& module);
 

@@ -110,10 +110,12 @@ class tensor_receiver {
         auto what = operation_of<maybe_batch>::start([from] { return next_batch(from); });
         return {std::move(what), [from](maybe_batch batch) { return batch_object(std::move(batch), *from); }};
     }
+    // The last call. Operations that go on keep what they need, and so do batches.
     void close() noexcept
     {
         if (parts_ != nullptr && in_own_process())
             parts_->receives.close();
+        parts_.reset();
     }
     [[nodiscard]] std::vector<address> addresses() const
     {
@@ -149,6 +151,10 @@ class tensor_receiver {
     [[nodiscard]] std::shared_ptr<stream_parts> const& parts() const
     {
         check_process();
+        if (parts_ == nullptr)
+            throw system_error{
+                make_error_code(boost::system::errc::bad_file_descriptor),
+                {.operation = "use", .object = "stream", .kernel_message = {}, .advice = "it is closed"}};
         return parts_;
     }
 

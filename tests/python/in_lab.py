@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package over transport devmem, in the lab's guest: the software NIC writes into the memory of the tensors' session.
 
-    lab_test.py        (tests/python/lab.sh runs it)
+    in_lab.py        (tests/python/lab.sh runs it)
 """
 
 from __future__ import annotations
@@ -93,6 +93,17 @@ class OverDevmem(unittest.TestCase):
                 self.assertTrue(np.array_equal(np.from_dlpack(one), WEIGHTS[name]), name)
             self.assertEqual(weights.transport, "devmem")
             self.assertGreater(session.stats()["device_bytes"], 1_300_000)
+
+    def test_the_nic_is_restored_when_python_ends(self) -> None:
+        script = f"""
+import gpurx, subprocess
+stream = gpurx.TensorStream("10.77.0.1:9000", **{NIC})
+print(subprocess.run(["ethtool", "-n", "dms0"], capture_output=True, text=True).stdout)
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        self.assertIn("Total 1 rules", done.stdout)
+        journals = [path for path in Path("/run/gpurx").iterdir() if path.suffix != ".lock"]
+        self.assertEqual(journals, [])
 
     def tearDown(self) -> None:
         self.assertEqual([one for one in threading.enumerate() if one is not threading.main_thread()], [])
