@@ -3,7 +3,8 @@
 # `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
 # the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
 # Each step's output goes to build/test-logs/STEP.log. A step 'once' that has passed is skipped, unless it is named, until
-# something changes in kernel-support/ (documents aside), in the kernels, or in the machine's packages.
+# something changes in kernel-support/ (documents aside), in the kernels, in the machine's packages, or in the rows below
+# of such steps.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . kernel-support/lab/lib.sh
@@ -76,11 +77,12 @@ watch() {
 once_inputs() {
     local files kernels kernel
     [[ -z ${GPURX_KERNEL_SOURCE:-} ]] || return 0
-    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' tests/run.sh tests/runner |
+    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' tests/runner |
         xargs -0 sha256sum) || return 0
     kernels=$(for kernel in stock debug branch; do kernel-support/lab/kernel.sh --path "$kernel" || exit; done) || return 0
     {
         printf '%s\n' "$files" "$kernels"
+        grep '| once  |' <<<"$quick_steps$lab_steps"
         dpkg-query -W
         env | sed -n '/^GPURX_/p' | sort
     } | sha256_of_text | cut -c1-16
