@@ -270,8 +270,12 @@ TEST_CASE("a redirect that cannot be followed is an error")
 
 TEST_CASE("a refusal is an error with the server's words, and is not tried again")
 {
+    auto const chunked = GENERATE(false, true);
     http_server server{[&](http_request const&, http_reply& reply) {
-        reply.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 19\r\n\r\n<Code>Denied</Code>");
+        reply.send(
+            chunked
+                ? "HTTP/1.1 403 Forbidden\r\nTransfer-Encoding: chunked\r\n\r\n13\r\n<Code>Denied</Code>\r\n0\r\n\r\n"
+                : "HTTP/1.1 403 Forbidden\r\nContent-Length: 19\r\n\r\n<Code>Denied</Code>");
     }};
     auto const result = fetch_from(server);
     CHECK(result.code == ingest::errc::http_status);
@@ -412,12 +416,12 @@ TEST_CASE("a slow server is not given up")
     http_server server{[&](http_request const& request, http_reply& reply) {
         reply.send(object.header(request));
         for (auto const& byte : object.body(request)) {
-            std::this_thread::sleep_for(20ms);
+            std::this_thread::sleep_for(60ms);
             reply.send({&byte, 1});
         }
     }};
     auto options = options_for_tests();
-    options.timeout = 100ms;
+    options.timeout = 500ms;
     options.attempts = 1;
     auto const result = fetch_from(server, options);
     CHECK(result.error.empty());

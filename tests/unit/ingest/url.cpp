@@ -85,10 +85,13 @@ TEST_CASE("a redirect is resolved against where it came from")
     CHECK(followed("http://a/b", "e f") == "error");
 }
 
-TEST_CASE("a pre-signed URL is noticed")
+TEST_CASE("a pre-signed URL allows the fields that were signed with it")
 {
-    CHECK(parsed("http://h/k?X-Amz-Expires=60&X-Amz-Signature=abc").is_signed());
-    CHECK_FALSE(parsed("http://h/k?X-Amz-Expires=60").is_signed());
+    constexpr auto field = "x-amz-checksum-mode";
+    CHECK(parsed("http://h/k?X-Amz-Expires=60").allows(field));
+    CHECK_FALSE(parsed("http://h/k?X-Amz-Expires=60&X-Amz-Signature=abc").allows(field));
+    CHECK_FALSE(parsed("http://h/k?X-Amz-SignedHeaders=host&X-Amz-Signature=x-amz-checksum-mode").allows(field));
+    CHECK(parsed("http://h/k?X-Amz-SignedHeaders=host%3Bx-amz-checksum-mode&X-Amz-Signature=abc").allows(field));
 }
 
 }  // namespace gpurx::ingest::detail

@@ -188,10 +188,15 @@ void download::redirect(answer const& head)
 // Throws what the server says.
 asio::awaitable<void> download::refuse(answer const& head)
 {
-    std::string text(std::min<std::uint64_t>(head.length.value_or(0), excerpt_size), ' ');
-    if (!text.empty()) {
-        auto const [code, size] = co_await first_.on->async_body(host_span{std::span{text}});
+    std::string text;
+    if (head.chunked) {
+        // The size of the first chunk stands on a line of its own.
+        text = co_await first_.on->async_excerpt(excerpt_size);
+        text.erase(0, text.find('\n') + 1);
+    } else if (auto const size = std::min<std::uint64_t>(head.length.value_or(0), excerpt_size); size > 0) {
         text.resize(size);
+        auto const [code, arrived] = co_await first_.on->async_body(host_span{std::span{text}});
+        text.resize(arrived);
     }
     auto words = status_text(head);
     if (!text.empty())

@@ -124,6 +124,18 @@ asio::awaitable<void> http_connection::async_skip(std::uint64_t bytes)
     }
 }
 
+asio::awaitable<std::string> http_connection::async_excerpt(std::size_t at_most)
+{
+    if (pending_size() == 0)
+        co_await async_more();
+    std::string text(std::min(pending_size(), at_most), ' ');
+    error_code code;
+    gather(pending(text.size()), on_host(reinterpret_cast<std::byte*>(text.data()), text.size()), stream_, code);
+    check(code);
+    use(text.size());
+    co_return text;
+}
+
 // Looks now and then: a timer set anew for each packet would cost more than it tells.
 void http_connection::watch()
 {

@@ -40,6 +40,8 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     [[nodiscard]] asio::awaitable<transferred> async_body(device_span to);
     [[nodiscard]] asio::awaitable<transferred> async_body(host_span to);
     [[nodiscard]] asio::awaitable<void> async_skip(std::uint64_t bytes);
+    // What has come of a body of unknown length, or comes next: some of it, at most so much.
+    [[nodiscard]] asio::awaitable<std::string> async_excerpt(std::size_t at_most);
 
     // Throws an error, in the words for it.
     void check(error_code code) const;

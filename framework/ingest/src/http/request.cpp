@@ -72,8 +72,8 @@ std::string get_request(url const& from, byte_range range)
                             from.target, from.authority);
     if (!range.empty())
         text += fmt::format("Range: bytes={}-{}\r\n", range.begin, range.end - 1);
-    // Asks S3 to send checksums; what is not signed must not be there.
-    if (!from.is_signed())
+    // Asks S3 to send checksums.
+    if (from.allows("x-amz-checksum-mode"))
         text += "x-amz-checksum-mode: ENABLED\r\n";
     return text + "\r\n";
 }

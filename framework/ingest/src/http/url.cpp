@@ -52,6 +52,20 @@ url usable(urls::url_view const& parsed, errc if_not, error_code& code, diagnost
 
 }  // namespace
 
+bool url::allows(std::string_view field) const
+{
+    std::string_view const all{target};
+    if (all.find("X-Amz-Signature=") == std::string_view::npos)
+        return true;
+    // Names in lower case, with ';' between them: written as %3B in a query.
+    constexpr std::string_view name = "X-Amz-SignedHeaders=";
+    auto const begin = all.find(name);
+    if (begin == std::string_view::npos)
+        return false;
+    auto const listed = all.substr(begin + name.size(), all.find('&', begin) - begin - name.size());
+    return listed.find(field) != std::string_view::npos;
+}
+
 url parse_url(std::string_view text, error_code& code, diagnostics& why)
 {
     why = {.operation = "parse", .object = std::string{text}, .kernel_message = {}, .advice = {}};

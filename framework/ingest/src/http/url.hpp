@@ -17,8 +17,8 @@ struct url {
     std::string authority;  // for the Host field
     std::string target;     // path and query, for the request line
 
-    // What S3's pre-signed URLs have: no header field of theirs may be added that was not signed.
-    [[nodiscard]] bool is_signed() const { return target.find("X-Amz-Signature=") != std::string::npos; }
+    // Whether a request may have this header field of S3's: with a pre-signed URL only if it was signed as well.
+    [[nodiscard]] bool allows(std::string_view field) const;
 };
 
 // Errors: errc::bad_url, and why.advice says what is wrong.
