@@ -9,6 +9,7 @@
 
 shard::shard(std::vector<tensor_rows> tensors, options const& wanted)
     : tensors_{std::move(tensors)},
+      rows_{tensors_.front().rows},
       epochs_{wanted.epochs},
       source_{wanted.source},
       sources_{wanted.sources},
@@ -16,16 +17,16 @@ shard::shard(std::vector<tensor_rows> tensors, options const& wanted)
       ack_{wanted.ack}
 {
     constexpr std::uint64_t good_frame_size = 4 << 20;
-    std::uint64_t row = 0;
-    rows_ = tensors_.front().rows;
+    std::uint64_t row = 0;  // bytes, of all tensors
     for (auto const& tensor : tensors_) {
         row += row_size(tensor.spec);
         if (tensor.rows != rows_)
             throw std::runtime_error{fmt::format("{} has {} rows, and {} has {}", tensor.spec.name, tensor.rows,
                                                  tensors_.front().spec.name, rows_)};
     }
-    rows_per_frame_ =
-        wanted.rows_per_frame > 0 ? wanted.rows_per_frame : std::max<std::uint64_t>(good_frame_size / row, 1);
+    rows_per_frame_ = wanted.rows_per_frame > 0
+                          ? wanted.rows_per_frame
+                          : std::max<std::uint64_t>(good_frame_size / std::max<std::uint64_t>(row, 1), 1);
     auto const all = (rows_ + rows_per_frame_ - 1) / rows_per_frame_;
     frames_per_epoch_ = all / sources_ + (all % sources_ > source_ ? 1 : 0);
 }
