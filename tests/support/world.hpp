@@ -197,7 +197,7 @@ class world {
     template <class Ready>
     void run_until(Ready ready)
     {
-        auto const deadline = std::chrono::steady_clock::now() + 10s;
+        auto const deadline = std::chrono::steady_clock::now() + 50s;  // a machine may be slow
         io->restart();
         while (!ready()) {
             if (io->run_one_until(deadline) == 0 && !ready()) {
