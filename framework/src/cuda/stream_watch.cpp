@@ -123,21 +123,24 @@ class stream_watch {
         point->other = std::exchange(streams_, point);
     }
 
-    // Asks for the oldest point of each stream. True if any has passed.
+    // Asks for the oldest point of each stream. True if any has passed. Whoever waits is told in the order of the
+    // stream.
     [[nodiscard]] bool look() noexcept
     {
-        bool any = false;
         stream_point* done = nullptr;
+        auto** end = &done;
         for (auto** link = &streams_; *link != nullptr;) {
             auto* const first = *link;
             if (!(passed(*first) || (first->lost && wait_for_context(*first)))) {
                 link = &first->other;
                 continue;
             }
-            any = true;
             remove_first(link);
-            first->behind = std::exchange(done, first);
+            first->behind = nullptr;
+            *end = first;
+            end = &first->behind;
         }
+        auto const any = done != nullptr;
         while (done != nullptr)
             finish(std::exchange(done, done->behind));
         return any;
