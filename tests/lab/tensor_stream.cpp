@@ -7,8 +7,12 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <thread>
 
 #include "bed.hpp"
@@ -20,6 +24,7 @@
 #endif
 
 using namespace gpurx::lab;
+using namespace std::chrono_literals;
 using gpurx::ingest::frame_order;
 using gpurx::ingest::tensor_stream;
 using gpurx::ingest::test::frame;
@@ -128,6 +133,131 @@ TEST_CASE_METHOD(unchanged_nic,
     auto session = open_session(32 * mebibyte, {.rx_queues = 2, .max_flows = 8});
     check_stream(session, {.listen = {{near_address(version), 0}}, .order = order});
     CHECK(session.stats().tokens_out == 0);
+}
+
+namespace {
+
+constexpr std::uint64_t good_frames = 3;  // that a bad sender sends before
+
+void send_good_frames(sender& by, std::uint32_t source)
+{
+    for (std::uint64_t i = 0; i < good_frames; ++i) {
+        by.send(frame_of(source, i));
+        static_cast<void>(by.read_ack());
+    }
+}
+
+// What a bad sender sends then.
+using damage = void (*)(std::vector<std::byte>& bytes);
+
+void send_bad_frame(tcp::endpoint to, std::uint32_t source, bool with_crc, damage how)
+{
+    enter_peer_namespace();
+    sender bad{to};
+    send_good_frames(bad, source);
+    auto next = frame_of(source, good_frames);
+    next.crc = with_crc;
+    auto bytes = next.bytes();
+    auto const size = bytes.size();
+    how(bytes);
+    try {
+        bad.send(bytes);
+        if (bytes.size() < size)
+            return bad.reset();
+        static_cast<void>(bad.read_ack());
+    } catch (boost::system::system_error const&) {
+        // It is refused, perhaps before it has sent all.
+    }
+}
+
+// Two small frames, each byte in a segment of its own.
+void send_byte_by_byte(tcp::endpoint to, std::uint32_t source)
+{
+    enter_peer_namespace();
+    sender slow{to};
+    for (std::uint64_t i = 0; i < 2; ++i) {
+        frame const small{
+            .source = source, .sequence = i, .first_row = i * 20, .rows = 20, .last = i == 1, .crc = true};
+        for (auto const& byte : small.bytes())
+            slow.send({&byte, 1});
+    }
+}
+
+// Connections that say nothing, until `end`.
+void stay_silent(tcp::endpoint to, std::promise<void>& connected, std::shared_future<void> end)
+{
+    enter_peer_namespace();
+    std::vector<std::unique_ptr<sender>> silent;
+    for (int i = 0; i < 100; ++i)
+        silent.push_back(std::make_unique<sender>(to));
+    connected.set_value();
+    end.wait();
+}
+
+asio::awaitable<void> count_rows_after_a_pause(tensor_stream& stream, std::map<std::uint32_t, std::uint64_t>& next_row,
+                                               std::uint64_t& out_of_order)
+{
+    asio::steady_timer pause{co_await asio::this_coro::executor, 10s};
+    co_await pause.async_wait(asio::use_awaitable);
+    co_await count_rows(stream, {}, next_row, out_of_order);
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(unchanged_nic, "senders that are cut, wrong or silent, and a trainer that stands still, cost no row",
+                 "[tensor]")
+{
+    constexpr std::uint32_t whole = 0, slow = 1, wrong_crc = 2, wrong_magic = 3, absurd = 4, cut = 5;
+    auto session = open_session(64 * mebibyte, {.rx_queues = 2, .max_flows = 120});
+    asio::io_context context{1};
+    tensor_stream stream{
+        context,
+        session,
+        {.listen = {{near_address(family::v4), 0}}, .sources = 6, .batch_size = 1024, .reconnect_timeout = 2s}};
+    auto const to = stream.local_endpoints()[0];
+    std::map<std::uint32_t, std::uint64_t> next_row;
+    std::uint64_t out_of_order = 0;
+    {
+        std::promise<void> connected;
+        std::promise<void> end;
+        std::jthread const silent{stay_silent, to, std::ref(connected), end.get_future().share()};
+        connected.get_future().wait();
+        std::vector<std::jthread> senders;
+        senders.emplace_back(send_all, to, whole, frames);
+        senders.emplace_back(send_byte_by_byte, to, slow);
+        auto const bad = [&](std::uint32_t source, bool with_crc, damage how) {
+            senders.emplace_back(send_bad_frame, to, source, with_crc, how);
+        };
+        bad(wrong_crc, true, [](auto& bytes) { bytes.back() ^= std::byte{1}; });
+        bad(wrong_magic, false, [](auto& bytes) { bytes[0] = std::byte{'x'}; });
+        bad(absurd, false, [](auto& bytes) { bytes[31] = std::byte{0x80}; });  // 2^63 rows, and some
+        bad(cut, false, [](auto& bytes) { bytes.resize(bytes.size() / 2); });
+        asio::co_spawn(context, count_rows_after_a_pause(stream, next_row, out_of_order), rethrow);
+        context.run();
+        end.set_value();
+    }
+    CHECK(out_of_order == 0);
+    CHECK(next_row[whole] == frames * rows_each);
+    CHECK(next_row[slow] == 40);
+    for (auto const source : {wrong_crc, wrong_magic, absurd, cut})
+        CHECK(next_row[source] == good_frames * rows_each);
+    std::map<std::uint32_t, gpurx::error_code> errors;
+    for (auto const& each : stream.errors()) {
+        fmt::print("{}\n", describe(each.code, each.why));
+        if (each.source)
+            errors[*each.source] = each.code;
+    }
+    using gpurx::ingest::errc;
+    CHECK(errors.size() == 4);
+    CHECK(errors[wrong_crc] == errc::wrong_checksum);
+    CHECK(errors[wrong_magic] == errc::bad_frame);
+    CHECK(errors[absurd] == errc::bad_frame);
+    CHECK(errors[cut] == errc::stream_cut);
+    auto const stats = stream.stats();
+    CHECK(stats.connections == 106);
+    CHECK(stats.memory_high_water < 4 * mebibyte);
+    CHECK(session.stats().host_bytes == 0);
+    CHECK(session.stats().release_failures == 0);
 }
 
 #if defined(GPURX_LAB_HAS_GPU)
