@@ -4,6 +4,7 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdio>
@@ -21,6 +22,20 @@ std::string size_text(double bytes)
 
 progress::progress() : terminal_{::isatty(STDERR_FILENO) == 1}, every_{terminal_ ? 200ms : 10s} {}
 
+// "[=====>    ]  52 % of 1.5 GiB, "
+std::string progress::share_of(std::uint64_t bytes) const
+{
+    constexpr std::uint64_t width = 20;
+    std::uint64_t const all = expected_;
+    if (all == 0)
+        return {};
+    // Headers are counted, too.
+    auto const share = static_cast<double>(std::min(bytes, all)) / static_cast<double>(all);
+    auto const filled = static_cast<std::uint64_t>(share * width);
+    auto const bar = terminal_ ? fmt::format("[{:=<{}}{:>{}}] ", "", filled, "", width - filled) : std::string{};
+    return fmt::format("{}{:.0f} % of {}, ", bar, 100 * share, size_text(static_cast<double>(all)));
+}
+
 void progress::update(std::uint64_t bytes)
 {
     auto const now = clock::now();
@@ -29,7 +44,7 @@ void progress::update(std::uint64_t bytes)
     if (now - shown_ < every_)
         return;
     auto const lately = std::chrono::duration<double>(now - shown_).count();
-    fmt::print(stderr, "{}received {}, {}/s, {:%M:%S}{}", terminal_ ? "\r\x1b[K" : "",
+    fmt::print(stderr, "{}received {}{}, {}/s, {:%M:%S}{}", terminal_ ? "\r\x1b[K" : "", share_of(bytes),
                size_text(static_cast<double>(bytes)), size_text(static_cast<double>(bytes - bytes_shown_) / lately),
                std::chrono::floor<std::chrono::seconds>(now - start_), terminal_ ? "" : "\n");
     shown_ = now;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far the transfer is: one line, rewritten on a terminal, repeated every ten seconds elsewhere.
+// How far the transfer is: one line, with a bar where it is known how much is to come, rewritten on a terminal,
+// repeated every ten seconds elsewhere.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -13,6 +15,8 @@ std::string size_text(double bytes);
 class progress {
   public:
     progress();
+    // So many bytes are to come. From any thread.
+    void expect(std::uint64_t bytes) noexcept { expected_ = bytes; }
     void update(std::uint64_t bytes);
     // Clears the line, and returns the time since the start of the first byte.
     std::chrono::duration<double> finish();
@@ -20,9 +24,12 @@ class progress {
   private:
     using clock = std::chrono::steady_clock;
 
+    [[nodiscard]] std::string share_of(std::uint64_t bytes) const;
+
     bool terminal_;
     clock::duration every_;
     clock::time_point start_{};
     clock::time_point shown_{};
     std::uint64_t bytes_shown_ = 0;
+    std::atomic<std::uint64_t> expected_ = 0;  // 0: not known
 };

@@ -86,7 +86,7 @@ std::string write_out(ingest::buffer const& landing, gpurx::cuda_stream_ref stre
 }
 
 asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, gpurx::cuda_stream_ref stream,
-                               report& found)
+                               progress& shown, report& found)
 {
     auto const executor = co_await asio::this_coro::executor;
     auto const start = std::chrono::steady_clock::now();
@@ -95,6 +95,7 @@ asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session
     http.stream = stream;
     ingest::http_object object{executor, session, wanted.url, http};
     co_await object.async_open();
+    shown.expect(object.size());
     ingest::buffer landing;
     if (wanted.safetensors)
         landing = co_await load_tensors(object, wanted.nic.gpu, found);
@@ -151,7 +152,7 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
     });
     std::optional<std::exception_ptr> outcome;
     asio::co_spawn(context, show_progress(session, shown), asio::detached);
-    asio::co_spawn(context, transfer(wanted, session, stream, found), [&](std::exception_ptr failure) {
+    asio::co_spawn(context, transfer(wanted, session, stream, shown, found), [&](std::exception_ptr failure) {
         outcome = failure;
         context.stop();
     });

@@ -163,11 +163,12 @@ wire_tensor wire_of(tensor_spec const& tensor)
     return wire;
 }
 
+// Moves `to` behind it.
 template <class Wire>
-void append(std::vector<std::byte>& bytes, Wire const& wire)
+void put(std::byte*& to, Wire const& wire)
 {
-    auto const raw = std::as_bytes(std::span{&wire, 1});
-    bytes.insert(bytes.end(), raw.begin(), raw.end());
+    std::memcpy(to, &wire, sizeof wire);
+    to += sizeof wire;
 }
 
 }  // namespace
@@ -212,10 +213,11 @@ std::vector<std::byte> encode(frame_head const& head)
     start.payload_crc = head.has_crc ? head.payload_crc : 0;
     check(start, {.frame_size = ~std::uint64_t{0}, .tensors = ~std::uint32_t{0}});
 
-    std::vector<std::byte> bytes;
-    append(bytes, start);
+    std::vector<std::byte> bytes(sizeof start + head.tensors.size() * sizeof(wire_tensor));
+    auto* to = bytes.data();
+    put(to, start);
     for (auto const& tensor : head.tensors)
-        append(bytes, wire_of(tensor));
+        put(to, wire_of(tensor));
     if (head.has_crc) {
         auto const whole = std::span{bytes};
         auto const before = frame_start_size - sizeof start.head_crc;
