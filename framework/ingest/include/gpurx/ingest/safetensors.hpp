@@ -48,10 +48,10 @@ struct safetensors_header {
 [[nodiscard]] std::uint64_t safetensors_header_size(std::span<std::byte const, safetensors_prefix> prefix,
                                                     std::uint64_t file_size);
 
-// Reads the header, `json`, of a file of that many bytes. Everything is checked: UTF-8, names that come twice, dtypes,
+// Reads the header, `text`, of a file of that many bytes. Everything is checked: UTF-8, names that come twice, dtypes,
 // shapes that overflow or do not fit their bytes, tensors that overlap, gaps, ends. Errors: errc::bad_safetensors; the
 // text says what is wrong and with which tensor.
-[[nodiscard]] safetensors_header parse_safetensors(std::string_view json, std::uint64_t file_size);
+[[nodiscard]] safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_size);
 
 // Where tensors lie in one block of memory.
 struct tensor_layout {
