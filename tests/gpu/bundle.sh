@@ -18,7 +18,7 @@ build_programs() {
     kernel-support/lab/packages.sh build cuda
     cmake/cuda-toolkit.sh >/dev/null
     cmake --preset gpu >/dev/null
-    cmake --build "$build" --target gpu_tests gpu_bench >&2
+    cmake --build "$build" --target gpu_tests gpu_bench gpurx-fetch >&2
 }
 
 # libraries FILE...: paths of the shared libraries they need, but for glibc's
@@ -35,16 +35,18 @@ assemble() {
     local path
     rm -rf "$bundle"
     mkdir -p "$bundle/lib"
-    install -m 755 tests/gpu/run.sh "$build/tests/gpu_tests" "$build/tests/gpu/bench/gpu_bench" "$bundle"
+    local -a programs=("$build/tests/gpu_tests" "$build/tests/gpu/bench/gpu_bench"
+        "$build/samples/gpurx-fetch/gpurx-fetch" "$(tests/ingest/nginx.sh)")
+    install -m 755 tests/gpu/run.sh tests/gpu/load.py "${programs[@]}" "$bundle"
     [[ ! -e tests/gpu/trace.txt ]] || install -m 644 tests/gpu/trace.txt "$bundle"
-    libraries "$build/tests/gpu_tests" "$build/tests/gpu/bench/gpu_bench" | while IFS= read -r path; do
+    libraries "${programs[@]}" | while IFS= read -r path; do
         install -m 755 "$(readlink -f "$path")" "$bundle/lib/${path##*/}"
     done
-    strip --strip-all "$bundle/gpu_tests" "$bundle/gpu_bench"
+    strip --strip-all "$bundle/gpu_tests" "$bundle/gpu_bench" "$bundle/gpurx-fetch"
     strip --strip-unneeded "$bundle"/lib/*
 }
 
-binaries() { printf '%s\n' "$bundle/gpu_tests" "$bundle/gpu_bench" "$bundle"/lib/*; }
+binaries() { printf '%s\n' "$bundle"/{gpu_tests,gpu_bench,gpurx-fetch,nginx} "$bundle"/lib/*; }
 
 # The newest version of glibc that FILE asks for.
 glibc_of() { objdump -T "$1" | grep -oE '\bGLIBC_[0-9.]+' | sort -uV | tail -n 1 | cut -d_ -f2; }
@@ -62,7 +64,7 @@ check_glibc() {
 # With nothing of this machine but glibc in reach.
 check_libraries() {
     local program found
-    for program in gpu_tests gpu_bench; do
+    for program in gpu_tests gpu_bench gpurx-fetch; do
         found=$(libraries "$bundle/$program" | grep -v "^$PWD/$bundle/lib/" || true)
         [[ -z $found ]] || die "$program takes libraries from outside the bundle: $found"
     done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs what lies beside it in the bundle that `./run gpu-bundle` makes: all tests, all benchmarks, and, where these are
-# installed, compute-sanitizer over the gather tests and the comparison with UCX. Prints a table; writes results.json and
+# installed, compute-sanitizer over the gather tests and comparisons with UCX and with loaders of weights. Prints a table; writes results.json and
 # the logs of what failed to $OUT, or to the current folder. Ends within 8 minutes.
 #
 #   run.sh [--quick]      quick: the benchmarks in small sizes, no bar judged
@@ -184,6 +184,28 @@ compare_with_ucx() {
     record ucx "$name" "$status" "$4" "$text"
 }
 
+# ---- loading weights ----
+
+run_load() {
+    local start=$SECONDS status=0 why
+    if ! command -v python3 >/dev/null; then
+        record load "weights from a server" skipped 0 "python3 is not installed"
+        return
+    fi
+    limited 150 python3 "$bundle/load.py" "$bundle" "${quick[@]}" --json "$work/load.json" 2>&1 | tee "$work/log" ||
+        status=$?
+    start=$((SECONDS - start))
+    why=$(grep -E "^gpurx-fetch  " "$work/log" || true)
+    case $status in
+        0) record load "weights from a server" passed "$start" "$why" ;;
+        3) record load "weights from a server" failed "$start" "$(grep -c 'FALLS SHORT' "$work/log") bars fall short" ;;
+        *)
+            record load "weights from a server" failed "$start" "status $status"
+            keep load
+            ;;
+    esac
+}
+
 # ---- compute-sanitizer ----
 
 run_sanitizer() {
@@ -223,8 +245,10 @@ run_extras() {
     if ! has_gpu; then
         record sanitizer "memcheck, racecheck" skipped 0 "no GPU"
         record ucx "UCX over TCP into the GPU's memory" skipped 0 "no GPU"
+        record load "weights from a server" skipped 0 "no GPU"
         return
     fi
+    run_load
     for tool in memcheck racecheck; do
         run_sanitizer "$tool"
     done
@@ -243,6 +267,8 @@ write_results() {
         done
         printf '\n],\n"benchmarks": '
         if [[ -s $work/bench.json ]]; then cat "$work/bench.json"; else echo null; fi
+        printf ',\n"load": '
+        if [[ -s $work/load.json ]]; then cat "$work/load.json"; else echo null; fi
         printf '}\n'
     } >"$out/results.json"
 }
