@@ -597,6 +597,35 @@ TEST_CASE("the front is read to the host, and the rest goes to its places")
         CHECK(all_once(asked_for(server, object.bytes.size())));
 }
 
+TEST_CASE("the front of an object that is served whole is read on where it was cut")
+{
+    http_content const object{content_of(60'000)};
+    http_server server{[&](http_request request, http_reply& reply) {
+        request.range.reset();
+        reply.send(object.header(request));
+        if (request.number < 2) {
+            reply.send(object.body(request).substr(0, 3'000 * (request.number + 1)));
+            reply.close();
+        } else {
+            reply.send(object.body(request));
+        }
+    }};
+    world in{any_transport()};
+    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    std::string front(20'000, ' ');
+    std::string rest(object.bytes.size() - front.size(), ' ');
+    outcome result;
+    run(in, result, [&]() -> asio::awaitable<void> {
+        co_await file.async_open();
+        co_await file.async_read_front(host_span{std::span{front}});
+        placement const place{front.size(), span_of(rest)};
+        co_await file.async_fetch({&place, 1});
+    });
+    CHECK(result.error.empty());
+    CHECK(front + rest == object.bytes);
+    CHECK(server.connections() == 3);
+}
+
 TEST_CASE("to read the front beyond the end is an error")
 {
     http_content const object{content_of(20)};
