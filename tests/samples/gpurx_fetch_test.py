@@ -281,7 +281,7 @@ class Faults(FetchTest):
             pass
         os.close(mine)
         self.finish(fetching)
-        self.assertRegex(shown.decode(), r"\r\x1b\[Kreceived [\d.]+ MiB, [\d.]+ [KM]iB/s, 00:0\d")
+        self.assertRegex(shown.decode(), r"\r\x1b\[Kreceived \[=+ +\] \d+ % of 4.0 MiB, [\d.]+ MiB, [\d.]+ [KM]iB/s, 00:0\d")
         self.assertTrue(shown.endswith(b"\r\x1b[K"))
 
 
