@@ -2,8 +2,8 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cctype>
+
+#include "sha256_option.hpp"
 
 namespace {
 
@@ -14,11 +14,6 @@ constexpr char footer[] =
     "\n"
     "Exit status: 0 received; 1 the transfer failed; 2 the command line is wrong;\n"
     "3 the SHA-256 is not the expected one; 4 the memory or the session could not be had; 130 interrupted.";
-
-bool is_sha256(std::string const& text)
-{
-    return text.size() == 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c); });
-}
 
 void add_source(CLI::App& app, options& parsed)
 {
@@ -39,11 +34,7 @@ void add_consumption(CLI::App& app, options& parsed)
     app.add_flag("--loan", parsed.loans,
                  "Consume the bytes where the NIC put them, instead of reading them into a range");
     app.add_option("--output", parsed.output, "Write what arrives to this file");
-    app.add_option("--expect-sha256", parsed.expected_sha256, "Fail unless this is the SHA-256 of what arrived")
-        ->check([](std::string const& text) {
-            return is_sha256(text) ? std::string{} : std::string{"expected 64 hexadecimal digits"};
-        })
-        ->option_text("HEX");
+    add_expected_sha256(app, parsed.expected_sha256, "Fail unless this is the SHA-256 of what arrived");
     app.add_flag("--json", parsed.json, "Print the report as JSON, on standard output");
 }
 
@@ -67,7 +58,5 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         exit_code = app.exit(error) == 0 ? 0 : 2;
         return std::nullopt;
     }
-    std::transform(parsed.expected_sha256.begin(), parsed.expected_sha256.end(), parsed.expected_sha256.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     return parsed;
 }

@@ -3,9 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 #include <thread>
+
+#include "sha256_option.hpp"
 
 namespace {
 
@@ -17,11 +18,6 @@ constexpr char footer[] =
     "\n"
     "Exit status: 0 received; 1 the transfer failed; 2 the command line is wrong; 3 the bytes are not the\n"
     "expected ones; 4 the memory or the session could not be had; 130 interrupted.";
-
-bool is_sha256(std::string const& text)
-{
-    return text.size() == 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c); });
-}
 
 checksum parse_checksum(std::string_view name)
 {
@@ -66,12 +62,7 @@ void add_consumption(CLI::App& app, options& parsed)
         ->check(CLI::IsMember{{"none", "automatic", "always"}}.description(""))
         ->option_text("WHEN");
     app.add_flag("--sha256", parsed.sha256, "Compute the SHA-256, on the host")->excludes(listing);
-    app.add_option("--expect-sha256", parsed.expected_sha256, "Fail unless this is the object's SHA-256")
-        ->check([](std::string const& text) {
-            return is_sha256(text) ? std::string{} : std::string{"expected 64 hexadecimal digits"};
-        })
-        ->option_text("HEX")
-        ->excludes(listing);
+    add_expected_sha256(app, parsed.expected_sha256, "Fail unless this is the object's SHA-256")->excludes(listing);
     app.add_flag("--json", parsed.json, "Print the report as JSON, on standard output");
 }
 
@@ -93,8 +84,6 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         return std::nullopt;
     }
     parsed.nic.session.max_flows = parsed.http.flows;
-    std::transform(parsed.expected_sha256.begin(), parsed.expected_sha256.end(), parsed.expected_sha256.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     parsed.sha256 = parsed.sha256 || !parsed.expected_sha256.empty();
     return parsed;
 }
