@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream_watch.hpp"
 
-#include <pthread.h>
 #include <sys/prctl.h>
 
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
-#include <system_error>
+#include <new>
 #include <thread>
 #include <utility>
+
+#include <gpurx/error.hpp>
+
+#include "thread.hpp"
 
 namespace gpurx::detail::cuda {
 
@@ -65,25 +67,19 @@ class stream_watch {
     {
         if (thread_.joinable())
             return true;
-        // The program's signals are for its own threads.
-        sigset_t all;
-        sigset_t before;
-        ::sigfillset(&all);
-        ::pthread_sigmask(SIG_SETMASK, &all, &before);
-        auto started = true;
         try {
-            thread_ = std::thread{[this] { run(); }};
-        } catch (std::system_error const&) {
-            started = false;
+            thread_ = start_thread("gpurx-streams", [this](std::stop_token const&) { run(); });
+        } catch (system_error const&) {
+            return false;
+        } catch (std::bad_alloc const&) {
+            return false;
         }
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        return started;
+        return true;
     }
 
     void run() noexcept
     {
         ::prctl(PR_SET_TIMERSLACK, 1);  // or each sleep takes 50 us longer than asked for
-        ::prctl(PR_SET_NAME, "gpurx-streams");
         while (take_in())
             if (!look())
                 std::this_thread::sleep_for(period);
@@ -188,7 +184,7 @@ class stream_watch {
     bool asleep_ = false;
     bool stopping_ = false;
 
-    std::thread thread_;
+    std::jthread thread_;
     stream_point* streams_ = nullptr;  // the thread's own, as is:
     int idle_ = 0;
 };

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 
+#include "thread.hpp"
+
 namespace gpurx::detail {
 
 namespace {
@@ -21,9 +23,10 @@ std::chrono::nanoseconds period_for(std::chrono::milliseconds limit) noexcept
 }  // namespace
 
 watchdog::watchdog(watchdog_subject& subject, std::chrono::milliseconds limit, lock_up_detector detector)
-    : subject_{subject}, period_{period_for(limit)}, detector_{detector}, thread_{[this](std::stop_token const& stop) {
-          run(stop);
-      }}
+    : subject_{subject},
+      period_{period_for(limit)},
+      detector_{detector},
+      thread_{start_thread("gpurx-watchdog", [this](std::stop_token const& stop) { run(stop); })}
 {}
 
 void watchdog::flow_waits() noexcept
