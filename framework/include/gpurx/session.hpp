@@ -70,12 +70,17 @@ struct rx_session_options {
     std::size_t receive_memory = 0;
 
     // A flow for which nothing arrives this long, while every page of the memory is in flight and none is on loan, is
-    // ended with errc::memory_locked_up. Zero: never. Checked by one thread of the session (transport devmem only),
+    // ended with errc::memory_locked_up. If some are on loan, `notice` is told who holds them, and the flow waits on.
+    // Zero: never; milliseconds::max(): as good as never. Checked by one thread of the session (transport devmem only),
     // which sleeps unless an operation waits.
     std::chrono::milliseconds lock_up_limit{5000};
 
     // Bytes that one flow may have on loan (alive rx_buffers). At the limit async_receive waits until a loan returns.
-    // 0: receive_memory / max_flows.
+    // Counted, with transport devmem, in the pages that a loan's fragments take, each once: a page holds one packet
+    // with many drivers, so 1 MiB of them may be 362 KiB of data. One call may go beyond it by a segment, and bytes
+    // that an async_read has left over by their batch. 0: half of what receive_memory leaves, shared by max_flows. The
+    // other half is for async_read: what waits for the streams of a flow's reads takes nothing from its loans, nor
+    // from other flows (docs/memory-budget.md).
     std::size_t loan_limit = 0;
 
     // Where the journal of changes is kept, so that a later run can undo what a killed one left. Must survive the
@@ -83,8 +88,9 @@ struct rx_session_options {
     std::string state_directory = "/run/gpurx";
 
     // Told, in one sentence each, what a user should know and no error reports: a setting found changed by somebody
-    // else at the end and so left alone, a rule that could only be made by port. Called from the thread that opens the
-    // session, steers a flow, or drops the last user of the session; must not throw. Empty: nobody is told.
+    // else at the end and so left alone, a rule that could only be made by port, flows that starve because loans hold
+    // every page. Called from the thread that opens the session, steers a flow, or drops the last user of the session,
+    // and from the session's own; must not throw. Empty: nobody is told.
     std::function<void(std::string_view)> notice{};
 };
 
@@ -117,7 +123,9 @@ class rx_session {
     // The transport in use: never automatic.
     [[nodiscard]] gpurx::transport transport() const noexcept;
     // For people, one line per transport: in use (with which tokens), or why not and what would make it work. First
-    // line: what is in use.
+    // line: what is in use. With transport devmem then a line for each flow that does not wait for its sender, but for
+    // loans of its own, for GPU streams, or for pages that others hold, and who holds them; that costs some netlink
+    // calls.
     [[nodiscard]] std::string explain() const;
     // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
     [[nodiscard]] gpurx::stats stats() const;

@@ -7,6 +7,23 @@
 
 namespace gpurx::detail {
 
+namespace {
+
+// What a wait for something to come back is for.
+std::pair<flow::lack, flow_wait> lacking(stream_action::what wait) noexcept
+{
+    switch (wait) {
+        case stream_action::what::wait_budget:
+            return {flow::lack::loan_budget, flow_wait::loans};
+        case stream_action::what::wait_streams:
+            return {flow::lack::read_budget, flow_wait::streams};
+        default:
+            return {flow::lack::pages, flow_wait::pages};
+    }
+}
+
+}  // namespace
+
 receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
     : session_{std::move(session)}, socket_{executor}, wake_{executor}
 {}
@@ -78,7 +95,7 @@ void receiver_state::close() noexcept
         return;
     if (carried_ != nullptr)
         flow_->give_back(std::move(carried_));
-    flow_->place().set_waiting(false);
+    flow_->place().set_waiting(flow_wait::nothing);
     flow_->shut_down();
     error_code ignored;
     socket_.close(ignored);
@@ -96,7 +113,7 @@ stream_facts receiver_state::facts() const noexcept
         .open = connected_,
         .carried = carried_ == nullptr ? 0 : carried_->bytes,
         .loan_budget = flow_->loan_budget(),
-        .loan_limit = flow_->loan_limit(),
+        .read_budget = flow_->read_budget(),
         .over = over_,
     };
 }
@@ -137,12 +154,12 @@ stream_result receiver_state::place(landing const& destination, std::size_t size
 
 bool receiver_state::prepare_wait(stream_action::what kind, error_code& code) noexcept
 {
-    auto& counters = flow_->place().counters;
+    auto& place = flow_->place();
     if (kind == stream_action::what::wait_readable) {
-        counters.waits.add(1);
-        flow_->place().set_waiting(true);
+        place.counters.waits.add(1);
+        place.set_waiting(flow_wait::data);
     } else {
-        auto const lack = kind == stream_action::what::wait_pages ? flow::lack::pages : flow::lack::budget;
+        auto const [lack, waits_for] = lacking(kind);
         if (!wake_.is_open()) {
             auto second = duplicate(flow_->wake_fd(), code);
             if (!code)
@@ -153,7 +170,8 @@ bool receiver_state::prepare_wait(stream_action::what kind, error_code& code) no
         }
         if (!flow_->notify_of(lack))
             return false;
-        counters.loan_waits.add(1);
+        place.counters.loan_waits.add(1);
+        place.set_waiting(waits_for);
     }
     waiting_for_ = kind;
     return true;
@@ -164,9 +182,8 @@ void receiver_state::after_wait() noexcept
     auto const what = std::exchange(waiting_for_, stream_action::what::done);
     if (flow_ == nullptr || what == stream_action::what::done)
         return;
-    if (what == stream_action::what::wait_readable)
-        flow_->place().set_waiting(false);
-    else
+    flow_->place().set_waiting(flow_wait::nothing);
+    if (what != stream_action::what::wait_readable)
         flow_->drain_wake();
 }
 

@@ -128,6 +128,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
                 break;
             case stream_action::what::wait_readable:
             case stream_action::what::wait_budget:
+            case stream_action::what::wait_streams:
             case stream_action::what::wait_pages:
                 result = {};
                 if (prepare_wait(next.kind, result.code))

@@ -2,11 +2,13 @@
 #include "session_state.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/socket.h>
 #include <boost/asio/ip/v6_only.hpp>
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -72,6 +74,7 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
       handle_{session_access::handle(memory_)},
       receive_buffer_size_{plan.receive_buffer_size},
       loan_limit_{plan.loan_limit},
+      read_share_{plan.read_share},
       explanation_{std::move(explanation)},
       nic_{std::move(nic)}
 {
@@ -79,7 +82,7 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
         pages_ = std::make_unique<page_pool>(memory_->span().size(), options_.max_flows);
     } else if (auto const limit = options_.lock_up_limit; limit.count() > 0) {
         auto const page_size = nic_->page_size();
-        lock_up_detector const detector{limit, memory_->span().size() / page_size, pages_of_a_segment(page_size)};
+        lock_up_detector const detector{limit, memory_->span().size() / page_size, page_size};
         watchdog_subject& self = *this;
         watchdog_ = std::make_unique<watchdog>(self, limit, detector);
     }
@@ -238,7 +241,7 @@ std::optional<lock_up_sample> session_state::look() noexcept
         sample.bytes_delivered = ended_.bytes();
         for (auto const* flow : flows_) {
             sample.bytes_delivered += flow->counters.snapshot().bytes();
-            if (!flow->waiting_.load())
+            if (flow->waiting_.load() != flow_wait::data)
                 continue;
             any_waits = true;
             sample.bytes_held += bytes_held(flow->socket_);
@@ -257,7 +260,7 @@ void session_state::end_a_flow() noexcept
     session_flow* victim = nullptr;
     std::uint64_t most = 0;
     for (auto* flow : flows_) {
-        if (!flow->waiting_.load())
+        if (flow->waiting_.load() != flow_wait::data)
             continue;
         if (auto const held = bytes_held(flow->socket_); held > most) {
             most = held;
@@ -270,6 +273,74 @@ void session_state::end_a_flow() noexcept
     abort_connection(victim->socket_);
 }
 
+std::string session_state::holders() const
+{
+    auto const page = nic_->page_size();
+    std::vector<std::string> words;
+    std::size_t all = 0;
+    for (auto const* flow : flows_) {
+        auto const loans = flow->on_loan.load() / page;
+        auto const reads = flow->in_reads.load() / page;
+        all += loans + reads;
+        if (loans > 0)
+            words.push_back(fmt::format("{} on loan from {}", loans, connection_name(flow->socket_)));
+        if (reads > 0)
+            words.push_back(
+                fmt::format("{} read from {} and waiting for GPU streams", reads, connection_name(flow->socket_)));
+    }
+    return fmt::format("the program holds {} of {} pages ({})", all, memory_->span().size() / page,
+                       fmt::join(words, ", "));
+}
+
+void session_state::tell_starved() noexcept
+{
+    try {
+        std::string text;
+        {
+            std::scoped_lock const lock{mutex_};
+            for (auto* flow : flows_) {
+                if (flow->waiting_.load() != flow_wait::data)
+                    continue;
+                flow->counters.starved.add(1);
+                text += fmt::format("{}{}", text.empty() ? "" : ", ", connection_name(flow->socket_));
+            }
+            text = fmt::format(
+                "{}: no page is free for what arrives; waiting: {}; {}: release loans sooner, lower "
+                "loan_limit, or give more memory",
+                options_.interface, text, holders());
+        }
+        tell(text);
+    } catch (std::bad_alloc const&) {
+        // Said when there is memory to say it, at the next time.
+    }
+}
+
+std::string session_state::explain() const
+{
+    auto text = explanation_;
+    if (!nic_)
+        return text;
+    auto const sample = nic_->sample();
+    std::scoped_lock const lock{mutex_};
+    auto const dry = sample && is_dry(*sample, memory_->span().size() / nic_->page_size(), nic_->page_size());
+    bool any_starves = false;
+    for (auto const* flow : flows_) {
+        auto const waits = flow->waiting_.load();
+        if (waits == flow_wait::data)
+            any_starves = any_starves || dry;
+        else if (waits == flow_wait::loans)
+            text += fmt::format("\nwaits for its loans: {}: {} of {} on loan", connection_name(flow->socket_),
+                                size_text(flow->on_loan.load()), size_text(loan_limit_));
+        else if (waits == flow_wait::streams)
+            text +=
+                fmt::format("\nwaits for GPU streams: {}: they hold {} of {} that reads may take",
+                            connection_name(flow->socket_), size_text(flow->in_reads.load()), size_text(read_share_));
+    }
+    if (any_starves)
+        text += fmt::format("\nstarved: no page is free for what arrives; {}", holders());
+    return text;
+}
+
 session_flow::session_flow(std::shared_ptr<session_state> owner) noexcept : session_{std::move(owner)} {}
 
 session_flow::~session_flow()
@@ -277,10 +348,10 @@ session_flow::~session_flow()
     session_->leave(*this);
 }
 
-void session_flow::set_waiting(bool value) noexcept
+void session_flow::set_waiting(flow_wait what) noexcept
 {
-    waiting_.store(value);
-    if (value)
+    waiting_.store(what);
+    if (what == flow_wait::data)
         session_->flow_waits();
 }
 

@@ -28,6 +28,9 @@ class page_pool;  // flow/page_pool.hpp: pages of the memory for transport copy
 class session_state;
 struct budget;
 
+// What the operation of a flow waits for.
+enum class flow_wait : std::uint8_t { nothing, data, loans, streams, pages };
+
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
 // Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule.
 class session_flow {
@@ -41,9 +44,13 @@ class session_flow {
     [[nodiscard]] std::shared_ptr<session_state> const& shared_session() const noexcept { return session_; }
 
     flow_counters counters;
+    // Bytes of its shares of the memory that are in use (budget.hpp): by loans, and by reads that wait for their
+    // streams. Written by whoever receives and whoever gives back.
+    std::atomic<std::size_t> on_loan{0};
+    std::atomic<std::size_t> in_reads{0};
 
-    // Tells the watchdog whether an operation waits for the socket: only then does it look at this flow.
-    void set_waiting(bool value) noexcept;
+    // For the watchdog, which looks at flows that wait for data, and for explain().
+    void set_waiting(flow_wait what) noexcept;
     // The flow's own descriptor, for the watchdog; -1, also before the descriptor is closed.
     void set_socket(int fd) noexcept;
     // The watchdog found the flow locked up and has ended its connection, which wakes the waiter.
@@ -55,7 +62,7 @@ class session_flow {
     friend class session_state;
     std::shared_ptr<session_state> session_;
     std::unique_ptr<steering_rule> rule_;  // null: no rule of its own
-    std::atomic<bool> waiting_{false};
+    std::atomic<flow_wait> waiting_{flow_wait::nothing};
     std::atomic<bool> locked_up_{false};
     int socket_ = -1;  // guarded by the session's mutex
 };
@@ -74,7 +81,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
-    [[nodiscard]] std::string const& explain() const noexcept { return explanation_; }
+    // What the session is, and a line for each flow that waits for something else than data.
+    [[nodiscard]] std::string explain() const;
     [[nodiscard]] stats total() const;
     [[nodiscard]] std::vector<unsigned> queues() const;
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
@@ -96,6 +104,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // Gives a socket that size, beyond net.core.rmem_max where permitted. Before connect or listen.
     void size_receive_buffer(int socket, error_code& code);
     [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
+    [[nodiscard]] std::size_t read_share() const noexcept { return read_share_; }
+    // Transport devmem: bytes of one page of the binding.
+    [[nodiscard]] std::size_t nic_page_size() const noexcept { return nic_->page_size(); }
     // Transport copy: the pages. Precondition: transport() == copy.
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
@@ -117,6 +128,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     void flow_waits() noexcept;
     [[nodiscard]] std::optional<lock_up_sample> look() noexcept override;
     void end_a_flow() noexcept override;
+    void tell_starved() noexcept override;
+    // With the mutex: whose loans and reads hold how many pages.
+    [[nodiscard]] std::string holders() const;
     void tell(std::string_view sentence) const;
 
     rx_session_options options_;
@@ -124,6 +138,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     device_memory handle_;
     int receive_buffer_size_;
     std::size_t loan_limit_;
+    std::size_t read_share_;
     std::string explanation_;
 
     std::unique_ptr<page_pool> pages_;  // null with transport devmem
