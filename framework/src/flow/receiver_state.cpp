@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "receiver_state.hpp"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "tcp_socket.hpp"
@@ -8,12 +10,18 @@
 namespace gpurx::detail {
 
 receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
-    : session_{std::move(session)}, socket_{executor}, wake_{executor}
+    : session_{std::move(session)}, descriptors_{new descriptors{executor}}
 {}
 
 receiver_state::~receiver_state()
 {
     close();
+    if (born_.is_here())
+        return;
+    for (int const fd : {socket_.native_handle(), wake_.native_handle()}) {
+        if (fd >= 0)
+            ::close(fd);
+    }
 }
 
 void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
@@ -76,6 +84,8 @@ void receiver_state::close() noexcept
 {
     if (flow_ == nullptr)
         return;
+    if (!born_.is_here())
+        return forget();
     if (carried_ != nullptr)
         flow_->give_back(std::move(carried_));
     flow_->place().set_waiting(false);
@@ -83,6 +93,16 @@ void receiver_state::close() noexcept
     error_code ignored;
     socket_.close(ignored);
     wake_.close(ignored);
+    ended_ = flow_->stats();
+    flow_.reset();
+    connected_ = false;
+}
+
+// What close() is in a child that was forked. Asio's socket goes on to name a descriptor: one that is no connection.
+void receiver_state::forget() noexcept
+{
+    ::dup2(flow_->wake_fd(), socket_.native_handle());
+    carried_.reset();
     ended_ = flow_->stats();
     flow_.reset();
     connected_ = false;
