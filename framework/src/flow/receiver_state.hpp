@@ -46,9 +46,14 @@ class receiver_state {
     [[nodiscard]] std::shared_ptr<flow> const& connection() const noexcept { return flow_; }
     // A place in the session, a socket and a rule for it: all but the connecting itself.
     void open(asio::ip::tcp::endpoint const& peer, error_code& code);
-    void connected() noexcept { connected_ = true; }
+    // How the connecting ended; closed if with an error.
+    void connected(asio::ip::tcp::endpoint const& peer, error_code code);
+    // It was not even tried.
+    void refused(asio::ip::tcp::endpoint const& peer, error_code code);
     // `accepted` is closed if this fails.
     void adopt(asio::ip::tcp::socket accepted, error_code& code);
+    // What the last connect or adopt() failed at, and what to change; empty if it did not fail.
+    [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
     // In a child that was forked it closes descriptors, and the parent notices nothing.
     void close() noexcept;
 
@@ -70,6 +75,8 @@ class receiver_state {
     [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
 
   private:
+    void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
+    void move_in(asio::ip::tcp::socket accepted, error_code& code);
     void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                    error_code& code);
     void forget() noexcept;
@@ -94,6 +101,7 @@ class receiver_state {
     stream_action::what waiting_for_ = stream_action::what::done;
     std::unique_ptr<loan> carried_;
     error_code over_;
+    diagnostics why_;
     gpurx::stats ended_;  // of the last flow, when it was closed
 };
 
