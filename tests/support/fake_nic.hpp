@@ -78,7 +78,7 @@ class fake_nic final : public detail::session_nic {
     {
         code = std::exchange(log_->refusal, {});
         if (code)
-            why = {.operation = "add rule", .object = "fake0", .kernel_message = "no room", .advice = {}};
+            why = {.operation = "add rule", .object = "fake0", .kernel_message = "no room", .advice = "make some"};
         return code.failed();
     }
 

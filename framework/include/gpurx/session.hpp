@@ -109,6 +109,8 @@ struct rx_session_options {
 // queue management and header split. Blocking: opening takes some 100 ms.
 //
 // Thread safety: distinct sessions are safe; a shared one is unsafe, except const members.
+// fork(): a session belongs to the process that opened it; a child may drop it and change nothing by that
+// (docs/threads.md).
 class rx_session {
   public:
     // Throws system_error. Its text holds the kernel's own words (extack) and what to change.

@@ -40,7 +40,7 @@ flow::flow(std::unique_ptr<session_flow> place, unique_fd socket)
       read_share_{std::max<std::size_t>(place_->session().read_share(), 1)},
       socket_{std::move(socket)},
       wake_{make_wake()},
-      transport_{make_transport(*place_, socket_.get())},
+      transport_{make_transport(*place_, socket_.get()).release()},
       writes_in_place_{transport_->writes_in_place()}
 {
     place_->set_socket(socket_.get());
@@ -169,6 +169,8 @@ rx_buffer flow::lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) 
 
 void flow::acquire(loan const& record, cuda_stream_ref stream) noexcept
 {
+    if (!is_here())
+        return;
     place_->session().memory().acquire(stream);
     for (auto const& hold : record.foreign)
         hold.session->memory().acquire(stream);
@@ -187,6 +189,8 @@ void flow::acquire_for_cpu(loan const& record) noexcept
 
 void flow::give_back(std::unique_ptr<loan> record) noexcept
 {
+    if (!is_here())
+        return;
     auto* const until = std::exchange(record->read_until, nullptr);
     if (until == nullptr)
         return give_back_now(std::move(record));
@@ -229,6 +233,8 @@ int flow::reading_gpu(loan const& record) const noexcept
 
 void flow::give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept
 {
+    if (!is_here())
+        return;
     auto const ordinal = reading_gpu(*record);
     // The default stream of no GPU in particular is none.
     if (ordinal != no_gpu || stream != cuda_stream_ref{})

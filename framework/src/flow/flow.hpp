@@ -16,6 +16,7 @@
 #include <gpurx/stats.hpp>
 #include <gpurx/stream.hpp>
 
+#include "fork.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
 #include "transport.hpp"
@@ -34,6 +35,9 @@ class flow : public std::enable_shared_from_this<flow> {
     [[nodiscard]] session_flow& place() const noexcept { return *place_; }
     [[nodiscard]] int socket() const noexcept { return socket_.get(); }
     [[nodiscard]] gpurx::stats stats() const noexcept { return place_->counters.snapshot(); }
+
+    // False in a child that was forked: the connection is the parent's, and loans that come back are just forgotten.
+    [[nodiscard]] bool is_here() const noexcept { return born_.is_here(); }
 
     // ---- the receiving side: one thread at a time ----
 
@@ -101,13 +105,14 @@ class flow : public std::enable_shared_from_this<flow> {
     [[nodiscard]] std::unique_ptr<loan> take_record();
     void keep_record(std::unique_ptr<loan> record) noexcept;
 
+    birthplace born_;
     // The order matters at the end: transport, descriptors, the place in the session, and then perhaps the session.
     std::unique_ptr<session_flow> place_;
     std::size_t loan_limit_;
     std::size_t read_share_;
     unique_fd socket_;
     unique_fd wake_;
-    std::unique_ptr<flow_transport> transport_;
+    process_ptr<flow_transport> transport_;
     bool writes_in_place_;
 
     // Between the receiving side and those who give loans back. Sequentially consistent: each side writes its own and

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "receiver_state.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <boost/asio/error.hpp>
+#include <new>
 #include <utility>
 
 #include "tcp_socket.hpp"
@@ -22,18 +27,47 @@ std::pair<flow::lack, flow_wait> lacking(stream_action::what wait) noexcept
     }
 }
 
+char const* advice_on(error_code code) noexcept
+{
+    if (code == errc::too_many_flows)
+        return "close a flow, or raise rx_session_options::max_flows";
+    if (code == boost::system::errc::operation_not_supported)
+        return "the session belongs to the process that this one was forked from: open one of your own";
+    if (code == boost::system::errc::too_many_files_open)
+        return "raise the limit of open files (ulimit -n)";
+    if (code == asio::error::already_connected)
+        return "close the receiver first";
+    return "";
+}
+
 }  // namespace
 
 receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
-    : session_{std::move(session)}, socket_{executor}, wake_{executor}
+    : session_{std::move(session)}, descriptors_{new descriptors{executor}}
 {}
 
 receiver_state::~receiver_state()
 {
     close();
+    if (born_.is_here())
+        return;
+    for (int const fd : {socket_.native_handle(), wake_.native_handle()}) {
+        if (fd >= 0)
+            ::close(fd);
+    }
 }
 
 void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
+{
+    why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = {}};
+    set_up(peer, code);
+    if (!code)
+        why_.clear();
+    else if (why_.advice.empty())
+        why_.advice = advice_on(code);
+}
+
+void receiver_state::set_up(asio::ip::tcp::endpoint const& peer, error_code& code)
 {
     auto place = session_->admit(code);
     if (code)
@@ -50,17 +84,51 @@ void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
             return;
         diagnostics why;
         session_->steer_flow(*place, local, peer, code, why);
-        if (code)
+        if (code) {
+            why_ = std::move(why);
+            why_.object += fmt::format(" ({} to {})", to_string(local), to_string(peer));
             return;
+        }
     }
     take_over(std::move(socket), std::move(place), peer.protocol(), code);
 }
 
+void receiver_state::connected(asio::ip::tcp::endpoint const& peer, error_code code)
+{
+    if (!code) {
+        connected_ = true;
+        return;
+    }
+    error_code unbound;
+    auto const local = socket_.local_endpoint(unbound);
+    why_ = {.operation = "connect",
+            .object = unbound ? to_string(peer) : fmt::format("{} to {}", to_string(local), to_string(peer)),
+            .kernel_message = {},
+            .advice = advice_on(code)};
+    close();
+}
+
+void receiver_state::refused(asio::ip::tcp::endpoint const& peer, error_code code)
+{
+    why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = advice_on(code)};
+}
+
 void receiver_state::adopt(asio::ip::tcp::socket accepted, error_code& code)
 {
-    auto const protocol = accepted.remote_endpoint(code).protocol();
+    why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
+    move_in(std::move(accepted), code);
+    if (!code)
+        why_.clear();
+    else
+        why_.advice = advice_on(code);
+}
+
+void receiver_state::move_in(asio::ip::tcp::socket accepted, error_code& code)
+{
+    auto const peer = accepted.remote_endpoint(code);
     if (code)
         return;
+    why_.object = fmt::format("connection of {}", to_string(peer));
     auto place = session_->admit(code);
     if (code)
         return;
@@ -70,21 +138,32 @@ void receiver_state::adopt(asio::ip::tcp::socket accepted, error_code& code)
     session_->size_receive_buffer(socket.get(), code);
     if (code)
         return;
-    take_over(std::move(socket), std::move(place), protocol, code);
+    take_over(std::move(socket), std::move(place), peer.protocol(), code);
     connected_ = !code;
 }
 
+// All that can fail comes first, and all of it is undone if it does.
 void receiver_state::take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                                error_code& code)
 {
-    auto second = duplicate(socket.get(), code);
+    std::shared_ptr<flow> made;
+    try {
+        made = std::make_shared<flow>(std::move(place), std::move(socket));
+    } catch (system_error const& failure) {
+        code = failure.code();
+        return;
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+        return;
+    }
+    auto second = duplicate(made->socket(), code);
     if (code)
         return;
     socket_.assign(protocol, second.get(), code);
     if (code)
         return;
     static_cast<void>(second.release());
-    flow_ = std::make_shared<flow>(std::move(place), std::move(socket));
+    flow_ = std::move(made);
     connected_ = false;
     over_.clear();
 }
@@ -93,6 +172,8 @@ void receiver_state::close() noexcept
 {
     if (flow_ == nullptr)
         return;
+    if (!born_.is_here())
+        return forget();
     if (carried_ != nullptr)
         flow_->give_back(std::move(carried_));
     flow_->place().set_waiting(flow_wait::nothing);
@@ -100,6 +181,16 @@ void receiver_state::close() noexcept
     error_code ignored;
     socket_.close(ignored);
     wake_.close(ignored);
+    ended_ = flow_->stats();
+    flow_.reset();
+    connected_ = false;
+}
+
+// What close() is in a child that was forked. Asio's socket goes on to name a descriptor: one that is no connection.
+void receiver_state::forget() noexcept
+{
+    ::dup2(flow_->wake_fd(), socket_.native_handle());
+    carried_.reset();
     ended_ = flow_->stats();
     flow_.reset();
     connected_ = false;

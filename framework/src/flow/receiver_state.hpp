@@ -13,12 +13,21 @@
 #include <gpurx/stats.hpp>
 
 #include "flow.hpp"
+#include "fork.hpp"
 #include "session/session_state.hpp"
 #include "stream_action.hpp"
 
 namespace gpurx::detail {
 
 class receiver_state {
+    // The Asio objects. In a child that was forked they are left as they are: closing them would take the parent's
+    // registrations out of an epoll that both may have, and a lock that a thread of the parent may hold.
+    struct descriptors {
+        explicit descriptors(asio::any_io_executor const& executor) : socket{executor}, wake{executor} {}
+        asio::ip::tcp::socket socket;
+        asio::posix::stream_descriptor wake;
+    };
+
   public:
     receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session);
     receiver_state(receiver_state const&) = delete;
@@ -37,9 +46,15 @@ class receiver_state {
     [[nodiscard]] std::shared_ptr<flow> const& connection() const noexcept { return flow_; }
     // A place in the session, a socket and a rule for it: all but the connecting itself.
     void open(asio::ip::tcp::endpoint const& peer, error_code& code);
-    void connected() noexcept { connected_ = true; }
+    // How the connecting ended; closed if with an error.
+    void connected(asio::ip::tcp::endpoint const& peer, error_code code);
+    // It was not even tried.
+    void refused(asio::ip::tcp::endpoint const& peer, error_code code);
     // `accepted` is closed if this fails.
     void adopt(asio::ip::tcp::socket accepted, error_code& code);
+    // What the last connect or adopt() failed at, and what to change; empty if it did not fail.
+    [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
+    // In a child that was forked it closes descriptors, and the parent notices nothing.
     void close() noexcept;
 
     // ---- operations ----
@@ -60,8 +75,11 @@ class receiver_state {
     [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
 
   private:
+    void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
+    void move_in(asio::ip::tcp::socket accepted, error_code& code);
     void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                    error_code& code);
+    void forget() noexcept;
     [[nodiscard]] stream_facts facts() const noexcept;
     [[nodiscard]] stream_result perform(stream_action const& action, landing const& destination) noexcept;
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
@@ -70,10 +88,12 @@ class receiver_state {
     void after_wait() noexcept;
 
     std::shared_ptr<session_state> session_;
+    birthplace born_;
     // Descriptors of their own, made by us: closing one that Asio has opened itself leaves it registered with epoll
     // while the flow's descriptor keeps the file open.
-    asio::ip::tcp::socket socket_;
-    asio::posix::stream_descriptor wake_;  // open once it was needed
+    process_ptr<descriptors> descriptors_;
+    asio::ip::tcp::socket& socket_ = descriptors_->socket;
+    asio::posix::stream_descriptor& wake_ = descriptors_->wake;  // open once it was needed
 
     std::shared_ptr<flow> flow_;
     bool connected_ = false;
@@ -81,6 +101,7 @@ class receiver_state {
     stream_action::what waiting_for_ = stream_action::what::done;
     std::unique_ptr<loan> carried_;
     error_code over_;
+    diagnostics why_;
     gpurx::stats ended_;  // of the last flow, when it was closed
 };
 
@@ -113,6 +134,10 @@ class receiver_state::claim {
 template <class Machine>
 stream_action receiver_state::run(Machine& machine, stream_result result, landing& destination)
 {
+    if (!born_.is_here())
+        return {.kind = stream_action::what::done,
+                .bytes = 0,
+                .code = make_error_code(boost::system::errc::operation_not_supported)};
     after_wait();
     if (flow_ == nullptr)
         return machine.resume(facts(), result);

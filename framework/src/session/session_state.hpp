@@ -18,6 +18,7 @@
 #include <gpurx/session.hpp>
 
 #include "counters.hpp"
+#include "fork.hpp"
 #include "memory/memory_state.hpp"
 #include "session_nic.hpp"
 #include "watchdog.hpp"
@@ -32,7 +33,8 @@ struct budget;
 enum class flow_wait : std::uint8_t { nothing, data, loans, streams, pages };
 
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
-// Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule.
+// Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule (in a
+// child that was forked, the place only).
 class session_flow {
   public:
     explicit session_flow(std::shared_ptr<session_state> owner) noexcept;
@@ -61,7 +63,7 @@ class session_flow {
   private:
     friend class session_state;
     std::shared_ptr<session_state> session_;
-    std::unique_ptr<steering_rule> rule_;  // null: no rule of its own
+    process_ptr<steering_rule> rule_;  // null: no rule of its own
     std::atomic<flow_wait> waiting_{flow_wait::nothing};
     std::atomic<bool> locked_up_{false};
     int socket_ = -1;  // guarded by the session's mutex
@@ -77,6 +79,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
                                                  std::unique_ptr<session_nic> nic, std::string explanation);
     session_state(session_state const&) = delete;
     session_state& operator=(session_state const&) = delete;
+    // Restores the NIC; not in a child that was forked.
     ~session_state();
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
@@ -94,7 +97,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
         return nic_ ? gpurx::transport::devmem : gpurx::transport::copy;
     }
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
-    // errc::too_many_flows, or a flow.
+    // A flow; or errc::too_many_flows, and operation_not_supported in a child that was forked.
     [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
     // Steers one flow, by 5-tuple or else by local port, before it connects. No-op with transport copy.
     void steer_flow(session_flow& flow, asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& remote,
@@ -121,6 +124,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
 
   private:
     friend class session_flow;
+    friend struct session_registry;
     session_state(rx_session_options options, std::shared_ptr<memory_state> memory, std::unique_ptr<session_nic> nic,
                   std::string explanation, budget const& plan);
 
@@ -133,6 +137,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] std::string holders() const;
     void tell(std::string_view sentence) const;
 
+    birthplace born_;
     rx_session_options options_;
     std::shared_ptr<memory_state> memory_;
     device_memory handle_;
@@ -142,7 +147,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::string explanation_;
 
     std::unique_ptr<page_pool> pages_;  // null with transport devmem
-    std::unique_ptr<session_nic> nic_;  // null with transport copy
+    process_ptr<session_nic> nic_;      // null with transport copy
 
     std::atomic<std::uint64_t> tokens_out_{0};
     std::atomic<std::uint64_t> tokens_high_water_{0};
@@ -152,7 +157,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::vector<session_flow*> flows_;  // alive
     stats ended_;                       // counters of flows that are gone
 
-    std::unique_ptr<watchdog> watchdog_;  // last: stops before the rest goes. Null: never
+    process_ptr<watchdog> watchdog_;  // last: stops before the rest goes. Null: never
 };
 
 }  // namespace gpurx::detail
