@@ -155,4 +155,27 @@ class host_span {
     std::span<std::byte> bytes_;
 };
 
+// A place for bytes of a stream: on the host, or in device memory, where a CUDA stream says in which order. Non-owning.
+class destination {
+  public:
+    constexpr destination() noexcept = default;
+    destination(host_span to) noexcept
+        : where_{memory_kind::host, reinterpret_cast<std::uintptr_t>(to.data()), to.size()}
+    {}
+    destination(boost::asio::mutable_buffer to) noexcept : destination{host_span{to}} {}
+    constexpr destination(device_span to, cuda_stream_ref stream = {}) noexcept : where_{to}, stream_{stream} {}
+
+    // Host memory is of kind host, whichever view it was made from.
+    [[nodiscard]] constexpr device_span where() const noexcept { return where_; }
+    [[nodiscard]] constexpr cuda_stream_ref stream() const noexcept { return stream_; }
+    [[nodiscard]] constexpr std::size_t size() const noexcept { return where_.size(); }
+
+  private:
+    device_span where_;
+    cuda_stream_ref stream_;
+};
+
+template <>
+inline constexpr bool detail::names_other_bytes<destination> = true;
+
 }  // namespace gpurx

@@ -16,6 +16,7 @@ void loan::clear() noexcept
     own_tokens = 0;
     pages.clear();
     host.reset();
+    wrapped.reset();
     foreign.clear();
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "receiver_state.hpp"
 
+#include <algorithm>
+#include <boost/asio/error.hpp>
 #include <utility>
 
 #include "tcp_socket.hpp"
@@ -18,6 +20,10 @@ receiver_state::~receiver_state()
 
 void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
 {
+    if (session_ == nullptr) {
+        code = asio::error::bad_descriptor;
+        return;
+    }
     auto place = session_->admit(code);
     if (code)
         return;
@@ -39,8 +45,12 @@ void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
     take_over(std::move(socket), std::move(place), peer.protocol(), code);
 }
 
-void receiver_state::adopt(asio::ip::tcp::socket accepted, error_code& code)
+void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
 {
+    if (session_ == nullptr) {
+        code = asio::error::bad_descriptor;
+        return;
+    }
     auto const protocol = accepted.remote_endpoint(code).protocol();
     if (code)
         return;
@@ -54,7 +64,11 @@ void receiver_state::adopt(asio::ip::tcp::socket accepted, error_code& code)
     if (code)
         return;
     take_over(std::move(socket), std::move(place), protocol, code);
+    if (!code && received.size() > 0)
+        carried_ = flow_->wrap({static_cast<std::byte const*>(received.data()), received.size()}, code);
     connected_ = !code;
+    if (code)
+        close();
 }
 
 void receiver_state::take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
@@ -88,6 +102,51 @@ void receiver_state::close() noexcept
     connected_ = false;
 }
 
+void receiver_state::abandon() noexcept
+{
+    ++closings_;
+    close();
+}
+
+std::size_t receiver_state::available(error_code& code) const
+{
+    auto const queued = socket_.available(code);
+    return code ? 0 : queued + (carried_ == nullptr ? 0 : carried_->bytes);
+}
+
+void receiver_state::cancel() noexcept
+{
+    cancelled_ = busy_;
+    error_code ignored;
+    socket_.cancel(ignored);
+    wake_.cancel(ignored);
+}
+
+landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_code& code)
+{
+    landings_.clear();
+    next_landing_ = 0;
+    size = 0;
+    landing first;
+    to.for_each([&](destination const& one) {
+        auto const at = landing_on(one, code);
+        size += at.size;
+        if (first.size == 0)
+            first = at;
+        else if (at.size > 0)
+            landings_.push_back(at);
+    });
+    return first;
+}
+
+void receiver_state::move_on(landing& destination, std::size_t bytes) noexcept
+{
+    destination.address += bytes;
+    destination.size -= bytes;
+    if (destination.size == 0 && next_landing_ < landings_.size())
+        destination = landings_[next_landing_++];
+}
+
 stream_facts receiver_state::facts() const noexcept
 {
     if (flow_ == nullptr)
@@ -105,11 +164,11 @@ stream_result receiver_state::perform(stream_action const& action, landing const
 {
     stream_result result;
     if (action.kind == stream_action::what::place)
-        return place(destination, action.bytes);
+        return place(destination, std::min(action.bytes, destination.size));
     if (action.kind == stream_action::what::receive)
         carried_ = flow_->receive(action.bytes, result.code);
     else
-        result.bytes = flow_->receive_into(destination, action.bytes, result.code);
+        result.bytes = flow_->receive_into(destination, std::min(action.bytes, destination.size), result.code);
     over_ = end_of_stream(result.code, flow_->place().locked_up());
     return result;
 }
