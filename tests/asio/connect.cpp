@@ -248,7 +248,7 @@ TEST_CASE("why a connection was not made can be had")
     state->close();
 
     error_code code;
-    state->adopt(tcp::socket{in.wires, tcp::v4()}, code);
+    state->adopt(tcp::socket{in.wires, tcp::v4()}, {}, code);
     CHECK(code == error::not_connected);
     CHECK(why.operation == "adopt");
 }

@@ -37,6 +37,7 @@ class noting {
 
     void operator()(error_code code) { note(code, 0); }
     void operator()(error_code code, std::size_t bytes) { note(code, bytes); }
+    void operator()(error_code code, asio::ip::tcp::endpoint const& /*peer*/) { note(code, 0); }
     void operator()(error_code code, rx_buffer loan)
     {
         note(code, loan.size());

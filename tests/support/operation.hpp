@@ -17,17 +17,27 @@
 
 namespace gpurx::test {
 
-enum class operation { connect, receive, read_host, read_device };
+enum class operation { connect, connect_each, receive, read_host, read_device, read_list, read_some };
 
 inline std::ostream& operator<<(std::ostream& out, operation of)
 {
-    static constexpr std::array names{"async_connect", "async_receive", "async_read to the host",
-                                      "async_read to device memory"};
+    static constexpr std::array names{
+        "async_connect",          "async_connect to the first of several", "async_receive",
+        "async_read to the host", "async_read to device memory",           "async_read to both",
+        "async_read_some"};
     return out << names[static_cast<std::size_t>(of)];
 }
 
-inline constexpr std::array all_operations{operation::connect, operation::receive, operation::read_host,
-                                           operation::read_device};
+[[nodiscard]] constexpr bool is_connect(operation of)
+{
+    return of == operation::connect || of == operation::connect_each;
+}
+
+inline constexpr std::array stream_operations{operation::receive, operation::read_host, operation::read_device,
+                                              operation::read_list, operation::read_some};
+inline constexpr std::array all_operations{operation::connect,   operation::connect_each, operation::receive,
+                                           operation::read_host, operation::read_device,  operation::read_list,
+                                           operation::read_some};
 
 // A world with a receiver in it on which one operation can be started, to complete at once or when told.
 class operation_world {
@@ -42,7 +52,7 @@ class operation_world {
     // A receiver in the state that the operation needs. `executor`: the receiver's.
     [[nodiscard]] receiver make_receiver(asio::any_io_executor executor)
     {
-        if (which_ == operation::connect)
+        if (is_connect(which_))
             return {std::move(executor), *in.session};
         return in.flow(to, std::move(executor));
     }
@@ -51,7 +61,7 @@ class operation_world {
     // What the operation waits for is there before it starts / comes now.
     void make_ready()
     {
-        if (which_ != operation::connect)
+        if (!is_connect(which_))
             to.send(size);
         else if (backlog_)
             backlog_->answer();
@@ -59,7 +69,7 @@ class operation_world {
     // For connect: nobody answers until make_ready().
     void make_pending()
     {
-        if (which_ == operation::connect)
+        if (is_connect(which_))
             backlog_.emplace(in.wires);
     }
 
@@ -68,7 +78,10 @@ class operation_world {
     {
         switch (which_) {
             case operation::connect:
-                rx.async_connect(backlog_ ? backlog_->endpoint() : in.acceptor.local_endpoint(), std::move(token));
+                rx.async_connect(peer(), std::move(token));
+                break;
+            case operation::connect_each:
+                rx.async_connect(std::array{peer(), peer()}, std::move(token));
                 break;
             case operation::receive:
                 rx.async_receive(std::move(token));
@@ -77,10 +90,15 @@ class operation_world {
                 async_read(rx, host_span{destination_.data(), destination_.size()}, std::move(token));
                 break;
             case operation::read_device:
+                async_read(rx, on_device(0), std::move(token));
+                break;
+            case operation::read_list:
                 async_read(rx,
-                           device_span{memory_kind::host, reinterpret_cast<std::uintptr_t>(destination_.data()),
-                                       destination_.size()},
+                           std::array<destination, 2>{host_span{destination_.data(), size / 2}, on_device(size / 2)},
                            std::move(token));
+                break;
+            case operation::read_some:
+                rx.async_read_some(asio::buffer(destination_), std::move(token));
                 break;
         }
     }
@@ -89,6 +107,12 @@ class operation_world {
     sender to{in.wires};
 
   private:
+    [[nodiscard]] tcp::endpoint peer() const { return backlog_ ? backlog_->endpoint() : in.acceptor.local_endpoint(); }
+    [[nodiscard]] device_span on_device(std::size_t from)
+    {
+        return {memory_kind::host, reinterpret_cast<std::uintptr_t>(destination_.data() + from), size - from};
+    }
+
     operation which_;
     std::optional<full_backlog> backlog_;
     std::vector<std::byte> destination_ = std::vector<std::byte>(size);

@@ -7,8 +7,9 @@
 #include <gpurx/error.hpp>        // errc, diagnostics, system_error
 #include <gpurx/gather.hpp>       // gather: fragments into one contiguous range
 #include <gpurx/memory.hpp>       // device_memory: bytes a NIC may write into
-#include <gpurx/receiver.hpp>     // receiver: one TCP flow; async_connect, async_receive, async_read
+#include <gpurx/read.hpp>         // async_read: the next bytes, to the host and to device memory
+#include <gpurx/receiver.hpp>     // receiver: one TCP flow; async_connect, async_receive, async_read_some
 #include <gpurx/rx_buffer.hpp>    // rx_buffer: received bytes on loan
 #include <gpurx/session.hpp>      // rx_session: queues, binding, steering, and their undoing
 #include <gpurx/stats.hpp>        // stats: counters by value
-#include <gpurx/stream.hpp>       // views: cuda_stream_ref, device_span, host_span
+#include <gpurx/stream.hpp>       // views: cuda_stream_ref, device_span, host_span, destination

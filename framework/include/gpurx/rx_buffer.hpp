@@ -26,6 +26,9 @@ struct fragment {
     friend bool operator==(fragment const&, fragment const&) = default;
 };
 
+template <>
+inline constexpr bool detail::names_other_bytes<fragment> = true;
+
 // Move-only. A moved-from or default-constructed rx_buffer is empty and holds nothing.
 //
 // Lifetime: keeps the flow's socket open and the memory mapped (at close the kernel would give the pages away, or keep

@@ -151,7 +151,6 @@ class rx_session {
                                             std::string_view state_directory = "/run/gpurx");
 
   private:
-    friend class receiver;
     friend struct detail::session_access;
     explicit rx_session(std::shared_ptr<detail::session_state> state) noexcept;
 

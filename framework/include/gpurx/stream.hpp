@@ -3,11 +3,16 @@
 // Non-owning views: a CUDA stream, bytes on a device, bytes on the host. No CUDA header is included or needed.
 #pragma once
 
+#include <array>
+#include <boost/asio/buffer.hpp>
 #include <cassert>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 // What a cudaStream_t / CUstream points to (CUDA driver API, cuda.h).
 struct CUstream_st;
@@ -65,29 +70,112 @@ class device_span {
     memory_kind kind_ = memory_kind::host;
 };
 
-// Host bytes that async_read fills. Made from any writable trivially copyable object or contiguous range of such.
+namespace detail {
+
+// What an array, of arrays perhaps, is made of.
+template <class T>
+struct innermost {
+    using type = T;
+};
+template <class T, std::size_t N>
+struct innermost<T[N]> : innermost<T> {};
+template <class T, std::size_t N>
+struct innermost<std::array<T, N>> : innermost<T> {};
+
+template <class T>
+concept has_data = requires(T& object)
+{
+    object.data();
+};
+
+template <class T>
+concept dereferenceable = requires(T& object)
+{
+    *object;
+};
+
+// Says where other bytes are, and holds none: a pointer, an iterator, a view, a buffer of Asio's.
+template <class T>
+inline constexpr bool names_other_bytes =
+    std::is_member_pointer_v<T> || std::is_null_pointer_v<T> || dereferenceable<T> || has_data<T>;
+template <class T>
+inline constexpr bool names_other_bytes<std::reference_wrapper<T>> = true;
+template <>
+inline constexpr bool names_other_bytes<cuda_stream_ref> = true;
+template <>
+inline constexpr bool names_other_bytes<device_span> = true;
+
+// Its bytes may be written, and are what matters about it.
+template <class T>
+concept fillable = !std::is_const_v<typename innermost<T>::type> && !std::is_volatile_v<typename innermost<T>::type> &&
+                   std::is_trivially_copyable_v<T> && !names_other_bytes<typename innermost<T>::type>;
+
+// A span over the elements, where there can be one: not of a range that would die before it.
+template <class Range>
+using span_over = decltype(std::span(std::declval<Range>()));
+
+template <class T>
+concept spannable = requires
+{
+    typename span_over<T>;
+};
+
+}  // namespace detail
+
+// Host bytes that async_read fills. Non-owning: what it was made from must stay. Made from
+//   an Asio buffer: boost::asio::buffer(anything writable);
+//   a contiguous range of trivially copyable elements: std::vector, std::array, std::span, std::string, a C array;
+//   one trivially copyable object, such as the header of a message.
+// What only says where other bytes are (std::string_view, const_buffer, device_span, a pointer) is refused, and so are
+// ranges of such: async_read would write over addresses.
 class host_span {
   public:
     constexpr host_span() noexcept = default;
     constexpr host_span(std::byte* data, std::size_t bytes) noexcept : bytes_{data, bytes} {}
 
-    template <class T, std::size_t Extent>
-    requires(!std::is_const_v<T> &&
-             std::is_trivially_copyable_v<T>) explicit host_span(std::span<T, Extent> range) noexcept
-        : bytes_{std::as_writable_bytes(range)}
+    host_span(boost::asio::mutable_buffer buffer) noexcept
+        : host_span{static_cast<std::byte*>(buffer.data()), buffer.size()}
     {}
 
-    template <class T>
-    requires(!std::is_const_v<T> && std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
-             !std::is_same_v<T, host_span>) explicit host_span(T& object) noexcept
-        : host_span(std::span<T, 1>{&object, 1})
+    template <detail::spannable Range>
+    requires detail::fillable<typename detail::span_over<Range>::element_type>
+    explicit host_span(Range&& range) noexcept : bytes_{std::as_writable_bytes(std::span(std::forward<Range>(range)))}
+    {}
+
+    template <detail::fillable T>
+    requires(!detail::spannable<T&> && !std::same_as<T, host_span>) explicit host_span(T& object) noexcept
+        : bytes_{std::as_writable_bytes(std::span<T, 1>{&object, 1})}
     {}
 
     [[nodiscard]] constexpr std::byte* data() const noexcept { return bytes_.data(); }
     [[nodiscard]] constexpr std::size_t size() const noexcept { return bytes_.size(); }
+    [[nodiscard]] constexpr bool empty() const noexcept { return bytes_.empty(); }
 
   private:
     std::span<std::byte> bytes_;
 };
+
+// A place for bytes of a stream: on the host, or in device memory, where a CUDA stream says in which order. Non-owning.
+class destination {
+  public:
+    constexpr destination() noexcept = default;
+    destination(host_span to) noexcept
+        : where_{memory_kind::host, reinterpret_cast<std::uintptr_t>(to.data()), to.size()}
+    {}
+    destination(boost::asio::mutable_buffer to) noexcept : destination{host_span{to}} {}
+    constexpr destination(device_span to, cuda_stream_ref stream = {}) noexcept : where_{to}, stream_{stream} {}
+
+    // Host memory is of kind host, whichever view it was made from.
+    [[nodiscard]] constexpr device_span where() const noexcept { return where_; }
+    [[nodiscard]] constexpr cuda_stream_ref stream() const noexcept { return stream_; }
+    [[nodiscard]] constexpr std::size_t size() const noexcept { return where_.size(); }
+
+  private:
+    device_span where_;
+    cuda_stream_ref stream_;
+};
+
+template <>
+inline constexpr bool detail::names_other_bytes<destination> = true;
 
 }  // namespace gpurx

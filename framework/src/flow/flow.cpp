@@ -114,6 +114,23 @@ std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcep
     return nullptr;
 }
 
+std::unique_ptr<loan> flow::wrap(std::span<std::byte const> bytes, error_code& code) noexcept
+{
+    try {
+        auto record = take_record();
+        record->wrapped = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
+        std::ranges::copy(bytes, record->wrapped.get());
+        record->append({reinterpret_cast<std::uintptr_t>(record->wrapped.get()), bytes.size(), memory_kind::host});
+        record->charge = bytes.size();
+        place_->counters.host_bytes.add(bytes.size());
+        place_->counters.fragments.add(1);
+        return record;
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+        return nullptr;
+    }
+}
+
 std::size_t flow::receive_into(landing const& destination, std::size_t size, error_code& code) noexcept
 {
     std::size_t placed = 0;

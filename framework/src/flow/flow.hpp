@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
@@ -61,6 +62,8 @@ class flow : public std::enable_shared_from_this<flow> {
 
     // As flow_transport::receive; null with an error. Inside a step. No share is charged yet.
     [[nodiscard]] std::unique_ptr<loan> receive(std::size_t limit, error_code& code) noexcept;
+    // A loan of a copy of `bytes` (not empty), which the program had received before. Null with an error.
+    [[nodiscard]] std::unique_ptr<loan> wrap(std::span<std::byte const> bytes, error_code& code) noexcept;
     // As flow_transport::receive_into.
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
     [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;

@@ -17,6 +17,7 @@ void loan::clear() noexcept
     own_tokens = 0;
     pages.clear();
     host = nullptr;
+    wrapped.reset();
     foreign.clear();
 }
 

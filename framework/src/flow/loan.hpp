@@ -79,6 +79,9 @@ struct loan {
     std::shared_ptr<flow> keeper;                 // while they do
     loan* next = nullptr;                         // of a list of records that wait to be used again
 
+    // What the program had read itself before the flow was adopted; usually null.
+    std::unique_ptr<std::byte[]> wrapped;
+
     [[nodiscard]] std::span<fragment const> remaining() const noexcept
     {
         return std::span{fragments}.subspan(consumed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gpurx/receiver.hpp>
+#include <gpurx/read.hpp>
 
 #include "read_fsm.hpp"
 #include "stream_op.hpp"
@@ -13,39 +13,32 @@ struct placed {
     static std::size_t collect(receiver_state& /*from*/, stream_action const& done) noexcept { return done.bytes; }
 };
 
-struct request {
-    std::size_t size;
-    error_code refused;  // if the destination or its stream cannot be used
-};
-
-void start_read(std::shared_ptr<receiver_state> state, landing const& destination, request const& what,
-                completion_site site, read_handler handler)
-{
-    auto const way = state->writes_in_place() ? read_fsm::way::in_place : read_fsm::way::place;
-    read_fsm const machine{what.size, way, what.refused};
-    stream_op<read_fsm, placed>::start(std::move(state), machine, destination, std::move(site), std::move(handler));
-}
-
 }  // namespace
 
-void start_read_host(std::shared_ptr<receiver_state> state, host_span destination, completion_site site,
-                     read_handler handler)
+landing landing_on(destination const& to, error_code& code) noexcept
 {
-    landing const to{
-        .kind = memory_kind::host, .address = reinterpret_cast<std::uintptr_t>(destination.data()), .on = {}};
-    start_read(std::move(state), to, {destination.size(), {}}, std::move(site), std::move(handler));
+    auto const where = to.where();
+    landing at{.kind = where.kind(), .address = where.address(), .size = where.size(), .on = {}};
+    if (at.kind == memory_kind::device) {
+        at.on = {.ordinal = gpu_of(at.address), .stream = to.stream()};
+        auto const refused = at.on.ordinal == no_gpu ? error_code{errc::bad_destination} : resolve(at.on);
+        if (!code)
+            code = refused;
+    }
+    return at;
 }
 
-void start_read_device(std::shared_ptr<receiver_state> state, device_span destination, cuda_stream_ref stream,
-                       completion_site site, read_handler handler)
+void start_read(std::shared_ptr<receiver_state> state, destinations_ref to, read_until enough, completion_site site,
+                read_handler handler)
 {
-    landing to{.kind = destination.kind(), .address = destination.address(), .on = {}};
+    landing first;
+    std::size_t size = 0;
     error_code refused;
-    if (to.kind == memory_kind::device) {
-        to.on = {.ordinal = gpu_of(to.address), .stream = stream};
-        refused = to.on.ordinal == no_gpu ? error_code{errc::bad_destination} : resolve(to.on);
-    }
-    start_read(std::move(state), to, {destination.size(), refused}, std::move(site), std::move(handler));
+    if (!state->is_busy())
+        first = state->land_on(to, size, refused);
+    auto const way = state->writes_in_place() ? read_fsm::way::in_place : read_fsm::way::place;
+    read_fsm const machine{size, way, refused, enough == read_until::full ? size : 1};
+    stream_op<read_fsm, placed>::start(std::move(state), machine, first, std::move(site), std::move(handler));
 }
 
 }  // namespace gpurx::detail

@@ -35,6 +35,8 @@ stream_action read_fsm::proceed(stream_facts const& now) noexcept
         return done({});
     if (now.carried > 0)
         return go(point::placed, what::place, missing);
+    if (placed_ >= enough_)
+        return done({});
     if (now.over)
         return done(now.over);
     if (in_turn_ >= turn) {

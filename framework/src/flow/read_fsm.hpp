@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// async_read as a state machine without I/O: take what is carried from an earlier batch, then batch after batch, until
-// the destination is full.
+// async_read and async_read_some as a state machine without I/O: take what is carried from an earlier batch, then batch
+// after batch, until the destination is full, or enough is there.
 #pragma once
 
 #include "stream_action.hpp"
@@ -20,8 +20,12 @@ class read_fsm {
         in_place,  // the transport receives them there
     };
 
-    // `refused`: the error to complete with instead, if any.
-    read_fsm(std::size_t size, way to, error_code refused = {}) noexcept : refused_{refused}, size_{size}, way_{to} {}
+    // Places `size` bytes, or fewer if there are no more now and it is `enough`. `refused`: the error to complete with
+    // instead, if any.
+    read_fsm(std::size_t size, way to, error_code refused = {}) noexcept : read_fsm{size, to, refused, size} {}
+    read_fsm(std::size_t size, way to, error_code refused, std::size_t enough) noexcept
+        : refused_{refused}, size_{size}, enough_{enough}, way_{to}
+    {}
 
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
 
@@ -36,6 +40,7 @@ class read_fsm {
 
     error_code refused_;
     std::size_t size_;
+    std::size_t enough_;
     std::size_t placed_ = 0;
     std::size_t in_turn_ = 0;
     way way_;

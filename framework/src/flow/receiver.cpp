@@ -3,7 +3,6 @@
 #include <gpurx/receiver.hpp>
 
 #include "receive_fsm.hpp"
-#include "session/session_access.hpp"
 #include "stream_op.hpp"
 
 namespace gpurx {
@@ -70,6 +69,81 @@ class connect_op : public receiver_op<error_code> {
     asio::ip::tcp::endpoint peer_;
 };
 
+// What async_connect of many holds between its attempts: nothing that keeps others from using the receiver.
+class bystander {
+  public:
+    explicit bystander(std::shared_ptr<receiver_state> state) noexcept
+        : state_{std::move(state)}, closings_{state_->closings()}
+    {}
+
+    [[nodiscard]] std::shared_ptr<receiver_state> const& state() const noexcept { return state_; }
+    [[nodiscard]] asio::any_io_executor get_executor() const { return state_->get_executor(); }
+    // The receiver was closed, or is gone: it must not come to life again.
+    [[nodiscard]] bool is_closed() const noexcept { return state_->closings() != closings_; }
+    void release() noexcept { state_.reset(); }
+
+  private:
+    std::shared_ptr<receiver_state> state_;
+    unsigned closings_;
+};
+
+// One async_connect after the other.
+class connect_each_op : public async_op<bystander, error_code, asio::ip::tcp::endpoint> {
+  public:
+    using endpoints = std::vector<asio::ip::tcp::endpoint>;
+
+    static void start(std::shared_ptr<receiver_state> state, endpoints peers, completion_site site,
+                      connect_each_handler handler)
+    {
+        connect_each_op{std::move(state), std::move(peers), std::move(site), std::move(handler)}.begin();
+    }
+
+    // One has answered, or will not.
+    void operator()(error_code code)
+    {
+        auto const cancelled = end_wait();
+        if (!code)
+            return complete(code, peers_[next_ - 1]);
+        if (cancelled != asio::cancellation_type::none || claim().is_closed())
+            code = asio::error::operation_aborted;
+        if (next_ == peers_.size() || is_final(code))
+            return complete(code, {});
+        attempt();
+    }
+
+  private:
+    connect_each_op(std::shared_ptr<receiver_state> state, endpoints peers, completion_site site,
+                    connect_each_handler handler) noexcept
+        : async_op{bystander{std::move(state)}, std::move(site), std::move(handler)}, peers_{std::move(peers)}
+    {}
+
+    void begin()
+    {
+        if (peers_.empty())
+            return complete_soon(asio::error::not_found, {});
+        if (claim().state()->is_open())
+            return complete_soon(asio::error::already_connected, {});
+        heed_cancellation(asio::enable_partial_cancellation());
+        attempt();
+    }
+    void attempt()
+    {
+        auto const peer = peers_[next_++];
+        auto state = claim().state();
+        auto site = site_of(*this, state->get_executor());
+        start_connect(std::move(state), peer, std::move(site), std::move(*this));
+    }
+    // No answer of the peer's, and no other would answer otherwise.
+    [[nodiscard]] static bool is_final(error_code code) noexcept
+    {
+        return code == asio::error::operation_aborted || code == asio::error::already_connected ||
+               code == errc::already_running || code == errc::too_many_flows;
+    }
+
+    endpoints peers_;
+    std::size_t next_ = 0;
+};
+
 }  // namespace
 
 void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, completion_site site,
@@ -78,99 +152,18 @@ void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoin
     connect_op::start(std::move(state), peer, std::move(site), std::move(handler));
 }
 
+void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio::ip::tcp::endpoint> peers,
+                        completion_site site, connect_each_handler handler)
+{
+    connect_each_op::start(std::move(state), std::move(peers), std::move(site), std::move(handler));
+}
+
 void start_receive(std::shared_ptr<receiver_state> state, completion_site site, receive_handler handler)
 {
     stream_op<receive_fsm, lent>::start(std::move(state), receive_fsm{}, landing{}, std::move(site),
                                         std::move(handler));
 }
 
-asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept
-{
-    return state.socket();
-}
-
 }  // namespace detail
-
-namespace {
-
-[[noreturn]] void refuse(error_code code, char const* operation, char const* object, char const* advice)
-{
-    throw system_error{code, {.operation = operation, .object = object, .kernel_message = {}, .advice = advice}};
-}
-
-}  // namespace
-
-receiver::receiver(executor_type executor, rx_session& session)
-    : state_{std::make_shared<detail::receiver_state>(executor, detail::session_access::state(session))}
-{}
-
-receiver::receiver(executor_type executor, rx_session& session, asio::ip::tcp::socket accepted)
-    : receiver{std::move(executor), session}
-{
-    error_code code;
-    state_->adopt(std::move(accepted), code);
-    if (code)
-        throw system_error{code, state_->why()};
-}
-
-receiver::receiver(receiver&&) noexcept = default;
-
-receiver& receiver::operator=(receiver&& other) noexcept
-{
-    if (this != &other) {
-        close();
-        state_ = std::move(other.state_);
-    }
-    return *this;
-}
-
-receiver::~receiver()
-{
-    close();
-}
-
-receiver::executor_type receiver::get_executor() const noexcept
-{
-    return state_->get_executor();
-}
-
-bool receiver::is_open() const noexcept
-{
-    return state_ != nullptr && state_->is_open();
-}
-
-void receiver::close() noexcept
-{
-    if (state_ != nullptr)
-        state_->close();
-}
-
-asio::ip::tcp::endpoint receiver::local_endpoint() const
-{
-    error_code code;
-    auto endpoint = state_->socket().local_endpoint(code);
-    if (code)
-        refuse(code, "get", "local endpoint", "");
-    return endpoint;
-}
-
-asio::ip::tcp::endpoint receiver::remote_endpoint() const
-{
-    error_code code;
-    auto endpoint = state_->socket().remote_endpoint(code);
-    if (code)
-        refuse(code, "get", "remote endpoint", "");
-    return endpoint;
-}
-
-int receiver::native_handle() const noexcept
-{
-    return is_open() ? state_->socket().native_handle() : -1;
-}
-
-gpurx::stats receiver::stats() const noexcept
-{
-    return state_->stats();
-}
 
 }  // namespace gpurx

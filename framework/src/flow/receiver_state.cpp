@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/error.hpp>
 #include <new>
 #include <utility>
@@ -69,6 +70,10 @@ void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
 
 void receiver_state::set_up(asio::ip::tcp::endpoint const& peer, error_code& code)
 {
+    if (session_ == nullptr) {
+        code = asio::error::bad_descriptor;
+        return;
+    }
     auto place = session_->admit(code);
     if (code)
         return;
@@ -113,18 +118,22 @@ void receiver_state::refused(asio::ip::tcp::endpoint const& peer, error_code cod
     why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = advice_on(code)};
 }
 
-void receiver_state::adopt(asio::ip::tcp::socket accepted, error_code& code)
+void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
 {
     why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
-    move_in(std::move(accepted), code);
+    move_in(std::move(accepted), received, code);
     if (!code)
         why_.clear();
     else
         why_.advice = advice_on(code);
 }
 
-void receiver_state::move_in(asio::ip::tcp::socket accepted, error_code& code)
+void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
 {
+    if (session_ == nullptr) {
+        code = asio::error::bad_descriptor;
+        return;
+    }
     auto const peer = accepted.remote_endpoint(code);
     if (code)
         return;
@@ -139,7 +148,11 @@ void receiver_state::move_in(asio::ip::tcp::socket accepted, error_code& code)
     if (code)
         return;
     take_over(std::move(socket), std::move(place), peer.protocol(), code);
+    if (!code && received.size() > 0)
+        carried_ = flow_->wrap({static_cast<std::byte const*>(received.data()), received.size()}, code);
     connected_ = !code;
+    if (code)
+        close();
 }
 
 // All that can fail comes first, and all of it is undone if it does.
@@ -196,6 +209,51 @@ void receiver_state::forget() noexcept
     connected_ = false;
 }
 
+void receiver_state::abandon() noexcept
+{
+    ++closings_;
+    close();
+}
+
+std::size_t receiver_state::available(error_code& code) const
+{
+    auto const queued = socket_.available(code);
+    return code ? 0 : queued + (carried_ == nullptr ? 0 : carried_->bytes);
+}
+
+void receiver_state::cancel() noexcept
+{
+    cancelled_ = busy_;
+    error_code ignored;
+    socket_.cancel(ignored);
+    wake_.cancel(ignored);
+}
+
+landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_code& code)
+{
+    landings_.clear();
+    next_landing_ = 0;
+    size = 0;
+    landing first;
+    to.for_each([&](destination const& one) {
+        auto const at = landing_on(one, code);
+        size += at.size;
+        if (first.size == 0)
+            first = at;
+        else if (at.size > 0)
+            landings_.push_back(at);
+    });
+    return first;
+}
+
+void receiver_state::move_on(landing& destination, std::size_t bytes) noexcept
+{
+    destination.address += bytes;
+    destination.size -= bytes;
+    if (destination.size == 0 && next_landing_ < landings_.size())
+        destination = landings_[next_landing_++];
+}
+
 stream_facts receiver_state::facts() const noexcept
 {
     if (flow_ == nullptr)
@@ -213,11 +271,11 @@ stream_result receiver_state::perform(stream_action const& action, landing const
 {
     stream_result result;
     if (action.kind == stream_action::what::place)
-        return place(destination, action.bytes);
+        return place(destination, std::min(action.bytes, destination.size));
     if (action.kind == stream_action::what::receive)
         carried_ = flow_->receive(action.bytes, result.code);
     else
-        result.bytes = flow_->receive_into(destination, action.bytes, result.code);
+        result.bytes = flow_->receive_into(destination, std::min(action.bytes, destination.size), result.code);
     over_ = end_of_stream(result.code, flow_->place().locked_up());
     return result;
 }

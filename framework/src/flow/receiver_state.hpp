@@ -5,11 +5,15 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include <gpurx/error.hpp>
+#include <gpurx/read.hpp>
 #include <gpurx/stats.hpp>
 
 #include "flow.hpp"
@@ -50,12 +54,17 @@ class receiver_state {
     void connected(asio::ip::tcp::endpoint const& peer, error_code code);
     // It was not even tried.
     void refused(asio::ip::tcp::endpoint const& peer, error_code code);
-    // `accepted` is closed if this fails.
-    void adopt(asio::ip::tcp::socket accepted, error_code& code);
+    // `accepted` is closed if this fails. `received`: what was read from it before.
+    void adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
     // What the last connect or adopt() failed at, and what to change; empty if it did not fail.
     [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
     // In a child that was forked it closes descriptors, and the parent notices nothing.
     void close() noexcept;
+    // The program closes the receiver, or drops it.
+    void abandon() noexcept;
+    [[nodiscard]] unsigned closings() const noexcept { return closings_; }
+    // Bytes that can be received without waiting. Precondition: is_open().
+    [[nodiscard]] std::size_t available(error_code& code) const;
 
     // ---- operations ----
 
@@ -63,6 +72,13 @@ class receiver_state {
 
     // A receiver serves one operation at a time; an operation holds a claim while it lasts.
     class claim;
+    [[nodiscard]] bool is_busy() const noexcept { return busy_; }
+    // Ends the waits of the running operation, and of a write.
+    void cancel() noexcept;
+
+    // Where the next read is to place its bytes: at what this returns, and then at those after it. Precondition: no
+    // operation is running. Errors: the first destination that cannot be used; no memory for the list.
+    [[nodiscard]] landing land_on(destinations_ref to, std::size_t& size, error_code& code);
 
     // Asks `machine` and does what it says until that takes time: returns a wait, a yield or done. Moves `destination`
     // on by what was placed there.
@@ -76,13 +92,15 @@ class receiver_state {
 
   private:
     void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
-    void move_in(asio::ip::tcp::socket accepted, error_code& code);
+    void move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
     void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                    error_code& code);
     void forget() noexcept;
     [[nodiscard]] stream_facts facts() const noexcept;
     [[nodiscard]] stream_result perform(stream_action const& action, landing const& destination) noexcept;
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
+    // After `bytes` of it are filled.
+    void move_on(landing& destination, std::size_t bytes) noexcept;
     // True if there is something to wait for.
     [[nodiscard]] bool prepare_wait(stream_action::what kind, error_code& code) noexcept;
     void after_wait() noexcept;
@@ -98,8 +116,12 @@ class receiver_state {
     std::shared_ptr<flow> flow_;
     bool connected_ = false;
     bool busy_ = false;
+    bool cancelled_ = false;  // by cancel(), since the operation began to wait
+    unsigned closings_ = 0;
     stream_action::what waiting_for_ = stream_action::what::done;
     std::unique_ptr<loan> carried_;
+    std::vector<landing> landings_;  // of the running read, after the one that it is at: from next_landing_
+    std::size_t next_landing_ = 0;
     error_code over_;
     diagnostics why_;
     gpurx::stats ended_;  // of the last flow, when it was closed
@@ -111,6 +133,8 @@ class receiver_state::claim {
     explicit claim(std::shared_ptr<receiver_state> state) noexcept : state_{std::move(state)}, granted_{!state_->busy_}
     {
         state_->busy_ = true;
+        if (granted_)
+            state_->cancelled_ = false;
     }
     claim(claim&& other) noexcept = default;
     claim& operator=(claim&&) = delete;
@@ -139,6 +163,8 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
                 .bytes = 0,
                 .code = make_error_code(boost::system::errc::operation_not_supported)};
     after_wait();
+    if (std::exchange(cancelled_, false))
+        result.cancelled |= asio::cancellation_type::terminal;
     if (flow_ == nullptr)
         return machine.resume(facts(), result);
     flow::step const step{*flow_};
@@ -149,7 +175,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
             case stream_action::what::receive_in_place:
             case stream_action::what::place:
                 result = perform(next, destination);
-                destination.address += result.bytes;
+                move_on(destination, result.bytes);
                 break;
             case stream_action::what::wait_readable:
             case stream_action::what::wait_budget:

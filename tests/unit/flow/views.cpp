@@ -1,12 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <boost/asio/buffer.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <functional>
+#include <gpurx/rx_buffer.hpp>
 #include <gpurx/stream.hpp>
+#include <list>
+#include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 namespace gpurx {
+
+namespace {
+
+namespace asio = boost::asio;
+
+// Whether a host_span can be made from it: T& is an object with a name, T an object about to die.
+template <class T>
+constexpr bool accepted = std::is_constructible_v<host_span, T>;
+
+}  // namespace
 
 TEST_CASE("a host_span names the bytes of what it is made from")
 {
@@ -47,12 +64,87 @@ TEST_CASE("a copy of a host_span names the same bytes, and not the host_span")
     CHECK(std::get<0>(kept).size() == 5);
 }
 
+TEST_CASE("a host_span of a range names its elements")
+{
+    std::vector<std::uint16_t> values(7);
+    host_span const of_vector{values};
+    CHECK(of_vector.data() == reinterpret_cast<std::byte*>(values.data()));
+    CHECK(of_vector.size() == 14);
+
+    std::string text(5, ' ');
+    CHECK(host_span{text}.data() == reinterpret_cast<std::byte*>(text.data()));
+    CHECK(host_span{text}.size() == 5);
+
+    std::array<std::array<std::uint32_t, 3>, 2> nested{};
+    CHECK(host_span{nested}.size() == sizeof nested);
+    int plain[2][3] = {};
+    CHECK(host_span{plain}.size() == sizeof plain);
+
+    // A view of elements may be about to die: they do not die with it.
+    host_span const of_view{std::span{values}.subspan(1)};
+    CHECK(of_view.data() == reinterpret_cast<std::byte*>(&values[1]));
+    CHECK(of_view.size() == 12);
+    std::span<std::uint16_t> const constant{values};
+    CHECK(host_span{constant}.size() == 14);
+}
+
+TEST_CASE("a host_span of an Asio buffer names the buffer's bytes, and not the buffer")
+{
+    std::vector<std::uint32_t> values(25);
+    host_span const of_buffer{asio::buffer(values)};
+    CHECK(of_buffer.data() == reinterpret_cast<std::byte*>(values.data()));
+    CHECK(of_buffer.size() == 100);
+
+    auto named = asio::buffer(values, 3);
+    host_span const of_named{named};
+    CHECK(of_named.data() == reinterpret_cast<std::byte*>(values.data()));
+    CHECK(of_named.size() == 3);
+}
+
 TEST_CASE("what must not become a view does not")
 {
-    CHECK_FALSE(std::is_constructible_v<host_span, int const&>);
-    CHECK_FALSE(std::is_constructible_v<host_span, char*&>);
-    CHECK_FALSE(std::is_constructible_v<host_span, std::vector<int>&>);
-    CHECK_FALSE(std::is_constructible_v<host_span, std::span<int const>>);
+    // Not writable, or not bytes.
+    CHECK_FALSE(accepted<int const&>);
+    CHECK_FALSE(accepted<std::vector<int> const&>);
+    CHECK_FALSE(accepted<std::span<int const>>);
+    CHECK_FALSE(accepted<std::span<int const>&>);
+    CHECK_FALSE(accepted<std::array<int const, 3>&>);
+    CHECK_FALSE(accepted<std::vector<std::string>&>);
+    CHECK_FALSE(accepted<std::vector<bool>&>);
+    CHECK_FALSE(accepted<std::list<int>&>);
+
+    // About to die with its bytes.
+    CHECK_FALSE(accepted<std::vector<int>>);
+    CHECK_FALSE(accepted<std::array<int, 3>>);
+    CHECK_FALSE(accepted<int>);
+
+    // It says where bytes are: to fill itself would leave it pointing anywhere.
+    CHECK_FALSE(accepted<asio::const_buffer&>);
+    CHECK_FALSE(accepted<asio::const_buffer>);
+    CHECK_FALSE(accepted<std::string_view&>);
+    CHECK_FALSE(accepted<device_span&>);
+    CHECK_FALSE(accepted<fragment&>);
+    CHECK_FALSE(accepted<cuda_stream_ref&>);
+    CHECK_FALSE(accepted<char*&>);
+    CHECK_FALSE(accepted<std::nullptr_t&>);
+    CHECK_FALSE(accepted<int std::string::*&>);
+    CHECK_FALSE(accepted<std::unique_ptr<int>&>);
+    CHECK_FALSE(accepted<std::shared_ptr<int>&>);
+    CHECK_FALSE(accepted<std::reference_wrapper<int>&>);
+    CHECK_FALSE(accepted<std::vector<int>::iterator&>);
+
+    // Many of those are no better than one.
+    CHECK_FALSE(accepted<std::vector<asio::mutable_buffer>&>);
+    CHECK_FALSE(accepted<std::array<asio::mutable_buffer, 2>&>);
+    CHECK_FALSE(accepted<asio::mutable_buffer(&)[2]>);
+    CHECK_FALSE(accepted<std::span<host_span>>);
+    CHECK_FALSE(accepted<std::vector<host_span>&>);
+    CHECK_FALSE(accepted<std::vector<device_span>&>);
+    CHECK_FALSE(accepted<std::span<std::span<int>>>);
+    CHECK_FALSE(accepted<std::array<std::array<std::string_view, 2>, 2>&>);
+    CHECK_FALSE(accepted<std::vector<char*>&>);
+    CHECK_FALSE(accepted<char*(&)[2]>);
+
     CHECK_FALSE(std::is_constructible_v<cuda_stream_ref, int>);
     CHECK_FALSE(std::is_constructible_v<cuda_stream_ref, std::nullptr_t>);
 }

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// async_read: the next bytes of a stream, to the host and to device memory.
+#pragma once
+
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/buffer.hpp>
+#include <concepts>
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <gpurx/error.hpp>
+#include <gpurx/initiation.hpp>
+#include <gpurx/receiver_base.hpp>
+#include <gpurx/stream.hpp>
+
+namespace gpurx {
+
+template <class Executor>
+class basic_receiver;
+
+namespace detail {
+
+// As Asio has it: one buffer is a sequence, too.
+template <class T>
+concept mutable_buffers = asio::is_mutable_buffer_sequence<T>::value;
+
+template <class T>
+concept destination_range = !std::is_array_v<T> && requires(T const& range)
+{
+    {
+        *std::begin(range)
+        } -> std::convertible_to<destination>;
+    std::end(range);
+};
+template <class T>
+concept destination_sequence = mutable_buffers<T> || destination_range<T>;
+
+// A destination or a sequence of them whose type is not known any more, for the call that it is handed to.
+class destinations_ref {
+  public:
+    template <class Sequence>
+    explicit destinations_ref(Sequence const& sequence) noexcept : sequence_{&sequence}, visit_{visit<Sequence>}
+    {}
+
+    template <class Visitor>
+    void for_each(Visitor visitor) const
+    {
+        visit_(sequence_, &visitor, [](void* to, destination const& one) { (*static_cast<Visitor*>(to))(one); });
+    }
+
+  private:
+    using take = void (*)(void* visitor, destination const& one);
+
+    template <class Sequence>
+    static void visit(void const* erased, void* visitor, take call)
+    {
+        auto const& sequence = *static_cast<Sequence const*>(erased);
+        if constexpr (std::same_as<Sequence, destination>) {
+            call(visitor, sequence);
+        } else if constexpr (mutable_buffers<Sequence>) {
+            auto const end = asio::buffer_sequence_end(sequence);
+            for (auto at = asio::buffer_sequence_begin(sequence); at != end; ++at)
+                call(visitor, asio::mutable_buffer{*at});
+        } else {
+            for (auto const& one : sequence)
+                call(visitor, one);
+        }
+    }
+
+    void const* sequence_;
+    void (*visit_)(void const* sequence, void* visitor, take call);
+};
+
+// What completes a read.
+enum class read_until : bool { some, full };
+
+// Compiled once, in flow/read.cpp.
+void start_read(std::shared_ptr<receiver_state> state, destinations_ref to, read_until enough, completion_site site,
+                read_handler handler);
+
+// `to`: a destination or a sequence; a copy of it is kept by tokens that begin the operation later.
+template <class Sequence, class Token>
+auto initiate_read(std::shared_ptr<receiver_state> state, asio::any_io_executor const& executor, Sequence const& to,
+                   read_until enough, Token&& token)
+{
+    return asio::async_initiate<Token, void(error_code, std::size_t)>(
+        initiation{executor,
+                   [](auto of, auto const& where, read_until until, auto site, auto&& handler) {
+                       start_read(std::move(of), destinations_ref{where}, until, std::move(site),
+                                  std::forward<decltype(handler)>(handler));
+                   }},
+        token, std::move(state), to, enough);
+}
+
+// What the free functions of this library see of a receiver.
+struct receiver_access {
+    [[nodiscard]] static std::shared_ptr<receiver_state> const& state(receiver_base& of) { return of.state(); }
+    [[nodiscard]] static asio::any_io_executor const& executor(receiver_base const& of) noexcept
+    {
+        return of.erased_executor();
+    }
+};
+
+}  // namespace detail
+
+// Reads exactly as many bytes of the stream as `to` holds, contiguous, and gives their pages back. `to` is a host_span,
+// a device_span, or a buffer of Asio's. async_read, async_read_some and async_receive may follow each other in any
+// order: nothing is lost between them.
+//
+// On a GPU, completion means "enqueued on the destination's stream, in order": work enqueued on that stream later sees
+// the bytes; other streams must wait for it. Without a stream it is CUDA's default stream (docs/gpu.md). Pages go back
+// when the stream has passed. In host memory the bytes are there on completion. Any session may read into any GPU's
+// memory; fragments on that GPU, and in pinned host memory, are gathered by a kernel, others by copies.
+//
+// Signature: void(error_code, std::size_t bytes). On success bytes is the size of `to`. On an error it says how many
+//   were placed: these are consumed, all others are still in the stream. A size of 0 completes with success.
+// Per-operation cancellation: terminal, partial; total only while no byte has been placed.
+// Errors: asio::error::eof if the stream ends before; else as async_receive. For device memory also
+//   errc::bad_destination if nobody here can write to it; errc::wrong_gpu and errc::unusable_stream, before anything
+//   happens; what the CUDA driver reports, in cuda_category(): the bytes that were not placed are still in the stream,
+//   unless transport copy had taken them from the socket (then every later operation reports it as well).
+// Cost: per batch of the stream one recvmsg, one copy of the bytes and one setsockopt. Onto a GPU, transport devmem:
+//   one kernel launch per recvmsg; transport copy: one copy across PCIe per 512 KiB, of which three may be under way: a
+//   larger read completes only as its stream goes on, so that stream must not wait for the completion. From a GPU's
+//   memory to the host: fetched by the thread that runs the operation, which waits for a kernel and for their way
+//   across PCIe: for headers.
+template <class Executor,
+          asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
+auto async_read(basic_receiver<Executor>& from, destination to, Token&& token = Token())
+{
+    using access = detail::receiver_access;
+    return detail::initiate_read(access::state(from), access::executor(from), to, detail::read_until::full,
+                                 std::forward<Token>(token));
+}
+
+template <class Executor,
+          asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
+auto async_read(basic_receiver<Executor>& from, device_span to, cuda_stream_ref stream, Token&& token = Token())
+{
+    return async_read(from, destination{to, stream}, std::forward<Token>(token));
+}
+
+// The same into several destinations one after the other, in one operation: a header to the host and the body to a GPU,
+//     co_await async_read(rx, std::array{destination{host_span{header}}, destination{body, stream}});
+// `to` is a MutableBufferSequence of Asio's, or a range of what converts to a destination. It is copied as Asio copies
+// buffer sequences: what a view such as std::span looks at must stay until the operation has begun; the memory that is
+// to be filled, until it has completed. `bytes` counts over all destinations.
+template <class Executor, detail::destination_sequence Destinations,
+          asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
+auto async_read(basic_receiver<Executor>& from, Destinations const& to, Token&& token = Token())
+{
+    using access = detail::receiver_access;
+    return detail::initiate_read(access::state(from), access::executor(from), to, detail::read_until::full,
+                                 std::forward<Token>(token));
+}
+
+}  // namespace gpurx

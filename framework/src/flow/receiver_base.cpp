@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <boost/asio/error.hpp>
+#include <gpurx/receiver_base.hpp>
+#include <utility>
+
+#include "receiver_state.hpp"
+#include "session/session_access.hpp"
+
+namespace gpurx {
+
+namespace {
+
+[[noreturn]] void refuse(error_code code, char const* operation, char const* object, char const* advice)
+{
+    throw system_error{code, {.operation = operation, .object = object, .kernel_message = {}, .advice = advice}};
+}
+
+}  // namespace
+
+receiver_base::receiver_base(asio::any_io_executor executor, rx_session& session)
+    : executor_{std::move(executor)},
+      state_{std::make_shared<detail::receiver_state>(executor_, detail::session_access::state(session))}
+{}
+
+receiver_base::receiver_base(receiver_base&& other) noexcept
+    : executor_{other.executor_}, state_{std::move(other.state_)}
+{}
+
+receiver_base& receiver_base::operator=(receiver_base&& other) noexcept
+{
+    if (this != &other) {
+        close();
+        executor_ = other.executor_;
+        state_ = std::move(other.state_);
+    }
+    return *this;
+}
+
+receiver_base::~receiver_base()
+{
+    close();
+}
+
+std::shared_ptr<detail::receiver_state> const& receiver_base::state()
+{
+    if (state_ == nullptr)
+        state_ = std::make_shared<detail::receiver_state>(executor_, nullptr);
+    return state_;
+}
+
+bool receiver_base::is_open() const noexcept
+{
+    return state_ != nullptr && state_->is_open();
+}
+
+void receiver_base::assign(asio::ip::tcp::socket accepted, asio::const_buffer received)
+{
+    error_code code;
+    assign(std::move(accepted), received, code);
+    if (code)
+        throw system_error{code, state_->why()};
+}
+
+void receiver_base::assign(asio::ip::tcp::socket accepted, error_code& code)
+{
+    assign(std::move(accepted), {}, code);
+}
+
+void receiver_base::assign(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
+{
+    code.clear();
+    auto& own = shared_state();
+    if (own.is_open())
+        code = asio::error::already_open;
+    else if (own.is_busy())
+        code = errc::already_running;
+    else
+        own.adopt(std::move(accepted), received, code);
+}
+
+void receiver_base::close() noexcept
+{
+    if (state_ != nullptr)
+        state_->abandon();
+}
+
+void receiver_base::cancel() noexcept
+{
+    if (state_ != nullptr)
+        state_->cancel();
+}
+
+void receiver_base::shutdown(asio::socket_base::shutdown_type what)
+{
+    error_code code;
+    shutdown(what, code);
+    check(code, "shut down");
+}
+
+void receiver_base::shutdown(asio::socket_base::shutdown_type what, error_code& code)
+{
+    shared_state().socket().shutdown(what, code);
+}
+
+std::size_t receiver_base::available() const
+{
+    error_code code;
+    auto const bytes = available(code);
+    check(code, "count what can be received from");
+    return bytes;
+}
+
+std::size_t receiver_base::available(error_code& code) const
+{
+    code.clear();
+    return is_open() ? state_->available(code) : 0;
+}
+
+asio::ip::tcp::endpoint receiver_base::local_endpoint() const
+{
+    error_code code;
+    auto endpoint = local_endpoint(code);
+    check(code, "get local endpoint of");
+    return endpoint;
+}
+
+asio::ip::tcp::endpoint receiver_base::local_endpoint(error_code& code) const
+{
+    code = asio::error::bad_descriptor;
+    return state_ == nullptr ? asio::ip::tcp::endpoint{} : state_->socket().local_endpoint(code);
+}
+
+asio::ip::tcp::endpoint receiver_base::remote_endpoint() const
+{
+    error_code code;
+    auto endpoint = remote_endpoint(code);
+    check(code, "get remote endpoint of");
+    return endpoint;
+}
+
+asio::ip::tcp::endpoint receiver_base::remote_endpoint(error_code& code) const
+{
+    code = asio::error::bad_descriptor;
+    return state_ == nullptr ? asio::ip::tcp::endpoint{} : state_->socket().remote_endpoint(code);
+}
+
+int receiver_base::native_handle() const noexcept
+{
+    return is_open() ? state_->socket().native_handle() : -1;
+}
+
+gpurx::stats receiver_base::stats() const noexcept
+{
+    return state_ == nullptr ? gpurx::stats{} : state_->stats();
+}
+
+void receiver_base::check(error_code code, char const* operation)
+{
+    if (code)
+        refuse(code, operation, "connection", "");
+}
+
+namespace detail {
+
+asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept
+{
+    return state.socket();
+}
+
+}  // namespace detail
+
+}  // namespace gpurx
