@@ -61,7 +61,8 @@ struct rx_session_options {
     // One named here that the kernel has not is an error of transport devmem.
     token_kind tokens = token_kind::automatic;
 
-    // Flows that may exist at one time. The memory is shared out between them in advance, see receive_memory.
+    // Flows that may exist at one time, connections that wait to be accepted included (see steer). The memory is
+    // shared out between them in advance, see receive_memory.
     unsigned max_flows = 16;
 
     // The receive buffers of all flows together, in bytes, counted as the kernel counts them (whole pages per segment).
@@ -140,6 +141,12 @@ class rx_session {
     // Makes connections to this acceptor's port arrive on the session's queues, and gives them their share of
     // receive_memory. Call it after bind() and before listen(); then hand each accepted socket to receiver's
     // constructor. The rule lives as long as the session. With transport copy only the receive buffer is set.
+    //
+    // A connection that waits to be accepted receives already: into as much of the memory as any flow, and nobody reads
+    // it. So with transport devmem give listen() a small backlog: the flows that are accepted at one time, and backlog
+    // + 1 of each acceptor, are max_flows together at most. With more, a program that stops accepting can starve its
+    // own flows (docs/memory-budget.md).
+    //
     // Errors: EINVAL if not bound; what the driver answers to the rule.
     void steer(asio::ip::tcp::acceptor& acceptor);
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
