@@ -122,6 +122,7 @@ class receiver_base {
 
   protected:
     receiver_base(asio::any_io_executor executor, rx_session& session);
+    receiver_base(asio::any_io_executor executor, std::shared_ptr<detail::receiver_state> state) noexcept;
     receiver_base(receiver_base&& other) noexcept;
     receiver_base& operator=(receiver_base&& other) noexcept;
     ~receiver_base();

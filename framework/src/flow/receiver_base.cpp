@@ -22,6 +22,10 @@ receiver_base::receiver_base(asio::any_io_executor executor, rx_session& session
       state_{std::make_shared<detail::receiver_state>(executor_, detail::session_access::state(session))}
 {}
 
+receiver_base::receiver_base(asio::any_io_executor executor, std::shared_ptr<detail::receiver_state> state) noexcept
+    : executor_{std::move(executor)}, state_{std::move(state)}
+{}
+
 receiver_base::receiver_base(receiver_base&& other) noexcept
     : executor_{other.executor_}, state_{std::move(other.state_)}
 {}

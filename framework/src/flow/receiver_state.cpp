@@ -71,6 +71,20 @@ void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer re
         close();
 }
 
+void receiver_state::adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
+{
+    if (session_ == nullptr) {
+        code = asio::error::bad_descriptor;
+        return;
+    }
+    auto place = session_->admit(code);
+    if (!code)
+        session_->size_receive_buffer(accepted.get(), code);
+    if (!code)
+        take_over(std::move(accepted), std::move(place), protocol, code);
+    connected_ = !code;
+}
+
 void receiver_state::take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                                error_code& code)
 {

@@ -44,6 +44,8 @@ class receiver_state {
     void connected() noexcept { connected_ = true; }
     // `accepted` is closed if this fails. `received`: what was read from it before.
     void adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
+    // The same with a descriptor, which is left in `accepted` if this fails.
+    void adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
     void close() noexcept;
     // The program closes the receiver, or drops it.
     void abandon() noexcept;
