@@ -190,7 +190,10 @@ stream_result receiver_state::perform(stream_action const& action, landing const
 stream_result receiver_state::place(landing const& destination, std::size_t size) noexcept
 {
     stream_result result;
-    if (destination.kind == memory_kind::device) {
+    if (destination.nowhere) {
+        result.bytes = std::min(size, carried_->bytes);
+        drop(*carried_, result.bytes);
+    } else if (destination.kind == memory_kind::device) {
         device_span const span{destination.kind, destination.address, size};
         result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, result.code);
         mark(carried_->read_until, destination.on);
