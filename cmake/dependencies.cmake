@@ -12,6 +12,7 @@ endif()
 find_package(Threads REQUIRED GLOBAL)
 find_package(fmt REQUIRED GLOBAL)
 find_package(PkgConfig REQUIRED)
+pkg_check_modules(GPURX_LIBISAL REQUIRED IMPORTED_TARGET GLOBAL libisal)
 pkg_check_modules(GPURX_LIBMNL REQUIRED IMPORTED_TARGET GLOBAL libmnl)
 
 if(GPURX_BUILD_TESTS)

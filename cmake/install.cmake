@@ -26,9 +26,9 @@ install(FILES ${PROJECT_BINARY_DIR}/gpurxConfig.cmake ${PROJECT_BINARY_DIR}/gpur
 
 # A static library hands its own dependencies on to whoever links it, also without `pkg-config --static`.
 if(library_type STREQUAL "STATIC_LIBRARY")
-    set(pc_requires "Requires: fmt libmnl")
+    set(pc_requires "Requires: fmt libisal libmnl")
 else()
-    set(pc_requires "Requires.private: fmt libmnl")
+    set(pc_requires "Requires.private: fmt libisal libmnl")
 endif()
 cmake_path(SET pc_directory NORMALIZE ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${pc_directory} OUTPUT_VARIABLE pc_prefix)

@@ -21,6 +21,8 @@ stats flow_counters::snapshot() const noexcept
         .loan_waits = loan_waits.value(),
         .release_shortfalls = release_shortfalls.value(),
         .release_failures = release_failures.value(),
+        .starved = starved.value(),
+        .host_memory = host_memory.value(),
     };
 }
 
@@ -40,6 +42,8 @@ stats operator+(stats const& a, stats const& b) noexcept
         .loan_waits = a.loan_waits + b.loan_waits,
         .release_shortfalls = a.release_shortfalls + b.release_shortfalls,
         .release_failures = a.release_failures + b.release_failures,
+        .starved = a.starved + b.starved,
+        .host_memory = a.host_memory + b.host_memory,
     };
 }
 

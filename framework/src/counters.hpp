@@ -51,11 +51,13 @@ struct flow_counters {
     step_counter receive_calls;
     step_counter waits;
     step_counter loan_waits;
-    // Written by whoever gives a loan back, too.
+    // Written by whoever gives a loan back, too, or by the watchdog.
     shared_counter tokens_out;
     shared_counter release_calls;
     shared_counter release_shortfalls;
     shared_counter release_failures;
+    shared_counter starved;
+    shared_counter host_memory;
 
     [[nodiscard]] stats snapshot() const noexcept;
 };

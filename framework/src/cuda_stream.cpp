@@ -72,7 +72,11 @@ class wait_claim {
         unique_fd second = code ? unique_fd{} : duplicate(shared->event.get(), code);
         if (code)
             return false;
-        readable_ = std::make_unique<asio::posix::stream_descriptor>(executor_, second.release());
+        readable_ = std::make_unique<asio::posix::stream_descriptor>(executor_);
+        readable_->assign(second.get(), code);
+        if (code)
+            return false;
+        static_cast<void>(second.release());
         passing_ = shared;
         auto kept = std::make_unique<std::shared_ptr<passing>>(shared);
         stream_point* all = nullptr;

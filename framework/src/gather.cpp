@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <boost/crc.hpp>
 #include <cstring>
 #include <gpurx/gather.hpp>
 
-#include "cuda/crc32c.hpp"
 #include "cuda/gpu_work.hpp"
 
 namespace gpurx {
@@ -64,9 +62,7 @@ int gpu_for(std::span<fragment const> fragments, device_span destination, error_
 
 void write_crc(std::byte const* bytes, std::size_t size, device_span to) noexcept
 {
-    boost::crc_optimal<32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true> crc;
-    crc.process_bytes(bytes, size);
-    std::uint32_t const value = crc.checksum();
+    auto const value = crc32c({bytes, size});
     std::memcpy(reinterpret_cast<void*>(to.address()), &value, sizeof value);
 }
 
@@ -143,12 +139,6 @@ void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream)
     crc32c(bytes, crc, stream, code);
     if (code)
         refuse(code, "compute CRC32C");
-}
-
-std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t size) noexcept
-{
-    using namespace detail;
-    return crc32c_multiply(first, crc32c_shift(static_cast<std::int64_t>(size % crc32c_order))) ^ second;
 }
 
 }  // namespace gpurx

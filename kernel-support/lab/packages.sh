@@ -22,6 +22,7 @@ libboost-json1.83-dev|libboost-json-dev
 libboost-url1.83-dev|libboost-url-dev
 catch2 >=3
 libfmt-dev
+libisal-dev
 libmnl-dev
 libcli11-dev
 clang-14|clang

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gpurx::acceptor: setting one up, and what its accepts promise.
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -26,6 +27,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "child.hpp"
 #include "circumstances.hpp"
 #include "completion.hpp"
 #include "world.hpp"
@@ -557,6 +559,42 @@ TEST_CASE("an io_context that goes destroys a pending accept uncalled")
     at.in.io.reset();
     CHECK(alive.use_count() == 1);
     CHECK(seen.calls == 0);
+}
+
+TEST_CASE("a forked child that drops an acceptor changes nothing for its parent", "[fork]")
+{
+    accepting_world at;
+    at.make_acceptor();
+    circumstances seen;
+    at.accept(note(seen));
+    at.in.settle();
+    auto const found = in_child([&](child_report& child) {
+        auto const listener = at.from->native_handle();
+        at.from->cancel();
+        at.from->close();
+        child.expect(!at.from->is_open(), "it is closed");
+        child.expect(::fcntl(listener, F_GETFD) < 0, "its descriptor is closed");
+        at.from.reset();
+        at.in.io.reset();
+    });
+    CHECK(found == "");
+    at.call();
+    at.in.run_until([&] { return seen.calls > 0; });
+    CHECK_FALSE(seen.code);
+}
+
+TEST_CASE("an acceptor that was made before a fork accepts nothing in the child", "[fork]")
+{
+    accepting_world at;
+    at.make_acceptor();
+    auto const found = in_child([&](child_report& child) {
+        at.in.io->notify_fork(asio::io_context::fork_child);
+        circumstances seen;
+        at.accept(note(seen));
+        at.in.settle();
+        child.expect(seen.code == boost::system::errc::operation_not_supported, "it says so");
+    });
+    CHECK(found == "");
 }
 
 TEST_CASE("the session may be destroyed while an accept is pending")

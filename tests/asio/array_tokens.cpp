@@ -54,7 +54,7 @@ TEST_CASE("a page that was received in pieces is free when the last of them is b
 
 TEST_CASE("a page comes again and again in one loan, and goes back as often")
 {
-    world in{transport::devmem};
+    world in{transport::devmem, {.loan_limit = 1 << 20}};
     in.kernel.set_packing(true);
     in.kernel.set_fragment_size(64);
     in.kernel.set_ascending(true);

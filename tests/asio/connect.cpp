@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a receiver comes by its connection: async_connect, and adopting an accepted socket.
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <boost/asio/ip/v6_only.hpp>
@@ -9,7 +11,9 @@
 #include <vector>
 
 #include "completion.hpp"
+#include "flow/receiver_state.hpp"
 #include "tcp_backlog.hpp"
+#include "unique_fd.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {
@@ -41,6 +45,40 @@ int receive_buffer(int socket)
     REQUIRE(::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &size, &length) == 0);
     return size / 2;  // the kernel doubles what it is told
 }
+
+int open_descriptors()
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; ++fd)
+        count += ::fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+// While one exists, so many descriptors can be opened and no more.
+class few_descriptors {
+  public:
+    explicit few_descriptors(int left)
+    {
+        REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+        rlimit low = before_;
+        low.rlim_cur = 256;
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+        for (;;) {
+            detail::unique_fd filler{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+            if (!filler)
+                break;
+            fillers_.push_back(std::move(filler));
+        }
+        fillers_.resize(fillers_.size() - static_cast<std::size_t>(left));
+    }
+    few_descriptors(few_descriptors const&) = delete;
+    few_descriptors& operator=(few_descriptors const&) = delete;
+    ~few_descriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+  private:
+    rlimit before_{};
+    std::vector<detail::unique_fd> fillers_;
+};
 
 tcp::endpoint nobody_there(world& in)
 {
@@ -113,6 +151,106 @@ TEST_CASE("a rule that the NIC refuses is the error of the connect")
     CHECK(connect(in, rx, in.acceptor.local_endpoint()) == error_code(ENOSPC, boost::system::system_category()));
     CHECK_FALSE(rx.is_open());
     REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+}
+
+TEST_CASE("a connect for which descriptors run out fails, and a later one works")
+{
+    auto const kind = GENERATE(transport::copy, transport::devmem);
+    world in{kind, {.max_flows = 1}};
+    receiver rx{*in.io, *in.session};
+    auto const before = open_descriptors();
+    error_code code;
+    int left = 0;
+    do {
+        {
+            few_descriptors const few{left++};
+            code = connect(in, rx, in.acceptor.local_endpoint());
+        }
+        CAPTURE(left);
+        if (code) {
+            CHECK(code == error::no_descriptors);
+            CHECK_FALSE(rx.is_open());
+            CHECK(open_descriptors() == before);
+            CHECK(in.session.nic().rules == 0);
+        }
+    } while (code && left < 20);
+    CHECK_FALSE(code);
+    CHECK(left > 2);
+    CHECK(rx.is_open());
+}
+
+TEST_CASE("a socket for which descriptors run out is not adopted, and the next one is")
+{
+    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 1}};
+    receiver const first{*in.io, *in.session};  // makes what Asio needs
+    bool adopted = false;
+    for (int left = 0; !adopted && left < 20; ++left) {
+        CAPTURE(left);
+        sender to{in.wires};
+        auto accepted = in.connection(to);
+        auto const before = open_descriptors();
+        try {
+            few_descriptors const few{left};
+            receiver const rx{*in.io, *in.session, std::move(accepted)};
+            adopted = true;
+        } catch (system_error const& failure) {
+            CHECK(failure.code() == error::no_descriptors);
+            CHECK(failure.why().advice.find("ulimit -n") != std::string::npos);
+        }
+        CHECK(open_descriptors() == before - 1);  // it is closed in any case
+    }
+    CHECK(adopted);
+}
+
+TEST_CASE("why a connection was not made can be had")
+{
+    auto const kind = GENERATE(transport::copy, transport::devmem);
+    world in{kind, {.max_flows = 1}};
+    auto const state =
+        std::make_shared<detail::receiver_state>(in.io->get_executor(), detail::session_access::state(*in.session));
+    auto const connect_to = [&](tcp::endpoint const& peer) {
+        auto const result = make_completion();
+        detail::start_connect(state, peer, {}, noting{result});
+        in.run_until([&] { return result->done(); });
+        return result->code;
+    };
+    auto const& why = state->why();
+    CHECK(why == diagnostics{});
+    auto const nobody = nobody_there(in);
+    CHECK(connect_to(nobody) == error::connection_refused);
+    CHECK(why.operation == "connect");
+    CHECK(why.object.find("127.0.0.1:") == 0);
+    CHECK(why.object.find(" to 127.0.0.1:" + std::to_string(nobody.port())) != std::string::npos);
+
+    if (kind == transport::devmem) {
+        in.session.nic().refusal = error_code{EEXIST, boost::system::system_category()};
+        CHECK(connect_to(in.acceptor.local_endpoint()) == error_code(EEXIST, boost::system::system_category()));
+        CHECK(why.operation == "add rule");
+        CHECK(why.kernel_message == "no room");
+        CHECK(why.advice == "make some");
+        CHECK(why.object.find("fake0 (127.0.0.1:") == 0);
+        CHECK(why.object.find(" to 127.0.0.1:" + std::to_string(in.acceptor.local_endpoint().port())) !=
+              std::string::npos);
+    }
+
+    sender to{in.wires};
+    {
+        auto const other = in.flow(to);
+        CHECK(connect_to(nobody) == errc::too_many_flows);
+        CHECK(why.operation == "connect");
+        CHECK(why.object == "127.0.0.1:" + std::to_string(nobody.port()));
+        CHECK(why.advice.find("max_flows") != std::string::npos);
+    }
+    CHECK_FALSE(connect_to(in.acceptor.local_endpoint()));
+    CHECK(why == diagnostics{});
+    CHECK(connect_to(nobody) == error::already_connected);
+    CHECK(why.operation == "connect");
+    state->close();
+
+    error_code code;
+    state->adopt(tcp::socket{in.wires, tcp::v4()}, {}, code);
+    CHECK(code == error::not_connected);
+    CHECK(why.operation == "adopt");
 }
 
 TEST_CASE("a session has max_flows places")

@@ -362,11 +362,87 @@ TEST_CASE("pages that the kernel does not take back are counted, and not asked f
     CHECK(rx.stats().tokens_out == 0);
 }
 
+TEST_CASE("without memory for a moment nothing is consumed, and the stream goes on")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(5000);
+    in.kernel.fail_receive(ENOMEM);
+    CHECK(receive(in, rx)->code == error_code{ENOMEM, boost::system::system_category()});
+    auto const got = receive(in, rx);
+    CHECK_FALSE(got->code);
+    CHECK(is_pattern(got->loan, 0));
+    std::vector<std::byte> bytes(2000);
+    to.send(bytes.size());
+    in.kernel.fail_receive(ENOMEM);
+    auto const read = make_completion();
+    async_read(rx, host_span{bytes.data(), bytes.size()}, noting{read});
+    in.run_until([&] { return read->done(); });
+    CHECK(read->code == error_code{ENOMEM, boost::system::system_category()});
+    CHECK(read->bytes == 0);
+    auto const again = make_completion();
+    async_read(rx, host_span{bytes.data(), bytes.size()}, noting{again});
+    in.run_until([&] { return again->done(); });
+    CHECK_FALSE(again->code);
+    CHECK(is_pattern(bytes, 5000));
+}
+
+TEST_CASE("loans of few bytes on the host share the memory that these lie in")
+{
+    world in{transport::devmem};
+    auto const kind = GENERATE(way::linear, way::plain);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    CHECK(rx.stats().host_memory == 0);
+    std::vector<rx_buffer> kept;
+    for (std::size_t i = 0; i < 500; ++i) {
+        in.kernel.deliver({{kind, 1, 0}});
+        to.send(1);
+        kept.push_back(std::move(receive(in, rx)->loan));
+        REQUIRE(is_pattern(kept.back(), i));
+    }
+    CHECK(rx.stats().host_memory <= 2 << 20);
+    CHECK(in.session.state().total().host_memory == rx.stats().host_memory);
+    for (std::size_t i = 0; i < 500; ++i)
+        REQUIRE(is_pattern(kept[i], i));
+
+    // Many bytes: as much as is on loan takes, and no more once it comes back.
+    std::vector<rx_buffer> large;
+    auto const from = to.sent();
+    for (std::size_t at = 0; at < (6 << 20);) {
+        in.kernel.deliver({{kind, 60000, 0}});
+        to.send(60000);
+        for (auto const end = at + 60000; at < end; at += large.back().size()) {
+            large.push_back(std::move(receive(in, rx)->loan));
+            REQUIRE(is_pattern(large.back(), from + at));
+        }
+        if (at % 240000 == 0)
+            large.erase(large.begin(), large.end() - 2);
+    }
+    CHECK(rx.stats().host_memory <= 6 << 20);
+    kept.clear();
+    large.clear();
+    for (std::size_t i = 0; i < 100; ++i) {
+        auto const offset = to.sent();
+        in.kernel.deliver({{kind, 50000, 0}});
+        to.send(50000);
+        for (std::size_t at = 0; at < 50000;) {
+            auto const got = receive(in, rx);
+            REQUIRE(is_pattern(got->loan, offset + at));
+            at += got->bytes;
+        }
+    }
+    CHECK(rx.stats().host_memory <= 6 << 20);
+    rx.close();
+    CHECK(in.session.state().total().host_memory == 0);
+}
+
 TEST_CASE("one call takes many fragments, but only as many as the loan limit allows")
 {
     SECTION("many")
     {
-        world in{transport::devmem, {.receive_memory = 4 << 20}};
+        world in{transport::devmem, {.receive_memory = 4 << 20, .loan_limit = 2 << 20}};
         in.kernel.set_fragment_size(100);
         sender to{in.wires};
         auto rx = in.flow(to);
@@ -388,7 +464,7 @@ TEST_CASE("one call takes many fragments, but only as many as the loan limit all
 
 TEST_CASE("random mixtures of everything arrive whole")
 {
-    world in{transport::devmem};
+    world in{transport::devmem, {.loan_limit = 64 << 20}};  // a page for each byte, at the worst
     in.kernel.set_tokens(GENERATE(token_kind::xarray, token_kind::array));
     test_session second{transport::devmem, in.kernel, {}, 4 << 20, other};
     in.kernel.set_noise(GENERATE(false, true));

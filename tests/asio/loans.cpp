@@ -11,7 +11,10 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "completion.hpp"
@@ -186,7 +189,7 @@ TEST_CASE("pages go back at once while the receiver is idle, waits, or is gone")
 
 TEST_CASE("inside a step pages are gathered, handed over when a call is full, and all at its end")
 {
-    world in{transport::devmem, {.receive_memory = 4 << 20}};
+    world in{transport::devmem, {.receive_memory = 4 << 20, .loan_limit = 2 << 20}};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const& flow = detail::receiver_access::state(rx)->connection();
@@ -243,11 +246,11 @@ TEST_CASE("inside a step pages are gathered, handed over when a call is full, an
 
 TEST_CASE("at the loan limit a receive waits until a loan returns")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 10000}};
+    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 12288}};
     sender to{in.wires};
     auto rx = in.flow(to);
-    auto first = lend(in, to, rx, 6000);
-    auto second = lend(in, to, rx, 4000);
+    auto first = lend(in, to, rx, 8192);
+    auto second = lend(in, to, rx, 4096);
     to.send(20000);
     auto const got = make_completion();
     rx.async_receive(noting{got});
@@ -256,13 +259,76 @@ TEST_CASE("at the loan limit a receive waits until a loan returns")
     CHECK(rx.stats().loan_waits == 1);
     second.release();
     in.run_until([&] { return got->done(); });
-    CHECK(got->bytes == 4000);
-    CHECK(is_pattern(got->loan, 10000));
+    CHECK(got->bytes == 4096);
+    CHECK(is_pattern(got->loan, 12288));
     first.release();
     auto const more = receive(in, rx);
-    CHECK(more->bytes == 6000);
-    CHECK(is_pattern(more->loan, 14000));
+    CHECK(more->bytes == 8192);
+    CHECK(is_pattern(more->loan, 16384));
     CHECK(rx.stats().loan_waits == 1);
+}
+
+TEST_CASE("a loan of small packets counts with the pages that they take, so that others go on")
+{
+    // Half a memory of 2048 pages, a packet in each.
+    constexpr std::size_t packet = 1448;
+    world in{transport::devmem, {.loan_limit = 4 << 20}};
+    in.kernel.set_fragment_size(packet);
+    sender a{in.wires};
+    sender b{in.wires};
+    auto first = in.flow(a);
+    auto second = in.flow(b);
+    std::vector<rx_buffer> kept;
+    std::size_t held = 0;
+    auto pending = make_completion();
+    first.async_receive(noting{pending});
+    std::thread feeder{[&] { a.send(2500 * packet); }};
+    for (;;) {
+        in.run_until([&] { return pending->done() || first.stats().loan_waits > 0 || held >= 2040 * packet; });
+        if (!pending->done())
+            break;
+        held += pending->bytes;
+        kept.push_back(std::move(pending->loan));
+        pending = make_completion();
+        first.async_receive(noting{pending});
+    }
+    CHECK(first.stats().loan_waits == 1);
+    CHECK(in.kernel.tokens_out() >= 1024);
+    CHECK(in.kernel.tokens_out() < 1024 + 17);  // a segment more at the most
+    CHECK_THAT((*in.session).explain(), Catch::Matchers::ContainsSubstring("waits for its loans"));
+    b.send(100 * packet);
+    std::size_t received = 0;
+    while (received < b.sent()) {
+        auto const got = receive(in, second);
+        REQUIRE(is_pattern(got->loan, received));
+        received += got->bytes;
+    }
+    for (std::size_t at = 0; auto const& loan : kept) {
+        REQUIRE(is_pattern(loan, at));
+        at += loan.size();
+    }
+    kept.clear();
+    while (held < a.sent()) {
+        in.run_until([&] { return pending->done(); });
+        REQUIRE(is_pattern(pending->loan, held));
+        held += std::exchange(pending, make_completion())->bytes;
+        first.async_receive(noting{pending});
+    }
+    feeder.join();
+}
+
+TEST_CASE("packets of a loan that share a page count with it once")
+{
+    world in{transport::devmem, {.loan_limit = 64 << 10}};
+    in.kernel.set_fragment_size(128);
+    in.kernel.set_packing(true);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::vector<rx_buffer> kept;
+    for (int i = 0; i < 15; ++i)  // of 16 pieces each, 16 pages being allowed
+        kept.push_back(lend(in, to, rx, 2048));
+    CHECK(in.session.state().total().tokens_out == 15 * 16);
+    CHECK(rx.stats().loan_waits == 0);
 }
 
 TEST_CASE("a loan that returned before the wait began is not missed")

@@ -67,14 +67,16 @@ completion_ptr receive(world& in, receiver& rx)
 
 TEST_CASE("the pages of all batches of a read go back together")
 {
-    world in{transport::devmem, {.loan_limit = 2 * fake_kernel::page_size}};
+    // The share of reads is 64 KiB.
+    world in{transport::devmem, {.max_flows = 1}, 256 << 10};
     sender to{in.wires};
     auto rx = in.flow(to);
-    to.send(20 * fake_kernel::page_size);
-    destination body{20 * fake_kernel::page_size};
-    CHECK(read(in, rx, body)->bytes == 20 * fake_kernel::page_size);
-    CHECK(body.holds(20 * fake_kernel::page_size, 0));
-    CHECK(rx.stats().receive_calls >= 10);  // the loan limit makes them
+    REQUIRE(in.session.state().read_share() == 16 * fake_kernel::page_size);
+    to.send(40 * fake_kernel::page_size);
+    destination body{40 * fake_kernel::page_size};
+    CHECK(read(in, rx, body)->bytes == 40 * fake_kernel::page_size);
+    CHECK(body.holds(40 * fake_kernel::page_size, 0));
+    CHECK(rx.stats().receive_calls >= 3);  // the share makes them
     CHECK(in.kernel.releases().size() == 1);
 }
 

@@ -63,7 +63,7 @@ TEST_CASE("what is not there is waited for")
 
 TEST_CASE("a stream is delivered in order and whole, in whatever portions")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 8 << 20}};
     in.kernel.set_fragment_size(GENERATE(4096U, 1448U, 100U));
     sender to{in.wires};
     auto rx = in.flow(to);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Streams without a CUDA header: a program's own, one after another, and waiting for one.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/bind_allocator.hpp>
@@ -12,15 +15,20 @@
 #include <boost/asio/detached.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <filesystem>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/gather.hpp>
+#include <map>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "bed.hpp"
 #include "counting_allocator.hpp"
 #include "loopback.hpp"
 #include "tracker_executor.hpp"
+#include "unique_fd.hpp"
 
 namespace gpurx::test {
 
@@ -62,6 +70,29 @@ struct waiting {
         CHECK(calls == 1);
     }
 };
+
+// Of this process, with what they are.
+std::map<int, std::string> descriptors()
+{
+    std::map<int, std::string> found;
+    for (int fd = 0; fd < 1024; ++fd) {
+        std::error_code gone;
+        auto const what = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), gone);
+        if (!gone)
+            found.emplace(fd, what);
+    }
+    return found;
+}
+
+std::set<int> epoll_descriptors()
+{
+    std::set<int> found;
+    for (auto const& [fd, what] : descriptors()) {
+        if (what.find("[eventpoll]") != std::string::npos)
+            found.insert(fd);
+    }
+    return found;
+}
 
 constexpr int token_executor = 1;
 
@@ -308,6 +339,31 @@ TEST_CASE("a wait's handler runs on its executor, with its memory, and keeps its
         stream.let_go();
     }
     CHECK(calls == 1);
+}
+
+TEST_CASE("a wait that the reactor refuses is told so and keeps no descriptor")
+{
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    auto const before = epoll_descriptors();
+    waiting at;
+    at.start(stream.ref());
+    at.run_until_called();
+    for (int const fd : epoll_descriptors()) {
+        // Not an epoll any more: nothing can be added to it.
+        if (!before.contains(fd))
+            REQUIRE(::dup2(detail::unique_fd{::open("/dev/null", O_RDWR | O_CLOEXEC)}.get(), fd) == fd);
+    }
+    stream.hold();
+    auto const count = descriptors().size();
+    at.calls = 0;
+    CHECK_NOTHROW(at.start(stream.ref()));
+    at.io.restart();
+    at.io.poll();
+    CHECK(at.calls == 1);
+    CHECK(at.code == boost::system::errc::invalid_argument);
+    CHECK(descriptors().size() == count);
+    stream.let_go();
 }
 
 TEST_CASE("a wait may be left behind by everything it was made with")

@@ -21,6 +21,27 @@ void send_all(sender& to, std::uint32_t source, std::uint64_t frames, std::uint6
     to.send({.source = source, .sequence = frames, .last = true});
 }
 
+// A connect that waits for its answer elsewhere. (Asio's own would wait here.)
+class pending_connection {
+  public:
+    void begin(tcp::endpoint const& to)
+    {
+        socket_.open(to.protocol());
+        socket_.native_non_blocking(true);
+        ::connect(socket_.native_handle(), to.data(), static_cast<socklen_t>(to.size()));
+    }
+    [[nodiscard]] bool is_established() const
+    {
+        error_code code;
+        static_cast<void>(socket_.remote_endpoint(code));
+        return !code;
+    }
+
+  private:
+    asio::io_context io_{1};
+    tcp::socket socket_{io_};
+};
+
 std::vector<row> rows_of_source(std::vector<row> all, std::uint32_t source)
 {
     std::erase_if(all, [&](row const& each) { return each.source != source; });
@@ -115,6 +136,22 @@ TEST_CASE("a rank receives the sources whose number modulo the world's size is i
     for (auto const& each : rows_from(3, 0, 2))
         expected.push_back(each);
     CHECK(in.rest() == expected);
+}
+
+TEST_CASE("no more connections wait to be accepted than there are sources, and a few strangers")
+{
+    constexpr unsigned sources = 3;  // of this rank
+    constexpr unsigned strangers = 4;
+    bed in{listening({.sources = 2 * sources, .world_size = 2})};
+    std::vector<pending_connection> callers(2 * (sources + strangers));
+    // Nobody accepts, for no handler runs.
+    for (auto& each : callers)
+        each.begin(in.where());
+    auto const established = [&] { return std::ranges::count_if(callers, &pending_connection::is_established); };
+    auto const end = std::chrono::steady_clock::now() + 10s;
+    while (established() < sources + strangers && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(1ms);
+    CHECK(established() == sources + strangers);
 }
 
 TEST_CASE("a rank without a source is at the end at once")

@@ -23,7 +23,8 @@ struct nic_log {
     std::vector<std::pair<asio::ip::tcp::endpoint, bool>> ports;
     error_code refusal;  // of the next rule
     std::atomic<std::uint64_t> in_flight{0};
-    std::atomic<std::uint64_t> failures{0};
+    std::atomic<std::uint64_t> failures{0};  // one more with each sample
+    std::atomic<bool> failures_stand_still{false};
     std::atomic<int> samples{0};
 };
 
@@ -58,7 +59,9 @@ class fake_nic final : public detail::session_nic {
     [[nodiscard]] std::optional<detail::pool_sample> sample() noexcept override
     {
         ++log_->samples;
-        return detail::pool_sample{.in_flight = log_->in_flight, .allocation_failures = log_->failures++};
+        if (!log_->failures_stand_still)
+            ++log_->failures;
+        return detail::pool_sample{.in_flight = log_->in_flight, .allocation_failures = log_->failures.load()};
     }
 
   private:
@@ -75,7 +78,7 @@ class fake_nic final : public detail::session_nic {
     {
         code = std::exchange(log_->refusal, {});
         if (code)
-            why = {.operation = "add rule", .object = "fake0", .kernel_message = "no room", .advice = {}};
+            why = {.operation = "add rule", .object = "fake0", .kernel_message = "no room", .advice = "make some"};
         return code.failed();
     }
 

@@ -107,7 +107,7 @@ class test_session {
                                                 session_memory memory, std::uint32_t dmabuf_id) const
     {
         options.max_flows = options.max_flows == 16 ? 4 : options.max_flows;
-        options.lock_up_limit = 0ms;
+        options.lock_up_limit = options.lock_up_limit == 5000ms ? 0ms : options.lock_up_limit;
         std::unique_ptr<detail::session_nic> nic;
         if (kind == transport::devmem) {
             kernel.bind(dmabuf_id, memory.seen_by_nic);

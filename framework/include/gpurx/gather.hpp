@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <span>
 
+#include <gpurx/crc32c.hpp>
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/stream.hpp>
@@ -37,7 +38,7 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
                    error_code& code) noexcept;
 std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream = {});
 
-// The same, and computes the CRC32C (Castagnoli; RFC 3720, appendix B.4) of the bytes placed: written as a
+// The same, and computes the CRC32C (crc32c.hpp) of the bytes placed: written as a
 // std::uint32_t to the four bytes of `crc`, aligned to four, which the GPU must be able to write (its memory, or pinned
 // host memory; host memory where the destination is). It is there when the stream has passed. On a GPU at most 4 GiB at
 // a time, and all fragments within the GPU's reach: else errc::bad_destination.
@@ -49,8 +50,5 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
 // The CRC32C alone, of bytes that lie contiguous already; they are read, not written. As gather_crc32c otherwise.
 void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream, error_code& code) noexcept;
 void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream = {});
-
-// The CRC32C of two ranges in a row from those of each: what a batch after batch adds up to. `size` is the second's.
-[[nodiscard]] std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t size) noexcept;
 
 }  // namespace gpurx

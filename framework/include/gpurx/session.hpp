@@ -61,7 +61,8 @@ struct rx_session_options {
     // One named here that the kernel has not is an error of transport devmem.
     token_kind tokens = token_kind::automatic;
 
-    // Flows that may exist at one time. The memory is shared out between them in advance, see receive_memory.
+    // Flows that may exist at one time, connections that wait to be accepted included (see steer). The memory is
+    // shared out between them in advance, see receive_memory.
     unsigned max_flows = 16;
 
     // The receive buffers of all flows together, in bytes, counted as the kernel counts them (whole pages per segment).
@@ -70,12 +71,17 @@ struct rx_session_options {
     std::size_t receive_memory = 0;
 
     // A flow for which nothing arrives this long, while every page of the memory is in flight and none is on loan, is
-    // ended with errc::memory_locked_up. Zero: never. Checked by one thread of the session (transport devmem only),
+    // ended with errc::memory_locked_up. If some are on loan, `notice` is told who holds them, and the flow waits on.
+    // Zero: never; milliseconds::max(): as good as never. Checked by one thread of the session (transport devmem only),
     // which sleeps unless an operation waits.
     std::chrono::milliseconds lock_up_limit{5000};
 
     // Bytes that one flow may have on loan (alive rx_buffers). At the limit async_receive waits until a loan returns.
-    // 0: receive_memory / max_flows.
+    // Counted, with transport devmem, in the pages that a loan's fragments take, each once: a page holds one packet
+    // with many drivers, so 1 MiB of them may be 362 KiB of data. One call may go beyond it by a segment, and bytes
+    // that an async_read has left over by their batch. 0: half of what receive_memory leaves, shared by max_flows. The
+    // other half is for async_read: what waits for the streams of a flow's reads takes nothing from its loans, nor
+    // from other flows (docs/memory-budget.md).
     std::size_t loan_limit = 0;
 
     // Where the journal of changes is kept, so that a later run can undo what a killed one left. Must survive the
@@ -83,8 +89,9 @@ struct rx_session_options {
     std::string state_directory = "/run/gpurx";
 
     // Told, in one sentence each, what a user should know and no error reports: a setting found changed by somebody
-    // else at the end and so left alone, a rule that could only be made by port. Called from the thread that opens the
-    // session, steers a flow, or drops the last user of the session; must not throw. Empty: nobody is told.
+    // else at the end and so left alone, a rule that could only be made by port, flows that starve because loans hold
+    // every page. Called from the thread that opens the session, steers a flow, or drops the last user of the session,
+    // and from the session's own; must not throw. Empty: nobody is told.
     std::function<void(std::string_view)> notice{};
 };
 
@@ -103,6 +110,8 @@ struct rx_session_options {
 // queue management and header split. Blocking: opening takes some 100 ms.
 //
 // Thread safety: distinct sessions are safe; a shared one is unsafe, except const members.
+// fork(): a session belongs to the process that opened it; a child may drop it and change nothing by that
+// (docs/threads.md).
 class rx_session {
   public:
     // Throws system_error. Its text holds the kernel's own words (extack) and what to change.
@@ -117,7 +126,9 @@ class rx_session {
     // The transport in use: never automatic.
     [[nodiscard]] gpurx::transport transport() const noexcept;
     // For people, one line per transport: in use (with which tokens), or why not and what would make it work. First
-    // line: what is in use.
+    // line: what is in use. With transport devmem then a line for each flow that does not wait for its sender, but for
+    // loans of its own, for GPU streams, or for pages that others hold, and who holds them; that costs some netlink
+    // calls.
     [[nodiscard]] std::string explain() const;
     // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
     [[nodiscard]] gpurx::stats stats() const;
@@ -130,6 +141,12 @@ class rx_session {
     // Makes connections to this acceptor's port arrive on the session's queues, and gives them their share of
     // receive_memory. Call it after bind() and before listen(); then hand each accepted socket to receiver's
     // constructor. The rule lives as long as the session. With transport copy only the receive buffer is set.
+    //
+    // A connection that waits to be accepted receives already: into as much of the memory as any flow, and nobody reads
+    // it. So with transport devmem give listen() a small backlog: the flows that are accepted at one time, and backlog
+    // + 1 of each acceptor, are max_flows together at most. With more, a program that stops accepting can starve its
+    // own flows (docs/memory-budget.md).
+    //
     // Errors: EINVAL if not bound; what the driver answers to the rule.
     void steer(asio::ip::tcp::acceptor& acceptor);
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);

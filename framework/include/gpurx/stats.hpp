@@ -28,6 +28,12 @@ struct stats {
     std::uint64_t release_failures = 0;    // setsockopt calls that failed
     // The pages of both stay out: until the flow has ended, or, with array tokens, the session.
 
+    // Times a flow was found waiting for data for lock_up_limit while no page was free for what arrives, and the
+    // program held some. rx_session::explain() and options.notice say who.
+    std::uint64_t starved = 0;
+    // Bytes of host memory that flows have now for what does not land in device memory; a GPU's is pinned.
+    std::uint64_t host_memory = 0;
+
     [[nodiscard]] constexpr std::uint64_t bytes() const noexcept
     {
         return device_bytes + resteered_bytes + linear_bytes + host_bytes;

@@ -62,6 +62,8 @@ nb::dict stats_of(session const& self)
     all["loan_waits"] = now.loan_waits;
     all["release_shortfalls"] = now.release_shortfalls;
     all["release_failures"] = now.release_failures;
+    all["starved"] = now.starved;
+    all["host_memory"] = now.host_memory;
     return all;
 }
 

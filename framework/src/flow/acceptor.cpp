@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/error.hpp>
 #include <cerrno>
 #include <gpurx/acceptor.hpp>
 #include <string>
+#include <utility>
 
 #include "async_op.hpp"
+#include "fork.hpp"
 #include "receiver_state.hpp"
 #include "session/session_access.hpp"
 #include "session/session_state.hpp"
@@ -46,12 +49,6 @@ unique_fd accept_one(int listener, error_code& code)
     }
 }
 
-std::string text_of(asio::ip::tcp::endpoint const& end)
-{
-    auto const address = end.address().to_string();
-    return (end.address().is_v6() ? '[' + address + ']' : address) + ':' + std::to_string(end.port());
-}
-
 // The peer sees an error, and no stream that ends before its first byte.
 void reset(unique_fd connection) noexcept
 {
@@ -65,10 +62,15 @@ void reset(unique_fd connection) noexcept
 class acceptor_state {
   public:
     acceptor_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
-        : session_{std::move(session)}, socket_{executor}
+        : session_{std::move(session)}, listener_{new asio::ip::tcp::acceptor{executor}}
     {}
+    acceptor_state(acceptor_state const&) = delete;
+    acceptor_state& operator=(acceptor_state const&) = delete;
+    ~acceptor_state() { close(); }
 
     [[nodiscard]] asio::ip::tcp::acceptor& socket() noexcept { return socket_; }
+    [[nodiscard]] bool is_open() const noexcept { return !is_left_ && socket_.is_open(); }
+    [[nodiscard]] bool is_here() const noexcept { return born_.is_here(); }
     [[nodiscard]] std::shared_ptr<session_state> const& session() const noexcept { return session_; }
     [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
 
@@ -86,7 +88,10 @@ class acceptor_state {
 
   private:
     std::shared_ptr<session_state> session_;
-    asio::ip::tcp::acceptor socket_;
+    birthplace born_;
+    process_ptr<asio::ip::tcp::acceptor> listener_;  // as a receiver's descriptors: receiver_state.hpp
+    asio::ip::tcp::acceptor& socket_ = *listener_;
+    bool is_left_ = false;  // closed in a child that was forked, where Asio's object stays as it is
     asio::ip::tcp protocol_ = asio::ip::tcp::v4();
     bool steered_ = false;
     diagnostics why_;
@@ -120,7 +125,7 @@ void acceptor_state::bind(asio::ip::tcp::endpoint const& local, error_code& code
     if (!code)
         return;
     failed_at("bind", code, code == asio::error::address_in_use ? one_acceptor : "");
-    why_.object = "acceptor to " + text_of(local);
+    why_.object = "acceptor to " + to_string(local);
 }
 
 void acceptor_state::steer(error_code& code)
@@ -154,12 +159,19 @@ void acceptor_state::listen(int backlog, error_code& code)
 
 void acceptor_state::cancel() noexcept
 {
+    if (!born_.is_here())
+        return;
     error_code ignored;
     socket_.cancel(ignored);
 }
 
 void acceptor_state::close() noexcept
 {
+    if (!born_.is_here()) {
+        if (!std::exchange(is_left_, true) && socket_.is_open())
+            ::close(socket_.native_handle());
+        return;
+    }
     error_code ignored;
     socket_.close(ignored);
     steered_ = false;
@@ -216,10 +228,10 @@ class accept_op : public async_op<acceptance, error_code> {
     void operator()(error_code code)
     {
         auto const cancelled = end_wait() != asio::cancellation_type::none;
-        if (cancelled || claim().is_void() || !claim().from().socket().is_open())
+        if (cancelled || claim().is_void() || !claim().from().is_open())
             code = asio::error::operation_aborted;
         if (!code)
-            code = claim().from().accept(claim().into());
+            code = attempt();
         if (code == asio::error::would_block)
             return wait();
         end(code);
@@ -231,7 +243,7 @@ class accept_op : public async_op<acceptance, error_code> {
 
     void begin()
     {
-        auto const code = attempt();
+        auto const code = check();
         if (code != asio::error::would_block) {
             end(code);
             return complete_soon(code);
@@ -239,14 +251,18 @@ class accept_op : public async_op<acceptance, error_code> {
         heed_cancellation(asio::enable_total_cancellation());
         wait();
     }
-    error_code attempt()
+    error_code check()
     {
         if (!claim().granted())
             return errc::already_running;
         if (claim().into().is_open())
             return asio::error::already_open;
-        if (!claim().from().socket().is_open())
-            return asio::error::bad_descriptor;
+        return claim().from().is_open() ? attempt() : asio::error::bad_descriptor;
+    }
+    error_code attempt()
+    {
+        if (!claim().from().is_here())
+            return make_error_code(boost::system::errc::operation_not_supported);
         return claim().from().accept(claim().into());
     }
     void wait()
@@ -315,7 +331,7 @@ std::shared_ptr<detail::acceptor_state> const& acceptor_base::state()
 
 bool acceptor_base::is_open() const noexcept
 {
-    return state_ != nullptr && state_->socket().is_open();
+    return state_ != nullptr && state_->is_open();
 }
 
 void acceptor_base::open(asio::ip::tcp const& protocol)

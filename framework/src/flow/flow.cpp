@@ -37,9 +37,10 @@ std::unique_ptr<flow_transport> make_transport(session_flow& place, int socket)
 flow::flow(std::unique_ptr<session_flow> place, unique_fd socket)
     : place_{std::move(place)},
       loan_limit_{std::max<std::size_t>(place_->session().loan_limit(), 1)},
+      read_share_{std::max<std::size_t>(place_->session().read_share(), 1)},
       socket_{std::move(socket)},
       wake_{make_wake()},
-      transport_{make_transport(*place_, socket_.get())},
+      transport_{make_transport(*place_, socket_.get()).release()},
       writes_in_place_{transport_->writes_in_place()}
 {
     place_->set_socket(socket_.get());
@@ -68,12 +69,6 @@ void flow::end_step() noexcept
     // Who has seen the step open has gathered by now, or will look again (give_back).
     if (transport_->gathered())
         transport_->flush();
-}
-
-std::size_t flow::loan_budget() const noexcept
-{
-    auto const on_loan = on_loan_.load();
-    return on_loan < loan_limit_ ? loan_limit_ - on_loan : 0;
 }
 
 std::unique_ptr<loan> flow::take_record()
@@ -107,11 +102,8 @@ std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcep
     } catch (system_error const& failure) {
         code = failure.code();
     }
-    if (!code) {
-        record->charged = record->bytes;
-        on_loan_.fetch_add(record->charged, std::memory_order_relaxed);
+    if (!code)
         return record;
-    }
     if (record != nullptr && (!record->tokens.empty() || !record->pages.empty())) {
         give_back(std::move(record));
     } else if (record != nullptr) {
@@ -129,6 +121,7 @@ std::unique_ptr<loan> flow::wrap(std::span<std::byte const> bytes, error_code& c
         record->wrapped = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
         std::ranges::copy(bytes, record->wrapped.get());
         record->append({reinterpret_cast<std::uintptr_t>(record->wrapped.get()), bytes.size(), memory_kind::host});
+        record->charge = bytes.size();
         place_->counters.host_bytes.add(bytes.size());
         place_->counters.fragments.add(1);
         return record;
@@ -154,7 +147,7 @@ bool flow::notify_of(lack what) noexcept
     if (what == lack::pages)
         return transport_->notify_of_pages(wake_.get());
     budget_awaited_.store(true);
-    if (loan_budget() == 0)
+    if ((what == lack::loan_budget ? loan_budget() : read_budget()) == 0)
         return true;
     budget_awaited_.store(false);
     return false;
@@ -179,13 +172,22 @@ void flow::shut_down() noexcept
     }
 }
 
+void flow::charge(loan& record, std::atomic<std::size_t>& account) noexcept
+{
+    record.account = &account;
+    account.fetch_add(record.charge, std::memory_order_relaxed);
+}
+
 rx_buffer flow::lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) noexcept
 {
+    charge(*record, owner->place_->on_loan);
     return {std::move(owner), record.release()};
 }
 
 void flow::acquire(loan const& record, cuda_stream_ref stream) noexcept
 {
+    if (!is_here())
+        return;
     place_->session().memory().acquire(stream);
     for (auto const& hold : record.foreign)
         hold.session->memory().acquire(stream);
@@ -204,9 +206,13 @@ void flow::acquire_for_cpu(loan const& record) noexcept
 
 void flow::give_back(std::unique_ptr<loan> record) noexcept
 {
+    if (!is_here())
+        return;
     auto* const until = std::exchange(record->read_until, nullptr);
     if (until == nullptr)
         return give_back_now(std::move(record));
+    if (record->account == nullptr)
+        charge(*record, place_->in_reads);
     record->keeper = shared_from_this();
     when_passed(until, unpark, record.release());
 }
@@ -224,7 +230,8 @@ void flow::give_back_now(std::unique_ptr<loan> record) noexcept
     transport_->give_back(*record, hold);
     if (hold && !in_step_.load() && transport_->gathered())
         transport_->flush();  // the step ended meanwhile, perhaps before there was anything to see
-    on_loan_.fetch_sub(record->charged);
+    if (record->account != nullptr)
+        record->account->fetch_sub(record->charge);
     keep_record(std::move(record));
     if (budget_awaited_.load() && budget_awaited_.exchange(false)) {
         std::uint64_t const one = 1;
@@ -243,6 +250,8 @@ int flow::reading_gpu(loan const& record) const noexcept
 
 void flow::give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept
 {
+    if (!is_here())
+        return;
     auto const ordinal = reading_gpu(*record);
     // The default stream of no GPU in particular is none.
     if (ordinal != no_gpu || stream != cuda_stream_ref{})

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -16,6 +17,7 @@
 #include <gpurx/stats.hpp>
 #include <gpurx/stream.hpp>
 
+#include "fork.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
 #include "transport.hpp"
@@ -35,6 +37,9 @@ class flow : public std::enable_shared_from_this<flow> {
     [[nodiscard]] int socket() const noexcept { return socket_.get(); }
     [[nodiscard]] gpurx::stats stats() const noexcept { return place_->counters.snapshot(); }
 
+    // False in a child that was forked: the connection is the parent's, and loans that come back are just forgotten.
+    [[nodiscard]] bool is_here() const noexcept { return born_.is_here(); }
+
     // ---- the receiving side: one thread at a time ----
 
     // While a step is open, loans that come back are gathered for the kernel instead of handed over one by one. Its end
@@ -50,11 +55,12 @@ class flow : public std::enable_shared_from_this<flow> {
         flow& flow_;
     };
 
-    // Bytes that may be lent before a loan has to return; at most loan_limit().
-    [[nodiscard]] std::size_t loan_budget() const noexcept;
-    [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
+    // What may be lent before a loan has to return, and what a read may receive before pages have to come back that
+    // wait for the streams of earlier reads: shares of the memory that do not touch each other (session/budget.hpp).
+    [[nodiscard]] std::size_t loan_budget() const noexcept { return left_of(loan_limit_, place_->on_loan); }
+    [[nodiscard]] std::size_t read_budget() const noexcept { return left_of(read_share_, place_->in_reads); }
 
-    // As flow_transport::receive; null with an error. Inside a step.
+    // As flow_transport::receive; null with an error. Inside a step. No share is charged yet.
     [[nodiscard]] std::unique_ptr<loan> receive(std::size_t limit, error_code& code) noexcept;
     // A loan of a copy of `bytes` (not empty), which the program had received before. Null with an error.
     [[nodiscard]] std::unique_ptr<loan> wrap(std::span<std::byte const> bytes, error_code& code) noexcept;
@@ -62,8 +68,8 @@ class flow : public std::enable_shared_from_this<flow> {
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
     [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;
 
-    // What a receive can lack until a loan returns.
-    enum class lack : bool { budget, pages };
+    // What a receive can lack until something comes back.
+    enum class lack : std::uint8_t { loan_budget, read_budget, pages };
     // wake_fd() will be readable when what is lacking may be there. False: it is there now, and nothing was arranged.
     [[nodiscard]] bool notify_of(lack what) noexcept;
     [[nodiscard]] int wake_fd() const noexcept { return wake_.get(); }
@@ -81,12 +87,19 @@ class flow : public std::enable_shared_from_this<flow> {
     void acquire_for_cpu(loan const& record) noexcept;
     // The GPU whose streams may read the bytes; no_gpu: none.
     [[nodiscard]] int reading_gpu(loan const& record) const noexcept;
-    // Now, or when the work that reads the bytes has finished.
+    // Now, or when the work that reads the bytes has finished. What no share was charged for yet was received for a
+    // read.
     void give_back(std::unique_ptr<loan> record) noexcept;
     // When all work enqueued on `stream` so far has finished, too.
     void give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept;
 
   private:
+    [[nodiscard]] static std::size_t left_of(std::size_t share, std::atomic<std::size_t> const& account) noexcept
+    {
+        auto const used = account.load();
+        return used < share ? share - used : 0;
+    }
+    static void charge(loan& record, std::atomic<std::size_t>& account) noexcept;
     void give_back_now(std::unique_ptr<loan> record) noexcept;
     // Runs when the streams that a parked loan waits for have passed.
     static void unpark(void* parked) noexcept;
@@ -95,18 +108,19 @@ class flow : public std::enable_shared_from_this<flow> {
     [[nodiscard]] std::unique_ptr<loan> take_record();
     void keep_record(std::unique_ptr<loan> record) noexcept;
 
+    birthplace born_;
     // The order matters at the end: transport, descriptors, the place in the session, and then perhaps the session.
     std::unique_ptr<session_flow> place_;
     std::size_t loan_limit_;
+    std::size_t read_share_;
     unique_fd socket_;
     unique_fd wake_;
-    std::unique_ptr<flow_transport> transport_;
+    process_ptr<flow_transport> transport_;
     bool writes_in_place_;
 
     // Between the receiving side and those who give loans back. Sequentially consistent: each side writes its own and
     // then reads the other's.
     std::atomic<bool> in_step_{false};
-    std::atomic<std::size_t> on_loan_{0};  // bytes
     std::atomic<bool> budget_awaited_{false};
     // Records to be used again, as lists: those that came back, and those the receiving side has taken from there.
     std::atomic<loan*> returned_{nullptr};

@@ -11,11 +11,12 @@ void loan::clear() noexcept
     fragments.clear();
     consumed = 0;
     bytes = 0;
-    charged = 0;
+    charge = 0;
+    account = nullptr;
     tokens.clear();
     own_tokens = 0;
     pages.clear();
-    host.reset();
+    host = nullptr;
     wrapped.reset();
     foreign.clear();
 }

@@ -3,6 +3,7 @@
 // What one rx_buffer holds. Records are recycled by their flow, so that vectors keep their capacity.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,12 +46,14 @@ struct token_range {
     friend bool operator==(token_range const&, token_range const&) = default;
 };
 
-// Bytes on the host that fragments point into (linear payload, a missed rule). Pages that nothing was received into
-// cost no memory.
+// Bytes on the host that fragments point into (linear payload, a missed rule), of as many loans as find room there.
 struct host_chunk {
     host_bytes bytes;
     std::size_t size = 0;
-    std::unique_ptr<host_chunk> next;  // of a list of chunks that wait to be used again
+    bool in_reach = false;                  // of the memory's GPU
+    std::size_t used = 0;                   // the receiving side's
+    std::atomic<std::uint32_t> holders{1};  // loans, and the receiving side
+    host_chunk* next = nullptr;             // of a list of chunks that wait to be used again
 };
 
 // Another session of this process, in whose memory fragments of a re-steered flow lie.
@@ -61,18 +64,20 @@ struct foreign_hold {
 };
 
 struct loan {
-    std::vector<fragment> fragments;     // stream order
-    std::size_t consumed = 0;            // fragments before this one were taken by async_read
-    std::size_t bytes = 0;               // not yet consumed
-    std::size_t charged = 0;             // bytes that count against the loan limit until all of it goes back
-    std::vector<token_range> tokens;     // transport devmem
-    std::uint64_t own_tokens = 0;        // those that are pages of the flow's own session
-    std::vector<std::uint32_t> pages;    // transport copy: pages of the session's pool, one reference each
-    std::unique_ptr<host_chunk> host;    // may be null
-    std::vector<foreign_hold> foreign;   // usually empty
-    stream_point* read_until = nullptr;  // work that reads the bytes, and that the pages must wait for
-    std::shared_ptr<flow> keeper;        // while they do
-    loan* next = nullptr;                // of a list of records that wait to be used again
+    std::vector<fragment> fragments;  // stream order
+    std::size_t consumed = 0;         // fragments before this one were taken by async_read
+    std::size_t bytes = 0;            // not yet consumed
+    // What it takes of a share of the memory until all of it goes back: whole pages, each once, and bytes on the host.
+    std::size_t charge = 0;
+    std::atomic<std::size_t>* account = nullptr;  // that was charged; null: none yet
+    std::vector<token_range> tokens;              // transport devmem
+    std::uint64_t own_tokens = 0;                 // those that are pages of the flow's own session
+    std::vector<std::uint32_t> pages;             // transport copy: pages of the session's pool, one reference each
+    host_chunk* host = nullptr;                   // it is a holder of; may be null
+    std::vector<foreign_hold> foreign;            // usually empty
+    stream_point* read_until = nullptr;           // work that reads the bytes, and that the pages must wait for
+    std::shared_ptr<flow> keeper;                 // while they do
+    loan* next = nullptr;                         // of a list of records that wait to be used again
 
     // What the program had read itself before the flow was adopted; usually null.
     std::unique_ptr<std::byte[]> wrapped;

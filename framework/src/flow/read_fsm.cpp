@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "read_fsm.hpp"
 
-#include <algorithm>
 #include <boost/asio/error.hpp>
 
 namespace gpurx::detail {
@@ -46,9 +45,11 @@ stream_action read_fsm::proceed(stream_facts const& now) noexcept
     }
     if (way_ == way::in_place)
         return go(point::received, what::receive_in_place, missing);
-    // Reading ahead keeps batches large, but what is ahead stays on loan: so only within the budget. Bytes that go
-    // straight to the destination need no budget, or a program that holds its limit in loans could read no more.
-    return go(point::received, what::receive, std::max(now.loan_budget, std::min(missing, now.loan_limit)));
+    // Of their own, and not the budget of loans: or a program that holds its limit in loans could read no more, and
+    // pages that wait for a stream which stands still would take all the memory.
+    if (now.read_budget == 0)
+        return go(point::waited, what::wait_streams);
+    return go(point::received, what::receive, now.read_budget);
 }
 
 stream_action read_fsm::after_receive(stream_facts const& now, stream_result const& last) noexcept

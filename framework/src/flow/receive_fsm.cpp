@@ -22,9 +22,7 @@ stream_action receive_fsm::resume(stream_facts const& now, stream_result const& 
         case point::start:
             if (!now.open)
                 return done(asio::error::not_connected);
-            if (now.carried > 0)
-                return done({});
-            return now.over ? done(now.over) : attempt(now);
+            return attempt(now);
 
         case point::received:
             // Cancelled or not: what was received is delivered.
@@ -46,8 +44,12 @@ stream_action receive_fsm::resume(stream_facts const& now, stream_result const& 
 
 stream_action receive_fsm::attempt(stream_facts const& now) noexcept
 {
+    if (now.carried == 0 && now.over)
+        return done(now.over);
     if (now.loan_budget == 0)
         return wait(what::wait_budget);
+    if (now.carried > 0)
+        return done({});
     at_ = point::received;
     return {.kind = what::receive, .bytes = now.loan_budget, .code = {}};
 }

@@ -24,7 +24,7 @@ class connect_op : public receiver_op<error_code> {
     static void start(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer, completion_site site,
                       connect_handler handler)
     {
-        connect_op{std::move(state), std::move(site), std::move(handler)}.begin(peer);
+        connect_op{std::move(state), peer, std::move(site), std::move(handler)}.begin();
     }
 
     // The connection stands, or will not.
@@ -32,38 +32,41 @@ class connect_op : public receiver_op<error_code> {
     {
         static_cast<void>(end_wait());
         if (!state().is_open())
-            code = asio::error::operation_aborted;
-        else if (code)
-            state().close();
+            state().refused(peer_, code = asio::error::operation_aborted);
         else
-            state().connected();
+            state().connected(peer_, code);
         complete(code);
     }
 
   private:
-    connect_op(std::shared_ptr<receiver_state> state, completion_site site, connect_handler handler) noexcept
-        : receiver_op{std::move(state), std::move(site), std::move(handler)}
+    connect_op(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer, completion_site site,
+               connect_handler handler) noexcept
+        : receiver_op{std::move(state), std::move(site), std::move(handler)}, peer_{peer}
     {}
 
-    void begin(asio::ip::tcp::endpoint const& peer)
+    void begin()
     {
-        if (auto const code = prepare(peer))
+        if (auto const code = prepare())
             return complete_soon(code);
         heed_cancellation(asio::enable_partial_cancellation());
         auto& socket = state().socket();
+        auto const peer = peer_;
         socket.async_connect(peer, std::move(*this));
     }
 
-    error_code prepare(asio::ip::tcp::endpoint const& peer)
+    error_code prepare()
     {
         if (!granted())
             return errc::already_running;
-        if (state().is_open())
-            return asio::error::already_connected;
         error_code code;
-        state().open(peer, code);
+        if (state().is_open())
+            state().refused(peer_, code = asio::error::already_connected);
+        else
+            state().open(peer_, code);
         return code;
     }
+
+    asio::ip::tcp::endpoint peer_;
 };
 
 // What async_connect of many holds between its attempts: nothing that keeps others from using the receiver.

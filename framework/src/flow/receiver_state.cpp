@@ -1,24 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "receiver_state.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/error.hpp>
+#include <new>
 #include <utility>
 
 #include "tcp_socket.hpp"
 
 namespace gpurx::detail {
 
+namespace {
+
+// What a wait for something to come back is for.
+std::pair<flow::lack, flow_wait> lacking(stream_action::what wait) noexcept
+{
+    switch (wait) {
+        case stream_action::what::wait_budget:
+            return {flow::lack::loan_budget, flow_wait::loans};
+        case stream_action::what::wait_streams:
+            return {flow::lack::read_budget, flow_wait::streams};
+        default:
+            return {flow::lack::pages, flow_wait::pages};
+    }
+}
+
+char const* advice_on(error_code code) noexcept
+{
+    if (code == errc::too_many_flows)
+        return "close a flow, or raise rx_session_options::max_flows";
+    if (code == boost::system::errc::operation_not_supported)
+        return "the session belongs to the process that this one was forked from: open one of your own";
+    if (code == boost::system::errc::too_many_files_open)
+        return "raise the limit of open files (ulimit -n)";
+    if (code == asio::error::already_connected || code == asio::error::already_open)
+        return "close the receiver first";
+    if (code == asio::error::not_connected)
+        return "connect, or assign an accepted connection, first";
+    if (code == errc::already_running)
+        return "wait for the operation that runs, or cancel it";
+    if (code == errc::memory_locked_up)
+        return "give more memory, or smaller receive buffers (rx_session_options::receive_memory)";
+    if (code == errc::foreign_memory)
+        return "find who changed the NIC's rules (ethtool -n)";
+    if (code == errc::bad_destination)
+        return "check the address and device_span::kind()";
+    if (code == errc::wrong_gpu)
+        return "use a stream of the GPU that the destination is on";
+    if (code == errc::unusable_stream)
+        return "use an ordinary stream, and none that is being captured";
+    return "";
+}
+
+}  // namespace
+
 receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
-    : session_{std::move(session)}, socket_{executor}, wake_{executor}
+    : session_{std::move(session)}, descriptors_{new descriptors{executor}}
 {}
 
 receiver_state::~receiver_state()
 {
     close();
+    if (born_.is_here())
+        return;
+    for (int const fd : {socket_.native_handle(), wake_.native_handle()}) {
+        if (fd >= 0)
+            ::close(fd);
+    }
 }
 
 void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
+{
+    failed_at_ = nullptr;
+    why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = {}};
+    set_up(peer, code);
+    if (!code)
+        why_.clear();
+    else if (why_.advice.empty())
+        why_.advice = advice_on(code);
+}
+
+void receiver_state::set_up(asio::ip::tcp::endpoint const& peer, error_code& code)
 {
     if (session_ == nullptr) {
         code = asio::error::bad_descriptor;
@@ -39,39 +104,75 @@ void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
             return;
         diagnostics why;
         session_->steer_flow(*place, local, peer, code, why);
-        if (code)
+        if (code) {
+            why_ = std::move(why);
+            why_.object += fmt::format(" ({} to {})", to_string(local), to_string(peer));
             return;
+        }
     }
     take_over(std::move(socket), std::move(place), peer.protocol(), code);
 }
 
-void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
+void receiver_state::connected(asio::ip::tcp::endpoint const& peer, error_code code)
 {
-    if (session_ == nullptr) {
-        code = asio::error::bad_descriptor;
+    if (!code) {
+        connected_ = true;
         return;
     }
-    auto const protocol = accepted.remote_endpoint(code).protocol();
+    failed_at_ = nullptr;
+    error_code unbound;
+    auto const local = socket_.local_endpoint(unbound);
+    why_ = {.operation = "connect",
+            .object = unbound ? to_string(peer) : fmt::format("{} to {}", to_string(local), to_string(peer)),
+            .kernel_message = {},
+            .advice = advice_on(code)};
+    close();
+}
+
+void receiver_state::refused(asio::ip::tcp::endpoint const& peer, error_code code)
+{
+    failed_at_ = nullptr;
+    why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = advice_on(code)};
+}
+
+void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
+{
+    failed_at_ = nullptr;
+    why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
+    move_in(std::move(accepted), received, code);
+    if (!code)
+        why_.clear();
+    else
+        why_.advice = advice_on(code);
+}
+
+void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
+{
+    auto const peer = accepted.remote_endpoint(code);
     if (code)
         return;
-    auto place = session_->admit(code);
-    if (code)
-        return;
+    why_.object = fmt::format("connection of {}", to_string(peer));
     unique_fd socket{accepted.release(code)};
-    if (code)
-        return;
-    session_->size_receive_buffer(socket.get(), code);
-    if (code)
-        return;
-    take_over(std::move(socket), std::move(place), protocol, code);
+    if (!code)
+        move_in(socket, peer.protocol(), code);
     if (!code && received.size() > 0)
         carried_ = flow_->wrap({static_cast<std::byte const*>(received.data()), received.size()}, code);
-    connected_ = !code;
     if (code)
         close();
 }
 
 void receiver_state::adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
+{
+    failed_at_ = nullptr;
+    why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
+    move_in(accepted, protocol, code);
+    if (!code)
+        why_.clear();
+    else
+        why_.advice = advice_on(code);
+}
+
+void receiver_state::move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
 {
     if (session_ == nullptr) {
         code = asio::error::bad_descriptor;
@@ -85,17 +186,28 @@ void receiver_state::adopt(unique_fd& accepted, asio::ip::tcp const& protocol, e
     connected_ = !code;
 }
 
+// All that can fail comes first, and all of it is undone if it does.
 void receiver_state::take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                                error_code& code)
 {
-    auto second = duplicate(socket.get(), code);
+    std::shared_ptr<flow> made;
+    try {
+        made = std::make_shared<flow>(std::move(place), std::move(socket));
+    } catch (system_error const& failure) {
+        code = failure.code();
+        return;
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+        return;
+    }
+    auto second = duplicate(made->socket(), code);
     if (code)
         return;
     socket_.assign(protocol, second.get(), code);
     if (code)
         return;
     static_cast<void>(second.release());
-    flow_ = std::make_shared<flow>(std::move(place), std::move(socket));
+    flow_ = std::move(made);
     connected_ = false;
     over_.clear();
 }
@@ -104,9 +216,11 @@ void receiver_state::close() noexcept
 {
     if (flow_ == nullptr)
         return;
+    if (!born_.is_here())
+        return forget();
     if (carried_ != nullptr)
         flow_->give_back(std::move(carried_));
-    flow_->place().set_waiting(false);
+    flow_->place().set_waiting(flow_wait::nothing);
     flow_->shut_down();
     error_code ignored;
     socket_.close(ignored);
@@ -114,6 +228,28 @@ void receiver_state::close() noexcept
     ended_ = flow_->stats();
     flow_.reset();
     connected_ = false;
+}
+
+// What close() is in a child that was forked. Asio's socket goes on to name a descriptor: one that is no connection.
+void receiver_state::forget() noexcept
+{
+    ::dup2(flow_->wake_fd(), socket_.native_handle());
+    carried_.reset();
+    ended_ = flow_->stats();
+    flow_.reset();
+    connected_ = false;
+}
+
+diagnostics receiver_state::why() const
+{
+    if (failed_at_ == nullptr)
+        return why_;
+    error_code gone;
+    auto const peer = socket_.remote_endpoint(gone);
+    return {.operation = failed_at_,
+            .object = gone ? "connection" : fmt::format("connection of {}", to_string(peer)),
+            .kernel_message = {},
+            .advice = advice_on(failed_with_)};
 }
 
 void receiver_state::abandon() noexcept
@@ -130,6 +266,8 @@ std::size_t receiver_state::available(error_code& code) const
 
 void receiver_state::cancel() noexcept
 {
+    if (!born_.is_here())
+        return;
     cancelled_ = busy_;
     error_code ignored;
     socket_.cancel(ignored);
@@ -169,7 +307,7 @@ stream_facts receiver_state::facts() const noexcept
         .open = connected_,
         .carried = carried_ == nullptr ? 0 : carried_->bytes,
         .loan_budget = flow_->loan_budget(),
-        .loan_limit = flow_->loan_limit(),
+        .read_budget = flow_->read_budget(),
         .over = over_,
     };
 }
@@ -213,12 +351,12 @@ stream_result receiver_state::place(landing const& destination, std::size_t size
 
 bool receiver_state::prepare_wait(stream_action::what kind, error_code& code) noexcept
 {
-    auto& counters = flow_->place().counters;
+    auto& place = flow_->place();
     if (kind == stream_action::what::wait_readable) {
-        counters.waits.add(1);
-        flow_->place().set_waiting(true);
+        place.counters.waits.add(1);
+        place.set_waiting(flow_wait::data);
     } else {
-        auto const lack = kind == stream_action::what::wait_pages ? flow::lack::pages : flow::lack::budget;
+        auto const [lack, waits_for] = lacking(kind);
         if (!wake_.is_open()) {
             auto second = duplicate(flow_->wake_fd(), code);
             if (!code)
@@ -229,7 +367,8 @@ bool receiver_state::prepare_wait(stream_action::what kind, error_code& code) no
         }
         if (!flow_->notify_of(lack))
             return false;
-        counters.loan_waits.add(1);
+        place.counters.loan_waits.add(1);
+        place.set_waiting(waits_for);
     }
     waiting_for_ = kind;
     return true;
@@ -240,9 +379,8 @@ void receiver_state::after_wait() noexcept
     auto const what = std::exchange(waiting_for_, stream_action::what::done);
     if (flow_ == nullptr || what == stream_action::what::done)
         return;
-    if (what == stream_action::what::wait_readable)
-        flow_->place().set_waiting(false);
-    else
+    flow_->place().set_waiting(flow_wait::nothing);
+    if (what != stream_action::what::wait_readable)
         flow_->drain_wake();
 }
 

@@ -17,12 +17,21 @@
 #include <gpurx/stats.hpp>
 
 #include "flow.hpp"
+#include "fork.hpp"
 #include "session/session_state.hpp"
 #include "stream_action.hpp"
 
 namespace gpurx::detail {
 
 class receiver_state {
+    // The Asio objects. In a child that was forked they are left as they are: closing them would take the parent's
+    // registrations out of an epoll that both may have, and a lock that a thread of the parent may hold.
+    struct descriptors {
+        explicit descriptors(asio::any_io_executor const& executor) : socket{executor}, wake{executor} {}
+        asio::ip::tcp::socket socket;
+        asio::posix::stream_descriptor wake;
+    };
+
   public:
     receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session);
     receiver_state(receiver_state const&) = delete;
@@ -41,11 +50,23 @@ class receiver_state {
     [[nodiscard]] std::shared_ptr<flow> const& connection() const noexcept { return flow_; }
     // A place in the session, a socket and a rule for it: all but the connecting itself.
     void open(asio::ip::tcp::endpoint const& peer, error_code& code);
-    void connected() noexcept { connected_ = true; }
+    // How the connecting ended; closed if with an error.
+    void connected(asio::ip::tcp::endpoint const& peer, error_code code);
+    // It was not even tried.
+    void refused(asio::ip::tcp::endpoint const& peer, error_code code);
     // `accepted` is closed if this fails. `received`: what was read from it before.
     void adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
     // The same with a descriptor, which is left in `accepted` if this fails.
     void adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
+    // What the last connect or adopt() failed at, or what was noted since; empty: nothing.
+    [[nodiscard]] diagnostics why() const;
+    // Notes what failed, so that why() can put it into words. `operation` is a literal.
+    void failed(char const* operation, error_code code) noexcept
+    {
+        failed_at_ = operation;
+        failed_with_ = code;
+    }
+    // In a child that was forked it closes descriptors, and the parent notices nothing.
     void close() noexcept;
     // The program closes the receiver, or drops it.
     void abandon() noexcept;
@@ -78,8 +99,12 @@ class receiver_state {
     [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
 
   private:
+    void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
+    void move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
+    void move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
     void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                    error_code& code);
+    void forget() noexcept;
     [[nodiscard]] stream_facts facts() const noexcept;
     [[nodiscard]] stream_result perform(stream_action const& action, landing const& destination) noexcept;
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
@@ -90,10 +115,12 @@ class receiver_state {
     void after_wait() noexcept;
 
     std::shared_ptr<session_state> session_;
+    birthplace born_;
     // Descriptors of their own, made by us: closing one that Asio has opened itself leaves it registered with epoll
     // while the flow's descriptor keeps the file open.
-    asio::ip::tcp::socket socket_;
-    asio::posix::stream_descriptor wake_;  // open once it was needed
+    process_ptr<descriptors> descriptors_;
+    asio::ip::tcp::socket& socket_ = descriptors_->socket;
+    asio::posix::stream_descriptor& wake_ = descriptors_->wake;  // open once it was needed
 
     std::shared_ptr<flow> flow_;
     bool connected_ = false;
@@ -105,6 +132,9 @@ class receiver_state {
     std::vector<landing> landings_;  // of the running read, after the one that it is at: from next_landing_
     std::size_t next_landing_ = 0;
     error_code over_;
+    diagnostics why_;                  // of connect and adopt()
+    char const* failed_at_ = nullptr;  // what failed after that; null: nothing
+    error_code failed_with_;
     gpurx::stats ended_;  // of the last flow, when it was closed
 };
 
@@ -139,6 +169,10 @@ class receiver_state::claim {
 template <class Machine>
 stream_action receiver_state::run(Machine& machine, stream_result result, landing& destination)
 {
+    if (!born_.is_here())
+        return {.kind = stream_action::what::done,
+                .bytes = 0,
+                .code = make_error_code(boost::system::errc::operation_not_supported)};
     after_wait();
     if (std::exchange(cancelled_, false))
         result.cancelled |= asio::cancellation_type::terminal;
@@ -156,6 +190,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
                 break;
             case stream_action::what::wait_readable:
             case stream_action::what::wait_budget:
+            case stream_action::what::wait_streams:
             case stream_action::what::wait_pages:
                 result = {};
                 if (prepare_wait(next.kind, result.code))

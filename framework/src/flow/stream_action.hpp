@@ -16,8 +16,8 @@ struct stream_facts {
     bool open = false;            // there is a connection and nobody closed the receiver
     std::size_t carried = 0;      // bytes of an earlier batch that no operation has taken yet
     std::size_t loan_budget = 0;  // bytes that may be lent before a loan has to return
-    std::size_t loan_limit = 0;
-    error_code over;  // how the stream ended, if it has
+    std::size_t read_budget = 0;  // bytes that a read may receive before earlier ones have to pass their streams
+    error_code over;              // how the stream ended, if it has
 };
 
 // How the last action ended.
@@ -34,6 +34,7 @@ struct stream_action {
         place,             // copy at most `bytes` from what is carried to the destination; may end with an error
         wait_readable,     // until the socket is readable
         wait_budget,       // until a loan returns
+        wait_streams,      // until streams have passed that earlier reads were given
         wait_pages,        // until a page is free, or staging
         yield,             // let other handlers run
         done,              // complete with `code` and `bytes`
@@ -47,8 +48,8 @@ struct stream_action {
 };
 
 // How the stream ended, if `met`, which a receive returned, is an end: a connection that the watchdog has ended looks
-// like any other. No error: `met` is none, or only says what is lacking now. What the CUDA driver reports is lacking,
-// too: a transport that has lost bytes to it reports it ever after.
+// like any other. No error: `met` is none, or only says what is lacking now: bytes, pages, the host's memory, what the
+// CUDA driver has. A transport that has lost bytes to such an error reports it ever after by itself.
 [[nodiscard]] error_code end_of_stream(error_code met, bool locked_up) noexcept;
 
 }  // namespace gpurx::detail

@@ -2,6 +2,7 @@
 #include "tcp_socket.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <boost/asio/ip/udp.hpp>
@@ -64,6 +65,13 @@ asio::ip::tcp::endpoint bind_towards(int socket, asio::ip::tcp::endpoint const& 
     if (failed(::bind(socket, source.data(), static_cast<socklen_t>(source.size())), code))
         return {};
     return local_endpoint<asio::ip::tcp>(socket, code);
+}
+
+std::string to_string(asio::ip::tcp::endpoint const& end)
+{
+    auto const address = end.address().to_string();
+    return end.address().is_v6() ? fmt::format("[{}]:{}", address, end.port())
+                                 : fmt::format("{}:{}", address, end.port());
 }
 
 unique_fd duplicate(int fd, error_code& code)

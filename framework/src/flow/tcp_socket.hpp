@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <string>
 
 #include <gpurx/error.hpp>
 
@@ -20,5 +21,8 @@ namespace gpurx::detail {
 
 // Another descriptor of the same file.
 [[nodiscard]] unique_fd duplicate(int fd, error_code& code);
+
+// "10.77.0.1:5000", "[fd77::1]:5000"
+[[nodiscard]] std::string to_string(asio::ip::tcp::endpoint const& end);
 
 }  // namespace gpurx::detail

@@ -92,6 +92,7 @@ error_code copy_transport::receive_on_host(page_filler::offer const& what, loan&
     std::size_t received = 0;
     auto const code = call(bytes.data(), what.count, received);
     filler_.settle(what, received, into);
+    into.charge = into.bytes;
     place_.counters.fragments.add(into.fragments.size());
     return code;
 }
@@ -115,6 +116,7 @@ error_code copy_transport::receive_on_gpu(page_filler::offer& what, std::size_t 
     std::size_t received = 0;
     code = call(&bytes, 1, received);
     filler_.settle(what, received, into);
+    into.charge = into.bytes;
     place_.counters.fragments.add(into.fragments.size());
     return code ? code : ended_ = send_to_gpu(into);
 }

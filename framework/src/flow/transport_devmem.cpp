@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/asio/error.hpp>
 #include <cerrno>
 #include <new>
@@ -21,11 +22,14 @@ namespace gpurx::detail {
 namespace {
 
 // A recvmsg that ends in the middle of a segment pays for tokens that it throws away again, so the control buffer is
-// many segments (of at most 17 fragments) long.
+// many segments (of at most 17 fragments) long, and never less than one.
+constexpr std::size_t pieces_per_segment = 17;
 constexpr std::size_t pieces_per_call = 512;
 constexpr std::size_t most_pieces_per_call = 64 * pieces_per_call;
-// What can arrive on the host in one call, and a limit to all bytes of one call: as much as the pieces make up.
+// What can arrive on the host in one call, and a limit to all bytes of one call: as much as the pieces make up, and at
+// least half of that where loans of earlier calls have bytes in the same chunk.
 constexpr std::size_t chunk_size = pieces_per_call * 4096;
+constexpr std::size_t least_room = chunk_size / 2;
 
 error_code system_code(int number) noexcept
 {
@@ -49,6 +53,7 @@ class devmem_transport final : public flow_transport {
         : place_{place},
           socket_{socket},
           memory_{place.session().memory().span()},
+          page_shift_{std::countr_zero(place.session().nic_page_size())},
           dmabuf_id_{place.session().dmabuf_id()},
           control_(devmem_control_size(pieces_per_call))
     {}
@@ -56,8 +61,10 @@ class devmem_transport final : public flow_transport {
     devmem_transport& operator=(devmem_transport const&) = delete;
     ~devmem_transport() override
     {
+        if (chunk_ != nullptr)
+            let_go(chunk_);
         while (chunks_ != nullptr)
-            chunks_ = std::move(chunks_->next);
+            free_chunk(std::exchange(chunks_, chunks_->next));
     }
 
     error_code receive(std::size_t limit, loan& into) override;
@@ -76,9 +83,19 @@ class devmem_transport final : public flow_transport {
         [[nodiscard]] std::size_t total() const noexcept { return device + resteered + linear + undelivered; }
     };
 
+    // A chunk with room for the next call.
     void provide_chunk();
+    [[nodiscard]] bool is_good_enough(host_chunk& chunk) const noexcept;
+    [[nodiscard]] host_chunk* allocate_chunk();
+    // Notes that `into` has the next `size` bytes of the chunk.
+    void share_chunk(loan& into, std::size_t size) noexcept;
+    // One holder fewer; with the last the chunk waits to be used again. With the mutex, or at the end.
+    void let_go(host_chunk* chunk) noexcept;
+    void free_chunk(host_chunk* chunk) noexcept;
+    [[nodiscard]] std::byte* host_bytes_now() const noexcept { return chunk_->bytes.get() + chunk_->used; }
     // For all that one call can say.
     void make_room(loan& into) const;
+    [[nodiscard]] std::size_t control_size_for(std::size_t limit) const noexcept;
     [[nodiscard]] ssize_t call(std::size_t limit, loan& into, std::size_t& control_size);
     [[nodiscard]] error_code deliver(std::span<std::byte const> control, std::size_t received, loan& into);
     void deliver_plain(std::size_t received, loan& into);
@@ -94,13 +111,15 @@ class devmem_transport final : public flow_transport {
     session_flow& place_;
     int socket_;
     device_span memory_;
+    int page_shift_;
     std::uint32_t dmabuf_id_;
     std::vector<std::byte> control_;
-    std::unique_ptr<host_chunk> chunk_;  // what the next call offers for bytes on the host
-    error_code ended_;                   // met behind bytes that were delivered first
+    host_chunk* chunk_ = nullptr;  // what the next call offers for bytes on the host
+    bool got_host_bytes_ = false;  // as some flows never do
+    error_code ended_;             // met behind bytes that were delivered first
 
     std::mutex mutex_;  // guards what follows
-    std::unique_ptr<host_chunk> chunks_;
+    host_chunk* chunks_ = nullptr;
     token_ledger ledger_;
 };
 
@@ -124,6 +143,8 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
             return errc::mixed_fragments;
         case uapi::etoosmall:
             return system_code(EMSGSIZE);
+        case ENOBUFS:  // would say that a page is lacking
+            return system_code(ENOMEM);
         default:
             return system_code(errno);
     }
@@ -131,20 +152,57 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
 
 void devmem_transport::provide_chunk()
 {
-    if (chunk_ != nullptr)
+    if (chunk_ != nullptr && is_good_enough(*chunk_))
         return;
     {
         std::lock_guard const lock{mutex_};
-        if (chunks_ != nullptr) {
-            auto next = std::move(chunks_->next);
-            chunk_ = std::exchange(chunks_, std::move(next));
+        if (chunk_ != nullptr)
+            let_go(std::exchange(chunk_, nullptr));
+        if (chunks_ != nullptr && is_good_enough(*chunks_)) {
+            chunk_ = std::exchange(chunks_, chunks_->next);
+            chunk_->holders.store(1, std::memory_order_relaxed);
             return;
         }
     }
+    chunk_ = allocate_chunk();
+}
+
+bool devmem_transport::is_good_enough(host_chunk& chunk) const noexcept
+{
+    // Acquire: whoever gave a loan back has read its bytes.
+    if (chunk.used > 0 && chunk.holders.load(std::memory_order_acquire) <= 1)
+        chunk.used = 0;
+    return chunk.size - chunk.used >= least_room && (chunk.in_reach || !got_host_bytes_);
+}
+
+// Memory that a GPU can reach is pinned, so it is not taken before it is known that host bytes come at all.
+host_chunk* devmem_transport::allocate_chunk()
+{
+    auto& memory = place_.session().memory();
     auto fresh = std::make_unique<host_chunk>();
-    fresh->bytes = place_.session().memory().allocate_host(chunk_size);
+    fresh->in_reach = got_host_bytes_ || memory.ordinal() == no_gpu;
+    fresh->bytes = fresh->in_reach ? memory.allocate_host(chunk_size) : memory_state::allocate_plain(chunk_size);
     fresh->size = chunk_size;
-    chunk_ = std::move(fresh);
+    place_.counters.host_memory.add(chunk_size);
+    return fresh.release();
+}
+
+void devmem_transport::share_chunk(loan& into, std::size_t size) noexcept
+{
+    into.host = chunk_;
+    chunk_->used += size;
+    chunk_->holders.fetch_add(1, std::memory_order_relaxed);
+    got_host_bytes_ = true;
+}
+
+void devmem_transport::let_go(host_chunk* chunk) noexcept
+{
+    if (chunk->holders.fetch_sub(1, std::memory_order_acq_rel) > 1)
+        return;
+    if (chunk->in_reach)
+        chunk->next = std::exchange(chunks_, chunk);
+    else
+        free_chunk(chunk);  // was only let go because others have to be
 }
 
 void devmem_transport::make_room(loan& into) const
@@ -154,23 +212,39 @@ void devmem_transport::make_room(loan& into) const
     into.tokens.reserve(pieces);
 }
 
+void devmem_transport::free_chunk(host_chunk* chunk) noexcept
+{
+    place_.counters.host_memory.subtract(chunk->size);
+    delete chunk;
+}
+
+// Fragments take a page each, or less: what the limit has no page for is not asked for.
+std::size_t devmem_transport::control_size_for(std::size_t limit) const noexcept
+{
+    auto const pieces = std::max(limit >> page_shift_, pieces_per_segment);
+    return pieces < control_.size() / devmem_control_size(1) ? devmem_control_size(pieces) : control_.size();
+}
+
 ssize_t devmem_transport::call(std::size_t limit, loan& into, std::size_t& control_size)
 {
-    for (;;) {
-        iovec bytes{.iov_base = chunk_->bytes.get(), .iov_len = std::min(limit, chunk_->size)};
+    for (auto offered = control_size_for(limit);;) {
+        iovec bytes{.iov_base = host_bytes_now(), .iov_len = std::min(limit, chunk_->size - chunk_->used)};
         msghdr message{};
         message.msg_iov = &bytes;
         message.msg_iovlen = 1;
         message.msg_control = control_.data();
-        message.msg_controllen = control_.size();
+        message.msg_controllen = offered;
         auto const received = sys::recvmsg(socket_, &message, uapi::msg_sock_devmem | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         place_.counters.receive_calls.add(1);
         if (received >= 0) {
-            control_size = std::min<std::size_t>(message.msg_controllen, control_.size());
+            control_size = std::min<std::size_t>(message.msg_controllen, offered);
             return received;
         }
-        if (errno == uapi::etoosmall && control_.size() < devmem_control_size(most_pieces_per_call)) {
+        if (errno == uapi::etoosmall && offered < control_.size()) {
+            offered = control_.size();
+        } else if (errno == uapi::etoosmall && offered < devmem_control_size(most_pieces_per_call)) {
             control_.resize(control_.size() * 2);
+            offered = control_.size();
             make_room(into);
         } else if (errno != EINTR) {
             return received;
@@ -184,6 +258,8 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     devmem_piece piece;
     tally sum;
     bool plain = true;
+    std::uint64_t pages = 0;
+    std::uint64_t last_page = ~std::uint64_t{0};
     while (reader.next(piece)) {
         plain = false;
         // What nearly all pieces are, with as few instructions as possible.
@@ -193,6 +269,9 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
             into.append({memory_.address() + piece.offset, piece.size, memory_.kind()});
             sum.device += piece.size;
             ++into.own_tokens;
+            auto const page = piece.offset >> page_shift_;
+            pages += page != last_page ? 1 : 0;
+            last_page = page;
         } else {
             add_other(piece, into, sum);
         }
@@ -204,16 +283,18 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     if (reader.malformed() || sum.total() != received)
         ended_ = protocol_error();  // bytes we were not told about: the stream has a hole
     count(sum, into);
+    into.charge = (pages << page_shift_) + sum.linear + sum.resteered;
     if (sum.linear > 0)
-        into.host = std::move(chunk_);
+        share_chunk(into, sum.linear);
     return into.bytes > 0 ? error_code{} : ended_;
 }
 
 // Segments that did not land in device memory at all: a rule missed, or they came before it.
 void devmem_transport::deliver_plain(std::size_t received, loan& into)
 {
-    into.append({reinterpret_cast<std::uintptr_t>(chunk_->bytes.get()), received, memory_kind::host});
-    into.host = std::move(chunk_);
+    into.append({reinterpret_cast<std::uintptr_t>(host_bytes_now()), received, memory_kind::host});
+    into.charge = received;
+    share_chunk(into, received);
     place_.counters.host_bytes.add(received);
     place_.counters.fragments.add(1);
 }
@@ -231,11 +312,11 @@ void devmem_transport::add_other(devmem_piece const& piece, loan& into, tally& s
 
 fragment devmem_transport::locate_linear(devmem_piece const& piece, tally& sum)
 {
-    if (!ended_ && piece.size > chunk_->size - sum.linear)
+    if (!ended_ && piece.size > chunk_->size - chunk_->used - sum.linear)
         ended_ = protocol_error();
     if (ended_)
         return {};
-    auto* const address = chunk_->bytes.get() + sum.linear;
+    auto* const address = host_bytes_now() + sum.linear;
     sum.linear += piece.size;
     return {reinterpret_cast<std::uintptr_t>(address), piece.size, memory_kind::host};
 }
@@ -309,10 +390,8 @@ void devmem_transport::give_back(loan& from, bool hold) noexcept
             lock = std::unique_lock{mutex_};
         }
     }
-    if (from.host != nullptr) {
-        from.host->next = std::move(chunks_);
-        chunks_ = std::move(from.host);
-    }
+    if (from.host != nullptr)
+        let_go(std::exchange(from.host, nullptr));
     place_.counters.tokens_out.subtract(count);
     place_.session().tokens_returned(from.own_tokens);
     for (auto const& foreign : from.foreign)

@@ -38,6 +38,11 @@ void host_bytes_deleter::operator()(std::byte* bytes) const noexcept
 
 host_bytes memory_state::allocate_host(std::size_t size)
 {
+    return allocate_plain(size);
+}
+
+host_bytes memory_state::allocate_plain(std::size_t size)
+{
     return host_bytes{new std::byte[size], {}};
 }
 

@@ -39,6 +39,8 @@ class memory_state {
     // Bytes on the host beside the memory, for what arrives there: within the reach of the memory's GPU. Throws
     // std::bad_alloc or system_error. The memory must outlive them.
     [[nodiscard]] virtual host_bytes allocate_host(std::size_t size);
+    // Bytes that cost no memory until they are written; out of the GPU's reach.
+    [[nodiscard]] static host_bytes allocate_plain(std::size_t size);
 
   protected:
     friend struct host_bytes_deleter;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "journal.hpp"
@@ -17,7 +18,8 @@ struct claim_environment {
     std::string boot_id;
     std::uint64_t netns = 0;
     owner_key self;
-    std::function<bool(owner_key const&)> alive;
+    // Whether the process of an owner lives; nothing: cannot be told from here.
+    std::function<std::optional<bool>(owner_key const&)> alive;
 
     // How long to wait for another session that is changing the interface, and for a queue whose last user is just
     // being cleaned up by the kernel.

@@ -91,6 +91,8 @@ std::string serialise(journal const& from)
     for (auto const& owner : from.owners) {
         fmt::format_to(out, "owner {} {} {} {}\n", owner.key.pid, owner.key.start_time, owner.key.pid_namespace,
                        owner.key.session);
+        if (owner.binding)
+            fmt::format_to(out, "binding {}\n", number_or_pending(owner.binding->id));
         if (!owner.queues.empty())
             fmt::format_to(out, "queues {}\n", fmt::join(owner.queues, " "));
         for (auto const& rule : owner.rules)

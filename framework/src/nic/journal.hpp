@@ -8,12 +8,14 @@
 //   device INTERFACE IFINDEX NETNS
 //   change SETTING ORIGINAL... -> OURS...          any number, one a setting
 //   owner PID START PIDNS SESSION                  any number; what follows belongs to it:
+//   binding ID|pending                             not there if an earlier version wrote it
 //   queues QUEUE...                                at most once
 //   rule ID|pending tcp4|tcp6 LOCAL|* PORT REMOTE|* PORT|* queue|context TARGET
 //   context ID|pending QUEUE...
 //   end
 //
-// A rule or context is "pending" from before it is made until its number is known, and while it is being removed.
+// A binding is "pending" until it is made; a rule or context from before it is made until its number is known, and
+// while it is being removed.
 #pragma once
 
 #include <compare>
@@ -73,11 +75,19 @@ struct journal_context {
     friend bool operator==(journal_context const&, journal_context const&) = default;
 };
 
+// The memory bound to an owner's queues, which lives and dies with it.
+struct journal_binding {
+    std::optional<std::uint32_t> id;  // nothing: pending, that is, not bound yet
+
+    friend bool operator==(journal_binding const&, journal_binding const&) = default;
+};
+
 struct journal_owner {
     owner_key key;
     std::vector<unsigned> queues;
     std::vector<journal_rule> rules;
     std::vector<journal_context> contexts;
+    std::optional<journal_binding> binding = {};  // nothing: an earlier version wrote it, which did not say
 
     friend bool operator==(journal_owner const&, journal_owner const&) = default;
 };

@@ -76,7 +76,7 @@ journal_file::journal_file(std::string const& directory, device_key const& devic
     : name_{fmt::format("ifindex{}-netns{}", device.ifindex, device.netns)},
       path_{fmt::format("{}/{}.journal", directory, name_)},
       directory_{open_directory(directory)},
-      lock_{open_file(directory_, name_ + ".lock", O_RDWR | O_CREAT)}
+      lock_{[this] { return open_file(directory_, name_ + ".lock", O_RDWR | O_CREAT).release(); }}
 {
     std::string const lock_path = fmt::format("{}/{}.lock", directory, name_);
     if (!lock_)
@@ -94,7 +94,7 @@ journal_file::journal_file(std::string const& directory, device_key const& devic
 
 journal_file::~journal_file()
 {
-    // Closing is not enough: a child that was forked meanwhile holds the descriptor, too.
+    // Closing is not enough: a child that is just being spawned holds the descriptor, too.
     if (lock_)
         ::flock(lock_.get(), LOCK_UN);
 }

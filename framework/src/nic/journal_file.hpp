@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "fork.hpp"
 #include "journal.hpp"
-#include "unique_fd.hpp"
 
 namespace gpurx::detail {
 
@@ -41,7 +41,7 @@ class journal_file {
     std::string name_;  // without its ending
     std::string path_;
     unique_fd directory_;
-    unique_fd lock_;
+    unshared_fd lock_;
 };
 
 }  // namespace gpurx::detail

@@ -231,6 +231,8 @@ class parser {
             change(line);
         else if (kind == "owner")
             owner(line);
+        else if (kind == "binding")
+            binding(line);
         else if (kind == "queues")
             queues(line);
         else if (kind == "rule")
@@ -273,6 +275,14 @@ class parser {
         if (result_.owners.empty())
             throw damage{"the line belongs to no owner"};
         return result_.owners.back();
+    }
+
+    void binding(words& line)
+    {
+        auto& owner = last_owner();
+        if (owner.binding || !owner.queues.empty() || !owner.rules.empty() || !owner.contexts.empty())
+            throw damage{"the lines are not in order"};
+        owner.binding = journal_binding{number_or_pending(line)};
     }
 
     void queues(words& line)

@@ -153,7 +153,7 @@ void nic_claim::state::release(device_journal& log, std::vector<flow_rule> const
     }
 }
 
-nic_claim::nic_claim(std::unique_ptr<state> made) noexcept : state_{std::move(made)} {}
+nic_claim::nic_claim(std::unique_ptr<state> made) noexcept : state_{made.release()} {}
 
 std::unique_ptr<nic_claim> nic_claim::open(config options, error_code& code, diagnostics& why)
 {
@@ -201,6 +201,8 @@ std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_d
 
 nic_claim::~nic_claim()
 {
+    if (!born_.is_here())
+        return;
     auto& self = *state_;
     report said;
     try {
@@ -284,6 +286,8 @@ std::unique_ptr<steered_flow> nic_claim::keep(std::vector<flow_rule> rules)
 
 void nic_claim::unsteer(std::uint64_t number) noexcept
 {
+    if (!born_.is_here())
+        return;
     report said;
     try {
         std::lock_guard const lock{state_->mutex};

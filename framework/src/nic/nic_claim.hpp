@@ -17,6 +17,8 @@
 #include <gpurx/error.hpp>
 #include <gpurx/session.hpp>
 
+#include "fork.hpp"
+
 namespace gpurx::detail {
 
 class nic_claim;
@@ -69,7 +71,7 @@ class nic_claim {
     nic_claim(nic_claim const&) = delete;
     nic_claim& operator=(nic_claim const&) = delete;
     // Unbinds the memory and undoes the rest in reverse. Tells config::notice what it found changed by others and so
-    // left alone, and what could not be undone.
+    // left alone, and what could not be undone. In a child that was forked: does nothing, as the claim is the parent's.
     ~nic_claim();
 
     // The kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
@@ -112,7 +114,8 @@ class nic_claim {
     [[nodiscard]] std::unique_ptr<steered_flow> keep(std::vector<flow_rule> rules);
     void unsteer(std::uint64_t number) noexcept;
 
-    std::unique_ptr<state> state_;
+    birthplace born_;
+    process_ptr<state> state_;
 };
 
 }  // namespace gpurx::detail

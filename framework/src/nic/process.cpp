@@ -94,14 +94,17 @@ owner_key this_process(std::uint64_t session)
     return {::getpid(), stat->start_time, *space, session};
 }
 
-bool is_alive(owner_key const& owner)
+std::optional<bool> is_alive(owner_key const& owner)
 {
     if (pid_namespace() != owner.pid_namespace)
-        return true;
+        return std::nullopt;
     auto const stat = parse_process_stat(read_proc(fmt::format("/proc/{}/stat", owner.pid)));
-    // The processes of other users may be hidden from us (mount option hidepid).
+    // The processes of other users may be hidden from us (mount option hidepid): then one has this number, but since
+    // when is not known.
+    if (!stat && (::kill(owner.pid, 0) == 0 || errno == EPERM))
+        return std::nullopt;
     if (!stat)
-        return ::kill(owner.pid, 0) == 0 || errno == EPERM;
+        return false;
     return stat->start_time == owner.start_time && stat->alive();
 }
 

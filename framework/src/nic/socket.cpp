@@ -45,7 +45,7 @@ verdict verdict_of(message const& end)
 
 }  // namespace
 
-socket::socket() : fd_{::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_GENERIC)}, buffer_(64 << 10)
+socket::socket() : fd_{[] { return ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_GENERIC); }}, buffer_(64 << 10)
 {
     if (!fd_)
         fail(errno, "open", name);

@@ -9,12 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "fork.hpp"
 #include "message.hpp"
-#include "unique_fd.hpp"
 
 namespace gpurx::detail::netlink {
 
-// Not thread-safe. The descriptor is closed on exec.
+// Not thread-safe. The descriptor is closed on exec, and in a child that is forked: answers are for one process, and
+// memory that was bound to a NIC through it is unbound only when nobody has it open.
 class socket {
   public:
     // Throws system_error.
@@ -41,7 +42,7 @@ class socket {
     [[nodiscard]] bytes_view receive(std::chrono::steady_clock::time_point deadline);
     [[nodiscard]] bool wait_readable(std::chrono::steady_clock::time_point deadline) const;
 
-    unique_fd fd_;
+    unshared_fd fd_;
     std::uint32_t port_ = 0;
     std::uint32_t sequence_ = 0;
     std::vector<std::byte> buffer_;

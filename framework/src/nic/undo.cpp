@@ -105,6 +105,38 @@ void remove_from_nic(device_journal& log, nic_device& nic, journal_context& entr
     }
 }
 
+// Whether the memory of an owner is still bound, which it is for exactly as long as the owner lives. Nothing: cannot be
+// told. Only for whoever holds the journal: an owner holds it from before it is recorded until its binding is.
+std::optional<bool> is_bound(journal_owner const& owner, nic_device& nic)
+{
+    if (!owner.binding)
+        return std::nullopt;
+    if (!owner.binding->id)
+        return false;
+    try {
+        auto const shown = nic.rx_queues();
+        if (shown.empty())
+            return std::nullopt;  // the interface is down
+        // Numbers are not used again before the kernel has been through all of them.
+        return std::any_of(shown.begin(), shown.end(), [&owner](auto const& queue) {
+            return queue.dmabuf == owner.binding->id &&
+                   std::find(owner.queues.begin(), owner.queues.end(), queue.id) != owner.queues.end();
+        });
+    } catch (system_error const&) {
+        return std::nullopt;
+    }
+}
+
+// A sentence on an owner that does not live any more; nothing: it lives, or may.
+std::optional<std::string> obituary(journal_owner const& owner, nic_device& nic, claim_environment const& environment)
+{
+    auto const seen = environment.alive(owner.key);
+    if (seen ? *seen : is_bound(owner, nic).value_or(true))
+        return std::nullopt;
+    return fmt::format("process {}{} has ended without undoing its changes", owner.key.pid,
+                       seen ? "" : " of another pid namespace");
+}
+
 }  // namespace
 
 void remove_rule(device_journal& log, nic_device& nic, owner_key const& owner, flow_rule const& rule, report& said)
@@ -161,14 +193,13 @@ bool forget_if_gone(device_journal& log, nic_device const& nic, report& said)
 
 void undo_dead(device_journal& log, nic_device& nic, claim_environment const& environment, report& said)
 {
-    std::vector<owner_key> dead;
+    std::vector<std::pair<owner_key, std::string>> dead;
     for (auto const& owner : log->owners) {
-        if (!environment.alive(owner.key))
-            dead.push_back(owner.key);
+        if (auto sentence = obituary(owner, nic, environment))
+            dead.emplace_back(owner.key, *std::move(sentence));
     }
-    for (auto const& owner : dead) {
-        said.done.push_back(
-            fmt::format("{}: process {} has ended without undoing its changes", log->device.interface, owner.pid));
+    for (auto const& [owner, sentence] : dead) {
+        said.done.push_back(fmt::format("{}: {}", log->device.interface, sentence));
         undo_steering(log, nic, owner, said);
         undo_claim(log, nic, owner, said);
     }

@@ -16,6 +16,19 @@ namespace {
 constexpr std::size_t largest_segment = 64 * kibibyte;
 constexpr std::size_t fewest_pages = 8;
 
+// What loans and reads may have is never less than a segment, however little receive_memory leaves.
+std::size_t smallest_part(std::size_t page_size) noexcept
+{
+    return smallest_share(page_size) / 2;
+}
+
+// Of what receive buffers leave of a flow's share, loans have one half and reads the other.
+std::size_t part_of_rest(budget_request const& request, std::size_t receive_memory) noexcept
+{
+    auto const rest = request.memory - std::min(request.memory, receive_memory);
+    return std::max(rest / request.max_flows / 2, smallest_part(request.page_size));
+}
+
 // What the kernel doubles must stay an int.
 constexpr auto largest_buffer = std::size_t{std::numeric_limits<int>::max()} / 2;
 
@@ -75,7 +88,8 @@ budget plan_budget(budget_request const& request, error_code& code, diagnostics&
     return {.receive_memory = total,
             .share = share,
             .receive_buffer_size = buffer_for(share),
-            .loan_limit = request.loan_limit != 0 ? request.loan_limit : share};
+            .loan_limit = request.loan_limit != 0 ? request.loan_limit : part_of_rest(request, total),
+            .read_share = part_of_rest(request, total)};
 }
 
 budget plan_copy_budget(budget_request const& request, std::size_t smallest, error_code& code, diagnostics& why)
@@ -93,7 +107,8 @@ budget plan_copy_budget(budget_request const& request, std::size_t smallest, err
     return {.receive_memory = total,
             .share = share,
             .receive_buffer_size = request.receive_memory != 0 ? buffer_for(share) : 0,
-            .loan_limit = request.loan_limit != 0 ? request.loan_limit : std::max(share, std::size_t{1})};
+            .loan_limit = request.loan_limit != 0 ? request.loan_limit : std::max(share, std::size_t{1}),
+            .read_share = std::max(share, std::size_t{1})};
 }
 
 }  // namespace gpurx::detail

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory budget: how large receive buffers may be, so that out-of-order data can never fill a session's memory.
-// The reasoning is in docs/memory-budget.md.
+// The memory budget: how much of a session's memory receive buffers may fill, loans may hold, and reads may leave to
+// wait for GPU streams, so that none of them can take what another needs to go on. The reasoning is in
+// docs/memory-budget.md.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ struct budget_request {
     std::size_t page_size = 0;       // bytes of one NIC page; 0 with transport copy
     unsigned max_flows = 0;          // > 0
     std::size_t receive_memory = 0;  // of all flows together, as the kernel counts; 0: half of the memory
-    std::size_t loan_limit = 0;      // bytes on loan to one flow; 0: as its share of receive_memory
+    std::size_t loan_limit = 0;      // bytes on loan to one flow; 0: half of its share of what receive_memory leaves
 };
 
 struct budget {
@@ -23,6 +24,7 @@ struct budget {
     std::size_t share = 0;        // of one flow, as the kernel counts: whole pages per segment
     int receive_buffer_size = 0;  // the SO_RCVBUF that gives this share: the kernel doubles it
     std::size_t loan_limit = 0;
+    std::size_t read_share = 0;  // of one flow: what reads of it may leave to wait for their streams
 
     friend bool operator==(budget const&, budget const&) = default;
 };

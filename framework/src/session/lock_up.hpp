@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a session's memory is locked up: out-of-order data holds every page, so that the missing segment has no page
-// to land in. Pure: samples in, a decision out. Why these conditions: docs/memory-budget.md.
+// Whether a session's flows can go on. Locked up: out-of-order data holds every page, so that the missing segment has
+// no page to land in, and nobody can give one back. Starved: none is free either, but the program holds some. Pure:
+// samples in, a decision out. Why these conditions: docs/memory-budget.md.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -20,31 +23,40 @@ struct lock_up_sample {
     std::optional<pool_sample> pool;    // empty: not known, or not asked for
 
     // False: the state of the pool cannot matter.
-    [[nodiscard]] constexpr bool needs_pool() const noexcept { return pages_on_loan == 0 && bytes_held > 0; }
+    [[nodiscard]] constexpr bool needs_pool() const noexcept { return pages_on_loan > 0 || bytes_held > 0; }
 };
 
 // The pages of one large segment: with fewer than that free, a segment may still not fit.
 [[nodiscard]] std::uint64_t pages_of_a_segment(std::size_t page_size) noexcept;
+// Whether that is so, of `pages` in all.
+[[nodiscard]] bool is_dry(pool_sample const& sample, std::uint64_t pages, std::size_t page_size) noexcept;
+
+enum class pool_verdict : std::uint8_t { moving, locked_up, starved };
 
 class lock_up_detector {
   public:
-    // `limit` > 0. `slack`: so many free pages count as none.
-    lock_up_detector(std::chrono::nanoseconds limit, std::uint64_t pages, std::uint64_t slack) noexcept
-        : limit_{limit}, pages_{pages}, slack_{slack}
+    // `limit` > 0; what a clock cannot tell from for ever is for ever.
+    lock_up_detector(std::chrono::milliseconds limit, std::uint64_t pages, std::size_t page_size) noexcept
+        : limit_{std::min<std::chrono::milliseconds>(limit, std::chrono::years{100})},
+          pages_{pages},
+          page_size_{page_size}
     {}
 
-    // Samples in order of time. True once nothing could move for the whole limit, then begins anew.
-    [[nodiscard]] bool locked_up(lock_up_sample const& sample) noexcept;
+    // Samples in order of time. Another verdict than moving comes once nothing could move for the whole limit: a
+    // lock-up then begins anew, that flows starve is said once until something moves.
+    [[nodiscard]] pool_verdict judge(lock_up_sample const& sample) noexcept;
     // Nothing waits: what was seen so far is void.
-    void reset() noexcept { since_.reset(); }
+    void reset() noexcept;
 
   private:
-    [[nodiscard]] bool stuck(lock_up_sample const& sample) const noexcept;
+    [[nodiscard]] pool_verdict look_at(lock_up_sample const& sample) const noexcept;
+    [[nodiscard]] bool lacks_pages(pool_sample const& then, lock_up_sample const& now) const noexcept;
 
     std::chrono::nanoseconds limit_;
     std::uint64_t pages_;
-    std::uint64_t slack_;
+    std::size_t page_size_;
     std::optional<lock_up_sample> since_;  // the first of an unbroken row of samples in which nothing could move
+    bool told_ = false;                    // that flows starve, in this row
 };
 
 }  // namespace gpurx::detail

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gpurx/session.hpp>
+#include <new>
 #include <utility>
 
 #include "nic/nic_claim.hpp"
@@ -48,8 +49,11 @@ std::optional<rx_session> rx_session::open(rx_session_options options, device_me
     } catch (system_error const& failure) {
         code = failure.code();
         why = failure.why();
-        return std::nullopt;
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+        why = {.operation = "open", .object = "session", .kernel_message = {}, .advice = {}};
     }
+    return std::nullopt;
 }
 
 rx_session::rx_session(std::shared_ptr<detail::session_state> state) noexcept : state_{std::move(state)} {}

@@ -2,11 +2,14 @@
 #include "session_state.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <boost/asio/ip/v6_only.hpp>
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -18,19 +21,6 @@
 namespace gpurx::detail {
 
 namespace {
-
-// Which session a dmabuf id belongs to. The kernel gives an id to one binding at a time.
-struct binding_registry {
-    std::mutex mutex;
-    std::unordered_map<std::uint32_t, std::weak_ptr<session_state>> sessions;
-
-    static binding_registry& instance()
-    {
-        // Never destroyed: sessions may die in static destructors.
-        static auto* const registry = new binding_registry;
-        return *registry;
-    }
-};
 
 budget plan_for(rx_session_options const& options, std::size_t memory, session_nic const* nic)
 {
@@ -49,7 +39,60 @@ budget plan_for(rx_session_options const& options, std::size_t memory, session_n
     return plan;
 }
 
+[[nodiscard]] bool refuses_child(birthplace const& born, error_code& code) noexcept
+{
+    if (born.is_here())
+        code.clear();
+    else
+        code = make_error_code(boost::system::errc::operation_not_supported);
+    return code.failed();
+}
+
 }  // namespace
+
+// All sessions of this process, and which of them a dmabuf id belongs to: the kernel gives an id to one binding at a
+// time. fork() waits for its mutex and for each session's, so that a child finds none of them held by a thread that it
+// does not have.
+struct session_registry {
+    std::mutex mutex;
+    std::vector<session_state*> all;
+    std::unordered_map<std::uint32_t, std::weak_ptr<session_state>> bindings;
+
+    static session_registry& instance()
+    {
+        // Never destroyed: sessions may die in static destructors.
+        static auto* const registry = new session_registry;
+        [[maybe_unused]] static int const once = ::pthread_atfork(lock_all, unlock_all, unlock_all);
+        return *registry;
+    }
+
+    void enter(session_state& session)
+    {
+        std::scoped_lock const lock{mutex};
+        all.push_back(&session);
+    }
+    void leave(session_state const& session) noexcept
+    {
+        std::scoped_lock const lock{mutex};
+        std::erase(all, &session);
+        // Only an entry of its own: a later session may have got the id already, in a test.
+        std::erase_if(bindings, [](auto const& entry) { return entry.second.expired(); });
+    }
+
+  private:
+    static void lock_all()
+    {
+        instance().mutex.lock();
+        for (auto* session : instance().all)
+            session->mutex_.lock();
+    }
+    static void unlock_all()
+    {
+        for (auto* session : instance().all)
+            session->mutex_.unlock();
+        instance().mutex.unlock();
+    }
+};
 
 std::shared_ptr<session_state> session_state::create(rx_session_options options, std::shared_ptr<memory_state> memory,
                                                      std::unique_ptr<session_nic> nic, std::string explanation)
@@ -58,9 +101,9 @@ std::shared_ptr<session_state> session_state::create(rx_session_options options,
     std::shared_ptr<session_state> made{
         new session_state{std::move(options), std::move(memory), std::move(nic), std::move(explanation), plan}};
     if (made->nic_) {
-        auto& registry = binding_registry::instance();
+        auto& registry = session_registry::instance();
         std::scoped_lock const lock{registry.mutex};
-        registry.sessions[made->dmabuf_id()] = made;
+        registry.bindings[made->dmabuf_id()] = made;
     }
     return made;
 }
@@ -72,37 +115,36 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
       handle_{session_access::handle(memory_)},
       receive_buffer_size_{plan.receive_buffer_size},
       loan_limit_{plan.loan_limit},
+      read_share_{plan.read_share},
       explanation_{std::move(explanation)},
-      nic_{std::move(nic)}
+      nic_{nic.release()}
 {
     if (!nic_) {
         pages_ = std::make_unique<page_pool>(memory_->span().size(), options_.max_flows);
     } else if (auto const limit = options_.lock_up_limit; limit.count() > 0) {
         auto const page_size = nic_->page_size();
-        lock_up_detector const detector{limit, memory_->span().size() / page_size, pages_of_a_segment(page_size)};
+        lock_up_detector const detector{limit, memory_->span().size() / page_size, page_size};
         watchdog_subject& self = *this;
-        watchdog_ = std::make_unique<watchdog>(self, limit, detector);
+        watchdog_.reset(new watchdog{self, limit, detector});
     }
+    session_registry::instance().enter(*this);
 }
 
 session_state::~session_state()
 {
-    if (!nic_)
-        return;
-    auto& registry = binding_registry::instance();
-    std::scoped_lock const lock{registry.mutex};
-    // Only an entry of our own: a later session may have got the id already, in a test.
-    if (auto const entry = registry.sessions.find(nic_->dmabuf_id());
-        entry != registry.sessions.end() && entry->second.expired())
-        registry.sessions.erase(entry);
+    session_registry::instance().leave(*this);
 }
 
 std::shared_ptr<session_state> session_state::find_binding(std::uint32_t dmabuf_id)
 {
-    auto& registry = binding_registry::instance();
-    std::scoped_lock const lock{registry.mutex};
-    auto const entry = registry.sessions.find(dmabuf_id);
-    return entry != registry.sessions.end() ? entry->second.lock() : nullptr;
+    std::shared_ptr<session_state> found;
+    auto& registry = session_registry::instance();
+    {
+        std::scoped_lock const lock{registry.mutex};
+        if (auto const entry = registry.bindings.find(dmabuf_id); entry != registry.bindings.end())
+            found = entry->second.lock();
+    }
+    return found && found->born_.is_here() ? found : nullptr;
 }
 
 std::vector<unsigned> session_state::queues() const
@@ -128,6 +170,13 @@ stats session_state::total() const
 
 void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why)
 {
+    if (refuses_child(born_, code)) {
+        why = {.operation = "steer",
+               .object = "acceptor",
+               .kernel_message = {},
+               .advice = "the session belongs to the process that this one was forked from: open one of your own"};
+        return;
+    }
     auto const local = acceptor.local_endpoint(code);
     if (!code && local.port() == 0)
         code = make_error_code(boost::system::errc::invalid_argument);
@@ -157,7 +206,7 @@ void session_state::steer_flow(session_flow& flow, asio::ip::tcp::endpoint const
 {
     code.clear();
     if (nic_)
-        flow.rule_ = nic_->steer_flow(local, remote, code, why);
+        flow.rule_.reset(nic_->steer_flow(local, remote, code, why).release());
 }
 
 void session_state::size_receive_buffer(int socket, error_code& code)
@@ -203,7 +252,8 @@ void session_state::tokens_returned(std::uint64_t count) noexcept
 
 std::unique_ptr<session_flow> session_state::admit(error_code& code)
 {
-    code.clear();
+    if (refuses_child(born_, code))
+        return nullptr;
     auto flow = std::make_unique<session_flow>(shared_from_this());
     std::scoped_lock const lock{mutex_};
     if (flows_.size() >= options_.max_flows) {
@@ -238,7 +288,7 @@ std::optional<lock_up_sample> session_state::look() noexcept
         sample.bytes_delivered = ended_.bytes();
         for (auto const* flow : flows_) {
             sample.bytes_delivered += flow->counters.snapshot().bytes();
-            if (!flow->waiting_.load())
+            if (flow->waiting_.load() != flow_wait::data)
                 continue;
             any_waits = true;
             sample.bytes_held += bytes_held(flow->socket_);
@@ -257,7 +307,7 @@ void session_state::end_a_flow() noexcept
     session_flow* victim = nullptr;
     std::uint64_t most = 0;
     for (auto* flow : flows_) {
-        if (!flow->waiting_.load())
+        if (flow->waiting_.load() != flow_wait::data)
             continue;
         if (auto const held = bytes_held(flow->socket_); held > most) {
             most = held;
@@ -270,6 +320,74 @@ void session_state::end_a_flow() noexcept
     abort_connection(victim->socket_);
 }
 
+std::string session_state::holders() const
+{
+    auto const page = nic_->page_size();
+    std::vector<std::string> words;
+    std::size_t all = 0;
+    for (auto const* flow : flows_) {
+        auto const loans = flow->on_loan.load() / page;
+        auto const reads = flow->in_reads.load() / page;
+        all += loans + reads;
+        if (loans > 0)
+            words.push_back(fmt::format("{} on loan from {}", loans, connection_name(flow->socket_)));
+        if (reads > 0)
+            words.push_back(
+                fmt::format("{} read from {} and waiting for GPU streams", reads, connection_name(flow->socket_)));
+    }
+    return fmt::format("the program holds {} of {} pages ({})", all, memory_->span().size() / page,
+                       fmt::join(words, ", "));
+}
+
+void session_state::tell_starved() noexcept
+{
+    try {
+        std::string text;
+        {
+            std::scoped_lock const lock{mutex_};
+            for (auto* flow : flows_) {
+                if (flow->waiting_.load() != flow_wait::data)
+                    continue;
+                flow->counters.starved.add(1);
+                text += fmt::format("{}{}", text.empty() ? "" : ", ", connection_name(flow->socket_));
+            }
+            text = fmt::format(
+                "{}: no page is free for what arrives; waiting: {}; {}: release loans sooner, lower "
+                "loan_limit, or give more memory",
+                options_.interface, text, holders());
+        }
+        tell(text);
+    } catch (std::bad_alloc const&) {
+        // Said when there is memory to say it, at the next time.
+    }
+}
+
+std::string session_state::explain() const
+{
+    auto text = explanation_;
+    if (!nic_)
+        return text;
+    auto const sample = nic_->sample();
+    std::scoped_lock const lock{mutex_};
+    auto const dry = sample && is_dry(*sample, memory_->span().size() / nic_->page_size(), nic_->page_size());
+    bool any_starves = false;
+    for (auto const* flow : flows_) {
+        auto const waits = flow->waiting_.load();
+        if (waits == flow_wait::data)
+            any_starves = any_starves || dry;
+        else if (waits == flow_wait::loans)
+            text += fmt::format("\nwaits for its loans: {}: {} of {} on loan", connection_name(flow->socket_),
+                                size_text(flow->on_loan.load()), size_text(loan_limit_));
+        else if (waits == flow_wait::streams)
+            text +=
+                fmt::format("\nwaits for GPU streams: {}: they hold {} of {} that reads may take",
+                            connection_name(flow->socket_), size_text(flow->in_reads.load()), size_text(read_share_));
+    }
+    if (any_starves)
+        text += fmt::format("\nstarved: no page is free for what arrives; {}", holders());
+    return text;
+}
+
 session_flow::session_flow(std::shared_ptr<session_state> owner) noexcept : session_{std::move(owner)} {}
 
 session_flow::~session_flow()
@@ -277,10 +395,10 @@ session_flow::~session_flow()
     session_->leave(*this);
 }
 
-void session_flow::set_waiting(bool value) noexcept
+void session_flow::set_waiting(flow_wait what) noexcept
 {
-    waiting_.store(value);
-    if (value)
+    waiting_.store(what);
+    if (what == flow_wait::data)
         session_->flow_waits();
 }
 

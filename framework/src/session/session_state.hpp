@@ -18,6 +18,7 @@
 #include <gpurx/session.hpp>
 
 #include "counters.hpp"
+#include "fork.hpp"
 #include "memory/memory_state.hpp"
 #include "session_nic.hpp"
 #include "watchdog.hpp"
@@ -28,8 +29,12 @@ class page_pool;  // flow/page_pool.hpp: pages of the memory for transport copy
 class session_state;
 struct budget;
 
+// What the operation of a flow waits for.
+enum class flow_wait : std::uint8_t { nothing, data, loans, streams, pages };
+
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
-// Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule.
+// Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule (in a
+// child that was forked, the place only).
 class session_flow {
   public:
     explicit session_flow(std::shared_ptr<session_state> owner) noexcept;
@@ -41,9 +46,13 @@ class session_flow {
     [[nodiscard]] std::shared_ptr<session_state> const& shared_session() const noexcept { return session_; }
 
     flow_counters counters;
+    // Bytes of its shares of the memory that are in use (budget.hpp): by loans, and by reads that wait for their
+    // streams. Written by whoever receives and whoever gives back.
+    std::atomic<std::size_t> on_loan{0};
+    std::atomic<std::size_t> in_reads{0};
 
-    // Tells the watchdog whether an operation waits for the socket: only then does it look at this flow.
-    void set_waiting(bool value) noexcept;
+    // For the watchdog, which looks at flows that wait for data, and for explain().
+    void set_waiting(flow_wait what) noexcept;
     // The flow's own descriptor, for the watchdog; -1, also before the descriptor is closed.
     void set_socket(int fd) noexcept;
     // The watchdog found the flow locked up and has ended its connection, which wakes the waiter.
@@ -54,8 +63,8 @@ class session_flow {
   private:
     friend class session_state;
     std::shared_ptr<session_state> session_;
-    std::unique_ptr<steering_rule> rule_;  // null: no rule of its own
-    std::atomic<bool> waiting_{false};
+    process_ptr<steering_rule> rule_;  // null: no rule of its own
+    std::atomic<flow_wait> waiting_{flow_wait::nothing};
     std::atomic<bool> locked_up_{false};
     int socket_ = -1;  // guarded by the session's mutex
 };
@@ -70,11 +79,13 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
                                                  std::unique_ptr<session_nic> nic, std::string explanation);
     session_state(session_state const&) = delete;
     session_state& operator=(session_state const&) = delete;
+    // Restores the NIC; not in a child that was forked.
     ~session_state();
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
-    [[nodiscard]] std::string const& explain() const noexcept { return explanation_; }
+    // What the session is, and a line for each flow that waits for something else than data.
+    [[nodiscard]] std::string explain() const;
     [[nodiscard]] stats total() const;
     [[nodiscard]] std::vector<unsigned> queues() const;
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
@@ -86,7 +97,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
         return nic_ ? gpurx::transport::devmem : gpurx::transport::copy;
     }
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
-    // errc::too_many_flows, or a flow.
+    // A flow; or errc::too_many_flows, and operation_not_supported in a child that was forked.
     [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
     // Steers one flow, by 5-tuple or else by local port, before it connects. No-op with transport copy.
     void steer_flow(session_flow& flow, asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& remote,
@@ -96,6 +107,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // Gives a socket that size, beyond net.core.rmem_max where permitted. Before connect or listen.
     void size_receive_buffer(int socket, error_code& code);
     [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
+    [[nodiscard]] std::size_t read_share() const noexcept { return read_share_; }
+    // Transport devmem: bytes of one page of the binding.
+    [[nodiscard]] std::size_t nic_page_size() const noexcept { return nic_->page_size(); }
     // Transport copy: the pages. Precondition: transport() == copy.
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
@@ -110,6 +124,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
 
   private:
     friend class session_flow;
+    friend struct session_registry;
     session_state(rx_session_options options, std::shared_ptr<memory_state> memory, std::unique_ptr<session_nic> nic,
                   std::string explanation, budget const& plan);
 
@@ -117,17 +132,22 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     void flow_waits() noexcept;
     [[nodiscard]] std::optional<lock_up_sample> look() noexcept override;
     void end_a_flow() noexcept override;
+    void tell_starved() noexcept override;
+    // With the mutex: whose loans and reads hold how many pages.
+    [[nodiscard]] std::string holders() const;
     void tell(std::string_view sentence) const;
 
+    birthplace born_;
     rx_session_options options_;
     std::shared_ptr<memory_state> memory_;
     device_memory handle_;
     int receive_buffer_size_;
     std::size_t loan_limit_;
+    std::size_t read_share_;
     std::string explanation_;
 
     std::unique_ptr<page_pool> pages_;  // null with transport devmem
-    std::unique_ptr<session_nic> nic_;  // null with transport copy
+    process_ptr<session_nic> nic_;      // null with transport copy
 
     std::atomic<std::uint64_t> tokens_out_{0};
     std::atomic<std::uint64_t> tokens_high_water_{0};
@@ -137,7 +157,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::vector<session_flow*> flows_;  // alive
     stats ended_;                       // counters of flows that are gone
 
-    std::unique_ptr<watchdog> watchdog_;  // last: stops before the rest goes. Null: never
+    process_ptr<watchdog> watchdog_;  // last: stops before the rest goes. Null: never
 };
 
 }  // namespace gpurx::detail

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "watchdog.hpp"
 
+#include <fmt/format.h>
 #include <linux/sock_diag.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/ip/tcp.hpp>
 
 #include "thread.hpp"
 
@@ -14,10 +16,17 @@ namespace gpurx::detail {
 namespace {
 
 // Often enough to see progress between two samples, seldom enough to cost nothing.
-std::chrono::nanoseconds period_for(std::chrono::milliseconds limit) noexcept
+std::chrono::milliseconds period_for(std::chrono::milliseconds limit) noexcept
 {
     using namespace std::chrono_literals;
-    return std::clamp<std::chrono::nanoseconds>(limit / 4, 10ms, 1s);
+    return std::clamp<std::chrono::milliseconds>(limit / 4, 10ms, 1s);
+}
+
+std::string text_of(asio::ip::tcp::endpoint const& end)
+{
+    auto const address = end.address().to_string();
+    return end.address().is_v6() ? fmt::format("[{}]:{}", address, end.port())
+                                 : fmt::format("{}:{}", address, end.port());
 }
 
 }  // namespace
@@ -66,8 +75,17 @@ void watchdog::run(std::stop_token const& stop)
         if (!sample) {
             if (!sleep_until_a_flow_waits(stop))
                 return;
-        } else if (detector_.locked_up(*sample)) {
-            subject_.end_a_flow();
+            continue;
+        }
+        switch (detector_.judge(*sample)) {
+            case pool_verdict::moving:
+                break;
+            case pool_verdict::locked_up:
+                subject_.end_a_flow();
+                break;
+            case pool_verdict::starved:
+                subject_.tell_starved();
+                break;
         }
     }
 }
@@ -79,6 +97,21 @@ void abort_connection(int socket) noexcept
     sockaddr const nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
     if (::connect(socket, &nobody, sizeof nobody) != 0)
         ::shutdown(socket, SHUT_RDWR);
+}
+
+std::string connection_name(int socket)
+{
+    asio::ip::tcp::endpoint local;
+    asio::ip::tcp::endpoint remote;
+    auto size = static_cast<socklen_t>(local.capacity());
+    if (::getsockname(socket, local.data(), &size) != 0)
+        return "a flow that has ended";
+    local.resize(size);
+    size = static_cast<socklen_t>(remote.capacity());
+    if (::getpeername(socket, remote.data(), &size) != 0)
+        return text_of(local);
+    remote.resize(size);
+    return fmt::format("{} <- {}", text_of(local), text_of(remote));
 }
 
 std::uint64_t bytes_held(int socket) noexcept

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include "lock_up.hpp"
@@ -26,6 +27,8 @@ class watchdog_subject {
     [[nodiscard]] virtual std::optional<lock_up_sample> look() noexcept = 0;
     // Ends one flow, so that its pages come free.
     virtual void end_a_flow() noexcept = 0;
+    // Says that flows wait in vain for pages that the program holds, and who holds them.
+    virtual void tell_starved() noexcept = 0;
 
   protected:
     watchdog_subject() = default;
@@ -50,7 +53,7 @@ class watchdog {
     [[nodiscard]] bool sleep_until_a_flow_waits(std::stop_token const& stop);
 
     watchdog_subject& subject_;
-    std::chrono::nanoseconds period_;
+    std::chrono::milliseconds period_;
     lock_up_detector detector_;
     std::atomic<bool> asleep_{false};
     std::mutex mutex_;
@@ -62,5 +65,7 @@ class watchdog {
 void abort_connection(int socket) noexcept;
 // Bytes that TCP holds for the socket, as the kernel counts them; 0 if it does not say.
 [[nodiscard]] std::uint64_t bytes_held(int socket) noexcept;
+// For people: "10.0.0.1:4000 <- 10.0.0.2:5000".
+[[nodiscard]] std::string connection_name(int socket);
 
 }  // namespace gpurx::detail

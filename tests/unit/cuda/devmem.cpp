@@ -2,7 +2,9 @@
 //
 // Transport devmem into a GPU's memory, with the fake kernel and the fake driver: the CPU cannot touch a byte of it.
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <random>
+#include <thread>
 
 #include "fake_world.hpp"
 
@@ -81,6 +83,58 @@ TEST_CASE("devmem into a GPU: two streams read one batch, and its pages wait for
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
 }
 
+TEST_CASE("devmem into a GPU: a read whose stream stands still leaves the memory to others")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    sender other{in.wires};
+    auto rx = in.flow(to);
+    auto second = in.flow(other);
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    gpu_bytes tensor{on, 6 << 20};
+    stream.hold();
+    auto const pending = make_completion();
+    async_read(rx, tensor.span(), stream.ref(), noting{pending});
+    std::thread feeder{[&] { to.send(6 << 20); }};
+    in.run_until([&] { return rx.stats().loan_waits > 0 || rx.stats().device_bytes > (5 << 20); });
+    CHECK_FALSE(pending->done());
+    auto const share = in.session.state().read_share();
+    CHECK(in.kernel.tokens_out() * fake_kernel::page_size <= share);
+    CHECK(share == 512 << 10);
+    CHECK_THAT((*in.session).explain(), Catch::Matchers::ContainsSubstring("waits for GPU streams"));
+    // Another flow goes on, and what the stream waits for is perhaps its doing.
+    other.send(100000);
+    auto loan = std::move(receive(in, second)->loan);
+    CHECK(loan.size() == 100000);
+    loan.release();
+    // So do loans of the flow itself, once it has no read.
+    stream.let_go();
+    in.run_until([&] { return pending->done(); });
+    feeder.join();
+    CHECK_FALSE(pending->code);
+    stream.finish();
+    CHECK(is_pattern(tensor.read(), 0));
+}
+
+TEST_CASE("devmem into a GPU: host memory is pinned only for a flow whose bytes come to the host")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto const pinned = fake_cuda::calls("cuMemHostAlloc");
+    to.send(30000);
+    CHECK(receive(in, rx)->bytes == 30000);
+    CHECK(fake_cuda::calls("cuMemHostAlloc") == pinned);
+    for (int i = 0; i < 20; ++i) {
+        in.kernel.deliver({{way::linear, 100, 0}});
+        to.send(100);
+        CHECK(receive(in, rx)->bytes == 100);
+    }
+    CHECK(fake_cuda::calls("cuMemHostAlloc") == pinned + 1);
+    CHECK(rx.stats().host_memory == 2 << 20);
+}
+
 TEST_CASE("devmem into a GPU: linear bytes and device bytes are gathered in one launch")
 {
     devmem_on_gpu in;
@@ -88,6 +142,9 @@ TEST_CASE("devmem into a GPU: linear bytes and device bytes are gathered in one 
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};
+    in.kernel.deliver({{way::linear, 1, 0}});
+    to.send(1);
+    REQUIRE(receive(in, rx)->bytes == 1);  // from now on the flow has memory that the GPU can reach
     gpu_bytes tensor{on, 30000};
     in.kernel.deliver({{way::linear, 100, 0}, {way::device, 9000, test_session::first_id}, {way::linear, 1500, 0}});
     to.send(30000);
@@ -95,7 +152,7 @@ TEST_CASE("devmem into a GPU: linear bytes and device bytes are gathered in one 
     auto const copies = fake_cuda::calls("cuMemcpyAsync");
     REQUIRE(read(in, rx, tensor.span(), stream.ref())->bytes == 30000);
     stream.finish();
-    CHECK(is_pattern(tensor.read(), 0));
+    CHECK(is_pattern(tensor.read(), 1));
     CHECK(fake_cuda::calls("cuLaunchKernel") == launches + 1);
     CHECK(fake_cuda::calls("cuMemcpyAsync") == copies);
 }

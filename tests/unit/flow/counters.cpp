@@ -23,6 +23,8 @@ TEST_CASE("a snapshot has each counter in its place")
     counters.loan_waits.add(11);
     counters.release_shortfalls.add(12);
     counters.release_failures.add(13);
+    counters.starved.add(14);
+    counters.host_memory.add(15);
     stats const expected{.device_bytes = 1,
                          .resteered_bytes = 2,
                          .linear_bytes = 3,
@@ -35,7 +37,9 @@ TEST_CASE("a snapshot has each counter in its place")
                          .waits = 10,
                          .loan_waits = 11,
                          .release_shortfalls = 12,
-                         .release_failures = 13};
+                         .release_failures = 13,
+                         .starved = 14,
+                         .host_memory = 15};
     CHECK(counters.snapshot() == expected);
     CHECK(counters.snapshot().bytes() == 10);
 
@@ -53,6 +57,8 @@ TEST_CASE("a snapshot has each counter in its place")
     CHECK(doubled.loan_waits == 22);
     CHECK(doubled.release_shortfalls == 24);
     CHECK(doubled.release_failures == 26);
+    CHECK(doubled.starved == 28);
+    CHECK(doubled.host_memory == 30);
 }
 
 }  // namespace gpurx::detail

@@ -151,7 +151,7 @@ TEST_CASE("a cleared record is empty and keeps its capacity")
         record.tokens.push_back({static_cast<std::uint32_t>(2 * i), 1});
         record.pages.push_back(1);
     }
-    record.charged = record.bytes;
+    record.charge = record.bytes;
     record.own_tokens = 100;
     auto const* const storage = record.fragments.data();
     record.clear();
@@ -159,7 +159,7 @@ TEST_CASE("a cleared record is empty and keeps its capacity")
     CHECK(record.tokens.empty());
     CHECK(record.pages.empty());
     CHECK(record.remaining().empty());
-    CHECK(record.bytes + record.charged + record.consumed + record.own_tokens == 0);
+    CHECK(record.bytes + record.charge + record.consumed + record.own_tokens == 0);
     record.append({4096, 1, host});
     CHECK(record.fragments.data() == storage);
     CHECK(record.fragments.capacity() >= 100);

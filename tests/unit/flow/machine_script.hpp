@@ -15,8 +15,8 @@ namespace gpurx::detail {
 
 inline std::ostream& operator<<(std::ostream& out, stream_action const& action)
 {
-    static constexpr char const* names[] = {"receive",     "receive_in_place", "place", "wait_readable",
-                                            "wait_budget", "wait_pages",       "yield", "done"};
+    static constexpr char const* names[] = {"receive",      "receive_in_place", "place", "wait_readable", "wait_budget",
+                                            "wait_streams", "wait_pages",       "yield", "done"};
     return out << names[static_cast<int>(action.kind)] << ' ' << action.bytes << " (" << action.code.message() << ')';
 }
 
@@ -33,7 +33,7 @@ using cancel = asio::cancellation_type;
 inline constexpr std::size_t plenty = 1 << 20;
 
 inline stream_facts const connected{
-    .open = true, .carried = 0, .loan_budget = plenty, .loan_limit = plenty, .over = {}};
+    .open = true, .carried = 0, .loan_budget = plenty, .read_budget = plenty, .over = {}};
 
 inline stream_facts carrying(std::size_t bytes)
 {
@@ -41,10 +41,16 @@ inline stream_facts carrying(std::size_t bytes)
     now.carried = bytes;
     return now;
 }
-inline stream_facts with_budget(std::size_t bytes)
+inline stream_facts with_loan_budget(std::size_t bytes)
 {
     auto now = connected;
     now.loan_budget = bytes;
+    return now;
+}
+inline stream_facts with_read_budget(std::size_t bytes)
+{
+    auto now = connected;
+    now.read_budget = bytes;
     return now;
 }
 inline stream_facts over(error_code code)

@@ -75,21 +75,49 @@ TEST_CASE("read: in place")
             {connected, {}, action(what::receive_in_place, 99)},
             {connected, placed(99), done({}, 100)}}},
           {"the loan limit does not matter",
-           {{with_budget(0), {}, action(what::receive_in_place, 100)}, {with_budget(0), placed(100), done({}, 100)}}}},
+           {{with_loan_budget(0), {}, action(what::receive_in_place, 100)},
+            {with_loan_budget(0), placed(100), done({}, 100)}}}},
          in_place(100));
 }
 
-TEST_CASE("read: reading ahead is limited by the loan budget, reading itself is not")
+TEST_CASE("read: a batch is as large as what reads may still take, and a program's loans do not matter")
 {
-    auto small = with_budget(0);
-    small.loan_limit = 64;
-    play({{"ahead as far as the budget goes", {{with_budget(250), {}, action(what::receive, 250)}}},
-          {"no budget: exactly what is missing", {{with_budget(0), {}, action(what::receive, 100)}}},
-          {"less budget than is missing", {{with_budget(99), {}, action(what::receive, 100)}}},
-          {"a batch is never larger than the loan limit",
-           {{small, {}, action(what::receive, 64)},
-            {small, failed(error::would_block), action(what::wait_readable)},
-            {small, {}, action(what::receive, 64)}}}},
+    play({{"more than is missing", {{with_read_budget(250), {}, action(what::receive, 250)}}},
+          {"less than is missing",
+           {{with_read_budget(64), {}, action(what::receive, 64)},
+            {with_read_budget(64), failed(error::would_block), action(what::wait_readable)},
+            {with_read_budget(30), {}, action(what::receive, 30)}}},
+          {"every loan is out", {{with_loan_budget(0), {}, action(what::receive, plenty)}}}},
+         copying(100));
+}
+
+TEST_CASE("read: with all of its share waiting for streams it waits for them, too")
+{
+    auto rest = carrying(40);
+    rest.read_budget = 0;
+    auto gone = stream_facts{};
+    play({{"until one has passed",
+           {{with_read_budget(0), {}, action(what::wait_streams)},
+            {with_read_budget(0), {}, action(what::wait_streams)},
+            {with_read_budget(50), {}, action(what::receive, 50)}}},
+          {"what is carried goes first",
+           {{rest, {}, action(what::place, 100)},
+            {with_read_budget(0), placed(40), action(what::wait_streams)},
+            {with_read_budget(64), {}, action(what::receive, 64)}}},
+          {"at the end of the stream there is nothing to wait for",
+           {{[] {
+                 auto now = over(error::eof);
+                 now.read_budget = 0;
+                 return now;
+             }(),
+             {},
+             done(error::eof)}}},
+          {"cancelled",
+           {{with_read_budget(0), {}, action(what::wait_streams)},
+            {with_read_budget(0), failed({}, cancel::total), done(error::operation_aborted)}}},
+          {"closed",
+           {{with_read_budget(0), {}, action(what::wait_streams)},
+            {gone, failed(error::operation_aborted), done(error::operation_aborted)}}}},
          copying(100));
 }
 

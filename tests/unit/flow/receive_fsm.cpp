@@ -42,30 +42,32 @@ TEST_CASE("receive: what an earlier batch left comes first")
     auto at_the_end = carrying(7);
     at_the_end.over = error::eof;
     play({{"bytes are carried", {{carrying(7), {}, done()}}},
-          {"and the loan limit is reached: they are counted already", {{at_the_limit, {}, done()}}},
+          {"and the loan limit is reached: what a read left is no loan yet",
+           {{at_the_limit, {}, action(what::wait_budget)}, {carrying(7), {}, done()}}},
           {"and the stream is over", {{at_the_end, {}, done()}}}},
          make);
 }
 
 TEST_CASE("receive: back-pressure")
 {
-    play({{"no more than the budget", {{with_budget(5), {}, action(what::receive, 5)}, {carrying(5), {}, done()}}},
-          {"at the limit it waits for a loan to return",
-           {{with_budget(0), {}, action(what::wait_budget)},
-            {with_budget(3), {}, action(what::receive, 3)},
-            {carrying(3), {}, done()}}},
-          {"a loan returned and was lent again",
-           {{with_budget(0), {}, action(what::wait_budget)}, {with_budget(0), {}, action(what::wait_budget)}}},
-          {"no page is free",
-           {{connected, {}, action(what::receive, plenty)},
-            {connected, failed(error::no_buffer_space), action(what::wait_pages)},
-            {connected, {}, action(what::receive, plenty)},
-            {connected, failed(error::would_block), action(what::wait_readable)}}},
-          {"the budget went while waiting for the socket",
-           {{connected, {}, action(what::receive, plenty)},
-            {connected, failed(error::would_block), action(what::wait_readable)},
-            {with_budget(0), {}, action(what::wait_budget)}}}},
-         make);
+    play(
+        {{"no more than the budget", {{with_loan_budget(5), {}, action(what::receive, 5)}, {carrying(5), {}, done()}}},
+         {"at the limit it waits for a loan to return",
+          {{with_loan_budget(0), {}, action(what::wait_budget)},
+           {with_loan_budget(3), {}, action(what::receive, 3)},
+           {carrying(3), {}, done()}}},
+         {"a loan returned and was lent again",
+          {{with_loan_budget(0), {}, action(what::wait_budget)}, {with_loan_budget(0), {}, action(what::wait_budget)}}},
+         {"no page is free",
+          {{connected, {}, action(what::receive, plenty)},
+           {connected, failed(error::no_buffer_space), action(what::wait_pages)},
+           {connected, {}, action(what::receive, plenty)},
+           {connected, failed(error::would_block), action(what::wait_readable)}}},
+         {"the budget went while waiting for the socket",
+          {{connected, {}, action(what::receive, plenty)},
+           {connected, failed(error::would_block), action(what::wait_readable)},
+           {with_loan_budget(0), {}, action(what::wait_budget)}}}},
+        make);
 }
 
 TEST_CASE("receive: the end of the stream")
@@ -101,7 +103,8 @@ TEST_CASE("receive: closed while waiting")
              make);
     }
     play({{"at the loan limit, and the close came just after the wake-up",
-           {{with_budget(0), {}, action(what::wait_budget)}, {stream_facts{}, {}, done(error::operation_aborted)}}}},
+           {{with_loan_budget(0), {}, action(what::wait_budget)},
+            {stream_facts{}, {}, done(error::operation_aborted)}}}},
          make);
 }
 
@@ -113,8 +116,8 @@ TEST_CASE("receive: cancellation ends a wait, of each type")
                 {connected, failed(error::would_block), action(what::wait_readable)},
                 {connected, failed(error::operation_aborted, type), done(error::operation_aborted)}}},
               {"waiting for a loan",
-               {{with_budget(0), {}, action(what::wait_budget)},
-                {with_budget(9), failed(error::operation_aborted, type), done(error::operation_aborted)}}},
+               {{with_loan_budget(0), {}, action(what::wait_budget)},
+                {with_loan_budget(9), failed(error::operation_aborted, type), done(error::operation_aborted)}}},
               {"waiting for a page",
                {{connected, {}, action(what::receive, plenty)},
                 {connected, failed(error::no_buffer_space), action(what::wait_pages)},

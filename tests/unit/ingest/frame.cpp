@@ -226,18 +226,6 @@ TEST_CASE("A head that is cut off is none")
         CHECK_THROWS_AS(parse_head(std::span{bytes}.first(size)), gpurx::system_error);
 }
 
-TEST_CASE("CRC32C has the values of RFC 3720, and adds up")
-{
-    std::vector<std::byte> bytes(32);
-    CHECK(crc32c(bytes) == 0x8a9136aa);
-    for (std::size_t i = 0; i < 32; ++i)
-        bytes[i] = static_cast<std::byte>(i);
-    CHECK(crc32c(bytes) == 0x46dd794e);
-    CHECK(crc32c({}) == 0);
-    for (std::size_t cut = 0; cut <= 32; ++cut)
-        CHECK(crc32c(std::span{bytes}.subspan(cut), crc32c(std::span{bytes}.first(cut))) == 0x46dd794e);
-}
-
 TEST_CASE("An acknowledgement is the sequence, little endian")
 {
     auto const ack = encode_ack(0x0102);

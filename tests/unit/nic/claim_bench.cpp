@@ -50,7 +50,11 @@ claim_environment claim_bench::environment(int process)
     result.boot_id = "this-boot";
     result.netns = 1;
     result.self = {process, 1000, 1, 1};
-    result.alive = [this](owner_key const& owner) { return !dead_.contains(owner.pid); };
+    result.alive = [this](owner_key const& owner) -> std::optional<bool> {
+        if (hidden_.contains(owner.pid))
+            return std::nullopt;
+        return !dead_.contains(owner.pid);
+    };
     result.lock_patience = std::chrono::milliseconds{50};
     result.busy_patience = std::chrono::milliseconds{50};
     return result;

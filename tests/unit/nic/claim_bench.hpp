@@ -32,6 +32,8 @@ class claim_bench {
 
     // The process dies now, without a chance to undo anything: the kernel unbinds its memory.
     void kill(std::unique_ptr<nic_claim> claim, int process, std::unique_ptr<steered_flow> flow = nullptr);
+    // Nobody here can see the process: it is one of another container.
+    void hide(int process) { hidden_.insert(process); }
     // It has died, and this is what was on disk and on the NIC at that moment.
     struct moment {
         nic_state state;
@@ -48,6 +50,7 @@ class claim_bench {
   private:
     std::filesystem::path directory_;
     std::set<int> dead_;
+    std::set<int> hidden_;
     int memory_ = -1;
 };
 

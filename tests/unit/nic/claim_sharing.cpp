@@ -59,6 +59,68 @@ TEST_CASE("a dead owner is undone while a living one stays")
     CHECK(bench.hardware.state == before);
 }
 
+TEST_CASE("an owner in another container lives while a queue shows its memory")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    auto first = bench.open(2, 1);
+    bench.hide(1);
+    CHECK(bench.recover().empty());
+    auto second = bench.open(1, 2);
+    CHECK(second->queues() == queues{1});
+    second.reset();
+    CHECK(bench.hardware.state.bound.size() == 2);
+
+    bench.kill(std::move(first), 1);
+    CHECK_THAT(joined(bench.recover()), ContainsSubstring("process 1 of another pid namespace has ended"));
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("memory of somebody else on the queues of an owner in another container does not make it live")
+{
+    claim_bench bench;
+    bench.kill(bench.open(1, 1), 1);
+    bench.hide(1);
+    bench.hardware.state.bound[3] = 77;
+    CHECK_THAT(joined(bench.recover()), ContainsSubstring("process 1 of another pid namespace has ended"));
+}
+
+TEST_CASE("where queues are not shown, an owner in another container is left alone")
+{
+    claim_bench bench;
+    auto const before = bench.hardware.state;
+    bench.kill(bench.open(1, 1), 1);
+    bench.hide(1);
+    SECTION("the interface is down")
+    {
+        bench.hardware.up = false;
+    }
+    SECTION("the kernel does not answer")
+    {
+        bench.hardware.looked_at_queues = [] {
+            throw gpurx::system_error{errno_code(ETIMEDOUT), {"list queues", "fake0", {}, {}}};
+        };
+    }
+    CHECK(bench.recover().empty());
+    bench.hardware.up = true;
+    bench.hardware.looked_at_queues = nullptr;
+    CHECK_FALSE(bench.recover().empty());
+    CHECK(bench.hardware.state == before);
+}
+
+TEST_CASE("an owner in another container whose journal says nothing of its memory is left alone")
+{
+    claim_bench bench;
+    bench.kill(bench.open(1, 1), 1);
+    bench.hide(1);
+    auto text = bench.journal_text();
+    auto const line = text.find("binding 1\n");
+    REQUIRE(line != std::string::npos);
+    bench.write_journal(text.erase(line, 10));  // as earlier versions write it
+    CHECK(bench.recover().empty());
+    CHECK_FALSE(bench.hardware.state == nic_state{});
+}
+
 TEST_CASE("channels are raised when other sessions hold the queues")
 {
     claim_bench bench;

@@ -28,12 +28,15 @@ std::string const full =
     "change channels 0 0 2 -> 0 0 4\n"
     "change rss-table 0 1 0 1 -> 0 1 0 0\n"
     "owner 1234 567890 4026531836 1\n"
+    "binding 77\n"
     "queues 2 3\n"
     "rule 1023 tcp4 10.77.0.1 5000 10.77.0.2 4000 queue 3\n"
     "rule pending tcp6 * 5000 * * context 1\n"
     "context 1 2 3\n"
     "context pending 3\n"
     "owner 1234 567890 4026531836 2\n"
+    "binding pending\n"
+    "owner 1234 567890 4026531836 3\n"
     "rule 7 tcp6 fd77::1 65535 fd77::2 1 queue 0\n"
     "end\n";
 
@@ -71,7 +74,7 @@ TEST_CASE("a journal reads as what was written")
     REQUIRE(read.changes.size() == 5);
     CHECK(read.changes[3] == setting_change{setting::channels, {0, 0, 2}, {0, 0, 4}});
     CHECK(read.changes[4] == setting_change{setting::rss_table, {0, 1, 0, 1}, {0, 1, 0, 0}});
-    REQUIRE(read.owners.size() == 2);
+    REQUIRE(read.owners.size() == 3);
     auto const& first = read.owners[0];
     CHECK(first.key == owner_key{1234, 567890, 4026531836, 1});
     CHECK(first.queues == std::vector<unsigned>{2, 3});
@@ -87,6 +90,9 @@ TEST_CASE("a journal reads as what was written")
     CHECK(first.rules[1] == journal_rule{std::nullopt, {port, rule_target::context, 1}});
     CHECK(first.contexts == std::vector<journal_context>{{1, {2, 3}}, {std::nullopt, {3}}});
     CHECK(read.owners[1].queues.empty());
+    CHECK(first.binding == journal_binding{77});
+    CHECK(read.owners[1].binding == journal_binding{std::nullopt});
+    CHECK(read.owners[2].binding == std::nullopt);
     CHECK(read.claimed_queues() == std::set<unsigned>{2, 3});
 }
 
@@ -130,22 +136,24 @@ TEST_CASE("damage is found in its line")
     CHECK(damaged_line(with("owner 1234", "owner -1234")) == 9);
     CHECK(damaged_line(with("owner 1234", "owner 99999999999")) == 9);
     CHECK(damaged_line(with("4026531836 1", "4026531836")) == 9);
-    CHECK(damaged_line(with("queues 2 3", "queues")) == 10);
-    CHECK(damaged_line(with("queues 2 3", "queues 2 2")) == 10);
-    CHECK(damaged_line(with("tcp4", "udp4")) == 11);
-    CHECK(damaged_line(with("10.77.0.1", "10.77.0.256")) == 11);
-    CHECK(damaged_line(with("10.77.0.1", "10.77.0.01")) == 11);
-    CHECK(damaged_line(with("10.77.0.1", "fd77::1")) == 11);
-    CHECK(damaged_line(with("5000 10.77", "65536 10.77")) == 11);
-    CHECK(damaged_line(with("queue 3", "queue")) == 11);
-    CHECK(damaged_line(with("queue 3", "qeue 3")) == 11);
-    CHECK(damaged_line(with("* * context", "* 1 context")) == 12);
-    CHECK(damaged_line(with("context 1 2 3", "context 1")) == 13);
-    CHECK(damaged_line(with("4026531836 2", "4026531836 1")) == 15);
-    CHECK(damaged_line(with("fd77::1", "fd77:0:0::1")) == 16);
-    CHECK(damaged_line(with("fd77::1", "fe80::1%2")) == 16);
-    CHECK(damaged_line(full + "end\n") == 17);
-    CHECK(damaged_line(full + "x") == 17);
+    CHECK(damaged_line(with("queues 2 3", "queues")) == 11);
+    CHECK(damaged_line(with("queues 2 3", "queues 2 2")) == 11);
+    CHECK(damaged_line(with("tcp4", "udp4")) == 12);
+    CHECK(damaged_line(with("10.77.0.1", "10.77.0.256")) == 12);
+    CHECK(damaged_line(with("10.77.0.1", "10.77.0.01")) == 12);
+    CHECK(damaged_line(with("10.77.0.1", "fd77::1")) == 12);
+    CHECK(damaged_line(with("5000 10.77", "65536 10.77")) == 12);
+    CHECK(damaged_line(with("queue 3", "queue")) == 12);
+    CHECK(damaged_line(with("queue 3", "qeue 3")) == 12);
+    CHECK(damaged_line(with("* * context", "* 1 context")) == 13);
+    CHECK(damaged_line(with("context 1 2 3", "context 1")) == 14);
+    CHECK(damaged_line(with("4026531836 2", "4026531836 1")) == 16);
+    CHECK(damaged_line(with("binding 77", "binding")) == 10);
+    CHECK(damaged_line(with("binding 77", "binding none")) == 10);
+    CHECK(damaged_line(with("fd77::1", "fd77:0:0::1")) == 19);
+    CHECK(damaged_line(with("fd77::1", "fe80::1%2")) == 19);
+    CHECK(damaged_line(full + "end\n") == 20);
+    CHECK(damaged_line(full + "x") == 20);
 }
 
 TEST_CASE("lines out of order are damage")
@@ -153,11 +161,14 @@ TEST_CASE("lines out of order are damage")
     CHECK(damaged_line(with("change tcp-data-split 0 -> 2\nchange hds-thresh 256 -> 0\n",
                             "change hds-thresh 256 -> 0\nchange tcp-data-split 0 -> 2\n")) == 5);
     CHECK(damaged_line(with("change hds-thresh 256 -> 0\n", "change tcp-data-split 0 -> 2\n")) == 5);
-    CHECK(damaged_line(with("end\n", "change hds-thresh 256 -> 0\nend\n")) == 17);
+    CHECK(damaged_line(with("end\n", "change hds-thresh 256 -> 0\nend\n")) == 20);
     CHECK(damaged_line(with("owner 1234 567890 4026531836 1\n", "")) == 9);
-    CHECK(damaged_line(with("rule 7", "context 2 1\nrule 7")) == 17);
-    CHECK(damaged_line(with("rule 7", "queues 2\nrule 7")) == 16);
-    CHECK(damaged_line(with("rule 1023", "queues 9\nrule 1023")) == 11);
+    CHECK(damaged_line(with("rule 7", "context 2 1\nrule 7")) == 20);
+    CHECK(damaged_line(with("rule 7", "queues 2\nrule 7")) == 19);
+    CHECK(damaged_line(with("binding 77\nqueues 2 3\n", "queues 2 3\nbinding 77\n")) == 11);
+    CHECK(damaged_line(with("binding 77\n", "binding 77\nbinding 78\n")) == 11);
+    CHECK(damaged_line(with("owner 1234 567890 4026531836 1\n", "binding 5\nowner 1234 567890 4026531836 1\n")) == 9);
+    CHECK(damaged_line(with("rule 1023", "queues 9\nrule 1023")) == 12);
 }
 
 TEST_CASE("more than any NIC can have is damage, and found at once")

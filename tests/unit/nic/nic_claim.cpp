@@ -258,29 +258,38 @@ life live(claim_bench& bench, int wanted, bool after)
 
 }  // namespace
 
-TEST_CASE("a process killed at any moment leaves what the next one can undo")
+namespace {
+
+// A NIC of this kind, and a process that is killed at each moment of its life in turn.
+struct killing {
+    bool after = true;  // each change; or before it
+    bool automatic_means_on = false;
+    unsigned channels = 2;
+    bool split_needs_gro = false;
+    bool in_a_container = false;
+};
+
+void check(killing const& how)
 {
-    auto const after = GENERATE(false, true);
-    auto const automatic_means_on = GENERATE(false, true);
-    auto const channels = GENERATE(2U, 4U);
-    auto const split_needs_gro = GENERATE(false, true);
     for (int number = 1, last = 1; number <= last; ++number) {
         claim_bench bench;
-        bench.hardware.state.automatic_means_on = automatic_means_on;
-        bench.hardware.state.channels.combined = channels;
-        bench.hardware.split_needs_gro = split_needs_gro;
+        bench.hardware.state.automatic_means_on = how.automatic_means_on;
+        bench.hardware.state.channels.combined = how.channels;
+        bench.hardware.split_needs_gro = how.split_needs_gro;
         bench.hardware.set_table_of_drivers_choice();
         auto const before = bench.hardware.state;
 
-        auto const past = live(bench, number, after);
+        auto const past = live(bench, number, how.after);
         last = past.changes;
         CHECK(last >= 15);
         CHECK(bench.hardware.state == before);
         REQUIRE(past.then);
-        INFO("killed " << (after ? "after" : "before") << " change " << number << ": " << past.change);
+        INFO("killed " << (how.after ? "after" : "before") << " change " << number << ": " << past.change);
         INFO(past.then->journal);
 
         bench.died_at(*past.then, 1);
+        if (how.in_a_container)
+            bench.hide(1);
         auto const said = joined(bench.recover());
         INFO(said);
         CHECK(bench.hardware.state == before);
@@ -288,6 +297,21 @@ TEST_CASE("a process killed at any moment leaves what the next one can undo")
         CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
         CHECK(bench.recover().empty());
     }
+}
+
+}  // namespace
+
+TEST_CASE("a process killed at any moment leaves what the next one can undo")
+{
+    check({.after = GENERATE(false, true),
+           .automatic_means_on = GENERATE(false, true),
+           .channels = GENERATE(2U, 4U),
+           .split_needs_gro = GENERATE(false, true)});
+}
+
+TEST_CASE("a process killed at any moment in another container leaves what the next one can undo")
+{
+    check({.after = GENERATE(false, true), .in_a_container = true});
 }
 
 TEST_CASE("the next session undoes what a killed one left, and says so")

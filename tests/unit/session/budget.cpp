@@ -24,7 +24,7 @@ TEST_CASE("the smallest share holds two large segments, or eight pages where the
     CHECK(smallest_share(2 * mebibyte) == 16 * mebibyte);
 }
 
-TEST_CASE("half of the memory is shared out evenly, and SO_RCVBUF is half a share")
+TEST_CASE("half of the memory is shared out evenly, SO_RCVBUF is half a share, and loans and reads halve the rest")
 {
     struct row {
         budget_request request;
@@ -33,20 +33,25 @@ TEST_CASE("half of the memory is shared out evenly, and SO_RCVBUF is half a shar
     constexpr auto page = 4 * kibibyte;
     for (auto const& [request, expected] : {
              // Defaults.
-             row{{64 * mebibyte, page, 16, 0, 0}, {32 * mebibyte, 2 * mebibyte, 1 * mebibyte, 2 * mebibyte}},
+             row{{64 * mebibyte, page, 16, 0, 0},
+                 {32 * mebibyte, 2 * mebibyte, 1 * mebibyte, 1 * mebibyte, 1 * mebibyte}},
              // One flow takes it all.
-             row{{64 * mebibyte, page, 1, 0, 0}, {32 * mebibyte, 32 * mebibyte, 16 * mebibyte, 32 * mebibyte}},
+             row{{64 * mebibyte, page, 1, 0, 0},
+                 {32 * mebibyte, 32 * mebibyte, 16 * mebibyte, 16 * mebibyte, 16 * mebibyte}},
              // Exactly the smallest share.
-             row{{4 * mebibyte, page, 16, 0, 0}, {2 * mebibyte, 128 * kibibyte, 64 * kibibyte, 128 * kibibyte}},
-             // As the caller says, also more than there is.
+             row{{4 * mebibyte, page, 16, 0, 0},
+                 {2 * mebibyte, 128 * kibibyte, 64 * kibibyte, 64 * kibibyte, 64 * kibibyte}},
+             // As the caller says, also more than there is: a segment is left for loans and for reads.
              row{{4 * mebibyte, page, 1, 16 * mebibyte, 0},
-                 {16 * mebibyte, 16 * mebibyte, 8 * mebibyte, 16 * mebibyte}},
-             row{{64 * mebibyte, page, 4, 8 * mebibyte, 12345}, {8 * mebibyte, 2 * mebibyte, 1 * mebibyte, 12345}},
+                 {16 * mebibyte, 16 * mebibyte, 8 * mebibyte, 64 * kibibyte, 64 * kibibyte}},
+             row{{64 * mebibyte, page, 4, 8 * mebibyte, 12345},
+                 {8 * mebibyte, 2 * mebibyte, 1 * mebibyte, 12345, 7 * mebibyte}},
              // Not divisible.
-             row{{64 * mebibyte, page, 3, 0, 0}, {32 * mebibyte, 11184810, 5592405, 11184810}},
+             row{{64 * mebibyte, page, 3, 0, 0}, {32 * mebibyte, 11184810, 5592405, 5592405, 5592405}},
              // What the kernel doubles stays an int.
              row{{std::size_t{64} << 30, page, 1, 0, 0},
-                 {std::size_t{32} << 30, std::size_t{32} << 30, INT32_MAX / 2, std::size_t{32} << 30}},
+                 {std::size_t{32} << 30, std::size_t{32} << 30, INT32_MAX / 2, std::size_t{16} << 30,
+                  std::size_t{16} << 30}},
          }) {
         CAPTURE(request.memory, request.max_flows, request.receive_memory);
         gpurx::error_code code = gpurx::errc::no_cuda;
@@ -100,10 +105,10 @@ TEST_CASE("transport copy leaves receive buffers to the system unless told")
     gpurx::error_code code;
     gpurx::diagnostics why;
     CHECK(plan_copy_budget({mebibyte, 0, 16, 0, 0}, 128 * kibibyte, code, why) ==
-          budget{512 * kibibyte, 32 * kibibyte, 0, 32 * kibibyte});
+          budget{512 * kibibyte, 32 * kibibyte, 0, 32 * kibibyte, 32 * kibibyte});
     CHECK_FALSE(code.failed());
     CHECK(plan_copy_budget({mebibyte, 0, 4, 2 * mebibyte, 100}, 128 * kibibyte, code, why) ==
-          budget{2 * mebibyte, 512 * kibibyte, 256 * kibibyte, 100});
+          budget{2 * mebibyte, 512 * kibibyte, 256 * kibibyte, 100, 512 * kibibyte});
     CHECK_FALSE(code.failed());
 
     CHECK(plan_copy_budget({64 * kibibyte, 0, 16, 0, 0}, 128 * kibibyte, code, why) == budget{});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/write.hpp>
@@ -8,7 +10,9 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <gpurx/session.hpp>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "fake_nic.hpp"
 #include "memory/byte_size.hpp"
@@ -20,6 +24,7 @@ using Catch::Matchers::StartsWith;
 using gpurx::device_memory;
 using gpurx::error_code;
 using gpurx::rx_session;
+using gpurx::detail::flow_wait;
 using gpurx::detail::mebibyte;
 using gpurx::detail::session_access;
 using gpurx::detail::session_state;
@@ -133,7 +138,8 @@ TEST_CASE("a session on a NIC shares its memory out and is found by its binding"
     CHECK(session->transport() == gpurx::transport::devmem);
     CHECK(session->queues() == std::vector{6U, 7U});
     CHECK(session->receive_buffer_size() == 512 * 1024);
-    CHECK(session->loan_limit() == mebibyte);
+    CHECK(session->loan_limit() == mebibyte / 2);
+    CHECK(session->read_share() == mebibyte / 2);
     CHECK(session->explain() == "explained");
     CHECK(session_state::find_binding(4711) == session);
     CHECK(session_state::find_binding(4712) == nullptr);
@@ -313,23 +319,25 @@ TEST_CASE("a flow that is locked up is ended, and another one is not")
     locked_flow->set_socket(locked.native_handle());
     idle_flow->set_socket(idle.native_handle());
     CHECK(log->samples == 0);
-    idle_flow->set_waiting(true);
+    idle_flow->set_waiting(flow_wait::data);
     std::this_thread::sleep_for(300ms);
     CHECK_FALSE(idle_flow->locked_up());
     CHECK(log->samples == 0);
 
     session->tokens_taken(1);
-    locked_flow->set_waiting(true);
+    log->failures_stand_still = true;
+    locked_flow->set_waiting(flow_wait::data);
     std::this_thread::sleep_for(300ms);
     CHECK_FALSE(locked_flow->locked_up());
 
     session->tokens_returned(1);
+    log->failures_stand_still = false;
     REQUIRE(eventually([&] { return locked_flow->locked_up(); }));
     CHECK_FALSE(idle_flow->locked_up());
     char byte = 0;
     sender.read_some(asio::buffer(&byte, 1), code);
     CHECK(code == asio::error::connection_reset);
-    locked_flow->set_waiting(false);
+    locked_flow->set_waiting(flow_wait::nothing);
     locked_flow->set_socket(-1);
     idle_flow->set_socket(-1);
 }
@@ -340,8 +348,98 @@ TEST_CASE("a session without a lock-up limit never looks")
     auto const session = devmem_session({.lock_up_limit = 0ms}, log);
     error_code code;
     auto const flow = session->admit(code);
-    flow->set_waiting(true);
+    flow->set_waiting(flow_wait::data);
     std::this_thread::sleep_for(50ms);
     CHECK(log->samples == 0);
-    flow->set_waiting(false);
+    flow->set_waiting(flow_wait::nothing);
+}
+
+TEST_CASE("flows that wait in vain for pages say so, and who holds them")
+{
+    auto const log = std::make_shared<nic_log>();
+    std::mutex mutex;
+    std::vector<std::string> said;
+    auto const session = devmem_session({.interface = "fake0",
+                                         .lock_up_limit = 40ms,
+                                         .notice =
+                                             [&](std::string_view sentence) {
+                                                 std::scoped_lock const lock{mutex};
+                                                 said.emplace_back(sentence);
+                                             }},
+                                        log);
+    asio::io_context context;
+    tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
+    std::array<tcp::socket, 3> peers{tcp::socket{context}, tcp::socket{context}, tcp::socket{context}};
+    std::vector<tcp::socket> ends;
+    std::vector<std::unique_ptr<gpurx::detail::session_flow>> flows;
+    error_code code;
+    for (auto& peer : peers) {
+        peer.connect(acceptor.local_endpoint());
+        ends.push_back(acceptor.accept());
+        flows.push_back(session->admit(code));
+        flows.back()->set_socket(ends.back().native_handle());
+    }
+    auto const name = [&](std::size_t i) { return gpurx::detail::connection_name(ends[i].native_handle()); };
+    CHECK(name(0) == "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port()) +
+                         " <- 127.0.0.1:" + std::to_string(peers[0].local_endpoint().port()));
+    CHECK(session->explain() == "explained");
+
+    // One flow has all its loans out, another left half of the memory to a stream; the third waits for data.
+    flows[0]->on_loan = 4 * mebibyte;
+    flows[0]->set_waiting(flow_wait::loans);
+    flows[1]->in_reads = 3 * mebibyte;
+    flows[1]->set_waiting(flow_wait::streams);
+    session->tokens_taken(1792);
+    CHECK_THAT(session->explain(),
+               ContainsSubstring("\nwaits for its loans: " + name(0) + ": 4 MiB of 128 KiB on loan") &&
+                   ContainsSubstring("\nwaits for GPU streams: " + name(1)) && !ContainsSubstring("starved"));
+    log->in_flight = 2048;
+    CHECK_THAT(session->explain(), !ContainsSubstring("starved"));
+    flows[2]->set_waiting(flow_wait::data);
+    auto const holders = "the program holds 1792 of 2048 pages (1024 on loan from " + name(0) + ", 768 read from " +
+                         name(1) + " and waiting for GPU streams)";
+    CHECK_THAT(session->explain(), ContainsSubstring("\nstarved: no page is free for what arrives; " + holders));
+    auto const told = [&] {
+        std::scoped_lock const lock{mutex};
+        return !said.empty();
+    };
+    REQUIRE(eventually(told));
+    CHECK(session->total().starved == 1);
+    CHECK(flows[2]->counters.snapshot().starved == 1);
+    {
+        std::scoped_lock const lock{mutex};
+        CHECK(said.size() == 1);
+        CHECK_THAT(said[0],
+                   StartsWith("fake0: no page is free for what arrives; waiting: " + name(2) + "; " + holders));
+    }
+    for (auto const& flow : flows) {
+        flow->set_waiting(flow_wait::nothing);
+        flow->set_socket(-1);
+    }
+}
+
+TEST_CASE("without a thread for the watchdog a session is refused by an error code, and the NIC is as it was")
+{
+    // A stack that no address space holds.
+    pthread_attr_t before;
+    pthread_attr_t impossible;
+    REQUIRE(::pthread_getattr_default_np(&before) == 0);
+    REQUIRE(::pthread_attr_init(&impossible) == 0);
+    REQUIRE(::pthread_attr_setstacksize(&impossible, std::size_t{1} << 62) == 0);
+    REQUIRE(::pthread_setattr_default_np(&impossible) == 0);
+    auto const log = std::make_shared<nic_log>();
+    error_code code;
+    gpurx::diagnostics why;
+    try {
+        devmem_session({.lock_up_limit = 100ms}, log);
+        FAIL("a session without a watchdog");
+    } catch (gpurx::system_error const& failure) {
+        code = failure.code();
+        why = failure.why();
+    }
+    ::pthread_setattr_default_np(&before);
+    ::pthread_attr_destroy(&impossible);
+    CHECK(code == boost::system::errc::resource_unavailable_try_again);
+    CHECK_THAT(describe(code, why), StartsWith("start thread gpurx-watchdog"));
+    CHECK_FALSE(log->alive);
 }

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
@@ -10,6 +11,7 @@
 #include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 using namespace std::chrono_literals;
@@ -29,6 +31,8 @@ class subject final : public watchdog_subject {
     std::atomic<bool> stuck{false};
     std::atomic<int> looks{0};
     std::atomic<int> ended{0};
+    std::atomic<int> told{0};
+    std::atomic<std::uint64_t> on_loan{0};
 
     std::optional<lock_up_sample> look() noexcept override
     {
@@ -37,6 +41,7 @@ class subject final : public watchdog_subject {
             return std::nullopt;
         lock_up_sample sample;
         sample.at = std::chrono::steady_clock::now();
+        sample.pages_on_loan = on_loan;
         sample.bytes_held = 1;
         sample.bytes_delivered = stuck ? 0 : number;
         sample.pool = {.in_flight = 10, .allocation_failures = number};
@@ -47,6 +52,7 @@ class subject final : public watchdog_subject {
         waits = false;
         ++ended;
     }
+    void tell_starved() noexcept override { ++told; }
 };
 
 template <class Condition>
@@ -62,7 +68,7 @@ bool eventually(Condition condition)
 
 lock_up_detector detector_for(std::chrono::milliseconds limit)
 {
-    return {limit, 10, 1};
+    return {limit, 10, 4096};
 }
 
 }  // namespace
@@ -93,6 +99,61 @@ TEST_CASE("a flow that waits wakes the watchdog, which ends it only when it is s
         watched.stuck = true;
         REQUIRE(eventually([&] { return watched.ended == round; }));
     }
+}
+
+TEST_CASE("pages that the program holds are not the flow's end, but told")
+{
+    subject watched;
+    watched.on_loan = 1;
+    watched.stuck = true;
+    watched.waits = true;
+    watchdog dog{watched, 40ms, detector_for(40ms)};
+    REQUIRE(eventually([&] { return watched.told == 1; }));
+    auto const looks = watched.looks.load();
+    REQUIRE(eventually([&] { return watched.looks >= looks + 10; }));
+    CHECK(watched.told == 1);
+    CHECK(watched.ended == 0);
+    watched.on_loan = 0;
+    REQUIRE(eventually([&] { return watched.ended == 1; }));
+}
+
+TEST_CASE("a limit without end is none that has passed")
+{
+    subject watched;
+    watched.stuck = true;
+    watched.waits = true;
+    auto const forever = std::chrono::milliseconds::max();
+    watchdog dog{watched, forever, detector_for(forever)};
+    REQUIRE(eventually([&] { return watched.looks >= 2; }));
+    std::this_thread::sleep_for(100ms);
+    CHECK(watched.ended == 0);
+    CHECK(watched.looks < 5);  // a second each
+}
+
+TEST_CASE("the watchdog leaves the program's signals to the program")
+{
+    // As a program does that waits for SIGTERM in main: blocked there, and nowhere else to be taken.
+    sigset_t wanted;
+    sigset_t before;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGUSR1);
+    subject watched;
+    watchdog dog{watched, 40ms, detector_for(40ms)};
+    REQUIRE(eventually([&] { return watched.looks >= 1; }));
+    REQUIRE(::pthread_sigmask(SIG_BLOCK, &wanted, &before) == 0);
+    static std::atomic<int> taken_elsewhere;
+    taken_elsewhere = 0;
+    struct sigaction handler {};
+    struct sigaction former {};
+    handler.sa_handler = [](int) { ++taken_elsewhere; };
+    REQUIRE(::sigaction(SIGUSR1, &handler, &former) == 0);
+    REQUIRE(::kill(::getpid(), SIGUSR1) == 0);
+    std::this_thread::sleep_for(100ms);  // or main might be the first to look
+    timespec const patience{.tv_sec = 10, .tv_nsec = 0};
+    CHECK(::sigtimedwait(&wanted, nullptr, &patience) == SIGUSR1);
+    CHECK(taken_elsewhere == 0);
+    ::sigaction(SIGUSR1, &former, nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 TEST_CASE("a watchdog stops at once, awake or asleep")

@@ -99,7 +99,11 @@ void stream_state::find_sources()
 
 void stream_state::listen_at(tcp::endpoint const& here)
 {
-    constexpr int backlog = 128;
+    // What waits to be accepted holds as much of the session's memory as a flow that is received. (The kernel lets one
+    // more wait than it is told.)
+    constexpr std::size_t strangers = 4;
+    auto const waiting = sources_.size() + strangers - 1;
+    auto const backlog = static_cast<int>(std::min<std::size_t>(waiting, tcp::acceptor::max_listen_connections));
     auto const attempt = [&here](char const* operation, error_code code) {
         if (code)
             throw system_error{code,

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <gpurx/crc32c.hpp>
 #include <gpurx/ingest/dtype.hpp>
 #include <gpurx/ingest/error.hpp>
 
@@ -72,7 +73,7 @@ struct frame_limits {
 [[nodiscard]] std::array<std::byte, frame_ack_size> encode_ack(std::uint64_t sequence) noexcept;
 [[nodiscard]] std::uint64_t parse_ack(std::span<std::byte const, frame_ack_size> ack) noexcept;
 
-// The CRC32C of bytes in host memory, of which `before` is the CRC32C of those that come before them.
-[[nodiscard]] std::uint32_t crc32c(std::span<std::byte const> bytes, std::uint32_t before = 0) noexcept;
+// What a sender fills payload_crc with.
+using gpurx::crc32c;
 
 }  // namespace gpurx::ingest

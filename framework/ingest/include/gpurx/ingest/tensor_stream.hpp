@@ -178,8 +178,10 @@ struct tensor_stream_stats {
 // wrong leaves no row behind.
 //
 // Lifetime: the session must outlive the tensor_stream, or close(). Its options::max_flows is the most connections at
-// one time: give it some more than there are sources, so that one which comes back finds a place. The tensor_stream
-// must be destroyed before its execution context, or as a part of what is in it. Batches may outlive both.
+// one time: give it some more than there are sources, so that one which comes back finds a place. No more than the
+// sources of this rank and four strangers wait to be accepted; who else connects has to try again, which TCP does
+// after a second. The tensor_stream must be destroyed before its execution context, or as a part of what is in it.
+// Batches may outlive both.
 //
 // Thread safety: all members may be called at the same time, but for moving and destroying.
 class tensor_stream {
