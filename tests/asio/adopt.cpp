@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <string>
 #include <vector>
 
 #include "completion.hpp"
@@ -306,6 +307,65 @@ TEST_CASE("cancel() ends a connect, and the receiver is free for another")
     rx.async_connect(in.acceptor.local_endpoint(), noting{again});
     in.run_until([&] { return again->done(); });
     CHECK_FALSE(again->code);
+}
+
+TEST_CASE("what an error was about can be had from the receiver")
+{
+    world in{any_transport(), {.max_flows = 1}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    CHECK(rx.why() == diagnostics{});
+    auto const peer = "127.0.0.1:" + std::to_string(to.socket().local_endpoint().port());
+    SECTION("of a receive")
+    {
+        to.finish();
+        auto const ended = receive(in, rx);
+        CHECK(rx.why().operation == "receive from");
+        CHECK(rx.why().object == "connection of " + peer);
+        CHECK(describe(ended->code, rx.why()) == "receive from connection of " + peer + ": End of file");
+        rx.close();
+        CHECK(rx.why().object == "connection");
+    }
+    SECTION("of a read")
+    {
+        std::byte byte{};
+        auto const got = make_completion();
+        async_read(rx, device_span{memory_kind::device, reinterpret_cast<std::uintptr_t>(&byte), 1}, noting{got});
+        in.run_until([&] { return got->done(); });
+        CHECK(rx.why().operation == "read from");
+        CHECK(rx.why().advice.find("device_span::kind()") != std::string::npos);
+    }
+    SECTION("of one that came too early")
+    {
+        auto const first = make_completion();
+        rx.async_receive(noting{first});
+        receive(in, rx);
+        CHECK(rx.why().advice.find("cancel it") != std::string::npos);
+    }
+    SECTION("of a connect, and no longer after one that succeeds")
+    {
+        rx.close();
+        auto const nobody = nobody_there(in);
+        for (auto const& there : {nobody, in.acceptor.local_endpoint()}) {
+            auto const got = make_completion();
+            rx.async_connect(there, noting{got});
+            in.run_until([&] { return got->done(); });
+            CHECK(rx.why().operation == (got->code ? "connect" : ""));
+            auto const text = describe(got->code, rx.why());
+            CHECK((!got->code || text.find(std::to_string(nobody.port())) != std::string::npos));
+        }
+    }
+    SECTION("of a function that throws")
+    {
+        rx.close();
+        try {
+            rx.set_option(tcp::no_delay{true});
+            FAIL("set");
+        } catch (system_error const& failure) {
+            CHECK(failure.why().operation == "set option of");
+            CHECK(failure.why() == rx.why());
+        }
+    }
 }
 
 TEST_CASE("the first endpoint that answers is connected to")

@@ -15,8 +15,8 @@
 #include <functional>
 #include <optional>
 
+#include "circumstances.hpp"
 #include "completion.hpp"
-#include "counting_allocator.hpp"
 #include "operation.hpp"
 #include "tracker_executor.hpp"
 
@@ -25,31 +25,6 @@ namespace gpurx::test {
 namespace {
 
 namespace error = asio::error;
-
-// Where and when a handler ran.
-struct circumstances {
-    int calls = 0;
-    bool on_token_executor = false;
-    bool on_receiver_executor = false;
-    bool inside_initiation = false;
-    std::size_t memory_alive = 0;
-    error_code code;
-};
-
-constexpr int token_executor = 1;
-constexpr int receiver_executor = 2;
-
-auto note(circumstances& seen, allocation_count* memory = nullptr)
-{
-    return [&seen, memory](error_code code, auto&&...) {
-        ++seen.calls;
-        seen.on_token_executor = runs_on(token_executor);
-        seen.on_receiver_executor = runs_on(receiver_executor);
-        seen.inside_initiation = is_initiating();
-        seen.memory_alive = memory == nullptr ? 0 : memory->alive;
-        seen.code = code;
-    };
-}
 
 transport any_transport()
 {

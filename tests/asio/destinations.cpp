@@ -44,6 +44,18 @@ class places {
                std::ranges::all_of(std::span{bytes_}.subspan(placed), [](std::byte b) { return b == std::byte{0xee}; });
     }
 
+    // Parts in a row: how many bytes, and from where in the stream.
+    [[nodiscard]] bool hold_parts(std::vector<std::pair<std::size_t, std::size_t>> const& parts) const
+    {
+        auto const* at = bytes_.data();
+        for (auto const& [size, offset] : parts) {
+            if (!is_pattern({at, size}, offset))
+                return false;
+            at += size;
+        }
+        return *at == std::byte{0xee};
+    }
+
   private:
     std::vector<std::byte> bytes_ = std::vector<std::byte>(100000, std::byte{0xee});
     std::size_t used_ = 0;
@@ -192,6 +204,31 @@ TEST_CASE("tokens that begin later keep a copy of the sequence")
     CHECK(first->bytes == 30);
     CHECK(second->bytes == 70);
     CHECK(at.hold(100));
+}
+
+TEST_CASE("bytes that nobody wants are consumed and copied nowhere")
+{
+    world in{any_transport()};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    places at;
+    auto const got = make_completion();
+    async_read(
+        rx,
+        std::array<destination, 4>{destination::nowhere(1000), at.host(10), destination::nowhere(50000), at.device(20)},
+        noting{got});
+    to.send(60000);
+    finish(in, got);
+    CHECK_FALSE(got->code);
+    CHECK(got->bytes == 51030);
+    CHECK(at.hold_parts({{10, 1000}, {20, 51010}}));
+    CHECK(rx.stats().bytes() >= 51030);
+    auto const rest = make_completion();
+    async_read(rx, destination::nowhere(8970), noting{rest});
+    finish(in, rest);
+    CHECK(rest->bytes == 8970);
+    CHECK(rx.available() == 0);
+    CHECK(in.kernel.tokens_out() == 0);
 }
 
 TEST_CASE("a stream that ends between two destinations says how much was placed over all")

@@ -2,9 +2,18 @@
 //
 // Errors.
 //
-// Data plane (async_receive, async_read, async_connect): a bare error_code. End of stream is boost::asio::error::eof.
-// Control plane (device_memory, rx_session): exceptions of type gpurx::system_error, or, for the overloads that take
-// `error_code&, diagnostics&`, the same facts by value.
+// Functions that block (device_memory, rx_session, setting up an acceptor): exceptions of type gpurx::system_error, or,
+// for the overloads that take `error_code&, diagnostics&`, the same facts by value.
+//
+// Asynchronous operations complete with a bare error_code: an error that nobody looks at costs nothing. End of stream
+// is boost::asio::error::eof. The object that the operation belongs to knows the rest, in the handler and until its
+// next failure: which operation, on what, the kernel's own words, what to change. It is asked the same way everywhere,
+// also after a function that took only an `error_code&`, on the object's strand:
+//     rx.async_connect(peer, [&rx](gpurx::error_code code) {
+//         if (code)
+//             std::puts(gpurx::describe(code, rx.why()).c_str());
+//     });
+// receiver::why() and acceptor::why(). What coroutines of gpurx::ingest throw is a system_error already.
 //
 // errno values stay in boost::system::system_category(), answers of the CUDA driver in cuda_category(); what gpurx
 // itself decides is an errc below.

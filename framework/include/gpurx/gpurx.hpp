@@ -3,6 +3,7 @@
 // gpurx: receive TCP straight into GPU memory. Includes everything; read the headers in this order.
 #pragma once
 
+#include <gpurx/acceptor.hpp>     // acceptor: listens, and makes receivers of connections
 #include <gpurx/crc32c.hpp>       // crc32c of bytes on the host
 #include <gpurx/cuda_stream.hpp>  // cuda_stream; order_after, async_wait: streams without a CUDA header
 #include <gpurx/error.hpp>        // errc, diagnostics, system_error

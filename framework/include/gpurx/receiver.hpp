@@ -11,6 +11,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <concepts>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -186,6 +187,13 @@ class basic_receiver : public receiver_base {
     }
 
   private:
+    template <class>
+    friend class basic_acceptor;
+
+    basic_receiver(executor_type const& executor, std::shared_ptr<detail::receiver_state> state)
+        : receiver_base{executor, std::move(state)}, executor_{executor}
+    {}
+
     executor_type executor_;
 };
 

@@ -93,7 +93,7 @@ class receiver_base {
     {
         error_code code;
         set_option(option, code);
-        check(code, "set option of");
+        check("set option of", code);
     }
     template <class Option>
     void set_option(Option const& option, error_code& code)
@@ -105,7 +105,7 @@ class receiver_base {
     {
         error_code code;
         get_option(option, code);
-        check(code, "get option of");
+        check("get option of", code);
     }
     template <class Option>
     void get_option(Option& option, error_code& code) const
@@ -119,9 +119,13 @@ class receiver_base {
     [[nodiscard]] int native_handle() const noexcept;
     // Of the connection, or of the last one if there is none now.
     [[nodiscard]] gpurx::stats stats() const noexcept;
+    // What the last operation that failed was doing, and what to change: the words for an error_code (error.hpp). Empty
+    // if none has failed since the connection was made. A write is Asio's own, and noted by nobody.
+    [[nodiscard]] diagnostics why() const;
 
   protected:
     receiver_base(asio::any_io_executor executor, rx_session& session);
+    receiver_base(asio::any_io_executor executor, std::shared_ptr<detail::receiver_state> state) noexcept;
     receiver_base(receiver_base&& other) noexcept;
     receiver_base& operator=(receiver_base&& other) noexcept;
     ~receiver_base();
@@ -134,7 +138,8 @@ class receiver_base {
     friend struct detail::receiver_access;
 
     [[nodiscard]] detail::receiver_state& shared_state() { return *state(); }
-    static void check(error_code code, char const* operation);
+    // Throws an error.
+    void check(char const* operation, error_code code) const;
 
     asio::any_io_executor executor_;
     std::shared_ptr<detail::receiver_state> state_;  // null: moved from

@@ -164,15 +164,24 @@ class destination {
     {}
     destination(boost::asio::mutable_buffer to) noexcept : destination{host_span{to}} {}
     constexpr destination(device_span to, cuda_stream_ref stream = {}) noexcept : where_{to}, stream_{stream} {}
+    // For bytes that nobody wants: they are consumed and copied nowhere.
+    [[nodiscard]] static constexpr destination nowhere(std::size_t bytes) noexcept
+    {
+        destination result{device_span{memory_kind::host, 0, bytes}};
+        result.is_nowhere_ = true;
+        return result;
+    }
 
     // Host memory is of kind host, whichever view it was made from.
     [[nodiscard]] constexpr device_span where() const noexcept { return where_; }
     [[nodiscard]] constexpr cuda_stream_ref stream() const noexcept { return stream_; }
     [[nodiscard]] constexpr std::size_t size() const noexcept { return where_.size(); }
+    [[nodiscard]] constexpr bool is_nowhere() const noexcept { return is_nowhere_; }
 
   private:
     device_span where_;
     cuda_stream_ref stream_;
+    bool is_nowhere_ = false;
 };
 
 template <>

@@ -18,7 +18,8 @@ struct placed {
 landing landing_on(destination const& to, error_code& code) noexcept
 {
     auto const where = to.where();
-    landing at{.kind = where.kind(), .address = where.address(), .size = where.size(), .on = {}};
+    landing at{
+        .kind = where.kind(), .address = where.address(), .size = where.size(), .on = {}, .nowhere = to.is_nowhere()};
     if (at.kind == memory_kind::device) {
         at.on = {.ordinal = gpu_of(at.address), .stream = to.stream()};
         auto const refused = at.on.ordinal == no_gpu ? error_code{errc::bad_destination} : resolve(at.on);

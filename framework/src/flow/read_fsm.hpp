@@ -11,6 +11,7 @@ namespace gpurx::detail {
 // One per operation. resume() says what to do next; call it again with the result. After done it must not be called.
 class read_fsm {
   public:
+    static constexpr char const* operation = "read from";
     // Bytes after which other handlers get a turn, however fast the sender is.
     static constexpr std::size_t turn = 4 << 20;
 

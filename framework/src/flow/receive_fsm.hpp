@@ -12,6 +12,8 @@ namespace gpurx::detail {
 // done without an error: lend what is carried.
 class receive_fsm {
   public:
+    static constexpr char const* operation = "receive from";
+
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
 
   private:

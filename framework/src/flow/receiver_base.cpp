@@ -8,18 +8,13 @@
 
 namespace gpurx {
 
-namespace {
-
-[[noreturn]] void refuse(error_code code, char const* operation, char const* object, char const* advice)
-{
-    throw system_error{code, {.operation = operation, .object = object, .kernel_message = {}, .advice = advice}};
-}
-
-}  // namespace
-
 receiver_base::receiver_base(asio::any_io_executor executor, rx_session& session)
     : executor_{std::move(executor)},
       state_{std::make_shared<detail::receiver_state>(executor_, detail::session_access::state(session))}
+{}
+
+receiver_base::receiver_base(asio::any_io_executor executor, std::shared_ptr<detail::receiver_state> state) noexcept
+    : executor_{std::move(executor)}, state_{std::move(state)}
 {}
 
 receiver_base::receiver_base(receiver_base&& other) noexcept
@@ -58,7 +53,7 @@ void receiver_base::assign(asio::ip::tcp::socket accepted, asio::const_buffer re
     error_code code;
     assign(std::move(accepted), received, code);
     if (code)
-        throw system_error{code, state_->why()};
+        throw system_error{code, why()};
 }
 
 void receiver_base::assign(asio::ip::tcp::socket accepted, error_code& code)
@@ -70,12 +65,10 @@ void receiver_base::assign(asio::ip::tcp::socket accepted, asio::const_buffer re
 {
     code.clear();
     auto& own = shared_state();
-    if (own.is_open())
-        code = asio::error::already_open;
-    else if (own.is_busy())
-        code = errc::already_running;
-    else
-        own.adopt(std::move(accepted), received, code);
+    if (!own.is_open() && !own.is_busy())
+        return own.adopt(std::move(accepted), received, code);
+    code = own.is_open() ? error_code{asio::error::already_open} : error_code{errc::already_running};
+    own.failed("adopt for", code);
 }
 
 void receiver_base::close() noexcept
@@ -94,7 +87,7 @@ void receiver_base::shutdown(asio::socket_base::shutdown_type what)
 {
     error_code code;
     shutdown(what, code);
-    check(code, "shut down");
+    check("shut down", code);
 }
 
 void receiver_base::shutdown(asio::socket_base::shutdown_type what, error_code& code)
@@ -106,7 +99,7 @@ std::size_t receiver_base::available() const
 {
     error_code code;
     auto const bytes = available(code);
-    check(code, "count what can be received from");
+    check("count what can be received from", code);
     return bytes;
 }
 
@@ -120,7 +113,7 @@ asio::ip::tcp::endpoint receiver_base::local_endpoint() const
 {
     error_code code;
     auto endpoint = local_endpoint(code);
-    check(code, "get local endpoint of");
+    check("get local endpoint of", code);
     return endpoint;
 }
 
@@ -134,7 +127,7 @@ asio::ip::tcp::endpoint receiver_base::remote_endpoint() const
 {
     error_code code;
     auto endpoint = remote_endpoint(code);
-    check(code, "get remote endpoint of");
+    check("get remote endpoint of", code);
     return endpoint;
 }
 
@@ -154,10 +147,19 @@ gpurx::stats receiver_base::stats() const noexcept
     return state_ == nullptr ? gpurx::stats{} : state_->stats();
 }
 
-void receiver_base::check(error_code code, char const* operation)
+diagnostics receiver_base::why() const
 {
-    if (code)
-        refuse(code, operation, "connection", "");
+    return state_ == nullptr ? diagnostics{} : state_->why();
+}
+
+void receiver_base::check(char const* operation, error_code code) const
+{
+    if (!code)
+        return;
+    if (state_ == nullptr)
+        throw system_error{code, {.operation = operation, .object = "connection", .kernel_message = {}, .advice = {}}};
+    state_->failed(operation, code);
+    throw system_error{code, state_->why()};
 }
 
 namespace detail {

@@ -36,8 +36,22 @@ char const* advice_on(error_code code) noexcept
         return "the session belongs to the process that this one was forked from: open one of your own";
     if (code == boost::system::errc::too_many_files_open)
         return "raise the limit of open files (ulimit -n)";
-    if (code == asio::error::already_connected)
+    if (code == asio::error::already_connected || code == asio::error::already_open)
         return "close the receiver first";
+    if (code == asio::error::not_connected)
+        return "connect, or assign an accepted connection, first";
+    if (code == errc::already_running)
+        return "wait for the operation that runs, or cancel it";
+    if (code == errc::memory_locked_up)
+        return "give more memory, or smaller receive buffers (rx_session_options::receive_memory)";
+    if (code == errc::foreign_memory)
+        return "find who changed the NIC's rules (ethtool -n)";
+    if (code == errc::bad_destination)
+        return "check the address and device_span::kind()";
+    if (code == errc::wrong_gpu)
+        return "use a stream of the GPU that the destination is on";
+    if (code == errc::unusable_stream)
+        return "use an ordinary stream, and none that is being captured";
     return "";
 }
 
@@ -60,6 +74,7 @@ receiver_state::~receiver_state()
 
 void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
 {
+    failed_at_ = nullptr;
     why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = {}};
     set_up(peer, code);
     if (!code)
@@ -104,6 +119,7 @@ void receiver_state::connected(asio::ip::tcp::endpoint const& peer, error_code c
         connected_ = true;
         return;
     }
+    failed_at_ = nullptr;
     error_code unbound;
     auto const local = socket_.local_endpoint(unbound);
     why_ = {.operation = "connect",
@@ -115,11 +131,13 @@ void receiver_state::connected(asio::ip::tcp::endpoint const& peer, error_code c
 
 void receiver_state::refused(asio::ip::tcp::endpoint const& peer, error_code code)
 {
+    failed_at_ = nullptr;
     why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = advice_on(code)};
 }
 
 void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
 {
+    failed_at_ = nullptr;
     why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
     move_in(std::move(accepted), received, code);
     if (!code)
@@ -130,29 +148,42 @@ void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer re
 
 void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
 {
-    if (session_ == nullptr) {
-        code = asio::error::bad_descriptor;
-        return;
-    }
     auto const peer = accepted.remote_endpoint(code);
     if (code)
         return;
     why_.object = fmt::format("connection of {}", to_string(peer));
-    auto place = session_->admit(code);
-    if (code)
-        return;
     unique_fd socket{accepted.release(code)};
-    if (code)
-        return;
-    session_->size_receive_buffer(socket.get(), code);
-    if (code)
-        return;
-    take_over(std::move(socket), std::move(place), peer.protocol(), code);
+    if (!code)
+        move_in(socket, peer.protocol(), code);
     if (!code && received.size() > 0)
         carried_ = flow_->wrap({static_cast<std::byte const*>(received.data()), received.size()}, code);
-    connected_ = !code;
     if (code)
         close();
+}
+
+void receiver_state::adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
+{
+    failed_at_ = nullptr;
+    why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
+    move_in(accepted, protocol, code);
+    if (!code)
+        why_.clear();
+    else
+        why_.advice = advice_on(code);
+}
+
+void receiver_state::move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
+{
+    if (session_ == nullptr) {
+        code = asio::error::bad_descriptor;
+        return;
+    }
+    auto place = session_->admit(code);
+    if (!code)
+        session_->size_receive_buffer(accepted.get(), code);
+    if (!code)
+        take_over(std::move(accepted), std::move(place), protocol, code);
+    connected_ = !code;
 }
 
 // All that can fail comes first, and all of it is undone if it does.
@@ -209,6 +240,18 @@ void receiver_state::forget() noexcept
     connected_ = false;
 }
 
+diagnostics receiver_state::why() const
+{
+    if (failed_at_ == nullptr)
+        return why_;
+    error_code gone;
+    auto const peer = socket_.remote_endpoint(gone);
+    return {.operation = failed_at_,
+            .object = gone ? "connection" : fmt::format("connection of {}", to_string(peer)),
+            .kernel_message = {},
+            .advice = advice_on(failed_with_)};
+}
+
 void receiver_state::abandon() noexcept
 {
     ++closings_;
@@ -223,6 +266,8 @@ std::size_t receiver_state::available(error_code& code) const
 
 void receiver_state::cancel() noexcept
 {
+    if (!born_.is_here())
+        return;
     cancelled_ = busy_;
     error_code ignored;
     socket_.cancel(ignored);
@@ -284,7 +329,10 @@ stream_result receiver_state::perform(stream_action const& action, landing const
 stream_result receiver_state::place(landing const& destination, std::size_t size) noexcept
 {
     stream_result result;
-    if (destination.kind == memory_kind::device) {
+    if (destination.nowhere) {
+        result.bytes = std::min(size, carried_->bytes);
+        drop(*carried_, result.bytes);
+    } else if (destination.kind == memory_kind::device) {
         device_span const span{destination.kind, destination.address, size};
         result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, result.code);
         mark(carried_->read_until, destination.on);

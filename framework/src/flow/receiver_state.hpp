@@ -56,8 +56,16 @@ class receiver_state {
     void refused(asio::ip::tcp::endpoint const& peer, error_code code);
     // `accepted` is closed if this fails. `received`: what was read from it before.
     void adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
-    // What the last connect or adopt() failed at, and what to change; empty if it did not fail.
-    [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
+    // The same with a descriptor, which is left in `accepted` if this fails.
+    void adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
+    // What the last connect or adopt() failed at, or what was noted since; empty: nothing.
+    [[nodiscard]] diagnostics why() const;
+    // Notes what failed, so that why() can put it into words. `operation` is a literal.
+    void failed(char const* operation, error_code code) noexcept
+    {
+        failed_at_ = operation;
+        failed_with_ = code;
+    }
     // In a child that was forked it closes descriptors, and the parent notices nothing.
     void close() noexcept;
     // The program closes the receiver, or drops it.
@@ -93,6 +101,7 @@ class receiver_state {
   private:
     void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
     void move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
+    void move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
     void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
                    error_code& code);
     void forget() noexcept;
@@ -123,7 +132,9 @@ class receiver_state {
     std::vector<landing> landings_;  // of the running read, after the one that it is at: from next_landing_
     std::size_t next_landing_ = 0;
     error_code over_;
-    diagnostics why_;
+    diagnostics why_;                  // of connect and adopt()
+    char const* failed_at_ = nullptr;  // what failed after that; null: nothing
+    error_code failed_with_;
     gpurx::stats ended_;  // of the last flow, when it was closed
 };
 

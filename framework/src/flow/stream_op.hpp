@@ -57,8 +57,10 @@ class stream_op : public receiver_op<error_code, typename Outcome::type> {
 
     void begin()
     {
-        if (!this->granted())
+        if (!this->granted()) {
+            this->state().failed(Machine::operation, errc::already_running);
             return this->complete_soon(errc::already_running, {});
+        }
         auto const next = advance({});
         if (next.kind == stream_action::what::done)
             return this->complete_soon(next.code, Outcome::collect(this->state(), next));
@@ -66,7 +68,13 @@ class stream_op : public receiver_op<error_code, typename Outcome::type> {
         wait(next.kind);
     }
 
-    stream_action advance(stream_result const& last) { return this->state().run(machine_, last, destination_); }
+    stream_action advance(stream_result const& last)
+    {
+        auto const next = this->state().run(machine_, last, destination_);
+        if (next.code)
+            this->state().failed(Machine::operation, next.code);
+        return next;
+    }
 
     void wait(stream_action::what kind)
     {

@@ -55,7 +55,7 @@ class copy_transport final : public flow_transport {
     [[nodiscard]] error_code send_to_gpu(loan const& from) noexcept;
     // Where bytes for `on` can be received now; no_buffer_space: all of it is under way.
     [[nodiscard]] error_code find_staging(gpu_stream const& on, std::span<std::byte>& room);
-    [[nodiscard]] error_code call(iovec* bytes, std::size_t count, std::size_t& received) noexcept;
+    [[nodiscard]] error_code call(iovec* bytes, std::size_t count, std::size_t& received, int flags = 0) noexcept;
 
     session_flow& place_;
     int socket_;
@@ -137,7 +137,8 @@ error_code copy_transport::receive_into(landing const& destination, std::size_t 
         return ended_;
     if (destination.kind == memory_kind::host) {
         iovec bytes{.iov_base = destination.on_host(), .iov_len = size};
-        return call(&bytes, 1, placed);
+        // The kernel takes bytes off the queue without a copy.
+        return call(&bytes, 1, placed, destination.nowhere ? MSG_TRUNC : 0);
     }
     std::span<std::byte> room;
     if (auto const code = find_staging(destination.on, room))
@@ -161,7 +162,7 @@ error_code copy_transport::find_staging(gpu_stream const& on, std::span<std::byt
     return lacks_staging_ ? error_code{asio::error::no_buffer_space} : code;
 }
 
-error_code copy_transport::call(iovec* bytes, std::size_t count, std::size_t& received) noexcept
+error_code copy_transport::call(iovec* bytes, std::size_t count, std::size_t& received, int flags) noexcept
 {
     msghdr message{};
     message.msg_iov = bytes;
@@ -170,7 +171,7 @@ error_code copy_transport::call(iovec* bytes, std::size_t count, std::size_t& re
     for (auto const& one : std::span{bytes, count})
         room += one.iov_len;
     for (;;) {
-        auto const answer = sys::recvmsg(socket_, &message, MSG_DONTWAIT);
+        auto const answer = sys::recvmsg(socket_, &message, MSG_DONTWAIT | flags);
         place_.counters.receive_calls.add(1);
         if (answer < 0 && errno == EINTR)
             continue;

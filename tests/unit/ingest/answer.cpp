@@ -30,14 +30,6 @@ bool is_refused(std::string const& text)
 
 }  // namespace
 
-TEST_CASE("a header ends with its first empty line")
-{
-    CHECK(header_size("") == 0);
-    CHECK(header_size("HTTP/1.1 200 OK\r\nA: b\r\n") == 0);
-    CHECK(header_size("HTTP/1.1 200 OK\r\n\r\n") == 19);
-    CHECK(header_size("HTTP/1.1 200 OK\r\n\r\nbody\r\n\r\n") == 19);
-}
-
 TEST_CASE("of a header, what matters to a download is found")
 {
     auto const found = parsed(

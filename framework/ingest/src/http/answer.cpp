@@ -59,13 +59,6 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
 
 }  // namespace
 
-std::size_t header_size(std::string_view text) noexcept
-{
-    constexpr std::string_view empty_line = "\r\n\r\n";
-    auto const at = text.find(empty_line);
-    return at == std::string_view::npos ? 0 : at + empty_line.size();
-}
-
 answer parse_answer(std::string_view header, error_code& code, std::string& why)
 {
     http::response_parser<http::empty_body> parser;

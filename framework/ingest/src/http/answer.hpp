@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header of an HTTP answer: where it ends, and what of it matters to a download. Pure.
+// The header of an HTTP answer: what of it matters to a download. Pure.
 #pragma once
 
 #include <cstddef>
@@ -52,9 +52,6 @@ struct answer {
         return status == 408 || status == 425 || status == 429 || status == 500 || (status >= 502 && status <= 504);
     }
 };
-
-// The size of the header that `text` begins with, its empty line included; 0: it goes on.
-[[nodiscard]] std::size_t header_size(std::string_view text) noexcept;
 
 // Errors: errc::bad_response, and `why` in words.
 [[nodiscard]] answer parse_answer(std::string_view header, error_code& code, std::string& why);

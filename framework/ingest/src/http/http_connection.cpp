@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http_connection.hpp"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <gpurx/gather.hpp>
@@ -19,24 +18,9 @@ namespace {
 
 constexpr auto tuple = asio::as_tuple(asio::use_awaitable);
 
-// What is copied to the host at a time: an ordinary header, whole.
-constexpr std::size_t header_step = 1024;
-
 [[noreturn]] void fail(error_code code, std::string advice = {})
 {
     throw system_error{code, {.operation = {}, .object = {}, .kernel_message = {}, .advice = std::move(advice)}};
-}
-
-// A second request must not wait for the acknowledgement of the first.
-void send_at_once(receiver const& on)
-{
-    int const yes = 1;
-    static_cast<void>(::setsockopt(on.native_handle(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes));
-}
-
-device_span on_host(std::byte* bytes, std::size_t size)
-{
-    return {memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes), size};
 }
 
 }  // namespace
@@ -49,15 +33,11 @@ http_connection::http_connection(asio::any_io_executor const& executor, rx_sessi
 asio::awaitable<void> http_connection::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
     watch();
-    error_code last = asio::error::host_not_found;
-    for (auto const& endpoint : to) {
-        auto const [code] = co_await receiver_.async_connect(endpoint, tuple);
-        last = code;
-        if (!code || code == asio::error::operation_aborted)
-            break;
-    }
-    check(last);
-    send_at_once(receiver_);
+    auto const [code, peer] = co_await receiver_.async_connect(to, tuple);
+    check(code);
+    // A second request must not wait for the acknowledgement of the first.
+    error_code ignored;
+    receiver_.set_option(asio::ip::tcp::no_delay{true}, ignored);
 }
 
 asio::awaitable<void> http_connection::async_send(std::string request)
@@ -68,34 +48,27 @@ asio::awaitable<void> http_connection::async_send(std::string request)
 
 asio::awaitable<answer> http_connection::async_answer()
 {
-    std::string text;
     for (;;) {
-        while (pending_size() == 0)
-            co_await async_more();
-        auto const before = text.size();
-        auto const step = std::min(pending_size(), header_step);
-        text.resize(before + step);
-        error_code code;
-        gather(pending(step), on_host(reinterpret_cast<std::byte*>(text.data()) + before, step), stream_, code);
+        auto header = asio::dynamic_buffer(early_, header_limit);
+        auto const [code, size] = co_await asio::async_read_until(receiver_, header, "\r\n\r\n", tuple);
+        if (code == asio::error::not_found)
+            fail(errc::bad_response, "its header is longer than 16 KiB");
         check(code);
-        auto const size = header_size(text);
-        use(size == 0 ? step : size - before);
-        if (size == 0 && text.size() < header_limit)
-            continue;
-        std::string why = "its header is longer than 16 KiB";
-        auto found = size == 0 ? answer{} : parse_answer(std::string_view{text}.substr(0, size), code, why);
-        if (size == 0 || code)
-            fail(errc::bad_response, std::move(why));
+        error_code wrong;
+        std::string why;
+        auto found = parse_answer(std::string_view{early_}.substr(0, size), wrong, why);
+        if (wrong)
+            fail(wrong, std::move(why));
+        early_.erase(0, size);
         if (found.status >= 200)
             co_return found;
-        text.clear();
     }
 }
 
 asio::awaitable<http_connection::transferred> http_connection::async_body(device_span to)
 {
     error_code code;
-    auto const placed = place_pending(to, code);
+    auto const placed = place_early(to, code);
     if (code || placed == to.size())
         co_return transferred{code, placed};
     auto const [failed, read] = co_await async_read(receiver_, to.subspan(placed, to.size() - placed), stream_, tuple);
@@ -104,35 +77,27 @@ asio::awaitable<http_connection::transferred> http_connection::async_body(device
 
 asio::awaitable<http_connection::transferred> http_connection::async_body(host_span to)
 {
-    error_code code;
-    auto const placed = place_pending(on_host(to.data(), to.size()), code);
-    if (code || placed == to.size())
-        co_return transferred{code, placed};
-    auto const [failed, read] =
-        co_await async_read(receiver_, host_span{to.data() + placed, to.size() - placed}, tuple);
-    co_return transferred{failed, placed + read};
+    return async_body(destination{to}.where());
 }
 
 asio::awaitable<void> http_connection::async_skip(std::uint64_t bytes)
 {
-    while (bytes > 0) {
-        if (pending_size() == 0)
-            co_await async_more();
-        auto const step = static_cast<std::size_t>(std::min<std::uint64_t>(pending_size(), bytes));
-        use(step);
-        bytes -= step;
-    }
+    auto const early = static_cast<std::size_t>(std::min<std::uint64_t>(early_.size(), bytes));
+    early_.erase(0, early);
+    auto const [code, read] = co_await async_read(receiver_, destination::nowhere(bytes - early), tuple);
+    check(code);
 }
 
 asio::awaitable<std::string> http_connection::async_excerpt(std::size_t at_most)
 {
-    if (pending_size() == 0)
-        co_await async_more();
-    std::string text(std::min(pending_size(), at_most), ' ');
-    error_code code;
-    gather(pending(text.size()), on_host(reinterpret_cast<std::byte*>(text.data()), text.size()), stream_, code);
+    auto text = early_.substr(0, at_most);
+    early_.erase(0, text.size());
+    if (!text.empty())
+        co_return text;
+    text.resize(at_most);
+    auto const [code, size] = co_await receiver_.async_read_some(asio::buffer(text), tuple);
     check(code);
-    use(text.size());
+    text.resize(size);
     co_return text;
 }
 
@@ -160,49 +125,16 @@ void http_connection::check(error_code code) const
         fail(code);
 }
 
-asio::awaitable<void> http_connection::async_more()
+// What came along with a header lies in ordinary memory: a gather to a GPU has read it when it returns.
+std::size_t http_connection::place_early(device_span to, error_code& code)
 {
-    auto [code, loan] = co_await receiver_.async_receive(tuple);
-    check(code);
-    loan_ = std::move(loan);
-    used_ = 0;
-}
-
-// The first bytes of what is pending, as fragments: valid until the next call.
-std::span<fragment const> http_connection::pending(std::size_t at_most)
-{
-    pieces_.clear();
-    auto skip = used_;
-    for (auto const& piece : loan_.fragments()) {
-        auto const skipped = std::min(skip, piece.size);
-        auto const size = std::min(piece.size - skipped, at_most);
-        skip -= skipped;
-        at_most -= size;
-        if (size > 0)
-            pieces_.push_back({piece.address + skipped, size, piece.kind});
-    }
-    return pieces_;
-}
-
-std::size_t http_connection::place_pending(device_span to, error_code& code)
-{
-    auto const size = std::min(pending_size(), to.size());
+    auto const size = std::min(early_.size(), to.size());
     if (size == 0)
         return 0;
-    auto const placed = gather(pending(size), to.first(size), stream_, code);
-    use(placed);
+    fragment const piece{reinterpret_cast<std::uintptr_t>(early_.data()), size, memory_kind::host};
+    auto const placed = gather({&piece, 1}, to.first(size), stream_, code);
+    early_.erase(0, placed);
     return placed;
-}
-
-void http_connection::use(std::size_t bytes)
-{
-    used_ += bytes;
-    if (used_ < loan_.size())
-        return;
-    // A gather may still be reading.
-    loan_.release_after(stream_);
-    loan_ = {};
-    used_ = 0;
 }
 
 }  // namespace gpurx::ingest::detail

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,11 +47,7 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
 
   private:
     void watch();
-    [[nodiscard]] asio::awaitable<void> async_more();
-    [[nodiscard]] std::span<fragment const> pending(std::size_t at_most);
-    [[nodiscard]] std::size_t pending_size() const noexcept { return loan_.size() - used_; }
-    [[nodiscard]] std::size_t place_pending(device_span to, error_code& code);
-    void use(std::size_t bytes);
+    [[nodiscard]] std::size_t place_early(device_span to, error_code& code);
 
     receiver receiver_;
     cuda_stream_ref stream_;
@@ -61,10 +56,7 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     std::uint64_t seen_ = 0;  // bytes, when the timer was last set
     bool timed_out_ = false;
 
-    // What came along with a header.
-    rx_buffer loan_;
-    std::size_t used_ = 0;
-    std::vector<fragment> pieces_;
+    std::string early_;  // what came along with a header
 };
 
 }  // namespace gpurx::ingest::detail
