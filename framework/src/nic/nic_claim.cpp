@@ -308,7 +308,9 @@ steered_flow::~steered_flow()
 
 std::optional<page_use> nic_claim::inflight() const
 {
-    std::lock_guard const lock{state_->mutex};
+    std::unique_lock const lock{state_->mutex, std::try_to_lock};
+    if (!lock)
+        return std::nullopt;
     page_use use{0, state_->memory_size / page_size()};
     try {
         for (auto const& pool : state_->device->page_pools())
@@ -321,7 +323,9 @@ std::optional<page_use> nic_claim::inflight() const
 
 std::optional<std::uint64_t> nic_claim::alloc_failures() const
 {
-    std::lock_guard const lock{state_->mutex};
+    std::unique_lock const lock{state_->mutex, std::try_to_lock};
+    if (!lock)
+        return std::nullopt;
     std::optional<std::uint64_t> sum;
     try {
         for (auto const& entry : state_->device->alloc_failures()) {

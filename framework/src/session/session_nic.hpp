@@ -30,7 +30,8 @@ struct pool_sample {
     std::optional<std::uint64_t> allocation_failures;  // so far; empty: the driver does not count them
 };
 
-// Destroying it unbinds the memory and restores the NIC. steer_*() and sample() may be called from any thread.
+// Destroying it unbinds the memory and restores the NIC. All but the getters and sample() block; the session calls them
+// on a thread of its own (nic_worker.hpp). sample() may be called at the same time.
 class session_nic {
   public:
     session_nic() = default;
@@ -53,7 +54,7 @@ class session_nic {
     // All connections to this local address (which may be unspecified) and port, for as long as the NIC is held.
     // `also_v4`: a v6 listener that takes IPv4 as well.
     virtual void steer_port(asio::ip::tcp::endpoint const& local, bool also_v4, error_code& code, diagnostics& why) = 0;
-    // Empty: the kernel did not say.
+    // Empty: the kernel did not say, or the NIC is being worked on.
     [[nodiscard]] virtual std::optional<pool_sample> sample() noexcept = 0;
 };
 
