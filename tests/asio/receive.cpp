@@ -61,6 +61,42 @@ TEST_CASE("what is not there is waited for")
     CHECK(rx.stats().receive_calls == 2);
 }
 
+TEST_CASE("where data come one by one, the socket is asked once for each")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::size_t received = 0;
+    for (int i = 0; i < 200; ++i) {
+        auto const got = make_completion();
+        rx.async_receive(noting{got});
+        in.settle();
+        REQUIRE_FALSE(got->done());
+        to.send(3000);
+        in.run_until([&] { return got->done(); });
+        REQUIRE(is_pattern(got->loan, received));
+        received += got->bytes;
+    }
+    CHECK(rx.stats().waits >= 200);
+    CHECK(rx.stats().receive_calls < 200 + 200 / 16 + 5);
+}
+
+TEST_CASE("where data are there already nothing waits for them")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::size_t received = 0;
+    for (int i = 0; i < 200; ++i) {
+        to.send(3000);
+        auto const got = receive(in, rx);
+        REQUIRE(is_pattern(got->loan, received));
+        received += got->bytes;
+    }
+    CHECK(rx.stats().waits == 0);
+    CHECK(rx.stats().receive_calls == 200);
+}
+
 TEST_CASE("a stream is delivered in order and whole, in whatever portions")
 {
     world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 8 << 20}};

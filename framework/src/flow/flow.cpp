@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/error.hpp>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -91,12 +92,30 @@ void flow::keep_record(std::unique_ptr<loan> record) noexcept
     static_cast<void>(record.release());
 }
 
+// A call that finds nothing costs a third of a wait. Where data come one by one each receive would be followed by such
+// a call; where they come faster than they are taken there is none. So the last try decides about the next ones.
+void flow::note_end_of_receive(error_code code) noexcept
+{
+    constexpr unsigned waits_between_tries = 16;
+    if (drained_)
+        in_vain_ = code == asio::error::would_block ? waits_between_tries : 0;
+    drained_ = !code && transport_->drained();
+}
+
+void flow::expect_more() noexcept
+{
+    if (is_drained())
+        --in_vain_;
+    drained_ = false;
+}
+
 std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcept
 {
     std::unique_ptr<loan> record;
     try {
         record = take_record();
         code = transport_->receive(limit, *record);
+        note_end_of_receive(code);
     } catch (std::bad_alloc const&) {
         code = make_error_code(boost::system::errc::not_enough_memory);
     } catch (system_error const& failure) {
@@ -136,6 +155,7 @@ std::size_t flow::receive_into(landing const& destination, std::size_t size, err
     std::size_t placed = 0;
     try {
         code = transport_->receive_into(destination, size, placed);
+        note_end_of_receive(code);
     } catch (std::bad_alloc const&) {
         code = make_error_code(boost::system::errc::not_enough_memory);
     }

@@ -68,6 +68,12 @@ class flow : public std::enable_shared_from_this<flow> {
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
     [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;
 
+    // Whether the last receive took all that the socket had, no wait has ended since, and to ask again would be in
+    // vain: as it was the last time, which is not believed for ever.
+    [[nodiscard]] bool is_drained() const noexcept { return drained_ && in_vain_ > 0; }
+    // At the end of a wait for the socket.
+    void expect_more() noexcept;
+
     // What a receive can lack until something comes back.
     enum class lack : std::uint8_t { loan_budget, read_budget, pages };
     // wake_fd() will be readable when what is lacking may be there. False: it is there now, and nothing was arranged.
@@ -99,6 +105,7 @@ class flow : public std::enable_shared_from_this<flow> {
         auto const used = account.load();
         return used < share ? share - used : 0;
     }
+    void note_end_of_receive(error_code code) noexcept;
     static void charge(loan& record, std::atomic<std::size_t>& account) noexcept;
     void give_back_now(std::unique_ptr<loan> record) noexcept;
     // Runs when the streams that a parked loan waits for have passed.
@@ -117,6 +124,8 @@ class flow : public std::enable_shared_from_this<flow> {
     unique_fd wake_;
     process_ptr<flow_transport> transport_;
     bool writes_in_place_;
+    bool drained_ = false;
+    unsigned in_vain_ = 0;  // waits until the socket is asked again though it was drained
 
     // Between the receiving side and those who give loans back. Sequentially consistent: each side writes its own and
     // then reads the other's.

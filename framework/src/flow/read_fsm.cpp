@@ -43,6 +43,8 @@ stream_action read_fsm::proceed(stream_facts const& now) noexcept
         in_turn_ = 0;
         return go(point::waited, what::yield);
     }
+    if (now.drained)
+        return go(point::waited, what::wait_readable);
     if (way_ == way::in_place)
         return go(point::received, what::receive_in_place, missing);
     // Of their own, and not the budget of loans: or a program that holds its limit in loans could read no more, and

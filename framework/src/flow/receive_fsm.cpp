@@ -50,6 +50,8 @@ stream_action receive_fsm::attempt(stream_facts const& now) noexcept
         return wait(what::wait_budget);
     if (now.carried > 0)
         return done({});
+    if (now.drained)
+        return wait(what::wait_readable);
     at_ = point::received;
     return {.kind = what::receive, .bytes = now.loan_budget, .code = {}};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// async_receive as a state machine without I/O: the kernel is asked first and waited for only when it has nothing.
+// async_receive as a state machine without I/O: the kernel is asked first and waited for only when it has nothing, or
+// had nothing more the last time.
 #pragma once
 
 #include "stream_action.hpp"

@@ -308,6 +308,7 @@ stream_facts receiver_state::facts() const noexcept
         .carried = carried_ == nullptr ? 0 : carried_->bytes,
         .loan_budget = flow_->loan_budget(),
         .read_budget = flow_->read_budget(),
+        .drained = flow_->is_drained(),
         .over = over_,
     };
 }
@@ -380,7 +381,9 @@ void receiver_state::after_wait() noexcept
     if (flow_ == nullptr || what == stream_action::what::done)
         return;
     flow_->place().set_waiting(flow_wait::nothing);
-    if (what != stream_action::what::wait_readable)
+    if (what == stream_action::what::wait_readable)
+        flow_->expect_more();
+    else
         flow_->drain_wake();
 }
 

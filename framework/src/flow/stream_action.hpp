@@ -17,7 +17,9 @@ struct stream_facts {
     std::size_t carried = 0;      // bytes of an earlier batch that no operation has taken yet
     std::size_t loan_budget = 0;  // bytes that may be lent before a loan has to return
     std::size_t read_budget = 0;  // bytes that a read may receive before earlier ones have to pass their streams
-    error_code over;              // how the stream ended, if it has
+    // The socket has very likely nothing: to ask it before waiting would be in vain.
+    bool drained = false;
+    error_code over;  // how the stream ended, if it has
 };
 
 // How the last action ended.

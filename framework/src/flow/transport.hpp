@@ -45,6 +45,9 @@ class flow_transport {
     // After no_buffer_space: writes to the eventfd `event`, once, when what was lacking is there. False: it is now.
     [[nodiscard]] virtual bool notify_of_pages(int /*event*/) { return false; }
 
+    // After a receive that took something: whether that was all the socket had. A guess, for what has come since.
+    [[nodiscard]] bool drained() const noexcept { return drained_; }
+
     // ---- called from any thread, at any time ----
 
     // Takes back what `from` holds. What the kernel is to get is handed over at once, or, with `hold`, gathered until
@@ -55,9 +58,11 @@ class flow_transport {
     virtual void flush() noexcept {}
 
   protected:
+    void set_drained(bool value) noexcept { drained_ = value; }
     void set_gathered(bool value) noexcept { gathered_.store(value); }
 
   private:
+    bool drained_ = false;
     std::atomic<bool> gathered_{false};
 };
 

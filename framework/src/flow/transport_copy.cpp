@@ -8,6 +8,7 @@
 #include <array>
 #include <boost/asio/error.hpp>
 #include <cerrno>
+#include <span>
 
 #include "memory/staging.hpp"
 #include "page_filler.hpp"
@@ -166,6 +167,9 @@ error_code copy_transport::call(iovec* bytes, std::size_t count, std::size_t& re
     msghdr message{};
     message.msg_iov = bytes;
     message.msg_iovlen = count;
+    std::size_t room = 0;
+    for (auto const& one : std::span{bytes, count})
+        room += one.iov_len;
     for (;;) {
         auto const answer = sys::recvmsg(socket_, &message, MSG_DONTWAIT | flags);
         place_.counters.receive_calls.add(1);
@@ -174,6 +178,7 @@ error_code copy_transport::call(iovec* bytes, std::size_t count, std::size_t& re
         if (answer < 0)
             return last_error();
         received = static_cast<std::size_t>(answer);
+        set_drained(received < room);
         place_.counters.host_bytes.add(received);
         return received > 0 ? error_code{} : error_code{asio::error::eof};
     }

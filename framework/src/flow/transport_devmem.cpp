@@ -7,6 +7,7 @@
 #include <bit>
 #include <boost/asio/error.hpp>
 #include <cerrno>
+#include <cstddef>
 #include <new>
 #include <utility>
 #include <vector>
@@ -105,8 +106,14 @@ class devmem_transport final : public flow_transport {
     // Where the pieces of another binding lie; null: in no session of this process, or the stream has ended.
     [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
     void count(tally const& sum, loan const& into) noexcept;
+    // Adds them to the ledger, which is handed over where it is full, and, without `hold`, at the end. Lets go of
+    // `chunk`, which may be null.
+    void gather(std::span<token_range const> ranges, host_chunk* chunk, bool hold) noexcept;
     // Hands the ledger's batch to the kernel, without the mutex.
     void hand_over(std::unique_lock<std::mutex> lock) noexcept;
+    // Hands tokens to the kernel as they are, as many as calls can take; returns the others.
+    [[nodiscard]] std::span<token_range const> hand_over(std::span<token_range const> ranges) noexcept;
+    void call_dontneed(void const* tokens, std::size_t entries, std::size_t pages) noexcept;
 
     session_flow& place_;
     int socket_;
@@ -238,6 +245,8 @@ ssize_t devmem_transport::call(std::size_t limit, loan& into, std::size_t& contr
         place_.counters.receive_calls.add(1);
         if (received >= 0) {
             control_size = std::min<std::size_t>(message.msg_controllen, offered);
+            set_drained(static_cast<std::size_t>(received) < bytes.iov_len &&
+                        control_size + devmem_control_size(1) <= offered);
             return received;
         }
         if (errno == uapi::etoosmall && offered < control_.size()) {
@@ -282,6 +291,8 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     }
     if (reader.malformed() || sum.total() != received)
         ended_ = protocol_error();  // bytes we were not told about: the stream has a hole
+    if (ended_)
+        set_drained(false);  // what is to be told next is known without the socket
     count(sum, into);
     into.charge = (pages << page_shift_) + sum.linear + sum.resteered;
     if (sum.linear > 0)
@@ -381,21 +392,32 @@ void devmem_transport::count(tally const& sum, loan const& into) noexcept
 
 void devmem_transport::give_back(loan& from, bool hold) noexcept
 {
-    std::unique_lock lock{mutex_};
     std::uint64_t count = 0;
-    for (auto range : from.tokens) {
+    for (auto const& range : from.tokens)
         count += range.count;
+    std::span<token_range const> rest = from.tokens;
+    // Nothing has been gathered: a loan's tokens are as the kernel wants them.
+    if (!hold && !gathered())
+        rest = hand_over(rest);
+    if (!rest.empty() || from.host != nullptr)
+        gather(rest, std::exchange(from.host, nullptr), hold);
+    place_.counters.tokens_out.subtract(count);
+    place_.session().tokens_returned(from.own_tokens);
+    for (auto const& foreign : from.foreign)
+        foreign.session->tokens_returned(foreign.tokens);
+}
+
+void devmem_transport::gather(std::span<token_range const> ranges, host_chunk* chunk, bool hold) noexcept
+{
+    std::unique_lock lock{mutex_};
+    for (auto range : ranges) {
         for (range = ledger_.add(range); range.count > 0; range = ledger_.add(range)) {
             hand_over(std::move(lock));
             lock = std::unique_lock{mutex_};
         }
     }
-    if (from.host != nullptr)
-        let_go(std::exchange(from.host, nullptr));
-    place_.counters.tokens_out.subtract(count);
-    place_.session().tokens_returned(from.own_tokens);
-    for (auto const& foreign : from.foreign)
-        foreign.session->tokens_returned(foreign.tokens);
+    if (chunk != nullptr)
+        let_go(chunk);
     if (!hold)
         hand_over(std::move(lock));
     else if (!ledger_.empty())
@@ -415,10 +437,32 @@ void devmem_transport::hand_over(std::unique_lock<std::mutex> lock) noexcept
     ledger_.take(batch);
     set_gathered(false);
     lock.unlock();
+    call_dontneed(batch.tokens.data(), batch.entries, batch.pages);
+}
 
-    auto const tokens = batch.used();
-    auto const accepted = sys::setsockopt(socket_, SOL_SOCKET, uapi::so_devmem_dontneed, tokens.data(),
-                                          static_cast<socklen_t>(tokens.size_bytes()));
+std::span<token_range const> devmem_transport::hand_over(std::span<token_range const> ranges) noexcept
+{
+    static_assert(sizeof(token_range) == sizeof(uapi::dmabuf_token) &&
+                  offsetof(token_range, first) == offsetof(uapi::dmabuf_token, token_start) &&
+                  offsetof(token_range, count) == offsetof(uapi::dmabuf_token, token_count));
+    while (!ranges.empty()) {
+        auto const most = std::min<std::size_t>(ranges.size(), uapi::max_dontneed_entries);
+        std::size_t entries = 0;
+        std::size_t pages = 0;
+        while (entries < most && pages + ranges[entries].count <= uapi::max_dontneed_pages)
+            pages += ranges[entries++].count;
+        if (entries == 0)
+            break;  // a range has to be divided
+        call_dontneed(ranges.data(), entries, pages);
+        ranges = ranges.subspan(entries);
+    }
+    return ranges;
+}
+
+void devmem_transport::call_dontneed(void const* tokens, std::size_t entries, std::size_t pages) noexcept
+{
+    auto const accepted = sys::setsockopt(socket_, SOL_SOCKET, uapi::so_devmem_dontneed, tokens,
+                                          static_cast<socklen_t>(entries * sizeof(uapi::dmabuf_token)));
     auto& counters = place_.counters;
     counters.release_calls.add(1);
     // Neither is tried again: which of the pages the kernel took back is not known, and asking for the wrong ones could
@@ -426,8 +470,8 @@ void devmem_transport::hand_over(std::unique_lock<std::mutex> lock) noexcept
     // unbound (array tokens).
     if (accepted < 0)
         counters.release_failures.add(1);
-    else if (static_cast<std::size_t>(accepted) < batch.pages)
-        counters.release_shortfalls.add(batch.pages - static_cast<std::size_t>(accepted));
+    else if (static_cast<std::size_t>(accepted) < pages)
+        counters.release_shortfalls.add(pages - static_cast<std::size_t>(accepted));
 }
 
 }  // namespace

@@ -121,6 +121,25 @@ TEST_CASE("read: with all of its share waiting for streams it waits for them, to
          copying(100));
 }
 
+TEST_CASE("read: a socket that was drained is waited for before it is asked")
+{
+    auto rest = carrying(40);
+    rest.drained = true;
+    play({{"after what is carried",
+           {{rest, {}, action(what::place, 100)},
+            {drained(), placed(40), action(what::wait_readable)},
+            {connected, {}, action(what::receive, plenty)},
+            {carrying(60), {}, action(what::place, 60)},
+            {drained(), placed(60), done({}, 100)}}}},
+         copying(100));
+    play({{"in place",
+           {{connected, {}, action(what::receive_in_place, 100)},
+            {drained(), placed(30), action(what::wait_readable)},
+            {connected, {}, action(what::receive_in_place, 70)},
+            {drained(), placed(70), done({}, 100)}}}},
+         in_place(100));
+}
+
 TEST_CASE("read: a size of 0 succeeds, whatever else")
 {
     for (auto const to : {way::place, way::in_place})

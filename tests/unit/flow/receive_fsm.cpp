@@ -70,6 +70,30 @@ TEST_CASE("receive: back-pressure")
         make);
 }
 
+TEST_CASE("receive: a socket that was drained is waited for before it is asked")
+{
+    auto rest = carrying(7);
+    rest.drained = true;
+    auto full = drained();
+    full.loan_budget = 0;
+    auto ended = over(error::eof);
+    ended.drained = true;
+    play({{"first the wait",
+           {{drained(), {}, action(what::wait_readable)},
+            {connected, {}, action(what::receive, plenty)},
+            {carrying(9), {}, done()}}},
+          {"what is carried needs none", {{rest, {}, done()}}},
+          {"loans come first",
+           {{full, {}, action(what::wait_budget)},
+            {drained(), {}, action(what::wait_readable)},
+            {connected, {}, action(what::receive, plenty)}}},
+          {"nor has the end of the stream to be waited for", {{ended, {}, done(error::eof)}}},
+          {"cancelled",
+           {{drained(), {}, action(what::wait_readable)},
+            {connected, failed(error::operation_aborted, cancel::total), done(error::operation_aborted)}}}},
+         make);
+}
+
 TEST_CASE("receive: the end of the stream")
 {
     std::vector<error_code> const ends{error::eof, error::connection_reset, errc::memory_locked_up,
