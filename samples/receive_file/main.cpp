@@ -66,16 +66,10 @@ asio::awaitable<void> lend_all(gpurx::receiver& rx, sink& out, progress& shown)
 
 asio::awaitable<gpurx::receiver> accept_one(gpurx::rx_session& session, tcp::endpoint const& here)
 {
-    auto const executor = co_await asio::this_coro::executor;
-    tcp::acceptor acceptor{executor};
-    acceptor.open(here.protocol());
-    acceptor.set_option(tcp::acceptor::reuse_address{true});
-    acceptor.bind(here);
-    session.steer(acceptor);  // between bind and listen
-    acceptor.listen(1);
+    gpurx::acceptor acceptor{co_await asio::this_coro::executor, session, here};
     fmt::print(stderr, "listening on port {}, transport {}\n", acceptor.local_endpoint().port(),
                to_string(session.transport()));
-    co_return gpurx::receiver{executor, session, co_await acceptor.async_accept(asio::use_awaitable)};
+    co_return co_await acceptor.async_accept();
 }
 
 asio::awaitable<gpurx::receiver> connect(gpurx::rx_session& session, tcp::endpoint const& there)

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "completion.hpp"
-#include "flow/receiver_state.hpp"
 #include "tcp_backlog.hpp"
 #include "unique_fd.hpp"
 #include "world.hpp"
@@ -214,51 +213,44 @@ TEST_CASE("why a connection was not made can be had")
 {
     auto const kind = GENERATE(transport::copy, transport::devmem);
     world in{kind, {.max_flows = 1}};
-    auto const state =
-        std::make_shared<detail::receiver_state>(in.io->get_executor(), detail::session_access::state(*in.session));
-    auto const connect_to = [&](tcp::endpoint const& peer) {
-        auto const result = make_completion();
-        detail::start_connect(state, peer, {}, noting{result});
-        in.run_until([&] { return result->done(); });
-        return result->code;
-    };
-    auto const& why = state->why();
-    CHECK(why == diagnostics{});
+    receiver rx{*in.io, *in.session};
+    auto const why = [&] { return rx.why(); };
+    CHECK(why() == diagnostics{});
     auto const nobody = nobody_there(in);
-    CHECK(connect_to(nobody) == error::connection_refused);
-    CHECK(why.operation == "connect");
-    CHECK(why.object.find("127.0.0.1:") == 0);
-    CHECK(why.object.find(" to 127.0.0.1:" + std::to_string(nobody.port())) != std::string::npos);
+    CHECK(connect(in, rx, nobody) == error::connection_refused);
+    CHECK(why().operation == "connect");
+    CHECK(why().object.find("127.0.0.1:") == 0);
+    CHECK(why().object.find(" to 127.0.0.1:" + std::to_string(nobody.port())) != std::string::npos);
 
     if (kind == transport::devmem) {
         in.session.nic().refusal = error_code{EEXIST, boost::system::system_category()};
-        CHECK(connect_to(in.acceptor.local_endpoint()) == error_code(EEXIST, boost::system::system_category()));
-        CHECK(why.operation == "add rule");
-        CHECK(why.kernel_message == "no room");
-        CHECK(why.advice == "make some");
-        CHECK(why.object.find("fake0 (127.0.0.1:") == 0);
-        CHECK(why.object.find(" to 127.0.0.1:" + std::to_string(in.acceptor.local_endpoint().port())) !=
+        CHECK(connect(in, rx, in.acceptor.local_endpoint()) == error_code(EEXIST, boost::system::system_category()));
+        CHECK(why().operation == "add rule");
+        CHECK(why().kernel_message == "no room");
+        CHECK(why().advice == "make some");
+        CHECK(why().object.find("fake0 (127.0.0.1:") == 0);
+        CHECK(why().object.find(" to 127.0.0.1:" + std::to_string(in.acceptor.local_endpoint().port())) !=
               std::string::npos);
     }
 
     sender to{in.wires};
     {
         auto const other = in.flow(to);
-        CHECK(connect_to(nobody) == errc::too_many_flows);
-        CHECK(why.operation == "connect");
-        CHECK(why.object == "127.0.0.1:" + std::to_string(nobody.port()));
-        CHECK(why.advice.find("max_flows") != std::string::npos);
+        CHECK(connect(in, rx, nobody) == errc::too_many_flows);
+        CHECK(why().operation == "connect");
+        CHECK(why().object == "127.0.0.1:" + std::to_string(nobody.port()));
+        CHECK(why().advice.find("max_flows") != std::string::npos);
     }
-    CHECK_FALSE(connect_to(in.acceptor.local_endpoint()));
-    CHECK(why == diagnostics{});
-    CHECK(connect_to(nobody) == error::already_connected);
-    CHECK(why.operation == "connect");
-    state->close();
+    CHECK_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+    CHECK(why() == diagnostics{});
+    CHECK(connect(in, rx, nobody) == error::already_connected);
+    CHECK(why().operation == "connect");
+    rx.close();
 
     error_code code;
-    state->adopt(tcp::socket{in.wires, tcp::v4()}, {}, code);
+    rx.assign(tcp::socket{in.wires, tcp::v4()}, code);
     CHECK(code == error::not_connected);
-    CHECK(why.operation == "adopt");
+    CHECK(why().operation == "adopt");
 }
 
 // A connect that waits for the NIC, which is held until let_go().

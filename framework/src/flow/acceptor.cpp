@@ -111,8 +111,11 @@ void acceptor_state::open(asio::ip::tcp const& protocol, error_code& code)
 {
     steered_ = false;
     protocol_ = protocol;
-    code = asio::error::bad_descriptor;  // of an acceptor that was moved from
-    if (session_ != nullptr)
+    if (session_ == nullptr)  // moved from
+        code = asio::error::bad_descriptor;
+    else if (!born_.is_here())
+        code = make_error_code(boost::system::errc::operation_not_supported);
+    else
         socket_.open(protocol, code);
     if (!code)
         socket_.native_non_blocking(true, code);

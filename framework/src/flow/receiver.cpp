@@ -136,11 +136,16 @@ class connect_each_op : public async_op<bystander, error_code, asio::ip::tcp::en
     void begin()
     {
         if (peers_.empty())
-            return complete_soon(asio::error::not_found, {});
+            return refuse(asio::error::not_found);
         if (claim().state()->is_open())
-            return complete_soon(asio::error::already_connected, {});
+            return refuse(asio::error::already_connected);
         heed_cancellation(asio::enable_partial_cancellation());
         attempt();
+    }
+    void refuse(error_code code)
+    {
+        claim().state()->failed("connect", code);
+        complete_soon(code, {});
     }
     void attempt()
     {
