@@ -58,7 +58,7 @@ struct page_use {
 
 // Thread safety: safe, except destruction. Calls block for some ms, or for as long as another session holds the
 // interface's lock (one that is being opened does for seconds); none waits for ever: ETIMEDOUT. inflight() and
-// alloc_failures() wait for the kernel only.
+// alloc_failures() wait for no such lock.
 class nic_claim {
   public:
     using config = nic_claim_config;
@@ -98,11 +98,10 @@ class nic_claim {
     [[nodiscard]] std::unique_ptr<steered_flow> steer_port(boost::asio::ip::tcp::endpoint const& local, bool also_v4,
                                                            error_code& code, diagnostics& why);
 
-    // Pages of this claim's memory in use; nothing if the kernel does not say (device gone), or while another call is
-    // under way.
+    // Pages of this claim's memory in use; nothing if the kernel does not say (device gone).
     [[nodiscard]] std::optional<page_use> inflight() const;
     // Packets dropped on the claim's queues for want of a page. Only differences mean something; nothing if the driver
-    // does not count them, or while another call is under way.
+    // does not count them.
     [[nodiscard]] std::optional<std::uint64_t> alloc_failures() const;
 
     // Undoes what dead owners left on the interface. Returns what was done, a sentence each. Throws system_error.

@@ -54,7 +54,7 @@ class session_nic {
     // All connections to this local address (which may be unspecified) and port, for as long as the NIC is held.
     // `also_v4`: a v6 listener that takes IPv4 as well.
     virtual void steer_port(asio::ip::tcp::endpoint const& local, bool also_v4, error_code& code, diagnostics& why) = 0;
-    // Empty: the kernel did not say, or the NIC is being worked on.
+    // Empty: the kernel did not say.
     [[nodiscard]] virtual std::optional<pool_sample> sample() noexcept = 0;
 };
 
