@@ -99,6 +99,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
     // A flow; or errc::too_many_flows, and operation_not_supported in a child that was forked.
     [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
+    // How many more flows would be admitted now.
+    [[nodiscard]] unsigned free_places() const;
     // Steers one flow, by 5-tuple or else by local port, before it connects. No-op with transport copy.
     void steer_flow(session_flow& flow, asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& remote,
                     error_code& code, diagnostics& why);
