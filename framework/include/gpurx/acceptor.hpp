@@ -123,8 +123,8 @@ class acceptor_base {
     ~acceptor_base();
 
     [[nodiscard]] asio::any_io_executor const& erased_executor() const noexcept { return executor_; }
-    [[nodiscard]] std::shared_ptr<detail::acceptor_state> const&
-    state();  // of one that was moved from: without a session
+    // Of an acceptor that was moved from: a state without a session.
+    [[nodiscard]] std::shared_ptr<detail::acceptor_state> const& state();
 
   private:
     void check(error_code code) const;
