@@ -5,9 +5,14 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "completion.hpp"
@@ -112,6 +117,7 @@ TEST_CASE("a connection is steered before it is made, and sized")
     CHECK(wanted > 0);
     CHECK(receive_buffer(rx.native_handle()) == wanted);
     rx.close();
+    in.session.settle_nic();
     CHECK(in.session.nic().rules == 0);
 }
 
@@ -135,6 +141,7 @@ TEST_CASE("a connect that fails leaves the receiver as it was")
     receiver rx{*in.io, *in.session};
     CHECK(connect(in, rx, nobody_there(in)) == error::connection_refused);
     CHECK_FALSE(rx.is_open());
+    in.session.settle_nic();
     CHECK(in.session.nic().rules == 0);
     // Its place among max_flows is free again, and another peer may be tried.
     REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
@@ -169,6 +176,7 @@ TEST_CASE("a connect for which descriptors run out fails, and a later one works"
         if (code) {
             CHECK(code == error::no_descriptors);
             CHECK_FALSE(rx.is_open());
+            in.session.settle_nic();
             CHECK(open_descriptors() == before);
             CHECK(in.session.nic().rules == 0);
         }
@@ -243,6 +251,120 @@ TEST_CASE("why a connection was not made can be had")
     rx.assign(tcp::socket{in.wires, tcp::v4()}, code);
     CHECK(code == error::not_connected);
     CHECK(why().operation == "adopt");
+}
+
+// A connect that waits for the NIC, which is held until let_go().
+struct held_connect {
+    held_connect()
+    {
+        in.session.nic().hold();
+        rx->async_connect(in.acceptor.local_endpoint(), asio::bind_cancellation_slot(signal.slot(), noting{result}));
+        in.session.nic().wait_until_busy();
+    }
+    // Runs handlers until the connect has ended; the NIC stays held.
+    void end()
+    {
+        in.run_until([&] { return result->done(); });
+        CHECK(result->calls == 1);
+        CHECK(result->code == error::operation_aborted);
+    }
+    // The rule that was being made is removed again.
+    void check_gone()
+    {
+        in.session.nic().let_go();
+        in.session.settle_nic();
+        in.session.settle_nic();
+        CHECK(in.session.nic().flows.size() == 1);
+        CHECK(in.session.nic().rules == 0);
+    }
+
+    world in{transport::devmem, {.max_flows = 1}};
+    std::optional<receiver> rx{std::in_place, *in.io, *in.session};
+    asio::cancellation_signal signal;
+    completion_ptr result = make_completion();
+};
+
+TEST_CASE("no io thread waits for the NIC while it makes a rule")
+{
+    held_connect at;
+    bool ran = false;
+    asio::post(*at.in.io, [&] { ran = true; });
+    at.in.settle();
+    CHECK(ran);
+    CHECK_FALSE(at.result->done());
+    at.in.session.nic().let_go();
+    at.in.run_until([&] { return at.result->done(); });
+    CHECK_FALSE(at.result->code);
+    CHECK(at.in.session.nic().rules == 1);
+}
+
+TEST_CASE("a connect that waits for the NIC can be cancelled, and nothing of it is left")
+{
+    held_connect at;
+    SECTION("cancelled")
+    {
+        at.signal.emit(GENERATE(asio::cancellation_type::terminal, asio::cancellation_type::partial));
+        at.end();
+        CHECK_FALSE(at.rx->is_open());
+    }
+    SECTION("cancelled with all that is pending")
+    {
+        at.rx->cancel();
+        at.end();
+        CHECK_FALSE(at.rx->is_open());
+    }
+    SECTION("closed")
+    {
+        at.rx->close();
+        at.end();
+    }
+    SECTION("destroyed")
+    {
+        at.rx.reset();
+        at.end();
+    }
+    SECTION("the io_context is gone")
+    {
+        at.rx.reset();
+        at.in.io.reset();
+        CHECK_FALSE(at.result->done());
+        at.in.io.emplace(1);
+    }
+    // Its place among max_flows is free, and the next one waits its turn.
+    receiver next{*at.in.io, *at.in.session};
+    auto const connected = make_completion();
+    next.async_connect(at.in.acceptor.local_endpoint(), noting{connected});
+    at.in.settle();
+    CHECK_FALSE(connected->done());
+    next.close();
+    at.check_gone();
+}
+
+TEST_CASE("a connect that is cancelled when its rule is there is aborted, and the rule removed")
+{
+    held_connect at;
+    at.in.session.nic().let_go();
+    at.in.session.settle_nic();
+    CHECK(at.in.session.nic().rules == 1);
+    if (GENERATE(true, false))
+        at.signal.emit(asio::cancellation_type::terminal);
+    else
+        at.rx->cancel();
+    at.end();
+    at.check_gone();
+}
+
+TEST_CASE("who ends a flow does not wait for the NIC")
+{
+    world in{transport::devmem};
+    receiver rx{*in.io, *in.session};
+    REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
+    in.session.nic().hold();
+    rx.close();
+    CHECK(in.session.nic().rules == 1);
+    in.session.nic().let_go();
+    in.session.settle_nic();
+    CHECK(in.session.nic().rules == 0);
 }
 
 TEST_CASE("a session has max_flows places")

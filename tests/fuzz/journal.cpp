@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A journal, whatever its text: either it is damaged, with a line to point at, or it writes back as the very same text.
+// A journal, whatever its text: either it is damaged, with a line to point at, or it writes back as the very same text,
+// and with lines added after the end as one that says the same.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -42,7 +43,12 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
         return 0;
     }
     auto const& log = std::get<journal>(result);
-    check(serialise(log) == text);
+    auto const whole = serialise(log);
+    auto const again = parse_journal(whole);
+    check(std::holds_alternative<journal>(again) && std::get<journal>(again) == log);
+    // But for what was added after the end.
+    if (text.ends_with("\nend\n") && text.find("\nat ") == std::string_view::npos)
+        check(whole == text);
     check_rules(log);
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "memory/memory_state.hpp"
+#include "session/nic_worker.hpp"
 
 namespace gpurx::lab {
 
@@ -83,6 +84,7 @@ void run_command(std::string const& command)
 
 std::string nic_settings()
 {
+    detail::nic_worker::wait_for_all();  // of sessions whose last user is gone
     // The counts of features are not ours; what is dynamic is left out.
     auto text =
         output_of(fmt::format("ethtool -l {0}; ethtool -x {0}; ethtool -n {0}; ethtool -g {0}; "

@@ -5,7 +5,11 @@
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,7 +21,7 @@ namespace gpurx::test {
 
 // Outlives the session, so that the test can see the end.
 struct nic_log {
-    bool alive = false;
+    std::atomic<bool> alive{false};
     std::atomic<int> rules{0};  // that exist now
     std::vector<std::pair<asio::ip::tcp::endpoint, asio::ip::tcp::endpoint>> flows;
     std::vector<std::pair<asio::ip::tcp::endpoint, bool>> ports;
@@ -26,6 +30,41 @@ struct nic_log {
     std::atomic<std::uint64_t> failures{0};  // one more with each sample
     std::atomic<bool> failures_stand_still{false};
     std::atomic<int> samples{0};
+    std::function<void()> at_end;  // called when the NIC is restored
+
+    // Holds whoever works on the NIC, until let_go().
+    void hold()
+    {
+        std::scoped_lock const lock{mutex_};
+        held_ = true;
+    }
+    void let_go()
+    {
+        std::scoped_lock const lock{mutex_};
+        held_ = false;
+        changed_.notify_all();
+    }
+    // Returns when somebody is held.
+    void wait_until_busy()
+    {
+        std::unique_lock lock{mutex_};
+        changed_.wait_for(lock, std::chrono::seconds{20}, [this] { return busy_ > 0; });
+    }
+    // Called by those who work on the NIC.
+    void work()
+    {
+        std::unique_lock lock{mutex_};
+        ++busy_;
+        changed_.notify_all();
+        changed_.wait_for(lock, std::chrono::seconds{20}, [this] { return !held_; });
+        --busy_;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool held_ = false;
+    int busy_ = 0;
 };
 
 class fake_nic final : public detail::session_nic {
@@ -35,7 +74,13 @@ class fake_nic final : public detail::session_nic {
     {
         log_->alive = true;
     }
-    ~fake_nic() override { log_->alive = false; }
+    ~fake_nic() override
+    {
+        log_->work();
+        log_->alive = false;
+        if (log_->at_end)
+            log_->at_end();
+    }
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return id_; }
     [[nodiscard]] std::vector<unsigned> queues() const override { return {6, 7}; }
@@ -46,6 +91,7 @@ class fake_nic final : public detail::session_nic {
                                                                     asio::ip::tcp::endpoint const& remote,
                                                                     error_code& code, diagnostics& why) override
     {
+        log_->work();
         if (refuses(code, why))
             return nullptr;
         log_->flows.emplace_back(local, remote);
@@ -68,7 +114,11 @@ class fake_nic final : public detail::session_nic {
     class rule final : public detail::steering_rule {
       public:
         explicit rule(std::shared_ptr<nic_log> log) : log_{std::move(log)} { ++log_->rules; }
-        ~rule() override { --log_->rules; }
+        ~rule() override
+        {
+            log_->work();
+            --log_->rules;
+        }
 
       private:
         std::shared_ptr<nic_log> log_;

@@ -99,6 +99,12 @@ class test_session {
     [[nodiscard]] detail::session_state& state() const { return *state_.lock(); }
     // What the session asked of its NIC, transport devmem.
     [[nodiscard]] nic_log& nic() const { return *nic_; }
+    // Returns when the NIC has been asked all that it was to be asked so far.
+    void settle_nic() const
+    {
+        if (auto const worker = state_.lock()->worker())
+            worker->run([] {});
+    }
     [[nodiscard]] bool ended() const { return state_.expired(); }
     void drop() { handle_.reset(); }
 

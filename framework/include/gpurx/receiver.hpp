@@ -107,7 +107,8 @@ class basic_receiver : public receiver_base {
     // Signature: void(error_code). Per-operation cancellation: terminal and partial; the receiver is closed then.
     // Errors: errc::too_many_flows, already connected (asio::error::already_connected), what the driver answers to the
     //   rule, what connect reports.
-    // Cost: some ms of netlink and ioctl calls with devmem, in the calling thread.
+    // Cost: with devmem some ms of ioctl calls in a thread of the session, for longer while another session is being
+    //   opened on the interface; the calling thread waits for nothing.
     template <asio::completion_token_for<void(error_code)> Token = detail::default_token<Executor>>
     auto async_connect(asio::ip::tcp::endpoint peer, Token&& token = Token())
     {

@@ -90,14 +90,16 @@ struct rx_session_options {
 
     // Told, in one sentence each, what a user should know and no error reports: a setting found changed by somebody
     // else at the end and so left alone, a rule that could only be made by port, flows that starve because loans hold
-    // every page. Called from the thread that opens the session, steers a flow, or drops the last user of the session,
-    // and from the session's own; must not throw. Empty: nobody is told.
+    // every page. Called from the thread that opens the session, and from threads of the session's own; must not throw,
+    // and not wait for one that ends the session. Empty: nobody is told.
     std::function<void(std::string_view)> notice{};
 };
 
 // A handle to shared state. Receivers, operations and rx_buffers keep the state alive: destroying the session early is
-// safe, and the NIC is restored when the last of them is gone, in the thread that drops it (some 100 ms of netlink
-// calls with transport devmem).
+// safe, and the NIC is restored when the last of them is gone. With transport devmem a thread of the session does that
+// (some 100 ms of netlink calls), as it makes and removes the rules of flows. If the session is the last, its
+// destructor waits for that thread; a receiver or rx_buffer does not, but the end of the process does (exit(), not
+// _exit()).
 //
 // What is changed on the NIC, in this order, each recorded in the journal before it is done: tcp-data-split on (and
 // first rx-gro-hw, where the driver refuses header split without it) and hds-thresh 0; ntuple-filters on; combined

@@ -27,14 +27,21 @@ class connect_op : public receiver_op<error_code> {
         connect_op{std::move(state), peer, std::move(site), std::move(handler)}.begin();
     }
 
-    // The connection stands, or will not.
+    // There is a rule, or the connection stands; or they will not.
     void operator()(error_code code)
     {
-        static_cast<void>(end_wait());
-        if (!state().is_open())
+        auto const cancelled = end_wait() != asio::cancellation_type::none || state().was_cancelled();
+        if (!state().is_open()) {
             state().refused(peer_, code = asio::error::operation_aborted);
-        else
+        } else if (state().is_steering()) {
+            if (cancelled && !code)
+                code = asio::error::operation_aborted;
+            code = state().steered(peer_, code);
+            if (!code)
+                return connect();
+        } else {
             state().connected(peer_, code);
+        }
         complete(code);
     }
 
@@ -49,6 +56,15 @@ class connect_op : public receiver_op<error_code> {
         if (auto const code = prepare())
             return complete_soon(code);
         heed_cancellation(asio::enable_partial_cancellation());
+        auto& to = state();  // lives on in what *this is moved to
+        if (to.is_steering())
+            to.await_rule(std::move(*this));
+        else
+            connect();
+    }
+
+    void connect()
+    {
         auto& socket = state().socket();
         auto const peer = peer_;
         socket.async_connect(peer, std::move(*this));

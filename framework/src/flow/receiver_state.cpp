@@ -98,19 +98,50 @@ void receiver_state::set_up(asio::ip::tcp::endpoint const& peer, error_code& cod
     session_->size_receive_buffer(socket.get(), code);
     if (code)
         return;
-    if (session_->transport() != transport::copy) {
-        auto const local = bind_towards(socket.get(), peer, code);
-        if (code)
-            return;
-        diagnostics why;
-        session_->steer_flow(*place, local, peer, code, why);
-        if (code) {
-            why_ = std::move(why);
-            why_.object += fmt::format(" ({} to {})", to_string(local), to_string(peer));
-            return;
-        }
-    }
+    auto const steers = session_->transport() != transport::copy;
+    auto const local = steers ? bind_towards(socket.get(), peer, code) : asio::ip::tcp::endpoint{};
+    if (code)
+        return;
     take_over(std::move(socket), std::move(place), peer.protocol(), code);
+    if (!code && steers)
+        steer(local, peer, code);
+    if (code)
+        close();
+}
+
+void receiver_state::steer(asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& peer, error_code& code)
+{
+    auto asked = session_->steer_flow(local, peer, code);
+    if (code)
+        return;
+    auto second = duplicate(asked->event.get(), code);
+    if (!code)
+        wake_.assign(second.get(), code);
+    if (code)
+        return;
+    static_cast<void>(second.release());
+    steering_ = std::move(asked);
+}
+
+error_code receiver_state::steered(asio::ip::tcp::endpoint const& peer, error_code code)
+{
+    auto const asked = std::exchange(steering_, nullptr);
+    error_code ignored;
+    wake_.close(ignored);
+    if (!code && asked->done.load(std::memory_order_acquire)) {
+        if (!asked->code) {
+            flow_->place().keep(std::move(asked->rule));
+            return {};
+        }
+        why_ = std::move(asked->why);
+        why_.object += fmt::format(" ({} to {})", to_string(asked->local), to_string(asked->remote));
+        close();
+        return asked->code;
+    }
+    if (!code)
+        code = asio::error::operation_aborted;
+    connected(peer, code);
+    return code;
 }
 
 void receiver_state::connected(asio::ip::tcp::endpoint const& peer, error_code code)
@@ -220,6 +251,7 @@ void receiver_state::close() noexcept
         return forget();
     if (carried_ != nullptr)
         flow_->give_back(std::move(carried_));
+    steering_.reset();
     flow_->place().set_waiting(flow_wait::nothing);
     flow_->shut_down();
     error_code ignored;
@@ -235,6 +267,7 @@ void receiver_state::forget() noexcept
 {
     ::dup2(flow_->wake_fd(), socket_.native_handle());
     carried_.reset();
+    steering_.reset();
     ended_ = flow_->stats();
     flow_.reset();
     connected_ = false;

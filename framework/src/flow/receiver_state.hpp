@@ -48,8 +48,18 @@ class receiver_state {
     // From open() or adopt() until close().
     [[nodiscard]] bool is_open() const noexcept { return flow_ != nullptr; }
     [[nodiscard]] std::shared_ptr<flow> const& connection() const noexcept { return flow_; }
-    // A place in the session, a socket and a rule for it: all but the connecting itself.
+    // A place in the session and a socket. Then, if is_steering(), comes a rule: await_rule(), steered(); and then the
+    // connecting itself.
     void open(asio::ip::tcp::endpoint const& peer, error_code& code);
+    [[nodiscard]] bool is_steering() const noexcept { return steering_ != nullptr; }
+    // `handler` is called with an error_code when the session's thread has made the rule, or could not.
+    template <class Handler>
+    void await_rule(Handler&& handler)
+    {
+        wake_.async_wait(asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));
+    }
+    // With the outcome of that wait. Takes the rule, or returns why there is none; closed then.
+    [[nodiscard]] error_code steered(asio::ip::tcp::endpoint const& peer, error_code code);
     // How the connecting ended; closed if with an error.
     void connected(asio::ip::tcp::endpoint const& peer, error_code code);
     // It was not even tried.
@@ -83,6 +93,8 @@ class receiver_state {
     [[nodiscard]] bool is_busy() const noexcept { return busy_; }
     // Ends the waits of the running operation, and of a write.
     void cancel() noexcept;
+    // Since the operation began to wait.
+    [[nodiscard]] bool was_cancelled() noexcept { return std::exchange(cancelled_, false); }
 
     // Where the next read is to place its bytes: at what this returns, and then at those after it. Precondition: no
     // operation is running. Errors: the first destination that cannot be used; no memory for the list.
@@ -100,6 +112,7 @@ class receiver_state {
 
   private:
     void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
+    void steer(asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& peer, error_code& code);
     void move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
     void move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
     void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
@@ -123,6 +136,7 @@ class receiver_state {
     asio::posix::stream_descriptor& wake_ = descriptors_->wake;  // open once it was needed
 
     std::shared_ptr<flow> flow_;
+    std::shared_ptr<steering> steering_;  // null: no rule is awaited
     bool connected_ = false;
     bool busy_ = false;
     bool cancelled_ = false;  // by cancel(), since the operation began to wait
@@ -174,7 +188,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
                 .bytes = 0,
                 .code = make_error_code(boost::system::errc::operation_not_supported)};
     after_wait();
-    if (std::exchange(cancelled_, false))
+    if (was_cancelled())
         result.cancelled |= asio::cancellation_type::terminal;
     if (flow_ == nullptr)
         return machine.resume(facts(), result);

@@ -138,7 +138,7 @@ std::vector<unsigned> claim_queues(device_journal& log, nic_device& nic, claim_e
         auto const raised = with_rx_queues(channels, plan.rx_queues);
         change_setting(log, nic, setting::channels, {raised.rx, raised.tx, raised.combined});
     }
-    log->find(environment.self)->queues = plan.queues;
+    log.edit().find(environment.self)->queues = plan.queues;
     log.save();
     return plan.queues;
 }
@@ -202,7 +202,7 @@ acquisition acquire(device_journal& log, nic_device& nic, claim_environment cons
                     acquisition_request const& request, std::vector<std::string>& notices)
 {
     auto const choice = choose_tokens(nic, request.tokens);
-    log->owners.push_back({environment.self, {}, {}, {}, journal_binding{}});
+    log.edit().owners.push_back({environment.self, {}, {}, {}, journal_binding{}});
     log.save();
 
     split_headers(log, nic);
@@ -220,7 +220,7 @@ acquisition acquire(device_journal& log, nic_device& nic, claim_environment cons
     avoid_claimed_queues(log, nic, table);
 
     result.binding = bind_memory(nic, result.queues, request, choice.autorelease, environment.busy_patience);
-    log->find(environment.self)->binding = journal_binding{result.binding->id()};
+    log.edit().find(environment.self)->binding = journal_binding{result.binding->id()};
     log.save();
     result.napi_ids = check_binding(nic, result.queues, result.binding->id(), notices);
     return result;

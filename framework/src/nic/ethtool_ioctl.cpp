@@ -138,7 +138,7 @@ void ethtool_ioctl::remove_rss_context(std::uint32_t id) const
         refuse(error, "remove RSS context", "context " + std::to_string(id));
 }
 
-ethtool_ioctl::rule_places ethtool_ioctl::places() const
+ethtool_ioctl::rule_list ethtool_ioctl::list() const
 {
     constexpr int attempts = 5;  // rules may come between the question how many and the question which
     for (int attempt = 1;; ++attempt) {
@@ -170,7 +170,7 @@ ethtool_ioctl::rule_places ethtool_ioctl::places() const
 std::vector<installed_rule> ethtool_ioctl::rules() const
 {
     std::vector<installed_rule> result;
-    for (std::uint32_t const place : places().used) {
+    for (std::uint32_t const place : list().used) {
         if (auto found = rule(place))  // else removed meanwhile
             result.push_back(*std::move(found));
     }
@@ -191,32 +191,58 @@ std::optional<installed_rule> ethtool_ioctl::rule(std::uint32_t id) const
     return decode_rule(answer);
 }
 
-std::uint32_t ethtool_ioctl::add_rule(flow_rule const& rule) const
+void ethtool_ioctl::look_for_places()
 {
+    auto const all = list();
+    driver_chooses_ = all.driver_chooses || all.size == 0;
+    places_.emplace(all.used, all.size);
+}
+
+std::optional<std::uint32_t> ethtool_ioctl::free_place()
+{
+    for (bool looked = false;;) {
+        auto const place = places_->last_free();
+        if (!place && looked)
+            return std::nullopt;
+        if (!place) {
+            look_for_places();
+            looked = true;
+        } else if (rule(*place)) {
+            places_->take(*place);
+        } else {
+            return place;
+        }
+    }
+}
+
+std::uint32_t ethtool_ioctl::add_rule(flow_rule const& rule)
+{
+    if (!places_)
+        look_for_places();
     auto request = encode_rule(rule);
     request.fs.location = RX_CLS_LOC_ANY;
-    if (auto const taken = places(); !taken.driver_chooses && taken.size > 0) {
-        // The last free place: the first ones rank highest, and people choose them by hand. There is no way to ask for
-        // a place and be refused if somebody else took it meanwhile.
-        std::uint32_t place = taken.size;
-        do {
-            if (place-- == 0)
-                refuse(ENOSPC, "add rule", to_string(rule.match));
-        } while (std::find(taken.used.begin(), taken.used.end(), place) != taken.used.end());
-        request.fs.location = place;
+    if (!driver_chooses_) {
+        // There is no way to ask for a place and be refused if somebody else took it meanwhile.
+        auto const place = free_place();
+        if (!place)
+            refuse(ENOSPC, "add rule", to_string(rule.match));
+        request.fs.location = *place;
     }
     if (int const error = call(&request); error != 0)
         refuse(error, "add rule", to_string(rule.match));
+    places_->take(request.fs.location);
     return request.fs.location;
 }
 
-void ethtool_ioctl::remove_rule(std::uint32_t id) const
+void ethtool_ioctl::remove_rule(std::uint32_t id)
 {
     ethtool_rxnfc request{};
     request.cmd = ETHTOOL_SRXCLSRLDEL;
     request.fs.location = id;
     if (int const error = call(&request); error != 0)
         refuse(error, "remove rule", "rule " + std::to_string(id));
+    if (places_)
+        places_->give_back(id);
 }
 
 }  // namespace gpurx::detail

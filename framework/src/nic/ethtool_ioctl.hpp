@@ -30,23 +30,29 @@ class ethtool_ioctl {
 
     [[nodiscard]] std::vector<installed_rule> rules() const;
     [[nodiscard]] std::optional<installed_rule> rule(std::uint32_t id) const;
-    [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule) const;
-    void remove_rule(std::uint32_t id) const;
+    // Lists all rules at most once in the life of this object, and once more where the table seems full.
+    [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule);
+    void remove_rule(std::uint32_t id);
 
   private:
     // The places of all rules, and how many there can be (0: the driver does not say).
-    struct rule_places {
+    struct rule_list {
         std::vector<std::uint32_t> used;
         std::uint32_t size = 0;
         bool driver_chooses = true;
     };
-    [[nodiscard]] rule_places places() const;
+    [[nodiscard]] rule_list list() const;
+    void look_for_places();
+    // Nothing: all are taken.
+    [[nodiscard]] std::optional<std::uint32_t> free_place();
     // 0, or errno.
     [[nodiscard]] int call(void* command) const;
     [[noreturn]] void refuse(int error, std::string operation, std::string const& object = {}) const;
 
     unsigned index_;
     unique_fd socket_;
+    std::optional<rule_places> places_;  // as far as known; others may take some, and give some back
+    bool driver_chooses_ = false;
 };
 
 }  // namespace gpurx::detail

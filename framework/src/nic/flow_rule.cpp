@@ -195,6 +195,33 @@ std::vector<flow_match> widened(flow_match const& match)
     return result;
 }
 
+rule_places::rule_places(std::vector<std::uint32_t> const& used, std::uint32_t size) : taken_(size), end_{size}
+{
+    for (std::uint32_t const place : used)
+        take(place);
+}
+
+std::optional<std::uint32_t> rule_places::last_free() noexcept
+{
+    while (end_ > 0 && taken_[end_ - 1])
+        --end_;
+    return end_ > 0 ? std::optional{end_ - 1} : std::nullopt;
+}
+
+void rule_places::take(std::uint32_t place) noexcept
+{
+    if (place < taken_.size())
+        taken_[place] = true;
+}
+
+void rule_places::give_back(std::uint32_t place) noexcept
+{
+    if (place >= taken_.size())
+        return;
+    taken_[place] = false;
+    end_ = std::max(end_, place + 1);
+}
+
 std::string to_string(flow_match const& match)
 {
     auto const local = to_string(match.v6, match.local, match.local_port);

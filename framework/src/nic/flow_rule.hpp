@@ -50,6 +50,23 @@ struct installed_rule {
 // The match itself and ever wider ones, for NICs that cannot match so much: both ends, the local end, the local port.
 [[nodiscard]] std::vector<flow_match> widened(flow_match const& match);
 
+// The places of a NIC's rules, where the driver leaves the choice to us. To take one and give it back again costs the
+// same however many are taken.
+class rule_places {
+  public:
+    rule_places() noexcept = default;
+    rule_places(std::vector<std::uint32_t> const& used, std::uint32_t size);
+
+    // The last free place: the first ones rank highest, and people choose them by hand. Nothing: all are taken.
+    [[nodiscard]] std::optional<std::uint32_t> last_free() noexcept;
+    void take(std::uint32_t place) noexcept;
+    void give_back(std::uint32_t place) noexcept;
+
+  private:
+    std::vector<bool> taken_;
+    std::uint32_t end_ = 0;  // from here on all are taken
+};
+
 // "tcp4 10.0.0.2:4000 -> 10.0.0.1:5000"
 [[nodiscard]] std::string to_string(flow_match const& match);
 

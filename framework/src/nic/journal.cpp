@@ -21,14 +21,14 @@ std::string number_or_pending(std::optional<std::uint32_t> const& id)
     return id ? fmt::to_string(*id) : "pending";
 }
 
-std::string rule_line(journal_rule const& entry)
+std::string rule_text(flow_rule const& rule)
 {
-    auto const& match = entry.rule.match;
+    auto const& match = rule.match;
     auto const& remote = match.remote;
-    return fmt::format("rule {} {} {} {} {} {} {} {}\n", number_or_pending(entry.id), match.v6 ? "tcp6" : "tcp4",
+    return fmt::format("{} {} {} {} {} {} {}\n", match.v6 ? "tcp6" : "tcp4",
                        match.local ? match.local->to_string() : "*", match.local_port,
                        remote ? remote->address().to_string() : "*", remote ? fmt::to_string(remote->port()) : "*",
-                       entry.rule.kind == rule_target::queue ? "queue" : "context", entry.rule.target);
+                       rule.kind == rule_target::queue ? "queue" : "context", rule.target);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ std::string_view to_string(setting value) noexcept
     return setting_names[static_cast<std::size_t>(value)];
 }
 
-setting_change* journal::find(setting what) noexcept
+setting_change const* journal::find(setting what) const noexcept
 {
     auto const found = std::find_if(changes.begin(), changes.end(), [what](auto const& c) { return c.what == what; });
     return found != changes.end() ? &*found : nullptr;
@@ -52,13 +52,12 @@ journal_owner* journal::find(owner_key const& key) noexcept
 
 void journal::record(setting_change change)
 {
-    if (auto* const present = find(change.what)) {
-        *present = std::move(change);
-        return;
-    }
-    auto const place =
-        std::find_if(changes.begin(), changes.end(), [&change](auto const& other) { return other.what > change.what; });
-    changes.insert(place, std::move(change));
+    auto const place = std::find_if(changes.begin(), changes.end(),
+                                    [&change](auto const& other) { return other.what >= change.what; });
+    if (place != changes.end() && place->what == change.what)
+        *place = std::move(change);
+    else
+        changes.insert(place, std::move(change));
 }
 
 void journal::forget(setting what)
@@ -96,12 +95,36 @@ std::string serialise(journal const& from)
         if (!owner.queues.empty())
             fmt::format_to(out, "queues {}\n", fmt::join(owner.queues, " "));
         for (auto const& rule : owner.rules)
-            text += rule_line(rule);
+            fmt::format_to(out, "rule {} {}", number_or_pending(rule.id), rule_text(rule.rule));
         for (auto const& context : owner.contexts)
             fmt::format_to(out, "context {} {}\n", number_or_pending(context.id), fmt::join(context.queues, " "));
     }
     text += "end\n";
     return text;
+}
+
+std::string serialise(journal_record const& from)
+{
+    return fmt::format("at {} {} {}", from.owner, from.gone ? "gone" : number_or_pending(from.entry.id),
+                       rule_text(from.entry.rule));
+}
+
+bool apply(journal_record const& record, journal& to)
+{
+    if (record.owner >= to.owners.size())
+        return false;
+    auto& rules = to.owners[record.owner].rules;
+    auto const found =
+        std::find_if(rules.begin(), rules.end(), [&record](auto const& one) { return one.rule == record.entry.rule; });
+    if (record.gone && found == rules.end())
+        return false;
+    if (record.gone)
+        rules.erase(found);
+    else if (found == rules.end())
+        rules.push_back(record.entry);
+    else
+        found->id = record.entry.id;
+    return true;
 }
 
 }  // namespace gpurx::detail

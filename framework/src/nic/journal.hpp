@@ -13,6 +13,9 @@
 //   rule ID|pending tcp4|tcp6 LOCAL|* PORT REMOTE|* PORT|* queue|context TARGET
 //   context ID|pending QUEUE...
 //   end
+//   at OWNER ID|pending|gone tcp4|tcp6 …           any number: what became of a rule of owner number OWNER (from 0)
+//   since;
+//                                                  the rest as for rule. One that is cut off was never written
 //
 // A binding is "pending" until it is made; a rule or context from before it is made until its number is known, and
 // while it is being removed.
@@ -112,7 +115,7 @@ struct journal {
     std::vector<journal_owner> owners;
 
     [[nodiscard]] bool empty() const noexcept { return changes.empty() && owners.empty(); }
-    [[nodiscard]] setting_change* find(setting what) noexcept;
+    [[nodiscard]] setting_change const* find(setting what) const noexcept;
     [[nodiscard]] journal_owner* find(owner_key const& key) noexcept;
     // Adds or replaces.
     void record(setting_change change);
@@ -124,7 +127,18 @@ struct journal {
     friend bool operator==(journal const&, journal const&) = default;
 };
 
+// Without the lines after the end: what they say is in it.
 [[nodiscard]] std::string serialise(journal const& from);
+
+// A line after the end.
+struct journal_record {
+    std::size_t owner = 0;
+    journal_rule entry;
+    bool gone = false;
+};
+[[nodiscard]] std::string serialise(journal_record const& from);
+// False: there is no such owner, or no such rule that could be gone.
+[[nodiscard]] bool apply(journal_record const& record, journal& to);
 
 struct journal_damage {
     unsigned line = 0;  // from 1
@@ -132,7 +146,9 @@ struct journal_damage {
 
     friend bool operator==(journal_damage const&, journal_damage const&) = default;
 };
-// Takes only what serialise() writes: anything else is damage.
+// Which device a journal speaks of, whatever comes after that; nothing: damage.
+[[nodiscard]] std::optional<device_key> parse_device(std::string_view text);
+// Takes only what the functions above write: anything else is damage.
 [[nodiscard]] std::variant<journal, journal_damage> parse_journal(std::string_view text);
 
 }  // namespace gpurx::detail

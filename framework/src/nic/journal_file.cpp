@@ -73,7 +73,8 @@ std::string read_all(unique_fd const& file, std::string const& path)
 }  // namespace
 
 journal_file::journal_file(std::string const& directory, device_key const& device, std::chrono::milliseconds patience)
-    : name_{fmt::format("ifindex{}-netns{}", device.ifindex, device.netns)},
+    : boot_id_{device.boot_id},
+      name_{fmt::format("ifindex{}-netns{}", device.ifindex, device.netns)},
       path_{fmt::format("{}/{}.journal", directory, name_)},
       directory_{open_directory(directory)},
       lock_{[this] { return open_file(directory_, name_ + ".lock", O_RDWR | O_CREAT).release(); }}
@@ -106,7 +107,10 @@ std::optional<journal> journal_file::load() const
         return std::nullopt;
     if (!file)
         fail(errno, "open journal", path_);
-    auto result = parse_journal(read_all(file, path_));
+    auto const text = read_all(file, path_);
+    if (auto speaks_of = parse_device(text); speaks_of && speaks_of->boot_id != boot_id_)
+        return journal{*std::move(speaks_of), {}, {}};
+    auto result = parse_journal(text);
     if (auto const* const damage = std::get_if<journal_damage>(&result)) {
         fail(make_error_code(errc::journal_invalid), "read journal", path_,
              fmt::format("line {}: {}; if no gpurx session uses the interface, check its settings and remove the file",
@@ -122,9 +126,24 @@ void journal_file::store(journal const& value) const
     } else if (::unlinkat(directory_.get(), (name_ + ".journal").c_str(), 0) != 0 && errno != ENOENT) {
         fail(errno, "remove journal", path_);
     }
-    // The directory entry, too.
-    if (::fsync(directory_.get()) != 0)
-        fail(errno, "write journal", path_);
+}
+
+unique_fd journal_file::open_to_append() const
+{
+    auto file = open_file(directory_, name_ + ".journal", O_RDWR | O_APPEND);
+    if (!file && errno != ENOENT)
+        fail(errno, "open journal", path_);
+    return file;
+}
+
+bool journal_file::is_now(unique_fd const& file, std::uint64_t size) const noexcept
+{
+    // As long as `file` is open, no other file has its number.
+    struct stat ours {};
+    struct stat now {};
+    return file && ::fstat(file.get(), &ours) == 0 &&
+           ::fstatat(directory_.get(), (name_ + ".journal").c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 &&
+           ours.st_dev == now.st_dev && ours.st_ino == now.st_ino && static_cast<std::uint64_t>(now.st_size) == size;
 }
 
 void journal_file::replace(std::string_view text) const
@@ -134,6 +153,7 @@ void journal_file::replace(std::string_view text) const
     if (!file)
         fail(errno, "write journal", path_);
     write_all(file, text, path_);
+    // So that what a loss of power leaves can be read, and told to be of an earlier boot.
     if (::fsync(file.get()) != 0 ||
         ::renameat(directory_.get(), fresh.c_str(), directory_.get(), (name_ + ".journal").c_str()) != 0)
         fail(errno, "write journal", path_);

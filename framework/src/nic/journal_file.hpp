@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -28,16 +29,23 @@ class journal_file {
     journal_file& operator=(journal_file const&) = delete;
     ~journal_file();
 
-    // Nothing: there is none. Throws system_error: errc::journal_invalid, and what reading reports.
+    // Nothing: there is none. Of one of another boot the device only: a loss of power may have damaged the rest. Throws
+    // system_error: errc::journal_invalid, and what reading reports.
     [[nodiscard]] std::optional<journal> load() const;
-    // In one piece or not at all, also when power fails; an empty journal is no file. Throws system_error.
+    // In one piece or not at all; an empty journal is no file. Throws system_error.
     void store(journal const& value) const;
+
+    // The file as it is now, to add to; empty: there is none. Throws system_error.
+    [[nodiscard]] unique_fd open_to_append() const;
+    // Whether `file` still is the journal, and `size` bytes long.
+    [[nodiscard]] bool is_now(unique_fd const& file, std::uint64_t size) const noexcept;
 
     [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
   private:
     void replace(std::string_view text) const;
 
+    std::string boot_id_;
     std::string name_;  // without its ending
     std::string path_;
     unique_fd directory_;

@@ -161,17 +161,16 @@ flow_match to_match(words& line)
     return match;
 }
 
-journal_rule to_rule(words& line)
+flow_rule to_flow_rule(words& line)
 {
-    journal_rule entry;
-    entry.id = number_or_pending(line);
-    entry.rule.match = to_match(line);
+    flow_rule rule;
+    rule.match = to_match(line);
     std::string_view const kind = line.next();
     if (kind != "queue" && kind != "context")
         throw damage{"a rule leads to a queue or a context"};
-    entry.rule.kind = kind == "queue" ? rule_target::queue : rule_target::context;
-    entry.rule.target = line.number<std::uint32_t>();
-    return entry;
+    rule.kind = kind == "queue" ? rule_target::queue : rule_target::context;
+    rule.target = line.number<std::uint32_t>();
+    return rule;
 }
 
 // Line after line, in the order that the format has.
@@ -184,14 +183,44 @@ class parser {
         header();
         while (!done_)
             body_line();
-        if (!rest_.empty())
-            throw damage{"there is more after the end"};
+        while (!rest_.empty() && !is_cut_off())
+            record();
         return std::move(result_);
+    }
+
+    device_key device()
+    {
+        header();
+        return std::move(result_.device);
     }
 
     [[nodiscard]] unsigned line_number() const noexcept { return line_number_; }
 
   private:
+    // The end of a line whose writer was killed.
+    [[nodiscard]] bool is_cut_off() const noexcept
+    {
+        constexpr std::string_view begin{"at "};
+        return rest_.find('\n') == std::string_view::npos &&
+               rest_.substr(0, begin.size()) == begin.substr(0, rest_.size());
+    }
+
+    void record()
+    {
+        words line = next_line();
+        line.expect("at");
+        journal_record found;
+        found.owner = line.number<std::size_t>();
+        std::string_view const state = line.next();
+        found.gone = state == "gone";
+        if (!found.gone && state != "pending")
+            found.entry.id = words::to_number<std::uint32_t>(state);
+        found.entry.rule = to_flow_rule(line);
+        line.expect_end();
+        if (!apply(found, result_))
+            throw damage{"there is no such owner or rule"};
+    }
+
     words next_line()
     {
         ++line_number_;
@@ -302,7 +331,8 @@ class parser {
         auto& owner = last_owner();
         if (!owner.contexts.empty())
             throw damage{"the lines are not in order"};
-        owner.rules.push_back(to_rule(line));
+        auto const id = number_or_pending(line);
+        owner.rules.push_back({id, to_flow_rule(line)});
     }
 
     void context(words& line)
@@ -320,6 +350,15 @@ class parser {
 };
 
 }  // namespace
+
+std::optional<device_key> parse_device(std::string_view text)
+{
+    try {
+        return parser{text}.device();
+    } catch (damage const&) {
+        return std::nullopt;
+    }
+}
 
 std::variant<journal, journal_damage> parse_journal(std::string_view text)
 {

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "acquire.hpp"
@@ -84,17 +84,22 @@ struct nic_claim::state {
     void release(device_journal& log, std::vector<flow_rule> const& rules, report& said);
 
     config options;
-    std::unique_ptr<nic_device> device;  // guarded by mutex
+    std::unique_ptr<nic_device> device;  // guarded by device_mutex
     claim_environment environment;
     acquisition acquired;
     std::uint64_t memory_size = 0;
+    // One call at a time, with the journal; and one that speaks to the device, which those that only look at it wait
+    // for.
     std::mutex mutex;
+    std::mutex device_mutex;
 
     // Guarded by mutex.
+    known_journal journal;
     std::uint64_t last_number = 0;
-    std::map<std::uint64_t, std::vector<flow_rule>> steered;
-    std::size_t turn = 0;                  // whose queue the next flow gets
-    std::optional<std::uint32_t> context;  // over all queues, once a listener needed it
+    std::unordered_map<std::uint64_t, std::vector<flow_rule>> steered;
+    std::unordered_map<flow_match, unsigned, flow_match_hash> users;  // of the rules for these packets
+    std::size_t turn = 0;                                             // whose queue the next flow gets
+    std::optional<std::uint32_t> context;                             // over all queues, once a listener needed it
     bool context_refused = false;
     bool told_of_wider_rules = false;
 };
@@ -145,10 +150,7 @@ std::vector<flow_rule> nic_claim::state::install(device_journal& log, std::vecto
 void nic_claim::state::release(device_journal& log, std::vector<flow_rule> const& rules, report& said)
 {
     for (auto const& rule : rules) {
-        bool const needed = std::any_of(steered.begin(), steered.end(), [&rule](auto const& entry) {
-            return std::find(entry.second.begin(), entry.second.end(), rule) != entry.second.end();
-        });
-        if (!needed)
+        if (!users.contains(rule.match))
             remove_rule(log, *device, environment.self, rule, said);
     }
 }
@@ -173,7 +175,7 @@ std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_d
         self.options.rx_page_size = 0;  // a kernel that knows no such choice does just this
     sentences notices;
     try {
-        device_journal log{self.environment, *self.device};
+        device_journal log{self.environment, *self.device, self.journal};
         if (log.dropped())
             notices.push_back(*log.dropped());
         report said;
@@ -206,7 +208,7 @@ nic_claim::~nic_claim()
     auto& self = *state_;
     report said;
     try {
-        device_journal log{self.environment, *self.device};
+        device_journal log{self.environment, *self.device, self.journal};
         if (!forget_if_gone(log, *self.device, said))
             undo_steering(log, *self.device, self.environment.self, said);
         self.acquired.binding.reset();
@@ -250,10 +252,12 @@ std::unique_ptr<steered_flow> nic_claim::steer(boost::asio::ip::tcp::endpoint co
         std::unique_lock lock{state_->mutex};
         auto const& queues = state_->acquired.queues;
         steer_target const target{rule_target::queue, queues[state_->turn++ % queues.size()]};
-        device_journal log{state_->environment, *state_->device};
+        device_journal log{state_->environment, *state_->device, state_->journal};
+        std::unique_lock device{state_->device_mutex};
         sentences notices;
         auto rules = state_->install(log, {match_connection(local, remote)}, {target}, notices);
         auto result = keep(std::move(rules));
+        device.unlock();
         lock.unlock();
         state_->tell(notices);
         return result;
@@ -265,11 +269,13 @@ std::unique_ptr<steered_flow> nic_claim::steer_port(boost::asio::ip::tcp::endpoi
 {
     return reporting(code, why, [&] {
         std::unique_lock lock{state_->mutex};
-        device_journal log{state_->environment, *state_->device};
+        device_journal log{state_->environment, *state_->device, state_->journal};
+        std::unique_lock device{state_->device_mutex};
         sentences notices;
         auto const targets = state_->listener_targets(log, notices);
         auto rules = state_->install(log, match_listener(local, also_v4), targets, notices);
         auto result = keep(std::move(rules));
+        device.unlock();
         lock.unlock();
         state_->tell(notices);
         return result;
@@ -280,6 +286,8 @@ std::unique_ptr<steered_flow> nic_claim::steer_port(boost::asio::ip::tcp::endpoi
 std::unique_ptr<steered_flow> nic_claim::keep(std::vector<flow_rule> rules)
 {
     auto const number = ++state_->last_number;
+    for (auto const& rule : rules)
+        ++state_->users[rule.match];
     state_->steered.emplace(number, std::move(rules));
     return std::make_unique<steered_flow>(*this, number);
 }
@@ -293,7 +301,12 @@ void nic_claim::unsteer(std::uint64_t number) noexcept
         std::lock_guard const lock{state_->mutex};
         auto const rules = std::move(state_->steered.at(number));
         state_->steered.erase(number);
-        device_journal log{state_->environment, *state_->device};
+        for (auto const& rule : rules) {
+            if (auto const found = state_->users.find(rule.match); --found->second == 0)
+                state_->users.erase(found);
+        }
+        device_journal log{state_->environment, *state_->device, state_->journal};
+        std::lock_guard const device{state_->device_mutex};
         state_->release(log, rules, said);
     } catch (std::exception const& error) {
         said.left.push_back(state_->options.interface + ": a rule could not be removed: " + error.what());
@@ -308,7 +321,7 @@ steered_flow::~steered_flow()
 
 std::optional<page_use> nic_claim::inflight() const
 {
-    std::lock_guard const lock{state_->mutex};
+    std::lock_guard const lock{state_->device_mutex};
     page_use use{0, state_->memory_size / page_size()};
     try {
         for (auto const& pool : state_->device->page_pools())
@@ -321,7 +334,7 @@ std::optional<page_use> nic_claim::inflight() const
 
 std::optional<std::uint64_t> nic_claim::alloc_failures() const
 {
-    std::lock_guard const lock{state_->mutex};
+    std::lock_guard const lock{state_->device_mutex};
     std::optional<std::uint64_t> sum;
     try {
         for (auto const& entry : state_->device->alloc_failures()) {
@@ -343,7 +356,8 @@ std::vector<std::string> nic_claim::recover(std::string_view interface, std::str
 
 std::vector<std::string> nic_claim::recover(nic_device& device, claim_environment const& environment)
 {
-    device_journal log{environment, device};
+    known_journal nothing;
+    device_journal log{environment, device, nothing};
     report said;
     if (log.dropped())
         said.done.push_back(*log.dropped());

@@ -56,8 +56,9 @@ struct page_use {
     std::uint64_t total = 0;
 };
 
-// Thread safety: safe, except destruction. Every call blocks for some ms; none waits for ever (a lock that another
-// process holds too long, or a kernel that does not answer, is ETIMEDOUT).
+// Thread safety: safe, except destruction. Calls block for some ms, or for as long as another session holds the
+// interface's lock (one that is being opened does for seconds); none waits for ever: ETIMEDOUT. inflight() and
+// alloc_failures() wait for no such lock.
 class nic_claim {
   public:
     using config = nic_claim_config;

@@ -137,7 +137,7 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
             said.left.push_back(fmt::format("{} was changed by somebody else to {} and left so (before gpurx: {})",
                                             subject, describe(what, now), describe(what, change.original)));
         }
-        log->forget(what);
+        log.edit().forget(what);
         return ours;
     } catch (system_error const& error) {
         said.left.push_back(
@@ -170,9 +170,9 @@ void ask_for_split(device_journal& log, nic_device& nic)
     setting_change const made{setting::data_split, reported == on ? setting_value{automatically_on} : reported, on};
     auto const keep = [&log](std::optional<setting_change> const& change) {
         if (change)
-            log->record(*change);
+            log.edit().record(*change);
         else
-            log->forget(setting::data_split);
+            log.edit().forget(setting::data_split);
         log.save();
     };
     keep(before ? before : made);
@@ -260,7 +260,7 @@ void change_setting(device_journal& log, nic_device& nic, setting what, setting_
         return;
     auto const* const present = log->find(what);
     bool const still_ours = present != nullptr && now == present->ours;
-    log->record({what, still_ours ? present->original : now, wanted});
+    log.edit().record({what, still_ours ? present->original : now, wanted});
     log.save();
     write_plain(nic, what, wanted);
 }
@@ -279,7 +279,7 @@ void avoid_claimed_queues(device_journal& log, nic_device& nic, setting_value co
     if (wanted.empty() || (present != nullptr && now == wanted))
         return;
     // Also where the table is so already: a table that nobody has set follows the channels, on to our queues.
-    log->record({setting::rss_table, original, wanted});
+    log.edit().record({setting::rss_table, original, wanted});
     log.save();
     nic.set_rss_table(wanted);
 }
@@ -297,7 +297,7 @@ void return_unclaimed_queues(device_journal& log, nic_device& nic, report& said)
         auto const wanted = avoid_queues(original, nic.channels().rx_queues(), log->claimed_queues());
         if (wanted.empty() || wanted == now)
             return;
-        log->record({setting::rss_table, original, wanted});
+        log.edit().record({setting::rss_table, original, wanted});
         log.save();
         nic.set_rss_table(wanted);
         said.done.push_back(

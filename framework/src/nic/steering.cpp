@@ -21,40 +21,40 @@ bool is_refusal(error_code const& code)
            code == errno_code(ERANGE);
 }
 
-void check_conflict(journal const& log, owner_key const& owner, flow_match const& match)
+// The rule of this owner for just these packets, if it has one.
+std::optional<flow_rule> present(device_journal const& log, owner_key const& owner, flow_match const& match)
 {
-    for (auto const& other : log.owners) {
-        bool const same = std::any_of(other.rules.begin(), other.rules.end(),
-                                      [&match](auto const& entry) { return entry.rule.match == match; });
-        if (same && other.key != owner) {
-            fail(EEXIST, "add rule", fmt::format("{} {}", log.device.interface, to_string(match)),
-                 fmt::format("another gpurx session (process {}) steers the same packets: use another port or address, "
-                             "or end it",
-                             other.key.pid));
-        }
+    auto const found = log.find(match);
+    if (!found)
+        return std::nullopt;
+    if (found->owner != owner) {
+        fail(EEXIST, "add rule", fmt::format("{} {}", log->device.interface, to_string(match)),
+             fmt::format("another gpurx session (process {}) steers the same packets: use another port or address, "
+                         "or end it",
+                         found->owner.pid));
     }
+    return found->entry.rule;
 }
 
-journal_owner& entry_of(device_journal& log, owner_key const& owner)
+// Somebody may have taken the journal away.
+void enter(device_journal& log, owner_key const& owner)
 {
-    if (auto* const present = log->find(owner))
-        return *present;
-    return log->owners.emplace_back(journal_owner{owner, {}, {}, {}});
+    if (log.edit().find(owner) != nullptr)
+        return;
+    log.edit().owners.push_back({owner, {}, {}, {}});
+    log.save();
 }
 
 void make_rule(device_journal& log, nic_device& nic, owner_key const& owner, flow_rule const& rule)
 {
-    auto& entry = entry_of(log, owner);
-    entry.rules.push_back({std::nullopt, rule});
-    log.save();
+    log.note(owner, {std::nullopt, rule});
     try {
-        entry.rules.back().id = nic.add_rule(rule);
+        auto const id = nic.add_rule(rule);
+        log.note(owner, {id, rule});
     } catch (system_error const&) {
-        entry.rules.pop_back();
-        log.save();
+        log.forget(owner, rule);
         throw;
     }
-    log.save();
 }
 
 }  // namespace
@@ -63,13 +63,10 @@ flow_rule install_rule(device_journal& log, nic_device& nic, owner_key const& ow
                        std::span<steer_target const> targets, std::vector<std::string>& refused)
 {
     std::optional<system_error> last;
+    enter(log, owner);
     for (auto const& wider : widened(match)) {
-        check_conflict(*log, owner, wider);
-        auto const& own = entry_of(log, owner).rules;
-        auto const present =
-            std::find_if(own.begin(), own.end(), [&wider](auto const& one) { return one.rule.match == wider; });
-        if (present != own.end())
-            return present->rule;
+        if (auto const known = present(log, owner, wider))
+            return *known;
         for (auto const& target : targets) {
             flow_rule rule{wider, target.kind, target.number};
             try {
@@ -94,7 +91,8 @@ std::uint32_t install_context(device_journal& log, nic_device& nic, owner_key co
     auto const size = nic.rss_table().size();
     if (size == 0)
         fail(EOPNOTSUPP, "add RSS context", log->device.interface);
-    auto& entry = entry_of(log, owner);
+    enter(log, owner);
+    auto& entry = *log.edit().find(owner);
     entry.contexts.push_back({std::nullopt, queues});
     log.save();
     try {

@@ -30,15 +30,6 @@ std::set<std::uint32_t> known_ids(journal const& log, Entries journal_owner::*en
     return ids;
 }
 
-void save(device_journal& log, report& said)
-{
-    try {
-        log.save();
-    } catch (system_error const& error) {
-        said.left.emplace_back(error.what());
-    }
-}
-
 // Takes an entry of the journal off the NIC. `present` is what the NIC has, `ours` tells what is equal to the entry,
 // `known` are the numbers of other entries, which a pending one does not mean.
 template <class Installed, class Ours, class Remove>
@@ -72,20 +63,37 @@ std::vector<installed_rule> candidates(nic_device& nic, std::optional<std::uint3
     return one ? std::vector{*one} : std::vector<installed_rule>{};
 }
 
-// While an entry is being removed it is pending: whoever reads it after us cannot tell whether that was done.
-void remove_from_nic(device_journal& log, nic_device& nic, journal_rule& entry, report& said)
+template <class Write>
+void write(Write&& write_it, report& said)
 {
-    auto const id = std::exchange(entry.id, std::nullopt);
-    auto const name = fmt::format("{} ({})", name_of(*log, "rule", id), to_string(entry.rule.match));
-    save(log, said);
     try {
+        write_it();
+    } catch (system_error const& error) {
+        said.left.emplace_back(error.what());
+    }
+}
+
+void save(device_journal& log, report& said)
+{
+    write([&log] { log.save(); }, said);
+}
+
+// While an entry is being removed it is pending: whoever reads it after us cannot tell whether that was done.
+void remove_from_nic(device_journal& log, nic_device& nic, owner_key const& owner, journal_rule const& entry,
+                     report& said)
+{
+    auto const name = fmt::format("{} ({})", name_of(*log, "rule", entry.id), to_string(entry.rule.match));
+    write([&] { log.note(owner, {std::nullopt, entry.rule}); }, said);
+    try {
+        auto const others = entry.id ? std::set<std::uint32_t>{} : known_ids(*log, &journal_owner::rules);
         remove_one(
-            name, id, candidates(nic, id), known_ids(*log, &journal_owner::rules),
+            name, entry.id, candidates(nic, entry.id), others,
             [&entry](installed_rule const& one) { return one.rule == entry.rule; },
             [&nic](std::uint32_t number) { nic.remove_rule(number); }, said);
     } catch (system_error const& error) {
         said.left.push_back(fmt::format("{} could not be removed: {}", name, error.what()));
     }
+    write([&] { log.forget(owner, entry.rule); }, said);
 }
 
 void remove_from_nic(device_journal& log, nic_device& nic, journal_context& entry, report& said)
@@ -141,27 +149,19 @@ std::optional<std::string> obituary(journal_owner const& owner, nic_device& nic,
 
 void remove_rule(device_journal& log, nic_device& nic, owner_key const& owner, flow_rule const& rule, report& said)
 {
-    auto* const from = log->find(owner);
-    if (from == nullptr)
-        return;
-    auto const entry =
-        std::find_if(from->rules.begin(), from->rules.end(), [&rule](auto const& one) { return one.rule == rule; });
-    if (entry == from->rules.end())
-        return;
-    remove_from_nic(log, nic, *entry, said);
-    from->rules.erase(entry);
-    save(log, said);
+    auto const found = log.find(rule.match);
+    if (found && found->owner == owner && found->entry.rule == rule)
+        remove_from_nic(log, nic, owner, found->entry, said);
 }
 
 void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner, report& said)
 {
-    auto* const from = log->find(owner);
+    auto* const from = log.edit().find(owner);
     if (from == nullptr)
         return;
-    while (!from->rules.empty()) {
-        remove_from_nic(log, nic, from->rules.back(), said);
-        from->rules.pop_back();
-    }
+    auto const rules = from->rules;
+    std::for_each(rules.rbegin(), rules.rend(),
+                  [&](auto const& entry) { remove_from_nic(log, nic, owner, entry, said); });
     while (!from->contexts.empty()) {
         remove_from_nic(log, nic, from->contexts.back(), said);
         from->contexts.pop_back();
@@ -171,7 +171,7 @@ void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner,
 
 void undo_claim(device_journal& log, nic_device& nic, owner_key const& owner, report& said)
 {
-    log->forget(owner);
+    log.edit().forget(owner);
     if (log->owners.empty())
         restore_settings(log, nic, said);
     else
@@ -183,8 +183,8 @@ bool forget_if_gone(device_journal& log, nic_device const& nic, report& said)
 {
     if (nic.present())
         return false;
-    log->owners.clear();
-    log->changes.clear();
+    log.edit().owners.clear();
+    log.edit().changes.clear();
     save(log, said);
     said.left.push_back(
         fmt::format("{} is gone, or in another network namespace: nothing was set back", log->device.interface));

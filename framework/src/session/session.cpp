@@ -58,8 +58,21 @@ std::optional<rx_session> rx_session::open(rx_session_options options, device_me
 
 rx_session::rx_session(std::shared_ptr<detail::session_state> state) noexcept : state_{std::move(state)} {}
 rx_session::rx_session(rx_session&&) noexcept = default;
-rx_session& rx_session::operator=(rx_session&&) noexcept = default;
-rx_session::~rx_session() = default;
+
+rx_session& rx_session::operator=(rx_session&& other) noexcept
+{
+    if (this != &other)
+        rx_session const before{std::exchange(state_, std::move(other.state_))};
+    return *this;
+}
+
+rx_session::~rx_session()
+{
+    auto const worker = state_ != nullptr ? state_->worker() : nullptr;
+    state_.reset();
+    if (worker != nullptr)
+        worker->wait_if_finishing();
+}
 
 transport rx_session::transport() const noexcept
 {

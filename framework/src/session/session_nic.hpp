@@ -30,7 +30,8 @@ struct pool_sample {
     std::optional<std::uint64_t> allocation_failures;  // so far; empty: the driver does not count them
 };
 
-// Destroying it unbinds the memory and restores the NIC. steer_*() and sample() may be called from any thread.
+// Destroying it unbinds the memory and restores the NIC. All but the getters and sample() block; the session calls them
+// on a thread of its own (nic_worker.hpp). sample() may be called at the same time.
 class session_nic {
   public:
     session_nic() = default;

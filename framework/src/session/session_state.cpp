@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <boost/asio/ip/v6_only.hpp>
 
 #include <algorithm>
@@ -94,13 +96,50 @@ struct session_registry {
     }
 };
 
+// The end of a session on a NIC. The memory goes after the binding.
+struct session_state::restoration final : nic_worker::job {
+    restoration(std::shared_ptr<memory_state> of, std::unique_ptr<session_nic> given)
+        : memory{std::move(of)}, nic{std::move(given)}
+    {}
+    void run() noexcept override { nic.reset(); }
+
+    std::shared_ptr<memory_state> memory;
+    std::unique_ptr<session_nic> nic;
+};
+
+// Makes a rule, unless nobody wants it any more.
+class session_state::steering_job final : public nic_worker::job {
+  public:
+    explicit steering_job(std::shared_ptr<steering> what) noexcept : what_{std::move(what)} {}
+
+    void run() noexcept override
+    {
+        if (what_.use_count() == 1)
+            return;
+        try {
+            auto rule = what_->session->nic_->steer_flow(what_->local, what_->remote, what_->code, what_->why);
+            if (rule)
+                what_->rule.reset(new kept_rule{std::move(rule)});
+        } catch (std::bad_alloc const&) {
+            what_->code = make_error_code(boost::system::errc::not_enough_memory);
+        }
+        what_->done.store(true, std::memory_order_release);
+        std::uint64_t const one = 1;
+        [[maybe_unused]] auto const written = ::write(what_->event.get(), &one, sizeof one);
+    }
+
+  private:
+    std::shared_ptr<steering> what_;
+};
+
 std::shared_ptr<session_state> session_state::create(rx_session_options options, std::shared_ptr<memory_state> memory,
                                                      std::unique_ptr<session_nic> nic, std::string explanation)
 {
     auto const plan = plan_for(options, memory->span().size(), nic.get());
     std::shared_ptr<session_state> made{
         new session_state{std::move(options), std::move(memory), std::move(nic), std::move(explanation), plan}};
-    if (made->nic_) {
+    if (made->nic_ != nullptr) {
+        made->worker_ = nic_worker::start();
         auto& registry = session_registry::instance();
         std::scoped_lock const lock{registry.mutex};
         registry.bindings[made->dmabuf_id()] = made;
@@ -117,9 +156,10 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
       loan_limit_{plan.loan_limit},
       read_share_{plan.read_share},
       explanation_{std::move(explanation)},
-      nic_{nic.release()}
+      nic_{nic.get()},
+      restoration_{nic ? new restoration{memory_, std::move(nic)} : nullptr}
 {
-    if (!nic_) {
+    if (nic_ == nullptr) {
         pages_ = std::make_unique<page_pool>(memory_->span().size(), options_.max_flows);
     } else if (auto const limit = options_.lock_up_limit; limit.count() > 0) {
         auto const page_size = nic_->page_size();
@@ -133,6 +173,9 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
 session_state::~session_state()
 {
     session_registry::instance().leave(*this);
+    watchdog_.reset();
+    if (worker_ && born_.is_here())
+        worker_->finish(std::unique_ptr<nic_worker::job>{restoration_.release()});
 }
 
 std::shared_ptr<session_state> session_state::find_binding(std::uint32_t dmabuf_id)
@@ -198,15 +241,32 @@ void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, d
         also_v4 = !code && !only_v6.value();
     }
     code.clear();
-    nic_->steer_port(local, also_v4, code, why);
+    worker_->run([&] { nic_->steer_port(local, also_v4, code, why); });
 }
 
-void session_state::steer_flow(session_flow& flow, asio::ip::tcp::endpoint const& local,
-                               asio::ip::tcp::endpoint const& remote, error_code& code, diagnostics& why)
+std::shared_ptr<steering> session_state::steer_flow(asio::ip::tcp::endpoint const& local,
+                                                    asio::ip::tcp::endpoint const& remote, error_code& code)
 {
     code.clear();
-    if (nic_)
-        flow.rule_.reset(nic_->steer_flow(local, remote, code, why).release());
+    unique_fd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (!event) {
+        code.assign(errno, boost::system::system_category());
+        return nullptr;
+    }
+    auto asked = std::make_shared<steering>(shared_from_this(), local, remote, std::move(event));
+    worker_->post(std::make_unique<steering_job>(asked));
+    return asked;
+}
+
+void session_state::unsteer(process_ptr<kept_rule> rule) noexcept
+{
+    if (rule && born_.is_here())
+        worker_->post(std::unique_ptr<nic_worker::job>{rule.release()});
+}
+
+steering::~steering()
+{
+    session->unsteer(std::move(rule));
 }
 
 void session_state::size_receive_buffer(int socket, error_code& code)
@@ -399,6 +459,7 @@ session_flow::session_flow(std::shared_ptr<session_state> owner) noexcept : sess
 session_flow::~session_flow()
 {
     session_->leave(*this);
+    session_->unsteer(std::move(rule_));
 }
 
 void session_flow::set_waiting(flow_wait what) noexcept

@@ -20,7 +20,9 @@
 #include "counters.hpp"
 #include "fork.hpp"
 #include "memory/memory_state.hpp"
+#include "nic_worker.hpp"
 #include "session_nic.hpp"
+#include "unique_fd.hpp"
 #include "watchdog.hpp"
 
 namespace gpurx::detail {
@@ -31,6 +33,39 @@ struct budget;
 
 // What the operation of a flow waits for.
 enum class flow_wait : std::uint8_t { nothing, data, loans, streams, pages };
+
+// A rule that exists. It is a piece of work, too: to remove it. In the end it is given to session_state::unsteer().
+class kept_rule final : public nic_worker::job {
+  public:
+    explicit kept_rule(std::unique_ptr<steering_rule> rule) noexcept : rule_{std::move(rule)} {}
+    void run() noexcept override { rule_.reset(); }
+
+  private:
+    std::unique_ptr<steering_rule> rule_;
+};
+
+// A rule that was asked for: shared by who asked and the session's thread, so either may go first. A rule that nobody
+// takes is removed again.
+struct steering {
+    steering(std::shared_ptr<session_state> owner, asio::ip::tcp::endpoint const& here,
+             asio::ip::tcp::endpoint const& there, unique_fd told)
+        : session{std::move(owner)}, local{here}, remote{there}, event{std::move(told)}
+    {}
+    steering(steering const&) = delete;
+    steering& operator=(steering const&) = delete;
+    ~steering();
+
+    std::shared_ptr<session_state> session;
+    asio::ip::tcp::endpoint local;
+    asio::ip::tcp::endpoint remote;
+    unique_fd event;  // an eventfd, readable at the end
+    // Written before
+    std::atomic<bool> done{false};
+    // is set:
+    error_code code;
+    diagnostics why;
+    process_ptr<kept_rule> rule;  // null with an error
+};
 
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
 // Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule (in a
@@ -57,13 +92,15 @@ class session_flow {
     void set_socket(int fd) noexcept;
     // The watchdog found the flow locked up and has ended its connection, which wakes the waiter.
     [[nodiscard]] bool locked_up() const noexcept { return locked_up_.load(std::memory_order_acquire); }
+    // The rule that brings the flow; it is removed with the flow.
+    void keep(process_ptr<kept_rule> rule) noexcept { rule_ = std::move(rule); }
     // What the watchdog does, and tests.
     void mark_locked_up() noexcept { locked_up_.store(true, std::memory_order_release); }
 
   private:
     friend class session_state;
     std::shared_ptr<session_state> session_;
-    process_ptr<steering_rule> rule_;  // null: no rule of its own
+    process_ptr<kept_rule> rule_;  // null: no rule of its own
     std::atomic<flow_wait> waiting_{flow_wait::nothing};
     std::atomic<bool> locked_up_{false};
     int socket_ = -1;  // guarded by the session's mutex
@@ -79,8 +116,10 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
                                                  std::unique_ptr<session_nic> nic, std::string explanation);
     session_state(session_state const&) = delete;
     session_state& operator=(session_state const&) = delete;
-    // Restores the NIC; not in a child that was forked.
+    // Has the NIC restored, by the session's thread; not in a child that was forked.
     ~session_state();
+    // The session's thread; null with transport copy, and in a child that was forked.
+    [[nodiscard]] std::shared_ptr<nic_worker> worker() const noexcept { return born_.is_here() ? worker_ : nullptr; }
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
@@ -101,9 +140,12 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
     // How many more flows would be admitted now.
     [[nodiscard]] unsigned free_places() const;
-    // Steers one flow, by 5-tuple or else by local port, before it connects. No-op with transport copy.
-    void steer_flow(session_flow& flow, asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& remote,
-                    error_code& code, diagnostics& why);
+    // Begins to steer one flow, by 5-tuple or else by local port, before it connects. Null with `code` set if it cannot
+    // be begun. Not with transport copy.
+    [[nodiscard]] std::shared_ptr<steering> steer_flow(asio::ip::tcp::endpoint const& local,
+                                                       asio::ip::tcp::endpoint const& remote, error_code& code);
+    // Has a rule removed, and does not wait for it. Null: nothing. In a child that was forked: nothing.
+    void unsteer(process_ptr<kept_rule> rule) noexcept;
     // SO_RCVBUF for one flow; 0: leave it.
     [[nodiscard]] int receive_buffer_size() const noexcept { return receive_buffer_size_; }
     // Gives a socket that size, beyond net.core.rmem_max where permitted. Before connect or listen.
@@ -130,6 +172,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     session_state(rx_session_options options, std::shared_ptr<memory_state> memory, std::unique_ptr<session_nic> nic,
                   std::string explanation, budget const& plan);
 
+    class steering_job;
+    struct restoration;
+
     void leave(session_flow& flow) noexcept;
     void flow_waits() noexcept;
     [[nodiscard]] std::optional<lock_up_sample> look() noexcept override;
@@ -149,7 +194,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::string explanation_;
 
     std::unique_ptr<page_pool> pages_;  // null with transport devmem
-    process_ptr<session_nic> nic_;      // null with transport copy
+    session_nic* nic_;                  // null with transport copy; restoration_ has it
+    process_ptr<restoration> restoration_;
+    std::shared_ptr<nic_worker> worker_;  // null with transport copy
 
     std::atomic<std::uint64_t> tokens_out_{0};
     std::atomic<std::uint64_t> tokens_high_water_{0};

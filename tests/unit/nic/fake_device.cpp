@@ -198,6 +198,7 @@ void fake_device::remove_rss_context(std::uint32_t id)
 
 std::vector<installed_rule> fake_device::rules()
 {
+    ++hw_.listings;
     std::vector<installed_rule> all;
     for (auto const& [id, rule] : hw_.state.rules)
         all.push_back(rule);

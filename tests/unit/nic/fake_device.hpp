@@ -64,6 +64,7 @@ class fake_hardware {
     void unbind_all() { state.bound.clear(); }
     void set_table_of_drivers_choice();
 
+    unsigned listings = 0;  // of all rules
     std::uint32_t next_binding = 1;
     std::uint32_t asked_page_size = 0;        // by the last bind
     std::optional<bool> asked_autorelease{};  // the same

@@ -162,3 +162,25 @@ TEST_CASE("a rule that leads to no queue of the device itself is not ours")
     CHECK_FALSE(decode_rule(raw).rule);
     CHECK_FALSE(decode_rule(raw).queue);
 }
+
+TEST_CASE("rules go to the last place that is free")
+{
+    rule_places places{{7, 2, 6, 99}, 8};
+    CHECK(places.last_free() == 5U);
+    places.take(5);
+    CHECK(places.last_free() == 4U);
+    places.give_back(6);
+    CHECK(places.last_free() == 6U);
+    places.take(6);
+    CHECK(places.last_free() == 4U);
+    for (std::uint32_t const place : {4U, 3U, 1U, 0U}) {
+        CHECK(places.last_free() == place);
+        places.take(place);
+    }
+    CHECK(places.last_free() == std::nullopt);
+    places.give_back(99);
+    CHECK(places.last_free() == std::nullopt);
+    places.give_back(2);
+    CHECK(places.last_free() == 2U);
+    CHECK(rule_places{}.last_free() == std::nullopt);
+}

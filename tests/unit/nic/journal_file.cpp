@@ -180,6 +180,21 @@ TEST_CASE("a damaged journal names its file and line")
     CHECK_THAT(error.why().advice, ContainsSubstring("line 2: 'boot' is missing"));
 }
 
+TEST_CASE("what a loss of power has damaged is of another boot, and no hindrance")
+{
+    scratch const in;
+    journal_file{in.state, device}.store(some_journal());
+    auto const path = in.state / "ifindex4-netns7.journal";
+    std::ofstream{path, std::ios::app} << std::string(200, '\0');
+    CHECK(failure(in).code() == gpurx::errc::journal_invalid);
+    auto later = device;
+    later.boot_id = "another-boot";
+    auto const found = journal_file{in.state, later}.load();
+    REQUIRE(found);
+    CHECK(found->device == device);
+    CHECK(found->empty());
+}
+
 TEST_CASE("a directory that others may write to is refused")
 {
     scratch const in;

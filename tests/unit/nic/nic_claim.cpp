@@ -171,14 +171,15 @@ TEST_CASE("each change is in the journal before it is made")
     claim_bench bench;
     bench.hardware.state.channels.combined = 2;
     bench.hardware.set_table_of_drivers_choice();
-    std::map<std::string, std::string> const line{{"split", "change tcp-data-split 0 -> 2"},
-                                                  {"hds", "change hds-thresh 256 -> 0"},
-                                                  {"ntuple", "change ntuple-filters 0 -> 1"},
-                                                  {"channels", "change channels 0 0 2 -> 0 0 3"},
-                                                  {"rss", "change rss-table 0 1 0 1 0 1 0 1 -> 0 0 0 0 0 0 0 0"},
-                                                  {"bind", "queues 1 2\n"},
-                                                  {"add context", "context pending 1 2\n"},
-                                                  {"add rule", "rule pending tcp4 10.77.0.1 5000 * * context 1\n"}};
+    std::map<std::string, std::string> const line{
+        {"split", "change tcp-data-split 0 -> 2"},
+        {"hds", "change hds-thresh 256 -> 0"},
+        {"ntuple", "change ntuple-filters 0 -> 1"},
+        {"channels", "change channels 0 0 2 -> 0 0 3"},
+        {"rss", "change rss-table 0 1 0 1 0 1 0 1 -> 0 0 0 0 0 0 0 0"},
+        {"bind", "queues 1 2\n"},
+        {"add context", "context pending 1 2\n"},
+        {"add rule", "\nend\nat 0 pending tcp4 10.77.0.1 5000 * * context 1\n"}};
     int checked = 0;
     bench.hardware.before = [&](std::string const& name) {
         CHECK_THAT(bench.journal_text(), ContainsSubstring(line.at(name)));
@@ -188,7 +189,9 @@ TEST_CASE("each change is in the journal before it is made")
     auto const port = steer_port(*claim, here);
     bench.hardware.before = nullptr;
     CHECK(checked == 8);
-    CHECK_THAT(bench.journal_text(), ContainsSubstring("rule 1023 tcp4 10.77.0.1 5000 * * context 1\ncontext 1 1 2\n"));
+    CHECK_THAT(bench.journal_text(),
+               ContainsSubstring("context 1 1 2\nend\nat 0 pending tcp4 10.77.0.1 5000 * * context 1\n"
+                                 "at 0 1023 tcp4 10.77.0.1 5000 * * context 1\n"));
 }
 
 TEST_CASE("claimed queues are in the journal before memory is bound to them")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <boost/asio/io_context.hpp>
@@ -9,8 +11,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <gpurx/session.hpp>
+#include <iostream>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -50,6 +55,12 @@ int receive_buffer_of(int socket)
     socklen_t size = sizeof doubled;
     ::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &doubled, &size);
     return doubled / 2;
+}
+
+// Returns when the NIC has been asked all that it was to be asked so far.
+void settle(gpurx::detail::session_state const& session)
+{
+    session.worker()->run([] {});
 }
 
 template <class Condition>
@@ -158,12 +169,46 @@ TEST_CASE("the NIC is given back when the last user goes, whoever that is")
     error_code code;
     auto flow = session->admit(code);
     REQUIRE(flow != nullptr);
+    auto const worker = session->worker();
     session.reset();
     CHECK(log->alive);
     CHECK(session_state::find_binding(77) != nullptr);
     flow.reset();
-    CHECK_FALSE(log->alive);
     CHECK(session_state::find_binding(77) == nullptr);
+    worker->wait_if_finishing();
+    CHECK_FALSE(log->alive);
+}
+
+TEST_CASE("a process that ends waits until its NIC is restored")
+{
+    static auto const log = std::make_shared<nic_log>();
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    std::cout.flush();
+    auto const pid = ::fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        ::alarm(20);
+        log->at_end = [&ends] {
+            std::this_thread::sleep_for(50ms);
+            static_cast<void>(!::write(ends[1], "x", 1));
+        };
+        auto session = devmem_session({}, log);
+        error_code code;
+        auto flow = session->admit(code);
+        session.reset();
+        log->hold();
+        flow.reset();
+        static_cast<void>(std::atexit([] { log->let_go(); }));
+        std::exit(0);
+    }
+    ::close(ends[1]);
+    char byte = 0;
+    CHECK(::read(ends[0], &byte, 1) == 1);
+    ::close(ends[0]);
+    int status = -1;
+    CHECK(::waitpid(pid, &status, 0) == pid);
+    CHECK(status == 0);
 }
 
 TEST_CASE("too little memory for a NIC's pages is refused")
@@ -220,20 +265,86 @@ TEST_CASE("a flow has a rule of its own while it lives")
     tcp::endpoint const local{asio::ip::make_address("10.77.0.1"), 4000};
     tcp::endpoint const remote{asio::ip::make_address("10.77.0.2"), 5000};
     error_code code;
-    gpurx::diagnostics why;
+    auto const steer = [&] {
+        auto asked = session->steer_flow(local, remote, code);
+        REQUIRE_FALSE(code.failed());
+        settle(*session);
+        REQUIRE(asked->done);
+        return asked;
+    };
     auto flow = session->admit(code);
-    session->steer_flow(*flow, local, remote, code, why);
-    CHECK_FALSE(code.failed());
+    flow->keep(std::move(steer()->rule));
     CHECK(log->flows == std::vector{std::pair{local, remote}});
     CHECK(log->rules == 1);
     flow.reset();
+    settle(*session);
     CHECK(log->rules == 0);
 
     log->refusal = make_error_code(boost::system::errc::no_space_on_device);
-    flow = session->admit(code);
-    session->steer_flow(*flow, local, remote, code, why);
-    CHECK(code == boost::system::errc::no_space_on_device);
-    CHECK(why.kernel_message == "no room");
+    auto const refused = steer();
+    CHECK(refused->rule == nullptr);
+    CHECK(refused->code == boost::system::errc::no_space_on_device);
+    CHECK(refused->why.kernel_message == "no room");
+}
+
+TEST_CASE("a rule that nobody waits for any more is not made, or removed again")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto const session = devmem_session({}, log);
+    error_code code;
+    log->hold();
+    auto first = session->steer_flow({}, {}, code);
+    auto second = session->steer_flow({}, {}, code);
+    log->wait_until_busy();
+    first.reset();
+    second.reset();
+    log->let_go();
+    settle(*session);
+    CHECK(log->flows.size() == 1);
+    settle(*session);
+    CHECK(log->rules == 0);
+}
+
+TEST_CASE("who drops the last of a session does not wait for the NIC, unless it is the handle")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto session = devmem_session({}, log);
+    auto const worker = session->worker();
+    error_code code;
+    auto flow = session->admit(code);
+    SECTION("a flow, as of a loan")
+    {
+        session.reset();
+        log->hold();
+        flow.reset();
+        CHECK(log->alive);
+        log->let_go();
+        worker->wait_if_finishing();
+    }
+    SECTION("the handle")
+    {
+        std::optional handle{session_access::handle(std::move(session))};
+        flow.reset();
+        log->hold();
+        std::jthread const other{[&] {
+            log->wait_until_busy();
+            log->let_go();
+        }};
+        handle.reset();
+    }
+    SECTION("the handle that another one is assigned to")
+    {
+        auto handle = session_access::handle(std::move(session));
+        flow.reset();
+        handle = session_access::handle(devmem_session({}, std::make_shared<nic_log>()));
+    }
+    SECTION("the NIC's thread")
+    {
+        flow.reset();
+        worker->run([&] { session.reset(); });
+        worker->wait_if_finishing();
+    }
+    CHECK_FALSE(log->alive);
 }
 
 TEST_CASE("an acceptor is steered once bound, and its connections inherit their share of the memory")
