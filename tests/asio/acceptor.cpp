@@ -2,8 +2,11 @@
 //
 // gpurx::acceptor: setting one up, and what its accepts promise.
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/bind_allocator.hpp>
@@ -87,6 +90,15 @@ class accepting_world {
   private:
     std::vector<std::unique_ptr<sender>> callers_;
 };
+
+// How many connections the kernel lets wait, one more apart.
+int backlog_of(acceptor const& listener)
+{
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    REQUIRE(::getsockopt(listener.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
+    return static_cast<int>(info.tcpi_sacked);
+}
 
 std::size_t receive(world& in, receiver& rx)
 {
@@ -218,6 +230,44 @@ TEST_CASE("a connection for which there is no place is reset, and the acceptor g
     at.in.run_until([&] { return again->done(); });
     CHECK_FALSE(again->code);
     CHECK(rx->is_open());
+}
+
+TEST_CASE("connections that wait and flows are max_flows together, where both take the session's memory")
+{
+    auto const kind = any_transport();
+    world in{kind, {.max_flows = 4}};
+    auto const wanted = GENERATE(0, 2, 50);
+    acceptor from{*in.io, *in.session};
+    from.open(tcp::v4());
+    from.bind(any_port());
+    from.listen(wanted);
+    auto const most = wanted == 0 ? 4 : wanted;
+    auto const expected = [&](int free) {
+        return kind == transport::copy ? most : std::min(most, std::max(free - 1, 0));
+    };
+    CHECK(backlog_of(from) == expected(4));
+    std::vector<receiver> flows;
+    std::vector<std::unique_ptr<sender>> callers;
+    auto const accept = [&] {
+        callers.push_back(std::make_unique<sender>(in.wires));
+        callers.back()->socket().connect(from.local_endpoint());
+        auto const got = make_completion();
+        from.async_accept([&, got](error_code code, receiver rx) {
+            flows.push_back(std::move(rx));
+            noting{got}(code);
+        });
+        in.run_until([&] { return got->done(); });
+        REQUIRE_FALSE(got->code);
+    };
+    for (int free : {3, 2, 1, 0}) {
+        accept();
+        CHECK(backlog_of(from) == expected(free));
+    }
+    // As the next accept finds it.
+    flows.erase(flows.begin() + 1, flows.end());
+    from.async_accept([](error_code, receiver const&) {});
+    CHECK(backlog_of(from) == expected(3));
+    from.close();
 }
 
 TEST_CASE("many acceptors on one port are refused, and the error says what to do")

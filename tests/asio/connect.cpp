@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
@@ -307,6 +308,12 @@ TEST_CASE("a connect that waits for the NIC can be cancelled, and nothing of it 
         at.end();
         CHECK_FALSE(at.rx->is_open());
     }
+    SECTION("cancelled with all that is pending")
+    {
+        at.rx->cancel();
+        at.end();
+        CHECK_FALSE(at.rx->is_open());
+    }
     SECTION("closed")
     {
         at.rx->close();
@@ -350,6 +357,43 @@ TEST_CASE("a connect that is cancelled when its rule is there is aborted, and th
     }
     at.end();
     at.check_gone();
+}
+
+TEST_CASE("cancel() reaches an operation whose wait is over, but which has not heard of it")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    asio::io_context later{1};  // where the steps of operations run, when told
+    SECTION("a connect that has its rule")
+    {
+        in.session.nic().hold();
+        receiver rx{*in.io, *in.session};
+        auto const result = make_completion();
+        rx.async_connect(in.acceptor.local_endpoint(), asio::bind_executor(later, noting{result}));
+        in.session.nic().let_go();
+        in.session.settle_nic();
+        in.settle();
+        rx.cancel();
+        later.poll();
+        // Without a rule to make, it is the connection that stands: a success, which is not taken back.
+        auto const made_rule = !in.session.nic().flows.empty();
+        CHECK(result->code == (made_rule ? error_code{error::operation_aborted} : error_code{}));
+        CHECK(rx.is_open() == !made_rule);
+    }
+    SECTION("a receive: nothing is consumed")
+    {
+        sender to{in.wires};
+        auto rx = in.flow(to);
+        auto const result = make_completion();
+        rx.async_receive(asio::bind_executor(later, noting{result}));
+        in.settle();
+        to.send(10);
+        in.settle();
+        rx.cancel();
+        later.poll();
+        CHECK(result->code == error::operation_aborted);
+        CHECK(rx.available() == 10);
+        CHECK(receive(in, rx) == 10);
+    }
 }
 
 TEST_CASE("who ends a flow does not wait for the NIC")

@@ -160,7 +160,8 @@ TEST_CASE("empty destinations take nothing")
     to.send(20);
     auto const first = at.host(5);
     auto const second = at.device(15);
-    CHECK(read(host_span{}, first, device_span{}, device_span{}, second, host_span{})->bytes == 20);
+    device_span const none_on_gpu{memory_kind::device, 0, 0};
+    CHECK(read(host_span{}, first, device_span{}, none_on_gpu, second, host_span{})->bytes == 20);
     CHECK(at.hold(20));
 }
 

@@ -137,9 +137,20 @@ TEST_CASE("futures")
     auto read = async_read(rx, host_span{bytes}, asio::use_future);
     in.settle();
     CHECK(read.get() == 4);
+    auto some = rx.async_read_some(asio::buffer(bytes), asio::use_future);
+    in.settle();
+    CHECK(some.get() == 4);
+    auto list =
+        async_read(rx, std::array{destination::nowhere(2), destination{asio::buffer(bytes, 2)}}, asio::use_future);
+    in.settle();
+    CHECK(list.get() == 4);
     auto receive = rx.async_receive(asio::use_future);
     in.settle();
-    CHECK(is_pattern(receive.get(), 4));
+    CHECK(is_pattern(receive.get(), 12));
+    receiver other{*in.io, *in.session};
+    auto connected = other.async_connect(std::array{in.acceptor.local_endpoint()}, asio::use_future);
+    in.run_until([&] { return connected.wait_for(0s) == std::future_status::ready; });  // the session's thread is asked
+    CHECK(connected.get() == in.acceptor.local_endpoint());
     to.finish();
     auto ended = rx.async_receive(asio::as_tuple(asio::use_future));
     in.settle();

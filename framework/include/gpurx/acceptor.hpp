@@ -66,8 +66,10 @@ class acceptor_base {
     // would land here, and ours there. Else as rx_session::steer().
     void steer();
     void steer(error_code& code);
-    // Steers first, if that was not done. `backlog`: connections that may wait to be accepted; what they send waits in
-    // the session's memory, beyond the share of any flow. 0: as many as the session has flows.
+    // Steers first, if that was not done. `backlog`: connections that may wait to be accepted; 0: as many as the
+    // session has flows. With devmem they wait in the session's memory, each in the share of a flow
+    // (docs/memory-budget.md). So fewer may wait there when flows exist: those and the flows are max_flows together at
+    // most, as of the last accept. (One may always wait. Several acceptors of one session do not know of each other.)
     void listen(int backlog = 0);
     void listen(int backlog, error_code& code);
 
@@ -121,8 +123,8 @@ class acceptor_base {
     ~acceptor_base();
 
     [[nodiscard]] asio::any_io_executor const& erased_executor() const noexcept { return executor_; }
-    [[nodiscard]] std::shared_ptr<detail::acceptor_state> const&
-    state();  // of one that was moved from: without a session
+    // Of an acceptor that was moved from: a state without a session.
+    [[nodiscard]] std::shared_ptr<detail::acceptor_state> const& state();
 
   private:
     void check(error_code code) const;

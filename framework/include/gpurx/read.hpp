@@ -148,7 +148,8 @@ auto async_read(basic_receiver<Executor>& from, device_span to, cuda_stream_ref 
 //     co_await async_read(rx, std::array{destination{host_span{header}}, destination{body, stream}});
 // `to` is a MutableBufferSequence of Asio's, or a range of what converts to a destination. It is copied as Asio copies
 // buffer sequences: what a view such as std::span looks at must stay until the operation has begun; the memory that is
-// to be filled, until it has completed. `bytes` counts over all destinations.
+// to be filled, until it has completed. `bytes` counts over all destinations. destination::nowhere(n) skips n bytes:
+// with transport copy in the kernel, with devmem by giving their pages back.
 template <class Executor, detail::destination_sequence Destinations,
           asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
 auto async_read(basic_receiver<Executor>& from, Destinations const& to, Token&& token = Token())

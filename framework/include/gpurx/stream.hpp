@@ -139,6 +139,7 @@ class host_span {
 
     template <detail::spannable Range>
     requires detail::fillable<typename detail::span_over<Range>::element_type>
+    // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): a host_span is not spannable
     explicit host_span(Range&& range) noexcept : bytes_{std::as_writable_bytes(std::span(std::forward<Range>(range)))}
     {}
 

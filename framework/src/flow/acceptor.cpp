@@ -81,12 +81,16 @@ class acceptor_state {
     void cancel() noexcept;
     void close() noexcept;
 
+    // Keeps flows and connections that wait within max_flows together.
+    void bound_queue() noexcept;
     // would_block: no connection waits.
     [[nodiscard]] error_code accept(receiver_state& into);
     // Nothing, without an error.
     void failed_at(char const* operation, error_code code, char const* advice = "");
 
   private:
+    [[nodiscard]] int allowed_backlog() const;
+
     std::shared_ptr<session_state> session_;
     birthplace born_;
     process_ptr<asio::ip::tcp::acceptor> listener_;  // as a receiver's descriptors: receiver_state.hpp
@@ -94,6 +98,8 @@ class acceptor_state {
     bool is_left_ = false;  // closed in a child that was forked, where Asio's object stays as it is
     asio::ip::tcp protocol_ = asio::ip::tcp::v4();
     bool steered_ = false;
+    int wanted_ = 0;    // backlog
+    int backlog_ = -1;  // that the kernel was told; -1: does not listen
     diagnostics why_;
 };
 
@@ -156,8 +162,28 @@ void acceptor_state::listen(int backlog, error_code& code)
     if (code)
         return;
     auto const most = static_cast<int>(std::min(session_->options().max_flows, 65535U));
-    socket_.listen(backlog > 0 ? backlog : most, code);
+    wanted_ = backlog > 0 ? backlog : most;
+    auto const allowed = allowed_backlog();
+    socket_.listen(allowed, code);
+    backlog_ = code ? -1 : allowed;
     failed_at("listen on", code, code == asio::error::address_in_use ? one_acceptor : "");
+}
+
+// A connection that waits takes as much of the memory as any flow (docs/memory-budget.md), and the kernel lets one more
+// wait than it is told. Where the kernel has bytes of a queue in memory of its own there is nothing to bound.
+int acceptor_state::allowed_backlog() const
+{
+    if (session_->transport() == transport::copy)
+        return wanted_;
+    auto const places = static_cast<int>(std::min(session_->free_places(), 65535U));
+    return std::clamp(places - 1, 0, wanted_);
+}
+
+void acceptor_state::bound_queue() noexcept
+{
+    auto const allowed = allowed_backlog();
+    if (backlog_ >= 0 && backlog_ != allowed && ::listen(socket_.native_handle(), allowed) == 0)
+        backlog_ = allowed;
 }
 
 void acceptor_state::cancel() noexcept
@@ -177,16 +203,19 @@ void acceptor_state::close() noexcept
     }
     error_code ignored;
     socket_.close(ignored);
+    backlog_ = -1;
     steered_ = false;
 }
 
 error_code acceptor_state::accept(receiver_state& into)
 {
     error_code code;
+    bound_queue();
     auto connection = accept_one(socket_.native_handle(), code);
     if (code)
         return code;
     into.adopt(connection, protocol_, code);
+    bound_queue();
     if (code == errc::too_many_flows)
         reset(std::move(connection));
     return code;

@@ -20,7 +20,7 @@ landing landing_on(destination const& to, error_code& code) noexcept
     auto const where = to.where();
     landing at{
         .kind = where.kind(), .address = where.address(), .size = where.size(), .on = {}, .nowhere = to.is_nowhere()};
-    if (at.kind == memory_kind::device) {
+    if (at.kind == memory_kind::device && at.size > 0) {
         at.on = {.ordinal = gpu_of(at.address), .stream = to.stream()};
         auto const refused = at.on.ordinal == no_gpu ? error_code{errc::bad_destination} : resolve(at.on);
         if (!code)

@@ -30,7 +30,7 @@ class connect_op : public receiver_op<error_code> {
     // There is a rule, or the connection stands; or they will not.
     void operator()(error_code code)
     {
-        auto const cancelled = end_wait() != asio::cancellation_type::none;
+        auto const cancelled = end_wait() != asio::cancellation_type::none || state().was_cancelled();
         if (!state().is_open()) {
             state().refused(peer_, code = asio::error::operation_aborted);
         } else if (state().is_steering()) {

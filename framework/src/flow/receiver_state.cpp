@@ -315,14 +315,18 @@ landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_co
     next_landing_ = 0;
     size = 0;
     landing first;
-    to.for_each([&](destination const& one) {
-        auto const at = landing_on(one, code);
-        size += at.size;
-        if (first.size == 0)
-            first = at;
-        else if (at.size > 0)
-            landings_.push_back(at);
-    });
+    try {
+        to.for_each([&](destination const& one) {
+            auto const at = landing_on(one, code);
+            size += at.size;
+            if (first.size == 0)
+                first = at;
+            else if (at.size > 0)
+                landings_.push_back(at);
+        });
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+    }
     return first;
 }
 

@@ -93,6 +93,8 @@ class receiver_state {
     [[nodiscard]] bool is_busy() const noexcept { return busy_; }
     // Ends the waits of the running operation, and of a write.
     void cancel() noexcept;
+    // Since the operation began to wait.
+    [[nodiscard]] bool was_cancelled() noexcept { return std::exchange(cancelled_, false); }
 
     // Where the next read is to place its bytes: at what this returns, and then at those after it. Precondition: no
     // operation is running. Errors: the first destination that cannot be used; no memory for the list.
@@ -186,7 +188,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
                 .bytes = 0,
                 .code = make_error_code(boost::system::errc::operation_not_supported)};
     after_wait();
-    if (std::exchange(cancelled_, false))
+    if (was_cancelled())
         result.cancelled |= asio::cancellation_type::terminal;
     if (flow_ == nullptr)
         return machine.resume(facts(), result);

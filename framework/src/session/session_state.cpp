@@ -324,6 +324,12 @@ std::unique_ptr<session_flow> session_state::admit(error_code& code)
     return flow;
 }
 
+unsigned session_state::free_places() const
+{
+    std::scoped_lock const lock{mutex_};
+    return options_.max_flows - static_cast<unsigned>(std::min<std::size_t>(flows_.size(), options_.max_flows));
+}
+
 void session_state::leave(session_flow& flow) noexcept
 {
     std::scoped_lock const lock{mutex_};

@@ -47,9 +47,9 @@ class kept_rule final : public nic_worker::job {
 // A rule that was asked for: shared by who asked and the session's thread, so either may go first. A rule that nobody
 // takes is removed again.
 struct steering {
-    steering(std::shared_ptr<session_state> owner, asio::ip::tcp::endpoint const& here,
-             asio::ip::tcp::endpoint const& there, unique_fd told)
-        : session{std::move(owner)}, local{here}, remote{there}, event{std::move(told)}
+    steering(std::shared_ptr<session_state> owner, asio::ip::tcp::endpoint here, asio::ip::tcp::endpoint there,
+             unique_fd told)
+        : session{std::move(owner)}, local{std::move(here)}, remote{std::move(there)}, event{std::move(told)}
     {}
     steering(steering const&) = delete;
     steering& operator=(steering const&) = delete;
@@ -138,6 +138,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
     // A flow; or errc::too_many_flows, and operation_not_supported in a child that was forked.
     [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
+    // How many more flows would be admitted now.
+    [[nodiscard]] unsigned free_places() const;
     // Begins to steer one flow, by 5-tuple or else by local port, before it connects. Null with `code` set if it cannot
     // be begun. Not with transport copy.
     [[nodiscard]] std::shared_ptr<steering> steer_flow(asio::ip::tcp::endpoint const& local,
