@@ -178,6 +178,7 @@ class basic_acceptor : public acceptor_base {
         : basic_acceptor{executor_type{context.get_executor()}, session, local}
     {}
 
+    // NOLINTNEXTLINE(performance-move-constructor-init): as with Asio, an object that was moved from keeps its executor
     basic_acceptor(basic_acceptor&& other) noexcept : acceptor_base{std::move(other)}, executor_{other.executor_} {}
     basic_acceptor& operator=(basic_acceptor&& other) noexcept
     {

@@ -336,6 +336,7 @@ acceptor_base::acceptor_base(asio::any_io_executor executor, rx_session& session
 {}
 
 acceptor_base::acceptor_base(acceptor_base&& other) noexcept
+    // NOLINTNEXTLINE(performance-move-constructor-init): as with Asio, what was moved from keeps its executor
     : executor_{other.executor_}, state_{std::move(other.state_)}
 {}
 
@@ -437,7 +438,7 @@ asio::ip::tcp::endpoint acceptor_base::local_endpoint() const
 asio::ip::tcp::endpoint acceptor_base::local_endpoint(error_code& code) const
 {
     code = asio::error::bad_descriptor;
-    auto const endpoint = state_ == nullptr ? asio::ip::tcp::endpoint{} : state_->socket().local_endpoint(code);
+    auto endpoint = state_ == nullptr ? asio::ip::tcp::endpoint{} : state_->socket().local_endpoint(code);
     failed_at("get local endpoint of", code);
     return endpoint;
 }

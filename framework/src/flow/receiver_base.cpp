@@ -18,6 +18,7 @@ receiver_base::receiver_base(asio::any_io_executor executor, std::shared_ptr<det
 {}
 
 receiver_base::receiver_base(receiver_base&& other) noexcept
+    // NOLINTNEXTLINE(performance-move-constructor-init): as with Asio, what was moved from keeps its executor
     : executor_{other.executor_}, state_{std::move(other.state_)}
 {}
 

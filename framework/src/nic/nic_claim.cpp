@@ -81,7 +81,7 @@ struct nic_claim::state {
     std::vector<flow_rule> install(device_journal& log, std::vector<flow_match> const& matches,
                                    std::vector<steer_target> const& targets, sentences& notices);
     // Removes those of `rules` that serve nobody else.
-    void release(device_journal& log, std::vector<flow_rule> const& rules, report& said);
+    void release(device_journal& log, std::vector<flow_rule> const& rules, report& said) const;
 
     config options;
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
@@ -147,7 +147,7 @@ std::vector<flow_rule> nic_claim::state::install(device_journal& log, std::vecto
     return made;
 }
 
-void nic_claim::state::release(device_journal& log, std::vector<flow_rule> const& rules, report& said)
+void nic_claim::state::release(device_journal& log, std::vector<flow_rule> const& rules, report& said) const
 {
     for (auto const& rule : rules) {
         if (!users.contains(rule.match))
