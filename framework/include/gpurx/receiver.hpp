@@ -82,7 +82,8 @@ class basic_receiver : public receiver_base {
         : basic_receiver{executor_type{context.get_executor()}, session, std::forward<Connection>(connection)...}
     {}
 
-    basic_receiver(basic_receiver&& other) noexcept : receiver_base{std::move(other)}, executor_{other.executor_} {}
+    basic_receiver(basic_receiver&& other) noexcept : receiver_base{std::move(other)}, executor_{other.get_executor()}
+    {}
     basic_receiver& operator=(basic_receiver&& other) noexcept
     {
         receiver_base::operator=(std::move(other));

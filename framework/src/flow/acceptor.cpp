@@ -335,8 +335,11 @@ acceptor_base::acceptor_base(asio::any_io_executor executor, rx_session& session
       state_{std::make_shared<detail::acceptor_state>(executor_, detail::session_access::state(session))}
 {}
 
-acceptor_base::acceptor_base(acceptor_base&& other) noexcept
-    : executor_{other.executor_}, state_{std::move(other.state_)}
+acceptor_base::acceptor_base(asio::any_io_executor executor, std::shared_ptr<detail::acceptor_state> state) noexcept
+    : executor_{std::move(executor)}, state_{std::move(state)}
+{}
+
+acceptor_base::acceptor_base(acceptor_base&& other) noexcept : acceptor_base{other.executor_, std::move(other.state_)}
 {}
 
 acceptor_base& acceptor_base::operator=(acceptor_base&& other) noexcept
@@ -437,7 +440,7 @@ asio::ip::tcp::endpoint acceptor_base::local_endpoint() const
 asio::ip::tcp::endpoint acceptor_base::local_endpoint(error_code& code) const
 {
     code = asio::error::bad_descriptor;
-    auto const endpoint = state_ == nullptr ? asio::ip::tcp::endpoint{} : state_->socket().local_endpoint(code);
+    auto endpoint = state_ == nullptr ? asio::ip::tcp::endpoint{} : state_->socket().local_endpoint(code);
     failed_at("get local endpoint of", code);
     return endpoint;
 }

@@ -5,9 +5,7 @@
 #include "receive_fsm.hpp"
 #include "stream_op.hpp"
 
-namespace gpurx {
-
-namespace detail {
+namespace gpurx::detail {
 
 namespace {
 
@@ -46,9 +44,9 @@ class connect_op : public receiver_op<error_code> {
     }
 
   private:
-    connect_op(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer, completion_site site,
+    connect_op(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, completion_site site,
                connect_handler handler) noexcept
-        : receiver_op{std::move(state), std::move(site), std::move(handler)}, peer_{peer}
+        : receiver_op{std::move(state), std::move(site), std::move(handler)}, peer_{std::move(peer)}
     {}
 
     void begin()
@@ -185,6 +183,4 @@ void start_receive(std::shared_ptr<receiver_state> state, completion_site site, 
                                         std::move(handler));
 }
 
-}  // namespace detail
-
-}  // namespace gpurx
+}  // namespace gpurx::detail
