@@ -21,7 +21,8 @@ fixed_addresses=()
 if setarch --addr-no-randomize true 2>/dev/null; then
     fixed_addresses=(setarch --addr-no-randomize)
 fi
-export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.txt${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
+# A child that is forked by a process with threads may start some of its own: tests/asio/fork.cpp does.
+export TSAN_OPTIONS="die_after_fork=0:suppressions=$PWD/tests/support/tsan.txt${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
 rm -f "$results"
 status=0
 "${fixed_addresses[@]}" ctest --test-dir "$build" --parallel "$jobs" --no-tests=error --output-on-failure \

@@ -64,10 +64,7 @@ void unshared_fd::unlink() noexcept
 
 unshared_fd::unshared_fd(unshared_fd&& other) noexcept
 {
-    std::scoped_lock const lock{all_mutex()};
-    other.unlink();
-    fd_ = std::move(other.fd_);
-    link();
+    *this = std::move(other);
 }
 
 unshared_fd& unshared_fd::operator=(unshared_fd&& other) noexcept

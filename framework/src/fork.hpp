@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <concepts>
 #include <memory>
 #include <mutex>
 
@@ -55,8 +56,8 @@ class unshared_fd {
   public:
     unshared_fd() noexcept = default;
     // `open` returns the descriptor; no fork comes between it and this object's knowing of it.
-    template <class Open>
-    explicit unshared_fd(Open&& open)
+    template <std::invocable Open>
+    explicit unshared_fd(Open open)
     {
         std::scoped_lock const lock{all_mutex()};
         fd_.reset(open());

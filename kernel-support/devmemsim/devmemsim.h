@@ -38,7 +38,10 @@
 #define DMS_KEY_SIZE		40
 /* RSS contexts, the default one included */
 #define DMS_MAX_RSS		16
-#define DMS_MAX_RULES		64
+#define DMS_MAX_RULES		2048
+
+/* ntuple rules that a device has room for, at most DMS_MAX_RULES */
+extern unsigned int dms_rules;
 
 struct dms_faults;
 struct dms_port;

@@ -16,6 +16,11 @@ module_param(keep_device, bool, 0444);
 MODULE_PARM_DESC(keep_device,
 		 "Leave the device behind for bindings which outlive the module (default: Y)");
 
+unsigned int dms_rules = 64;
+module_param_named(rules, dms_rules, uint, 0444);
+MODULE_PARM_DESC(rules,
+		 "Number of ntuple rules that a device has room for (default: 64, at most 2048)");
+
 static struct platform_device *dms_pdev;
 
 static void dms_link_free(struct dms_link *link)
@@ -134,6 +139,9 @@ static struct platform_driver dms_driver = {
 
 static int __init dms_init(void)
 {
+	if (!dms_rules || dms_rules > DMS_MAX_RULES)
+		return -EINVAL;
+
 	dms_debugfs_init();
 
 	dms_pdev = platform_create_bundle(&dms_driver, dms_probe, NULL, 0,

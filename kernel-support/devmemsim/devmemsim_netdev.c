@@ -264,7 +264,7 @@ static int dms_steering_init(struct dms_port *port)
 {
 	struct dms_steering *steering;
 
-	steering = kvzalloc_obj(*steering, GFP_KERNEL);
+	steering = kvzalloc(struct_size(steering, rule, dms_rules), GFP_KERNEL);
 	if (!steering)
 		return -ENOMEM;
 

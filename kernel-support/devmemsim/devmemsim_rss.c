@@ -17,7 +17,8 @@ const struct dms_steering *dms_steering_get(const struct dms_port *port)
 
 struct dms_steering *dms_steering_clone(const struct dms_port *port)
 {
-	return kvmemdup(dms_steering_get(port), sizeof(struct dms_steering),
+	return kvmemdup(dms_steering_get(port),
+			struct_size_t(struct dms_steering, rule, dms_rules),
 			GFP_KERNEL);
 }
 

@@ -89,7 +89,7 @@ static int dms_rule_pick(const struct dms_steering *steering,
 	bool exact;
 	int loc;
 
-	for_each_set_bit(loc, steering->used, DMS_MAX_RULES)
+	for_each_set_bit(loc, steering->used, dms_rules)
 		if (!memcmp(&steering->rule[loc].mask, &rule->mask,
 			    sizeof(rule->mask)) &&
 		    !memcmp(&steering->rule[loc].value, &rule->value,
@@ -99,11 +99,11 @@ static int dms_rule_pick(const struct dms_steering *steering,
 	exact = rule->mask.src[0] && rule->mask.dst[0] &&
 		rule->mask.sport && rule->mask.dport;
 	if (exact) {
-		loc = find_first_zero_bit(steering->used, DMS_MAX_RULES);
-		return loc < DMS_MAX_RULES ? loc : -ENOSPC;
+		loc = find_first_zero_bit(steering->used, dms_rules);
+		return loc < dms_rules ? loc : -ENOSPC;
 	}
 
-	for (loc = DMS_MAX_RULES - 1; loc >= 0; loc--)
+	for (loc = dms_rules - 1; loc >= 0; loc--)
 		if (!test_bit(loc, steering->used))
 			return loc;
 
@@ -136,7 +136,7 @@ static int dms_rule_insert(struct dms_port *port, struct ethtool_rxnfc *nfc)
 	if (nfc->fs.location == RX_CLS_LOC_ANY)
 		loc = dms_rule_pick(steering, rule);
 	else
-		loc = nfc->fs.location < DMS_MAX_RULES ?
+		loc = nfc->fs.location < dms_rules ?
 			(int)nfc->fs.location : -EINVAL;
 	if (loc < 0) {
 		err = loc;
@@ -147,7 +147,7 @@ static int dms_rule_insert(struct dms_port *port, struct ethtool_rxnfc *nfc)
 	rule->fs.location = loc;
 	steering->rule[loc] = *rule;
 	__set_bit(loc, steering->used);
-	steering->n_rules = bitmap_weight(steering->used, DMS_MAX_RULES);
+	steering->n_rules = bitmap_weight(steering->used, dms_rules);
 	dms_steering_publish(port, steering);
 	goto out_free_rule;
 
@@ -162,7 +162,7 @@ static int dms_rule_delete(struct dms_port *port, u32 loc)
 {
 	struct dms_steering *steering;
 
-	if (loc >= DMS_MAX_RULES ||
+	if (loc >= dms_rules ||
 	    !test_bit(loc, dms_steering_get(port)->used))
 		return -ENOENT;
 
@@ -187,7 +187,7 @@ int dms_rules_flush(struct dms_port *port)
 	if (!steering)
 		return -ENOMEM;
 
-	bitmap_zero(steering->used, DMS_MAX_RULES);
+	bitmap_zero(steering->used, dms_rules);
 	steering->n_rules = 0;
 	dms_steering_publish(port, steering);
 	return 0;
@@ -198,13 +198,13 @@ static int dms_get_rule(const struct dms_steering *steering,
 {
 	const struct dms_rule *rule;
 
-	if (nfc->fs.location >= DMS_MAX_RULES ||
+	if (nfc->fs.location >= dms_rules ||
 	    !test_bit(nfc->fs.location, steering->used))
 		return -ENOENT;
 
 	rule = &steering->rule[nfc->fs.location];
 	nfc->fs = rule->fs;
-	nfc->data = DMS_MAX_RULES;
+	nfc->data = dms_rules;
 	if (rule->spread)
 		nfc->rss_context = rule->rss;
 
@@ -219,11 +219,11 @@ static int dms_get_rule_locs(const struct dms_steering *steering,
 	if (steering->n_rules > nfc->rule_cnt)
 		return -EMSGSIZE;
 
-	for_each_set_bit(loc, steering->used, DMS_MAX_RULES)
+	for_each_set_bit(loc, steering->used, dms_rules)
 		rule_locs[n++] = loc;
 
 	nfc->rule_cnt = n;
-	nfc->data = DMS_MAX_RULES;
+	nfc->data = dms_rules;
 	return 0;
 }
 
@@ -236,7 +236,7 @@ int dms_get_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *nfc,
 	switch (nfc->cmd) {
 	case ETHTOOL_GRXCLSRLCNT:
 		nfc->rule_cnt = steering->n_rules;
-		nfc->data = DMS_MAX_RULES | RX_CLS_LOC_SPECIAL;
+		nfc->data = dms_rules | RX_CLS_LOC_SPECIAL;
 		return 0;
 	case ETHTOOL_GRXCLSRULE:
 		return dms_get_rule(steering, nfc);

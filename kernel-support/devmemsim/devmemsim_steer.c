@@ -143,7 +143,7 @@ dms_rule_find(const struct dms_steering *steering, const struct dms_flow *flow)
 	if (!steering->n_rules)
 		return NULL;
 
-	for_each_set_bit(i, steering->used, DMS_MAX_RULES)
+	for_each_set_bit(i, steering->used, dms_rules)
 		if (dms_rule_match(&steering->rule[i], flow))
 			return &steering->rule[i];
 

@@ -65,8 +65,8 @@ struct dms_rss {
  * @n_queues:	number of queues in use
  * @n_rules:	number of rules in use
  * @used:	locations of the rules in use
- * @rule:	rules, the match at the lowest location wins
  * @rss:	RSS contexts, the default one first
+ * @rule:	dms_rules of them, the match at the lowest location wins
  *
  * Never changed once published: readers are in the peer's xmit.
  */
@@ -75,8 +75,8 @@ struct dms_steering {
 	u32 n_queues;
 	u32 n_rules;
 	DECLARE_BITMAP(used, DMS_MAX_RULES);
-	struct dms_rule rule[DMS_MAX_RULES];
 	struct dms_rss rss[DMS_MAX_RSS];
+	struct dms_rule rule[];
 };
 
 /* devmemsim_steer.c: lookup, no side effects */

@@ -149,7 +149,7 @@ TEST_CASE("futures")
     CHECK(is_pattern(receive.get(), 12));
     receiver other{*in.io, *in.session};
     auto connected = other.async_connect(std::array{in.acceptor.local_endpoint()}, asio::use_future);
-    in.run_until([&] { return connected.wait_for(0s) == std::future_status::ready; });
+    in.run_until([&] { return connected.wait_for(0s) == std::future_status::ready; });  // the session's thread is asked
     CHECK(connected.get() == in.acceptor.local_endpoint());
     to.finish();
     auto ended = rx.async_receive(asio::as_tuple(asio::use_future));

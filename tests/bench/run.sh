@@ -7,7 +7,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/kernel-support/lab/lib.sh"
-benchmarks=(overhead tokens ingest)
+benchmarks=(overhead tokens connect ingest)
 
 build() {
     "$root/kernel-support/lab/packages.sh" build lab &&
@@ -23,6 +23,11 @@ run_overhead() {
 run_tokens() {
     build tokens_bench tokens_profile &&
         python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens_bench" "$@"
+}
+
+run_connect() {
+    build connect_bench &&
+        python3 "$root/tests/bench/connect.py" "$root/build/release/tests/bench/connect_bench" "$@"
 }
 
 # What gpurx-fetch is compared with.

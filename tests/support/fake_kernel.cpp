@@ -14,6 +14,7 @@
 #include <numeric>
 #include <utility>
 
+#include "session/nic_worker.hpp"
 #include "syscalls.hpp"
 
 namespace gpurx::detail::sys {
@@ -254,6 +255,7 @@ std::size_t fake_kernel::free_pages(std::uint32_t dmabuf_id) const
 
 std::size_t fake_kernel::reap_closed()
 {
+    detail::nic_worker::wait_for_all();  // they close descriptors, too, in threads of their own
     std::lock_guard const lock{mutex_};
     auto const open = open_sockets();
     for (auto at = sockets_.begin(); at != sockets_.end();) {

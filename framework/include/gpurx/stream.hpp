@@ -110,7 +110,7 @@ template <class T>
 concept fillable = !std::is_const_v<typename innermost<T>::type> && !std::is_volatile_v<typename innermost<T>::type> &&
                    std::is_trivially_copyable_v<T> && !names_other_bytes<typename innermost<T>::type>;
 
-// A span over the elements, where there can be one.
+// A span over the elements, where there can be one: not of a range that would die before it.
 template <class Range>
 using span_over = decltype(std::span(std::declval<Range>()));
 
@@ -137,11 +137,10 @@ class host_span {
         : host_span{static_cast<std::byte*>(buffer.data()), buffer.size()}
     {}
 
-    template <class Range>
-    requires detail::fillable<typename detail::span_over<Range&>::element_type>
-    explicit host_span(Range& range) noexcept : bytes_{std::as_writable_bytes(std::span(range))} {}
-    template <detail::fillable T, std::size_t Extent>
-    explicit host_span(std::span<T, Extent> range) noexcept : bytes_{std::as_writable_bytes(range)}
+    template <detail::spannable Range>
+    requires detail::fillable<typename detail::span_over<Range>::element_type>
+    // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): a host_span is not spannable
+    explicit host_span(Range&& range) noexcept : bytes_{std::as_writable_bytes(std::span(std::forward<Range>(range)))}
     {}
 
     template <detail::fillable T>

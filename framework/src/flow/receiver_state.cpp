@@ -128,6 +128,8 @@ error_code receiver_state::steered(asio::ip::tcp::endpoint const& peer, error_co
     auto const asked = std::exchange(steering_, nullptr);
     error_code ignored;
     wake_.close(ignored);
+    if (std::exchange(cancelled_, false) && !code)
+        code = asio::error::operation_aborted;
     if (!code && asked->done.load(std::memory_order_acquire)) {
         if (!asked->code) {
             flow_->place().keep(std::move(asked->rule));

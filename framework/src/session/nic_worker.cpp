@@ -42,7 +42,7 @@ std::shared_ptr<nic_worker> nic_worker::start()
         finishing_workers::here().process_ends = true;
         wait_for_all();
     });
-    std::shared_ptr<nic_worker> const made{new nic_worker, delete_where_born{}};
+    std::shared_ptr<nic_worker> made{new nic_worker, delete_where_born{}};
     auto thread = start_thread("gpurx-nic", [made](std::stop_token const&) { made->serve(); });
     made->thread_ = thread.get_id();
     thread.detach();  // its last job may be what nobody waits for

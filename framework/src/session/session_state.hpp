@@ -47,9 +47,9 @@ class kept_rule final : public nic_worker::job {
 // A rule that was asked for: shared by who asked and the session's thread, so either may go first. A rule that nobody
 // takes is removed again.
 struct steering {
-    steering(std::shared_ptr<session_state> owner, asio::ip::tcp::endpoint const& here,
-             asio::ip::tcp::endpoint const& there, unique_fd told)
-        : session{std::move(owner)}, local{here}, remote{there}, event{std::move(told)}
+    steering(std::shared_ptr<session_state> owner, asio::ip::tcp::endpoint here, asio::ip::tcp::endpoint there,
+             unique_fd told)
+        : session{std::move(owner)}, local{std::move(here)}, remote{std::move(there)}, event{std::move(told)}
     {}
     steering(steering const&) = delete;
     steering& operator=(steering const&) = delete;

@@ -223,6 +223,7 @@ TEST_CASE("a journal that was taken away is begun anew")
     std::filesystem::remove_all(bench.directory() / "state");
     auto flow = steer(*claim, here, at("10.77.0.2", 9));
     CHECK(read_journal(bench).owners[0].rules.size() == 1);
+    first.reset();
     flow.reset();
     claim.reset();
     CHECK(bench.hardware.state.bound.empty());
