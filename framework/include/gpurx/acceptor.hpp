@@ -127,6 +127,8 @@ class acceptor_base {
     [[nodiscard]] std::shared_ptr<detail::acceptor_state> const& state();
 
   private:
+    acceptor_base(asio::any_io_executor executor, std::shared_ptr<detail::acceptor_state> state) noexcept;
+
     void check(error_code code) const;
     void failed_at(char const* operation, error_code code) const;
 
@@ -178,8 +180,8 @@ class basic_acceptor : public acceptor_base {
         : basic_acceptor{executor_type{context.get_executor()}, session, local}
     {}
 
-    // NOLINTNEXTLINE(performance-move-constructor-init): as with Asio, an object that was moved from keeps its executor
-    basic_acceptor(basic_acceptor&& other) noexcept : acceptor_base{std::move(other)}, executor_{other.executor_} {}
+    basic_acceptor(basic_acceptor&& other) noexcept : acceptor_base{std::move(other)}, executor_{other.get_executor()}
+    {}
     basic_acceptor& operator=(basic_acceptor&& other) noexcept
     {
         acceptor_base::operator=(std::move(other));

@@ -82,8 +82,8 @@ class basic_receiver : public receiver_base {
         : basic_receiver{executor_type{context.get_executor()}, session, std::forward<Connection>(connection)...}
     {}
 
-    // NOLINTNEXTLINE(performance-move-constructor-init): as with Asio, an object that was moved from keeps its executor
-    basic_receiver(basic_receiver&& other) noexcept : receiver_base{std::move(other)}, executor_{other.executor_} {}
+    basic_receiver(basic_receiver&& other) noexcept : receiver_base{std::move(other)}, executor_{other.get_executor()}
+    {}
     basic_receiver& operator=(basic_receiver&& other) noexcept
     {
         receiver_base::operator=(std::move(other));

@@ -335,9 +335,11 @@ acceptor_base::acceptor_base(asio::any_io_executor executor, rx_session& session
       state_{std::make_shared<detail::acceptor_state>(executor_, detail::session_access::state(session))}
 {}
 
-acceptor_base::acceptor_base(acceptor_base&& other) noexcept
-    // NOLINTNEXTLINE(performance-move-constructor-init): as with Asio, what was moved from keeps its executor
-    : executor_{other.executor_}, state_{std::move(other.state_)}
+acceptor_base::acceptor_base(asio::any_io_executor executor, std::shared_ptr<detail::acceptor_state> state) noexcept
+    : executor_{std::move(executor)}, state_{std::move(state)}
+{}
+
+acceptor_base::acceptor_base(acceptor_base&& other) noexcept : acceptor_base{other.executor_, std::move(other.state_)}
 {}
 
 acceptor_base& acceptor_base::operator=(acceptor_base&& other) noexcept

@@ -17,9 +17,7 @@ receiver_base::receiver_base(asio::any_io_executor executor, std::shared_ptr<det
     : executor_{std::move(executor)}, state_{std::move(state)}
 {}
 
-receiver_base::receiver_base(receiver_base&& other) noexcept
-    // NOLINTNEXTLINE(performance-move-constructor-init): as with Asio, what was moved from keeps its executor
-    : executor_{other.executor_}, state_{std::move(other.state_)}
+receiver_base::receiver_base(receiver_base&& other) noexcept : receiver_base{other.executor_, std::move(other.state_)}
 {}
 
 receiver_base& receiver_base::operator=(receiver_base&& other) noexcept
