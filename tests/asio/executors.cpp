@@ -4,7 +4,6 @@
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -12,11 +11,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <concepts>
-#include <exception>
 #include <optional>
 #include <type_traits>
 
 #include "completion.hpp"
+#include "coroutine.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {
@@ -36,20 +35,6 @@ static_assert(std::is_constructible_v<receiver, on_io_context&&>);
 static_assert(!std::is_constructible_v<on_io_context, receiver&&>);  // any executor is not this one
 static_assert(!std::is_copy_constructible_v<receiver>);
 static_assert(std::is_nothrow_move_constructible_v<receiver> && std::is_nothrow_move_assignable_v<receiver>);
-
-template <class Coroutine>
-void run(world& in, Coroutine coroutine)
-{
-    std::exception_ptr thrown;
-    bool finished = false;
-    asio::co_spawn(*in.io, std::move(coroutine), [&](std::exception_ptr what) {
-        thrown = what;
-        finished = true;
-    });
-    in.run_until([&] { return finished; });
-    if (thrown)
-        std::rethrow_exception(thrown);
-}
 
 asio::awaitable<void> connect(with_tuples& rx, tcp::acceptor& acceptor, sender& to)
 {

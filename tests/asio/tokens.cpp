@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "completion.hpp"
+#include "coroutine.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {
@@ -28,21 +29,6 @@ namespace gpurx::test {
 namespace {
 
 namespace error = asio::error;
-
-// Runs the coroutine to its end on the world's io_context; what it throws fails the test.
-template <class Coroutine>
-void run(world& in, Coroutine coroutine)
-{
-    std::exception_ptr thrown;
-    bool finished = false;
-    asio::co_spawn(*in.io, std::move(coroutine), [&](std::exception_ptr what) {
-        thrown = what;
-        finished = true;
-    });
-    in.run_until([&] { return finished; });
-    if (thrown)
-        std::rethrow_exception(thrown);
-}
 
 }  // namespace
 

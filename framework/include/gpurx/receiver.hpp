@@ -149,8 +149,9 @@ class basic_receiver : public receiver_base {
     //   errc::already_running, memory_locked_up, foreign_memory, mixed_fragments; what recvmsg reports; with transport
     //   copy onto a GPU what the CUDA driver reports.
     // Back-pressure: at rx_session_options::loan_limit it waits until a loan of this flow returns.
-    // Cost: one recvmsg if bytes are there; one wait of the reactor and one more recvmsg if not. No allocation by the
-    //   library after the first few calls.
+    // Cost: one recvmsg if bytes are there; one wait of the reactor and one recvmsg if not, and one more that finds
+    //   nothing at the first of such receives and at every sixteenth. No allocation by the library after the first few
+    //   calls.
     template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>
     auto async_receive(Token&& token = Token())
     {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "advice.hpp"
 #include "async_op.hpp"
 #include "fork.hpp"
 #include "receiver_state.hpp"
@@ -304,9 +305,7 @@ class accept_op : public async_op<acceptance, error_code> {
     }
     void end(error_code code) const
     {
-        claim().from().failed_at(
-            "accept from", code,
-            code == errc::too_many_flows ? "close a flow, or raise rx_session_options::max_flows" : "");
+        claim().from().failed_at("accept from", code, code == errc::too_many_flows ? advice_on(code) : "");
     }
 };
 

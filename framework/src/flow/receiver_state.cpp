@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "advice.hpp"
 #include "tcp_socket.hpp"
 
 namespace gpurx::detail {
@@ -26,33 +27,6 @@ std::pair<flow::lack, flow_wait> lacking(stream_action::what wait) noexcept
         default:
             return {flow::lack::pages, flow_wait::pages};
     }
-}
-
-char const* advice_on(error_code code) noexcept
-{
-    if (code == errc::too_many_flows)
-        return "close a flow, or raise rx_session_options::max_flows";
-    if (code == boost::system::errc::operation_not_supported)
-        return "the session belongs to the process that this one was forked from: open one of your own";
-    if (code == boost::system::errc::too_many_files_open)
-        return "raise the limit of open files (ulimit -n)";
-    if (code == asio::error::already_connected || code == asio::error::already_open)
-        return "close the receiver first";
-    if (code == asio::error::not_connected)
-        return "connect, or assign an accepted connection, first";
-    if (code == errc::already_running)
-        return "wait for the operation that runs, or cancel it";
-    if (code == errc::memory_locked_up)
-        return "give more memory, or smaller receive buffers (rx_session_options::receive_memory)";
-    if (code == errc::foreign_memory)
-        return "find who changed the NIC's rules (ethtool -n)";
-    if (code == errc::bad_destination)
-        return "check the address and device_span::kind()";
-    if (code == errc::wrong_gpu)
-        return "use a stream of the GPU that the destination is on";
-    if (code == errc::unusable_stream)
-        return "use an ordinary stream, and none that is being captured";
-    return "";
 }
 
 }  // namespace
@@ -74,12 +48,22 @@ receiver_state::~receiver_state()
 
 void receiver_state::open(asio::ip::tcp::endpoint const& peer, error_code& code)
 {
-    failed_at_ = nullptr;
-    why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = {}};
+    begin_attempt("connect", to_string(peer));
     set_up(peer, code);
+    end_attempt(code);
+}
+
+void receiver_state::begin_attempt(char const* operation, std::string object)
+{
+    failed_at_ = nullptr;
+    why_ = {.operation = operation, .object = std::move(object), .kernel_message = {}, .advice = {}};
+}
+
+void receiver_state::end_attempt(error_code code)
+{
     if (!code)
         why_.clear();
-    else if (why_.advice.empty())
+    else
         why_.advice = advice_on(code);
 }
 
@@ -152,31 +136,24 @@ void receiver_state::connected(asio::ip::tcp::endpoint const& peer, error_code c
         connected_ = true;
         return;
     }
-    failed_at_ = nullptr;
     error_code unbound;
     auto const local = socket_.local_endpoint(unbound);
-    why_ = {.operation = "connect",
-            .object = unbound ? to_string(peer) : fmt::format("{} to {}", to_string(local), to_string(peer)),
-            .kernel_message = {},
-            .advice = advice_on(code)};
+    begin_attempt("connect", unbound ? to_string(peer) : fmt::format("{} to {}", to_string(local), to_string(peer)));
+    end_attempt(code);
     close();
 }
 
 void receiver_state::refused(asio::ip::tcp::endpoint const& peer, error_code code)
 {
-    failed_at_ = nullptr;
-    why_ = {.operation = "connect", .object = to_string(peer), .kernel_message = {}, .advice = advice_on(code)};
+    begin_attempt("connect", to_string(peer));
+    end_attempt(code);
 }
 
 void receiver_state::adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
 {
-    failed_at_ = nullptr;
-    why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
+    begin_attempt("adopt", "connection");
     move_in(std::move(accepted), received, code);
-    if (!code)
-        why_.clear();
-    else
-        why_.advice = advice_on(code);
+    end_attempt(code);
 }
 
 void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code)
@@ -196,13 +173,9 @@ void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer 
 
 void receiver_state::adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
 {
-    failed_at_ = nullptr;
-    why_ = {.operation = "adopt", .object = "connection", .kernel_message = {}, .advice = {}};
+    begin_attempt("adopt", "connection");
     move_in(accepted, protocol, code);
-    if (!code)
-        why_.clear();
-    else
-        why_.advice = advice_on(code);
+    end_attempt(code);
 }
 
 void receiver_state::move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)

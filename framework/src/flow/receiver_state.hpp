@@ -9,6 +9,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -111,6 +112,9 @@ class receiver_state {
     [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
 
   private:
+    // What why() says of what begins now, and how that ended.
+    void begin_attempt(char const* operation, std::string object);
+    void end_attempt(error_code code);
     void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
     void steer(asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& peer, error_code& code);
     void move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);

@@ -16,19 +16,6 @@ namespace {
 constexpr std::size_t largest_segment = 64 * kibibyte;
 constexpr std::size_t fewest_pages = 8;
 
-// What loans and reads may have is never less than a segment, however little receive_memory leaves.
-std::size_t smallest_part(std::size_t page_size) noexcept
-{
-    return smallest_share(page_size) / 2;
-}
-
-// Of what receive buffers leave of a flow's share, loans have one half and reads the other.
-std::size_t part_of_rest(budget_request const& request, std::size_t receive_memory) noexcept
-{
-    auto const rest = request.memory - std::min(request.memory, receive_memory);
-    return std::max(rest / request.max_flows / 2, smallest_part(request.page_size));
-}
-
 // What the kernel doubles must stay an int.
 constexpr auto largest_buffer = std::size_t{std::numeric_limits<int>::max()} / 2;
 
@@ -56,6 +43,19 @@ diagnostics too_small(std::size_t available, std::size_t least, unsigned flows, 
 std::size_t receive_memory_of(budget_request const& request) noexcept
 {
     return request.receive_memory != 0 ? request.receive_memory : request.memory / 2;
+}
+
+// What loans and reads may have is never less than a segment, however little receive_memory leaves.
+std::size_t smallest_part(std::size_t page_size) noexcept
+{
+    return smallest_share(page_size) / 2;
+}
+
+// Of what receive buffers leave of a flow's share, loans have one half and reads the other.
+std::size_t part_of_rest(budget_request const& request, std::size_t receive_memory) noexcept
+{
+    auto const rest = request.memory - std::min(request.memory, receive_memory);
+    return std::max(rest / request.max_flows / 2, smallest_part(request.page_size));
 }
 
 int buffer_for(std::size_t share) noexcept

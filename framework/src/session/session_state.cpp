@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "advice.hpp"
 #include "budget.hpp"
 #include "flow/page_pool.hpp"
 #include "memory/byte_size.hpp"
@@ -214,10 +215,7 @@ stats session_state::total() const
 void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why)
 {
     if (refuses_child(born_, code)) {
-        why = {.operation = "steer",
-               .object = "acceptor",
-               .kernel_message = {},
-               .advice = "the session belongs to the process that this one was forked from: open one of your own"};
+        why = {.operation = "steer", .object = "acceptor", .kernel_message = {}, .advice = advice_on(code)};
         return;
     }
     auto const local = acceptor.local_endpoint(code);
