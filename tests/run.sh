@@ -18,7 +18,6 @@ runner       |  1 | check | python3 tests/runner/tally_test.py
 dev          | 20 | tests | tests/build-and-test.sh dev --label-exclude package
 package      | 10 | tests | tests/build-and-test.sh dev --label-regex package
 tidy         | 15 | check | tests/lint/tidy.py build/dev
-ci           | 20 | tests | tests/build-and-test.sh ci --label-exclude package
 asan         | 20 | tests | tests/build-and-test.sh asan --label-exclude package
 tsan         | 20 | tests | tests/build-and-test.sh tsan --label-exclude package
 fuzz         | 15 | tests | tests/fuzz/run.sh 15

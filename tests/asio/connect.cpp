@@ -64,6 +64,10 @@ class few_descriptors {
   public:
     explicit few_descriptors(int left)
     {
+#ifdef __SANITIZE_ADDRESS__
+        // It opens a pipe to see whether an object can be read, and takes every object for a broken one if it cannot.
+        SKIP("UBSan's check of dynamic types, part of this build, needs descriptors itself");
+#endif
         REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
         rlimit low = before_;
         low.rlim_cur = 256;
