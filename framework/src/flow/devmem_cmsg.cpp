@@ -5,7 +5,7 @@
 
 namespace gpurx::detail {
 
-bool devmem_cmsg_reader::next_of_any(devmem_piece& piece) noexcept
+bool devmem_cmsg_reader::next(devmem_piece& piece) noexcept
 {
     while (left_ >= sizeof(cmsghdr)) {
         cmsghdr header;
@@ -23,7 +23,7 @@ bool devmem_cmsg_reader::next_of_any(devmem_piece& piece) noexcept
             malformed_ = true;
             continue;
         }
-        read(is_device ? devmem_piece::where::device : devmem_piece::where::linear, payload, piece);
+        piece = read(is_device ? devmem_piece::where::device : devmem_piece::where::linear, payload);
         return true;
     }
     // Less than a header is left, or one whose length leads nowhere.

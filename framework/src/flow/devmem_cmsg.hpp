@@ -56,19 +56,33 @@ class devmem_cmsg_reader {
 
     // The next piece; false at the end. Messages of other kinds (timestamps and the like) are passed over.
     [[nodiscard]] bool next(devmem_piece& piece) noexcept;
+    // The same for the pieces that nearly all are, in device memory, as long as nothing else comes between them and
+    // `take`, which is called with each, says true. Returns how many it was true for.
+    template <class Take>
+    std::size_t take_on_device(Take take);
 
     // True if the reader met a message whose length is impossible and so stopped, or one of devmem that is too short
     // and was passed over. No kernel writes either.
     [[nodiscard]] bool malformed() const noexcept { return malformed_; }
 
   private:
-    // As next(), for messages of every kind and length.
-    [[nodiscard]] bool next_of_any(devmem_piece& piece) noexcept;
-    static void read(devmem_piece::where kind, std::byte const* payload, devmem_piece& piece) noexcept
+    [[nodiscard]] static devmem_piece read(devmem_piece::where kind, std::byte const* payload) noexcept
     {
-        uapi::dmabuf_cmsg known;
-        std::memcpy(&known, payload, sizeof known);
-        piece = {kind, known.frag_size, known.frag_offset, known.frag_token, known.dmabuf_id};
+        // Field by field: a copy of the whole would be made in memory.
+        return {
+            .kind = kind,
+            .size = load<std::uint32_t>(payload + offsetof(uapi::dmabuf_cmsg, frag_size)),
+            .offset = load<std::uint64_t>(payload + offsetof(uapi::dmabuf_cmsg, frag_offset)),
+            .token = load<std::uint32_t>(payload + offsetof(uapi::dmabuf_cmsg, frag_token)),
+            .dmabuf_id = load<std::uint32_t>(payload + offsetof(uapi::dmabuf_cmsg, dmabuf_id)),
+        };
+    }
+    template <class Field>
+    [[nodiscard]] static Field load(std::byte const* from) noexcept
+    {
+        Field value;
+        std::memcpy(&value, from, sizeof value);
+        return value;
     }
 
     std::byte const* at_;
@@ -76,21 +90,26 @@ class devmem_cmsg_reader {
     bool malformed_ = false;
 };
 
-// Here, and not in the .cpp file, because it runs once for every fragment: first what nearly every message is.
-inline bool devmem_cmsg_reader::next(devmem_piece& piece) noexcept
+// Here, and not in the .cpp file, because it runs once for every fragment: in registers, if `take` is inline.
+template <class Take>
+std::size_t devmem_cmsg_reader::take_on_device(Take take)
 {
     constexpr auto size = devmem_control_size(1);
     static_assert(size == cmsg::payload_offset + sizeof(uapi::dmabuf_cmsg), "our messages have no padding");
-    cmsghdr header;
-    if (left_ < size)
-        return next_of_any(piece);
-    std::memcpy(&header, at_, sizeof header);
-    if (header.cmsg_len != size || header.cmsg_level != SOL_SOCKET || header.cmsg_type != uapi::scm_devmem_dmabuf)
-        return next_of_any(piece);
-    read(devmem_piece::where::device, at_ + cmsg::payload_offset, piece);
-    at_ += size;
-    left_ -= size;
-    return true;
+    auto const* at = at_;
+    auto const* const end = at_ + left_ / size * size;
+    for (; at != end; at += size) {
+        cmsghdr header;
+        std::memcpy(&header, at, sizeof header);
+        if (header.cmsg_len != size || header.cmsg_level != SOL_SOCKET || header.cmsg_type != uapi::scm_devmem_dmabuf)
+            break;
+        if (!take(read(devmem_piece::where::device, at + cmsg::payload_offset)))
+            break;
+    }
+    auto const taken = static_cast<std::size_t>(at - at_);
+    left_ -= taken;
+    at_ = at;
+    return taken / size;
 }
 
 }  // namespace gpurx::detail
