@@ -4,7 +4,9 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/associated_executor.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/execution_context.hpp>
@@ -186,7 +188,15 @@ class basic_receiver : public receiver_base {
               asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
     auto async_write_some(ConstBufferSequence const& data, Token&& token = Token())
     {
-        return detail::socket_of(*state()).async_write_some(data, std::forward<Token>(token));
+        return asio::async_initiate<Token, void(error_code, std::size_t)>(
+            detail::initiation{erased_executor(),
+                               [own = erased_executor()](auto of, auto const& bytes, auto /*site*/, auto&& handler) {
+                                   auto const executor = asio::get_associated_executor(handler, own);
+                                   detail::socket_of(*of).async_write_some(
+                                       bytes,
+                                       asio::bind_executor(executor, std::forward<decltype(handler)>(handler)));
+                               }},
+            token, state(), data);
     }
 
   private:

@@ -36,6 +36,20 @@ struct completion_step {
     }
 };
 
+// Calls `step`, but not before the initiating function has returned, unless its handler's immediate executor says so.
+template <class Handler, class Claim, class... Results>
+void complete_soon(completion_step<Handler, Claim, Results...> step, completion_site const& site)
+{
+    asio::any_io_executor const own = step.claim.get_executor();
+    if (site.has_immediate_executor)
+        return asio::dispatch(asio::get_associated_immediate_executor(step.handler, own), std::move(step));
+    auto const there = asio::require(site.executor ? site.executor : own, asio::execution::blocking_t::never);
+    if (site.executor)
+        there.execute(std::move(step));
+    else
+        asio::dispatch(there, std::move(step));
+}
+
 // A base of handlers for the steps of one operation: they run where, and with the memory that, its handler says.
 // A Claim says get_executor(), where it all takes place, and knows how to release().
 template <class Claim, class... Results>
@@ -74,20 +88,7 @@ class async_op {
     }
 
     // Not inside the initiating function, unless the handler's immediate executor says so.
-    void complete_soon(Results... results)
-    {
-        if (site_.has_immediate_executor) {
-            auto const immediate = asio::get_associated_immediate_executor(handler_, claim_.get_executor());
-            return asio::dispatch(immediate, last_step(std::move(results)...));
-        }
-        auto const known = static_cast<bool>(site_.executor);
-        auto const site = asio::require(get_executor(), asio::execution::blocking_t::never);
-        auto step = last_step(std::move(results)...);
-        if (known)
-            site.execute(std::move(step));
-        else
-            asio::dispatch(site, std::move(step));
-    }
+    void complete_soon(Results... results) { detail::complete_soon(last_step(std::move(results)...), site_); }
     // At the end of a wait, on get_executor().
     void complete(Results... results)
     {

@@ -17,7 +17,7 @@ struct lent {
     }
 };
 
-class connect_op : public receiver_op<error_code> {
+class connect_op : public async_op<receiver_state::claim, error_code> {
   public:
     static void start(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint const& peer, completion_site site,
                       connect_handler handler)
@@ -46,8 +46,10 @@ class connect_op : public receiver_op<error_code> {
   private:
     connect_op(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, completion_site site,
                connect_handler handler) noexcept
-        : receiver_op{std::move(state), std::move(site), std::move(handler)}, peer_{std::move(peer)}
+        : async_op{receiver_state::claim{std::move(state)}, std::move(site), std::move(handler)}, peer_{std::move(peer)}
     {}
+
+    [[nodiscard]] receiver_state& state() const noexcept { return claim().state(); }
 
     void begin()
     {
@@ -70,7 +72,7 @@ class connect_op : public receiver_op<error_code> {
 
     error_code prepare()
     {
-        if (!granted())
+        if (!claim().granted())
             return errc::already_running;
         error_code code;
         if (state().is_open())
@@ -179,8 +181,10 @@ void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio:
 
 void start_receive(std::shared_ptr<receiver_state> state, completion_site site, receive_handler handler)
 {
-    stream_op<receive_fsm, lent>::start(std::move(state), receive_fsm{}, landing{}, std::move(site),
-                                        std::move(handler));
+    receive_op op;
+    op.handler = std::move(handler);
+    op.site = std::move(site);
+    stream_op<receive_op, lent>::start(std::move(state), std::move(op));
 }
 
 }  // namespace gpurx::detail

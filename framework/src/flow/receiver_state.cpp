@@ -6,6 +6,10 @@
 
 #include <algorithm>
 #include <boost/asio/error.hpp>
+#include <boost/asio/execution/blocking.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/require.hpp>
+#include <boost/asio/strand.hpp>
 #include <new>
 #include <utility>
 
@@ -29,10 +33,22 @@ std::pair<flow::lack, flow_wait> lacking(stream_action::what wait) noexcept
     }
 }
 
+asio::any_io_executor without_strands(asio::any_io_executor const& executor)
+{
+    if (auto const* const erased = executor.target<asio::strand<asio::any_io_executor>>())
+        return without_strands(erased->get_inner_executor());
+    if (auto const* const known = executor.target<asio::strand<asio::io_context::executor_type>>())
+        return known->get_inner_executor();
+    return executor;
+}
+
 }  // namespace
 
 receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
-    : session_{std::move(session)}, descriptors_{new descriptors{executor}}
+    : executor_{executor},
+      io_executor_{without_strands(executor)},
+      session_{std::move(session)},
+      descriptors_{new descriptors{io_executor_}}
 {}
 
 receiver_state::~receiver_state()
@@ -280,6 +296,15 @@ void receiver_state::cancel() noexcept
     error_code ignored;
     socket_.cancel(ignored);
     wake_.cancel(ignored);
+}
+
+asio::any_io_executor const& receiver_state::posting(asio::any_io_executor const& executor)
+{
+    if (asked_ != executor) {
+        posting_ = asio::require(executor, asio::execution::blocking.never);
+        asked_ = executor;
+    }
+    return posting_;
 }
 
 landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_code& code)

@@ -4,25 +4,46 @@
 // what loans need is in detail::flow. Everything here belongs to the receiver's strand.
 #pragma once
 
+#include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gpurx/error.hpp>
+#include <gpurx/initiation.hpp>
 #include <gpurx/read.hpp>
 #include <gpurx/stats.hpp>
 
 #include "flow.hpp"
 #include "fork.hpp"
+#include "read_fsm.hpp"
+#include "receive_fsm.hpp"
 #include "session/session_state.hpp"
 #include "stream_action.hpp"
 
 namespace gpurx::detail {
+
+// An async_receive or async_read that waits: here, because what Asio is given is moved from place to place.
+template <class Machine, class Result>
+struct waiting_op {
+    using handler_type = asio::any_completion_handler<void(error_code, Result)>;
+
+    Machine machine;
+    landing destination;
+    handler_type handler;
+    completion_site site;
+    asio::any_io_executor work;  // keeps the handler's execution context busy, if it is another than the receiver's
+    asio::cancellation_state cancellation;
+};
+using receive_op = waiting_op<receive_fsm, rx_buffer>;
+using read_op = waiting_op<read_fsm, std::size_t>;
 
 class receiver_state {
     // The Asio objects. In a child that was forked they are left as they are: closing them would take the parent's
@@ -39,7 +60,13 @@ class receiver_state {
     receiver_state& operator=(receiver_state const&) = delete;
     ~receiver_state();
 
-    [[nodiscard]] asio::any_io_executor get_executor() { return socket_.get_executor(); }
+    [[nodiscard]] asio::any_io_executor const& get_executor() const noexcept { return executor_; }
+    // Where waits end: the receiver's executor without the strands around it, of which only the last step of an operation
+    // has need. Asio asks an executor for properties several times per wait, and a strand of an erased type allocates
+    // with each.
+    [[nodiscard]] asio::any_io_executor const& io_executor() const noexcept { return io_executor_; }
+    // `executor`, that does not run what it is given before it returns. Kept: to ask for it allocates, too.
+    [[nodiscard]] asio::any_io_executor const& posting(asio::any_io_executor const& executor);
     [[nodiscard]] asio::ip::tcp::socket& socket() noexcept { return socket_; }
     [[nodiscard]] asio::ip::tcp::socket const& socket() const noexcept { return socket_; }
     [[nodiscard]] gpurx::stats stats() const noexcept { return flow_ ? flow_->stats() : ended_; }
@@ -108,6 +135,22 @@ class receiver_state {
     // Starts what run() returned, a wait or a yield; `handler` is called with an error_code, or nothing.
     template <class Handler>
     void start_wait(stream_action::what kind, Handler&& handler);
+    // The operation that waits: it stays until its wait has ended. Preconditions: none does; one of this kind does.
+    template <class Op>
+    void keep(Op op)
+    {
+        waiting_.emplace<Op>(std::move(op));
+    }
+    template <class Op>
+    [[nodiscard]] Op& kept() noexcept { return *std::get_if<Op>(&waiting_); }
+    template <class Op>
+    [[nodiscard]] Op take() noexcept
+    {
+        Op op{std::move(kept<Op>())};
+        forget_kept();
+        return op;
+    }
+    void forget_kept() noexcept { waiting_.emplace<std::monostate>(); }
     // What is carried, as a loan of the program's.
     [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
 
@@ -131,6 +174,11 @@ class receiver_state {
     [[nodiscard]] bool prepare_wait(stream_action::what kind, error_code& code) noexcept;
     void after_wait() noexcept;
 
+    asio::any_io_executor executor_;
+    asio::any_io_executor io_executor_;
+    // What posting() was asked for last, and answered.
+    asio::any_io_executor asked_;
+    asio::any_io_executor posting_;
     std::shared_ptr<session_state> session_;
     birthplace born_;
     // Descriptors of their own, made by us: closing one that Asio has opened itself leaves it registered with epoll
@@ -145,6 +193,7 @@ class receiver_state {
     bool busy_ = false;
     bool cancelled_ = false;  // by cancel(), since the operation began to wait
     unsigned closings_ = 0;
+    std::variant<std::monostate, receive_op, read_op> waiting_;
     stream_action::what waiting_for_ = stream_action::what::done;
     std::unique_ptr<loan> carried_;
     std::vector<landing> landings_;  // of the running read, after the one that it is at: from next_landing_
@@ -170,8 +219,10 @@ class receiver_state::claim {
     ~claim() { release(); }
 
     [[nodiscard]] bool granted() const noexcept { return granted_; }
+    // False once moved from or released.
+    [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
     [[nodiscard]] receiver_state& state() const noexcept { return *state_; }
-    [[nodiscard]] asio::any_io_executor get_executor() const { return state_->get_executor(); }
+    [[nodiscard]] asio::any_io_executor const& get_executor() const { return state_->get_executor(); }
     void release() noexcept
     {
         if (state_ != nullptr && granted_)
@@ -229,7 +280,7 @@ void receiver_state::start_wait(stream_action::what kind, Handler&& handler)
             socket_.async_wait(asio::socket_base::wait_read, std::forward<Handler>(handler));
             break;
         case stream_action::what::yield:
-            asio::post(socket_.get_executor(), std::forward<Handler>(handler));
+            asio::post(io_executor_, std::forward<Handler>(handler));
             break;
         default:
             wake_.async_wait(asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));

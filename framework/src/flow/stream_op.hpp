@@ -3,6 +3,12 @@
 // The Asio shell around receive_fsm and read_fsm.
 #pragma once
 
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/execution/context.hpp>
+#include <boost/asio/execution/outstanding_work.hpp>
+#include <boost/asio/prefer.hpp>
+#include <boost/asio/query.hpp>
 #include <memory>
 #include <utility>
 
@@ -11,79 +17,136 @@
 
 namespace gpurx::detail {
 
-// The operations of a receiver.
-template <class... Results>
-class receiver_op : public async_op<receiver_state::claim, Results...> {
-  public:
-    receiver_op(std::shared_ptr<receiver_state> state, completion_site site,
-                typename receiver_op::handler_type handler) noexcept
-        : receiver_op::async_op{receiver_state::claim{std::move(state)}, std::move(site), std::move(handler)}
-    {}
-
-  protected:
-    [[nodiscard]] receiver_state& state() const noexcept { return this->claim().state(); }
-    [[nodiscard]] bool granted() const noexcept { return this->claim().granted(); }
-};
-
-// `Outcome` collects the second argument of the completion when the machine is done:
+// The operations of type Op, a waiting_op. `Outcome` has the second argument of their completions:
 //     using type = …;
 //     static type collect(receiver_state&, stream_action const& done) noexcept;
-template <class Machine, class Outcome>
-class stream_op : public receiver_op<error_code, typename Outcome::type> {
-    using base = receiver_op<error_code, typename Outcome::type>;
-
+template <class Op, class Outcome>
+class stream_op {
   public:
-    static void start(std::shared_ptr<receiver_state> state, Machine machine, landing const& destination,
-                      completion_site site, typename base::handler_type handler)
+    static void start(std::shared_ptr<receiver_state> shared, Op op)
     {
-        stream_op{std::move(state), machine, destination, std::move(site), std::move(handler)}.begin();
-    }
-
-    // The end of a wait.
-    void operator()(error_code code = {})
-    {
-        auto const next = advance({.code = code, .bytes = 0, .cancelled = this->end_wait()});
+        receiver_state::claim claim{std::move(shared)};
+        auto& state = claim.state();
+        if (!claim.granted()) {
+            state.failed(op.machine.operation, errc::already_running);
+            return complete_soon(last_step(op, std::move(claim), errc::already_running, {}), op.site);
+        }
+        auto const next = advance(state, op, {});
         if (next.kind == stream_action::what::done)
-            this->complete(next.code, Outcome::collect(this->state(), next));
-        else
-            wait(next.kind);
+            return finish_soon(std::move(claim), op, next);
+        heed_cancellation(op);
+        keep_context_busy(state, op);
+        state.keep(std::move(op));
+        wait(std::move(claim), next.kind);
     }
 
   private:
-    stream_op(std::shared_ptr<receiver_state> state, Machine machine, landing const& destination, completion_site site,
-              typename base::handler_type handler) noexcept
-        : base{std::move(state), std::move(site), std::move(handler)}, machine_{machine}, destination_{destination}
-    {}
+    using step = completion_step<typename Op::handler_type, receiver_state::claim, error_code, typename Outcome::type>;
 
-    void begin()
-    {
-        if (!this->granted()) {
-            this->state().failed(Machine::operation, errc::already_running);
-            return this->complete_soon(errc::already_running, {});
+    // The handler of a wait. It has the claim on the receiver: an operation whose wait never ends, because its execution
+    // context is destroyed, goes with it. No executor is associated with it, so it runs on the receiver's io_executor().
+    class wait_end {
+      public:
+        using allocator_type = asio::associated_allocator_t<typename Op::handler_type>;
+        using cancellation_slot_type = asio::cancellation_slot;
+
+        explicit wait_end(receiver_state::claim claim) noexcept : claim_{std::move(claim)} {}
+        wait_end(wait_end&&) noexcept = default;
+        wait_end& operator=(wait_end&&) = delete;
+        ~wait_end()
+        {
+            if (claim_)
+                static_cast<void>(claim_.state().template take<Op>());
         }
-        auto const next = advance({});
-        if (next.kind == stream_action::what::done)
-            return this->complete_soon(next.code, Outcome::collect(this->state(), next));
-        this->heed_cancellation(asio::enable_total_cancellation());
-        wait(next.kind);
-    }
 
-    stream_action advance(stream_result const& last)
+        [[nodiscard]] allocator_type get_allocator() const noexcept
+        {
+            return asio::get_associated_allocator(op().handler);
+        }
+        [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept
+        {
+            return op().cancellation.slot();
+        }
+
+        void operator()(error_code code = {})
+        {
+            auto const& own = claim_.state().get_executor();
+            auto const& site = op().site.executor ? op().site.executor : own;
+            if (site == claim_.state().io_executor())
+                return resume(std::move(claim_), code);
+            auto const there = site;  // where it is kept it may go before execute() returns
+            there.execute([end = std::move(*this), code]() mutable { resume(std::move(end.claim_), code); });
+        }
+
+      private:
+        [[nodiscard]] Op& op() const noexcept { return claim_.state().template kept<Op>(); }
+
+        receiver_state::claim claim_;
+    };
+
+    [[nodiscard]] static stream_action advance(receiver_state& state, Op& op, stream_result const& last)
     {
-        auto const next = this->state().run(machine_, last, destination_);
+        auto const next = state.run(op.machine, last, op.destination);
         if (next.code)
-            this->state().failed(Machine::operation, next.code);
+            state.failed(op.machine.operation, next.code);
         return next;
     }
 
-    void wait(stream_action::what kind)
+    static void wait(receiver_state::claim claim, stream_action::what kind)
     {
-        auto& state = this->state();  // lives on in what *this is moved to
-        state.start_wait(kind, std::move(*this));
+        auto& state = claim.state();  // lives on in the handler
+        state.start_wait(kind, wait_end{std::move(claim)});
     }
 
-    Machine machine_;
-    landing destination_;
+    // The end of a wait, where the handler is to run.
+    static void resume(receiver_state::claim claim, error_code code)
+    {
+        auto& state = claim.state();
+        auto& op = state.template kept<Op>();
+        op.cancellation.slot().clear();
+        auto const next = advance(state, op, {.code = code, .bytes = 0, .cancelled = op.cancellation.cancelled()});
+        if (next.kind != stream_action::what::done)
+            return wait(std::move(claim), next.kind);
+        auto const is_there = static_cast<bool>(op.site.executor);
+        auto end = last_step(op, std::move(claim), next.code, Outcome::collect(state, next));
+        state.forget_kept();
+        if (is_there)
+            end();
+        else
+            asio::dispatch(asio::any_io_executor{state.get_executor()}, std::move(end));
+    }
+
+    static void finish_soon(receiver_state::claim claim, Op& op, stream_action const& done)
+    {
+        auto& state = claim.state();
+        auto end = last_step(op, std::move(claim), done.code, Outcome::collect(state, done));
+        if (op.site.executor && !op.site.has_immediate_executor)
+            state.posting(op.site.executor).execute(std::move(end));
+        else
+            complete_soon(std::move(end), op.site);
+    }
+
+    static void heed_cancellation(Op& op)
+    {
+        op.cancellation = asio::cancellation_state{asio::get_associated_cancellation_slot(op.handler),
+                                                   asio::enable_total_cancellation(),
+                                                   asio::enable_total_cancellation()};
+    }
+
+    static void keep_context_busy(receiver_state& state, Op& op)
+    {
+        constexpr auto context = asio::execution::context_as<asio::execution_context&>;
+        auto const& site = op.site.executor;
+        if (site && site != state.get_executor() &&
+            &asio::query(site, context) != &asio::query(state.io_executor(), context))
+            op.work = asio::prefer(site, asio::execution::outstanding_work.tracked);
+    }
+
+    [[nodiscard]] static step last_step(Op& op, receiver_state::claim claim, error_code code,
+                                        typename Outcome::type result)
+    {
+        return {std::move(op.handler), std::move(claim), {code, std::move(result)}};
+    }
 };
 
 }  // namespace gpurx::detail
