@@ -15,23 +15,35 @@ namespace gpurx::detail {
 
 // Where a handler is to run, noted while its type is known: erased types would be erased again, on the heap.
 struct completion_site {
-    asio::any_io_executor executor;       // empty: of a kind that this cannot hold; the handler has to be asked
+    asio::any_io_executor executor;       // the handler's own; empty: it has none, or one that this cannot hold
+    bool is_known = false;                // if not, the handler has to be asked
     bool has_immediate_executor = false;  // the handler has to be asked for it
+
+    [[nodiscard]] asio::any_io_executor const& or_else(asio::any_io_executor const& fallback) const noexcept
+    {
+        return executor ? executor : fallback;
+    }
 };
 
 template <class Handler>
 [[nodiscard]] completion_site site_of(Handler const& handler, asio::any_io_executor const& fallback) noexcept
 {
+    using associated = asio::associated_executor<Handler, asio::any_io_executor>;
     using immediate = asio::associated_immediate_executor<Handler, asio::any_io_executor>;
     constexpr bool has_none = requires
     {
+        typename associated::asio_associated_executor_is_unspecialised;
+    };
+    constexpr bool has_no_immediate = requires
+    {
         typename immediate::asio_associated_immediate_executor_is_unspecialised;
     };
-    if constexpr (std::convertible_to<asio::associated_executor_t<Handler, asio::any_io_executor>,
-                                      asio::any_io_executor>)
-        return {asio::get_associated_executor(handler, fallback), !has_none};
+    if constexpr (has_none)
+        return {{}, true, !has_no_immediate};
+    else if constexpr (std::convertible_to<typename associated::type, asio::any_io_executor>)
+        return {asio::get_associated_executor(handler, fallback), true, !has_no_immediate};
     else
-        return {{}, !has_none};
+        return {{}, false, !has_no_immediate};
 }
 
 // An initiation with an executor, as adapters such as cancel_after ask for.

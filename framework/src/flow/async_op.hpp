@@ -43,8 +43,8 @@ void complete_soon(completion_step<Handler, Claim, Results...> step, completion_
     asio::any_io_executor const own = step.claim.get_executor();
     if (site.has_immediate_executor)
         return asio::dispatch(asio::get_associated_immediate_executor(step.handler, own), std::move(step));
-    auto const there = asio::require(site.executor ? site.executor : own, asio::execution::blocking_t::never);
-    if (site.executor)
+    auto const there = asio::require(site.or_else(own), asio::execution::blocking_t::never);
+    if (site.is_known)
         there.execute(std::move(step));
     else
         asio::dispatch(there, std::move(step));
@@ -66,7 +66,7 @@ class async_op {
 
     [[nodiscard]] executor_type get_executor() const noexcept
     {
-        return site_.executor ? site_.executor : claim_.get_executor();
+        return site_.or_else(claim_.get_executor());
     }
     [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
     [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return cancellation_.slot(); }
@@ -92,7 +92,7 @@ class async_op {
     // At the end of a wait, on get_executor().
     void complete(Results... results)
     {
-        if (site_.executor)
+        if (site_.is_known)
             return last_step(std::move(results)...)();
         auto const io = claim_.get_executor();
         asio::dispatch(io, last_step(std::move(results)...));

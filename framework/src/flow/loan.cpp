@@ -14,6 +14,7 @@ void loan::clear() noexcept
     charge = 0;
     account = nullptr;
     tokens.clear();
+    token_count = 0;
     own_tokens = 0;
     pages.clear();
     host = nullptr;

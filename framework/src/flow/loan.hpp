@@ -71,6 +71,7 @@ struct loan {
     std::size_t charge = 0;
     std::atomic<std::size_t>* account = nullptr;  // that was charged; null: none yet
     std::vector<token_range> tokens;              // transport devmem
+    std::uint64_t token_count = 0;                // in all ranges of `tokens`
     std::uint64_t own_tokens = 0;                 // those that are pages of the flow's own session
     std::vector<std::uint32_t> pages;             // transport copy: pages of the session's pool, one reference each
     host_chunk* host = nullptr;                   // it is a holder of; may be null

@@ -38,15 +38,8 @@ void start_read(std::shared_ptr<receiver_state> state, destinations_ref to, read
     if (!state->is_busy())
         first = state->land_on(to, size, refused);
     auto const way = state->writes_in_place() ? read_fsm::way::in_place : read_fsm::way::place;
-    stream_op<read_op, placed>::start(std::move(state), {
-                                                            .machine = {size, way, refused,
-                                                                        enough == read_until::full ? size : 1},
-                                                            .destination = first,
-                                                            .handler = std::move(handler),
-                                                            .site = std::move(site),
-                                                            .work = {},
-                                                            .cancellation = {},
-                                                        });
+    read_fsm const machine{size, way, refused, enough == read_until::full ? size : 1};
+    stream_op<read_op, placed>::start(std::move(state), machine, first, std::move(site), std::move(handler));
 }
 
 }  // namespace gpurx::detail

@@ -181,10 +181,8 @@ void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio:
 
 void start_receive(std::shared_ptr<receiver_state> state, completion_site site, receive_handler handler)
 {
-    receive_op op;
-    op.handler = std::move(handler);
-    op.site = std::move(site);
-    stream_op<receive_op, lent>::start(std::move(state), std::move(op));
+    stream_op<receive_op, lent>::start(std::move(state), receive_fsm{}, landing{}, std::move(site),
+                                       std::move(handler));
 }
 
 }  // namespace gpurx::detail

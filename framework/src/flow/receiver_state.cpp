@@ -336,20 +336,6 @@ void receiver_state::move_on(landing& destination, std::size_t bytes) noexcept
         destination = landings_[next_landing_++];
 }
 
-stream_facts receiver_state::facts() const noexcept
-{
-    if (flow_ == nullptr)
-        return {};
-    return {
-        .open = connected_,
-        .carried = carried_ == nullptr ? 0 : carried_->bytes,
-        .loan_budget = flow_->loan_budget(),
-        .read_budget = flow_->read_budget(),
-        .drained = flow_->is_drained(),
-        .over = over_,
-    };
-}
-
 stream_result receiver_state::perform(stream_action const& action, landing const& destination) noexcept
 {
     stream_result result;
@@ -410,18 +396,6 @@ bool receiver_state::prepare_wait(stream_action::what kind, error_code& code) no
     }
     waiting_for_ = kind;
     return true;
-}
-
-void receiver_state::after_wait() noexcept
-{
-    auto const what = std::exchange(waiting_for_, stream_action::what::done);
-    if (flow_ == nullptr || what == stream_action::what::done)
-        return;
-    flow_->place().set_waiting(flow_wait::nothing);
-    if (what == stream_action::what::wait_readable)
-        flow_->expect_more();
-    else
-        flow_->drain_wake();
 }
 
 }  // namespace gpurx::detail

@@ -11,6 +11,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -30,20 +31,25 @@
 
 namespace gpurx::detail {
 
-// An async_receive or async_read that waits: here, because what Asio is given is moved from place to place.
+// An async_receive or async_read that runs: here, because what Asio is given is moved from place to place.
 template <class Machine, class Result>
-struct waiting_op {
+struct running_op {
     using handler_type = asio::any_completion_handler<void(error_code, Result)>;
+
+    running_op(Machine const& runs, landing const& first, handler_type&& completes, completion_site&& at) noexcept
+        : machine{runs}, destination{first}, handler{std::move(completes)}, site{std::move(at)}
+    {}
 
     Machine machine;
     landing destination;
     handler_type handler;
     completion_site site;
-    asio::any_io_executor work;  // keeps the handler's execution context busy, if it is another than the receiver's
     asio::cancellation_state cancellation;
+    // Keeps the handler's execution context busy, if it is another than the receiver's.
+    std::optional<asio::any_io_executor> work;
 };
-using receive_op = waiting_op<receive_fsm, rx_buffer>;
-using read_op = waiting_op<read_fsm, std::size_t>;
+using receive_op = running_op<receive_fsm, rx_buffer>;
+using read_op = running_op<read_fsm, std::size_t>;
 
 class receiver_state {
     // The Asio objects. In a child that was forked they are left as they are: closing them would take the parent's
@@ -135,22 +141,18 @@ class receiver_state {
     // Starts what run() returned, a wait or a yield; `handler` is called with an error_code, or nothing.
     template <class Handler>
     void start_wait(stream_action::what kind, Handler&& handler);
-    // The operation that waits: it stays until its wait has ended. Preconditions: none does; one of this kind does.
-    template <class Op>
-    void keep(Op op)
+    // The running operation; whoever has the claim decides when it begins and ends.
+    template <class Op, class... Parts>
+    Op& begin(Parts&&... parts)
     {
-        waiting_.emplace<Op>(std::move(op));
+        return running_.emplace<Op>(std::forward<Parts>(parts)...);
     }
     template <class Op>
-    [[nodiscard]] Op& kept() noexcept { return *std::get_if<Op>(&waiting_); }
-    template <class Op>
-    [[nodiscard]] Op take() noexcept
+    [[nodiscard]] Op& running() noexcept
     {
-        Op op{std::move(kept<Op>())};
-        forget_kept();
-        return op;
+        return *std::get_if<Op>(&running_);
     }
-    void forget_kept() noexcept { waiting_.emplace<std::monostate>(); }
+    void end() noexcept { running_.emplace<std::monostate>(); }
     // What is carried, as a loan of the program's.
     [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
 
@@ -193,7 +195,7 @@ class receiver_state {
     bool busy_ = false;
     bool cancelled_ = false;  // by cancel(), since the operation began to wait
     unsigned closings_ = 0;
-    std::variant<std::monostate, receive_op, read_op> waiting_;
+    std::variant<std::monostate, receive_op, read_op> running_;
     stream_action::what waiting_for_ = stream_action::what::done;
     std::unique_ptr<loan> carried_;
     std::vector<landing> landings_;  // of the running read, after the one that it is at: from next_landing_
@@ -234,6 +236,33 @@ class receiver_state::claim {
     std::shared_ptr<receiver_state> state_;
     bool granted_;
 };
+
+// Inline, as all that each receive runs through once.
+inline stream_facts receiver_state::facts() const noexcept
+{
+    if (flow_ == nullptr)
+        return {};
+    return {
+        .open = connected_,
+        .carried = carried_ == nullptr ? 0 : carried_->bytes,
+        .loan_budget = flow_->loan_budget(),
+        .read_budget = flow_->read_budget(),
+        .drained = flow_->is_drained(),
+        .over = over_,
+    };
+}
+
+inline void receiver_state::after_wait() noexcept
+{
+    auto const what = std::exchange(waiting_for_, stream_action::what::done);
+    if (flow_ == nullptr || what == stream_action::what::done)
+        return;
+    flow_->place().set_waiting(flow_wait::nothing);
+    if (what == stream_action::what::wait_readable)
+        flow_->expect_more();
+    else
+        flow_->drain_wake();
+}
 
 template <class Machine>
 stream_action receiver_state::run(Machine& machine, stream_result result, landing& destination)

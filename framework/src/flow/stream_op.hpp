@@ -17,46 +17,53 @@
 
 namespace gpurx::detail {
 
-// The operations of type Op, a waiting_op. `Outcome` has the second argument of their completions:
+// The operations of type Op, a running_op. `Outcome` has the second argument of their completions:
 //     using type = …;
 //     static type collect(receiver_state&, stream_action const& done) noexcept;
 template <class Op, class Outcome>
 class stream_op {
+    using handler_type = typename Op::handler_type;
+    using result_type = typename Outcome::type;
+
   public:
-    static void start(std::shared_ptr<receiver_state> shared, Op op)
+    template <class Machine>
+    static void start(std::shared_ptr<receiver_state>&& shared, Machine const& machine, landing const& destination,
+                      completion_site&& site, handler_type&& handler)
     {
         receiver_state::claim claim{std::move(shared)};
         auto& state = claim.state();
         if (!claim.granted()) {
-            state.failed(op.machine.operation, errc::already_running);
-            return complete_soon(last_step(op, std::move(claim), errc::already_running, {}), op.site);
+            state.failed(Machine::operation, errc::already_running);
+            return complete_soon(step{std::move(handler), std::move(claim), {error_code{errc::already_running}, result_type{}}}, site);
         }
+        auto& op = state.template begin<Op>(machine, destination, std::move(handler), std::move(site));
         auto const next = advance(state, op, {});
         if (next.kind == stream_action::what::done)
             return finish_soon(std::move(claim), op, next);
         heed_cancellation(op);
         keep_context_busy(state, op);
-        state.keep(std::move(op));
         wait(std::move(claim), next.kind);
     }
 
   private:
-    using step = completion_step<typename Op::handler_type, receiver_state::claim, error_code, typename Outcome::type>;
+    using step = completion_step<handler_type, receiver_state::claim, error_code, result_type>;
 
     // The handler of a wait. It has the claim on the receiver: an operation whose wait never ends, because its execution
     // context is destroyed, goes with it. No executor is associated with it, so it runs on the receiver's io_executor().
     class wait_end {
       public:
-        using allocator_type = asio::associated_allocator_t<typename Op::handler_type>;
+        using allocator_type = asio::associated_allocator_t<handler_type>;
         using cancellation_slot_type = asio::cancellation_slot;
 
-        explicit wait_end(receiver_state::claim claim) noexcept : claim_{std::move(claim)} {}
+        explicit wait_end(receiver_state::claim&& claim) noexcept : claim_{std::move(claim)} {}
         wait_end(wait_end&&) noexcept = default;
         wait_end& operator=(wait_end&&) = delete;
         ~wait_end()
         {
-            if (claim_)
-                static_cast<void>(claim_.state().template take<Op>());
+            if (!claim_)
+                return;
+            auto const handler = std::move(op().handler);  // what dies with it may look at the receiver
+            claim_.state().end();
         }
 
         [[nodiscard]] allocator_type get_allocator() const noexcept
@@ -70,16 +77,16 @@ class stream_op {
 
         void operator()(error_code code = {})
         {
-            auto const& own = claim_.state().get_executor();
-            auto const& site = op().site.executor ? op().site.executor : own;
-            if (site == claim_.state().io_executor())
+            auto& state = claim_.state();
+            auto const& site = op().site.or_else(state.get_executor());
+            if (site == state.io_executor())
                 return resume(std::move(claim_), code);
-            auto const there = site;  // where it is kept it may go before execute() returns
+            auto const there = site;  // the operation may have ended before execute() returns
             there.execute([end = std::move(*this), code]() mutable { resume(std::move(end.claim_), code); });
         }
 
       private:
-        [[nodiscard]] Op& op() const noexcept { return claim_.state().template kept<Op>(); }
+        [[nodiscard]] Op& op() const noexcept { return claim_.state().template running<Op>(); }
 
         receiver_state::claim claim_;
     };
@@ -92,45 +99,48 @@ class stream_op {
         return next;
     }
 
-    static void wait(receiver_state::claim claim, stream_action::what kind)
+    static void wait(receiver_state::claim&& claim, stream_action::what kind)
     {
         auto& state = claim.state();  // lives on in the handler
         state.start_wait(kind, wait_end{std::move(claim)});
     }
 
     // The end of a wait, where the handler is to run.
-    static void resume(receiver_state::claim claim, error_code code)
+    static void resume(receiver_state::claim&& claim, error_code code)
     {
         auto& state = claim.state();
-        auto& op = state.template kept<Op>();
+        auto& op = state.template running<Op>();
         op.cancellation.slot().clear();
         auto const next = advance(state, op, {.code = code, .bytes = 0, .cancelled = op.cancellation.cancelled()});
         if (next.kind != stream_action::what::done)
             return wait(std::move(claim), next.kind);
-        auto const is_there = static_cast<bool>(op.site.executor);
-        auto end = last_step(op, std::move(claim), next.code, Outcome::collect(state, next));
-        state.forget_kept();
-        if (is_there)
-            end();
-        else
-            asio::dispatch(asio::any_io_executor{state.get_executor()}, std::move(end));
+        auto result = Outcome::collect(state, next);
+        auto handler = std::move(op.handler);
+        auto const is_there = op.site.is_known;
+        state.end();
+        if (!is_there)
+            return asio::dispatch(asio::any_io_executor{state.get_executor()},
+                                  step{std::move(handler), std::move(claim), {next.code, std::move(result)}});
+        claim.release();
+        std::move(handler)(next.code, std::move(result));
     }
 
-    static void finish_soon(receiver_state::claim claim, Op& op, stream_action const& done)
+    static void finish_soon(receiver_state::claim&& claim, Op& op, stream_action const& done)
     {
         auto& state = claim.state();
-        auto end = last_step(op, std::move(claim), done.code, Outcome::collect(state, done));
-        if (op.site.executor && !op.site.has_immediate_executor)
-            state.posting(op.site.executor).execute(std::move(end));
+        step end{std::move(op.handler), std::move(claim), {done.code, Outcome::collect(state, done)}};
+        auto const site = std::move(op.site);
+        state.end();
+        if (site.is_known && !site.has_immediate_executor)
+            state.posting(site.or_else(state.get_executor())).execute(std::move(end));
         else
-            complete_soon(std::move(end), op.site);
+            complete_soon(std::move(end), site);
     }
 
     static void heed_cancellation(Op& op)
     {
-        op.cancellation = asio::cancellation_state{asio::get_associated_cancellation_slot(op.handler),
-                                                   asio::enable_total_cancellation(),
-                                                   asio::enable_total_cancellation()};
+        constexpr auto all = asio::enable_total_cancellation{};
+        op.cancellation = asio::cancellation_state{asio::get_associated_cancellation_slot(op.handler), all, all};
     }
 
     static void keep_context_busy(receiver_state& state, Op& op)
@@ -140,12 +150,6 @@ class stream_op {
         if (site && site != state.get_executor() &&
             &asio::query(site, context) != &asio::query(state.io_executor(), context))
             op.work = asio::prefer(site, asio::execution::outstanding_work.tracked);
-    }
-
-    [[nodiscard]] static step last_step(Op& op, receiver_state::claim claim, error_code code,
-                                        typename Outcome::type result)
-    {
-        return {std::move(op.handler), std::move(claim), {code, std::move(result)}};
     }
 };
 

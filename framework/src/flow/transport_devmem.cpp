@@ -57,7 +57,7 @@ class devmem_transport final : public flow_transport {
           memory_{place.session().memory().span()},
           page_shift_{std::countr_zero(place.session().nic_page_size())},
           dmabuf_id_{place.session().dmabuf_id()},
-          control_(devmem_control_size(pieces_per_call))
+          control_(devmem_control_size(pieces_))
     {}
     devmem_transport(devmem_transport const&) = delete;
     devmem_transport& operator=(devmem_transport const&) = delete;
@@ -110,14 +110,15 @@ class devmem_transport final : public flow_transport {
     [[nodiscard]] fragment locate(devmem_piece const& piece, loan& into, tally& sum);
     // Where the pieces of another binding lie; null: in no session of this process, or the stream has ended.
     [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
-    void count(tally const& sum, loan const& into) noexcept;
+    void count(tally const& sum, loan& into) noexcept;
     // Adds them to the ledger, which is handed over where it is full, and, without `hold`, at the end. Lets go of
     // `chunk`, which may be null.
     void gather(std::span<token_range const> ranges, host_chunk* chunk, bool hold) noexcept;
     // Hands the ledger's batch to the kernel, without the mutex.
     void hand_over(std::unique_lock<std::mutex> lock) noexcept;
     // Hands tokens to the kernel as they are, as many as calls can take; returns the others.
-    [[nodiscard]] std::span<token_range const> hand_over(std::span<token_range const> ranges) noexcept;
+    [[nodiscard]] std::span<token_range const> hand_over(std::span<token_range const> ranges,
+                                                         std::uint64_t tokens) noexcept;
     void call_dontneed(void const* tokens, std::size_t entries, std::size_t pages) noexcept;
 
     session_flow& place_;
@@ -125,6 +126,7 @@ class devmem_transport final : public flow_transport {
     device_span memory_;
     int page_shift_;
     std::uint32_t dmabuf_id_;
+    std::size_t pieces_ = pieces_per_call;  // that control_ has room for
     std::vector<std::byte> control_;
     host_chunk* chunk_ = nullptr;  // what the next call offers for bytes on the host
     bool got_host_bytes_ = false;  // as some flows never do
@@ -219,9 +221,8 @@ void devmem_transport::let_go(host_chunk* chunk) noexcept
 
 void devmem_transport::make_room(loan& into) const
 {
-    auto const pieces = control_.size() / devmem_control_size(1);
-    into.fragments.reserve(pieces);
-    into.tokens.reserve(pieces);
+    into.fragments.reserve(pieces_);
+    into.tokens.reserve(pieces_);
 }
 
 void devmem_transport::free_chunk(host_chunk* chunk) noexcept
@@ -233,8 +234,7 @@ void devmem_transport::free_chunk(host_chunk* chunk) noexcept
 // Fragments take a page each, or less: what the limit has no page for is not asked for.
 std::size_t devmem_transport::control_size_for(std::size_t limit) const noexcept
 {
-    auto const pieces = std::max(limit >> page_shift_, pieces_per_segment);
-    return pieces < control_.size() / devmem_control_size(1) ? devmem_control_size(pieces) : control_.size();
+    return devmem_control_size(std::clamp(limit >> page_shift_, pieces_per_segment, pieces_));
 }
 
 ssize_t devmem_transport::call(std::size_t limit, loan& into, std::size_t& control_size)
@@ -257,7 +257,8 @@ ssize_t devmem_transport::call(std::size_t limit, loan& into, std::size_t& contr
         if (errno == uapi::etoosmall && offered < control_.size()) {
             offered = control_.size();
         } else if (errno == uapi::etoosmall && offered < devmem_control_size(most_pieces_per_call)) {
-            control_.resize(control_.size() * 2);
+            control_.resize(devmem_control_size(pieces_ * 2));
+            pieces_ *= 2;
             offered = control_.size();
             make_room(into);
         } else if (errno != EINTR) {
@@ -411,34 +412,33 @@ foreign_hold* devmem_transport::hold_foreign(std::uint32_t dmabuf_id, loan& into
     return &into.foreign.back();
 }
 
-void devmem_transport::count(tally const& sum, loan const& into) noexcept
+void devmem_transport::count(tally const& sum, loan& into) noexcept
 {
-    auto tokens = into.own_tokens + sum.stray_tokens;
+    into.token_count = into.own_tokens + sum.stray_tokens;
     for (auto const& hold : into.foreign) {
-        tokens += hold.tokens;
+        into.token_count += hold.tokens;
         hold.session->tokens_taken(hold.tokens);
     }
     place_.session().tokens_taken(into.own_tokens);
     auto& counters = place_.counters;
-    counters.tokens_high_water.raise_to(counters.tokens_out.add(tokens));
+    counters.tokens_high_water.raise_to(counters.tokens_out.add(into.token_count));
     counters.device_bytes.add(sum.device);
-    counters.resteered_bytes.add(sum.resteered);
-    counters.linear_bytes.add(sum.linear);
+    if (sum.resteered + sum.linear > 0) {
+        counters.resteered_bytes.add(sum.resteered);
+        counters.linear_bytes.add(sum.linear);
+    }
     counters.fragments.add(into.fragments.size());
 }
 
 void devmem_transport::give_back(loan& from, bool hold) noexcept
 {
-    std::uint64_t count = 0;
-    for (auto const& range : from.tokens)
-        count += range.count;
     std::span<token_range const> rest = from.tokens;
     // Nothing has been gathered: a loan's tokens are as the kernel wants them.
     if (!hold && !gathered())
-        rest = hand_over(rest);
+        rest = hand_over(rest, from.token_count);
     if (!rest.empty() || from.host != nullptr)
         gather(rest, std::exchange(from.host, nullptr), hold);
-    place_.counters.tokens_out.subtract(count);
+    place_.counters.tokens_out.subtract(from.token_count);
     place_.session().tokens_returned(from.own_tokens);
     for (auto const& foreign : from.foreign)
         foreign.session->tokens_returned(foreign.tokens);
@@ -477,11 +477,17 @@ void devmem_transport::hand_over(std::unique_lock<std::mutex> lock) noexcept
     call_dontneed(batch.tokens.data(), batch.entries, batch.pages);
 }
 
-std::span<token_range const> devmem_transport::hand_over(std::span<token_range const> ranges) noexcept
+std::span<token_range const> devmem_transport::hand_over(std::span<token_range const> ranges,
+                                                         std::uint64_t tokens) noexcept
 {
     static_assert(sizeof(token_range) == sizeof(uapi::dmabuf_token) &&
                   offsetof(token_range, first) == offsetof(uapi::dmabuf_token, token_start) &&
                   offsetof(token_range, count) == offsetof(uapi::dmabuf_token, token_count));
+    if (ranges.size() <= uapi::max_dontneed_entries && tokens <= uapi::max_dontneed_pages) {
+        if (!ranges.empty())
+            call_dontneed(ranges.data(), ranges.size(), tokens);
+        return {};
+    }
     while (!ranges.empty()) {
         auto const most = std::min<std::size_t>(ranges.size(), uapi::max_dontneed_entries);
         std::size_t entries = 0;

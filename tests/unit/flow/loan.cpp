@@ -153,13 +153,14 @@ TEST_CASE("a cleared record is empty and keeps its capacity")
     }
     record.charge = record.bytes;
     record.own_tokens = 100;
+    record.token_count = 100;
     auto const* const storage = record.fragments.data();
     record.clear();
     CHECK(record.fragments.empty());
     CHECK(record.tokens.empty());
     CHECK(record.pages.empty());
     CHECK(record.remaining().empty());
-    CHECK(record.bytes + record.charge + record.consumed + record.own_tokens == 0);
+    CHECK(record.bytes + record.charge + record.consumed + record.token_count + record.own_tokens == 0);
     record.append({4096, 1, host});
     CHECK(record.fragments.data() == storage);
     CHECK(record.fragments.capacity() >= 100);
