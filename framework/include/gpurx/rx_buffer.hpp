@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include <gpurx/stream.hpp>
 
@@ -41,9 +42,15 @@ inline constexpr bool detail::names_other_bytes<fragment> = true;
 class rx_buffer {
   public:
     rx_buffer() noexcept = default;
-    rx_buffer(rx_buffer&& other) noexcept;
+    rx_buffer(rx_buffer&& other) noexcept
+        : flow_{std::move(other.flow_)}, loan_{std::exchange(other.loan_, nullptr)}
+    {}
     rx_buffer& operator=(rx_buffer&& other) noexcept;
-    ~rx_buffer();
+    ~rx_buffer()
+    {
+        if (loan_ != nullptr)
+            release();
+    }
 
     // Valid until the buffer is released, moved from or destroyed.
     [[nodiscard]] std::span<fragment const> fragments() const noexcept;

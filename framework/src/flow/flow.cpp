@@ -59,19 +59,6 @@ flow::~flow()
     }
 }
 
-void flow::begin_step() noexcept
-{
-    in_step_.store(true);
-}
-
-void flow::end_step() noexcept
-{
-    in_step_.store(false);
-    // Who has seen the step open has gathered by now, or will look again (give_back).
-    if (transport_->gathered())
-        transport_->flush();
-}
-
 std::unique_ptr<loan> flow::take_record()
 {
     if (spare_ == nullptr)
@@ -100,13 +87,6 @@ void flow::note_end_of_receive(error_code code) noexcept
     if (drained_)
         in_vain_ = code == asio::error::would_block ? waits_between_tries : 0;
     drained_ = !code && transport_->drained();
-}
-
-void flow::expect_more() noexcept
-{
-    if (is_drained())
-        --in_vain_;
-    drained_ = false;
 }
 
 std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcept

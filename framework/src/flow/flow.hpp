@@ -72,7 +72,12 @@ class flow : public std::enable_shared_from_this<flow> {
     // vain: as it was the last time, which is not believed for ever.
     [[nodiscard]] bool is_drained() const noexcept { return drained_ && in_vain_ > 0; }
     // At the end of a wait for the socket.
-    void expect_more() noexcept;
+    void expect_more() noexcept
+    {
+        if (is_drained())
+            --in_vain_;
+        drained_ = false;
+    }
 
     // What a receive can lack until something comes back.
     enum class lack : std::uint8_t { loan_budget, read_budget, pages };
@@ -110,8 +115,14 @@ class flow : public std::enable_shared_from_this<flow> {
     void give_back_now(std::unique_ptr<loan> record) noexcept;
     // Runs when the streams that a parked loan waits for have passed.
     static void unpark(void* parked) noexcept;
-    void begin_step() noexcept;
-    void end_step() noexcept;
+    void begin_step() noexcept { in_step_.store(true); }
+    void end_step() noexcept
+    {
+        in_step_.store(false);
+        // Who has seen the step open has gathered by now, or will look again (give_back).
+        if (transport_->gathered())
+            transport_->flush();
+    }
     [[nodiscard]] std::unique_ptr<loan> take_record();
     void keep_record(std::unique_ptr<loan> record) noexcept;
 

@@ -47,6 +47,7 @@ asio::any_io_executor without_strands(asio::any_io_executor const& executor)
 receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
     : executor_{executor},
       io_executor_{without_strands(executor)},
+      has_no_strand_{io_executor_ == executor_},
       session_{std::move(session)},
       descriptors_{new descriptors{io_executor_}}
 {}
@@ -345,7 +346,8 @@ stream_result receiver_state::perform(stream_action const& action, landing const
         carried_ = flow_->receive(action.bytes, result.code);
     else
         result.bytes = flow_->receive_into(destination, std::min(action.bytes, destination.size), result.code);
-    over_ = end_of_stream(result.code, flow_->place().locked_up());
+    if (result.code)
+        over_ = end_of_stream(result.code, flow_->place().locked_up());
     return result;
 }
 

@@ -71,6 +71,8 @@ class receiver_state {
     // has need. Asio asks an executor for properties several times per wait, and a strand of an erased type allocates
     // with each.
     [[nodiscard]] asio::any_io_executor const& io_executor() const noexcept { return io_executor_; }
+    // Whether a handler without an executor of its own runs there.
+    [[nodiscard]] bool has_no_strand() const noexcept { return has_no_strand_; }
     // `executor`, that does not run what it is given before it returns. Kept: to ask for it allocates, too.
     [[nodiscard]] asio::any_io_executor const& posting(asio::any_io_executor const& executor);
     [[nodiscard]] asio::ip::tcp::socket& socket() noexcept { return socket_; }
@@ -178,6 +180,7 @@ class receiver_state {
 
     asio::any_io_executor executor_;
     asio::any_io_executor io_executor_;
+    bool has_no_strand_;
     // What posting() was asked for last, and answered.
     asio::any_io_executor asked_;
     asio::any_io_executor posting_;
@@ -284,7 +287,8 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
             case stream_action::what::receive_in_place:
             case stream_action::what::place:
                 result = perform(next, destination);
-                move_on(destination, result.bytes);
+                if (result.bytes > 0)
+                    move_on(destination, result.bytes);
                 break;
             case stream_action::what::wait_readable:
             case stream_action::what::wait_budget:

@@ -10,10 +10,6 @@ rx_buffer::rx_buffer(std::shared_ptr<detail::flow> owner, detail::loan* record) 
     : flow_{std::move(owner)}, loan_{record}
 {}
 
-rx_buffer::rx_buffer(rx_buffer&& other) noexcept
-    : flow_{std::move(other.flow_)}, loan_{std::exchange(other.loan_, nullptr)}
-{}
-
 rx_buffer& rx_buffer::operator=(rx_buffer&& other) noexcept
 {
     if (this != &other) {
@@ -22,11 +18,6 @@ rx_buffer& rx_buffer::operator=(rx_buffer&& other) noexcept
         loan_ = std::exchange(other.loan_, nullptr);
     }
     return *this;
-}
-
-rx_buffer::~rx_buffer()
-{
-    release();
 }
 
 std::span<fragment const> rx_buffer::fragments() const noexcept

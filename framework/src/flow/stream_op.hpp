@@ -78,10 +78,10 @@ class stream_op {
         void operator()(error_code code = {})
         {
             auto& state = claim_.state();
-            auto const& site = op().site.or_else(state.get_executor());
-            if (site == state.io_executor())
+            auto const& own = op().site.executor;
+            if (own ? own == state.io_executor() : state.has_no_strand())
                 return resume(std::move(claim_), code);
-            auto const there = site;  // the operation may have ended before execute() returns
+            auto const there = op().site.or_else(state.get_executor());  // a copy: it may end before execute() returns
             there.execute([end = std::move(*this), code]() mutable { resume(std::move(end.claim_), code); });
         }
 

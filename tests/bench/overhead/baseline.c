@@ -127,6 +127,9 @@ static ssize_t receive(struct baseline* loop, struct batch* batch, uint64_t limi
     loop->receive_calls++;
     if (received <= 0)
         return received;
+    /* As gpurx: a call that found less than it had room for has taken all, and the next would be in vain. */
+    loop->drained = (size_t)received < iov.iov_len &&
+                    message.msg_controllen + CMSG_SPACE(sizeof(struct devmem_fragment)) <= loop->control_size;
     for (header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
         struct devmem_fragment fragment;
 
@@ -154,14 +157,16 @@ int baseline_run(struct baseline* loop, uint64_t bytes)
 
         if (received > 0) {
             bytes -= (uint64_t)received;
-            continue;
-        }
-        if (received == 0)
+            if (!bytes || !loop->drained)
+                continue;
+        } else if (received == 0) {
             errno = EPIPE;
-        else if (errno == EINTR)
-            continue;
-        if (received == 0 || errno != EAGAIN)
             return -1;
+        } else if (errno == EINTR) {
+            continue;
+        } else if (errno != EAGAIN) {
+            return -1;
+        }
         if (flush(loop, &batch))
             return -1;
         if (epoll_wait(loop->epoll, &event, 1, -1) < 0 && errno != EINTR)

@@ -20,6 +20,7 @@ struct baseline {
     size_t control_size;
     char* host;
     size_t host_size;
+    int drained; /* the last call has taken all there was */
     /* results, added up */
     uint64_t fragments;
     uint64_t receive_calls;
