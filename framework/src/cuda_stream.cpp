@@ -13,7 +13,7 @@
 #include "cuda/gpu_work.hpp"
 #include "flow/async_op.hpp"
 #include "flow/tcp_socket.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx {
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <mutex>
 
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 

@@ -1,11 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The system calls of the data plane, one forwarder each. Tests put a kernel of their own in the place of syscalls.cpp.
-// All return what the system call returns and set errno.
+// An owned file descriptor, and the system calls of the data plane, one forwarder each: tests put a kernel of their own
+// in the place of syscalls.cpp. All calls return what the system call returns and set errno.
 #pragma once
 
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace gpurx::detail {
+
+// -1 is empty.
+class unique_fd {
+  public:
+    unique_fd() noexcept = default;
+    explicit unique_fd(int fd) noexcept : fd_{fd} {}
+    unique_fd(unique_fd&& other) noexcept : fd_{std::exchange(other.fd_, -1)} {}
+    unique_fd& operator=(unique_fd&& other) noexcept
+    {
+        reset(std::exchange(other.fd_, -1));
+        return *this;
+    }
+    ~unique_fd() { reset(); }
+
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+    explicit operator bool() const noexcept { return fd_ >= 0; }
+
+    void reset(int fd = -1) noexcept
+    {
+        if (fd_ >= 0)
+            ::close(fd_);
+        fd_ = fd;
+    }
+
+  private:
+    int fd_ = -1;
+};
+
+}  // namespace gpurx::detail
 
 namespace gpurx::detail::sys {
 

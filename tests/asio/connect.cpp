@@ -18,7 +18,7 @@
 
 #include "completion.hpp"
 #include "tcp_backlog.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {

@@ -21,7 +21,7 @@
 #include "flow/flow.hpp"
 #include "flow/page_pool.hpp"
 #include "flow/receiver_state.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {

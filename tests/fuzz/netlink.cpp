@@ -6,8 +6,7 @@
 #include <span>
 
 #include "nic/ethtool.hpp"
-#include "nic/genetlink.hpp"
-#include "nic/message.hpp"
+#include "nic/netlink.hpp"
 #include "nic/netdev.hpp"
 
 namespace {

@@ -28,7 +28,7 @@
 #include "counting_allocator.hpp"
 #include "loopback.hpp"
 #include "tracker_executor.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::test {
 

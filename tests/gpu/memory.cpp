@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "bed.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::test {
 

@@ -24,7 +24,7 @@
 #include "memory/memory_state.hpp"
 #include "nic.hpp"
 #include "nic/kernel_nic.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using gpurx::detail::unique_fd;

@@ -30,7 +30,7 @@
 #include "bed.hpp"
 #include "nic.hpp"
 #include "nic/journal.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using namespace std::chrono_literals;

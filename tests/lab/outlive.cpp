@@ -16,7 +16,7 @@
 
 #include "bed.hpp"
 #include "nic.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 namespace asio = boost::asio;

@@ -13,7 +13,7 @@
 #include <system_error>
 
 #include "pattern.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::lab {
 

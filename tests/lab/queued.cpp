@@ -18,7 +18,6 @@
 
 #include "bed.hpp"
 #include "nic.hpp"
-#include "session/lock_up.hpp"
 #include "session/watchdog.hpp"
 
 using namespace gpurx::lab;

@@ -11,7 +11,7 @@
 #include <exception>
 #include <string>
 
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::test {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "gpu.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail::cuda {
 

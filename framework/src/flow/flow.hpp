@@ -21,7 +21,7 @@
 #include "loan.hpp"
 #include "session/session_state.hpp"
 #include "transport.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 

@@ -14,7 +14,7 @@
 
 #include "cuda/gpu_work.hpp"
 #include "devmem_uapi.hpp"
-#include "memory/host_bytes.hpp"
+#include "memory/memory_state.hpp"
 
 namespace gpurx::detail {
 

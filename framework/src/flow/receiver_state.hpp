@@ -24,10 +24,8 @@
 
 #include "flow.hpp"
 #include "fork.hpp"
-#include "read_fsm.hpp"
-#include "receive_fsm.hpp"
+#include "stream_fsm.hpp"
 #include "session/session_state.hpp"
-#include "stream_action.hpp"
 
 namespace gpurx::detail {
 

@@ -8,7 +8,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 

@@ -6,16 +6,30 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include <gpurx/error.hpp>
 #include <gpurx/stream.hpp>
 
-#include "landing.hpp"
+#include "cuda/gpu_work.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
 
 namespace gpurx::detail {
+
+struct landing {
+    memory_kind kind = memory_kind::host;
+    std::uintptr_t address = 0;
+    std::size_t size = 0;
+    gpu_stream on;         // that writes there, if kind is device
+    bool nowhere = false;  // the bytes are not wanted; there is no address
+
+    [[nodiscard]] std::byte* on_host() const noexcept { return reinterpret_cast<std::byte*>(address); }
+};
+
+// Sets `code`, unless it is one already, if the destination or its stream cannot be used.
+[[nodiscard]] landing landing_on(destination const& to, error_code& code) noexcept;
 
 class flow_transport {
   public:

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "memory/staging.hpp"
-#include "page_filler.hpp"
+#include "page_pool.hpp"
 #include "syscalls.hpp"
 #include "transport.hpp"
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <linux/dma-buf.h>
 #include <linux/memfd.h>
+#include <linux/udmabuf.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,12 +15,68 @@
 #include <fstream>
 #include <utility>
 
-#include "../unique_fd.hpp"
 #include "byte_size.hpp"
 #include "memory_state.hpp"
+#include "syscalls.hpp"
 #include "udmabuf.hpp"
 
 namespace gpurx::detail {
+
+std::string export_advice(error_code code, std::size_t bytes, std::optional<std::size_t> size_limit)
+{
+    namespace error = boost::system::errc;
+    if (code == error::no_such_file_or_directory || code == error::no_such_device ||
+        code == error::no_such_device_or_address)
+        return "load the udmabuf module (modprobe udmabuf; the kernel needs CONFIG_UDMABUF)";
+    if (code == error::permission_denied || code == error::operation_not_permitted)
+        return "give this user access to /dev/udmabuf (on most systems: add the user to the group that owns it)";
+    if (code == error::invalid_argument && size_limit && bytes > *size_limit * mebibyte)
+        return fmt::format("raise the module parameter udmabuf.size_limit_mb, which is {}, to at least {}", *size_limit,
+                           round_up(bytes, mebibyte) / mebibyte);
+    if (code == error::not_enough_memory)
+        return "ask for less memory, or free some";
+    return {};
+}
+
+namespace {
+
+constexpr char device_path[] = "/dev/udmabuf";
+
+std::optional<std::size_t> module_size_limit()
+{
+    std::ifstream file{"/sys/module/udmabuf/parameters/size_limit_mb"};
+    if (std::size_t limit = 0; file >> limit)
+        return limit;
+    return std::nullopt;
+}
+
+void report(std::string operation, std::string object, std::size_t bytes, error_code& code, diagnostics& why)
+{
+    code.assign(errno, boost::system::system_category());
+    why = {.operation = std::move(operation),
+           .object = std::move(object),
+           .kernel_message = {},
+           .advice = export_advice(code, bytes, module_size_limit())};
+}
+
+}  // namespace
+
+unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnostics& why)
+{
+    unique_fd const device{::open(device_path, O_RDWR | O_CLOEXEC)};
+    if (!device) {
+        report("open", device_path, bytes, code, why);
+        return {};
+    }
+    udmabuf_create request{};
+    request.memfd = static_cast<__u32>(memfd);
+    request.flags = UDMABUF_FLAGS_CLOEXEC;
+    request.size = bytes;
+    unique_fd dmabuf{::ioctl(device.get(), UDMABUF_CREATE, &request)};
+    if (!dmabuf)
+        report("export", fmt::format("{} through {}", size_text(bytes), device_path), bytes, code, why);
+    return dmabuf;
+}
 
 namespace {
 

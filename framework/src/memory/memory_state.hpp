@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
+// Bytes on the host that go with a memory: pinned where the memory is a GPU's.
 // What device_memory handles share: one allocation, its mapping and its dmabuf. One implementation per kind of memory.
 #pragma once
 
@@ -12,9 +13,17 @@
 #include <gpurx/stream.hpp>
 
 #include "cuda/gpu_work.hpp"
-#include "host_bytes.hpp"
 
 namespace gpurx::detail {
+
+class memory_state;
+
+struct host_bytes_deleter {
+    memory_state* pinned_by = nullptr;  // null: of the heap
+
+    void operator()(std::byte* bytes) const noexcept;
+};
+using host_bytes = std::unique_ptr<std::byte[], host_bytes_deleter>;
 
 class memory_state {
   public:

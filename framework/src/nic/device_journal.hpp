@@ -10,11 +10,11 @@
 #include <string>
 #include <unordered_map>
 
-#include "claim_environment.hpp"
+#include "process.hpp"
 #include "journal.hpp"
 #include "journal_file.hpp"
 #include "nic_device.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "message.hpp"
+#include "netlink.hpp"
 
 namespace gpurx::detail::ethtool {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "flow_rule.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "ethtool_ioctl.hpp"
-#include "genetlink.hpp"
+#include "netlink.hpp"
 #include "nic_device.hpp"
-#include "socket.hpp"
 
 namespace gpurx::detail {
 

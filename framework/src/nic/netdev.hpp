@@ -9,8 +9,7 @@
 #include <span>
 #include <string>
 
-#include "genetlink.hpp"
-#include "message.hpp"
+#include "netlink.hpp"
 
 namespace gpurx::detail::netdev {
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which RX queues to set aside, and how many channels that takes. Decisions only; no I/O.
+// Which RX queues to set aside, how many channels that takes, and the RSS indirection tables that keep other traffic
+// off them: for each value of a packet's hash, the queue it goes to. Decisions only; no I/O.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "ethtool.hpp"
@@ -28,5 +31,19 @@ struct queue_plan {
 [[nodiscard]] unsigned most_rx_queues(ethtool::channels const& now) noexcept;
 // `now` with `rx_queues` RX queues in all. Precondition: rx_queues <= most_rx_queues(now).
 [[nodiscard]] ethtool::channels with_rx_queues(ethtool::channels now, unsigned rx_queues) noexcept;
+
+using indirection_table = std::vector<std::uint32_t>;
+
+// `table` with no entry that points at a queue of `avoid`. Other entries stay as they are; those are shared out evenly
+// among the queues that the table uses already, or, if it uses no other, among all below `queue_count`. Empty: there is
+// no queue left.
+[[nodiscard]] indirection_table avoid_queues(indirection_table const& table, unsigned queue_count,
+                                             std::set<unsigned> const& avoid);
+
+// The table that a driver makes for `queue_count` queues when nobody asks for another one.
+[[nodiscard]] indirection_table default_table(std::size_t size, unsigned queue_count);
+
+// `size` entries that go round `queues`, which is not empty.
+[[nodiscard]] indirection_table spread_over(std::size_t size, std::span<unsigned const> queues);
 
 }  // namespace gpurx::detail

@@ -13,7 +13,7 @@
 #include <gpurx/error.hpp>
 
 #include "failure.hpp"
-#include "rss.hpp"
+#include "queue_plan.hpp"
 
 namespace gpurx::detail {
 

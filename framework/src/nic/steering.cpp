@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "failure.hpp"
-#include "rss.hpp"
+#include "queue_plan.hpp"
 
 namespace gpurx::detail {
 

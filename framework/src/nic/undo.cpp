@@ -10,7 +10,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "rss.hpp"
+#include "queue_plan.hpp"
 
 namespace gpurx::detail {
 

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gpurx/session.hpp>
+//
+// Which transport a session uses: each is tried in order, best first, and what speaks against it is kept for explain().
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <new>
 #include <utility>
 
+#include <gpurx/session.hpp>
+
+#include "budget.hpp"
+#include "memory/byte_size.hpp"
 #include "nic/nic_claim.hpp"
 #include "session_access.hpp"
+#include "session_nic_claim.hpp"
 #include "session_state.hpp"
 
 namespace gpurx {
@@ -124,3 +133,105 @@ std::vector<std::string> rx_session::recover(std::string_view interface, std::st
 }
 
 }  // namespace gpurx
+
+namespace gpurx::detail {
+
+namespace {
+
+[[noreturn]] void refuse(error_code code, diagnostics why)
+{
+    throw system_error{code, std::move(why)};
+}
+
+void check(rx_session_options const& options, memory_state const* memory)
+{
+    auto const invalid = make_error_code(boost::system::errc::invalid_argument);
+    if (memory == nullptr)
+        refuse(invalid, {.operation = "open", .object = "session", .kernel_message = {}, .advice = "give it a memory"});
+    if (options.rx_queues == 0)
+        refuse(invalid,
+               {.operation = "open", .object = "session", .kernel_message = {}, .advice = "set rx_queues above 0"});
+}
+
+// Throws what speaks against devmem here.
+std::unique_ptr<session_nic> claim_for_devmem(rx_session_options const& options, memory_state const& memory)
+{
+    if (options.interface.empty())
+        refuse(errc::transport_unavailable, {.operation = "open",
+                                             .object = "transport devmem",
+                                             .kernel_message = {},
+                                             .advice = "name the NIC in rx_session_options::interface"});
+    if (memory.dmabuf_fd() < 0)
+        refuse(memory.export_error(), memory.why_not_exported());
+    error_code code;
+    diagnostics why;
+    // Before the NIC is touched.
+    auto const page_size = options.rx_page_size != 0 ? options.rx_page_size : 4 * kibibyte;
+    (void)plan_budget({.memory = memory.span().size(),
+                       .page_size = page_size,
+                       .max_flows = options.max_flows,
+                       .receive_memory = options.receive_memory,
+                       .loan_limit = options.loan_limit},
+                      code, why);
+    if (code)
+        refuse(code, std::move(why));
+    auto nic = claim_nic(options, memory.dmabuf_fd(), code, why);
+    if (!nic)
+        refuse(code, std::move(why));
+    return nic;
+}
+
+std::string_view explain_tokens(token_kind asked, token_kind used) noexcept
+{
+    if (used == asked)
+        return used == token_kind::array ? "array tokens, as asked for" : "xarray tokens, as asked for";
+    return used == token_kind::array ? "array tokens, which cost less to give back"
+                                     : "xarray tokens, as this kernel has no array tokens";
+}
+
+std::string explain_devmem(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
+{
+    auto const queues = nic.queues();
+    return fmt::format(
+        "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}), with {}\n"
+        "copy: not in use: it works too, but the CPU would copy each byte",
+        options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
+        memory.explain(), explain_tokens(options.tokens, nic.tokens()));
+}
+
+std::string explain_copy(std::string_view why_not_devmem, memory_state const& memory)
+{
+    return fmt::format(
+        "copy: in use: the CPU copies each byte from the socket into the memory ({})\n"
+        "devmem: not in use: {}",
+        size_text(memory.span().size()), why_not_devmem);
+}
+
+// Without the part that says "asked for": automatic asks for nothing.
+std::string reason(system_error const& failure)
+{
+    return failure.code() == errc::transport_unavailable ? failure.why().advice : failure.what();
+}
+
+}  // namespace
+
+std::shared_ptr<session_state> session_state::open(rx_session_options options, std::shared_ptr<memory_state> memory)
+{
+    check(options, memory.get());
+    std::string why_not = "transport copy was asked for";
+    if (options.transport != gpurx::transport::copy) {
+        try {
+            auto nic = claim_for_devmem(options, *memory);
+            auto explanation = explain_devmem(options, *nic, *memory);
+            return create(options, memory, std::move(nic), std::move(explanation));
+        } catch (system_error const& failure) {
+            if (options.transport == gpurx::transport::devmem)
+                throw;
+            why_not = reason(failure);
+        }
+    }
+    auto explanation = explain_copy(why_not, *memory);
+    return create(std::move(options), std::move(memory), nullptr, std::move(explanation));
+}
+
+}  // namespace gpurx::detail

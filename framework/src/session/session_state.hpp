@@ -22,7 +22,7 @@
 #include "memory/memory_state.hpp"
 #include "nic_worker.hpp"
 #include "session_nic.hpp"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 #include "watchdog.hpp"
 
 namespace gpurx::detail {

@@ -11,7 +11,7 @@
 
 #include "../overhead/sender.hpp"
 #include "calls.h"
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace bench {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "flow/stream_action.hpp"
+#include "flow/stream_fsm.hpp"
 
 namespace gpurx::detail {
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "unique_fd.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 

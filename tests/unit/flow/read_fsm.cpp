@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "flow/read_fsm.hpp"
+#include "flow/stream_fsm.hpp"
 
 #include <algorithm>
 #include <random>

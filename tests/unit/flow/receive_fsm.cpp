@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "flow/receive_fsm.hpp"
+#include "flow/stream_fsm.hpp"
 
 #include <boost/system/errc.hpp>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fake_device.hpp"
-#include "nic/claim_environment.hpp"
+#include "nic/process.hpp"
 #include "nic/nic_claim.hpp"
 
 namespace gpurx::detail::test {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "nic/nic_device.hpp"
-#include "nic/rss.hpp"
+#include "nic/queue_plan.hpp"
 
 namespace gpurx::detail::test {
 

@@ -6,7 +6,7 @@
 
 #include "bytes.hpp"
 #include "nic/ethtool.hpp"
-#include "nic/genetlink.hpp"
+#include "nic/netlink.hpp"
 #include "nic/netdev.hpp"
 
 using namespace gpurx::detail;

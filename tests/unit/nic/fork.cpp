@@ -13,7 +13,7 @@
 #include "child.hpp"
 #include "claim_bench.hpp"
 #include "nic/journal_file.hpp"
-#include "nic/socket.hpp"
+#include "nic/netlink.hpp"
 
 using namespace gpurx::detail;
 using namespace gpurx::detail::test;

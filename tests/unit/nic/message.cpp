@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/message.hpp"
+#include "nic/netlink.hpp"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>

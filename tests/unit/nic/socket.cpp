@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Against the kernel that runs the tests: only what every kernel has and every user may ask.
-#include "nic/socket.hpp"
+#include "nic/netlink.hpp"
 
 #include <fcntl.h>
 #include <catch2/catch_test_macros.hpp>
 #include <cerrno>
 #include <set>
 
-#include "nic/genetlink.hpp"
 #include "nic/uapi.hpp"
 
 using namespace gpurx::detail;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session/lock_up.hpp"
+#include "session/watchdog.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <string>

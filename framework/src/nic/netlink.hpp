@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Netlink messages as bytes: requests are built, replies are taken apart. No I/O. Whatever the bytes are, reading them
-// stays within their bounds; what cannot be read is absent.
+// Netlink messages as bytes: requests are built, replies are taken apart. Whatever the bytes are, reading them
+// stays within their bounds; what cannot be read is absent. Then the questions to the genetlink controller, and the
+// socket, which is the only one to do I/O.
 #pragma once
 
 #include <linux/netlink.h>
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "fork.hpp"
 
 namespace gpurx::detail::netlink {
 
@@ -143,5 +149,76 @@ struct verdict {
 };
 // Nothing if `from` is neither of the two, or too short to hold an error number.
 [[nodiscard]] std::optional<verdict> read_verdict(message const& from);
+
+// ---- the genetlink controller: a family's number and groups by its name, and which attributes a command accepts ----
+
+struct family {
+    std::uint16_t id = 0;
+    std::map<std::string, std::uint32_t, std::less<>> groups;  // multicast groups by name
+
+    friend bool operator==(family const&, family const&) = default;
+};
+
+[[nodiscard]] request family_request(std::string_view name);
+// Nothing if the answer holds no number.
+[[nodiscard]] std::optional<family> read_family(attributes const& answer);
+
+// What the kernel accepts as the value of an attribute, as far as it says.
+struct attribute_rule {
+    std::uint32_t type = 0;            // uapi::nlctrl::rule_type_u32 and others
+    std::optional<std::uint64_t> max;  // of an unsigned number
+
+    friend bool operator==(attribute_rule const&, attribute_rule const&) = default;
+};
+using attribute_rules = std::map<std::uint16_t, attribute_rule>;  // by the attribute's number
+
+// Which attributes a command accepts, gathered over the many answers to one request.
+[[nodiscard]] request policy_request(std::uint16_t family, std::uint8_t command);
+class policy {
+  public:
+    void add(attributes const& answer);
+    // The attributes of the command's request, at the top level.
+    [[nodiscard]] attribute_rules accepted() const;
+
+  private:
+    std::optional<std::uint32_t> index_;                 // of the policy for the request
+    std::map<std::uint32_t, attribute_rules> policies_;  // by their index
+};
+
+// ---- the socket: one request at a time, until the kernel has said how it ended ----
+
+// Not thread-safe. The descriptor is closed on exec, and in a child that is forked: answers are for one process, and
+// memory that was bound to a NIC through it is unbound only when nobody has it open.
+class socket {
+  public:
+    // Throws system_error.
+    socket();
+
+    // Sends `what` and calls `answer` for every data message until the acknowledgement, or the end of the dump. What is
+    // no part of the answer is passed over. Returns the kernel's verdict; throws system_error only where there is none
+    // (the socket failed, or ETIMEDOUT). A dump that the kernel marks as torn by a change is asked for again, so
+    // `restart` must forget what `answer` has gathered.
+    using on_answer = std::function<void(generic_message const&)>;
+    [[nodiscard]] verdict exchange(request& what, on_answer const& answer, std::function<void()> const& restart = {});
+
+    // Multicast messages of `group` are kept by the kernel from now on, until take_notifications().
+    void join(std::uint32_t group);
+    // Calls `each` for every message that has arrived. Does not wait.
+    void take_notifications(on_answer const& each);
+
+    // How long the kernel may take to answer a request.
+    static constexpr std::chrono::seconds patience{10};
+
+  private:
+    void send(bytes_view bytes);
+    // One datagram of the kernel, or nothing if none comes before `deadline`.
+    [[nodiscard]] bytes_view receive(std::chrono::steady_clock::time_point deadline);
+    [[nodiscard]] bool wait_readable(std::chrono::steady_clock::time_point deadline) const;
+
+    unshared_fd fd_;
+    std::uint32_t port_ = 0;
+    std::uint32_t sequence_ = 0;
+    std::vector<std::byte> buffer_;
+};
 
 }  // namespace gpurx::detail::netlink
