@@ -12,7 +12,7 @@
 
 #include "flow/devmem_cmsg.hpp"
 #include "flow/loan.hpp"
-#include "flow/token_ledger.hpp"
+#include "flow/release_batch.hpp"
 
 namespace {
 
@@ -56,7 +56,7 @@ void give_back(std::vector<devmem_piece> const& pieces)
         if (piece.kind == devmem_piece::where::device)
             record.append_token(piece.token);
 
-    token_ledger ledger;
+    release_batch ledger;
     token_batch batch;
     std::size_t given = 0;
     std::size_t taken = 0;

@@ -15,7 +15,7 @@
 
 #include <gpurx/memory.hpp>
 #include <gpurx/rx_buffer.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "cuda/gpu.hpp"
 

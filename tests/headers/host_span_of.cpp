@@ -2,7 +2,7 @@
 //
 // A host_span of an OBJECT. Built by tests that look at what the compiler says: most of them must not compile.
 #include <boost/asio/buffer.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 #include <span>
 #include <string_view>
 #include <vector>

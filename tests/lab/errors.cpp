@@ -213,7 +213,7 @@ constexpr std::array refusals{
                 gpurx::detail::kernel_nic nic{near_interface};
                 set_combined_channels(nic, 99);
             }},
-    refusal{"a session of all queues", ERANGE, "claim dms0 (8 queues wanted, 7 possible): ", "ask for fewer rx_queues",
+    refusal{"a session of all queues", ERANGE, "lease dms0 (8 queues wanted, 7 possible): ", "ask for fewer rx_queues",
             [] { open_with({.rx_queues = 8}); }},
 };
 // clang-format on
@@ -301,7 +301,7 @@ TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused wit
         std::string const text = failure.what();
         INFO(text);
         CHECK(failure.code() == gpurx::errc::queue_busy);
-        CHECK(text.starts_with("claim dms0 (7 queues wanted, 7 possible): "));
+        CHECK(text.starts_with("lease dms0 (7 queues wanted, 7 possible): "));
         CHECK(text.find("queue 3 used by ") != std::string::npos);
         CHECK(text.find(fmt::format("{}", other.pid())) != std::string::npos);
     }

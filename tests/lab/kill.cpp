@@ -46,7 +46,7 @@ constexpr unsigned all_rounds = 50;  // and more, until every phase was met; or 
 // Of a receiver's life, in order.
 enum class phase : unsigned { starting, setting_up, receiving, closing, over };
 constexpr std::size_t phase_count = 4;
-constexpr char const* phase_names[] = {"before the claim", "setting up", "receiving", "closing"};
+constexpr char const* phase_names[] = {"before the lease", "setting up", "receiving", "closing"};
 
 std::string errors_of(detail::unique_fd const& file)
 {

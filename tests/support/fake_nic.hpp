@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "session/session_nic.hpp"
+#include "nic/session_nic.hpp"
 
 namespace gpurx::test {
 
@@ -97,10 +97,13 @@ class fake_nic final : public detail::session_nic {
         log_->flows.emplace_back(local, remote);
         return std::make_unique<rule>(log_);
     }
-    void steer_port(asio::ip::tcp::endpoint const& local, bool also_v4, error_code& code, diagnostics& why) override
+    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_port(asio::ip::tcp::endpoint const& local, bool also_v4,
+                                                                    error_code& code, diagnostics& why) override
     {
-        if (!refuses(code, why))
-            log_->ports.emplace_back(local, also_v4);
+        if (refuses(code, why))
+            return nullptr;
+        log_->ports.emplace_back(local, also_v4);
+        return std::make_unique<detail::steering_rule>();
     }
     [[nodiscard]] std::optional<detail::pool_sample> sample() noexcept override
     {

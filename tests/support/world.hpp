@@ -24,7 +24,6 @@
 #include "fake_kernel.hpp"
 #include "fake_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "session/session_access.hpp"
 #include "session/session_state.hpp"
 
 namespace gpurx::test {

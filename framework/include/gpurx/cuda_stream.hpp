@@ -13,7 +13,7 @@
 
 #include <gpurx/error.hpp>
 #include <gpurx/initiation.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx {
 

@@ -29,7 +29,7 @@
 #include <gpurx/crc32c.hpp>
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx {
 

@@ -14,4 +14,4 @@
 #include <gpurx/rx_buffer.hpp>    // rx_buffer: received bytes on loan
 #include <gpurx/session.hpp>      // rx_session: queues, binding, steering, and their undoing
 #include <gpurx/stats.hpp>        // stats: counters by value
-#include <gpurx/stream.hpp>       // views: cuda_stream_ref, device_span, host_span, destination
+#include <gpurx/views.hpp>        // views: cuda_stream_ref, device_span, host_span, destination

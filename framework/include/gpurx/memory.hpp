@@ -9,7 +9,7 @@
 #include <string>
 
 #include <gpurx/error.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx {
 

@@ -15,7 +15,7 @@
 #include <gpurx/error.hpp>
 #include <gpurx/initiation.hpp>
 #include <gpurx/receiver_base.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx {
 

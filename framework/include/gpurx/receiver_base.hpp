@@ -20,7 +20,7 @@
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/session.hpp>
 #include <gpurx/stats.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx {
 

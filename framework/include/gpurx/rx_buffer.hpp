@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx {
 
@@ -42,9 +42,7 @@ inline constexpr bool detail::names_other_bytes<fragment> = true;
 class rx_buffer {
   public:
     rx_buffer() noexcept = default;
-    rx_buffer(rx_buffer&& other) noexcept
-        : flow_{std::move(other.flow_)}, loan_{std::exchange(other.loan_, nullptr)}
-    {}
+    rx_buffer(rx_buffer&& other) noexcept : flow_{std::move(other.flow_)}, loan_{std::exchange(other.loan_, nullptr)} {}
     rx_buffer& operator=(rx_buffer&& other) noexcept;
     ~rx_buffer()
     {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <gpurx/ingest/dtype.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 #include <memory>
 #include <optional>
 #include <string>

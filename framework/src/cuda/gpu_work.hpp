@@ -10,7 +10,7 @@
 
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 // What a CUcontext points to (CUDA driver API, cuda.h).
 struct CUctx_st;

@@ -13,7 +13,6 @@
 #include "async_op.hpp"
 #include "fork.hpp"
 #include "receiver_state.hpp"
-#include "session/session_access.hpp"
 #include "session/session_state.hpp"
 #include "tcp_socket.hpp"
 

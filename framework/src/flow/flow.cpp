@@ -28,7 +28,7 @@ unique_fd make_wake()
     return wake;
 }
 
-std::unique_ptr<flow_transport> make_transport(session_flow& place, int socket)
+std::unique_ptr<flow_transport> make_transport(flow_place& place, int socket)
 {
     if (place.session().transport() == transport::devmem)
         return make_devmem_transport(place, socket);
@@ -37,7 +37,7 @@ std::unique_ptr<flow_transport> make_transport(session_flow& place, int socket)
 
 }  // namespace
 
-flow::flow(std::unique_ptr<session_flow> place, unique_fd socket)
+flow::flow(std::unique_ptr<flow_place> place, unique_fd socket)
     : place_{std::move(place)},
       loan_limit_{std::max<std::size_t>(place_->session().loan_limit(), 1)},
       read_share_{std::max<std::size_t>(place_->session().read_share(), 1)},

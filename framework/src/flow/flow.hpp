@@ -15,25 +15,25 @@
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/stats.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "fork.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
-#include "transport.hpp"
 #include "syscalls.hpp"
+#include "transport.hpp"
 
 namespace gpurx::detail {
 
 class flow : public std::enable_shared_from_this<flow> {
   public:
     // Throws system_error if there is no descriptor left for the wake-up.
-    flow(std::unique_ptr<session_flow> place, unique_fd socket);
+    flow(std::unique_ptr<flow_place> place, unique_fd socket);
     flow(flow const&) = delete;
     flow& operator=(flow const&) = delete;
     ~flow();
 
-    [[nodiscard]] session_flow& place() const noexcept { return *place_; }
+    [[nodiscard]] flow_place& place() const noexcept { return *place_; }
     [[nodiscard]] int socket() const noexcept { return socket_.get(); }
     [[nodiscard]] gpurx::stats stats() const noexcept { return place_->counters.snapshot(); }
 
@@ -128,7 +128,7 @@ class flow : public std::enable_shared_from_this<flow> {
 
     birthplace born_;
     // The order matters at the end: transport, descriptors, the place in the session, and then perhaps the session.
-    std::unique_ptr<session_flow> place_;
+    std::unique_ptr<flow_place> place_;
     std::size_t loan_limit_;
     std::size_t read_share_;
     unique_fd socket_;

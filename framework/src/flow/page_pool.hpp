@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "loan.hpp"
 

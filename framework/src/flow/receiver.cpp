@@ -7,7 +7,7 @@
 #include <gpurx/receiver_base.hpp>
 
 #include "receiver_state.hpp"
-#include "session/session_access.hpp"
+#include "session/session_state.hpp"
 #include "stream_fsm.hpp"
 #include "stream_op.hpp"
 

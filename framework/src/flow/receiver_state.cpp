@@ -210,7 +210,7 @@ void receiver_state::move_in(unique_fd& accepted, asio::ip::tcp const& protocol,
 }
 
 // All that can fail comes first, and all of it is undone if it does.
-void receiver_state::take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
+void receiver_state::take_over(unique_fd socket, std::unique_ptr<flow_place> place, asio::ip::tcp const& protocol,
                                error_code& code)
 {
     std::shared_ptr<flow> made;

@@ -24,8 +24,8 @@
 
 #include "flow.hpp"
 #include "fork.hpp"
-#include "stream_fsm.hpp"
 #include "session/session_state.hpp"
+#include "stream_fsm.hpp"
 
 namespace gpurx::detail {
 
@@ -65,9 +65,9 @@ class receiver_state {
     ~receiver_state();
 
     [[nodiscard]] asio::any_io_executor const& get_executor() const noexcept { return executor_; }
-    // Where waits end: the receiver's executor without the strands around it, of which only the last step of an operation
-    // has need. Asio asks an executor for properties several times per wait, and a strand of an erased type allocates
-    // with each.
+    // Where waits end: the receiver's executor without the strands around it, of which only the last step of an
+    // operation has need. Asio asks an executor for properties several times per wait, and a strand of an erased type
+    // allocates with each.
     [[nodiscard]] asio::any_io_executor const& io_executor() const noexcept { return io_executor_; }
     // Whether a handler without an executor of its own runs there.
     [[nodiscard]] bool has_no_strand() const noexcept { return has_no_strand_; }
@@ -164,7 +164,7 @@ class receiver_state {
     void steer(asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& peer, error_code& code);
     void move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
     void move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
-    void take_over(unique_fd socket, std::unique_ptr<session_flow> place, asio::ip::tcp const& protocol,
+    void take_over(unique_fd socket, std::unique_ptr<flow_place> place, asio::ip::tcp const& protocol,
                    error_code& code);
     void forget() noexcept;
     [[nodiscard]] stream_facts facts() const noexcept;

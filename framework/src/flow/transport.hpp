@@ -10,7 +10,7 @@
 #include <memory>
 
 #include <gpurx/error.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "cuda/gpu_work.hpp"
 #include "loan.hpp"
@@ -81,7 +81,7 @@ class flow_transport {
 };
 
 // Flow and socket must outlive the transport.
-[[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket);
-[[nodiscard]] std::unique_ptr<flow_transport> make_copy_transport(session_flow& place, int socket);
+[[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(flow_place& place, int socket);
+[[nodiscard]] std::unique_ptr<flow_transport> make_copy_transport(flow_place& place, int socket);
 
 }  // namespace gpurx::detail

@@ -28,7 +28,7 @@ error_code last_error() noexcept
 
 class copy_transport final : public flow_transport {
   public:
-    copy_transport(session_flow& place, int socket)
+    copy_transport(flow_place& place, int socket)
         : place_{place},
           socket_{socket},
           memory_{place.session().memory()},
@@ -57,7 +57,7 @@ class copy_transport final : public flow_transport {
     [[nodiscard]] error_code find_staging(gpu_stream const& on, std::span<std::byte>& room);
     [[nodiscard]] error_code call(iovec* bytes, std::size_t count, std::size_t& received, int flags = 0) noexcept;
 
-    session_flow& place_;
+    flow_place& place_;
     int socket_;
     memory_state& memory_;
     page_pool& pool_;
@@ -199,7 +199,7 @@ void copy_transport::give_back(loan& from, bool /*hold*/) noexcept
 
 }  // namespace
 
-std::unique_ptr<flow_transport> make_copy_transport(session_flow& place, int socket)
+std::unique_ptr<flow_transport> make_copy_transport(flow_place& place, int socket)
 {
     return std::make_unique<copy_transport>(place, socket);
 }

@@ -14,8 +14,8 @@
 
 #include "devmem_cmsg.hpp"
 #include "devmem_uapi.hpp"
+#include "release_batch.hpp"
 #include "syscalls.hpp"
-#include "token_ledger.hpp"
 #include "transport.hpp"
 
 namespace gpurx::detail {
@@ -51,7 +51,7 @@ bool lies_in(device_span memory, devmem_piece const& piece) noexcept
 
 class devmem_transport final : public flow_transport {
   public:
-    devmem_transport(session_flow& place, int socket)
+    devmem_transport(flow_place& place, int socket)
         : place_{place},
           socket_{socket},
           memory_{place.session().memory().span()},
@@ -111,17 +111,17 @@ class devmem_transport final : public flow_transport {
     // Where the pieces of another binding lie; null: in no session of this process, or the stream has ended.
     [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
     void count(tally const& sum, loan& into) noexcept;
-    // Adds them to the ledger, which is handed over where it is full, and, without `hold`, at the end. Lets go of
+    // Adds them to the batch, which is handed over where it is full, and, without `hold`, at the end. Lets go of
     // `chunk`, which may be null.
     void gather(std::span<token_range const> ranges, host_chunk* chunk, bool hold) noexcept;
-    // Hands the ledger's batch to the kernel, without the mutex.
+    // Hands the batch to the kernel, without the mutex.
     void hand_over(std::unique_lock<std::mutex> lock) noexcept;
     // Hands tokens to the kernel as they are, as many as calls can take; returns the others.
     [[nodiscard]] std::span<token_range const> hand_over(std::span<token_range const> ranges,
                                                          std::uint64_t tokens) noexcept;
     void call_dontneed(void const* tokens, std::size_t entries, std::size_t pages) noexcept;
 
-    session_flow& place_;
+    flow_place& place_;
     int socket_;
     device_span memory_;
     int page_shift_;
@@ -134,7 +134,7 @@ class devmem_transport final : public flow_transport {
 
     std::mutex mutex_;  // guards what follows
     host_chunk* chunks_ = nullptr;
-    token_ledger ledger_;
+    release_batch batch_;
 };
 
 error_code devmem_transport::receive(std::size_t limit, loan& into)
@@ -296,8 +296,8 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     return into.bytes > 0 ? error_code{} : ended_;
 }
 
-// What nearly all pieces are, with as few instructions as possible: what the loop changes is seen by nobody else, and the
-// function is no part of a larger one, so that it fits into registers.
+// What nearly all pieces are, with as few instructions as possible: what the loop changes is seen by nobody else, and
+// the function is no part of a larger one, so that it fits into registers.
 std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into, tally& sum) const
 {
     auto const memory = memory_;
@@ -448,7 +448,7 @@ void devmem_transport::gather(std::span<token_range const> ranges, host_chunk* c
 {
     std::unique_lock lock{mutex_};
     for (auto range : ranges) {
-        for (range = ledger_.add(range); range.count > 0; range = ledger_.add(range)) {
+        for (range = batch_.add(range); range.count > 0; range = batch_.add(range)) {
             hand_over(std::move(lock));
             lock = std::unique_lock{mutex_};
         }
@@ -457,7 +457,7 @@ void devmem_transport::gather(std::span<token_range const> ranges, host_chunk* c
         let_go(chunk);
     if (!hold)
         hand_over(std::move(lock));
-    else if (!ledger_.empty())
+    else if (!batch_.empty())
         set_gathered(true);
 }
 
@@ -468,13 +468,13 @@ void devmem_transport::flush() noexcept
 
 void devmem_transport::hand_over(std::unique_lock<std::mutex> lock) noexcept
 {
-    if (ledger_.empty())
+    if (batch_.empty())
         return;
-    token_batch batch;
-    ledger_.take(batch);
+    token_batch taken;
+    batch_.take(taken);
     set_gathered(false);
     lock.unlock();
-    call_dontneed(batch.tokens.data(), batch.entries, batch.pages);
+    call_dontneed(taken.tokens.data(), taken.entries, taken.pages);
 }
 
 std::span<token_range const> devmem_transport::hand_over(std::span<token_range const> ranges,
@@ -519,7 +519,7 @@ void devmem_transport::call_dontneed(void const* tokens, std::size_t entries, st
 
 }  // namespace
 
-std::unique_ptr<flow_transport> make_devmem_transport(session_flow& place, int socket)
+std::unique_ptr<flow_transport> make_devmem_transport(flow_place& place, int socket)
 {
     return std::make_unique<devmem_transport>(place, socket);
 }

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include <gpurx/error.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "cuda/gpu_work.hpp"
 

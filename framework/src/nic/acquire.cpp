@@ -85,7 +85,7 @@ occupants users_of_queues(journal const& log, nic_device& nic)
     auto const object =
         fmt::format("{} ({} queue{} wanted, {} possible)", interface, wanted, wanted == 1 ? "" : "s", possible);
     if (users.empty()) {
-        fail(ERANGE, "claim", object, "ask for fewer rx_queues: at least one queue must be left for other traffic");
+        fail(ERANGE, "lease", object, "ask for fewer rx_queues: at least one queue must be left for other traffic");
     }
     std::map<std::string, std::vector<unsigned>> queues_of;
     for (auto const& [queue, by] : users)
@@ -96,7 +96,7 @@ occupants users_of_queues(journal const& log, nic_device& nic)
         words.push_back(
             fmt::format("{} {} used by {}", queues.size() == 1 ? "queue" : "queues", fmt::join(queues, ", "), by));
     }
-    fail(make_error_code(errc::queue_busy), "claim", object, fmt::format("{}", fmt::join(words, "; ")));
+    fail(make_error_code(errc::queue_busy), "lease", object, fmt::format("{}", fmt::join(words, "; ")));
 }
 
 // Calls `attempt` until it returns something, or patience ends: the kernel cleans up after a process that has died, and
@@ -129,7 +129,7 @@ queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, 
     });
 }
 
-std::vector<unsigned> claim_queues(device_journal& log, nic_device& nic, claim_environment const& environment,
+std::vector<unsigned> lease_queues(device_journal& log, nic_device& nic, lease_environment const& environment,
                                    unsigned wanted)
 {
     auto const plan = choose_queues(log, nic, wanted, environment.busy_patience);
@@ -177,13 +177,12 @@ std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> c
 }
 
 // Does every queue deliver into our memory now? An interface that is down does not tell.
-std::vector<unsigned> check_binding(nic_device& nic, std::vector<unsigned> const& queues, std::uint32_t id,
-                                    std::vector<std::string>& notices)
+void check_binding(nic_device& nic, std::vector<unsigned> const& queues, std::uint32_t id,
+                   std::vector<std::string>& notices)
 {
     auto const present = nic.rx_queues();
     if (present.empty())
         notices.push_back(fmt::format("{} is down: set it up to receive", nic.name()));
-    std::vector<unsigned> napi_ids;
     for (unsigned const number : queues) {
         auto const queue =
             std::find_if(present.begin(), present.end(), [number](auto const& one) { return one.id == number; });
@@ -191,14 +190,12 @@ std::vector<unsigned> check_binding(nic_device& nic, std::vector<unsigned> const
             fail(EIO, "bind-rx", fmt::format("{} queue {}", nic.name(), number),
                  "the driver took the memory but does not use it: a fault of the driver");
         }
-        napi_ids.push_back(queue != present.end() ? queue->napi_id : 0);
     }
-    return napi_ids;
 }
 
 }  // namespace
 
-acquisition acquire(device_journal& log, nic_device& nic, claim_environment const& environment,
+acquisition acquire(device_journal& log, nic_device& nic, lease_environment const& environment,
                     acquisition_request const& request, std::vector<std::string>& notices)
 {
     auto const choice = choose_tokens(nic, request.tokens);
@@ -213,16 +210,16 @@ acquisition acquire(device_journal& log, nic_device& nic, claim_environment cons
     acquisition result;
     result.tokens = choice.tokens;
     auto const table = nic.rss_table();
-    result.queues = claim_queues(log, nic, environment, request.rx_queues);
+    result.queues = lease_queues(log, nic, environment, request.rx_queues);
     if (table.empty())
         notices.push_back(
-            fmt::format("{} has no RSS table: other traffic may arrive on the claimed queues", nic.name()));
-    avoid_claimed_queues(log, nic, table);
+            fmt::format("{} has no RSS table: other traffic may arrive on the leased queues", nic.name()));
+    avoid_leased_queues(log, nic, table);
 
     result.binding = bind_memory(nic, result.queues, request, choice.autorelease, environment.busy_patience);
     log.edit().find(environment.self)->binding = journal_binding{result.binding->id()};
     log.save();
-    result.napi_ids = check_binding(nic, result.queues, result.binding->id(), notices);
+    check_binding(nic, result.queues, result.binding->id(), notices);
     return result;
 }
 

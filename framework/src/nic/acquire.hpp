@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Setting a NIC up for one owner: the steps of nic_claim::open(). Each is recorded in the journal before it is done, so
-// that undo.hpp can undo whatever was reached.
+// Setting a NIC up for one owner: the steps of queue_lease::open(). Each is recorded in the journal before it is done,
+// so that undo.hpp can undo whatever was reached.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@ namespace gpurx::detail {
 
 struct acquisition {
     std::vector<unsigned> queues;
-    std::vector<unsigned> napi_ids;          // per queue; 0: not known
     token_kind tokens = token_kind::xarray;  // never automatic
     std::unique_ptr<rx_binding> binding;
 };
@@ -32,7 +31,7 @@ struct acquisition_request {
 
 // Header split, ntuple filters, queues (and channels for them), RSS away from them, the memory bound. Throws
 // system_error in the middle of it; what was done is in the journal then. `notices` gets what a user should know.
-[[nodiscard]] acquisition acquire(device_journal& log, nic_device& nic, claim_environment const& environment,
+[[nodiscard]] acquisition acquire(device_journal& log, nic_device& nic, lease_environment const& environment,
                                   acquisition_request const& request, std::vector<std::string>& notices);
 
 }  // namespace gpurx::detail

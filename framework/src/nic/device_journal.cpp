@@ -19,7 +19,7 @@ namespace {
 // the same however many there are.
 constexpr std::uint64_t most_added = 64 << 10;
 
-device_key key_of(claim_environment const& environment, nic_device const& device)
+device_key key_of(lease_environment const& environment, nic_device const& device)
 {
     return {environment.boot_id, device.name(), device.index(), environment.netns};
 }
@@ -39,7 +39,7 @@ std::size_t flow_match_hash::operator()(flow_match const& match) const noexcept
     return value;
 }
 
-device_journal::device_journal(claim_environment const& environment, nic_device const& device, known_journal& known)
+device_journal::device_journal(lease_environment const& environment, nic_device const& device, known_journal& known)
     : file_{environment.state_directory, key_of(environment, device), environment.lock_patience}, known_{known}
 {
     if (!file_.is_now(known_.file, known_.size))

@@ -10,10 +10,10 @@
 #include <string>
 #include <unordered_map>
 
-#include "process.hpp"
 #include "journal.hpp"
 #include "journal_file.hpp"
 #include "nic_device.hpp"
+#include "process.hpp"
 #include "syscalls.hpp"
 
 namespace gpurx::detail {
@@ -40,7 +40,7 @@ class device_journal {
   public:
     // Waits for the lock, and reads the journal unless `known` still is what is there. One of another boot or device is
     // dropped: what it speaks of is gone. Throws system_error.
-    device_journal(claim_environment const& environment, nic_device const& device, known_journal& known);
+    device_journal(lease_environment const& environment, nic_device const& device, known_journal& known);
     device_journal(device_journal const&) = delete;
     device_journal& operator=(device_journal const&) = delete;
 

@@ -72,7 +72,7 @@ void journal::forget(owner_key const& key)
     std::erase_if(owners, [&key](auto const& owner) { return owner.key == key; });
 }
 
-std::set<unsigned> journal::claimed_queues() const
+std::set<unsigned> journal::leased_queues() const
 {
     std::set<unsigned> all;
     for (auto const& owner : owners)
@@ -443,8 +443,8 @@ class parser {
             throw damage{"the lines are not in order"};
         owner.queues = numbers_to_end(line);
         for (unsigned const queue : owner.queues) {
-            if (!claimed_.insert(queue).second)
-                throw damage{"a queue is claimed twice"};
+            if (!leased_.insert(queue).second)
+                throw damage{"a queue is leased twice"};
         }
     }
 
@@ -467,7 +467,7 @@ class parser {
     std::string_view rest_;
     unsigned line_number_ = 0;
     bool done_ = false;
-    std::set<unsigned> claimed_;
+    std::set<unsigned> leased_;
     journal result_;
 };
 

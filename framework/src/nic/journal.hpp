@@ -122,7 +122,7 @@ struct journal {
     void forget(setting what);
     void forget(owner_key const& key);
     // Queues of all owners.
-    [[nodiscard]] std::set<unsigned> claimed_queues() const;
+    [[nodiscard]] std::set<unsigned> leased_queues() const;
 
     friend bool operator==(journal const&, journal const&) = default;
 };

@@ -76,7 +76,6 @@ std::optional<rx_queue> read_rx_queue(nl::attributes const& answer)
         return std::nullopt;
     rx_queue result;
     result.id = *id;
-    result.napi_id = answer.u32(nd::queue_napi_id).value_or(0);
     result.dmabuf = answer.u32(nd::queue_dmabuf);
     result.io_uring = answer.find(nd::queue_io_uring).has_value();
     result.xsk = answer.find(nd::queue_xsk).has_value();

@@ -16,7 +16,6 @@ namespace gpurx::detail::netdev {
 // An RX queue.
 struct rx_queue {
     unsigned id = 0;
-    unsigned napi_id = 0;                 // 0: the driver does not tell
     std::optional<std::uint32_t> dmabuf;  // id of the binding it delivers into
     bool io_uring = false;                // serves io_uring zero copy
     bool xsk = false;                     // serves an AF_XDP socket

@@ -130,10 +130,10 @@ std::uint64_t network_namespace()
     return cookie;
 }
 
-claim_environment this_environment(std::string state_directory)
+lease_environment this_environment(std::string state_directory)
 {
     static std::atomic<std::uint64_t> sessions{0};
-    claim_environment result;
+    lease_environment result;
     result.state_directory = std::move(state_directory);
     result.boot_id = boot_id();
     result.netns = network_namespace();

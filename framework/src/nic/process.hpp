@@ -39,7 +39,7 @@ struct process_stat {
 // The cookie of this thread's network namespace. Throws system_error.
 [[nodiscard]] std::uint64_t network_namespace();
 
-struct claim_environment {
+struct lease_environment {
     std::string state_directory;
     std::string boot_id;
     std::uint64_t netns = 0;
@@ -54,6 +54,6 @@ struct claim_environment {
 };
 
 // A new session of this process. Throws system_error.
-[[nodiscard]] claim_environment this_environment(std::string state_directory);
+[[nodiscard]] lease_environment this_environment(std::string state_directory);
 
 }  // namespace gpurx::detail

@@ -265,7 +265,7 @@ void change_setting(device_journal& log, nic_device& nic, setting what, setting_
     write_plain(nic, what, wanted);
 }
 
-void avoid_claimed_queues(device_journal& log, nic_device& nic, setting_value const& before)
+void avoid_leased_queues(device_journal& log, nic_device& nic, setting_value const& before)
 {
     if (before.empty())
         return;
@@ -275,7 +275,7 @@ void avoid_claimed_queues(device_journal& log, nic_device& nic, setting_value co
     setting_value const original = present == nullptr ? before : still_ours ? present->original : now;
     auto const& base = original.size() == now.size() ? original : now;
 
-    auto const wanted = avoid_queues(base, nic.channels().rx_queues(), log->claimed_queues());
+    auto const wanted = avoid_queues(base, nic.channels().rx_queues(), log->leased_queues());
     if (wanted.empty() || (present != nullptr && now == wanted))
         return;
     // Also where the table is so already: a table that nobody has set follows the channels, on to our queues.
@@ -284,7 +284,7 @@ void avoid_claimed_queues(device_journal& log, nic_device& nic, setting_value co
     nic.set_rss_table(wanted);
 }
 
-void return_unclaimed_queues(device_journal& log, nic_device& nic, report& said)
+void return_unleased_queues(device_journal& log, nic_device& nic, report& said)
 {
     auto const* const present = log->find(setting::rss_table);
     if (present == nullptr)
@@ -294,7 +294,7 @@ void return_unclaimed_queues(device_journal& log, nic_device& nic, report& said)
         if (now != present->ours || now.size() != present->original.size())
             return;
         auto const original = present->original;
-        auto const wanted = avoid_queues(original, nic.channels().rx_queues(), log->claimed_queues());
+        auto const wanted = avoid_queues(original, nic.channels().rx_queues(), log->leased_queues());
         if (wanted.empty() || wanted == now)
             return;
         log.edit().record({setting::rss_table, original, wanted});

@@ -33,9 +33,9 @@ void split_headers(device_journal& log, nic_device& nic);
 void change_setting(device_journal& log, nic_device& nic, setting what, setting_value const& wanted);
 
 // Keeps RSS off the queues of all owners. `before`: the table before the channels were changed; empty: there is none.
-void avoid_claimed_queues(device_journal& log, nic_device& nic, setting_value const& before);
+void avoid_leased_queues(device_journal& log, nic_device& nic, setting_value const& before);
 // The same after an owner has gone, while others remain: its queues may be used again.
-void return_unclaimed_queues(device_journal& log, nic_device& nic, report& said);
+void return_unleased_queues(device_journal& log, nic_device& nic, report& said);
 
 // Puts every setting back, in reverse, where it still is what we made it. What could not be put back stays recorded.
 void restore_settings(device_journal& log, nic_device& nic, report& said);

@@ -58,7 +58,6 @@ inline constexpr std::uint16_t dmabuf_autorelease = 6;  // not in Linux 7.3: ker
 inline constexpr std::uint16_t queue_id = 1;
 inline constexpr std::uint16_t queue_ifindex = 2;
 inline constexpr std::uint16_t queue_type = 3;
-inline constexpr std::uint16_t queue_napi_id = 4;
 inline constexpr std::uint16_t queue_dmabuf = 5;
 inline constexpr std::uint16_t queue_io_uring = 6;
 inline constexpr std::uint16_t queue_xsk = 7;

@@ -136,7 +136,7 @@ std::optional<bool> is_bound(journal_owner const& owner, nic_device& nic)
 }
 
 // A sentence on an owner that does not live any more; nothing: it lives, or may.
-std::optional<std::string> obituary(journal_owner const& owner, nic_device& nic, claim_environment const& environment)
+std::optional<std::string> obituary(journal_owner const& owner, nic_device& nic, lease_environment const& environment)
 {
     auto const seen = environment.alive(owner.key);
     if (seen ? *seen : is_bound(owner, nic).value_or(true))
@@ -169,13 +169,13 @@ void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner,
     save(log, said);
 }
 
-void undo_claim(device_journal& log, nic_device& nic, owner_key const& owner, report& said)
+void undo_lease(device_journal& log, nic_device& nic, owner_key const& owner, report& said)
 {
     log.edit().forget(owner);
     if (log->owners.empty())
         restore_settings(log, nic, said);
     else
-        return_unclaimed_queues(log, nic, said);
+        return_unleased_queues(log, nic, said);
     save(log, said);
 }
 
@@ -191,7 +191,7 @@ bool forget_if_gone(device_journal& log, nic_device const& nic, report& said)
     return true;
 }
 
-void undo_dead(device_journal& log, nic_device& nic, claim_environment const& environment, report& said)
+void undo_dead(device_journal& log, nic_device& nic, lease_environment const& environment, report& said)
 {
     std::vector<std::pair<owner_key, std::string>> dead;
     for (auto const& owner : log->owners) {
@@ -201,7 +201,7 @@ void undo_dead(device_journal& log, nic_device& nic, claim_environment const& en
     for (auto const& [owner, sentence] : dead) {
         said.done.push_back(fmt::format("{}: {}", log->device.interface, sentence));
         undo_steering(log, nic, owner, said);
-        undo_claim(log, nic, owner, said);
+        undo_lease(log, nic, owner, said);
     }
     if (log->owners.empty() && !log->changes.empty()) {
         restore_settings(log, nic, said);

@@ -19,12 +19,12 @@ void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner,
 
 // Takes the owner out of the journal; its queues may be used again. With the last owner all settings go back to what
 // they were. The owner's memory must have been unbound before.
-void undo_claim(device_journal& log, nic_device& nic, owner_key const& owner, report& said);
+void undo_lease(device_journal& log, nic_device& nic, owner_key const& owner, report& said);
 
 // A NIC that is gone has taken its settings with it. True if so: the journal is empty then.
 [[nodiscard]] bool forget_if_gone(device_journal& log, nic_device const& nic, report& said);
 
 // Undoes what owners left that do not live any more, and what earlier attempts could not.
-void undo_dead(device_journal& log, nic_device& nic, claim_environment const& environment, report& said);
+void undo_dead(device_journal& log, nic_device& nic, lease_environment const& environment, report& said);
 
 }  // namespace gpurx::detail

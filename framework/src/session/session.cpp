@@ -11,9 +11,7 @@
 
 #include "budget.hpp"
 #include "memory/byte_size.hpp"
-#include "nic/nic_claim.hpp"
-#include "session_access.hpp"
-#include "session_nic_claim.hpp"
+#include "nic/queue_lease.hpp"
 #include "session_state.hpp"
 
 namespace gpurx {
@@ -129,7 +127,7 @@ void rx_session::steer(asio::ip::tcp::acceptor& acceptor)
 
 std::vector<std::string> rx_session::recover(std::string_view interface, std::string_view state_directory)
 {
-    return detail::nic_claim::recover(interface, state_directory);
+    return detail::queue_lease::recover(interface, state_directory);
 }
 
 }  // namespace gpurx
@@ -154,7 +152,7 @@ void check(rx_session_options const& options, memory_state const* memory)
 }
 
 // Throws what speaks against devmem here.
-std::unique_ptr<session_nic> claim_for_devmem(rx_session_options const& options, memory_state const& memory)
+std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state const& memory)
 {
     if (options.interface.empty())
         refuse(errc::transport_unavailable, {.operation = "open",
@@ -175,7 +173,14 @@ std::unique_ptr<session_nic> claim_for_devmem(rx_session_options const& options,
                       code, why);
     if (code)
         refuse(code, std::move(why));
-    auto nic = claim_nic(options, memory.dmabuf_fd(), code, why);
+    auto nic = queue_lease::open({.interface = options.interface,
+                                  .rx_queues = options.rx_queues,
+                                  .rx_page_size = options.rx_page_size,
+                                  .tokens = options.tokens,
+                                  .dmabuf_fd = memory.dmabuf_fd(),
+                                  .state_directory = options.state_directory,
+                                  .notice = options.notice},
+                                 code, why);
     if (!nic)
         refuse(code, std::move(why));
     return nic;
@@ -221,7 +226,7 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options, s
     std::string why_not = "transport copy was asked for";
     if (options.transport != gpurx::transport::copy) {
         try {
-            auto nic = claim_for_devmem(options, *memory);
+            auto nic = lease_for_devmem(options, *memory);
             auto explanation = explain_devmem(options, *nic, *memory);
             return create(options, memory, std::move(nic), std::move(explanation));
         } catch (system_error const& failure) {

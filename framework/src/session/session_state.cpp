@@ -19,7 +19,6 @@
 #include "budget.hpp"
 #include "flow/page_pool.hpp"
 #include "memory/byte_size.hpp"
-#include "session_access.hpp"
 
 namespace gpurx::detail {
 
@@ -102,10 +101,15 @@ struct session_state::restoration final : nic_worker::job {
     restoration(std::shared_ptr<memory_state> of, std::unique_ptr<session_nic> given)
         : memory{std::move(of)}, nic{std::move(given)}
     {}
-    void run() noexcept override { nic.reset(); }
+    void run() noexcept override
+    {
+        listeners.clear();
+        nic.reset();
+    }
 
     std::shared_ptr<memory_state> memory;
     std::unique_ptr<session_nic> nic;
+    std::vector<std::unique_ptr<steering_rule>> listeners;  // added by the session's thread
 };
 
 // Makes a rule, unless nobody wants it any more.
@@ -239,7 +243,10 @@ void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, d
         also_v4 = !code && !only_v6.value();
     }
     code.clear();
-    worker_->run([&] { nic_->steer_port(local, also_v4, code, why); });
+    worker_->run([&] {
+        if (auto rule = nic_->steer_port(local, also_v4, code, why))
+            restoration_->listeners.push_back(std::move(rule));
+    });
 }
 
 std::shared_ptr<steering> session_state::steer_flow(asio::ip::tcp::endpoint const& local,
@@ -308,11 +315,11 @@ void session_state::tokens_returned(std::uint64_t count) noexcept
     tokens_out_.fetch_sub(count, std::memory_order_relaxed);
 }
 
-std::unique_ptr<session_flow> session_state::admit(error_code& code)
+std::unique_ptr<flow_place> session_state::admit(error_code& code)
 {
     if (refuses_child(born_, code))
         return nullptr;
-    auto flow = std::make_unique<session_flow>(shared_from_this());
+    auto flow = std::make_unique<flow_place>(shared_from_this());
     std::scoped_lock const lock{mutex_};
     if (flows_.size() >= options_.max_flows) {
         code = errc::too_many_flows;
@@ -328,7 +335,7 @@ unsigned session_state::free_places() const
     return options_.max_flows - static_cast<unsigned>(std::min<std::size_t>(flows_.size(), options_.max_flows));
 }
 
-void session_state::leave(session_flow& flow) noexcept
+void session_state::leave(flow_place& flow) noexcept
 {
     std::scoped_lock const lock{mutex_};
     if (std::erase(flows_, &flow) > 0)
@@ -368,7 +375,7 @@ std::optional<lock_up_sample> session_state::look() noexcept
 void session_state::end_a_flow() noexcept
 {
     std::scoped_lock const lock{mutex_};
-    session_flow* victim = nullptr;
+    flow_place* victim = nullptr;
     std::uint64_t most = 0;
     for (auto* flow : flows_) {
         if (flow->waiting_.load() != flow_wait::data)
@@ -452,22 +459,22 @@ std::string session_state::explain() const
     return text;
 }
 
-session_flow::session_flow(std::shared_ptr<session_state> owner) noexcept : session_{std::move(owner)} {}
+flow_place::flow_place(std::shared_ptr<session_state> owner) noexcept : session_{std::move(owner)} {}
 
-session_flow::~session_flow()
+flow_place::~flow_place()
 {
     session_->leave(*this);
     session_->unsteer(std::move(rule_));
 }
 
-void session_flow::set_waiting(flow_wait what) noexcept
+void flow_place::set_waiting(flow_wait what) noexcept
 {
     waiting_.store(what);
     if (what == flow_wait::data)
         session_->flow_waits();
 }
 
-void session_flow::set_socket(int fd) noexcept
+void flow_place::set_socket(int fd) noexcept
 {
     std::scoped_lock const lock{session_->mutex_};
     socket_ = fd;

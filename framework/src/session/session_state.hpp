@@ -20,8 +20,8 @@
 #include "counters.hpp"
 #include "fork.hpp"
 #include "memory/memory_state.hpp"
+#include "nic/session_nic.hpp"
 #include "nic_worker.hpp"
-#include "session_nic.hpp"
 #include "syscalls.hpp"
 #include "watchdog.hpp"
 
@@ -70,12 +70,12 @@ struct steering {
 // One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
 // Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule (in a
 // child that was forked, the place only).
-class session_flow {
+class flow_place {
   public:
-    explicit session_flow(std::shared_ptr<session_state> owner) noexcept;
-    session_flow(session_flow const&) = delete;
-    session_flow& operator=(session_flow const&) = delete;
-    ~session_flow();
+    explicit flow_place(std::shared_ptr<session_state> owner) noexcept;
+    flow_place(flow_place const&) = delete;
+    flow_place& operator=(flow_place const&) = delete;
+    ~flow_place();
 
     [[nodiscard]] session_state& session() const noexcept { return *session_; }
     [[nodiscard]] std::shared_ptr<session_state> const& shared_session() const noexcept { return session_; }
@@ -137,7 +137,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     }
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
     // A flow; or errc::too_many_flows, and operation_not_supported in a child that was forked.
-    [[nodiscard]] std::unique_ptr<session_flow> admit(error_code& code);
+    [[nodiscard]] std::unique_ptr<flow_place> admit(error_code& code);
     // How many more flows would be admitted now.
     [[nodiscard]] unsigned free_places() const;
     // Begins to steer one flow, by 5-tuple or else by local port, before it connects. Null with `code` set if it cannot
@@ -167,7 +167,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     void tokens_returned(std::uint64_t count) noexcept;
 
   private:
-    friend class session_flow;
+    friend class flow_place;
     friend struct session_registry;
     session_state(rx_session_options options, std::shared_ptr<memory_state> memory, std::unique_ptr<session_nic> nic,
                   std::string explanation, budget const& plan);
@@ -175,7 +175,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     class steering_job;
     struct restoration;
 
-    void leave(session_flow& flow) noexcept;
+    void leave(flow_place& flow) noexcept;
     void flow_waits() noexcept;
     [[nodiscard]] std::optional<lock_up_sample> look() noexcept override;
     void end_a_flow() noexcept override;
@@ -202,11 +202,28 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::atomic<std::uint64_t> tokens_high_water_{0};
     std::atomic<bool> told_of_buffer_limit_{false};
 
-    mutable std::mutex mutex_;          // guards what follows
-    std::vector<session_flow*> flows_;  // alive
-    stats ended_;                       // counters of flows that are gone
+    mutable std::mutex mutex_;        // guards what follows
+    std::vector<flow_place*> flows_;  // alive
+    stats ended_;                     // counters of flows that are gone
 
     process_ptr<watchdog> watchdog_;  // last: stops before the rest goes. Null: never
+};
+
+// The one door between the public handles and the state that they share, for the library itself and its tests.
+struct session_access {
+    [[nodiscard]] static rx_session handle(std::shared_ptr<session_state> state) noexcept
+    {
+        return rx_session{std::move(state)};
+    }
+    [[nodiscard]] static std::shared_ptr<session_state> const& state(rx_session const& of) noexcept
+    {
+        return of.state_;
+    }
+    [[nodiscard]] static device_memory handle(std::shared_ptr<memory_state> state) noexcept
+    {
+        return device_memory{std::move(state)};
+    }
+    [[nodiscard]] static std::shared_ptr<memory_state> state(device_memory of) noexcept { return std::move(of.state_); }
 };
 
 }  // namespace gpurx::detail

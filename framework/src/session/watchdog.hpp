@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "session_nic.hpp"
+#include "nic/session_nic.hpp"
 
 namespace gpurx::detail {
 

@@ -19,7 +19,6 @@
 
 #include "calls.hpp"
 #include "listener.hpp"
-#include "session/session_access.hpp"
 #include "session/session_state.hpp"
 
 namespace asio = boost::asio;

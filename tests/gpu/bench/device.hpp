@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "cuda/gpu.hpp"
 

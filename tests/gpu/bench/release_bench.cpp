@@ -16,7 +16,6 @@
 #include "bench.hpp"
 #include "clock.hpp"
 #include "flow/page_pool.hpp"
-#include "session/session_access.hpp"
 #include "session/session_state.hpp"
 
 namespace gpurx::bench {

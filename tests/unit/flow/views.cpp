@@ -4,7 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <functional>
 #include <gpurx/rx_buffer.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 #include <list>
 #include <memory>
 #include <span>

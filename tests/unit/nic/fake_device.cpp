@@ -246,7 +246,6 @@ std::vector<netdev::rx_queue> fake_device::rx_queues()
     for (unsigned id = 0; hw_.up && id < hw_.rx_queues(); ++id) {
         netdev::rx_queue queue;
         queue.id = id;
-        queue.napi_id = 100 + id;
         if (auto const bound = hw_.state.bound.find(id); bound != hw_.state.bound.end())
             queue.dmabuf = bound->second;
         all.push_back(queue);

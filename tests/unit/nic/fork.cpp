@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A forked child has copies of claims, and undoes nothing.
+// A forked child has copies of leases, and undoes nothing.
 #include "fork.hpp"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "child.hpp"
-#include "claim_bench.hpp"
+#include "lease_bench.hpp"
 #include "nic/journal_file.hpp"
 #include "nic/netlink.hpp"
 
@@ -34,18 +34,18 @@ int open_null()
 
 }  // namespace
 
-TEST_CASE("a child that drops a claim and its rules leaves NIC and journal to the parent")
+TEST_CASE("a child that drops a lease and its rules leaves NIC and journal to the parent")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
-    auto claim = bench.open(2);
-    auto flow = steer(*claim, here, there);
+    auto lease = bench.open(2);
+    auto flow = steer(*lease, here, there);
     auto const nic = bench.hardware.state;
     auto const changes = bench.hardware.changes;
     auto const journal = bench.journal_text();
     auto const found = in_child([&](child_report& child) {
         flow.reset();
-        claim.reset();
+        lease.reset();
         child.expect(bench.hardware.state == nic, "the NIC is as it was");
         child.expect(bench.hardware.changes == changes, "nothing was asked of the NIC");
         child.expect(bench.journal_text() == journal, "the journal is as it was");
@@ -55,17 +55,17 @@ TEST_CASE("a child that drops a claim and its rules leaves NIC and journal to th
     CHECK(bench.journal_text() == journal);
     flow.reset();
     CHECK(bench.hardware.state.rules.empty());
-    claim.reset();
+    lease.reset();
     CHECK(bench.hardware.state == before);
 }
 
-TEST_CASE("a child may claim queues of its own beside its parent's")
+TEST_CASE("a child may lease queues of its own beside its parent's")
 {
-    claim_bench bench;
-    auto claim = bench.open(1, 1);
+    lease_bench bench;
+    auto lease = bench.open(1, 1);
     auto const found = in_child([&](child_report& child) {
         auto const own = bench.open(1, 2);
-        child.expect(own->queues() != claim->queues(), "they are others");
+        child.expect(own->queues() != lease->queues(), "they are others");
     });
     CHECK(found == "");
 }
@@ -95,7 +95,7 @@ TEST_CASE("a netlink socket is not shared with a child: it would keep memory bou
 
 TEST_CASE("a child that drops its copy of a journal leaves the lock to the parent")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const environment = bench.environment(1);
     device_key const key{environment.boot_id, "fake0", 4, environment.netns};
     std::optional<journal_file> held{std::in_place, environment.state_directory, key};

@@ -93,7 +93,7 @@ TEST_CASE("a journal reads as what was written")
     CHECK(first.binding == journal_binding{77});
     CHECK(read.owners[1].binding == journal_binding{std::nullopt});
     CHECK(read.owners[2].binding == std::nullopt);
-    CHECK(read.claimed_queues() == std::set<unsigned>{2, 3});
+    CHECK(read.leased_queues() == std::set<unsigned>{2, 3});
 }
 
 TEST_CASE("a journal writes as what was read")
@@ -262,9 +262,9 @@ TEST_CASE("sessions of one process are owners of their own")
     owner_key const second{10, 20, 30, 2};
     log.owners.push_back({first, {5}, {}, {}});
     log.owners.push_back({second, {6}, {}, {}});
-    CHECK(log.claimed_queues() == std::set<unsigned>{5, 6});
+    CHECK(log.leased_queues() == std::set<unsigned>{5, 6});
     log.forget(first);
     CHECK(log.find(first) == nullptr);
     REQUIRE(log.find(second) != nullptr);
-    CHECK(log.claimed_queues() == std::set<unsigned>{6});
+    CHECK(log.leased_queues() == std::set<unsigned>{6});
 }

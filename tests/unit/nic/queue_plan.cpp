@@ -34,7 +34,7 @@ TEST_CASE("more queues are asked for when those that are there do not suffice")
     CHECK(plan_queues(2, 8, {1}, 2) == queue_plan{{2, 3}, 4});
     CHECK(plan_queues(0, 8, {}, 1) == queue_plan{{1}, 2});
     CHECK(plan_queues(2, 8, {}, 7) == queue_plan{{1, 2, 3, 4, 5, 6, 7}, 8});
-    // Somebody's claim on a queue beyond those that are there.
+    // Somebody's lease on a queue beyond those that are there.
     CHECK(plan_queues(1, 8, {1}, 1) == queue_plan{{2}, 3});
 }
 

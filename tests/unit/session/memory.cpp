@@ -13,7 +13,7 @@
 
 #include "memory/memory_state.hpp"
 #include "memory/udmabuf.hpp"
-#include "session/session_access.hpp"
+#include "session/session_state.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using gpurx::device_memory;

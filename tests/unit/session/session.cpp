@@ -21,7 +21,6 @@
 
 #include "fake_nic.hpp"
 #include "memory/byte_size.hpp"
-#include "session/session_access.hpp"
 #include "session/session_state.hpp"
 
 using Catch::Matchers::ContainsSubstring;
@@ -482,7 +481,7 @@ TEST_CASE("flows that wait in vain for pages say so, and who holds them")
     tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
     std::array<tcp::socket, 3> peers{tcp::socket{context}, tcp::socket{context}, tcp::socket{context}};
     std::vector<tcp::socket> ends;
-    std::vector<std::unique_ptr<gpurx::detail::session_flow>> flows;
+    std::vector<std::unique_ptr<gpurx::detail::flow_place>> flows;
     error_code code;
     for (auto& peer : peers) {
         peer.connect(acceptor.local_endpoint());

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <gpurx/memory.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "answer.hpp"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <gpurx/ingest/http.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 #include "answer.hpp"
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include <gpurx/memory.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx::ingest {
 

@@ -16,7 +16,7 @@
 
 #include <gpurx/ingest/error.hpp>
 #include <gpurx/session.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx::ingest {
 

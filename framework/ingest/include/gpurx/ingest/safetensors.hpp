@@ -18,7 +18,7 @@
 #include <gpurx/ingest/dtype.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <gpurx/ingest/http.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx::ingest {
 

@@ -35,7 +35,7 @@
 
 #include <gpurx/ingest/frame.hpp>
 #include <gpurx/session.hpp>
-#include <gpurx/stream.hpp>
+#include <gpurx/views.hpp>
 
 namespace gpurx::ingest {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "token_ledger.hpp"
+#include "release_batch.hpp"
 
 #include <algorithm>
 
 namespace gpurx::detail {
 
-token_range token_ledger::add(token_range range) noexcept
+token_range release_batch::add(token_range range) noexcept
 {
     auto const count =
         static_cast<std::uint32_t>(std::min<std::size_t>(range.count, uapi::max_dontneed_pages - batch_.pages));
@@ -20,7 +20,7 @@ token_range token_ledger::add(token_range range) noexcept
     return {range.first + count, range.count - count};
 }
 
-bool token_ledger::join_last(token_range range) noexcept
+bool release_batch::join_last(token_range range) noexcept
 {
     if (batch_.entries == 0)
         return false;
@@ -32,7 +32,7 @@ bool token_ledger::join_last(token_range range) noexcept
     return true;
 }
 
-void token_ledger::take(token_batch& into) noexcept
+void release_batch::take(token_batch& into) noexcept
 {
     std::ranges::copy(batch_.used(), into.tokens.begin());
     into.entries = batch_.entries;

@@ -4,7 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
 
-#include "claim_bench.hpp"
+#include "lease_bench.hpp"
 #include "nic/failure.hpp"
 
 using namespace gpurx::detail;
@@ -13,9 +13,9 @@ using Catch::Matchers::ContainsSubstring;
 using ethtool::data_split;
 using queues = std::vector<unsigned>;
 
-TEST_CASE("a session that finds all queues claimed learns by whom")
+TEST_CASE("a session that finds all queues leased learns by whom")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.state.channels.combined_max = 4;
     auto const other = bench.open(3, 7);
     auto const error = failure_of(bench, 1, 8);
@@ -26,7 +26,7 @@ TEST_CASE("a session that finds all queues claimed learns by whom")
 
 TEST_CASE("queues that others use are passed over, and named when there are no others")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto& nic = bench.hardware.state;
     nic.channels.combined_max = 4;
     std::string by;
@@ -49,8 +49,8 @@ TEST_CASE("queues that others use are passed over, and named when there are no o
     }
     auto const before = nic;
     {
-        auto const claim = bench.open(2);
-        CHECK(claim->queues() == queues{1, 2});
+        auto const lease = bench.open(2);
+        CHECK(lease->queues() == queues{1, 2});
     }
     auto const error = failure_of(bench, 3);
     CHECK(error.code() == gpurx::errc::queue_busy);
@@ -62,7 +62,7 @@ TEST_CASE("queues that others use are passed over, and named when there are no o
 
 TEST_CASE("more queues than the NIC has are refused")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     auto const error = failure_of(bench, 8);
     CHECK(error.code() == errno_code(ERANGE));
@@ -72,14 +72,14 @@ TEST_CASE("more queues than the NIC has are refused")
 
 TEST_CASE("array tokens that were asked for and are not there are refused before the NIC is touched")
 {
-    claim_bench bench;
-    nic_claim_config options;
+    lease_bench bench;
+    queue_lease_config options;
     options.interface = "fake0";
     options.tokens = gpurx::token_kind::array;
     try {
-        auto const claim =
-            nic_claim::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
-        FAIL("there is a claim");
+        auto const lease =
+            queue_lease::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
+        FAIL("there is a lease");
     } catch (gpurx::system_error const& error) {
         CHECK(error.code() == errno_code(EOPNOTSUPP));
         CHECK_THAT(error.what(), ContainsSubstring("bind-rx fake0") &&
@@ -90,7 +90,7 @@ TEST_CASE("array tokens that were asked for and are not there are refused before
 
 TEST_CASE("a queue that the kernel is just cleaning up is waited for")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto& nic = bench.hardware.state;
     nic.channels.combined_max = 4;
     nic.bound[3] = 77;
@@ -102,17 +102,17 @@ TEST_CASE("a queue that the kernel is just cleaning up is waited for")
         if (++looks == 3)
             nic.bound.clear();
     };
-    nic_claim_config options;
+    queue_lease_config options;
     options.interface = "fake0";
     options.rx_queues = 3;
-    auto const claim =
-        nic_claim::open(std::move(options), std::make_unique<fake_device>(bench.hardware), std::move(environment));
-    CHECK(claim->queues() == queues{1, 2, 3});
+    auto const lease =
+        queue_lease::open(std::move(options), std::make_unique<fake_device>(bench.hardware), std::move(environment));
+    CHECK(lease->queues() == queues{1, 2, 3});
 }
 
 TEST_CASE("a driver that takes memory and does not use it is found out")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     bench.hardware.after = [&bench](std::string const& name) {
         if (name == "bind")
@@ -125,10 +125,10 @@ TEST_CASE("a driver that takes memory and does not use it is found out")
 
 TEST_CASE("header split that the NIC allows only with GRO in hardware gets it")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.split_needs_gro = true;
     {
-        auto const claim = bench.open();
+        auto const lease = bench.open();
         CHECK(bench.hardware.state.hardware_gro);
         CHECK(bench.hardware.state.split == data_split::on);
     }
@@ -140,7 +140,7 @@ TEST_CASE("header split that the NIC allows only with GRO in hardware gets it")
 
 TEST_CASE("a NIC that has neither header split nor GRO in hardware is refused for the first")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     bench.hardware.can_change_split = false;
     bench.hardware.before = [](std::string const& name) {
@@ -153,7 +153,7 @@ TEST_CASE("a NIC that has neither header split nor GRO in hardware is refused fo
 
 TEST_CASE("a setting that was refused leaves nothing to put back")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.state.automatic_means_on = GENERATE(false, true);
     // Without the privilege nothing can be changed, so nothing could be put back.
     bench.hardware.before = [](std::string const&) {
@@ -167,7 +167,7 @@ TEST_CASE("a setting that was refused leaves nothing to put back")
 
 TEST_CASE("what the NIC cannot do is said in the kernel's words")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     SECTION("header split")
     {
@@ -185,12 +185,11 @@ TEST_CASE("what the NIC cannot do is said in the kernel's words")
 
 TEST_CASE("a NIC that is gone takes its settings with it")
 {
-    claim_bench bench;
-    auto claim = bench.open();
+    lease_bench bench;
+    auto lease = bench.open();
     bench.hardware.present = false;
-    CHECK_FALSE(claim->inflight());
-    CHECK_FALSE(claim->alloc_failures());
-    claim.reset();
+    CHECK_FALSE(lease->sample());
+    lease.reset();
     REQUIRE(bench.notices.size() == 1);
     CHECK_THAT(bench.notices[0], ContainsSubstring("fake0 is gone"));
     CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
@@ -198,10 +197,10 @@ TEST_CASE("a NIC that is gone takes its settings with it")
 
 TEST_CASE("a journal of another boot is dropped")
 {
-    claim_bench bench;
-    auto claim = bench.open();
+    lease_bench bench;
+    auto lease = bench.open();
     auto text = bench.journal_text();
-    claim.reset();
+    lease.reset();
     auto const before = bench.hardware.state;
     bench.write_journal(text.replace(text.find("this-boot"), 9, "last-boot"));
     CHECK_THAT(joined(bench.recover()), ContainsSubstring("dropped a journal of another boot or device"));
@@ -211,7 +210,7 @@ TEST_CASE("a journal of another boot is dropped")
 
 TEST_CASE("a damaged journal stops everything before anything is changed")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.write_journal("gpurx-journal 1\nboot this-boot\ndevice fake0 4 1\nchange nonsense\n");
     std::filesystem::permissions(bench.directory() / "state", std::filesystem::perms::owner_all);
     auto const before = bench.now();

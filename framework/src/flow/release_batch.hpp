@@ -23,7 +23,7 @@ struct token_batch {
     [[nodiscard]] std::span<uapi::dmabuf_token const> used() const noexcept { return {tokens.data(), entries}; }
 };
 
-class token_ledger {
+class release_batch {
   public:
     // Takes as much of `range` from its front as fits into the batch, joining it to the last entry where it can.
     // Returns what did not fit; its count is 0 if all did.

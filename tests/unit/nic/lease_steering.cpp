@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "claim_bench.hpp"
+#include "lease_bench.hpp"
 #include "nic/failure.hpp"
 
 using namespace gpurx::detail;
@@ -14,9 +14,9 @@ using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("only our own rule is removed, whatever happened to its number")
 {
-    claim_bench bench;
-    auto const claim = bench.open();
-    auto flow = steer(*claim, here, there);
+    lease_bench bench;
+    auto const lease = bench.open();
+    auto flow = steer(*lease, here, there);
     auto& rules = bench.hardware.state.rules;
     REQUIRE(rules.size() == 1);
     auto const id = rules.begin()->first;
@@ -44,11 +44,11 @@ TEST_CASE("only our own rule is removed, whatever happened to its number")
 
 TEST_CASE("flows take turns on the queues")
 {
-    claim_bench bench;
-    auto const claim = bench.open(2);
-    auto const a = steer(*claim, here, at("10.77.0.2", 1));
-    auto const b = steer(*claim, here, at("10.77.0.2", 2));
-    auto const c = steer(*claim, here, at("10.77.0.2", 3));
+    lease_bench bench;
+    auto const lease = bench.open(2);
+    auto const a = steer(*lease, here, at("10.77.0.2", 1));
+    auto const b = steer(*lease, here, at("10.77.0.2", 2));
+    auto const c = steer(*lease, here, at("10.77.0.2", 3));
     std::multiset<unsigned> used;
     for (auto const& [id, rule] : bench.hardware.state.rules)
         used.insert(rule.queue.value());
@@ -58,35 +58,35 @@ TEST_CASE("flows take turns on the queues")
 
 TEST_CASE("a NIC that matches less gets a wider rule, said once")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.matches_remote = false;
-    auto const claim = bench.open();
+    auto const lease = bench.open();
     SECTION("by local address and port")
     {
-        auto const flow = steer(*claim, here, there);
+        auto const flow = steer(*lease, here, there);
         REQUIRE(bench.hardware.state.rules.size() == 1);
         CHECK(to_string(bench.hardware.state.rules.begin()->second.rule->match) == "tcp4 * -> 10.77.0.1:5000");
     }
     SECTION("by local port alone")
     {
         bench.hardware.matches_address = false;
-        auto const flow = steer(*claim, here, there);
+        auto const flow = steer(*lease, here, there);
         CHECK(to_string(bench.hardware.state.rules.begin()->second.rule->match) == "tcp4 * -> *:5000");
     }
     REQUIRE(bench.notices.size() == 1);
     CHECK_THAT(bench.notices[0], ContainsSubstring("steered by tcp4 * -> ") &&
                                      ContainsSubstring("add rule fake0: Operation not supported"));
-    auto const again = steer(*claim, at("10.77.0.1", 5001), there);
+    auto const again = steer(*lease, at("10.77.0.1", 5001), there);
     CHECK(bench.notices.size() == 1);
 }
 
 TEST_CASE("flows that share a wider rule remove it when the last of them ends")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.matches_remote = false;
-    auto const claim = bench.open();
-    auto first = steer(*claim, here, at("10.77.0.2", 1));
-    auto second = steer(*claim, here, at("10.77.0.2", 2));
+    auto const lease = bench.open();
+    auto first = steer(*lease, here, at("10.77.0.2", 1));
+    auto second = steer(*lease, here, at("10.77.0.2", 2));
     CHECK(bench.hardware.state.rules.size() == 1);
     first.reset();
     CHECK(bench.hardware.state.rules.size() == 1);
@@ -96,24 +96,24 @@ TEST_CASE("flows that share a wider rule remove it when the last of them ends")
 
 TEST_CASE("a NIC that cannot steer at all says why")
 {
-    claim_bench bench;
-    auto const claim = bench.open();
+    lease_bench bench;
+    auto const lease = bench.open();
     bench.hardware.state.ntuple = false;
     gpurx::error_code code;
     gpurx::diagnostics why;
-    CHECK_FALSE(claim->steer(here, there, code, why));
+    CHECK_FALSE(lease->steer_flow(here, there, code, why));
     CHECK(code == errno_code(EOPNOTSUPP));
     CHECK(why.operation == "add rule");
     CHECK_THAT(bench.journal_text(), !ContainsSubstring("rule "));
-    CHECK_FALSE(claim->steer_port(at("::", 6000), true, code, why));
+    CHECK_FALSE(lease->steer_port(at("::", 6000), true, code, why));
     CHECK(code == errno_code(EOPNOTSUPP));
 }
 
 TEST_CASE("a listener that takes both families gets both rules or none")
 {
-    claim_bench bench;
-    auto const claim = bench.open();
-    auto both = steer_port(*claim, at("::", 6000), true);
+    lease_bench bench;
+    auto const lease = bench.open();
+    auto both = steer_port(*lease, at("::", 6000), true);
     CHECK(bench.hardware.state.rules.size() == 2);
     both.reset();
     CHECK(bench.hardware.state.rules.empty());
@@ -125,34 +125,34 @@ TEST_CASE("a listener that takes both families gets both rules or none")
     };
     gpurx::error_code code;
     gpurx::diagnostics why;
-    CHECK_FALSE(claim->steer_port(at("::", 6000), true, code, why));
+    CHECK_FALSE(lease->steer_port(at("::", 6000), true, code, why));
     CHECK(code == errno_code(ENOSPC));
     CHECK(bench.hardware.state.rules.empty());
 }
 
 TEST_CASE("a listener's connections are spread over several queues")
 {
-    claim_bench bench;
-    auto claim = bench.open(2);
-    auto first = steer_port(*claim, here);
-    auto second = steer_port(*claim, at("10.77.0.1", 5001));
+    lease_bench bench;
+    auto lease = bench.open(2);
+    auto first = steer_port(*lease, here);
+    auto second = steer_port(*lease, at("10.77.0.1", 5001));
     auto const& nic = bench.hardware.state;
     REQUIRE(nic.contexts.size() == 1);
     CHECK(nic.contexts.begin()->second == indirection_table{2, 3, 2, 3, 2, 3, 2, 3});
     CHECK(nic.rules.begin()->second.rule->kind == rule_target::context);
     first.reset();
     second.reset();
-    claim.reset();
+    lease.reset();
     CHECK(nic.contexts.empty());
 }
 
 TEST_CASE("a NIC without RSS contexts sends a listener's connections to the first queue, and it is said")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.has_contexts = false;
-    auto const claim = bench.open(2);
-    auto const first = steer_port(*claim, here);
-    auto const second = steer_port(*claim, at("10.77.0.1", 5001));
+    auto const lease = bench.open(2);
+    auto const first = steer_port(*lease, here);
+    auto const second = steer_port(*lease, at("10.77.0.1", 5001));
     for (auto const& [id, rule] : bench.hardware.state.rules)
         CHECK(rule.queue == 2U);
     REQUIRE(bench.notices.size() == 1);
@@ -161,7 +161,7 @@ TEST_CASE("a NIC without RSS contexts sends a listener's connections to the firs
 
 TEST_CASE("two sessions cannot steer the same packets")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const first = bench.open(1, 1);
     auto const second = bench.open(1, 2);
     auto const flow = steer_port(*first, here);
@@ -174,20 +174,20 @@ TEST_CASE("two sessions cannot steer the same packets")
     CHECK(bench.hardware.state.rules.size() == 1);
 }
 
-TEST_CASE("flows may be steered, and the claim looked at, from several threads")
+TEST_CASE("flows may be steered, and the lease looked at, from several threads")
 {
-    claim_bench bench;
-    auto claim = bench.open(2);
+    lease_bench bench;
+    auto lease = bench.open(2);
     std::vector<std::thread> threads;
     std::atomic<int> failed{0};
     for (unsigned short thread = 0; thread < 4; ++thread) {
-        threads.emplace_back([&claim, &failed, thread] {
+        threads.emplace_back([&lease, &failed, thread] {
             for (unsigned short i = 0; i < 10; ++i) {
                 gpurx::error_code code;
                 gpurx::diagnostics why;
                 auto const port = static_cast<unsigned short>(1000 * thread + i + 1);
-                auto const flow = claim->steer(here, at("10.77.0.2", port), code, why);
-                failed += flow && claim->inflight() && claim->alloc_failures() ? 0 : 1;
+                auto const flow = lease->steer_flow(here, at("10.77.0.2", port), code, why);
+                failed += flow && lease->sample() ? 0 : 1;
             }
         });
     }

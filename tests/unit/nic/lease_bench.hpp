@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a test of nic_claim needs: a NIC in memory, a state directory, and processes that live and die on demand.
+// What a test of queue_lease needs: a NIC in memory, a state directory, and processes that live and die on demand.
 #pragma once
 
 #include <filesystem>
@@ -11,27 +11,27 @@
 
 #include "fake_device.hpp"
 #include "nic/process.hpp"
-#include "nic/nic_claim.hpp"
+#include "nic/queue_lease.hpp"
 
 namespace gpurx::detail::test {
 
-class claim_bench {
+class lease_bench {
   public:
-    claim_bench();
-    claim_bench(claim_bench const&) = delete;
-    claim_bench& operator=(claim_bench const&) = delete;
-    ~claim_bench();
+    lease_bench();
+    lease_bench(lease_bench const&) = delete;
+    lease_bench& operator=(lease_bench const&) = delete;
+    ~lease_bench();
 
     fake_hardware hardware;
     std::vector<std::string> notices;
 
     // A session of a process of its own; its owner number is `process`. Throws system_error.
-    [[nodiscard]] std::unique_ptr<nic_claim> open(unsigned rx_queues = 1, int process = 1);
-    [[nodiscard]] claim_environment environment(int process);
+    [[nodiscard]] std::unique_ptr<queue_lease> open(unsigned rx_queues = 1, int process = 1);
+    [[nodiscard]] lease_environment environment(int process);
     std::vector<std::string> recover();
 
     // The process dies now, without a chance to undo anything: the kernel unbinds its memory.
-    void kill(std::unique_ptr<nic_claim> claim, int process, std::unique_ptr<steered_flow> flow = nullptr);
+    void kill(std::unique_ptr<queue_lease> lease, int process, std::unique_ptr<steering_rule> flow = nullptr);
     // Nobody here can see the process: it is one of another container.
     void hide(int process) { hidden_.insert(process); }
     // It has died, and this is what was on disk and on the NIC at that moment.
@@ -62,13 +62,13 @@ inline boost::asio::ip::tcp::endpoint const here = at("10.77.0.1", 5000);
 inline boost::asio::ip::tcp::endpoint const there = at("10.77.0.2", 4000);
 
 // What must succeed.
-[[nodiscard]] std::unique_ptr<steered_flow> steer(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local,
-                                                  boost::asio::ip::tcp::endpoint const& remote);
-[[nodiscard]] std::unique_ptr<steered_flow> steer_port(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local,
-                                                       bool also_v4 = false);
+[[nodiscard]] std::unique_ptr<steering_rule> steer(queue_lease& lease, boost::asio::ip::tcp::endpoint const& local,
+                                                   boost::asio::ip::tcp::endpoint const& remote);
+[[nodiscard]] std::unique_ptr<steering_rule> steer_port(queue_lease& lease, boost::asio::ip::tcp::endpoint const& local,
+                                                        bool also_v4 = false);
 
-// Why a claim, which must fail, failed.
-[[nodiscard]] system_error failure_of(claim_bench& bench, unsigned rx_queues = 1, int process = 1);
+// Why a lease, which must fail, failed.
+[[nodiscard]] system_error failure_of(lease_bench& bench, unsigned rx_queues = 1, int process = 1);
 
 // A line each.
 [[nodiscard]] std::string joined(std::vector<std::string> const& sentences);

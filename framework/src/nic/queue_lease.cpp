@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic_claim.hpp"
+#include "queue_lease.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,13 +25,6 @@ using sentences = std::vector<std::string>;
 std::size_t system_page() noexcept
 {
     return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-// 0 if the exporter does not tell.
-std::uint64_t size_of_dmabuf(int fd) noexcept
-{
-    off_t const size = ::lseek(fd, 0, SEEK_END);
-    return size > 0 ? static_cast<std::uint64_t>(size) : 0;
 }
 
 void append(sentences& to, sentences&& from)
@@ -62,8 +55,8 @@ auto reporting(error_code& code, diagnostics& why, Action&& action) -> decltype(
 
 }  // namespace
 
-struct nic_claim::state {
-    state(config wanted, std::unique_ptr<nic_device> nic, claim_environment surroundings)
+struct queue_lease::state {
+    state(config wanted, std::unique_ptr<nic_device> nic, lease_environment surroundings)
         : options{std::move(wanted)}, device{std::move(nic)}, environment{std::move(surroundings)}
     {}
 
@@ -85,9 +78,8 @@ struct nic_claim::state {
 
     config options;
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
-    claim_environment environment;
+    lease_environment environment;
     acquisition acquired;
-    std::uint64_t memory_size = 0;
     // One call at a time, with the journal; and one that speaks to the device, which those that only look at it wait
     // for.
     std::mutex mutex;
@@ -104,7 +96,7 @@ struct nic_claim::state {
     bool told_of_wider_rules = false;
 };
 
-std::vector<steer_target> nic_claim::state::listener_targets(device_journal& log, sentences& notices)
+std::vector<steer_target> queue_lease::state::listener_targets(device_journal& log, sentences& notices)
 {
     steer_target const first{rule_target::queue, acquired.queues.front()};
     if (acquired.queues.size() == 1)
@@ -125,8 +117,8 @@ std::vector<steer_target> nic_claim::state::listener_targets(device_journal& log
     return {{rule_target::context, *context}, first};
 }
 
-std::vector<flow_rule> nic_claim::state::install(device_journal& log, std::vector<flow_match> const& matches,
-                                                 std::vector<steer_target> const& targets, sentences& notices)
+std::vector<flow_rule> queue_lease::state::install(device_journal& log, std::vector<flow_match> const& matches,
+                                                   std::vector<steer_target> const& targets, sentences& notices)
 {
     std::vector<flow_rule> made;
     sentences refused;
@@ -147,7 +139,7 @@ std::vector<flow_rule> nic_claim::state::install(device_journal& log, std::vecto
     return made;
 }
 
-void nic_claim::state::release(device_journal& log, std::vector<flow_rule> const& rules, report& said) const
+void queue_lease::state::release(device_journal& log, std::vector<flow_rule> const& rules, report& said) const
 {
     for (auto const& rule : rules) {
         if (!users.contains(rule.match))
@@ -155,19 +147,29 @@ void nic_claim::state::release(device_journal& log, std::vector<flow_rule> const
     }
 }
 
-nic_claim::nic_claim(std::unique_ptr<state> made) noexcept : state_{made.release()} {}
+class queue_lease::steered final : public steering_rule {
+  public:
+    steered(queue_lease& lease, std::uint64_t number) noexcept : lease_{lease}, number_{number} {}
+    ~steered() override { lease_.unsteer(number_); }
 
-std::unique_ptr<nic_claim> nic_claim::open(config options, error_code& code, diagnostics& why)
+  private:
+    queue_lease& lease_;
+    std::uint64_t number_;  // the lease's name for it
+};
+
+queue_lease::queue_lease(std::unique_ptr<state> made) noexcept : state_{made.release()} {}
+
+std::unique_ptr<queue_lease> queue_lease::open(config options, error_code& code, diagnostics& why)
 {
-    return reporting(code, why, [&]() -> std::unique_ptr<nic_claim> {
+    return reporting(code, why, [&]() -> std::unique_ptr<queue_lease> {
         auto device = std::make_unique<kernel_nic>(options.interface);
         auto environment = this_environment(options.state_directory);
         return open(std::move(options), std::move(device), std::move(environment));
     });
 }
 
-std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_device> device,
-                                           claim_environment environment)
+std::unique_ptr<queue_lease> queue_lease::open(config options, std::unique_ptr<nic_device> device,
+                                               lease_environment environment)
 {
     auto made = std::make_unique<state>(std::move(options), std::move(device), std::move(environment));
     auto& self = *made;
@@ -181,7 +183,6 @@ std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_d
         report said;
         undo_dead(log, *self.device, self.environment, said);
         append(notices, all_of(std::move(said)));
-        self.memory_size = size_of_dmabuf(self.options.dmabuf_fd);
         try {
             self.acquired = acquire(
                 log, *self.device, self.environment,
@@ -189,7 +190,7 @@ std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_d
                 notices);
         } catch (...) {
             report undone;
-            undo_claim(log, *self.device, self.environment.self, undone);
+            undo_lease(log, *self.device, self.environment.self, undone);
             append(notices, std::move(undone.left));
             throw;
         }
@@ -198,10 +199,10 @@ std::unique_ptr<nic_claim> nic_claim::open(config options, std::unique_ptr<nic_d
         throw;
     }
     self.tell(notices);
-    return std::unique_ptr<nic_claim>{new nic_claim{std::move(made)}};
+    return std::unique_ptr<queue_lease>{new queue_lease{std::move(made)}};
 }
 
-nic_claim::~nic_claim()
+queue_lease::~queue_lease()
 {
     if (!born_.is_here())
         return;
@@ -212,41 +213,36 @@ nic_claim::~nic_claim()
         if (!forget_if_gone(log, *self.device, said))
             undo_steering(log, *self.device, self.environment.self, said);
         self.acquired.binding.reset();
-        undo_claim(log, *self.device, self.environment.self, said);
+        undo_lease(log, *self.device, self.environment.self, said);
     } catch (std::exception const& error) {
         said.left.push_back(self.options.interface + " could not be set back: " + error.what());
     }
     self.tell(said.left);
 }
 
-std::uint32_t nic_claim::dmabuf_id() const noexcept
+std::uint32_t queue_lease::dmabuf_id() const noexcept
 {
     return state_->acquired.binding->id();
 }
 
-std::vector<unsigned> const& nic_claim::queues() const noexcept
+std::vector<unsigned> queue_lease::queues() const
 {
     return state_->acquired.queues;
 }
 
-std::vector<unsigned> const& nic_claim::napi_ids() const noexcept
-{
-    return state_->acquired.napi_ids;
-}
-
-std::size_t nic_claim::page_size() const noexcept
+std::size_t queue_lease::page_size() const noexcept
 {
     return state_->options.rx_page_size != 0 ? state_->options.rx_page_size : system_page();
 }
 
-token_kind nic_claim::tokens() const noexcept
+token_kind queue_lease::tokens() const noexcept
 {
     return state_->acquired.tokens;
 }
 
-std::unique_ptr<steered_flow> nic_claim::steer(boost::asio::ip::tcp::endpoint const& local,
-                                               boost::asio::ip::tcp::endpoint const& remote, error_code& code,
-                                               diagnostics& why)
+std::unique_ptr<steering_rule> queue_lease::steer_flow(asio::ip::tcp::endpoint const& local,
+                                                       asio::ip::tcp::endpoint const& remote, error_code& code,
+                                                       diagnostics& why)
 {
     return reporting(code, why, [&] {
         std::unique_lock lock{state_->mutex};
@@ -264,8 +260,8 @@ std::unique_ptr<steered_flow> nic_claim::steer(boost::asio::ip::tcp::endpoint co
     });
 }
 
-std::unique_ptr<steered_flow> nic_claim::steer_port(boost::asio::ip::tcp::endpoint const& local, bool also_v4,
-                                                    error_code& code, diagnostics& why)
+std::unique_ptr<steering_rule> queue_lease::steer_port(asio::ip::tcp::endpoint const& local, bool also_v4,
+                                                       error_code& code, diagnostics& why)
 {
     return reporting(code, why, [&] {
         std::unique_lock lock{state_->mutex};
@@ -283,16 +279,16 @@ std::unique_ptr<steered_flow> nic_claim::steer_port(boost::asio::ip::tcp::endpoi
 }
 
 // Called with the mutex held.
-std::unique_ptr<steered_flow> nic_claim::keep(std::vector<flow_rule> rules)
+std::unique_ptr<steering_rule> queue_lease::keep(std::vector<flow_rule> rules)
 {
     auto const number = ++state_->last_number;
     for (auto const& rule : rules)
         ++state_->users[rule.match];
     state_->steered.emplace(number, std::move(rules));
-    return std::make_unique<steered_flow>(*this, number);
+    return std::make_unique<steered>(*this, number);
 }
 
-void nic_claim::unsteer(std::uint64_t number) noexcept
+void queue_lease::unsteer(std::uint64_t number) noexcept
 {
     if (!born_.is_here())
         return;
@@ -314,47 +310,30 @@ void nic_claim::unsteer(std::uint64_t number) noexcept
     state_->tell(said.left);
 }
 
-steered_flow::~steered_flow()
+std::optional<pool_sample> queue_lease::sample() noexcept
 {
-    claim_.unsteer(number_);
-}
-
-std::optional<page_use> nic_claim::inflight() const
-{
-    std::lock_guard const lock{state_->device_mutex};
-    page_use use{0, state_->memory_size / page_size()};
     try {
+        std::lock_guard const lock{state_->device_mutex};
+        pool_sample result;
         for (auto const& pool : state_->device->page_pools())
-            use.in_flight += pool.dmabuf == dmabuf_id() ? pool.inflight : 0;
-    } catch (system_error const&) {
-        return std::nullopt;
+            result.in_flight += pool.dmabuf == dmabuf_id() ? pool.inflight : 0;
+        auto const& ours = state_->acquired.queues;
+        for (auto const& entry : state_->device->alloc_failures())
+            if (std::ranges::find(ours, entry.queue) != ours.end())
+                result.allocation_failures = result.allocation_failures.value_or(0) + entry.count;
+        return result;
+    } catch (std::exception const&) {
+        return std::nullopt;  // the device has gone, or there is no memory for a question to the kernel
     }
-    return use;
 }
 
-std::optional<std::uint64_t> nic_claim::alloc_failures() const
-{
-    std::lock_guard const lock{state_->device_mutex};
-    std::optional<std::uint64_t> sum;
-    try {
-        for (auto const& entry : state_->device->alloc_failures()) {
-            auto const& ours = queues();
-            if (std::find(ours.begin(), ours.end(), entry.queue) != ours.end())
-                sum = sum.value_or(0) + entry.count;
-        }
-    } catch (system_error const&) {
-        return std::nullopt;
-    }
-    return sum;
-}
-
-std::vector<std::string> nic_claim::recover(std::string_view interface, std::string_view state_directory)
+std::vector<std::string> queue_lease::recover(std::string_view interface, std::string_view state_directory)
 {
     kernel_nic device{interface};
     return recover(device, this_environment(std::string{state_directory}));
 }
 
-std::vector<std::string> nic_claim::recover(nic_device& device, claim_environment const& environment)
+std::vector<std::string> queue_lease::recover(nic_device& device, lease_environment const& environment)
 {
     known_journal nothing;
     device_journal log{environment, device, nothing};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/nic_claim.hpp"
+#include "nic/queue_lease.hpp"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <tuple>
 
-#include "claim_bench.hpp"
+#include "lease_bench.hpp"
 #include "nic/failure.hpp"
 
 using namespace gpurx::detail;
@@ -18,10 +18,10 @@ using Catch::Matchers::ContainsSubstring;
 using ethtool::data_split;
 using queues = std::vector<unsigned>;
 
-TEST_CASE("a claim sets the NIC up")
+TEST_CASE("a lease sets the NIC up")
 {
-    claim_bench bench;
-    auto const claim = bench.open(2);
+    lease_bench bench;
+    auto const lease = bench.open(2);
     auto const& nic = bench.hardware.state;
     CHECK(nic.split == data_split::on);
     CHECK(nic.hds_threshold == 0U);
@@ -30,31 +30,30 @@ TEST_CASE("a claim sets the NIC up")
     CHECK(nic.table == indirection_table{0, 1, 0, 1, 0, 1, 0, 1});
     CHECK(nic.bound == std::map<unsigned, std::uint32_t>{{2, 1}, {3, 1}});
 
-    CHECK(claim->queues() == queues{2, 3});
-    CHECK(claim->napi_ids() == queues{102, 103});
-    CHECK(claim->dmabuf_id() == 1);
-    CHECK(claim->page_size() == 4096);
-    REQUIRE(claim->inflight());
-    CHECK(claim->inflight()->in_flight == 128);
-    CHECK(claim->inflight()->total == 256);
-    CHECK(claim->alloc_failures() == 12U);
+    CHECK(lease->queues() == queues{2, 3});
+    CHECK(lease->dmabuf_id() == 1);
+    CHECK(lease->page_size() == 4096);
+    auto const sample = lease->sample();
+    REQUIRE(sample);
+    CHECK(sample->in_flight == 128);
+    CHECK(sample->allocation_failures == 12U);
     CHECK(bench.notices.empty());
 }
 
 TEST_CASE("the system's own page size is not asked for: older kernels know no choice")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const page = static_cast<std::uint32_t>(::sysconf(_SC_PAGESIZE));
     auto const [wanted, asked] =
         GENERATE_COPY(table<std::uint32_t, std::uint32_t>({{0, 0}, {page, 0}, {2 * page, 2 * page}}));
     bench.hardware.asked_page_size = 1;
-    nic_claim_config options;
+    queue_lease_config options;
     options.interface = "fake0";
     options.rx_page_size = wanted;
-    auto const claim =
-        nic_claim::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
+    auto const lease =
+        queue_lease::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
     CHECK(bench.hardware.asked_page_size == asked);
-    CHECK(claim->page_size() == (wanted == 0 ? page : wanted));
+    CHECK(lease->page_size() == (wanted == 0 ? page : wanted));
 }
 
 TEST_CASE("array tokens are taken where the kernel has them, and the kernel is told only what it knows")
@@ -71,20 +70,20 @@ TEST_CASE("array tokens are taken where the kernel has them, and the kernel is t
                                                            row{true, automatic, array, false},           //
                                                            row{true, array, array, false},               //
                                                            row{true, xarray, xarray, true});
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.has_array_tokens = has_array;
-    nic_claim_config options;
+    queue_lease_config options;
     options.interface = "fake0";
     options.tokens = wanted;
-    auto const claim =
-        nic_claim::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
-    CHECK(claim->tokens() == used);
+    auto const lease =
+        queue_lease::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
+    CHECK(lease->tokens() == used);
     CHECK(bench.hardware.asked_autorelease == asked);
 }
 
-TEST_CASE("a claim's end leaves the NIC as it was")
+TEST_CASE("a lease's end leaves the NIC as it was")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto& nic = bench.hardware.state;
     SECTION("as it comes from the factory") {}
     SECTION("header split on by the driver's choice")
@@ -139,9 +138,9 @@ TEST_CASE("a claim's end leaves the NIC as it was")
     }
     auto const before = nic;
     {
-        auto const claim = bench.open(2);
-        auto const flow = steer(*claim, here, there);
-        auto const port = steer_port(*claim, at("::", 6000), true);
+        auto const lease = bench.open(2);
+        auto const flow = steer(*lease, here, there);
+        auto const port = steer_port(*lease, at("::", 6000), true);
         CHECK_FALSE(nic == before);
         CHECK(bench.recover().empty());  // touches nothing of the living
         CHECK(nic.bound.size() == 2);
@@ -152,12 +151,12 @@ TEST_CASE("a claim's end leaves the NIC as it was")
 
 TEST_CASE("what is done is undone in reverse")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.state.channels.combined = 2;
     bench.hardware.set_table_of_drivers_choice();
     {
-        auto const claim = bench.open(2);
-        auto const port = steer_port(*claim, here);
+        auto const lease = bench.open(2);
+        auto const port = steer_port(*lease, here);
     }
     // The table twice: as it was, then, with the channels as they were, back into the driver's hands.
     std::vector<std::string> const expected{
@@ -168,7 +167,7 @@ TEST_CASE("what is done is undone in reverse")
 
 TEST_CASE("each change is in the journal before it is made")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.state.channels.combined = 2;
     bench.hardware.set_table_of_drivers_choice();
     std::map<std::string, std::string> const line{
@@ -185,8 +184,8 @@ TEST_CASE("each change is in the journal before it is made")
         CHECK_THAT(bench.journal_text(), ContainsSubstring(line.at(name)));
         ++checked;
     };
-    auto const claim = bench.open(2);
-    auto const port = steer_port(*claim, here);
+    auto const lease = bench.open(2);
+    auto const port = steer_port(*lease, here);
     bench.hardware.before = nullptr;
     CHECK(checked == 8);
     CHECK_THAT(bench.journal_text(),
@@ -194,9 +193,9 @@ TEST_CASE("each change is in the journal before it is made")
                                  "at 0 1023 tcp4 10.77.0.1 5000 * * context 1\n"));
 }
 
-TEST_CASE("claimed queues are in the journal before memory is bound to them")
+TEST_CASE("leased queues are in the journal before memory is bound to them")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.has_table = false;  // nothing else is written in between
     bool bound = false;
     bench.hardware.before = [&](std::string const& name) {
@@ -205,7 +204,7 @@ TEST_CASE("claimed queues are in the journal before memory is bound to them")
         bound = true;
         CHECK_THAT(bench.journal_text(), ContainsSubstring("queues 3\n"));
     };
-    auto const claim = bench.open();
+    auto const lease = bench.open();
     bench.hardware.before = nullptr;
     CHECK(bound);
 }
@@ -213,7 +212,7 @@ TEST_CASE("claimed queues are in the journal before memory is bound to them")
 TEST_CASE("a failure at any step undoes exactly what was done")
 {
     auto const failing = GENERATE(range(1, 7));
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.state.channels.combined = 2;
     bench.hardware.set_table_of_drivers_choice();
     auto const before = bench.hardware.state;
@@ -236,10 +235,10 @@ namespace {
 struct life {
     int changes = 0;
     std::string change;  // the one in question
-    std::optional<claim_bench::moment> then;
+    std::optional<lease_bench::moment> then;
 };
 
-life live(claim_bench& bench, int wanted, bool after)
+life live(lease_bench& bench, int wanted, bool after)
 {
     life result;
     auto const watch = [&](std::string const& name) {
@@ -250,9 +249,9 @@ life live(claim_bench& bench, int wanted, bool after)
     };
     (after ? bench.hardware.after : bench.hardware.before) = watch;
     {
-        auto const claim = bench.open(2);
-        auto const port = steer_port(*claim, here);
-        auto const flow = steer(*claim, here, there);
+        auto const lease = bench.open(2);
+        auto const port = steer_port(*lease, here);
+        auto const flow = steer(*lease, here, there);
     }
     bench.hardware.before = nullptr;
     bench.hardware.after = nullptr;
@@ -275,7 +274,7 @@ struct killing {
 void check(killing const& how)
 {
     for (int number = 1, last = 1; number <= last; ++number) {
-        claim_bench bench;
+        lease_bench bench;
         bench.hardware.state.automatic_means_on = how.automatic_means_on;
         bench.hardware.state.channels.combined = how.channels;
         bench.hardware.split_needs_gro = how.split_needs_gro;
@@ -319,15 +318,15 @@ TEST_CASE("a process killed at any moment in another container leaves what the n
 
 TEST_CASE("the next session undoes what a killed one left, and says so")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     auto killed = bench.open(2, 1);
     auto flow = steer(*killed, here, there);
     bench.kill(std::move(killed), 1, std::move(flow));
     bench.notices.clear();
     {
-        auto const claim = bench.open(1, 2);
-        CHECK(claim->queues() == queues{3});
+        auto const lease = bench.open(1, 2);
+        CHECK(lease->queues() == queues{3});
         CHECK(bench.hardware.state.rules.empty());
         CHECK_THAT(joined(bench.notices), ContainsSubstring("process 1 has ended without undoing its changes"));
         CHECK_THAT(joined(bench.notices),
@@ -338,7 +337,7 @@ TEST_CASE("the next session undoes what a killed one left, and says so")
 
 TEST_CASE("what recovery did is told, setting by setting")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.state.automatic_means_on = true;
     bench.kill(bench.open(2), 1);
     CHECK(bench.recover() == std::vector<std::string>{"fake0: process 1 has ended without undoing its changes",

@@ -16,7 +16,7 @@
 #include <variant>
 #include <vector>
 
-#include "claim_bench.hpp"
+#include "lease_bench.hpp"
 
 using namespace gpurx::detail;
 using namespace gpurx::detail::test;
@@ -59,29 +59,29 @@ traffic so_far()
 // Connections come and go: `standing` stay.
 class traffic_of_flows {
   public:
-    explicit traffic_of_flows(claim_bench& bench) : claim_{bench.open(1, 1)} {}
+    explicit traffic_of_flows(lease_bench& bench) : lease_{bench.open(1, 1)} {}
 
     void stand(std::size_t standing)
     {
         while (flows_.size() < standing)
-            flows_.push_back(steer(*claim_, here, at("10.77.0.2", port_++)));
+            flows_.push_back(steer(*lease_, here, at("10.77.0.2", port_++)));
     }
     // The life of `count` connections.
     void turn_over(int count)
     {
         for (int i = 0; i < count; ++i) {
-            flows_.push_back(steer(*claim_, here, at("10.77.0.2", port_++)));
+            flows_.push_back(steer(*lease_, here, at("10.77.0.2", port_++)));
             flows_.pop_front();
         }
     }
 
   private:
-    std::unique_ptr<nic_claim> claim_;
-    std::deque<std::unique_ptr<steered_flow>> flows_;
+    std::unique_ptr<queue_lease> lease_;
+    std::deque<std::unique_ptr<steering_rule>> flows_;
     unsigned short port_ = 1;
 };
 
-journal read_journal(claim_bench const& bench)
+journal read_journal(lease_bench const& bench)
 {
     auto read = parse_journal(bench.journal_text());
     REQUIRE(std::holds_alternative<journal>(read));
@@ -92,7 +92,7 @@ journal read_journal(claim_bench const& bench)
 
 TEST_CASE("a connection costs the same beside a thousand rules as beside one")
 {
-    claim_bench bench;
+    lease_bench bench;
     traffic_of_flows flows{bench};
     struct price {
         std::uint64_t bytes = 0;
@@ -126,7 +126,7 @@ TEST_CASE("a connection costs the same beside a thousand rules as beside one")
 
 TEST_CASE("a journal that is added to for long does not grow without end")
 {
-    claim_bench bench;
+    lease_bench bench;
     traffic_of_flows flows{bench};
     flows.stand(10);
     syncs = 0;
@@ -144,17 +144,17 @@ TEST_CASE("a journal that is added to for long does not grow without end")
 
 TEST_CASE("two sessions that take turns know of each other's rules")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     auto first = bench.open(1, 1);
     auto second = bench.open(1, 2);
-    std::deque<std::unique_ptr<steered_flow>> flows;
+    std::deque<std::unique_ptr<steering_rule>> flows;
     for (unsigned short port = 1; port <= 60; ++port) {
-        auto& claim = port % 3 == 0 ? *first : *second;
-        flows.push_back(steer(claim, here, at("10.77.0.2", port)));
+        auto& lease = port % 3 == 0 ? *first : *second;
+        flows.push_back(steer(lease, here, at("10.77.0.2", port)));
         gpurx::error_code code;
         gpurx::diagnostics why;
-        CHECK_FALSE((port % 3 == 0 ? *second : *first).steer(here, at("10.77.0.2", port), code, why));
+        CHECK_FALSE((port % 3 == 0 ? *second : *first).steer_flow(here, at("10.77.0.2", port), code, why));
         CHECK(code == boost::system::errc::file_exists);
         if (port % 4 == 0)
             flows.pop_front();
@@ -176,24 +176,24 @@ TEST_CASE("two sessions that take turns know of each other's rules")
 
 TEST_CASE("a line that was cut off does not run into the next one")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
-    auto claim = bench.open(1, 1);
-    auto flow = steer(*claim, here, there);
+    auto lease = bench.open(1, 1);
+    auto flow = steer(*lease, here, there);
     bench.write_journal(bench.journal_text() + "at 0 pend");
-    auto other = steer(*claim, here, at("10.77.0.2", 9));
+    auto other = steer(*lease, here, at("10.77.0.2", 9));
     CHECK(read_journal(bench).owners[0].rules.size() == 2);
     flow.reset();
     other.reset();
-    claim.reset();
+    lease.reset();
     CHECK(bench.hardware.state == before);
 }
 
 TEST_CASE("a rule that cannot be recorded is not made, and the journal stays whole")
 {
-    claim_bench bench;
-    auto claim = bench.open(1, 1);
-    auto const first = steer(*claim, here, there);
+    lease_bench bench;
+    auto lease = bench.open(1, 1);
+    auto const first = steer(*lease, here, there);
     auto const journal_before = bench.journal_text();
     rlimit before{};
     REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
@@ -203,28 +203,28 @@ TEST_CASE("a rule that cannot be recorded is not made, and the journal stays who
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &low) == 0);
     gpurx::error_code code;
     gpurx::diagnostics why;
-    auto const refused = claim->steer(here, at("10.77.0.2", 9), code, why);
+    auto const refused = lease->steer_flow(here, at("10.77.0.2", 9), code, why);
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
     ::signal(SIGXFSZ, handler);
     CHECK(refused == nullptr);
     CHECK(why.operation == "write journal");
     CHECK(bench.hardware.state.rules.size() == 1);
     CHECK(bench.journal_text() == journal_before);
-    auto const second = steer(*claim, here, at("10.77.0.2", 9));
+    auto const second = steer(*lease, here, at("10.77.0.2", 9));
     CHECK(read_journal(bench).owners[0].rules.size() == 2);
 }
 
 TEST_CASE("a journal that was taken away is begun anew")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
-    auto claim = bench.open(1, 1);
-    auto first = steer(*claim, here, there);
+    auto lease = bench.open(1, 1);
+    auto first = steer(*lease, here, there);
     std::filesystem::remove_all(bench.directory() / "state");
-    auto flow = steer(*claim, here, at("10.77.0.2", 9));
+    auto flow = steer(*lease, here, at("10.77.0.2", 9));
     CHECK(read_journal(bench).owners[0].rules.size() == 1);
     first.reset();
     flow.reset();
-    claim.reset();
+    lease.reset();
     CHECK(bench.hardware.state.bound.empty());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "claim_bench.hpp"
+#include "lease_bench.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,8 +16,8 @@ namespace {
 
 // Claims of processes that were killed: nobody runs their destructors.
 struct grave {
-    nic_claim* claim;
-    steered_flow* flow;
+    queue_lease* lease;
+    steering_rule* flow;
 };
 
 std::vector<grave>& graveyard()
@@ -28,7 +28,7 @@ std::vector<grave>& graveyard()
 
 }  // namespace
 
-claim_bench::claim_bench()
+lease_bench::lease_bench()
 {
     std::string name = std::filesystem::temp_directory_path() / "gpurx-test-XXXXXX";
     REQUIRE(::mkdtemp(name.data()) != nullptr);
@@ -37,15 +37,15 @@ claim_bench::claim_bench()
     REQUIRE(::ftruncate(memory_, 1 << 20) == 0);
 }
 
-claim_bench::~claim_bench()
+lease_bench::~lease_bench()
 {
     ::close(memory_);
     std::filesystem::remove_all(directory_);
 }
 
-claim_environment claim_bench::environment(int process)
+lease_environment lease_bench::environment(int process)
 {
-    claim_environment result;
+    lease_environment result;
     result.state_directory = directory_ / "state";
     result.boot_id = "this-boot";
     result.netns = 1;
@@ -60,36 +60,36 @@ claim_environment claim_bench::environment(int process)
     return result;
 }
 
-std::unique_ptr<nic_claim> claim_bench::open(unsigned rx_queues, int process)
+std::unique_ptr<queue_lease> lease_bench::open(unsigned rx_queues, int process)
 {
-    nic_claim_config options;
+    queue_lease_config options;
     options.interface = "fake0";
     options.rx_queues = rx_queues;
     options.dmabuf_fd = memory_;
     options.notice = [this](std::string_view sentence) { notices.emplace_back(sentence); };
-    return nic_claim::open(std::move(options), std::make_unique<fake_device>(hardware), environment(process));
+    return queue_lease::open(std::move(options), std::make_unique<fake_device>(hardware), environment(process));
 }
 
-std::vector<std::string> claim_bench::recover()
+std::vector<std::string> lease_bench::recover()
 {
     fake_device nic{hardware};
-    return nic_claim::recover(nic, environment(99));
+    return queue_lease::recover(nic, environment(99));
 }
 
-void claim_bench::kill(std::unique_ptr<nic_claim> claim, int process, std::unique_ptr<steered_flow> flow)
+void lease_bench::kill(std::unique_ptr<queue_lease> lease, int process, std::unique_ptr<steering_rule> flow)
 {
-    auto const id = claim->dmabuf_id();
+    auto const id = lease->dmabuf_id();
     std::erase_if(hardware.state.bound, [id](auto const& entry) { return entry.second == id; });
-    graveyard().push_back({claim.release(), flow.release()});
+    graveyard().push_back({lease.release(), flow.release()});
     dead_.insert(process);
 }
 
-claim_bench::moment claim_bench::now() const
+lease_bench::moment lease_bench::now() const
 {
     return {hardware.state, journal_text()};
 }
 
-void claim_bench::died_at(moment const& then, int process)
+void lease_bench::died_at(moment const& then, int process)
 {
     hardware.state = then.state;
     hardware.unbind_all();
@@ -97,18 +97,18 @@ void claim_bench::died_at(moment const& then, int process)
     dead_.insert(process);
 }
 
-std::filesystem::path claim_bench::journal_path() const
+std::filesystem::path lease_bench::journal_path() const
 {
     return directory_ / "state" / "ifindex4-netns1.journal";
 }
 
-std::string claim_bench::journal_text() const
+std::string lease_bench::journal_text() const
 {
     std::ifstream file{journal_path(), std::ios::binary};
     return {std::istreambuf_iterator<char>{file}, {}};
 }
 
-void claim_bench::write_journal(std::string const& text) const
+void lease_bench::write_journal(std::string const& text) const
 {
     if (text.empty()) {
         std::filesystem::remove(journal_path());
@@ -118,35 +118,35 @@ void claim_bench::write_journal(std::string const& text) const
     std::ofstream{journal_path(), std::ios::binary} << text;
 }
 
-std::unique_ptr<steered_flow> steer(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local,
-                                    boost::asio::ip::tcp::endpoint const& remote)
+std::unique_ptr<steering_rule> steer(queue_lease& lease, boost::asio::ip::tcp::endpoint const& local,
+                                     boost::asio::ip::tcp::endpoint const& remote)
 {
     error_code code;
     diagnostics why;
-    auto flow = claim.steer(local, remote, code, why);
+    auto flow = lease.steer_flow(local, remote, code, why);
     INFO(describe(code, why));
     REQUIRE(flow);
     return flow;
 }
 
-std::unique_ptr<steered_flow> steer_port(nic_claim& claim, boost::asio::ip::tcp::endpoint const& local, bool also_v4)
+std::unique_ptr<steering_rule> steer_port(queue_lease& lease, boost::asio::ip::tcp::endpoint const& local, bool also_v4)
 {
     error_code code;
     diagnostics why;
-    auto flow = claim.steer_port(local, also_v4, code, why);
+    auto flow = lease.steer_port(local, also_v4, code, why);
     INFO(describe(code, why));
     REQUIRE(flow);
     return flow;
 }
 
-system_error failure_of(claim_bench& bench, unsigned rx_queues, int process)
+system_error failure_of(lease_bench& bench, unsigned rx_queues, int process)
 {
     try {
-        auto const claim = bench.open(rx_queues, process);
+        auto const lease = bench.open(rx_queues, process);
     } catch (system_error const& error) {
         return error;
     }
-    FAIL("the claim succeeded");
+    FAIL("the lease succeeded");
     throw std::logic_error{"unreachable"};
 }
 

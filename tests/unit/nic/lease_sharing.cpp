@@ -5,7 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
 
-#include "claim_bench.hpp"
+#include "lease_bench.hpp"
 #include "nic/failure.hpp"
 
 using namespace gpurx::detail;
@@ -16,7 +16,7 @@ using queues = std::vector<unsigned>;
 
 TEST_CASE("sessions share an interface until the last one ends")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     auto const first_ends_first = GENERATE(true, false);
     auto first = bench.open(1, 1);
@@ -41,7 +41,7 @@ TEST_CASE("sessions share an interface until the last one ends")
 
 TEST_CASE("a dead owner is undone while a living one stays")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     auto first = bench.open(1, 1);
     auto second = bench.open(1, 2);
@@ -54,14 +54,14 @@ TEST_CASE("a dead owner is undone while a living one stays")
     CHECK(bench.hardware.state.split == data_split::on);
     CHECK(std::count(bench.hardware.state.table.begin(), bench.hardware.state.table.end(), 2U) == 0);
     CHECK(std::count(bench.hardware.state.table.begin(), bench.hardware.state.table.end(), 3U) == 2);
-    const_cast<std::unique_ptr<steered_flow>&>(flow).reset();
+    const_cast<std::unique_ptr<steering_rule>&>(flow).reset();
     second.reset();
     CHECK(bench.hardware.state == before);
 }
 
 TEST_CASE("an owner in another container lives while a queue shows its memory")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     auto first = bench.open(2, 1);
     bench.hide(1);
@@ -78,7 +78,7 @@ TEST_CASE("an owner in another container lives while a queue shows its memory")
 
 TEST_CASE("memory of somebody else on the queues of an owner in another container does not make it live")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.kill(bench.open(1, 1), 1);
     bench.hide(1);
     bench.hardware.state.bound[3] = 77;
@@ -87,7 +87,7 @@ TEST_CASE("memory of somebody else on the queues of an owner in another containe
 
 TEST_CASE("where queues are not shown, an owner in another container is left alone")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     bench.kill(bench.open(1, 1), 1);
     bench.hide(1);
@@ -110,7 +110,7 @@ TEST_CASE("where queues are not shown, an owner in another container is left alo
 
 TEST_CASE("an owner in another container whose journal says nothing of its memory is left alone")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.kill(bench.open(1, 1), 1);
     bench.hide(1);
     auto text = bench.journal_text();
@@ -123,7 +123,7 @@ TEST_CASE("an owner in another container whose journal says nothing of its memor
 
 TEST_CASE("channels are raised when other sessions hold the queues")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
     auto first = bench.open(3, 1);
     auto second = bench.open(2, 2);
@@ -139,16 +139,16 @@ TEST_CASE("channels are raised when other sessions hold the queues")
 
 TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
 {
-    claim_bench bench;
+    lease_bench bench;
     bench.hardware.state.channels.combined = 2;
     bench.hardware.set_table_of_drivers_choice();
-    auto claim = bench.open(2);
+    auto lease = bench.open(2);
     auto& nic = bench.hardware.state;
     std::string sentence;
     SECTION("channels")
     {
         nic.channels.combined = 7;
-        claim.reset();
+        lease.reset();
         CHECK(nic.channels.combined == 7);
         sentence =
             "fake0: channels was changed by somebody else to 0 RX, 0 TX, 7 combined and left so (before gpurx: "
@@ -157,14 +157,14 @@ TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
     SECTION("the RSS table")
     {
         nic.table = {0, 0, 0, 0, 0, 0, 0, 1};
-        claim.reset();
+        lease.reset();
         CHECK(nic.table == indirection_table{0, 0, 0, 0, 0, 0, 0, 1});
         sentence = "fake0: rss-table was changed by somebody else to 0 0 0 0 0 0 0 1 and left so";
     }
     SECTION("rules of somebody else's need the filters")
     {
         nic.rules[7] = {7, std::nullopt, 0};
-        claim.reset();
+        lease.reset();
         CHECK(nic.ntuple);
         CHECK(nic.rules.contains(7));
         sentence = "fake0: ntuple-filters stays on: there are rules that are not gpurx's";
@@ -176,19 +176,19 @@ TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
 
 TEST_CASE("what somebody else has set to what it was is no matter")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
-    auto claim = bench.open();
+    auto lease = bench.open();
     bench.hardware.set_table_of_drivers_choice();
     bench.hardware.state.ntuple = false;
-    claim.reset();
+    lease.reset();
     CHECK(bench.hardware.state == before);
     CHECK(bench.notices.empty());
 }
 
 TEST_CASE("what somebody else wants meanwhile is what a setting returns to, if a new session changes it again")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto first = bench.open(1, 1);
     indirection_table const theirs{3, 2, 1, 0, 3, 2, 1, 0};
     bench.hardware.state.table = theirs;
@@ -201,11 +201,11 @@ TEST_CASE("what somebody else wants meanwhile is what a setting returns to, if a
 
 TEST_CASE("header split stays on while somebody else's memory needs it")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
-    auto claim = bench.open();
+    auto lease = bench.open();
     bench.hardware.state.bound[1] = 77;
-    claim.reset();
+    lease.reset();
     CHECK(bench.hardware.state.split == data_split::on);
     CHECK_THAT(joined(bench.notices), ContainsSubstring("tcp-data-split could not be set back to automatic") &&
                                           ContainsSubstring("can't disable tcp-data-split while device has memory"));
@@ -216,14 +216,14 @@ TEST_CASE("header split stays on while somebody else's memory needs it")
 
 TEST_CASE("settings that cannot be put back stay in the journal for the next time")
 {
-    claim_bench bench;
+    lease_bench bench;
     auto const before = bench.hardware.state;
-    auto claim = bench.open();
+    auto lease = bench.open();
     bench.hardware.before = [](std::string const& name) {
         if (name == "hds")
             throw gpurx::system_error{errno_code(EIO), {"set hds-thresh", "fake0", {}, {}}};
     };
-    claim.reset();
+    lease.reset();
     CHECK_THAT(joined(bench.notices), ContainsSubstring("fake0: hds-thresh could not be set back to 256 bytes"));
     CHECK(bench.hardware.state.split == before.split);
     CHECK(bench.hardware.state.hds_threshold == 0U);
@@ -234,8 +234,8 @@ TEST_CASE("settings that cannot be put back stay in the journal for the next tim
 
 TEST_CASE("an interface that another session is changing is not waited for without end")
 {
-    claim_bench bench;
-    auto const claim = bench.open(1, 1);
+    lease_bench bench;
+    auto const lease = bench.open(1, 1);
     bool checked = false;
     bench.hardware.before = [&](std::string const& name) {
         if (name != "add rule" || checked)
@@ -243,6 +243,6 @@ TEST_CASE("an interface that another session is changing is not waited for witho
         checked = true;
         CHECK(failure_of(bench, 1, 2).code() == errno_code(ETIMEDOUT));
     };
-    auto const flow = steer(*claim, here, there);
+    auto const flow = steer(*lease, here, there);
     CHECK(checked);
 }

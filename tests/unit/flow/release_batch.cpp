@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "flow/token_ledger.hpp"
+#include "flow/release_batch.hpp"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
@@ -20,10 +20,10 @@ namespace {
 
 using ranges = std::vector<token_range>;
 
-ranges taken(token_ledger& ledger)
+ranges taken(release_batch& from)
 {
     token_batch batch;
-    ledger.take(batch);
+    from.take(batch);
     ranges result;
     std::size_t pages = 0;
     for (auto const& token : batch.used()) {
@@ -40,14 +40,14 @@ ranges taken(token_ledger& ledger)
 // What the kernel gets, call by call, when all of `given` goes back.
 std::vector<ranges> calls_for(ranges const& given)
 {
-    token_ledger ledger;
+    release_batch gathered;
     std::vector<ranges> calls;
     for (auto range : given)
-        for (range = ledger.add(range); range.count > 0; range = ledger.add(range))
-            calls.push_back(taken(ledger));
-    if (!ledger.empty())
-        calls.push_back(taken(ledger));
-    CHECK(ledger.empty());
+        for (range = gathered.add(range); range.count > 0; range = gathered.add(range))
+            calls.push_back(taken(gathered));
+    if (!gathered.empty())
+        calls.push_back(taken(gathered));
+    CHECK(gathered.empty());
     return calls;
 }
 
@@ -115,23 +115,23 @@ TEST_CASE("tokens go back in calls that the kernel takes")
 
 TEST_CASE("a full batch still takes what its last entry goes on with")
 {
-    token_ledger ledger;
+    release_batch gathered;
     for (auto const& range : scattered(128))
-        REQUIRE(ledger.add(range).count == 0);
+        REQUIRE(gathered.add(range).count == 0);
     auto const next = scattered(128).back().first + 1;
-    CHECK(ledger.add({next, 10}) == token_range{next + 10, 0});
-    CHECK(ledger.add({1, 1}) == token_range{1, 1});
-    CHECK(taken(ledger).back() == token_range{next - 1, 11});
+    CHECK(gathered.add({next, 10}) == token_range{next + 10, 0});
+    CHECK(gathered.add({1, 1}) == token_range{1, 1});
+    CHECK(taken(gathered).back() == token_range{next - 1, 11});
 }
 
 TEST_CASE("a new batch does not join entries of the one before")
 {
-    token_ledger ledger;
-    REQUIRE(ledger.add({5, 1}).count == 0);
-    REQUIRE(taken(ledger) == ranges{{5, 1}});
-    CHECK(ledger.empty());
-    REQUIRE(ledger.add({6, 1}).count == 0);
-    CHECK(taken(ledger) == ranges{{6, 1}});
+    release_batch gathered;
+    REQUIRE(gathered.add({5, 1}).count == 0);
+    REQUIRE(taken(gathered) == ranges{{5, 1}});
+    CHECK(gathered.empty());
+    REQUIRE(gathered.add({6, 1}).count == 0);
+    CHECK(taken(gathered) == ranges{{6, 1}});
 }
 
 namespace {

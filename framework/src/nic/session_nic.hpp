@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a session asks of its NIC once the memory is bound: the narrow interface between the session, which knows no
-// netlink, and nic/. Tests put their own in its place.
+// netlink, and queue_lease. Tests put their own in its place.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -15,7 +15,8 @@
 
 namespace gpurx::detail {
 
-// A rule that brings a flow to the session's queues. Destroying it removes the rule; the NIC must still be held then.
+// What brings one flow, or the connections of one listener, to the session's queues. Destroying it removes the rules;
+// the NIC must still be held then.
 class steering_rule {
   public:
     steering_rule() = default;
@@ -51,9 +52,10 @@ class session_nic {
     [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,
                                                                     error_code& code, diagnostics& why) = 0;
-    // All connections to this local address (which may be unspecified) and port, for as long as the NIC is held.
-    // `also_v4`: a v6 listener that takes IPv4 as well.
-    virtual void steer_port(asio::ip::tcp::endpoint const& local, bool also_v4, error_code& code, diagnostics& why) = 0;
+    // All connections to this local address (which may be unspecified) and port. `also_v4`: a v6 listener that takes
+    // IPv4 as well. Null with `code` set.
+    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_port(asio::ip::tcp::endpoint const& local, bool also_v4,
+                                                                    error_code& code, diagnostics& why) = 0;
     // Empty: the kernel did not say.
     [[nodiscard]] virtual std::optional<pool_sample> sample() noexcept = 0;
 };
