@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "advice.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <boost/asio/error.hpp>
+#include <cerrno>
 
 namespace gpurx::detail {
 
@@ -30,6 +35,82 @@ char const* advice_on(error_code code) noexcept
     if (code == errc::unusable_stream)
         return "use an ordinary stream, and none that is being captured";
     return "";
+}
+
+namespace {
+
+struct advice {
+    std::string_view operation;  // empty: any
+    int error;
+    std::string_view attribute;  // empty: any
+    std::string_view text;
+};
+
+// The first that fits is given. Causes: net/core/{netdev-genl,devmem,netdev_rx_queue,page_pool_user}.c and
+// net/ethtool/rings.c of Linux 7.3.
+constexpr std::array table{
+    advice{"", EPERM, "", "run with CAP_NET_ADMIN in the user namespace that owns the network namespace, or as root"},
+
+    advice{"bind-rx", EINVAL, "queues.id", "the interface has no such RX queue: raise its channels, or ask for fewer"},
+    advice{"bind-rx", EINVAL, "queues", "name at least one RX queue"},
+    advice{"bind-rx", EINVAL, "rx-page-size", "rx_page_size must be a power of two"},
+    advice{
+        "bind-rx", EINVAL, "",
+        "the descriptor must be of a dmabuf, header split turned on (tcp-data-split on, hds-thresh 0), and every piece "
+        "of the memory contiguous and aligned for rx_page_size: above 4096 that takes huge pages"},
+    advice{"bind-rx", ERANGE, "", "the driver supports no such rx_page_size, or cannot bind this queue: try others"},
+    advice{"bind-rx", ENODEV, "", "the interface is gone, or its driver wants it up: set it up"},
+    advice{"bind-rx", ENETDOWN, "", "set the interface up"},
+    advice{"bind-rx", EAGAIN, "", "set the interface up"},
+    advice{"bind-rx", EOPNOTSUPP, "rx-page-size", "this kernel knows no rx-page-size: leave rx_page_size 0"},
+    advice{
+        "bind-rx", EOPNOTSUPP, "autorelease",
+        "this kernel has no array tokens: leave rx_session_options::tokens automatic, or run a kernel with the patches "
+        "in kernel-support/linux-7.3"},
+    advice{"bind-rx", EOPNOTSUPP, "",
+           "the driver cannot bind memory to its queues in this state, with this rx_page_size, or at all: devmem TCP "
+           "needs queue management in the driver, and CONFIG_NET_DEVMEM"},
+    advice{"bind-rx", EBADF, "", "the descriptor of the dmabuf is closed"},
+    advice{"bind-rx", EEXIST, "",
+           "the queue has other memory bound or an XDP program: end the program that uses it, or detach XDP"},
+    advice{"bind-rx", EBUSY, "", "the queue serves an AF_XDP socket or is leased to a virtual device: end that use"},
+    advice{"bind-rx", E2BIG, "", "the driver builds its pools of another page size: choose another rx_page_size"},
+    advice{"bind-rx", ENODATA, "",
+           "the driver did not take pages from the memory: header split is not in effect (on mlx5, turn rx-gro-hw on)"},
+    advice{"bind-rx", ENOMEM, "",
+           "the exporter could not map the memory for this NIC, or the kernel has no memory left"},
+
+    advice{"get rings", EOPNOTSUPP, "", "the interface is no NIC that can split headers: use another"},
+    advice{"set tcp-data-split", EOPNOTSUPP, "", "the NIC or its driver cannot split headers: use another NIC"},
+    advice{"set tcp-data-split", EINVAL, "",
+           "something rules header split out: detach XDP programs; on mlx5, turn rx-gro-hw on"},
+    advice{"set hds-thresh", EINVAL, "", "another program holds the setting: end it"},
+    advice{"get channels", EOPNOTSUPP, "", "the driver does not tell its number of queues"},
+    advice{"set channels", EOPNOTSUPP, "", "the NIC cannot have more queues: ask for fewer rx_queues"},
+    advice{
+        "set channels", EINVAL, "",
+        "ethtool -l tells how many the NIC has; channels whose queues have memory bound or an AF_XDP socket must stay"},
+    advice{"set ntuple-filters", EOPNOTSUPP, "", "the NIC cannot steer flows (ethtool -k: ntuple-filters)"},
+    advice{"set rx-gro-hw", EOPNOTSUPP, "", "the NIC needs it for header split but does not turn it on: detach XDP"},
+    advice{"set rss-table", EOPNOTSUPP, "", "the NIC cannot keep other traffic off a queue"},
+    advice{"add rule", ENOSPC, "", "the NIC's table of rules is full: remove some (ethtool -N IF delete ID)"},
+    advice{"add rule", EEXIST, "", "another rule matches the same packets (ethtool -n IF): remove it"},
+    advice{"add rule", EOPNOTSUPP, "", "the NIC cannot match TCP flows; is ntuple-filters on?"},
+    advice{"open", ENOENT, "", "the kernel lacks it: devmem TCP needs Linux 6.12 or later"},
+};
+
+}  // namespace
+
+std::string advice_on(std::string_view operation, int error, std::string_view attribute)
+{
+    auto const fits = [&](advice const& one) {
+        return one.error == error && (one.operation.empty() || one.operation == operation) &&
+               (one.attribute.empty() || one.attribute == attribute);
+    };
+    auto const* const found = std::find_if(table.begin(), table.end(), fits);
+    if (found != table.end())
+        return std::string{found->text};
+    return attribute.empty() ? std::string{} : fmt::format("the kernel refuses the attribute {}", attribute);
 }
 
 }  // namespace gpurx::detail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A connection that a receiver takes over, with what was read from it before; and what can be done with a connection
-// besides receiving.
+// A connection that a receiver takes over, with what was read from it before; and what can be done with
+// a connection besides receiving.
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>

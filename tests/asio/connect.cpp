@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "completion.hpp"
-#include "tcp_backlog.hpp"
 #include "syscalls.hpp"
+#include "tcp_backlog.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {
@@ -82,7 +82,10 @@ class few_descriptors {
     }
     few_descriptors(few_descriptors const&) = delete;
     few_descriptors& operator=(few_descriptors const&) = delete;
-    ~few_descriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+    ~few_descriptors()
+    {
+        ::setrlimit(RLIMIT_NOFILE, &before_);
+    }
 
   private:
     rlimit before_{};

@@ -12,7 +12,6 @@
 
 #include "flow/devmem_cmsg.hpp"
 #include "flow/loan.hpp"
-#include "flow/release_batch.hpp"
 
 namespace {
 

@@ -5,9 +5,8 @@
 #include <cstdlib>
 #include <span>
 
-#include "nic/ethtool.hpp"
+#include "nic/families.hpp"
 #include "nic/netlink.hpp"
-#include "nic/netdev.hpp"
 
 namespace {
 

@@ -27,8 +27,8 @@
 #include "bed.hpp"
 #include "counting_allocator.hpp"
 #include "loopback.hpp"
-#include "tracker_executor.hpp"
 #include "syscalls.hpp"
+#include "tracker_executor.hpp"
 
 namespace gpurx::test {
 

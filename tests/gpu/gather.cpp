@@ -92,8 +92,8 @@ fragment piece_of(device_span from, std::size_t offset, std::size_t size)
     return {from.address() + offset, size, from.kind()};
 }
 
-// Where the bytes of one flow of a devmem run in the lab lay (tests/lab/trace.cpp); addresses are from the memory's
-// start.
+// Where the bytes of one flow of a devmem run in the lab lay (tests/lab/trace.cpp); addresses are
+// from the memory's start.
 std::vector<fragment> recorded_run()
 {
     auto const* const named = std::getenv("GPURX_TRACE");

@@ -155,8 +155,8 @@ TEST_CASE_METHOD(small_memory, "the watchdog ends a flow that is locked up, and 
         REQUIRE(flows <= 3 * flows_to_try);
         endangered_flow flow{session};
         nic_fault const drops{"drop", losses};
-        // Silence is the watchdog's to end: at the latest when the sender has tried again, which it does ever more
-        // seldom.
+        // Silence is the watchdog's to end: at the latest when the sender has tried again, which it
+        // does ever more seldom.
         REQUIRE_FALSE(flow.falls_silent(10s, patience));
         if (!flow.ended())
             continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two kinds of tokens: which a session gets, what explain() says of it, and what becomes of pages that are not
-// given back.
+// The two kinds of tokens: which a session gets, what explain() says of it, and what becomes of pages that
+// are not given back.
 #include <fmt/format.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -181,8 +181,8 @@ TEST_CASE_METHOD(unchanged_nic, "pages that are not given back are out until the
         INFO(result);
         CHECK(intact(result, 2 * first_part));
     }
-    // A later flow uses the rest of the memory, again and again. The end of the session brings back all
-    // (unchanged_nic).
+    // A later flow uses the rest of the memory, again and again. The end of the session
+    // brings back all (unchanged_nic).
     auto const used = pages_used(session, 8 * memory_size);
     auto const again = std::ranges::count_if(
         taken, [&](detail::devmem_piece const& piece) { return used.contains(piece.offset / page_size); });

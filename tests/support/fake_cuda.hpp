@@ -105,9 +105,9 @@ void set_delay_per_byte(std::chrono::duration<double, std::nano> delay);
 
 // ---- faults ----
 
-// A sticky error: all contexts that the device has report it from now on, and what their streams have queued is not
-// done. Memory, streams and events are given up all the same by calls that report it. CUDA_SUCCESS mends it, as no
-// driver can.
+// A sticky error: all contexts that the device has report it from now on, and what their streams have queued is
+// not done. Memory, streams and events are given up all the same by calls that report it. CUDA_SUCCESS mends it,
+// as no driver can.
 void break_context(int device, CUresult error);
 // After `after` more calls the next `times` of this function ("cuMemAlloc", with or without its version) return `error`
 // and do nothing else. One rule for each function; times 0 takes it back.

@@ -45,8 +45,8 @@ class fake_kernel {
     // page are, and stays out when its socket closes.
     void set_tokens(token_kind kind);
     [[nodiscard]] token_kind tokens() const;
-    // Array tokens that are out come back once no socket is left that got any; memory that is unbound gives out none to
-    // others.
+    // Array tokens that are out come back once no socket is left that got any; memory that is unbound gives
+    // out none to others.
     void unbind(std::uint32_t dmabuf_id);
 
     // ---- how what arrives next is delivered ----

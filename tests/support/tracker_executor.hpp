@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An executor with a name, so that a test can ask on which one it runs; and whether an initiating function is still
-// active.
+// An executor with a name, so that a test can ask on which one it runs; and whether an initiating
+// function is still active.
 #pragma once
 
 #include <algorithm>

@@ -5,8 +5,8 @@
 //
 // Thread safety: may be called at the same time.
 //
-// Cost: none but the reading, some hundredths of a second per GiB: it is computed by ISA-L, with what the CPU has for
-// it.
+// Cost: none but the reading, some hundredths of a second per GiB: it is computed by ISA-L, with what the
+// CPU has for it.
 #pragma once
 
 #include <cstddef>

@@ -79,8 +79,8 @@ void start_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_s
 //   another context that asio can make descriptors in. The stream must outlive the operation, unless it is a
 //   cuda_stream.
 // Per-operation cancellation: terminal, partial, total; the work goes on.
-// Errors: what the GPU reports if it is in error for good: what was enqueued is not done then. errc::unusable_stream
-// for
+// Errors: what the GPU reports if it is in error for good: what was enqueued is not done
+// then. errc::unusable_stream for
 //   one that is being captured, and for CU_STREAM_PER_THREAD, as a deferred operation may begin in any thread;
 //   errc::no_cuda; what the system reports if it has no descriptor left.
 // Cost: an event, a descriptor, and a wait of the reactor; some 40 us after the stream has passed.

@@ -50,11 +50,11 @@ class device_memory {
     [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal, error_code& code,
                                                       diagnostics& why);
 
-    // Exports GPU memory that somebody else owns: a tensor's block, a cudaMalloc. Only whole pages can be exported, and
-    // no byte beside what was given: span() is the largest range of whole host pages inside it, and may begin up to a
-    // page after `address` and end up to a page before its end. The owner must not free it earlier than the last user
-    // of this memory (rx_buffers too) is gone; `owner`, if any, is held until then, and may be released in a thread of
-    // the library.
+    // Exports GPU memory that somebody else owns: a tensor's block, a cudaMalloc. Only whole pages can be exported,
+    // and no byte beside what was given: span() is the largest range of whole host pages inside it, and may begin up
+    // to a page after `address` and end up to a page before its end. The owner must not free it earlier than the last
+    // user of this memory (rx_buffers too) is gone; `owner`, if any, is held until then, and may be released in a
+    // thread of the library.
     //
     // Refused, with the reason in the text: memory of a stream-ordered pool (cudaMallocAsync), managed memory, host
     // memory, memory of several allocations (PyTorch's expandable_segments), less than one page, and what the driver

@@ -193,8 +193,7 @@ class basic_receiver : public receiver_base {
                                [own = erased_executor()](auto of, auto const& bytes, auto /*site*/, auto&& handler) {
                                    auto const executor = asio::get_associated_executor(handler, own);
                                    detail::socket_of(*of).async_write_some(
-                                       bytes,
-                                       asio::bind_executor(executor, std::forward<decltype(handler)>(handler)));
+                                       bytes, asio::bind_executor(executor, std::forward<decltype(handler)>(handler)));
                                }},
             token, state(), data);
     }

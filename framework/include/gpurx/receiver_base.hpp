@@ -72,8 +72,8 @@ class receiver_base {
     // Pending operations complete with operation_aborted, as if each had been cancelled by itself; the connection goes
     // on, unless it was not there yet (async_connect).
     void cancel() noexcept;
-    // Ends one direction, or both: shutdown_send tells the peer that nothing more is sent. What has arrived can still
-    // be received.
+    // Ends one direction, or both: shutdown_send tells the peer that nothing more is sent. What has arrived
+    // can still be received.
     void shutdown(asio::socket_base::shutdown_type what);  // throws system_error
     void shutdown(asio::socket_base::shutdown_type what, error_code& code);
 

@@ -95,11 +95,11 @@ struct rx_session_options {
     std::function<void(std::string_view)> notice{};
 };
 
-// A handle to shared state. Receivers, operations and rx_buffers keep the state alive: destroying the session early is
-// safe, and the NIC is restored when the last of them is gone. With transport devmem a thread of the session does that
-// (some 100 ms of netlink calls), as it makes and removes the rules of flows. If the session is the last, its
-// destructor waits for that thread; a receiver or rx_buffer does not, but the end of the process does (exit(), not
-// _exit()).
+// A handle to shared state. Receivers, operations and rx_buffers keep the state alive: destroying the session
+// early is safe, and the NIC is restored when the last of them is gone. With transport devmem a thread of the
+// session does that (some 100 ms of netlink calls), as it makes and removes the rules of flows. If the session is
+// the last, its destructor waits for that thread; a receiver or rx_buffer does not, but the end of the process
+// does (exit(), not _exit()).
 //
 // What is changed on the NIC, in this order, each recorded in the journal before it is done: tcp-data-split on (and
 // first rx-gro-hw, where the driver refuses header split without it) and hds-thresh 0; ntuple-filters on; combined
@@ -112,8 +112,8 @@ struct rx_session_options {
 // queue management and header split. Blocking: opening takes some 100 ms.
 //
 // Thread safety: distinct sessions are safe; a shared one is unsafe, except const members.
-// fork(): a session belongs to the process that opened it; a child may drop it and change nothing by that
-// (docs/threads.md).
+// fork(): a session belongs to the process that opened it; a child may drop it and change
+// nothing by that (docs/threads.md).
 class rx_session {
   public:
     // Throws system_error. Its text holds the kernel's own words (extack) and what to change.
@@ -127,10 +127,10 @@ class rx_session {
 
     // The transport in use: never automatic.
     [[nodiscard]] gpurx::transport transport() const noexcept;
-    // For people, one line per transport: in use (with which tokens), or why not and what would make it work. First
-    // line: what is in use. With transport devmem then a line for each flow that does not wait for its sender, but for
-    // loans of its own, for GPU streams, or for pages that others hold, and who holds them; that costs some netlink
-    // calls.
+    // For people, one line per transport: in use (with which tokens), or why not and what would make it work.
+    // First line: what is in use. With transport devmem then a line for each flow that does not wait for its
+    // sender, but for loans of its own, for GPU streams, or for pages that others hold, and who holds them; that
+    // costs some netlink calls.
     [[nodiscard]] std::string explain() const;
     // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
     [[nodiscard]] gpurx::stats stats() const;

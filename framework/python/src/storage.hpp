@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory that tensors lie in, shared by all that look at it: Python's tensors, and what other libraries made of
-// them.
+// The memory that tensors lie in, shared by all that look at it: Python's tensors, and what other
+// libraries made of them.
 #pragma once
 
 #include <cstdint>

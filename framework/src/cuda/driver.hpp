@@ -73,8 +73,8 @@ struct driver {
 #undef GPURX_DECLARE
 };
 
-// Loaded and initialised by the first call, and never unloaded. Null: there is none, or it is too old; `code` and `why`
-// say which.
+// Loaded and initialised by the first call, and never unloaded. Null: there is none, or it is too old; `code`
+// and `why` say which.
 [[nodiscard]] driver const* find_driver(error_code& code, diagnostics& why);
 // The same for those who cannot do without. Throws system_error.
 [[nodiscard]] driver const& require_driver();

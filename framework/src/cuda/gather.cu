@@ -54,8 +54,8 @@ __device__ void load(crc_products const& from, crc_products& shared)
     __syncthreads();
 }
 
-// Adds the sums of the block's warps to the state. The last block to come here writes the CRC, and leaves the state as
-// it was.
+// Adds the sums of the block's warps to the state. The last block to come here writes the CRC, and leaves the
+// state as it was.
 __device__ void finish(gather_crc_arguments const& crc, std::uint32_t of_warp)
 {
     __shared__ std::uint32_t sums[warps_per_block];

@@ -29,8 +29,8 @@ class gather_engine {
     [[nodiscard]] CUresult launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
                                          std::uint64_t size, std::uint64_t result, CUstream stream);
 
-    // Gathers into memory of its own, on gpu::fetches(), waits, and copies on to `destination`: at most bounce_size
-    // bytes.
+    // Gathers into memory of its own, on gpu::fetches(), waits, and copies on to `destination`:
+    // at most bounce_size bytes.
     static constexpr std::size_t bounce_size = 256 << 10;
     [[nodiscard]] CUresult bring(std::span<fragment const> fragments, std::span<std::byte> destination);
 

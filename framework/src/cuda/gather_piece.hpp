@@ -33,8 +33,8 @@ inline constexpr unsigned warp_lanes = 32;
 inline constexpr unsigned vector_bytes = 16;
 // What a warp moves in one round.
 inline constexpr unsigned round_bytes = warp_lanes * vector_bytes;
-// Rounds whose loads a lane has in flight together; where source and destination are aligned differently each is two
-// loads.
+// Rounds whose loads a lane has in flight together; where source and destination are aligned differently
+// each is two loads.
 inline constexpr unsigned rounds_at_once = 4;
 inline constexpr unsigned rounds_at_once_shifted = 2;
 

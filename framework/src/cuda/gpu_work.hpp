@@ -55,8 +55,8 @@ void destroy_stream(CUstream_st* stream) noexcept;
 // Work that was enqueued on one stream or several, to be waited for. Null: none.
 struct stream_point;
 
-// Adds to `point` all that was enqueued on `on` so far. Never fails: without memory for a point it waits for the
-// stream.
+// Adds to `point` all that was enqueued on `on` so far. Never fails: without memory for a point it
+// waits for the stream.
 void mark(stream_point*& point, gpu_stream on) noexcept;
 // Whether all of it has finished, or never will because the GPU is in error: `point` is null then.
 [[nodiscard]] bool has_passed(stream_point*& point) noexcept;

@@ -119,8 +119,8 @@ class stream_watch {
         point->other = std::exchange(streams_, point);
     }
 
-    // Asks for the oldest point of each stream. True if any has passed. Whoever waits is told in the order of the
-    // stream.
+    // Asks for the oldest point of each stream. True if any has passed. Whoever waits is told in the
+    // order of the stream.
     [[nodiscard]] bool look() noexcept
     {
         stream_point* done = nullptr;

@@ -64,10 +64,7 @@ class async_op {
         : handler_{std::move(handler)}, claim_{std::move(claim)}, site_{std::move(site)}
     {}
 
-    [[nodiscard]] executor_type get_executor() const noexcept
-    {
-        return site_.or_else(claim_.get_executor());
-    }
+    [[nodiscard]] executor_type get_executor() const noexcept { return site_.or_else(claim_.get_executor()); }
     [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }
     [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return cancellation_.slot(); }
 

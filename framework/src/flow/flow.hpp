@@ -98,8 +98,8 @@ class flow : public std::enable_shared_from_this<flow> {
     void acquire_for_cpu(loan const& record) noexcept;
     // The GPU whose streams may read the bytes; no_gpu: none.
     [[nodiscard]] int reading_gpu(loan const& record) const noexcept;
-    // Now, or when the work that reads the bytes has finished. What no share was charged for yet was received for a
-    // read.
+    // Now, or when the work that reads the bytes has finished. What no share was charged for yet was
+    // received for a read.
     void give_back(std::unique_ptr<loan> record) noexcept;
     // When all work enqueued on `stream` so far has finished, too.
     void give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept;

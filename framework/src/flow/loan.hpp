@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one rx_buffer holds. Records are recycled by their flow, so that vectors keep their capacity.
+// What one rx_buffer holds, and how its tokens are gathered on their way back to the kernel. No I/O.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +64,7 @@ struct foreign_hold {
     std::uint64_t tokens = 0;  // pages of it
 };
 
+// Records are recycled by their flow, so that vectors keep their capacity.
 struct loan {
     std::vector<fragment> fragments;  // stream order
     std::size_t consumed = 0;         // fragments before this one were taken by async_read
@@ -118,5 +120,32 @@ void drop(loan& from, std::size_t size) noexcept;
 std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexcept;
 // Whether the CPU can read the next `size` bytes.
 [[nodiscard]] bool is_on_host(loan const& from, std::size_t size) noexcept;
+
+// What one setsockopt(SO_DEVMEM_DONTNEED) takes.
+struct token_batch {
+    std::array<uapi::dmabuf_token, uapi::max_dontneed_entries> tokens;  // not initialized: only `entries` mean anything
+    std::size_t entries = 0;
+    std::size_t pages = 0;
+
+    [[nodiscard]] std::span<uapi::dmabuf_token const> used() const noexcept { return {tokens.data(), entries}; }
+};
+
+// Tokens on their way back, gathered into one batch. Of fixed size, for giving back must not allocate; guarded
+// by its owner's mutex.
+class release_batch {
+  public:
+    // Takes as much of `range` from its front as fits into the batch, joining it to the last entry where it can.
+    // Returns what did not fit; its count is 0 if all did.
+    [[nodiscard]] token_range add(token_range range) noexcept;
+
+    [[nodiscard]] bool empty() const noexcept { return batch_.entries == 0; }
+    // Copies the batch out and begins a new one.
+    void take(token_batch& into) noexcept;
+
+  private:
+    bool join_last(token_range range) noexcept;
+
+    token_batch batch_;
+};
 
 }  // namespace gpurx::detail

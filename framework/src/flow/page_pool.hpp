@@ -22,8 +22,8 @@ namespace gpurx::detail {
 // Thread safety: all members may be called at the same time.
 class page_pool {
   public:
-    // The least memory that lets `flows` flows make progress: two of the smallest pages each, one being filled and one
-    // on loan.
+    // The least memory that lets `flows` flows make progress: two of the smallest pages each, one being filled
+    // and one on loan.
     [[nodiscard]] static std::size_t smallest_memory(unsigned flows) noexcept;
     // 4 KiB to 64 KiB, a power of two: the largest that leaves each flow sixteen pages.
     [[nodiscard]] static std::size_t page_size_for(std::size_t bytes, unsigned flows) noexcept;

@@ -82,8 +82,8 @@ class receiver_state {
     // From open() or adopt() until close().
     [[nodiscard]] bool is_open() const noexcept { return flow_ != nullptr; }
     [[nodiscard]] std::shared_ptr<flow> const& connection() const noexcept { return flow_; }
-    // A place in the session and a socket. Then, if is_steering(), comes a rule: await_rule(), steered(); and then the
-    // connecting itself.
+    // A place in the session and a socket. Then, if is_steering(), comes a rule: await_rule(), steered(); and
+    // then the connecting itself.
     void open(asio::ip::tcp::endpoint const& peer, error_code& code);
     [[nodiscard]] bool is_steering() const noexcept { return steering_ != nullptr; }
     // `handler` is called with an error_code when the session's thread has made the rule, or could not.

@@ -34,7 +34,8 @@ class stream_op {
         auto& state = claim.state();
         if (!claim.granted()) {
             state.failed(Machine::operation, errc::already_running);
-            return complete_soon(step{std::move(handler), std::move(claim), {error_code{errc::already_running}, result_type{}}}, site);
+            return complete_soon(
+                step{std::move(handler), std::move(claim), {error_code{errc::already_running}, result_type{}}}, site);
         }
         auto& op = state.template begin<Op>(machine, destination, std::move(handler), std::move(site));
         auto const next = advance(state, op, {});
@@ -48,8 +49,9 @@ class stream_op {
   private:
     using step = completion_step<handler_type, receiver_state::claim, error_code, result_type>;
 
-    // The handler of a wait. It has the claim on the receiver: an operation whose wait never ends, because its execution
-    // context is destroyed, goes with it. No executor is associated with it, so it runs on the receiver's io_executor().
+    // The handler of a wait. It has the claim on the receiver: an operation whose wait never ends, because its
+    // execution context is destroyed, goes with it. No executor is associated with it, so it runs on the receiver's
+    // io_executor().
     class wait_end {
       public:
         using allocator_type = asio::associated_allocator_t<handler_type>;
@@ -70,10 +72,7 @@ class stream_op {
         {
             return asio::get_associated_allocator(op().handler);
         }
-        [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept
-        {
-            return op().cancellation.slot();
-        }
+        [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return op().cancellation.slot(); }
 
         void operator()(error_code code = {})
         {

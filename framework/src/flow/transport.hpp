@@ -43,8 +43,8 @@ class flow_transport {
     // Takes at most `limit` bytes (> 0) from the socket without blocking and describes them in `into`, which is empty.
     // No error: into.bytes > 0. would_block: nothing there. no_buffer_space: no page is free until a loan returns, or
     // all staging is on its way to a GPU.
-    // eof, or another error: the stream has ended. After an error `into` may hold tokens or pages: it must be given
-    // back.
+    // eof, or another error: the stream has ended. After an error `into` may hold tokens or pages: it
+    // must be given back.
     [[nodiscard]] virtual error_code receive(std::size_t limit, loan& into) = 0;
 
     // Whether the transport can write straight to where bytes are wanted, without a loan. If so, receive_into() takes

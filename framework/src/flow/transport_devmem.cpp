@@ -14,7 +14,7 @@
 
 #include "devmem_cmsg.hpp"
 #include "devmem_uapi.hpp"
-#include "release_batch.hpp"
+#include "loan.hpp"
 #include "syscalls.hpp"
 #include "transport.hpp"
 

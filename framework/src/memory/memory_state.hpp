@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes on the host that go with a memory: pinned where the memory is a GPU's.
 // What device_memory handles share: one allocation, its mapping and its dmabuf. One implementation per kind of memory.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,11 +13,13 @@
 #include <gpurx/views.hpp>
 
 #include "cuda/gpu_work.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 
 class memory_state;
 
+// Bytes on the host that go with a memory: pinned where the memory is a GPU's.
 struct host_bytes_deleter {
     memory_state* pinned_by = nullptr;  // null: of the heap
 
@@ -84,5 +86,14 @@ class memory_state {
 [[nodiscard]] std::shared_ptr<memory_state> make_pinned_memory(int ordinal, std::size_t bytes);
 [[nodiscard]] std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size_t bytes,
                                                              std::shared_ptr<void const> owner);
+
+// ---- /dev/udmabuf: a memfd becomes a dmabuf ----
+
+// The dmabuf, or an empty descriptor with `code` and `why` set. `bytes` of `memfd`, from its start; the memfd must be
+// sealed against shrinking.
+[[nodiscard]] unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnostics& why);
+
+// What to change when exporting failed with `code`. `size_limit` is the module's limit in MiB, where it is known.
+[[nodiscard]] std::string export_advice(error_code code, std::size_t bytes, std::optional<std::size_t> size_limit);
 
 }  // namespace gpurx::detail

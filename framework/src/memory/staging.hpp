@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pinned host memory that one flow receives into on the way to a GPU: while one chunk crosses PCIe, recv fills the
-// next.
+// Pinned host memory that one flow receives into on the way to a GPU: while one chunk crosses PCIe,
+// recv fills the next.
 #pragma once
 
 #include <cstddef>

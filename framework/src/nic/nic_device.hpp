@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ethtool.hpp"
+#include "families.hpp"
 #include "flow_rule.hpp"
-#include "netdev.hpp"
 
 namespace gpurx::detail {
 
@@ -29,8 +28,8 @@ class rx_binding {
     [[nodiscard]] virtual std::uint32_t id() const noexcept = 0;
 };
 
-// Every member that is not const throws system_error, with the kernel's text where the kernel gives one. Not
-// thread-safe.
+// Every member that is not const throws system_error, with the kernel's text where the kernel
+// gives one. Not thread-safe.
 class nic_device {
   public:
     nic_device() = default;

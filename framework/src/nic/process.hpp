@@ -30,8 +30,8 @@ struct process_stat {
 // This process, as the owner of its session number `session`. Throws system_error if /proc cannot be read.
 [[nodiscard]] owner_key this_process(std::uint64_t session);
 
-// Does this owner's process live? Nothing, if that cannot be told: it is one of another pid namespace, or /proc hides
-// it.
+// Does this owner's process live? Nothing, if that cannot be told: it is one of another pid namespace,
+// or /proc hides it.
 [[nodiscard]] std::optional<bool> is_alive(owner_key const& owner);
 
 // Throws system_error.

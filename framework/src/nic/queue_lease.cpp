@@ -11,10 +11,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "acquire.hpp"
 #include "kernel_nic.hpp"
+#include "lease_steps.hpp"
 #include "steering.hpp"
-#include "undo.hpp"
 
 namespace gpurx::detail {
 
@@ -80,8 +79,8 @@ struct queue_lease::state {
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
     lease_environment environment;
     acquisition acquired;
-    // One call at a time, with the journal; and one that speaks to the device, which those that only look at it wait
-    // for.
+    // One call at a time, with the journal; and one that speaks to the device, which those that only look
+    // at it wait for.
     std::mutex mutex;
     std::mutex device_mutex;
 

@@ -37,8 +37,8 @@ struct queue_lease_config {
 };
 
 // Thread safety: safe, except destruction. Calls block for some ms, or for as long as another session holds the
-// interface's lock (one that is being opened does for seconds); none waits for ever: ETIMEDOUT. sample() waits for no
-// such lock.
+// interface's lock (one that is being opened does for seconds); none waits for ever: ETIMEDOUT. sample() waits
+// for no such lock.
 class queue_lease final : public session_nic {
   public:
     using config = queue_lease_config;

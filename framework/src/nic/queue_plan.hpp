@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "ethtool.hpp"
+#include "families.hpp"
 
 namespace gpurx::detail {
 

@@ -75,8 +75,8 @@ bool is_default(nic_device& nic, indirection_table const& table)
     return table == default_table(table.size(), nic.channels().rx_queues());
 }
 
-// Was the table the driver's own choice before us, and is it again? It need not look the same, while the channels
-// differ.
+// Was the table the driver's own choice before us, and is it again? It need not look the same,
+// while the channels differ.
 bool is_default_again(device_journal& log, nic_device& nic, setting_value const& original, setting_value const& now)
 {
     auto const* const channels = log->find(setting::channels);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory budget: how much of a session's memory receive buffers may fill, loans may hold, and reads may leave to
-// wait for GPU streams, so that none of them can take what another needs to go on. The reasoning is in
-// docs/memory-budget.md.
+// The memory budget: how much of a session's memory receive buffers may fill, loans may hold, and reads
+// may leave to wait for GPU streams, so that none of them can take what another needs to go on. The
+// reasoning is in docs/memory-budget.md.
 #pragma once
 
 #include <cstddef>

@@ -16,8 +16,8 @@ namespace gpurx::detail {
 
 class nic_worker {
   public:
-    // A piece of work. An object of its own, so that it can be made in advance where it must not fail later for want of
-    // memory.
+    // A piece of work. An object of its own, so that it can be made in advance where it must not fail later
+    // for want of memory.
     class job {
       public:
         job() = default;

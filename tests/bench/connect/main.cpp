@@ -5,8 +5,8 @@
 //
 //   connect_bench ROUNDS STANDING...
 //
-// Prints one line per round: `sample STANDING INSTRUCTIONS ETHTOOL NETLINK JOURNAL SYNCS`, each of
-// connections_per_round.
+// Prints one line per round: `sample STANDING INSTRUCTIONS ETHTOOL NETLINK JOURNAL SYNCS`,
+// each of connections_per_round.
 #include <sys/socket.h>
 #include <time.h>
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <system_error>
 
-#include "memory/udmabuf.hpp"
+#include "memory/memory_state.hpp"
 #include "nic/kernel_nic.hpp"
 
 namespace detail = gpurx::detail;

@@ -5,8 +5,8 @@
 //
 //   tokens_bench ROUNDS all|profile KIND...
 //
-// KIND of tokens: stock, or xarray and array. profile: only 4 flows with whole pages of 4 KiB, given back 128 at a
-// time.
+// KIND of tokens: stock, or xarray and array. profile: only 4 flows with whole pages of 4 KiB, given back
+// 128 at a time.
 //
 // Prints lines of key=value; the first word says of what:
 //   calibration  what reading the clock costs, and a loop of 40,000,000 instructions

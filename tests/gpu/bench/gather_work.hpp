@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is gathered: fragments all over a memory that is larger than the GPU's cache, in batches that never come again
-// soon.
+// What is gathered: fragments all over a memory that is larger than the GPU's cache, in batches that
+// never come again soon.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct trace_entry {
     std::uint64_t offset;
     std::uint64_t size;
 };
-// Lines of `OFFSET LENGTH`, decimal, in the order of the stream; those that begin with # are remarks. Throws
-// runtime_error.
+// Lines of `OFFSET LENGTH`, decimal, in the order of the stream; those that begin with # are
+// remarks. Throws runtime_error.
 [[nodiscard]] std::vector<trace_entry> read_trace(std::string const& path);
 
 struct shape {

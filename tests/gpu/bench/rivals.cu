@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels that gpu_bench compares the library's gather with, written as one would at first; and one that holds a
-// stream.
+// Kernels that gpu_bench compares the library's gather with, written as one would at first; and one
+// that holds a stream.
 #include <cstdint>
 
 #include "rivals.hpp"

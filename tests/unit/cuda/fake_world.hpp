@@ -11,8 +11,8 @@
 
 namespace gpurx::test {
 
-// The driver as it is after its start, and nothing wrong with its use at the end. The context that the caller had stays
-// current.
+// The driver as it is after its start, and nothing wrong with its use at the end. The context that the
+// caller had stays current.
 struct clean_driver {
     clean_driver() : contexts_{fake_cuda::current_contexts()}
     {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "flow/release_batch.hpp"
+#include "flow/loan.hpp"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>

@@ -5,8 +5,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include "bytes.hpp"
-#include "nic/ethtool.hpp"
-#include "nic/netdev.hpp"
+#include "nic/families.hpp"
 #include "nic/netlink.hpp"
 
 using namespace gpurx::detail;

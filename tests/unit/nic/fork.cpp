@@ -12,7 +12,7 @@
 
 #include "child.hpp"
 #include "lease_bench.hpp"
-#include "nic/journal_file.hpp"
+#include "nic/device_journal.hpp"
 #include "nic/netlink.hpp"
 
 using namespace gpurx::detail;

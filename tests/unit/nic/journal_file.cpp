@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/journal_file.hpp"
+#include "nic/device_journal.hpp"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

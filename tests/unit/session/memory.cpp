@@ -12,7 +12,6 @@
 #include <optional>
 
 #include "memory/memory_state.hpp"
-#include "memory/udmabuf.hpp"
 #include "session/session_state.hpp"
 
 using Catch::Matchers::ContainsSubstring;

@@ -20,8 +20,8 @@ namespace gpurx::ingest::detail {
 
 class stream_state;
 
-// Used on its strand only, but for `source`, which belongs to the stream's strand: it is set while the connection waits
-// for that.
+// Used on its strand only, but for `source`, which belongs to the stream's strand: it is set while the
+// connection waits for that.
 struct connection {
     connection(asio::any_io_executor on, receiver from) : strand{std::move(on)}, rx{std::move(from)} {}
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who sends: listening, connecting, which connection speaks for which source, and what becomes of a source that is
-// gone.
+// Who sends: listening, connecting, which connection speaks for which source, and what becomes of a
+// source that is gone.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -53,8 +53,8 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
 
     // ---- the steps of a frame, in this order ----
 
-    // Its head has come: whether it is new; a duplicate has to be read all the same. Throws for a frame that cannot be
-    // used.
+    // Its head has come: whether it is new; a duplicate has to be read all the same. Throws for a frame
+    // that cannot be used.
     asio::awaitable<bool> admit(std::shared_ptr<connection> from, frame_head const& head);
     // All of it has come, and is right. Throws if the source has another connection by now.
     asio::awaitable<ticket> accept(std::shared_ptr<connection> from, frame_head const& head);

@@ -10,8 +10,8 @@ namespace gpurx::ingest {
 
 enum class errc {
     // ---- HTTP ----
-    // Not an http:// URL, or one that cannot be used: https is not possible, as payload has to be readable where it
-    // lands.
+    // Not an http:// URL, or one that cannot be used: https is not possible, as payload has to be
+    // readable where it lands.
     bad_url = 1,
     // The answer is not HTTP/1.1, or its header is larger than 16 KiB.
     bad_response,

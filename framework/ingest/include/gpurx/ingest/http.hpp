@@ -45,8 +45,8 @@ struct http_options {
     enum class checksum { none, automatic, always };
     checksum crc32c = checksum::automatic;
 
-    // For work on a GPU. One of your own is best: what is enqueued there comes before the bytes, and before the
-    // headers.
+    // For work on a GPU. One of your own is best: what is enqueued there comes before the bytes,
+    // and before the headers.
     cuda_stream_ref stream{};
 };
 
@@ -64,11 +64,11 @@ struct http_stats {
     std::uint64_t bytes_placed = 0;  // that have reached their destination, or the host
 };
 
-// How it works: the first request asks for the first chunk, so that its answer brings the size along and no question is
-// asked for that. Headers are read on the host: the first KiB of what arrives is copied there, 16 KiB at most. Bodies
-// go from the connection's pages to their destination directly. What is cut off is fetched again, through a new
-// connection, and never twice; the ETag (else the date), the size and the range of every answer have to be those of the
-// first.
+// How it works: the first request asks for the first chunk, so that its answer brings the size along and no
+// question is asked for that. Headers are read on the host: the first KiB of what arrives is copied there, 16 KiB
+// at most. Bodies go from the connection's pages to their destination directly. What is cut off is fetched again,
+// through a new connection, and never twice; the ETag (else the date), the size and the range of every answer have
+// to be those of the first.
 //
 // Servers: HTTP/1.1 with Content-Length. Ranges are used where they are served. URLs of S3 are path-style or virtual
 // hosts, public or pre-signed. Redirects are followed within http. Not: https (the payload must be readable where it

@@ -43,8 +43,8 @@ struct safetensors_header {
     std::map<std::string, std::string> metadata;
 };
 
-// The size of the header from the file's first 8 bytes. Errors: errc::bad_safetensors if a file of that size cannot
-// have it.
+// The size of the header from the file's first 8 bytes. Errors: errc::bad_safetensors if a file of that
+// size cannot have it.
 [[nodiscard]] std::uint64_t safetensors_header_size(std::span<std::byte const, safetensors_prefix> prefix,
                                                     std::uint64_t file_size);
 

@@ -133,8 +133,8 @@ struct tensor_stream_options {
     std::size_t queue_depth = 2;
     frame_order order = frame_order::as_they_come;
 
-    // The GPU (CUDA ordinal) in whose memory the batches are; -1: in the host's. It need not be where the session's
-    // memory is.
+    // The GPU (CUDA ordinal) in whose memory the batches are; -1: in the host's. It need not be where
+    // the session's memory is.
     int gpu = -1;
     // Where the program works on the batches, if they are on a GPU; empty: CUDA's default stream. Must outlive the
     // tensor_stream and its batches. Nothing of ours is ever waited for on it but the batches handed out.
@@ -255,8 +255,8 @@ class ready_batches {
     void drop() noexcept;
     [[nodiscard]] std::size_t size() const;
     [[nodiscard]] std::uint64_t taken() const;
-    // Called, from whoever takes a batch, when there is room for another, or an error. Before the first use of anything
-    // above.
+    // Called, from whoever takes a batch, when there is room for another, or an error. Before the first
+    // use of anything above.
     void notify(std::function<void()> on_room) { on_room_ = std::move(on_room); }
 
   private:

@@ -1,14 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Undoing what an owner did to an interface, whether it does so itself or has died. Nothing here throws: what cannot be
-// undone is reported and, where it makes sense to try again, stays in the journal.
+// What a lease does to a NIC and how that is undone. Each step is recorded in the journal before it is done, so that
+// whatever was reached can be undone, by its owner or by whoever finds that the owner is dead.
 #pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gpurx/session.hpp>
 
 #include "device_journal.hpp"
 #include "nic_device.hpp"
 #include "settings.hpp"
 
 namespace gpurx::detail {
+
+struct acquisition {
+    std::vector<unsigned> queues;
+    token_kind tokens = token_kind::xarray;  // never automatic
+    std::unique_ptr<rx_binding> binding;
+};
+
+struct acquisition_request {
+    unsigned rx_queues = 1;
+    int dmabuf_fd = -1;
+    std::uint32_t rx_page_size = 0;
+    token_kind tokens = token_kind::automatic;
+};
+
+// Header split, ntuple filters, queues (and channels for them), RSS away from them, the memory bound. Throws
+// system_error in the middle of it; what was done is in the journal then. `notices` gets what a user should know.
+[[nodiscard]] acquisition acquire(device_journal& log, nic_device& nic, lease_environment const& environment,
+                                  acquisition_request const& request, std::vector<std::string>& notices);
+
+// ---- undoing: nothing below throws; what cannot be undone is reported and, where it makes sense to try again, stays
+// in the journal ----
 
 // Removes one rule of the journal from the NIC: the rule with its id, if it still is this very rule; for a pending one,
 // a rule that is equal and belongs to nobody else in the journal. Takes it out of the journal.

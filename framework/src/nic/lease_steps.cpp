@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acquire.hpp"
+#include "lease_steps.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,6 +11,8 @@
 #include <set>
 #include <thread>
 #include <utility>
+
+#include <gpurx/error.hpp>
 
 #include "advice.hpp"
 #include "failure.hpp"
@@ -221,6 +223,201 @@ acquisition acquire(device_journal& log, nic_device& nic, lease_environment cons
     log.save();
     check_binding(nic, result.queues, result.binding->id(), notices);
     return result;
+}
+
+namespace {
+
+// Of all rules, or contexts, that the journal has numbers of.
+template <class Entries>
+std::set<std::uint32_t> known_ids(journal const& log, Entries journal_owner::*entries)
+{
+    std::set<std::uint32_t> ids;
+    for (auto const& owner : log.owners) {
+        for (auto const& entry : owner.*entries) {
+            if (entry.id)
+                ids.insert(*entry.id);
+        }
+    }
+    return ids;
+}
+
+// Takes an entry of the journal off the NIC. `present` is what the NIC has, `ours` tells what is equal to the entry,
+// `known` are the numbers of other entries, which a pending one does not mean.
+template <class Installed, class Ours, class Remove>
+void remove_one(std::string const& name, std::optional<std::uint32_t> id, std::vector<Installed> const& present,
+                std::set<std::uint32_t> const& known, Ours&& ours, Remove&& remove, report& said)
+{
+    auto const found = std::find_if(present.begin(), present.end(), [&](Installed const& one) {
+        return id ? one.id == *id : ours(one) && !known.contains(one.id);
+    });
+    if (found == present.end()) {
+        if (id)
+            said.left.push_back(fmt::format("{} was removed by somebody else", name));
+    } else if (!ours(*found)) {
+        said.left.push_back(fmt::format("{} was changed by somebody else and left so", name));
+    } else {
+        remove(found->id);
+        said.done.push_back(fmt::format("{} removed", name));
+    }
+}
+
+std::string name_of(journal const& log, char const* kind, std::optional<std::uint32_t> id)
+{
+    return fmt::format("{}: {}{}", log.device.interface, kind, id ? fmt::format(" {}", *id) : "");
+}
+
+std::vector<installed_rule> candidates(nic_device& nic, std::optional<std::uint32_t> id)
+{
+    if (!id)
+        return nic.rules();
+    auto const one = nic.rule(*id);
+    return one ? std::vector{*one} : std::vector<installed_rule>{};
+}
+
+template <class Write>
+void write(Write&& write_it, report& said)
+{
+    try {
+        write_it();
+    } catch (system_error const& error) {
+        said.left.emplace_back(error.what());
+    }
+}
+
+void save(device_journal& log, report& said)
+{
+    write([&log] { log.save(); }, said);
+}
+
+// While an entry is being removed it is pending: whoever reads it after us cannot tell whether that was done.
+void remove_from_nic(device_journal& log, nic_device& nic, owner_key const& owner, journal_rule const& entry,
+                     report& said)
+{
+    auto const name = fmt::format("{} ({})", name_of(*log, "rule", entry.id), to_string(entry.rule.match));
+    write([&] { log.note(owner, {std::nullopt, entry.rule}); }, said);
+    try {
+        auto const others = entry.id ? std::set<std::uint32_t>{} : known_ids(*log, &journal_owner::rules);
+        remove_one(
+            name, entry.id, candidates(nic, entry.id), others,
+            [&entry](installed_rule const& one) { return one.rule == entry.rule; },
+            [&nic](std::uint32_t number) { nic.remove_rule(number); }, said);
+    } catch (system_error const& error) {
+        said.left.push_back(fmt::format("{} could not be removed: {}", name, error.what()));
+    }
+    write([&] { log.forget(owner, entry.rule); }, said);
+}
+
+void remove_from_nic(device_journal& log, nic_device& nic, journal_context& entry, report& said)
+{
+    auto const id = std::exchange(entry.id, std::nullopt);
+    auto const name = name_of(*log, "RSS context", id);
+    save(log, said);
+    try {
+        remove_one(
+            name, id, nic.rss_contexts(), known_ids(*log, &journal_owner::contexts),
+            [&entry](ethtool::rss_context const& one) {
+                return one.table == spread_over(one.table.size(), entry.queues);
+            },
+            [&nic](std::uint32_t number) { nic.remove_rss_context(number); }, said);
+    } catch (system_error const& error) {
+        said.left.push_back(fmt::format("{} could not be removed: {}", name, error.what()));
+    }
+}
+
+// Whether the memory of an owner is still bound, which it is for exactly as long as the owner lives. Nothing: cannot be
+// told. Only for whoever holds the journal: an owner holds it from before it is recorded until its binding is.
+std::optional<bool> is_bound(journal_owner const& owner, nic_device& nic)
+{
+    if (!owner.binding)
+        return std::nullopt;
+    if (!owner.binding->id)
+        return false;
+    try {
+        auto const shown = nic.rx_queues();
+        if (shown.empty())
+            return std::nullopt;  // the interface is down
+        // Numbers are not used again before the kernel has been through all of them.
+        return std::any_of(shown.begin(), shown.end(), [&owner](auto const& queue) {
+            return queue.dmabuf == owner.binding->id &&
+                   std::find(owner.queues.begin(), owner.queues.end(), queue.id) != owner.queues.end();
+        });
+    } catch (system_error const&) {
+        return std::nullopt;
+    }
+}
+
+// A sentence on an owner that does not live any more; nothing: it lives, or may.
+std::optional<std::string> obituary(journal_owner const& owner, nic_device& nic, lease_environment const& environment)
+{
+    auto const seen = environment.alive(owner.key);
+    if (seen ? *seen : is_bound(owner, nic).value_or(true))
+        return std::nullopt;
+    return fmt::format("process {}{} has ended without undoing its changes", owner.key.pid,
+                       seen ? "" : " of another pid namespace");
+}
+
+}  // namespace
+
+void remove_rule(device_journal& log, nic_device& nic, owner_key const& owner, flow_rule const& rule, report& said)
+{
+    auto const found = log.find(rule.match);
+    if (found && found->owner == owner && found->entry.rule == rule)
+        remove_from_nic(log, nic, owner, found->entry, said);
+}
+
+void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner, report& said)
+{
+    auto* const from = log.edit().find(owner);
+    if (from == nullptr)
+        return;
+    auto const rules = from->rules;
+    std::for_each(rules.rbegin(), rules.rend(),
+                  [&](auto const& entry) { remove_from_nic(log, nic, owner, entry, said); });
+    while (!from->contexts.empty()) {
+        remove_from_nic(log, nic, from->contexts.back(), said);
+        from->contexts.pop_back();
+    }
+    save(log, said);
+}
+
+void undo_lease(device_journal& log, nic_device& nic, owner_key const& owner, report& said)
+{
+    log.edit().forget(owner);
+    if (log->owners.empty())
+        restore_settings(log, nic, said);
+    else
+        return_unleased_queues(log, nic, said);
+    save(log, said);
+}
+
+bool forget_if_gone(device_journal& log, nic_device const& nic, report& said)
+{
+    if (nic.present())
+        return false;
+    log.edit().owners.clear();
+    log.edit().changes.clear();
+    save(log, said);
+    said.left.push_back(
+        fmt::format("{} is gone, or in another network namespace: nothing was set back", log->device.interface));
+    return true;
+}
+
+void undo_dead(device_journal& log, nic_device& nic, lease_environment const& environment, report& said)
+{
+    std::vector<std::pair<owner_key, std::string>> dead;
+    for (auto const& owner : log->owners) {
+        if (auto sentence = obituary(owner, nic, environment))
+            dead.emplace_back(owner.key, *std::move(sentence));
+    }
+    for (auto const& [owner, sentence] : dead) {
+        said.done.push_back(fmt::format("{}: {}", log->device.interface, sentence));
+        undo_steering(log, nic, owner, said);
+        undo_lease(log, nic, owner, said);
+    }
+    if (log->owners.empty() && !log->changes.empty()) {
+        restore_settings(log, nic, said);
+        save(log, said);
+    }
 }
 
 }  // namespace gpurx::detail

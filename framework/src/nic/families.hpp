@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The families of generic netlink that a NIC is asked through. netdev: bind-rx, and what the kernel tells about queues,
+// page pools and drops. ethtool: ring, channel, feature and RSS settings. Requests and answers only; no I/O.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "netlink.hpp"
+
+namespace gpurx::detail::netdev {
+
+// An RX queue.
+struct rx_queue {
+    unsigned id = 0;
+    std::optional<std::uint32_t> dmabuf;  // id of the binding it delivers into
+    bool io_uring = false;                // serves io_uring zero copy
+    bool xsk = false;                     // serves an AF_XDP socket
+    bool lease = false;                   // leased to a virtual device
+
+    [[nodiscard]] bool taken() const noexcept { return dmabuf || io_uring || xsk || lease; }
+    friend bool operator==(rx_queue const&, rx_queue const&) = default;
+};
+
+struct page_pool {
+    unsigned ifindex = 0;                 // 0: its device is gone, or it waits for its last pages
+    std::optional<std::uint32_t> dmabuf;  // id of the binding its pages come from
+    std::uint64_t inflight = 0;           // pages that are not in the pool
+    bool detached = false;                // its queue is gone; it waits for its last pages
+
+    friend bool operator==(page_pool const&, page_pool const&) = default;
+};
+
+struct bind_rx {
+    unsigned ifindex = 0;
+    std::span<unsigned const> queues;
+    int dmabuf_fd = -1;
+    std::uint32_t rx_page_size = 0;  // 0: the default
+    // False: array tokens; true: xarray tokens. Nothing: not said, as to a kernel that refuses what it does not know.
+    std::optional<bool> autorelease = {};
+};
+// Whether a kernel whose bind-rx takes these attributes has array tokens. The number of the attribute is not enough:
+// no released kernel has it, and a later one may give the number to another.
+[[nodiscard]] bool knows_autorelease(netlink::attribute_rules const& accepted);
+[[nodiscard]] netlink::request bind_rx_request(std::uint16_t family, bind_rx const& what);
+// The id of the binding.
+[[nodiscard]] std::optional<std::uint32_t> read_binding(netlink::attributes const& answer);
+// Name of the attribute ("queues.id") of a bind-rx request that the kernel found at fault or missing; empty if it said
+// nothing of the kind.
+[[nodiscard]] std::string bind_rx_attribute(netlink::bytes_view request, netlink::verdict const& said);
+
+[[nodiscard]] netlink::request queues_request(std::uint16_t family, unsigned ifindex);
+// Nothing for a TX queue.
+[[nodiscard]] std::optional<rx_queue> read_rx_queue(netlink::attributes const& answer);
+
+[[nodiscard]] netlink::request page_pools_request(std::uint16_t family);
+[[nodiscard]] page_pool read_page_pool(netlink::attributes const& answer);
+
+// Drops for want of a page, per queue.
+struct alloc_failures {
+    unsigned queue = 0;
+    std::uint64_t count = 0;
+
+    friend bool operator==(alloc_failures const&, alloc_failures const&) = default;
+};
+[[nodiscard]] netlink::request queue_stats_request(std::uint16_t family, unsigned ifindex);
+// Nothing for a TX queue, or where the driver does not count them.
+[[nodiscard]] std::optional<alloc_failures> read_alloc_failures(netlink::attributes const& answer);
+
+}  // namespace gpurx::detail::netdev
+
+namespace gpurx::detail::ethtool {
+
+enum class data_split : std::uint8_t {
+    automatic = 0,  // the driver decides; also what a driver reports that knows no header split
+    off = 1,
+    on = 2,
+};
+
+struct rings {
+    data_split split = data_split::automatic;    // in effect, not necessarily asked for
+    std::optional<std::uint32_t> hds_threshold;  // nothing: the driver has no such setting
+
+    friend bool operator==(rings const&, rings const&) = default;
+};
+
+// A NIC has either combined channels, or RX and TX ones, or (rarely) both; the unused kinds have a maximum of 0.
+struct channels {
+    std::uint32_t rx = 0;
+    std::uint32_t tx = 0;
+    std::uint32_t combined = 0;
+    std::uint32_t rx_max = 0;
+    std::uint32_t tx_max = 0;
+    std::uint32_t combined_max = 0;
+
+    [[nodiscard]] std::uint32_t rx_queues() const noexcept { return rx + combined; }
+    friend bool operator==(channels const&, channels const&) = default;
+};
+
+enum class feature : std::uint8_t { ntuple_filters, hardware_gro };
+
+struct feature_state {
+    bool active = false;
+    bool changeable = false;
+
+    friend bool operator==(feature_state const&, feature_state const&) = default;
+};
+
+// An RSS context other than the device's own.
+struct rss_context {
+    std::uint32_t id = 0;
+    std::vector<std::uint32_t> table;  // a queue per hash value
+
+    friend bool operator==(rss_context const&, rss_context const&) = default;
+};
+
+[[nodiscard]] netlink::request rings_request(std::uint16_t family, unsigned ifindex);
+[[nodiscard]] rings read_rings(netlink::attributes const& answer);
+[[nodiscard]] netlink::request set_data_split_request(std::uint16_t family, unsigned ifindex, data_split value);
+[[nodiscard]] netlink::request set_hds_threshold_request(std::uint16_t family, unsigned ifindex, std::uint32_t value);
+// True if a notification says that this device's ring settings have changed.
+[[nodiscard]] bool is_rings_change(netlink::generic_message const& notification, unsigned ifindex);
+
+[[nodiscard]] netlink::request channels_request(std::uint16_t family, unsigned ifindex);
+[[nodiscard]] channels read_channels(netlink::attributes const& answer);
+// Sets the counts of the kinds that the NIC has; the maxima say which.
+[[nodiscard]] netlink::request set_channels_request(std::uint16_t family, unsigned ifindex, channels const& value);
+
+[[nodiscard]] netlink::request features_request(std::uint16_t family, unsigned ifindex);
+[[nodiscard]] feature_state read_feature(netlink::attributes const& answer, feature which);
+[[nodiscard]] netlink::request set_feature_request(std::uint16_t family, unsigned ifindex, feature which, bool on);
+
+[[nodiscard]] netlink::request rss_contexts_request(std::uint16_t family, unsigned ifindex);
+// Nothing for the device's own table.
+[[nodiscard]] std::optional<rss_context> read_rss_context(netlink::attributes const& answer);
+
+}  // namespace gpurx::detail::ethtool
