@@ -19,7 +19,7 @@
 
 #include "completion.hpp"
 #include "flow/flow.hpp"
-#include "flow/page_pool.hpp"
+#include "memory/page_pool.hpp"
 #include "flow/receiver_state.hpp"
 #include "syscalls.hpp"
 #include "world.hpp"

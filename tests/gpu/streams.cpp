@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "bed.hpp"
-#include "flow/page_pool.hpp"
+#include "memory/page_pool.hpp"
 #include "loopback.hpp"
 
 namespace gpurx::test {

@@ -8,16 +8,134 @@
 #include <array>
 #include <boost/asio/error.hpp>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
+#include <gpurx/views.hpp>
+
+#include "loan.hpp"
+#include "memory/page_pool.hpp"
 #include "memory/staging.hpp"
-#include "page_pool.hpp"
 #include "syscalls.hpp"
 #include "transport.hpp"
 
 namespace gpurx::detail {
 
 namespace {
+
+// Which pages the next bytes of one flow go to: the rest of the page in use, so that small receives share one, then
+// fresh pages. One thread at a time.
+class page_filler {
+  public:
+    // Offered to one receive, unless the limit is lower or pages are short.
+    static constexpr std::size_t most_bytes = 512 << 10;
+    // At the smallest page size, and one for the rest of the page in use.
+    static constexpr std::size_t most_parts = most_bytes / 4096 + 1;
+
+    // A part of a page; its address is one of the session's memory.
+    struct part {
+        std::uintptr_t address;
+        std::size_t size;
+    };
+    struct offer {
+        std::array<part, most_parts> parts;           // not initialized: only `count` mean anything
+        std::array<std::uint32_t, most_parts> pages;  // that the parts lie in
+        std::size_t count = 0;
+
+        [[nodiscard]] std::span<part const> used() const noexcept { return std::span{parts}.first(count); }
+        [[nodiscard]] std::size_t size() const noexcept;
+    };
+
+    page_filler(page_pool& pool, device_span memory) noexcept : pool_{pool}, memory_{memory} {}
+    page_filler(page_filler const&) = delete;
+    page_filler& operator=(page_filler const&) = delete;
+    ~page_filler();
+
+    // Room for at most `limit` bytes; none if no page is free.
+    void prepare(std::size_t limit, offer& what) noexcept;
+    // Before the bytes have left the socket: nothing may fail afterwards.
+    static void make_room(loan& into);
+    // Describes the first `received` bytes of what was offered in `into`, and gives back the rest.
+    void settle(offer const& what, std::size_t received, loan& into) noexcept;
+
+  private:
+    [[nodiscard]] std::uintptr_t address_of(std::uint32_t page) const noexcept
+    {
+        return memory_.address() + page * pool_.page_size();
+    }
+
+    page_pool& pool_;
+    device_span memory_;
+    // The page that is partly filled; the flow holds a reference of its own to it.
+    bool filling_ = false;
+    std::uint32_t page_ = 0;
+    std::size_t filled_ = 0;  // less than a page
+};
+
+std::size_t page_filler::offer::size() const noexcept
+{
+    std::size_t sum = 0;
+    for (auto const& each : used())
+        sum += each.size;
+    return sum;
+}
+
+page_filler::~page_filler()
+{
+    if (filling_)
+        pool_.put({&page_, 1});
+}
+
+void page_filler::prepare(std::size_t limit, offer& what) noexcept
+{
+    limit = std::min(limit, most_bytes);
+    auto const page_size = pool_.page_size();
+    what.count = 0;
+    auto const add = [&](std::uint32_t page, std::size_t from) {
+        auto const size = std::min(page_size - from, limit);
+        what.pages[what.count] = page;
+        what.parts[what.count++] = {.address = address_of(page) + from, .size = size};
+        limit -= size;
+    };
+    if (filling_) {
+        if (filled_ > 0 && pool_.is_sole_owner(page_))
+            filled_ = 0;
+        add(page_, filled_);
+    }
+    std::array<std::uint32_t, most_parts> fresh;
+    auto const wanted = std::min((limit + page_size - 1) / page_size, most_parts - what.count);
+    for (auto const page : std::span{fresh}.first(pool_.take(std::span{fresh}.first(wanted))))
+        add(page, 0);
+}
+
+void page_filler::make_room(loan& into)
+{
+    into.fragments.reserve(most_parts);
+    into.pages.reserve(most_parts);
+}
+
+void page_filler::settle(offer const& what, std::size_t received, loan& into) noexcept
+{
+    std::size_t used = 0;
+    for (; received > 0; ++used) {
+        auto const [address, room] = what.parts[used];
+        auto const size = std::min(room, received);
+        into.append({address, size, memory_.kind()});
+        into.pages.push_back(what.pages[used]);
+        received -= size;
+        // A page that is full now passes from the flow to the loan; any other has both as its holders.
+        page_ = what.pages[used];
+        filled_ = address - address_of(page_) + size;
+        filling_ = filled_ < pool_.page_size();
+        if (filling_)
+            pool_.add_references({&page_, 1});
+    }
+    // The page in use stays where it is if nothing was received.
+    if (used == 0 && filling_)
+        used = 1;
+    pool_.put(std::span{what.pages}.subspan(used, what.count - used));
+}
 
 error_code last_error() noexcept
 {

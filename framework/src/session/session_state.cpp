@@ -17,7 +17,7 @@
 
 #include "advice.hpp"
 #include "budget.hpp"
-#include "flow/page_pool.hpp"
+#include "memory/page_pool.hpp"
 #include "memory/byte_size.hpp"
 
 namespace gpurx::detail {

@@ -27,7 +27,7 @@
 
 namespace gpurx::detail {
 
-class page_pool;  // flow/page_pool.hpp: pages of the memory for transport copy
+class page_pool;  // memory/page_pool.hpp: pages of the memory for transport copy
 class session_state;
 struct budget;
 

@@ -15,7 +15,7 @@
 
 #include "bench.hpp"
 #include "clock.hpp"
-#include "flow/page_pool.hpp"
+#include "memory/page_pool.hpp"
 #include "session/session_state.hpp"
 
 namespace gpurx::bench {

@@ -8,7 +8,7 @@
 #include <gpurx/gather.hpp>
 
 #include "fake_world.hpp"
-#include "flow/page_pool.hpp"
+#include "memory/page_pool.hpp"
 
 namespace gpurx::test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "flow/page_pool.hpp"
+#include "memory/page_pool.hpp"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
