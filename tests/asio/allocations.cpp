@@ -2,11 +2,14 @@
 //
 // After the first few calls nothing is allocated per receive, by the library or by Asio on its behalf.
 #include <array>
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -27,6 +30,9 @@ namespace {
 
 constexpr int warm_up = 40;
 constexpr int measured = 200;
+
+// What a receiver's handlers run on.
+enum class place { context, strand, erased_strand, bound_strand };
 
 // What the fake kernel allocates is not the library's.
 std::size_t library_allocations(fake_kernel& kernel)
@@ -51,9 +57,18 @@ TEST_CASE("no allocation per receive after the first few, with callbacks")
 {
     world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = 4 << 20}};
     auto const wait = GENERATE(false, true);
-    INFO((wait ? "each waits" : "data are there"));
+    auto const where = GENERATE(place::context, place::strand, place::erased_strand, place::bound_strand);
+    INFO((wait ? "each waits" : "data are there") << ", executor " << static_cast<int>(where));
     sender to{in.wires};
-    auto rx = in.flow(to);
+    asio::any_io_executor const context = in.io->get_executor();
+    asio::any_io_executor own = context;
+    if (where == place::strand)
+        own = asio::make_strand(*in.io);
+    else if (where == place::erased_strand)
+        own = asio::make_strand(context);
+    auto rx = in.flow(to, own);
+    asio::any_io_executor const there =
+        where == place::bound_strand ? asio::make_strand(rx.get_executor()) : rx.get_executor();
     std::size_t received = 0;
     std::size_t in_sender = 0;
     std::size_t before = 0;
@@ -73,14 +88,18 @@ TEST_CASE("no allocation per receive after the first few, with callbacks")
             return;
         if (!wait)
             send();
-        rx.async_receive([&](error_code code, rx_buffer loan) {
+        auto const done = [&](error_code code, rx_buffer loan) {
             received += code ? 0 : loan.size();
             next();
-        });
+        };
+        if (where == place::bound_strand)
+            rx.async_receive(asio::bind_executor(there, done));
+        else
+            rx.async_receive(done);
         if (wait)
             wanted.release();
     };
-    asio::post(*in.io, next);
+    asio::post(there, next);
     // Another thread sends for those that wait: a post would take the place of one in Asio's small store of memory.
     std::thread feeder{[&] {
         for (int i = 1; wait && i < warm_up + measured; ++i) {

@@ -14,13 +14,46 @@
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/execution/blocking.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/require.hpp>
+#include <boost/asio/strand.hpp>
+#include <memory>
 #include <tuple>
 #include <utility>
 
 #include <gpurx/initiation.hpp>
 
 namespace gpurx::detail {
+
+// Calls `function` where `there` says: now if that may be, or never before this returns.
+enum class blocking { possibly, never };
+
+// A strand's own execute() and post() allocate when they are called through an erased executor, or have one inside: it
+// is asked whether it blocks, and the answer comes in memory of its own; what does not block is another executor, made
+// for this one call; and more memory is in use at once than Asio keeps for a thread.
+template <class Inner, class Function>
+void execute_on(asio::strand<Inner> const& there, blocking may, Function&& function)
+{
+    if (may == blocking::possibly)
+        return there.dispatch(std::forward<Function>(function), std::allocator<void>{});
+    asio::require(there.get_inner_executor(), asio::execution::blocking_t::never)
+        .execute([there, next = std::forward<Function>(function)]() mutable {
+            there.dispatch(std::move(next), std::allocator<void>{});
+        });
+}
+
+template <class Function>
+void execute_on(asio::any_io_executor const& there, blocking may, Function&& function)
+{
+    if (auto const* const erased = there.target<asio::strand<asio::any_io_executor>>())
+        execute_on(*erased, may, std::forward<Function>(function));
+    else if (auto const* const known = there.target<asio::strand<asio::io_context::executor_type>>())
+        execute_on(*known, may, std::forward<Function>(function));
+    else if (may == blocking::possibly)
+        there.execute(std::forward<Function>(function));
+    else
+        asio::require(there, asio::execution::blocking_t::never).execute(std::forward<Function>(function));
+}
 
 // The last step: gives the claim up, then calls the handler, which may start the next operation.
 template <class Handler, class Claim, class... Results>
@@ -43,11 +76,10 @@ void complete_soon(completion_step<Handler, Claim, Results...> step, completion_
     asio::any_io_executor const own = step.claim.get_executor();
     if (site.has_immediate_executor)
         return asio::dispatch(asio::get_associated_immediate_executor(step.handler, own), std::move(step));
-    auto const there = asio::require(site.or_else(own), asio::execution::blocking_t::never);
     if (site.is_known)
-        there.execute(std::move(step));
+        execute_on(site.or_else(own), blocking::never, std::move(step));
     else
-        asio::dispatch(there, std::move(step));
+        asio::dispatch(asio::require(own, asio::execution::blocking_t::never), std::move(step));
 }
 
 // A base of handlers for the steps of one operation: they run where, and with the memory that, its handler says.

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <boost/asio/error.hpp>
-#include <boost/asio/execution/blocking.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/require.hpp>
 #include <boost/asio/strand.hpp>
 #include <new>
 #include <utility>
@@ -297,15 +295,6 @@ void receiver_state::cancel() noexcept
     error_code ignored;
     socket_.cancel(ignored);
     wake_.cancel(ignored);
-}
-
-asio::any_io_executor const& receiver_state::posting(asio::any_io_executor const& executor)
-{
-    if (asked_ != executor) {
-        posting_ = asio::require(executor, asio::execution::blocking.never);
-        asked_ = executor;
-    }
-    return posting_;
 }
 
 landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_code& code)

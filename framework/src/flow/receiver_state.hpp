@@ -71,8 +71,6 @@ class receiver_state {
     [[nodiscard]] asio::any_io_executor const& io_executor() const noexcept { return io_executor_; }
     // Whether a handler without an executor of its own runs there.
     [[nodiscard]] bool has_no_strand() const noexcept { return has_no_strand_; }
-    // `executor`, that does not run what it is given before it returns. Kept: to ask for it allocates, too.
-    [[nodiscard]] asio::any_io_executor const& posting(asio::any_io_executor const& executor);
     [[nodiscard]] asio::ip::tcp::socket& socket() noexcept { return socket_; }
     [[nodiscard]] asio::ip::tcp::socket const& socket() const noexcept { return socket_; }
     [[nodiscard]] gpurx::stats stats() const noexcept { return flow_ ? flow_->stats() : ended_; }
@@ -179,9 +177,6 @@ class receiver_state {
     asio::any_io_executor executor_;
     asio::any_io_executor io_executor_;
     bool has_no_strand_;
-    // What posting() was asked for last, and answered.
-    asio::any_io_executor asked_;
-    asio::any_io_executor posting_;
     std::shared_ptr<session_state> session_;
     birthplace born_;
     // Descriptors of their own, made by us: closing one that Asio has opened itself leaves it registered with epoll

@@ -81,7 +81,8 @@ class stream_op {
             if (own ? own == state.io_executor() : state.has_no_strand())
                 return resume(std::move(claim_), code);
             auto const there = op().site.or_else(state.get_executor());  // a copy: it may end before execute() returns
-            there.execute([end = std::move(*this), code]() mutable { resume(std::move(end.claim_), code); });
+            execute_on(there, blocking::possibly,
+                       [end = std::move(*this), code]() mutable { resume(std::move(end.claim_), code); });
         }
 
       private:
@@ -130,10 +131,7 @@ class stream_op {
         step end{std::move(op.handler), std::move(claim), {done.code, Outcome::collect(state, done)}};
         auto const site = std::move(op.site);
         state.end();
-        if (site.is_known && !site.has_immediate_executor)
-            state.posting(site.or_else(state.get_executor())).execute(std::move(end));
-        else
-            complete_soon(std::move(end), site);
+        complete_soon(std::move(end), site);
     }
 
     static void heed_cancellation(Op& op)
