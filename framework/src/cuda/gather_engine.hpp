@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "device_block.hpp"
-#include "gather_launch.hpp"
 #include "gather_plan.hpp"
 #include "gpu.hpp"
 
