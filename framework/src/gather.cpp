@@ -3,7 +3,7 @@
 #include <cstring>
 #include <gpurx/gather.hpp>
 
-#include "cuda/gpu_work.hpp"
+#include "gpu_work.hpp"
 
 namespace gpurx {
 

@@ -5,7 +5,6 @@
 
 #include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
-#include "memory/staging.hpp"
 
 namespace gpurx {
 

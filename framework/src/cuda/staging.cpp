@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory/staging.hpp"
-
 #include <unistd.h>
 
 #include <algorithm>
