@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gather_engine.hpp"
-#include "staging_pool.hpp"
+#include "staging.hpp"
 
 namespace gpurx::detail::cuda {
 
