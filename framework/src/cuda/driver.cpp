@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "stream_watch.hpp"
+#include "stream_point.hpp"
 
 namespace gpurx::detail::cuda {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Points in streams: recorded events, kept for the next use, because to create one takes longer than to record it.
+// Points in streams: recorded events, kept for the next use, because to create one takes longer than to record it. And
+// the thread that sees them pass.
 #pragma once
 
 #include "driver.hpp"
@@ -15,7 +16,7 @@ struct stream_point {
     bool lost = false;             // could not be recorded: only the end of all work of the context is certain
     stream_point* next = nullptr;  // another stream's point, to be waited for as well; or in the pool
 
-    // For stream_watch.
+    // For the thread.
     void (*then)(void*) noexcept = nullptr;
     void* argument = nullptr;
     stream_point* behind = nullptr;  // recorded later on this stream
@@ -37,6 +38,10 @@ namespace cuda {
 [[nodiscard]] bool wait_for_context(stream_point const& point) noexcept;
 // Back to the pool.
 void discard(stream_point* point) noexcept;
+
+// For the end of the process, once ending() says so: whoever waits is told, and no call of the driver is under way
+// after it returns.
+void stop_watching_streams() noexcept;
 
 }  // namespace cuda
 
