@@ -249,6 +249,7 @@ struct state {
     int version = 13000;
     std::size_t calls_when_gone = 0;
     std::map<std::string, std::size_t> calls;
+    std::map<std::thread::id, std::map<std::string, std::size_t>> calls_by_thread;
     std::map<std::string, failure> failures;
     std::vector<std::string> violations;
     number next_handle = 0;
