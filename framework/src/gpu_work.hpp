@@ -66,10 +66,16 @@ void when_passed(stream_point* point, void (*then)(void*) noexcept, void* argume
 
 // ---- gather ----
 
+// What is known of the fragments of a gather, and who waits for it.
+struct gather_source {
+    device_span memory{};                 // memory_state::known_to() the GPU
+    stream_point** read_until = nullptr;  // all that was enqueued is added to it if there is no error
+};
+
 // Enqueues the copy of the fragments, in order, to the start of `destination` as far as both go; returns the bytes.
 // Fragments on the host that the GPU cannot read are copied out of the way before it returns.
 [[nodiscard]] std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,
-                                        error_code& code) noexcept;
+                                        gather_source const& from, error_code& code) noexcept;
 // And their CRC32C into the four bytes at `crc`, which the GPU can write. All fragments have to be within its reach.
 [[nodiscard]] std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, device_span destination,
                                                std::uintptr_t crc, gpu_stream on, error_code& code) noexcept;

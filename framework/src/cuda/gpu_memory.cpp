@@ -146,14 +146,21 @@ class cuda_memory : public memory_state {
     cuda_memory& operator=(cuda_memory const&) = delete;
 
     [[nodiscard]] int ordinal() const noexcept override { return on_.ordinal(); }
+    [[nodiscard]] device_span known_to(int ordinal) const noexcept override
+    {
+        return in_reach_ && ordinal == on_.ordinal() ? span() : device_span{};
+    }
 
     void acquire(cuda_stream_ref stream) noexcept override
     {
         CUcontext context = nullptr;
         // The CPU and the GPU see what lies in host memory as it is written.
-        if (span().kind() == memory_kind::device &&
-            context_of(on_.calls(), {.ordinal = on_.ordinal(), .stream = stream}, context) == CUDA_SUCCESS)
-            on_.acquire(context, stream.get());
+        if (span().kind() != memory_kind::device ||
+            context_of(on_.calls(), {.ordinal = on_.ordinal(), .stream = stream}, context) != CUDA_SUCCESS)
+            return;
+        context_scope const scope{on_.calls(), context};
+        if (scope.status() == CUDA_SUCCESS)
+            on_.acquire(stream.get(), scope);
     }
 
     [[nodiscard]] host_bytes allocate_host(std::size_t size) override
@@ -175,6 +182,7 @@ class cuda_memory : public memory_state {
     }
 
     [[nodiscard]] gpu& on() const noexcept { return on_; }
+    void set_in_reach(bool in_reach) noexcept { in_reach_ = in_reach; }
     [[nodiscard]] bool exported_for_pcie() const noexcept { return export_.pcie; }
 
     void publish(device_span span, std::size_t page_size)
@@ -197,6 +205,7 @@ class cuda_memory : public memory_state {
 
   private:
     gpu& on_;
+    bool in_reach_ = false;  // of the GPU's own context
     dmabuf_export export_;
 };
 
@@ -213,6 +222,7 @@ class gpu_memory final : public cuda_memory {
         context_scope const scope{on};
         check(scope.status(), "allocate", object_of(on, bytes));
         block_.emplace(on, bytes, device_block::use::rdma);
+        set_in_reach(true);
         publish_or_not({memory_kind::device, block_->address(), block_->size()});
     }
     ~gpu_memory() override
@@ -267,6 +277,12 @@ class adopted_memory final : public cuda_memory {
         publish({memory_kind::device, begin, end - begin}, page);
         if (dmabuf_fd() < 0)
             throw system_error{export_error(), why_not_exported()};
+        context_scope const scope{on};
+        CUdeviceptr seen_at = 0;
+        set_in_reach(scope.status() == CUDA_SUCCESS &&
+                     on.calls().cuPointerGetAttribute(&seen_at, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, begin) ==
+                         CUDA_SUCCESS &&
+                     seen_at == begin);
     }
     adopted_memory(adopted_memory const&) = delete;
     adopted_memory& operator=(adopted_memory const&) = delete;

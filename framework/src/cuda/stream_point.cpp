@@ -36,6 +36,8 @@ class point_pool {
             if (point->context == context) {
                 *link = point->next;
                 point->next = nullptr;
+                point->done = false;
+                point->holders = 1;
                 return point;
             }
         }
@@ -77,10 +79,9 @@ bool is_captured(CUstream stream) noexcept
     return calls().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-void record(stream_point& point) noexcept
+void record(stream_point& point, bool captured) noexcept
 {
-    point.lost = point.event == nullptr || is_captured(point.stream) ||
-                 calls().cuEventRecord(point.event, point.stream) != CUDA_SUCCESS;
+    point.lost = captured || point.event == nullptr || calls().cuEventRecord(point.event, point.stream) != CUDA_SUCCESS;
 }
 
 // For a stream whose context cannot be told: the GPU's primary one, which most work is in.
@@ -96,41 +97,17 @@ CUcontext context_or_primary(gpu_stream const& on) noexcept
     }
 }
 
-// The point of this stream, if its handle means the same in every thread.
-stream_point* find(stream_point* list, CUcontext context, CUstream stream) noexcept
+// Where a list has the point of this stream, if its handle means the same in every thread; else where the list ends.
+stream_point** find(stream_point*& list, CUcontext context, CUstream stream) noexcept
 {
-    if (stream == CU_STREAM_PER_THREAD)
-        return nullptr;
-    while (list != nullptr && (list->context != context || list->stream != stream))
-        list = list->next;
-    return list;
+    auto** link = &list;
+    while (*link != nullptr &&
+           ((*link)->context != context || (*link)->stream != stream || stream == CU_STREAM_PER_THREAD))
+        link = &(*link)->next;
+    return link;
 }
 
 }  // namespace
-
-bool is_over(CUresult status) noexcept
-{
-    switch (status) {
-        case CUDA_ERROR_DEINITIALIZED:
-        case CUDA_ERROR_INVALID_CONTEXT:
-        case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-        case CUDA_ERROR_INVALID_HANDLE:  // the event has gone with its context
-        case CUDA_ERROR_ECC_UNCORRECTABLE:
-        case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-        case CUDA_ERROR_ILLEGAL_ADDRESS:
-        case CUDA_ERROR_LAUNCH_TIMEOUT:
-        case CUDA_ERROR_ASSERT:
-        case CUDA_ERROR_HARDWARE_STACK_ERROR:
-        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-        case CUDA_ERROR_MISALIGNED_ADDRESS:
-        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-        case CUDA_ERROR_INVALID_PC:
-        case CUDA_ERROR_LAUNCH_FAILED:
-            return true;
-        default:
-            return false;
-    }
-}
 
 stream_point* make_point(CUcontext context) noexcept
 {
@@ -144,16 +121,22 @@ stream_point* make_point(CUcontext context) noexcept
     return point;
 }
 
-bool passed(stream_point& point) noexcept
+bool passed(stream_point& point, context_scope const& within) noexcept
 {
-    if (ending())
+    if (ending() || point.done.load(std::memory_order_acquire))
         return true;
     if (point.lost)
         return false;
-    context_scope const scope{calls(), point.context};
+    context_scope const scope{within, point.context};
     auto const status = scope.status() != CUDA_SUCCESS ? scope.status() : calls().cuEventQuery(point.event);
-    point.lost = status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY && !is_over(status);
+    if (status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY && !is_over(status))
+        point.lost = true;
     return status == CUDA_SUCCESS || is_over(status);
+}
+
+bool passed(stream_point& point) noexcept
+{
+    return passed(point, context_scope{calls(), point.context});
 }
 
 bool wait_for_context(stream_point const& point) noexcept
@@ -163,8 +146,42 @@ bool wait_for_context(stream_point const& point) noexcept
     return status == CUDA_SUCCESS || is_over(status);
 }
 
+stream_point* record_point(CUstream stream, context_scope const& within, bool captured) noexcept
+{
+    auto* const point = make_point(within.context());
+    if (point == nullptr) {
+        static_cast<void>(calls().cuStreamSynchronize(stream));
+        return nullptr;
+    }
+    point->stream = stream;
+    record(*point, captured);
+    return point;
+}
+
+void add(stream_point*& list, stream_point* point) noexcept
+{
+    auto** const link = find(list, point->context, point->stream);
+    if (auto* const earlier = *link) {
+        *link = earlier->next;
+        discard(earlier);
+    }
+    point->next = std::exchange(list, point);
+}
+
+void mark(stream_point*& list, CUstream stream, context_scope const& within) noexcept
+{
+    auto const captured = is_captured(stream);
+    auto* const known = *find(list, within.context(), stream);
+    if (known != nullptr && known->holders == 1)
+        record(*known, captured);
+    else if (auto* const fresh = record_point(stream, within, captured))
+        add(list, fresh);
+}
+
 void discard(stream_point* point) noexcept
 {
+    if (point->holders.fetch_sub(1, std::memory_order_acq_rel) > 1)
+        return;
     if (point->event == nullptr || point->lost || !is_kept(point->context)) {
         context_scope const scope{calls(), point->context};
         if (point->event != nullptr && scope.status() == CUDA_SUCCESS)
@@ -173,6 +190,12 @@ void discard(stream_point* point) noexcept
         return;
     }
     point_pool::instance().put(point);
+}
+
+void settle(stream_point* point) noexcept
+{
+    point->done.store(true, std::memory_order_release);
+    discard(point);
 }
 
 }  // namespace cuda
@@ -186,23 +209,13 @@ void mark(stream_point*& point, gpu_stream on) noexcept
     if (context == nullptr)
         return;  // no GPU is meant, and the stream is none that CUDA knows
     context_scope const scope{calls(), context};
-    if (auto* const known = find(point, context, on.stream.get()))
-        return record(*known);
-    auto* const fresh = make_point(context);
-    if (fresh == nullptr) {
-        static_cast<void>(calls().cuStreamSynchronize(on.stream.get()));
-        return;
-    }
-    fresh->stream = on.stream.get();
-    record(*fresh);
-    fresh->next = point;
-    point = fresh;
+    mark(point, on.stream.get(), scope);
 }
 
 bool has_passed(stream_point*& point) noexcept
 {
     while (point != nullptr && cuda::passed(*point))
-        cuda::discard(std::exchange(point, point->next));
+        cuda::settle(std::exchange(point, point->next));
     return point == nullptr;
 }
 
@@ -358,7 +371,7 @@ class stream_watch {
         auto* const next = point->next;
         auto* const then = point->then;
         auto* const argument = point->argument;
-        discard(point);
+        settle(point);
         if (next != nullptr)
             append(next);
         else
@@ -408,11 +421,9 @@ void when_passed(stream_point* point, void (*then)(void*) noexcept, void* argume
         return;
     while (point != nullptr) {
         static_cast<void>(wait_for_context(*point));
-        auto const now = *point;
-        discard(std::exchange(point, point->next));
-        if (now.next == nullptr)
-            now.then(now.argument);
+        settle(std::exchange(point, point->next));
     }
+    then(argument);
 }
 
 }  // namespace gpurx::detail
