@@ -387,6 +387,16 @@ std::size_t calls(std::string const& function)
     return with_state([&](state& s, guard&) { return s.calls[plain_name(function)]; });
 }
 
+void set_allocation_counter(std::size_t (*counter)())
+{
+    with_state([=](state& s, guard&) { s.allocation_counter = counter; });
+}
+
+std::size_t allocations()
+{
+    return with_state([](state& s, guard&) { return s.allocations; });
+}
+
 std::map<std::string, std::size_t> calls_of_this_thread()
 {
     return with_state([](state& s, guard&) { return s.calls_by_thread[std::this_thread::get_id()]; });
