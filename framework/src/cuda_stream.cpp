@@ -10,9 +10,9 @@
 #include <gpurx/cuda_stream.hpp>
 #include <memory>
 
-#include "cuda/gpu_work.hpp"
 #include "flow/async_op.hpp"
 #include "flow/tcp_socket.hpp"
+#include "gpu_work.hpp"
 #include "syscalls.hpp"
 
 namespace gpurx {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <gpurx/gather.hpp>
 
-#include "cuda/gpu_work.hpp"
+#include "gpu_work.hpp"
 
 namespace gpurx {
 
@@ -81,7 +81,7 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
     auto const ordinal = gpu_for(fragments, destination, code);
     if (ordinal == detail::no_gpu)
         return 0;
-    return detail::gather_on_gpu(fragments, destination, {.ordinal = ordinal, .stream = stream}, code);
+    return detail::gather_on_gpu(fragments, destination, {.ordinal = ordinal, .stream = stream}, {}, code);
 }
 
 std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream)

@@ -16,8 +16,11 @@ build() {
 }
 
 run_overhead() {
-    build overhead_bench &&
-        python3 "$root/tests/bench/overhead.py" "$root/build/release/tests/bench/overhead_bench" "$@"
+    local programs=$root/build/release/tests/bench worst=0
+    build overhead_bench gpu_batch_bench || return
+    python3 "$root/tests/bench/gpu_batch.py" "$programs/gpu_batch_bench" || worst=$?
+    python3 "$root/tests/bench/overhead.py" "$programs/overhead_bench" "$@" || worst=$?
+    return "$worst"
 }
 
 run_tokens() {

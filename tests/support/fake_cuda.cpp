@@ -55,6 +55,7 @@ void set_defaults(state& s)
     s.version = 13000;
     s.calls_when_gone = 0;
     s.calls.clear();
+    s.calls_by_thread.clear();
     s.failures.clear();
     s.violations.clear();
     s.all_held = false;
@@ -123,6 +124,7 @@ std::string plain_name(std::string name)
 CUresult begin_call(state& s, std::string const& name, bool needs_init)
 {
     ++s.calls[name];
+    ++s.calls_by_thread[std::this_thread::get_id()][name];
     if (s.gone) {
         ++s.calls_when_gone;
         return CUDA_ERROR_DEINITIALIZED;
@@ -383,6 +385,21 @@ std::size_t calls_when_gone()
 std::size_t calls(std::string const& function)
 {
     return with_state([&](state& s, guard&) { return s.calls[plain_name(function)]; });
+}
+
+void set_allocation_counter(std::size_t (*counter)())
+{
+    with_state([=](state& s, guard&) { s.allocation_counter = counter; });
+}
+
+std::size_t allocations()
+{
+    return with_state([](state& s, guard&) { return s.allocations; });
+}
+
+std::map<std::string, std::size_t> calls_of_this_thread()
+{
+    return with_state([](state& s, guard&) { return s.calls_by_thread[std::this_thread::get_id()]; });
 }
 
 std::size_t current_contexts()

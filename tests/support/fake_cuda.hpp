@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -120,6 +121,11 @@ void set_now_gone();
 
 // How often a function was called, failed calls too, since the last reset.
 [[nodiscard]] std::size_t calls(std::string const& function);
+// The same for the calls that this thread made, of all functions that it called.
+[[nodiscard]] std::map<std::string, std::size_t> calls_of_this_thread();
+// What the fake driver itself has allocated in calls, going by a counter of the test's.
+void set_allocation_counter(std::size_t (*counter)());
+[[nodiscard]] std::size_t allocations();
 // Contexts that are current in this thread, one above the other.
 [[nodiscard]] std::size_t current_contexts();
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "cuda/gather_launch.hpp"
+#include "cuda/gather_piece.hpp"
 #include "fake_cuda_state.hpp"
 #include "gather_on_cpu.hpp"
 

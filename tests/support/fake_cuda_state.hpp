@@ -249,6 +249,9 @@ struct state {
     int version = 13000;
     std::size_t calls_when_gone = 0;
     std::map<std::string, std::size_t> calls;
+    std::map<std::thread::id, std::map<std::string, std::size_t>> calls_by_thread;
+    std::size_t (*allocation_counter)() = nullptr;
+    std::size_t allocations = 0;  // going by it
     std::map<std::string, failure> failures;
     std::vector<std::string> violations;
     number next_handle = 0;
@@ -306,6 +309,24 @@ bool& in_host_function();
 // "cuMemAlloc_v2" and "cuMemAlloc" are the same function.
 std::string plain_name(std::string name);
 
+// What is allocated while it lives is the fake driver's doing. Under the lock.
+class allocation_scope {
+  public:
+    explicit allocation_scope(state& s) : state_{s}, before_{count()} {}
+    allocation_scope(allocation_scope const&) = delete;
+    allocation_scope& operator=(allocation_scope const&) = delete;
+    ~allocation_scope() { state_.allocations += count() - before_; }
+
+  private:
+    [[nodiscard]] std::size_t count() const
+    {
+        return state_.allocation_counter == nullptr ? 0 : state_.allocation_counter();
+    }
+
+    state& state_;
+    std::size_t before_;
+};
+
 // What comes first in each call: counts it, and says whether it goes on.
 CUresult begin_call(state& s, std::string const& name, bool needs_init);
 
@@ -315,6 +336,7 @@ CUresult call(char const* function, Body body, bool needs_init = true)
 {
     auto& s = all();
     guard lock{s.mutex};
+    allocation_scope const allocations{s};
     auto const name = plain_name(function);
     if (auto const status = begin_call(s, name, needs_init); status != CUDA_SUCCESS)
         return status;

@@ -5,7 +5,6 @@
 
 #include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
-#include "memory/staging.hpp"
 
 namespace gpurx {
 
@@ -100,7 +99,7 @@ void when_passed(stream_point* /*point*/, void (*then)(void*) noexcept, void* ar
 }
 
 std::size_t gather_on_gpu(std::span<fragment const> /*fragments*/, device_span /*destination*/, gpu_stream /*on*/,
-                          error_code& code) noexcept
+                          gather_source const& /*from*/, error_code& code) noexcept
 {
     code = errc::no_cuda;
     return 0;

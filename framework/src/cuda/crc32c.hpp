@@ -7,7 +7,12 @@
 
 #include <cstdint>
 
-#include "both_sides.hpp"
+// Marks a function that nvcc compiles for the GPU as well.
+#if defined(__CUDACC__)
+#define GPURX_BOTH_SIDES __host__ __device__
+#else
+#define GPURX_BOTH_SIDES
+#endif
 
 namespace gpurx::detail {
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "stream_watch.hpp"
+#include "stream_point.hpp"
 
 namespace gpurx::detail::cuda {
 
@@ -140,6 +140,30 @@ driver const& require_driver()
 error_code error_of(CUresult status) noexcept
 {
     return status == CUDA_SUCCESS ? error_code{} : error_code{static_cast<int>(status), the_category};
+}
+
+bool is_over(CUresult status) noexcept
+{
+    switch (status) {
+        case CUDA_ERROR_DEINITIALIZED:
+        case CUDA_ERROR_INVALID_CONTEXT:
+        case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+        case CUDA_ERROR_INVALID_HANDLE:  // the event has gone with its context
+        case CUDA_ERROR_ECC_UNCORRECTABLE:
+        case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+        case CUDA_ERROR_ILLEGAL_ADDRESS:
+        case CUDA_ERROR_LAUNCH_TIMEOUT:
+        case CUDA_ERROR_ASSERT:
+        case CUDA_ERROR_HARDWARE_STACK_ERROR:
+        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+        case CUDA_ERROR_MISALIGNED_ADDRESS:
+        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+        case CUDA_ERROR_INVALID_PC:
+        case CUDA_ERROR_LAUNCH_FAILED:
+            return true;
+        default:
+            return false;
+    }
 }
 
 bool ending() noexcept

@@ -82,6 +82,9 @@ struct driver {
 // A driver's answer, in cuda_category().
 [[nodiscard]] error_code error_of(CUresult status) noexcept;
 
+// Nothing runs in a context that answers so, now or later.
+[[nodiscard]] bool is_over(CUresult status) noexcept;
+
 // True once the process has begun to end: the driver undoes itself then, and must not be called any more. True as well
 // in a child that was forked.
 [[nodiscard]] bool ending() noexcept;

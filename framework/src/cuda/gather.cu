@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels of a gather: warps take pieces in turn. Loaded at run time from the fat binary that the library carries.
-#include "gather_launch.hpp"
+#include "gather_piece.hpp"
 
 namespace gpurx::detail {
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "memory/byte_size.hpp"
 #include "stream_point.hpp"
@@ -60,7 +61,7 @@ std::uint32_t gather_engine::piece_size(std::uint64_t batch) const noexcept
 }
 
 // Several small ones at once: to pin memory is slow.
-CUresult gather_engine::make_blocks(std::size_t capacity)
+CUresult gather_engine::make_blocks(std::size_t capacity, context_scope const& within)
 {
     auto const& calls = gpu_.calls();
     auto const count = std::max<std::size_t>(slab_size / (capacity * sizeof(gather_piece)), 1);
@@ -68,7 +69,7 @@ CUresult gather_engine::make_blocks(std::size_t capacity)
     for (auto& each : fresh)
         each = std::make_unique<block>();
     blocks_.reserve(blocks_.size() + count);
-    context_scope const scope{gpu_};
+    context_scope const scope{within, gpu_.context()};
     void* pinned = nullptr;
     auto status = scope.status();
     if (status == CUDA_SUCCESS)
@@ -84,26 +85,29 @@ CUresult gather_engine::make_blocks(std::size_t capacity)
     return CUDA_SUCCESS;
 }
 
-CUresult gather_engine::take_block(std::size_t pieces, block*& taken)
+CUresult gather_engine::take_block(std::size_t pieces, context_scope const& within, block*& taken)
 {
     for (std::size_t asked = 0, seen = 0; seen < blocks_.size() && asked < blocks_to_ask; ++seen) {
         auto* const candidate = blocks_[next_++ % blocks_.size()];
         if (candidate->capacity < pieces)
             continue;
         ++asked;
-        if (has_passed(candidate->used)) {
-            taken = candidate;
-            return CUDA_SUCCESS;
-        }
+        if (candidate->used != nullptr && !passed(*candidate->used, within))
+            continue;
+        if (candidate->used != nullptr)
+            discard(std::exchange(candidate->used, nullptr));
+        taken = candidate;
+        return CUDA_SUCCESS;
     }
     next_ = blocks_.size();
-    auto const status = make_blocks(std::bit_ceil(std::max(pieces, smallest_block)));
+    auto const status = make_blocks(std::bit_ceil(std::max(pieces, smallest_block)), within);
     if (status == CUDA_SUCCESS)
         taken = blocks_[next_++];
     return status;
 }
 
-CUresult gather_engine::prepare(std::span<fragment const> fragments, std::uint64_t destination, block*& filled)
+CUresult gather_engine::prepare(std::span<fragment const> fragments, std::uint64_t destination,
+                                context_scope const& within, block*& filled)
 {
     std::uint64_t size = 0;
     for (auto const& piece : fragments)
@@ -117,59 +121,68 @@ CUresult gather_engine::prepare(std::span<fragment const> fragments, std::uint64
         else
             offset += static_cast<std::uint32_t>(piece.size);
     }
-    auto const status = take_block(pieces_.size(), filled);
+    auto const status = take_block(pieces_.size(), within, filled);
     if (status == CUDA_SUCCESS)
         std::ranges::copy(pieces_, filled->pieces);
     return status;
 }
 
 CUresult gather_engine::run(kernel const& which, block& with, std::uint64_t destination, gather_crc_arguments* crc,
-                            CUstream stream)
+                            place const& on)
 {
     constexpr unsigned warps_per_block = gather_block_threads / warp_lanes;
     gather_arguments all{
         .pieces = with.pieces, .count = static_cast<std::uint32_t>(pieces_.size()), .destination = destination};
     std::array<void*, 2> arguments{&all, crc};
     auto const wanted = (all.count + warps_per_block - 1) / warps_per_block;
-    auto const status = gpu_.calls().cuLaunchKernel(which.function, std::clamp(wanted, 1U, which.blocks), 1, 1,
-                                                    gather_block_threads, 1, 1, 0, stream, arguments.data(), nullptr);
+    auto const status =
+        gpu_.calls().cuLaunchKernel(which.function, std::clamp(wanted, 1U, which.blocks), 1, 1, gather_block_threads, 1,
+                                    1, 0, on.stream, arguments.data(), nullptr);
     if (status == CUDA_SUCCESS)
-        mark(with.used, {.ordinal = gpu_.ordinal(), .stream = stream});
+        with.used = record_point(on.stream, on.scope);
     return status;
 }
 
-CUresult gather_engine::launch(std::span<fragment const> fragments, std::uint64_t destination, CUstream stream)
+CUresult gather_engine::launch(std::span<fragment const> fragments, std::uint64_t destination, place const& on,
+                               stream_point** behind)
 {
     std::scoped_lock const lock{mutex_};
     block* filled = nullptr;
-    auto const status = prepare(fragments, destination, filled);
+    auto status = prepare(fragments, destination, on.scope, filled);
     if (status != CUDA_SUCCESS || pieces_.empty())
         return status;
-    return run(plain_, *filled, destination, nullptr, stream);
+    status = run(plain_, *filled, destination, nullptr, on);
+    if (status == CUDA_SUCCESS && behind != nullptr && filled->used != nullptr) {
+        filled->used->holders.fetch_add(1, std::memory_order_relaxed);
+        *behind = filled->used;
+    }
+    return status;
 }
 
 CUresult gather_engine::launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
-                                      std::uint64_t size, std::uint64_t result, CUstream stream)
+                                      std::uint64_t size, std::uint64_t result, place const& on)
 {
     std::scoped_lock const lock{mutex_};
     block* filled = nullptr;
-    auto status = prepare(fragments, destination, filled);
+    auto status = prepare(fragments, destination, on.scope, filled);
     if (status == CUDA_SUCCESS)
-        status = provide_crc(*filled);
+        status = provide_crc(*filled, on.scope);
     if (status != CUDA_SUCCESS)
         return status;
     gather_crc_arguments crc{.tables = tables_,
                              .state = filled->state,
                              .result = reinterpret_cast<std::uint32_t*>(result),
                              .frame = crc_frame_for(destination, size)};
-    return run(with_crc_, *filled, destination, &crc, stream);
+    return run(with_crc_, *filled, destination, &crc, on);
 }
 
 // The tables, once, and a state for this block, once: in memory that kernels of all contexts reach.
-CUresult gather_engine::provide_crc(block& with)
+CUresult gather_engine::provide_crc(block& with, context_scope const& within)
 {
+    if (with.state != nullptr)
+        return CUDA_SUCCESS;
     auto const& calls = gpu_.calls();
-    context_scope const scope{gpu_};
+    context_scope const scope{within, gpu_.context()};
     auto status = scope.status();
     auto const to_gpu = [&](void const* from, std::size_t size, std::size_t offset) {
         auto const address = crc_memory_->address() + offset;
@@ -178,7 +191,7 @@ CUresult gather_engine::provide_crc(block& with)
             status = calls.cuStreamSynchronize(stream_);
         return address;
     };
-    if (status != CUDA_SUCCESS || with.state != nullptr)
+    if (status != CUDA_SUCCESS)
         return status;
     if (crc_memory_ == nullptr) {
         auto fresh = std::make_unique<device_block>(gpu_, sizeof(crc_tables), device_block::use::kernels);
@@ -195,11 +208,12 @@ CUresult gather_engine::provide_crc(block& with)
     return status;
 }
 
-CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std::byte> destination)
+CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std::byte> destination,
+                              context_scope const& within)
 {
     auto const& calls = gpu_.calls();
     std::scoped_lock const lock{bounce_mutex_};
-    context_scope const scope{gpu_};
+    context_scope const scope{within, gpu_.context()};
     auto status = scope.status();
     if (bounce_ == nullptr && status == CUDA_SUCCESS) {
         void* pinned = nullptr;
@@ -207,7 +221,7 @@ CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std
         bounce_ = static_cast<std::byte*>(pinned);
     }
     if (status == CUDA_SUCCESS)
-        status = launch(fragments, reinterpret_cast<std::uint64_t>(bounce_), stream_);
+        status = launch(fragments, reinterpret_cast<std::uint64_t>(bounce_), {stream_, scope});
     if (status == CUDA_SUCCESS)
         status = calls.cuStreamSynchronize(stream_);
     if (status == CUDA_SUCCESS)

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "device_block.hpp"
-#include "gather_launch.hpp"
 #include "gather_plan.hpp"
 #include "gpu.hpp"
 
@@ -22,17 +21,26 @@ class gather_engine {
     gather_engine& operator=(gather_engine const&) = delete;
     ~gather_engine() = delete;
 
-    // Enqueues the copy of the fragments, all within the GPU's reach but for gaps (address 0), on `stream`, whose
-    // context is current. Precondition: less than 4 GiB.
-    [[nodiscard]] CUresult launch(std::span<fragment const> fragments, std::uint64_t destination, CUstream stream);
+    // A stream that is not being captured, and its context, current.
+    struct place {
+        CUstream stream;
+        context_scope const& scope;
+    };
+
+    // Enqueues the copy of the fragments, all within the GPU's reach but for gaps (address 0). Precondition: less than
+    // 4 GiB. `behind`, if not null, gets the point behind it, which the caller is a holder of; null: nothing has been
+    // enqueued, or all of it is done.
+    [[nodiscard]] CUresult launch(std::span<fragment const> fragments, std::uint64_t destination, place const& on,
+                                  stream_point** behind = nullptr);
     // And the CRC32C of all of it to `result`. Precondition: no gaps.
     [[nodiscard]] CUresult launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
-                                         std::uint64_t size, std::uint64_t result, CUstream stream);
+                                         std::uint64_t size, std::uint64_t result, place const& on);
 
     // Gathers into memory of its own, on gpu::fetches(), waits, and copies on to `destination`:
     // at most bounce_size bytes.
     static constexpr std::size_t bounce_size = 256 << 10;
-    [[nodiscard]] CUresult bring(std::span<fragment const> fragments, std::span<std::byte> destination);
+    [[nodiscard]] CUresult bring(std::span<fragment const> fragments, std::span<std::byte> destination,
+                                 context_scope const& within);
 
   private:
     // Descriptors of one launch, in pinned memory; and the state of its CRC, on the GPU.
@@ -44,11 +52,12 @@ class gather_engine {
     };
 
     [[nodiscard]] std::uint32_t piece_size(std::uint64_t batch) const noexcept;
-    [[nodiscard]] CUresult take_block(std::size_t pieces, block*& taken);
-    [[nodiscard]] CUresult make_blocks(std::size_t capacity);
+    [[nodiscard]] CUresult take_block(std::size_t pieces, context_scope const& within, block*& taken);
+    [[nodiscard]] CUresult make_blocks(std::size_t capacity, context_scope const& within);
     // Takes a block and fills it with pieces_.
-    [[nodiscard]] CUresult prepare(std::span<fragment const> fragments, std::uint64_t destination, block*& filled);
-    [[nodiscard]] CUresult provide_crc(block& with);
+    [[nodiscard]] CUresult prepare(std::span<fragment const> fragments, std::uint64_t destination,
+                                   context_scope const& within, block*& filled);
+    [[nodiscard]] CUresult provide_crc(block& with, context_scope const& within);
     // A kernel, and how many of its blocks the GPU runs at once: with more, the last would run by themselves.
     struct kernel {
         CUfunction function = nullptr;
@@ -57,7 +66,7 @@ class gather_engine {
 
     [[nodiscard]] kernel find(CUlibrary library, char const* name) const;
     [[nodiscard]] CUresult run(kernel const& which, block& with, std::uint64_t destination, gather_crc_arguments* crc,
-                               CUstream stream);
+                               place const& on);
 
     gpu& gpu_;
     kernel plain_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What one warp does in a gather: copy one piece of a fragment to its place in the destination, and fold it into a
-// CRC32C if asked to. Pure, and the same source for the GPU (gather.cu) and for the CPU, where the 32 lanes take turns:
-// so that every alignment is tested without a GPU.
+// CRC32C if asked to; and what a launch tells the kernels. Pure, and the same source for the GPU (gather.cu) and for
+// the CPU, where the 32 lanes take turns: so that every alignment is tested without a GPU.
 //
 // The destination is seen as aligned vectors of 16 bytes. Each is written by one lane, from the two aligned vectors of
 // the source that its bytes lie in: all accesses are of 16 bytes, whatever the alignment. Only the vectors at the ends
@@ -16,7 +16,6 @@
 
 #include <cstdint>
 
-#include "both_sides.hpp"
 #include "crc32c.hpp"
 
 namespace gpurx::detail {
@@ -274,5 +273,30 @@ GPURX_BOTH_SIDES constexpr std::uint32_t crc32c_of(std::uint32_t sum, crc_frame 
 {
     return ~(crc32c_multiply(sum, frame.factor) ^ frame.addend);
 }
+
+// ---- what a launch hands to the kernels of gather.cu ----
+
+inline constexpr unsigned gather_block_threads = 256;
+// That a processor has room for: leaves a thread 64 registers, so that no compiler has to spill any.
+inline constexpr unsigned gather_blocks_at_least = 4;
+
+struct gather_arguments {
+    gather_piece const* pieces;  // in pinned host memory
+    std::uint32_t count;
+    std::uint64_t destination;
+};
+
+// All zero between launches. One launch at a time may use it.
+struct gather_crc_state {
+    std::uint32_t sum;
+    std::uint32_t blocks;  // that are done
+};
+
+struct gather_crc_arguments {
+    crc_tables const* tables;
+    gather_crc_state* state;
+    std::uint32_t* result;
+    crc_frame frame;
+};
 
 }  // namespace gpurx::detail

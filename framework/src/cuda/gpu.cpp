@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gather_engine.hpp"
-#include "staging_pool.hpp"
+#include "staging.hpp"
 
 namespace gpurx::detail::cuda {
 
@@ -129,19 +129,23 @@ CUstream gpu::fetches()
     return fetches_;
 }
 
-void gpu::acquire(CUcontext context, CUstream stream) noexcept
+void gpu::acquire(CUstream stream, context_scope const& within) noexcept
 {
-    context_scope const own{*this};
-    if (own.status() != CUDA_SUCCESS)
-        return;
-    if (!facts_.orders_writes() && facts_.host_flush)
+    if (!facts_.orders_writes() && facts_.host_flush) {
+        context_scope const own{within, context_};
+        if (own.status() != CUDA_SUCCESS)
+            return;
         static_cast<void>(calls_.cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
                                                             CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
+    }
     std::scoped_lock const lock{mutex_};
-    // The wait is for the event as it was recorded last, and so one event does for all.
-    if (copies_ == nullptr || calls_.cuEventRecord(copied_, copies_) != CUDA_SUCCESS)
+    if (copies_ == nullptr)
         return;
-    context_scope const theirs{calls_, context};
+    // The wait is for the event as it was recorded last, and so one event does for all.
+    context_scope const own{within, context_};
+    if (own.status() != CUDA_SUCCESS || calls_.cuEventRecord(copied_, copies_) != CUDA_SUCCESS)
+        return;
+    context_scope const theirs{own, within.context()};
     static_cast<void>(calls_.cuStreamWaitEvent(stream, copied_, 0));
 }
 
@@ -197,16 +201,17 @@ CUresult context_of(driver const& calls, gpu_stream const& stream, CUcontext& co
     }
 }
 
-error_code find_usable(gpu const& on, gpu_stream const& stream, CUcontext& context) noexcept
+error_code enter_usable(gpu const& on, gpu_stream const& stream, std::optional<context_scope>& entered) noexcept
 {
     auto const& calls = on.calls();
+    CUcontext context = nullptr;
     if (auto const status = context_of(calls, stream, context); status != CUDA_SUCCESS)
         return error_of(status);
-    context_scope const scope{calls, context};
-    if (scope.status() != CUDA_SUCCESS)
-        return error_of(scope.status());
-    CUdevice device = 0;
-    if (calls.cuCtxGetDevice(&device) == CUDA_SUCCESS && device != on.device())
+    if (auto const status = entered.emplace(calls, context).status(); status != CUDA_SUCCESS)
+        return error_of(status);
+    // Of the GPU's own context, which it keeps, nobody has to be asked whose it is.
+    CUdevice device = on.device();
+    if (context != on.context() && calls.cuCtxGetDevice(&device) == CUDA_SUCCESS && device != on.device())
         return errc::wrong_gpu;
     auto captured = CU_STREAM_CAPTURE_STATUS_NONE;
     auto const status = calls.cuStreamIsCapturing(stream.stream.get(), &captured);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "driver.hpp"
@@ -14,6 +15,7 @@
 
 namespace gpurx::detail::cuda {
 
+class context_scope;
 class gather_engine;
 class staging_pool;
 
@@ -55,8 +57,8 @@ class gpu {
     // One for what the CPU waits for. Throws system_error.
     [[nodiscard]] CUstream fetches();
     // What a NIC wrote so far, and what was enqueued on copies() so far, becomes visible to work enqueued later on
-    // `stream`, which is one of `context` and may be another GPU's.
-    void acquire(CUcontext context, CUstream stream) noexcept;
+    // `stream`, whose context is current within `within`, and which may be another GPU's.
+    void acquire(CUstream stream, context_scope const& within) noexcept;
     // Waits for what was enqueued on copies().
     void finish_copies() noexcept;
     // Throw system_error.
@@ -87,37 +89,51 @@ class gpu {
 // captures a CUDA graph of its own, which concerns none of our streams, calls are allowed all the same.
 class context_scope {
   public:
-    context_scope(driver const& calls, CUcontext context) noexcept
-        : calls_{calls}, status_{ending() ? CUDA_ERROR_DEINITIALIZED : calls.cuCtxPushCurrent(context)}
-    {
-        if (status_ == CUDA_SUCCESS)
-            static_cast<void>(calls_.cuThreadExchangeStreamCaptureMode(&mode_));
-    }
+    context_scope(driver const& calls, CUcontext context) noexcept : calls_{calls}, context_{context} { enter(); }
     explicit context_scope(gpu const& of) noexcept : context_scope{of.calls(), of.context()} {}
+    // Within another one of this thread. If the context is that one's, it is current already.
+    context_scope(context_scope const& outer, CUcontext context) noexcept : calls_{outer.calls_}, context_{context}
+    {
+        if (outer.status_ != CUDA_SUCCESS || outer.context_ != context)
+            enter();
+    }
     context_scope(context_scope const&) = delete;
     context_scope& operator=(context_scope const&) = delete;
     ~context_scope()
     {
         CUcontext popped = nullptr;
-        if (status_ != CUDA_SUCCESS)
+        if (!entered_)
             return;
         static_cast<void>(calls_.cuThreadExchangeStreamCaptureMode(&mode_));
         static_cast<void>(calls_.cuCtxPopCurrent(&popped));
     }
     // With an error no other call makes sense.
     [[nodiscard]] CUresult status() const noexcept { return status_; }
+    [[nodiscard]] CUcontext context() const noexcept { return context_; }
 
   private:
+    void enter() noexcept
+    {
+        status_ = ending() ? CUDA_ERROR_DEINITIALIZED : calls_.cuCtxPushCurrent(context_);
+        entered_ = status_ == CUDA_SUCCESS;
+        if (entered_)
+            static_cast<void>(calls_.cuThreadExchangeStreamCaptureMode(&mode_));
+    }
+
     driver const& calls_;
-    CUresult status_;
+    CUcontext context_;
+    CUresult status_ = CUDA_SUCCESS;
+    bool entered_ = false;
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 // The context that a stream belongs to: the caller's for the default streams if it is the GPU's, else the primary one.
 [[nodiscard]] CUresult context_of(driver const& calls, gpu_stream const& stream, CUcontext& context) noexcept;
 
-// The same, but for streams that an operation cannot use: errc::wrong_gpu, errc::unusable_stream, the driver's errors.
-[[nodiscard]] error_code find_usable(gpu const& on, gpu_stream const& stream, CUcontext& context) noexcept;
+// Makes it current, but for streams that an operation cannot use: errc::wrong_gpu, errc::unusable_stream, the driver's
+// errors.
+[[nodiscard]] error_code enter_usable(gpu const& on, gpu_stream const& stream,
+                                      std::optional<context_scope>& entered) noexcept;
 
 // Throws what speaks against `operation` on `object` if `status` is not success.
 void check(CUresult status, char const* operation, std::string object);

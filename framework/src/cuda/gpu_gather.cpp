@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,13 +25,18 @@ constexpr std::size_t launch_size = std::size_t{1} << 30;
 // Where addresses lie, as seen from one GPU. Remembers the last answer: fragments of one memory follow each other.
 class map_of_memory {
   public:
-    // The GPU's context, or another one of its, is current as long as this is asked.
-    map_of_memory(driver const& calls, int ordinal) noexcept : calls_{calls}, ordinal_{ordinal} {}
+    // The GPU's context, or another one of its, is current as long as this is asked. About `known` nobody has to be:
+    // kernels in this context reach it at the same addresses.
+    map_of_memory(driver const& calls, int ordinal, device_span known = {}) noexcept
+        : calls_{calls}, ordinal_{ordinal}, known_{known}
+    {}
 
     // The address at which kernels of the GPU find these bytes; 0: at none.
     [[nodiscard]] std::uint64_t find(fragment const& piece)
     {
-        if (piece.address < begin_ || piece.size > end_ - begin_ || piece.address - begin_ > end_ - begin_ - piece.size)
+        if (is_within(piece, known_.address(), known_.address() + known_.size()))
+            return piece.address;
+        if (!is_within(piece, begin_, end_))
             ask(piece);
         return reachable_ ? piece.address - begin_ + seen_at_ : 0;
     }
@@ -38,6 +44,11 @@ class map_of_memory {
     [[nodiscard]] std::span<int const> others() const noexcept { return others_; }
 
   private:
+    [[nodiscard]] static bool is_within(fragment const& piece, std::uint64_t begin, std::uint64_t end) noexcept
+    {
+        return piece.address >= begin && piece.size <= end - begin && piece.address - begin <= end - begin - piece.size;
+    }
+
     void ask(fragment const& piece)
     {
         unsigned type = 0;
@@ -75,6 +86,7 @@ class map_of_memory {
 
     driver const& calls_;
     int ordinal_;
+    device_span known_;
     std::uint64_t begin_ = 0;
     std::uint64_t end_ = 0;
     std::uint64_t seen_at_ = 0;
@@ -167,49 +179,64 @@ struct batch {
 // Where a gather is enqueued.
 struct target {
     gpu& on;
-    CUcontext context;
     CUstream stream;
+    context_scope const& scope;
 
     // For fragments of other GPUs, which are copied by the driver.
     void acquire_from(std::span<int const> others) const
     {
         for (auto const ordinal : others)
-            gpu::open(ordinal).acquire(context, stream);
+            gpu::open(ordinal).acquire(stream, scope);
     }
 };
 
-CUresult enqueue(target const& to, batch& what, std::uint64_t destination)
+// What the driver copies comes first, so that the point behind the launch is behind all of it.
+CUresult enqueue(target const& to, batch& what, std::uint64_t destination, stream_point** read_until)
 {
     auto* const engine = engine_of(to.on);
-    auto status = CUDA_SUCCESS;
-    if (engine != nullptr)
-        status = engine->launch(what.seen, destination, to.stream);
-    else
+    if (engine == nullptr)
         what.make_all_gaps();
-    if (status != CUDA_SUCCESS)
-        return status;
-    return what.for_each_gap([&](fragment const& piece, std::size_t offset) {
+    auto status = what.for_each_gap([&](fragment const& piece, std::size_t offset) {
         return to.on.calls().cuMemcpyAsync(destination + offset, piece.address, piece.size, to.stream);
     });
+    stream_point* behind = nullptr;
+    if (status == CUDA_SUCCESS && engine != nullptr)
+        status =
+            engine->launch(what.seen, destination, {to.stream, to.scope}, read_until == nullptr ? nullptr : &behind);
+    if (status != CUDA_SUCCESS || read_until == nullptr)
+        return status;
+    if (behind == nullptr)
+        behind = record_point(to.stream, to.scope);
+    if (behind != nullptr)
+        add(*read_until, behind);
+    return status;
 }
 
-std::size_t gather(std::span<fragment const> fragments, device_span destination, gpu_stream stream, error_code& code)
+// Kept for the next gather of the thread: one that receives gathers batch after batch.
+batch& empty_batch()
+{
+    thread_local batch kept;
+    return kept;
+}
+
+std::size_t gather(std::span<fragment const> fragments, device_span destination, gpu_stream stream,
+                   gather_source const& source, error_code& code)
 {
     auto& on = gpu::open(stream.ordinal);
-    target to{on, nullptr, stream.stream.get()};
-    code = find_usable(on, stream, to.context);
+    std::optional<context_scope> scope;
+    code = enter_usable(on, stream, scope);
     if (code)
         return 0;
-    context_scope const scope{on.calls(), to.context};
-    on.acquire(to.context, to.stream);
-    map_of_memory where{on.calls(), stream.ordinal};
+    target const to{on, stream.stream.get(), *scope};
+    on.acquire(to.stream, to.scope);
+    map_of_memory where{on.calls(), stream.ordinal, scope->context() == on.context() ? source.memory : device_span{}};
     cursor from{fragments};
-    batch what;
+    auto& what = empty_batch();
     std::size_t placed = 0;
     while (placed < destination.size() && !from.at_end()) {
         what.fill(from, std::min(destination.size() - placed, launch_size), where);
         to.acquire_from(where.others());
-        code = error_of(enqueue(to, what, destination.address() + placed));
+        code = error_of(enqueue(to, what, destination.address() + placed, source.read_until));
         if (code)
             break;
         placed += what.size;
@@ -222,22 +249,22 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
 {
     auto& on = gpu::open(stream.ordinal);
     auto& engine = on.gather();
-    CUcontext context = nullptr;
-    code = find_usable(on, stream, context);
+    std::optional<context_scope> scope;
+    code = enter_usable(on, stream, scope);
     if (code)
         return 0;
-    context_scope const scope{on.calls(), context};
-    on.acquire(context, stream.stream.get());
+    auto* const handle = stream.stream.get();
+    on.acquire(handle, *scope);
     map_of_memory where{on.calls(), stream.ordinal};
     cursor from{fragments};
-    batch what;
+    auto& what = empty_batch();
     what.fill(from, std::min<std::size_t>(destination.size(), std::numeric_limits<std::uint32_t>::max()), where);
     auto const result = where.find({crc, sizeof(std::uint32_t), memory_kind::device});
     if (what.any_gap || result == 0 || !from.at_end()) {
         code = errc::bad_destination;
         return 0;
     }
-    code = error_of(engine.launch_crc32c(what.seen, destination.address(), what.size, result, stream.stream.get()));
+    code = error_of(engine.launch_crc32c(what.seen, destination.address(), what.size, result, {handle, *scope}));
     return code ? 0 : what.size;
 }
 
@@ -255,17 +282,17 @@ CUresult fetch(gpu& on, batch const& what, std::byte* destination)
     return status == CUDA_SUCCESS ? finished : status;
 }
 
-// What is enqueued on gpu::fetches() from now on comes after what is visible now, and after `stream`.
-void begin_fetch(gpu& on, cuda_stream_ref const* after)
+// What is enqueued on `stream`, which is gpu::fetches(), from now on comes after what is visible now, and after
+// `after`.
+void begin_fetch(target const& to, cuda_stream_ref const* after)
 {
-    auto* const stream = on.fetches();
-    on.acquire(on.context(), stream);
-    context_scope const scope{on};
+    to.on.acquire(to.stream, to.scope);
     stream_point* points = nullptr;
     if (after != nullptr)
-        mark(points, {.ordinal = on.ordinal(), .stream = *after});
+        mark(points, {.ordinal = to.on.ordinal(), .stream = *after});
     while (points != nullptr) {
-        auto const waits = !points->lost && on.calls().cuStreamWaitEvent(stream, points->event, 0) == CUDA_SUCCESS;
+        auto const waits =
+            !points->lost && to.on.calls().cuStreamWaitEvent(to.stream, points->event, 0) == CUDA_SUCCESS;
         if (!waits)
             static_cast<void>(wait_for_context(*points));
         discard(std::exchange(points, points->next));
@@ -277,23 +304,23 @@ std::size_t copy(std::span<fragment const> fragments, std::span<std::byte> desti
 {
     auto& on = gpu::open(ordinal);
     auto* const engine = engine_of(on);
-    begin_fetch(on, after);
     context_scope const scope{on};
     if (scope.status() != CUDA_SUCCESS) {
         code = error_of(scope.status());
         return 0;
     }
-    target const to{on, on.context(), on.fetches()};
+    target const to{on, on.fetches(), scope};
+    begin_fetch(to, after);
     map_of_memory where{on.calls(), ordinal};
     cursor from{fragments};
-    batch what;
+    auto& what = empty_batch();
     std::size_t placed = 0;
     while (placed < destination.size() && !from.at_end()) {
         what.fill(from, std::min(destination.size() - placed, gather_engine::bounce_size), where);
         to.acquire_from(where.others());
         auto status = CUDA_SUCCESS;
         if (engine != nullptr && what.any_seen())
-            status = engine->bring(what.seen, destination.subspan(placed, what.size));
+            status = engine->bring(what.seen, destination.subspan(placed, what.size), to.scope);
         else
             what.make_all_gaps();
         if (status == CUDA_SUCCESS && what.any_gap)
@@ -338,18 +365,19 @@ error_code resolve(gpu_stream& stream) noexcept
         return errc::unusable_stream;
     error_code code;
     auto const refused = cuda::reporting(code, [&] {
-        CUcontext context = nullptr;
-        auto const unusable = cuda::find_usable(cuda::gpu::open(stream.ordinal), stream, context);
-        stream.context = context;
+        std::optional<cuda::context_scope> entered;
+        auto const unusable = cuda::enter_usable(cuda::gpu::open(stream.ordinal), stream, entered);
+        if (entered)
+            stream.context = entered->context();
         return unusable;
     });
     return code ? code : refused;
 }
 
 std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,
-                          error_code& code) noexcept
+                          gather_source const& from, error_code& code) noexcept
 {
-    return cuda::reporting(code, [&] { return cuda::gather(fragments, destination, on, code); });
+    return cuda::reporting(code, [&] { return cuda::gather(fragments, destination, on, from, code); });
 }
 
 std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, device_span destination, std::uintptr_t crc,

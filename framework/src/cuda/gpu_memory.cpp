@@ -4,15 +4,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <fstream>
 #include <limits>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "device_block.hpp"
-#include "dmabuf_export.hpp"
 #include "memory/byte_size.hpp"
 #include "memory/memory_state.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail::cuda {
 
@@ -53,6 +57,73 @@ void check_size(std::size_t bytes, std::string const& object)
         refuse(ENOMEM, "allocate", object, {});
 }
 
+// ---- as a dmabuf ----
+
+struct dmabuf_export {
+    unique_fd fd;       // empty: `code` and `why` say why not
+    bool pcie = false;  // mapped for PCIe in particular, and not for a coherent link
+    error_code code;
+    diagnostics why;
+};
+
+// The mapping for PCIe first: on a GPU with a coherent link to the CPU as well, the NIC's writes and what the CPU sends
+// must take one way, or nothing orders them. Drivers before CUDA 12.8 do not know the flag, and GPUs without such a
+// link may refuse it: then there is only one way, and 0 means the same.
+#if CUDA_VERSION >= 12080
+constexpr std::array<unsigned long long, 2> mappings{CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, 0};
+#else
+constexpr std::array<unsigned long long, 1> mappings{0};
+#endif
+
+std::string advice_for(CUresult status)
+{
+    switch (status) {
+        case CUDA_ERROR_NOT_SUPPORTED:
+            return "the driver does not export this memory: it needs the open kernel modules of a datacenter or RTX "
+                   "GPU";
+        case CUDA_ERROR_OUT_OF_MEMORY:
+            return "BAR1 may be too small for it (nvidia-smi -q -d MEMORY)";
+        default:
+            return {};
+    }
+}
+
+// `address` and `bytes` are of whole host pages, in one allocation. `object` is what an error names.
+dmabuf_export export_dmabuf(gpu const& on, CUdeviceptr address, std::size_t bytes, std::string object)
+{
+    dmabuf_export result;
+    context_scope const scope{on};
+    auto status = scope.status();
+    for (std::size_t i = 0; status == CUDA_SUCCESS && i < mappings.size(); ++i) {
+        int fd = -1;
+        auto const answer = on.calls().cuMemGetHandleForAddressRange(&fd, address, bytes,
+                                                                     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, mappings[i]);
+        if (answer == CUDA_SUCCESS) {
+            result.fd = unique_fd{fd};
+            result.pcie = mappings[i] != 0;
+            return result;
+        }
+        if (i + 1 == mappings.size())
+            status = answer;
+    }
+    result.code = error_of(status);
+    result.why = {.operation = "export",
+                  .object = std::move(object),
+                  .kernel_message = {},
+                  .advice = on.facts().dmabuf ? advice_for(status) : advice_for(CUDA_ERROR_NOT_SUPPORTED)};
+    return result;
+}
+
+// Who made a dmabuf, as /proc says; empty if it does not.
+std::string exporter_of(int dmabuf)
+{
+    std::ifstream facts{fmt::format("/proc/self/fdinfo/{}", dmabuf)};
+    for (std::string line; std::getline(facts, line);)
+        if (constexpr std::string_view key{"exp_name:"}; line.starts_with(key))
+            return line.substr(line.find_first_not_of(" \t", key.size()));
+    return {};
+}
+
 // What explain() says about exporting, and about ordering.
 std::string text_of_export(gpu const& on, memory_state const& memory, bool pcie)
 {
@@ -65,6 +136,8 @@ std::string text_of_export(gpu const& on, memory_state const& memory, bool pcie)
                            : "a NIC's writes are flushed once per buffer");
 }
 
+// ---- the kinds of memory ----
+
 // What all of it has in common.
 class cuda_memory : public memory_state {
   public:
@@ -73,14 +146,21 @@ class cuda_memory : public memory_state {
     cuda_memory& operator=(cuda_memory const&) = delete;
 
     [[nodiscard]] int ordinal() const noexcept override { return on_.ordinal(); }
+    [[nodiscard]] device_span known_to(int ordinal) const noexcept override
+    {
+        return in_reach_ && ordinal == on_.ordinal() ? span() : device_span{};
+    }
 
     void acquire(cuda_stream_ref stream) noexcept override
     {
         CUcontext context = nullptr;
         // The CPU and the GPU see what lies in host memory as it is written.
-        if (span().kind() == memory_kind::device &&
-            context_of(on_.calls(), {.ordinal = on_.ordinal(), .stream = stream}, context) == CUDA_SUCCESS)
-            on_.acquire(context, stream.get());
+        if (span().kind() != memory_kind::device ||
+            context_of(on_.calls(), {.ordinal = on_.ordinal(), .stream = stream}, context) != CUDA_SUCCESS)
+            return;
+        context_scope const scope{on_.calls(), context};
+        if (scope.status() == CUDA_SUCCESS)
+            on_.acquire(stream.get(), scope);
     }
 
     [[nodiscard]] host_bytes allocate_host(std::size_t size) override
@@ -102,6 +182,7 @@ class cuda_memory : public memory_state {
     }
 
     [[nodiscard]] gpu& on() const noexcept { return on_; }
+    void set_in_reach(bool in_reach) noexcept { in_reach_ = in_reach; }
     [[nodiscard]] bool exported_for_pcie() const noexcept { return export_.pcie; }
 
     void publish(device_span span, std::size_t page_size)
@@ -124,6 +205,7 @@ class cuda_memory : public memory_state {
 
   private:
     gpu& on_;
+    bool in_reach_ = false;  // of the GPU's own context
     dmabuf_export export_;
 };
 
@@ -140,6 +222,7 @@ class gpu_memory final : public cuda_memory {
         context_scope const scope{on};
         check(scope.status(), "allocate", object_of(on, bytes));
         block_.emplace(on, bytes, device_block::use::rdma);
+        set_in_reach(true);
         publish_or_not({memory_kind::device, block_->address(), block_->size()});
     }
     ~gpu_memory() override
@@ -194,6 +277,12 @@ class adopted_memory final : public cuda_memory {
         publish({memory_kind::device, begin, end - begin}, page);
         if (dmabuf_fd() < 0)
             throw system_error{export_error(), why_not_exported()};
+        context_scope const scope{on};
+        CUdeviceptr seen_at = 0;
+        set_in_reach(scope.status() == CUDA_SUCCESS &&
+                     on.calls().cuPointerGetAttribute(&seen_at, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, begin) ==
+                         CUDA_SUCCESS &&
+                     seen_at == begin);
     }
     adopted_memory(adopted_memory const&) = delete;
     adopted_memory& operator=(adopted_memory const&) = delete;

@@ -348,8 +348,11 @@ stream_result receiver_state::place(landing const& destination, std::size_t size
         drop(*carried_, result.bytes);
     } else if (destination.kind == memory_kind::device) {
         device_span const span{destination.kind, destination.address, size};
-        result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, result.code);
-        mark(carried_->read_until, destination.on);
+        gather_source const from{.memory = flow_->place().session().memory().known_to(destination.on.ordinal),
+                                 .read_until = &carried_->read_until};
+        result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, from, result.code);
+        if (result.code)
+            mark(carried_->read_until, destination.on);  // what of it was enqueued is not known
         drop(*carried_, result.bytes);
     } else if (is_on_host(*carried_, size)) {
         flow_->acquire_for_cpu(*carried_);

@@ -14,9 +14,9 @@
 
 #include <gpurx/views.hpp>
 
+#include "gpu_work.hpp"
 #include "loan.hpp"
 #include "memory/page_pool.hpp"
-#include "memory/staging.hpp"
 #include "syscalls.hpp"
 #include "transport.hpp"
 

@@ -12,7 +12,7 @@
 #include <gpurx/error.hpp>
 #include <gpurx/views.hpp>
 
-#include "cuda/gpu_work.hpp"
+#include "gpu_work.hpp"
 #include "syscalls.hpp"
 
 namespace gpurx::detail {
@@ -45,6 +45,9 @@ class memory_state {
 
     // The GPU whose streams may read the memory, so that its pages must wait for them; no_gpu: none.
     [[nodiscard]] virtual int ordinal() const noexcept { return no_gpu; }
+    // The memory, if work in the primary context of that GPU certainly reaches all of it at its own addresses; empty:
+    // who wants to know has to ask the driver.
+    [[nodiscard]] virtual device_span known_to(int /*ordinal*/) const noexcept { return {}; }
     // rx_buffer::acquire: what a device wrote becomes visible to the CPU, or to work enqueued on `stream` later.
     virtual void acquire(cuda_stream_ref stream) noexcept = 0;
     // Bytes on the host beside the memory, for what arrives there: within the reach of the memory's GPU. Throws

@@ -15,7 +15,6 @@
 #include <stdexcept>
 #include <thread>
 
-#include "cuda/gather_launch.hpp"
 #include "cuda/gather_plan.hpp"
 
 namespace gpurx::detail {

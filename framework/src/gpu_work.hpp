@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the rest of the library sees of CUDA: work on streams, with no CUDA header. absent.cpp has all of it for a
-// library that is built without CUDA.
+// What the rest of the library sees of CUDA: work on streams, with no CUDA header. cuda/ has all of it, and
+// cuda/absent.cpp the same for a library that is built without CUDA.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include <gpurx/error.hpp>
@@ -65,10 +66,16 @@ void when_passed(stream_point* point, void (*then)(void*) noexcept, void* argume
 
 // ---- gather ----
 
+// What is known of the fragments of a gather, and who waits for it.
+struct gather_source {
+    device_span memory{};                 // memory_state::known_to() the GPU
+    stream_point** read_until = nullptr;  // all that was enqueued is added to it if there is no error
+};
+
 // Enqueues the copy of the fragments, in order, to the start of `destination` as far as both go; returns the bytes.
 // Fragments on the host that the GPU cannot read are copied out of the way before it returns.
 [[nodiscard]] std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,
-                                        error_code& code) noexcept;
+                                        gather_source const& from, error_code& code) noexcept;
 // And their CRC32C into the four bytes at `crc`, which the GPU can write. All fragments have to be within its reach.
 [[nodiscard]] std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, device_span destination,
                                                std::uintptr_t crc, gpu_stream on, error_code& code) noexcept;
@@ -76,5 +83,33 @@ void when_passed(stream_point* point, void (*then)(void*) noexcept, void* argume
 // has run, and waits for it; returns the bytes.
 [[nodiscard]] std::size_t copy_from_gpu(std::span<fragment const> fragments, std::span<std::byte> destination,
                                         int ordinal, cuda_stream_ref const* after, error_code& code) noexcept;
+
+// ---- staging ----
+
+// Pinned host memory that one flow receives into on the way to a GPU: while one chunk crosses PCIe, recv fills the
+// next. One thread at a time.
+class staging {
+  public:
+    staging(staging const&) = delete;
+    staging& operator=(staging const&) = delete;
+    // What is under way still arrives.
+    virtual ~staging() = default;
+
+    // Bytes that recv may write now and that copy() will send along `on`; empty: all chunks are under way.
+    [[nodiscard]] virtual std::span<std::byte> room(gpu_stream on, error_code& code) = 0;
+    // Enqueues the copy of the next `size` bytes of room() to `address` on the GPU. Does not wait.
+    [[nodiscard]] virtual error_code copy(std::uintptr_t address, std::size_t size) noexcept = 0;
+    // Writes to the eventfd `event`, once, when there is room. False: there is room now.
+    [[nodiscard]] virtual bool notify(int event) noexcept = 0;
+
+  protected:
+    staging() = default;
+};
+
+// The stream that fills the memory of session GPUs, in the order of the calls of all flows.
+[[nodiscard]] gpu_stream copy_stream_of(int ordinal, error_code& code) noexcept;
+
+// Null with an error.
+[[nodiscard]] std::unique_ptr<staging> make_staging(int ordinal, error_code& code) noexcept;
 
 }  // namespace gpurx::detail
