@@ -19,8 +19,8 @@
 
 #include "completion.hpp"
 #include "flow/flow.hpp"
-#include "memory/page_pool.hpp"
 #include "flow/receiver_state.hpp"
+#include "memory/page_pool.hpp"
 #include "syscalls.hpp"
 #include "world.hpp"
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "bed.hpp"
-#include "memory/page_pool.hpp"
 #include "loopback.hpp"
+#include "memory/page_pool.hpp"
 
 namespace gpurx::test {
 

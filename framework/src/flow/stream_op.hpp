@@ -146,7 +146,7 @@ class stream_op {
         auto const& site = op.site.executor;
         if (site && site != state.get_executor() &&
             &asio::query(site, context) != &asio::query(state.io_executor(), context))
-            op.work = asio::prefer(site, asio::execution::outstanding_work.tracked);
+            op.work = asio::prefer(site, asio::execution::outstanding_work_t::tracked);
     }
 };
 

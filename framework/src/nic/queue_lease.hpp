@@ -53,7 +53,7 @@ class queue_lease final : public session_nic {
     queue_lease& operator=(queue_lease const&) = delete;
     // Unbinds the memory and undoes the rest in reverse. Tells config::notice what it found changed by others and so
     // left alone, and what could not be undone. In a child that was forked: does nothing, as the lease is the parent's.
-    ~queue_lease();
+    ~queue_lease() override;
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override;
     [[nodiscard]] std::vector<unsigned> queues() const override;

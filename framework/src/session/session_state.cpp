@@ -17,8 +17,8 @@
 
 #include "advice.hpp"
 #include "budget.hpp"
-#include "memory/page_pool.hpp"
 #include "memory/byte_size.hpp"
+#include "memory/page_pool.hpp"
 
 namespace gpurx::detail {
 
