@@ -70,8 +70,6 @@ stream_action receive_fsm::wait(what kind) noexcept
     return {.kind = kind, .bytes = 0, .code = {}};
 }
 
-using what = stream_action::what;
-
 stream_action read_fsm::resume(stream_facts const& now, stream_result const& last) noexcept
 {
     switch (at_) {
