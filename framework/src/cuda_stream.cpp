@@ -11,9 +11,9 @@
 #include <memory>
 
 #include "flow/async_op.hpp"
-#include "flow/tcp_socket.hpp"
 #include "gpu_work.hpp"
 #include "syscalls.hpp"
+#include "tcp_socket.hpp"
 
 namespace gpurx {
 

@@ -10,6 +10,7 @@
 #include <boost/asio/ip/tcp.hpp>
 
 #include "memory/byte_size.hpp"
+#include "tcp_socket.hpp"
 #include "thread.hpp"
 
 namespace gpurx::detail {
@@ -76,13 +77,6 @@ std::chrono::milliseconds period_for(std::chrono::milliseconds limit) noexcept
 {
     using namespace std::chrono_literals;
     return std::clamp<std::chrono::milliseconds>(limit / 4, 10ms, 1s);
-}
-
-std::string text_of(asio::ip::tcp::endpoint const& end)
-{
-    auto const address = end.address().to_string();
-    return end.address().is_v6() ? fmt::format("[{}]:{}", address, end.port())
-                                 : fmt::format("{}:{}", address, end.port());
 }
 
 }  // namespace
@@ -165,9 +159,9 @@ std::string connection_name(int socket)
     local.resize(size);
     size = static_cast<socklen_t>(remote.capacity());
     if (::getpeername(socket, remote.data(), &size) != 0)
-        return text_of(local);
+        return to_string(local);
     remote.resize(size);
-    return fmt::format("{} <- {}", text_of(local), text_of(remote));
+    return fmt::format("{} <- {}", to_string(local), to_string(remote));
 }
 
 std::uint64_t bytes_held(int socket) noexcept
