@@ -93,7 +93,9 @@ def main() -> int:
     report.bar(Bar("GPU: calls of the driver per batch, beside those of its read", per_batch, "", CALLS_PER_BATCH))
     report.bar(Bar("GPU: events recorded per batch", calls["cuEventRecord"], "", 1))
     report.bar(Bar("GPU: allocations per batch", counts["allocations"] / batches, "", 0))
-    if shutil.which("valgrind") is not None:
+    if shutil.which("valgrind") is None:
+        print("GPU: instructions are left out: valgrind is not on this machine")
+    else:
         print_instructions(program, report)
     return report.finish()
 
