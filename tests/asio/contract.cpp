@@ -422,6 +422,25 @@ TEST_CASE("a pending operation keeps run() from returning")
     CHECK(seen.calls == 1);
 }
 
+TEST_CASE("a pending operation keeps its handler's own execution context from running out of work")
+{
+    auto const which = any_operation();
+    operation_world at{any_transport(), which};
+    INFO(which);
+    at.make_pending();
+    auto rx = at.make_receiver();
+    asio::io_context elsewhere{1};
+    int calls = 0;
+    initiate(at, rx, asio::bind_executor(elsewhere.get_executor(), [&](auto&&...) { ++calls; }));
+    at.in.settle();
+    elsewhere.poll();
+    CHECK_FALSE(elsewhere.stopped());
+    rx.close();
+    at.in.settle();
+    elsewhere.run_for(5s);
+    CHECK(calls == 1);
+}
+
 TEST_CASE("the session may be destroyed while an operation is pending")
 {
     auto const which = any_stream_operation();

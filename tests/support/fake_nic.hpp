@@ -22,7 +22,9 @@ namespace gpurx::test {
 // Outlives the session, so that the test can see the end.
 struct nic_log {
     std::atomic<bool> alive{false};
-    std::atomic<int> rules{0};  // that exist now
+    std::atomic<int> rules{0};      // of flows, that exist now
+    std::atomic<int> listeners{0};  // whose rules exist now
+    std::atomic<int> outlived{0};   // rules that the NIC left behind when it was restored
     std::vector<std::pair<asio::ip::tcp::endpoint, asio::ip::tcp::endpoint>> flows;
     std::vector<std::pair<asio::ip::tcp::endpoint, bool>> ports;
     error_code refusal;  // of the next rule
@@ -78,6 +80,7 @@ class fake_nic final : public detail::session_nic {
     {
         log_->work();
         log_->alive = false;
+        log_->outlived = log_->rules + log_->listeners;
         if (log_->at_end)
             log_->at_end();
     }
@@ -103,7 +106,7 @@ class fake_nic final : public detail::session_nic {
         if (refuses(code, why))
             return nullptr;
         log_->ports.emplace_back(local, also_v4);
-        return std::make_unique<detail::steering_rule>();
+        return std::make_unique<listener>(log_);
     }
     [[nodiscard]] std::optional<detail::pool_sample> sample() noexcept override
     {
@@ -122,6 +125,15 @@ class fake_nic final : public detail::session_nic {
             log_->work();
             --log_->rules;
         }
+
+      private:
+        std::shared_ptr<nic_log> log_;
+    };
+
+    class listener final : public detail::steering_rule {
+      public:
+        explicit listener(std::shared_ptr<nic_log> log) : log_{std::move(log)} { ++log_->listeners; }
+        ~listener() override { --log_->listeners; }
 
       private:
         std::shared_ptr<nic_log> log_;

@@ -346,6 +346,21 @@ TEST_CASE("who drops the last of a session does not wait for the NIC, unless it 
     CHECK_FALSE(log->alive);
 }
 
+TEST_CASE("the rules of listeners go before the NIC is given back")
+{
+    auto const log = std::make_shared<nic_log>();
+    asio::io_context context;
+    {
+        auto session = session_access::handle(devmem_session({}, log));
+        tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
+        session.steer(acceptor);
+        CHECK(log->listeners == 1);
+    }
+    CHECK_FALSE(log->alive);
+    CHECK(log->outlived == 0);
+    CHECK(log->listeners == 0);
+}
+
 TEST_CASE("an acceptor is steered once bound, and its connections inherit their share of the memory")
 {
     auto const log = std::make_shared<nic_log>();
