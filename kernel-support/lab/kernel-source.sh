@@ -6,6 +6,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=kernel.pin
 . "$lab_dir/kernel.pin"
+# shellcheck source=debian-packages.sh
+. "$lab_dir/debian-packages.sh"
 
 from_environment() {
     local source
@@ -16,45 +18,34 @@ from_environment() {
     printf '%s\n' "$source"
 }
 
-isolated() { "$lab_dir/isolated-apt.sh" "$suite" "$@"; }
-
 # The version to fetch: the one we tested, else the newest of the series.
 available_version() {
-    local newest
-    if isolated apt-cache madison "$package" | grep -qF " $version "; then
+    local versions newest
+    versions=$(package_versions "$suite" "$package")
+    if grep -qxF -e "$version" <<<"$versions"; then
         printf '%s\n' "$version"
         return
     fi
-    newest=$(isolated apt-cache madison "$package" | awk -F' *[|] *' '{print $2}' | sort -V | tail -n 1)
+    newest=$(tail -n 1 <<<"$versions")
     [[ $newest == "$series".* ]] || die "$suite has no $package (set GPURX_KERNEL_SOURCE to a $series source tree or archive)"
     note "note: $suite now has $package $newest; the lab was tested with $version"
     printf '%s\n' "$newest"
 }
 
-# expected_sha256 VERSION: pinned for the tested version, else from the signed index.
-expected_sha256() {
-    if [[ $1 == "$version" ]]; then
-        printf '%s\n' "$sha256"
-    else
-        isolated apt-cache show "$package=$1" | sed -n 's/^SHA256: //p' | head -n 1
-    fi
-}
-
 fetch() {
-    local directory=$1 wanted expected deb work
+    local directory=$1 wanted deb work
     note "asking the Debian mirror for $package ..."
-    isolated apt-get -qq update >&2 || die "the mirror does not answer (set GPURX_KERNEL_SOURCE to a $series source tree or archive)"
+    (read_index "$suite") || die "no kernel source (set GPURX_KERNEL_SOURCE to a $series source tree or archive)"
     wanted=$(available_version)
-    expected=$(expected_sha256 "$wanted")
-    [[ -n $expected ]] || die "no checksum for $package $wanted"
 
     work=$directory/fetch
     rm -rf "$work"
     mkdir -p "$work"
     note "fetching $package $wanted (about 170 MB) ..."
-    (cd "$work" && isolated apt-get -qq download "$package=$wanted" >&2)
+    download "$suite" "$work" "$package=$wanted"
     deb=("$work"/*.deb)
-    [[ $(sha256_of "${deb[0]}") == "$expected" ]] || die "checksum of ${deb[0]##*/}: got $(sha256_of "${deb[0]}"), want $expected"
+    [[ $wanted != "$version" || $(sha256_of "${deb[0]}") == "$sha256" ]] ||
+        die "checksum of ${deb[0]##*/}: got $(sha256_of "${deb[0]}"), want $sha256"
 
     dpkg-deb --fsys-tarfile "${deb[0]}" | tar -xO --wildcards './usr/src/linux-source-*.tar.xz' >"$work/source.tar.xz"
     sha256_of "$work/source.tar.xz" >"$work/source.sha256"

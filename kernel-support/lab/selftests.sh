@@ -3,12 +3,14 @@
 # Build the kernel tree's own tests of device memory, zero-copy receive and header split from the source of a kernel of
 # the lab, and print the directory they are in. run-selftests.sh runs them in the guest.
 #
-#   selftests.sh [stock|debug|branch]                  stock by default
+#   selftests.sh [KERNEL]                              as kernel.sh takes it; stock by default
 #
 #   DIRECTORY/tools/testing/selftests/drivers/net/...   the tests, with the layout they expect
 #   DIRECTORY/bin                                       programs for the front of PATH
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=debian-packages.sh
+. "$lab_dir/debian-packages.sh"
 
 # ethtool 6.1 of Debian 12 lacks options that the tests use; liburing before 2.15 lacks zero-copy receive.
 ethtool_suite=trixie ethtool_minimum=6.14
@@ -19,17 +21,12 @@ tree_parts=(MAINTAINERS Makefile Kbuild Kconfig scripts include arch/x86 tools D
 
 # fetch_package SUITE PACKAGE MINIMUM DIRECTORY: unpack the newest PACKAGE of SUITE into DIRECTORY.
 fetch_package() {
-    local suite=$1 package=$2 minimum=$3 directory=$4 version expected deb
-    version=$("$lab_dir/isolated-apt.sh" "$suite" apt-cache madison "$package" | awk -F' *[|] *' '{print $2}' | sort -V | tail -n 1)
+    local suite=$1 package=$2 minimum=$3 directory=$4 version
+    read_index "$suite"
+    version=$(newest_version "$suite" "$package")
     [[ -n $version ]] || die "$suite has no package $package"
     dpkg --compare-versions "$version" ge "$minimum" || die "$package in $suite is $version; $minimum is needed"
-    expected=$("$lab_dir/isolated-apt.sh" "$suite" apt-cache show "$package=$version" | sed -n 's/^SHA256: //p' | head -n 1)
-    mkdir -p "$directory/download"
-    (cd "$directory/download" && "$lab_dir/isolated-apt.sh" "$suite" apt-get -qq download "$package=$version" >&2)
-    deb=("$directory/download/${package}_"*.deb)
-    [[ $(sha256_of "${deb[0]}") == "$expected" ]] || die "checksum of ${deb[0]##*/}: got $(sha256_of "${deb[0]}"), want $expected"
-    dpkg -x "${deb[0]}" "$directory"
-    rm -r "$directory/download"
+    unpack_packages "$suite" "$directory" "$package=$version"
 }
 
 # built_programs TREE: the programs of drivers/net/hw that are needed, as far as the tree has them
@@ -90,8 +87,6 @@ main() {
         mkdir -p "$out"
         note "building the kernel tree's own tests, about one minute (log: $out/build.log)"
         {
-            "$lab_dir/isolated-apt.sh" "$ethtool_suite" apt-get -qq update
-            "$lab_dir/isolated-apt.sh" "$liburing_suite" apt-get -qq update
             fetch_package "$ethtool_suite" ethtool "$ethtool_minimum" "$work/ethtool"
             fetch_package "$liburing_suite" liburing-dev "$liburing_minimum" "$work/liburing"
             mkdir "$work/tree"
