@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Build a kernel for the lab, or find it in the cache, and print the directory it is in:
+# Build or fetch a kernel for the lab, or find it in the cache, and print the directory it is in:
 #
-#   kernel.sh [--path | --source] stock|debug|branch
+#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch
 #
 #   DIRECTORY/vmlinux   what the guest boots
 #   DIRECTORY/build     the build directory, for out-of-tree modules: make -C DIRECTORY/build M=...
 #
 # --path prints where it is or would be, and builds nothing. --source unpacks the source with its patches, and prints
-# the directory that is in.
+# the directory that is in; the one of 'stock' where the kernel is Debian's own. Those are fetched by debian-kernel.sh;
+# what follows is about the others.
 # A kernel is named by everything that goes into it: source, patches but those of its tests, configuration, compiler.
 # It is built in a folder of its source tree: the compiler then sees relative paths alone, and ccache serves what is the
 # same in two trees.
@@ -27,7 +28,7 @@ config_files() {
 
 # 'debug' is the branch with checks in it.
 patch_files() {
-    [[ $1 == stock ]] || sed "/^#/d; s|^|$patch_dir/|" "$patch_dir/series"
+    [[ $1 == stock || $1 == debian* ]] || sed "/^#/d; s|^|$patch_dir/|" "$patch_dir/series"
 }
 
 # What tells one source from another: the checksum of an archive; the path of a directory, whose owner may change it
@@ -142,10 +143,15 @@ trim() {
 cached() { [[ -e $directory/complete && -e $directory/build/Module.symvers && ! -d $source ]]; }
 
 main() {
-    local want=kernel kernel source directory build tree
+    local want=kernel kernel source directory build tree options=()
     [[ ${1:-} == --path || ${1:-} == --source ]] && want=${1#--} && shift
     kernel=${1:-}
-    [[ $# == 1 && -v output_lines[$kernel] ]] || die "usage: kernel.sh [--path | --source] stock|debug|branch"
+    if [[ $kernel == debian* && $want != source ]]; then
+        [[ $want == kernel ]] || options=(--path)
+        exec "$lab_dir/debian-kernel.sh" "${options[@]}" "$kernel"
+    fi
+    [[ $# == 1 && -n $kernel && -v output_lines[${kernel/#debian*/stock}] ]] ||
+        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch"
     patch_files "$kernel" >/dev/null
 
     # The compiler is part of a kernel's name.

@@ -13,9 +13,12 @@ failure_status=125
 # shellcheck disable=SC2016  # the user's shell expands it
 usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
 
-  --kernel stock|debug|branch   the kernel of the guest (stock)
+  --kernel KERNEL               the kernel of the guest (debian):
+                                debian, debian-7.2, debian-experimental: as Debian ships it, nothing is compiled;
+                                stock: the same source with the least that the lab needs; branch: with our series;
+                                debug: the branch under KASAN, lockdep, kmemleak
   --timeout SECONDS             end the guest after this time (600)
-  --cpus N                      (2)
+  --cpus N                      (2; emulated with a kernel of Debian 1)
   --memory SIZE                 as QEMU takes it (2G; debug 4G)
   --hugepages N                 2 MiB pages set aside (96)
   --no-nic                      without the software NIC
@@ -25,13 +28,15 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
 
 Without a command, on a terminal: a shell in the guest, without a time limit.
 
-Environment: GPURX_LAB_ACCEL=kvm|tcg instead of a probe. In the guest, the directory ${TMPDIR:-/tmp} is writable and
-is the one of this machine.
+Environment: GPURX_LAB_ACCEL=kvm|tcg instead of a probe.
+
+In the guest the directory ${TMPDIR:-/tmp} is writable and is the one of this machine; the rest of this machine is read-only. TMPDIR
+is a directory of the guest'"'"'s own.
 
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-kernel=stock timeout=600 cpus=2 memory='' hugepages=96 append='' plugin='' nic=1 exact=0 interactive=0
+kernel=debian timeout=600 cpus='' memory='' hugepages=96 append='' plugin='' nic=1 exact=0 interactive=0
 command=()
 
 parse() {
@@ -65,11 +70,12 @@ parse() {
     fi
     local name
     for name in timeout cpus hugepages; do
-        [[ ${!name} =~ ^[0-9]+$ ]] || die "--$name ${!name}: not a number"
+        [[ ${!name:-1} =~ ^[0-9]+$ ]] || die "--$name ${!name}: not a number"
     done
-    ((timeout > 0 && cpus > 0)) || die "--timeout and --cpus must be at least 1"
+    ((timeout > 0 && ${cpus:-1} > 0)) || die "--timeout and --cpus must be at least 1"
     ((!exact)) || cpus=1
     ((exact)) || [[ -z $plugin ]] || die "--plugin needs --exact"
+    [[ -z $plugin || $plugin == /* ]] || plugin=$PWD/$plugin
     if [[ -z $memory ]]; then
         memory=2G
         [[ $kernel != debug ]] || memory=4G
@@ -113,16 +119,58 @@ write_job() {
         printf 'LAB_TERMINAL=%q\n' "$( ((!interactive)) || stty size <&2)"
         printf 'LAB_ONE_OUTPUT=%d\n' "$one_output"
         printf 'export PYTHONDONTWRITEBYTECODE=1 GPURX_LAB=%q\n' "$kernel"
-        for name in PATH HOME TERM TMPDIR LANG LC_ALL "${!GPURX_@}" ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS LSAN_OPTIONS; do
+        for name in PATH HOME TERM LANG LC_ALL "${!GPURX_@}" ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS LSAN_OPTIONS; do
             [[ ! -v $name || $name == GPURX_LAB ]] || printf 'export %s=%q\n' "$name" "${!name}"
         done
     } >"$run_dir/job"
 }
 
-# share TAG PATH OPTIONS: QEMU options that give PATH to the guest.
+# How the guest gets directories of this machine: Debian's kernels for virtual machines know virtiofs and no 9p, ours are
+# built with 9p, which needs no process beside QEMU.
+share_type() { case $kernel in debian*) printf virtiofs ;; *) printf 9p ;; esac; }
+
+# share TAG PATH ro|rw: QEMU options that give PATH to the guest.
 share() {
-    printf '%s\n' -fsdev "local,id=$1,path=$2,security_model=none,multidevs=remap$3" \
-        -device "virtio-9p-pci,fsdev=$1,mount_tag=$1"
+    local tag=$1 path=$2 readonly=''
+    if [[ $(share_type) == virtiofs ]]; then
+        printf '%s\n' -chardev "socket,id=$tag,path=$tag.sock" -device "vhost-user-fs-pci,chardev=$tag,tag=$tag"
+    else
+        [[ $3 == rw ]] || readonly=,readonly=on
+        printf '%s\n' -fsdev "local,id=$tag,path=$path,security_model=none,multidevs=remap$readonly" \
+            -device "virtio-9p-pci,fsdev=$tag,mount_tag=$tag"
+    fi
+}
+
+# in_run_dir COMMAND...: become COMMAND, in the run's directory: the path of a socket has room for 107 characters, and this
+# one may be long. With the death signal nothing outlives its lab, however that ends.
+in_run_dir() {
+    cd "$run_dir"
+    exec setpriv --pdeathsig KILL -- "$@"
+}
+
+# serve TAG PATH OPTION...: start what answers the guest's virtiofs; it ends with its QEMU.
+serve() {
+    local tag=$1 path=$2
+    shift 2
+    in_run_dir "$virtiofsd" --shared-dir "$path" --socket-path "$tag.sock" "$@" </dev/null >"$run_dir/virtiofsd-$tag.log" 2>&1 &
+    servers+=("$!")
+}
+
+# What others write to the root while the guest runs need not be seen there. It has no sandbox, for it is all there is.
+start_servers() {
+    local tag tries
+    [[ $(share_type) == virtiofs ]] || return 0
+    serve root / --readonly --cache always --sandbox none
+    serve lab "$run_dir" --cache never --allow-mmap
+    serve writable "$writable" --cache never --allow-mmap
+    for tag in root lab writable; do
+        for ((tries = 0; tries < 200; tries++)); do
+            [[ ! -S $run_dir/$tag.sock ]] || continue 2
+            sleep 0.05
+        done
+        cat "$run_dir/virtiofsd-$tag.log" >&2
+        lab_failed 125 "virtiofsd does not serve"
+    done
 }
 
 # The emulated CPU. Without ERMS and FSRM the kernel copies with plain moves: QEMU is three times as fast with them as with
@@ -135,23 +183,29 @@ emulated_cpu() {
 
 # no_timer_check: where the host is busy the emulated timer can be too late for the kernel's test of it, which panics.
 qemu_options() {
-    local arguments=(root=root rootfstype=9p "rootflags=trans=virtio,version=9p2000.L,msize=512000,cache=loose" ro
-        "init=$lab_dir/guest/init" console=ttyS0 panic=-1 random.trust_cpu=1 no_timer_check "$append")
+    local machine=q35 arguments=(root=root ro "init=$lab_dir/guest/init" "LAB_SHARE=$(share_type)" console=ttyS0 panic=-1 random.trust_cpu=1 no_timer_check "$append")
+    if [[ $(share_type) == virtiofs ]]; then
+        arguments+=(rootfstype=virtiofs)
+        machine+=,memory-backend=memory
+        printf '%s\n' -object "memory-backend-memfd,id=memory,size=$memory,share=on"
+    else
+        arguments+=(rootfstype=9p "rootflags=trans=virtio,version=9p2000.L,msize=512000,cache=loose")
+    fi
     printf '%s\n' -nodefaults -no-user-config -no-reboot -display none -m "$memory" -smp "$cpus" \
         -kernel "$kernel_dir/vmlinux" -append "${arguments[*]}" -serial "file:$run_dir/boot.log" \
         -device virtio-rng-pci -device virtio-serial-pci \
         -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
     [[ -z $plugin ]] || printf '%s\n' -plugin "$plugin"
     ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -serial chardev:terminal
-    share root / ,readonly=on
-    share lab "$run_dir" ''
-    share writable "$writable" ''
+    share root / ro
+    share lab "$run_dir" rw
+    share writable "$writable" rw
     if ((exact)); then
-        printf '%s\n' -machine q35 -accel tcg -cpu "$(emulated_cpu)" -icount shift=0,sleep=off
+        printf '%s\n' -machine "$machine" -accel tcg -cpu "$(emulated_cpu)" -icount shift=0,sleep=off
     elif [[ $accel == kvm ]]; then
-        printf '%s\n' -machine q35 -accel kvm -cpu host
+        printf '%s\n' -machine "$machine" -accel kvm -cpu host
     else
-        printf '%s\n' -machine q35 -accel tcg,thread=multi -cpu "$(emulated_cpu)"
+        printf '%s\n' -machine "$machine" -accel tcg,thread=multi -cpu "$(emulated_cpu)"
     fi
 }
 
@@ -201,13 +255,13 @@ nic_module() {
 
 start_guest() {
     local options
+    start_servers
     mapfile -t options < <(qemu_options)
-    # With the death signal no guest outlives its lab, however that ends.
     if ((interactive)); then
         # Descriptor 5 is the terminal; standard input of what runs in the background is not.
-        setpriv --pdeathsig KILL -- qemu-system-x86_64 "${options[@]}" <&5 2>"$run_dir/qemu.log" &
+        in_run_dir qemu-system-x86_64 "${options[@]}" <&5 2>"$run_dir/qemu.log" &
     else
-        setpriv --pdeathsig KILL -- qemu-system-x86_64 "${options[@]}" </dev/null >"$run_dir/qemu.log" 2>&1 &
+        in_run_dir qemu-system-x86_64 "${options[@]}" </dev/null >"$run_dir/qemu.log" 2>&1 &
     fi
     qemu=$!
     tail -c +1 -s 0.05 --pid="$qemu" -f "$run_dir/stdout" &
@@ -243,6 +297,8 @@ supervise() {
     kill -KILL "$qemu" 2>/dev/null || true
     wait "$qemu" 2>/dev/null || true
     wait "${relays[@]}" || true
+    ((${#servers[@]} == 0)) || kill "${servers[@]}" 2>/dev/null || true
+    rm -f "$run_dir"/*.sock "$run_dir"/*.sock.pid
 }
 
 # Say why the guest is no answer, and where to read on.
@@ -289,6 +345,10 @@ main() {
     kernel_dir=$("$lab_dir/kernel.sh" "$kernel") || exit "$failure_status"
     module=$(nic_module) || exit "$failure_status"
     accel=$(accelerator) || exit "$failure_status"
+    [[ $(share_type) != virtiofs ]] || virtiofsd=$("$lab_dir/virtiofsd.sh") || exit "$failure_status"
+    # Where it is emulated, a CPU now and then runs code that another has just rewritten, and the guest dies of an int3.
+    # Our own configuration has no static keys for that reason; Debian's has.
+    [[ -n $cpus ]] || cpus=$([[ $kernel == debian* && $accel != kvm ]] && echo 1 || echo 2)
     writable=$(realpath -e -- "${TMPDIR:-/tmp}") || die "TMPDIR=$TMPDIR: no such directory"
     describe "${module:+dms0 and dms1}"
     make_run_directory
@@ -300,5 +360,5 @@ main() {
     report
 }
 
-kernel_dir='' module='' accel='' writable='' run_dir='' qemu='' relays=() interrupted=0 unread=0 timed_out=0
+kernel_dir='' module='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
 main "$@"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Build an out-of-tree module for a kernel of the lab and print the path of the .ko:
 #
-#   module.sh stock|debug|branch SOURCE_DIRECTORY
+#   module.sh KERNEL SOURCE_DIRECTORY                  KERNEL: as kernel.sh takes it
 #
 # The sources are copied to build/modules/KERNEL-ID/NAME first: objects of two kernels must not meet in one directory.
 set -euo pipefail
@@ -14,23 +14,25 @@ sources_id() {
 }
 
 build_module() {
-    local source=$1 directory=$2 kernel_build=$3 log=$2.log
+    local source=$1 directory=$2 kernel=$3 log=$2.log arguments=()
+    [[ ! -e $kernel/make-arguments ]] || mapfile -t arguments <"$kernel/make-arguments"
     rsync -a --checksum --delete --exclude='*.o' --exclude='*.ko' --exclude='*.mod' --exclude='*.mod.c' --exclude='*.cmd' \
         --exclude=Module.symvers --exclude=modules.order "$source/" "$directory/"
     note "building ${source##*/} ..."
-    if ! CCACHE_DIR=$cache_dir/ccache make -C "$kernel_build" M="$directory" CC='ccache gcc' W=1 modules >"$log" 2>&1; then
+    if ! CCACHE_DIR=$cache_dir/ccache make -C "$kernel/build" M="$directory" CC='ccache gcc' "${arguments[@]}" W=1 modules >"$log" 2>&1; then
         cat "$log" >&2
-        die "${source##*/} does not build for $kernel_build"
+        die "${source##*/} does not build for $kernel/build"
     fi
-    # The kernel's make goes on after a warning; a module of ours must not have any.
-    if grep -n 'warning:' "$log" >&2; then
+    # The kernel's make goes on after a warning; a module of ours must not have any. That no pahole is there, or another
+    # one, is none of the module's.
+    if grep -n 'warning:' "$log" | grep -v 'pahole version differs' >&2; then
         die "${source##*/} builds with warnings: $log"
     fi
 }
 
 main() {
     local kernel=${1:-} source=${2:-} kernel_directory directory id modules
-    [[ $# == 2 && -d $source ]] || die "usage: module.sh stock|debug|branch SOURCE_DIRECTORY"
+    [[ $# == 2 && -d $source ]] || die "usage: module.sh KERNEL SOURCE_DIRECTORY"
     source=$(realpath -- "$source")
     kernel_directory=$("$lab_dir/kernel.sh" "$kernel")
     directory=$repo_dir/build/modules/${kernel_directory##*/}/${source##*/}
@@ -41,7 +43,7 @@ main() {
     flock 9
     if [[ $(cat "$directory.id" 2>/dev/null) != "$id" ]]; then
         rm -f "$directory.id"
-        build_module "$source" "$directory" "$kernel_directory/build" 9>&-
+        build_module "$source" "$directory" "$kernel_directory" 9>&-
         printf '%s\n' "$id" >"$directory.id"
     fi
     modules=("$directory"/*.ko)

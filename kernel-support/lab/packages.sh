@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Install the Debian or Ubuntu packages that a part of the project needs: only those that are absent, after saying which and why.
 #
-#   packages.sh [--list] GROUP...       groups: build cuda lint python kernel lab selftests
+#   packages.sh [--list] GROUP...       groups: build tests cuda lint python module kernel lab selftests
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -20,14 +20,16 @@ ccache
 libboost1.83-dev|libboost-dev
 libboost-json1.83-dev|libboost-json-dev
 libboost-url1.83-dev|libboost-url-dev
-catch2 >=3
 libfmt-dev
 libisal-dev
 libmnl-dev
 libcli11-dev
+libssl-dev
+'
+packages[tests]='
+catch2 >=3
 clang-14|clang
 libclang-rt-14-dev|libclang-rt-dev
-libssl-dev
 python3
 '
 packages[cuda]='
@@ -44,6 +46,15 @@ python3
 python3-dev
 python3-pip
 python3-venv
+'
+packages[module]='
+gcc
+make
+ccache
+zstd
+rsync
+kmod
+debian-archive-keyring
 '
 packages[kernel]='
 gcc
@@ -66,6 +77,9 @@ debian-archive-keyring
 '
 packages[lab]='
 qemu-system-x86
+libcap-ng0
+libseccomp2
+debian-archive-keyring
 iproute2
 ethtool
 socat
@@ -93,11 +107,13 @@ iproute2
 debian-archive-keyring
 '
 declare -A why=(
-    [build]="to compile the library, its samples and its tests"
+    [build]="to compile the library and its samples"
+    [tests]="to compile its tests and run them"
     [cuda]="to fetch the CUDA compiler"
     [lint]="to check format and style"
     [python]="to build the Python package and test it"
-    [kernel]="to build the lab's kernel"
+    [module]="to build the software NIC for the lab's kernel"
+    [kernel]="to build a kernel for the lab"
     [lab]="to boot the lab's guest and talk to its network"
     [selftests]="to build and run the kernel tree's own tests"
 )

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Check the lab itself: that it hands on what the command says, and that nothing bad passes for good.
 #
-#   selfcheck.sh [--kernel stock|debug|branch]
+#   selfcheck.sh [--kernel KERNEL] [CHECK...]          KERNEL as lab.sh takes it; all checks by default, see the end
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-kernel=stock
-[[ ${1:-} != --kernel ]] || kernel=$2
+kernel=debian
+[[ ${1:-} != --kernel ]] || { kernel=$2 && shift 2; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
@@ -83,6 +83,50 @@ check_files() {
     run --timeout 60 -- bash -c "echo in the guest >'$work/file'; touch '$repo_dir/build/x' '$HOME/x'"
     check "the temporary directory is writable" is "$(cat "$work/file")" "in the guest"
     check "the rest is not" says err "Read-only file system"
+    run --timeout 60 -- python3 -c 'import tempfile; tempfile.TemporaryFile().truncate(1 << 20)'
+    check "a file without a name in TMPDIR changes its size" is "$status" 0
+}
+
+# state_of DIRECTORY: all that a write could change; attributes too change %C, the time of the last change.
+state_of() { (cd "$1" && find . -printf '%p %y %m %u %s %T@ %C@\n' | sort && cat file); }
+
+# The host's files are safe from the guest's root, with either way to share them: Debian's kernels have virtiofs, ours 9p.
+check_read_only() {
+    local shared=$repo_dir/build/lab-read-only kind before
+    for kind in debian stock; do
+        mkdir -p "$shared/directory"
+        echo kept >"$shared/file"
+        before=$(state_of "$shared")
+        run --kernel "$kind" --timeout 60 -- "$lab_dir/guest/write-attempts.py" "$shared"
+        check "$kind: the guest's root cannot change the host's files" is "$status $(<"$work/out")" "0 66 attempts"
+        check "$kind: ... and has not" is "$(state_of "$shared")" "$before"
+        rm -r "$shared"
+    done
+}
+
+# A user without rights, with an empty cache: all of it is fetched anew. What the guest's root may change is what the
+# user may.
+check_user() {
+    local home=$work/user name
+    if (($(id -u) != 0)); then
+        printf 'skip  a user without rights   (this is one)\n'
+        return
+    fi
+    chmod 755 "$work"
+    mkdir -p "$home/repo/build" "$home/tmp"
+    for name in run kernel-support; do
+        cp -a "$repo_dir/$name" "$home/repo/"
+    done
+    chown -R nobody: "$home"
+    touch "$work/roots"
+    status=0
+    setpriv --reuid nobody --regid nogroup --clear-groups env -C "$home/repo" HOME="$home" XDG_CACHE_HOME="$home/cache" TMPDIR="$home/tmp" \
+        ./run lab --timeout 60 -- bash -c "ping -c 1 10.77.0.2 && id -u >'$home/tmp/file'; echo x >>'$home/run'; echo x >>'$work/roots'" \
+        >"$work/out" 2>"$work/err" || status=$?
+    check "a user without rights has a lab" says out "1 received"
+    check "... writes to the temporary directory" is "$(cat "$home/tmp/file")" 0
+    check "... as that user" is "$(stat -c %U "$home/tmp/file")" nobody
+    check "... and nowhere else" is "$(stat -c %s "$work/roots") $(ls "$home")" "0 cache"$'\n'"repo"$'\n'"tmp"
 }
 
 check_limit() {
@@ -115,7 +159,8 @@ check_complaints() {
 check_skips() {
     local tests
     tests=$("$lab_dir/selftests.sh")
-    run --timeout 300 -- bash -c "ip netns add peer && ip link add dms0 type veth peer dms1 netns peer &&
+    # Debian's veth is a module.
+    run --kernel stock --timeout 300 -- bash -c "ip netns add peer && ip link add dms0 type veth peer dms1 netns peer &&
         ip -n peer addr add 10.77.0.2/24 dev dms1 && ip -n peer addr add fd77::2/64 dev dms1 nodad && ip -n peer link set dms1 up &&
         ip addr add 10.77.0.1/24 dev dms0 && ip addr add fd77::1/64 dev dms0 nodad && ip link set dms0 up &&
         exec '$lab_dir/guest/selftests.py' '$tests' ncdevmem hds"
@@ -147,7 +192,8 @@ gone() {
 }
 
 check_interrupt() {
-    local pid guest status
+    local pid guest status before
+    before=$(pgrep -P 1 virtiofsd || true)
     start_long
     status=0
     kill -INT "$pid"
@@ -158,15 +204,13 @@ check_interrupt() {
     kill -KILL "$pid"
     wait "$pid" 2>/dev/null || true
     check "a lab that is killed takes its QEMU along" gone "$guest"
+    check "... and what served it files" is "$(pgrep -P 1 virtiofsd || true)" "$before"
 }
 
-check_status
-check_usage
-check_output
-check_files
-check_limit
-check_complaints
-check_interrupt
-check_skips
+checks=(status usage output files read_only user limit complaints interrupt skips)
+(($# == 0)) || checks=("$@")
+for name in "${checks[@]}"; do
+    "check_$name"
+done
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))
