@@ -171,7 +171,7 @@ main() {
 
     trap interrupted INT TERM
     mkdir -p "$logs"
-    local groups=(build lint python)
+    local groups=(build tests lint python)
     ((quick)) || groups+=(kernel lab selftests)
     kernel-support/lab/packages.sh "${groups[@]}"
     # Every preset finds it again by itself.

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Run the kernel tree's own tests on the software NIC in the lab.
 #
-#   run-selftests.sh [--kernel stock|debug|branch] [--seconds N] [SUITE...]
+#   run-selftests.sh [--kernel KERNEL] [--seconds N] [SUITE...]
 #
 # Suites: ncdevmem devmem iou-zcrx hds, and where the kernel has array tokens devmem_tokens; all by default. And
 # devmem_tokens_races, some cases of the last. --seconds is how long its stress case runs, 5 by default.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-kernel=stock seconds=5
+kernel=debian seconds=5
 while [[ ${1:-} == --* ]]; do
     (($# >= 2)) || die "$1 needs a value"
     case $1 in
@@ -25,7 +25,7 @@ limit=$((1800 + seconds))
 directory=$("$lab_dir/selftests.sh" "$kernel")
 nic=("$("$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim")")
 # A kernel with the series does not need the NIC to leave its device behind, and is to show it.
-[[ $kernel == stock ]] || nic+=(keep_device=N)
+[[ $kernel != branch && $kernel != debug ]] || nic+=(keep_device=N)
 # shellcheck disable=SC2016  # the guest's shell expands it
 exec "$lab_dir/lab.sh" --no-nic --kernel "$kernel" --timeout "$limit" -- \
     env NIC="${nic[*]}" DEVMEM_TOKENS_SECONDS="$seconds" \

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python package over devmem, in the lab:  lab.sh [--kernel stock|debug|branch]
+# The Python package over devmem, in the lab:  lab.sh [--kernel KERNEL]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-kernel=stock
+kernel=debian
 [[ ${1:-} != --kernel ]] || { kernel=$2 && shift 2; }
-(($# == 0)) || { echo "usage: lab.sh [--kernel stock|debug|branch]" >&2 && exit 2; }
+(($# == 0)) || { echo "usage: lab.sh [--kernel KERNEL]" >&2 && exit 2; }
 
 # Installs the package, and makes what the guest has no network to fetch.
 tests/python/run.sh --collect-only >/dev/null

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Test the software NIC in the lab.
 #
-#   run.sh [--kernel stock|debug|branch] [--rounds N] [--seed N] [functional] [stress]
+#   run.sh [--kernel KERNEL] [--rounds N] [--seed N] [functional] [stress]
 #
-# functional, on the stock kernel: settings, plain traffic, device memory, faults, refusal to load.
+# functional, on Debian's kernel: settings, plain traffic, device memory, faults, refusal to load.
 # stress, on the debug kernel: N rounds of random changes, 200 by default, and a device that goes while it is bound. The
 # seed is printed; with it they repeat.
 set -euo pipefail
@@ -18,7 +18,7 @@ while (($#)); do
         --rounds) rounds=${2:?--rounds needs a value} && shift ;;
         --seed) seed=${2:?--seed needs a value} && shift ;;
         functional | stress) suites+=("$1") ;;
-        *) echo "usage: run.sh [--kernel stock|debug|branch] [--rounds N] [--seed N] [functional] [stress]" >&2 && exit 2 ;;
+        *) echo "usage: run.sh [--kernel KERNEL] [--rounds N] [--seed N] [functional] [stress]" >&2 && exit 2 ;;
     esac
     shift
 done
@@ -43,14 +43,14 @@ for suite in "${suites[@]}"; do
     case $suite in
         functional)
             # shellcheck disable=SC2016  # the guest's shell expands it
-            in_lab "${kernel:-stock}" --timeout 1800 -- /bin/bash -c '
+            in_lab "${kernel:-debian}" --timeout 1800 -- /bin/bash -c '
                 status=0
                 for name in control traffic devmem faults; do
                     echo "# test_$name.py"
                     /usr/bin/python3 "$0/test_$name.py" || status=1
                 done
                 exit $status' "$here" || status=1
-            in_lab "${kernel:-stock}" --timeout 60 --no-nic --append swiotlb=force -- \
+            in_lab "${kernel:-debian}" --timeout 60 --no-nic --append swiotlb=force -- \
                 /usr/bin/python3 "$here/test_refusals.py" || status=1
             ;;
         stress)

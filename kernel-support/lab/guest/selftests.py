@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NET = "tools/testing/selftests/drivers/net"
-KERNEL = os.environ.get("GPURX_LAB", "stock")
+KERNEL = os.environ.get("GPURX_LAB")
+HAS_SERIES = KERNEL in ("branch", "debug")
 SUITE_LIMIT_S = 3600 if KERNEL == "debug" else 900
 
 
@@ -77,8 +78,8 @@ TOKENS_RACES = Suite("devmem_tokens_races", TOKENS.program, RACES,
 
 def suites(names: set[str]) -> tuple[Suite, ...]:
     """What of these runs on this kernel; without names, all but the parts of others."""
-    there = SUITES if KERNEL == "stock" else (*SUITES, TOKENS)
-    if names and KERNEL != "stock":
+    there = (*SUITES, TOKENS) if HAS_SERIES else SUITES
+    if names and HAS_SERIES:
         there = (*there, TOKENS_RACES)
     return tuple(suite for suite in there if not names or suite.name in names)
 
