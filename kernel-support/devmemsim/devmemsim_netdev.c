@@ -31,17 +31,28 @@ static void dms_link_set(struct dms_port *port, bool up)
 	spin_unlock(&link->lock);
 }
 
+/* NAPI is there, disabled, before frames can come, and goes when none can */
 static int dms_channel_alloc(struct dms_port *port, unsigned int idx)
 {
+	struct dms_channel *ch = &port->channels[idx];
 	struct netdev_queue_config qcfg;
+	int err;
 
 	netdev_queue_config(port->netdev, idx, &qcfg);
-	return dms_ring_alloc(port, &port->channels[idx].ring, &qcfg, idx);
+	err = dms_ring_alloc(port, &ch->ring, &qcfg, idx);
+	if (err)
+		return err;
+
+	netif_napi_add_config_locked(port->netdev, &ch->napi, dms_poll, idx);
+	return 0;
 }
 
 static void dms_channel_free(struct dms_port *port, unsigned int idx)
 {
-	dms_ring_free(&port->channels[idx].ring);
+	struct dms_channel *ch = &port->channels[idx];
+
+	netif_napi_del_locked(&ch->napi);
+	dms_ring_free(&ch->ring);
 }
 
 static void dms_channel_start(struct dms_port *port, unsigned int idx)
@@ -63,6 +74,7 @@ static void dms_channel_stop(struct dms_port *port, unsigned int idx)
 	dms_queue_disable(ch);
 	netif_queue_set_napi(port->netdev, idx, NETDEV_QUEUE_TYPE_RX, NULL);
 	netif_queue_set_napi(port->netdev, idx, NETDEV_QUEUE_TYPE_TX, NULL);
+	dms_faults_flush(ch);
 	dms_queue_purge(ch);
 }
 
@@ -257,7 +269,6 @@ static void dms_channel_init(struct dms_port *port, unsigned int idx)
 	spin_lock_init(&ch->done_lock);
 	u64_stats_init(&ch->rx_stats.syncp);
 	u64_stats_init(&ch->tx_stats.syncp);
-	netif_napi_add_config(port->netdev, &ch->napi, dms_poll, idx);
 }
 
 static int dms_steering_init(struct dms_port *port)

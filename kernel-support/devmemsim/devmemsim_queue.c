@@ -153,14 +153,12 @@ void dms_queue_disable(struct dms_channel *ch)
 	page_pool_disable_direct_recycling(ch->ring.pool);
 }
 
-/* Drop what the peer sent. Nothing may be on its way: NAPI is disabled and
- * the peer's xmit cannot pick this queue any more.
+/* Drop what the peer sent. Nothing may be on its way: NAPI is disabled, no
+ * fault holds frames and the peer's xmit cannot pick this queue any more.
  */
 void dms_queue_purge(struct dms_channel *ch)
 {
 	struct sk_buff *frame;
-
-	dms_faults_flush(ch);
 
 	spin_lock_bh(&ch->wire.lock);
 	skb_queue_splice_tail_init(&ch->wire, &ch->backlog);

@@ -130,7 +130,7 @@ class Family:
 
 
 # netdev family: commands and attributes as in the kernel's UAPI headers
-PAGE_POOL_GET, QUEUE_GET, QSTATS_GET, BIND_RX = 5, 10, 12, 13
+PAGE_POOL_GET, QUEUE_GET, NAPI_GET, QSTATS_GET, BIND_RX = 5, 10, 11, 12, 13
 
 
 def bind_rx(family: Family, ifindex: int, queues: list[int], fd: int,
@@ -150,6 +150,13 @@ def queue_get(ifindex: int, queue: int) -> dict[str, int]:
     with Family("netdev") as family:
         reply = family.call(QUEUE_GET, [(2, ifindex), (3, 0), (1, queue)])
     return {names[k]: number(v) for k, v in reply[0] if k in names}
+
+
+def napis(ifindex: int) -> list[int]:
+    """Ids of the NAPI instances of a device."""
+    with Family("netdev") as family:
+        replies = family.call(NAPI_GET, [(1, ifindex)], dump=True)
+    return [number(dict(reply)[2]) for reply in replies]
 
 
 def page_pools() -> list[dict[str, int]]:

@@ -61,6 +61,27 @@ def test_channels() -> None:
     ethtool_fails("-L dms0 combined 0", "no RX or TX channel")
 
 
+def test_napi_comes_and_goes_with_its_channel() -> None:
+    """In threads, too: those of channels that are gone are not waited for."""
+    def threads(on: int) -> None:
+        lab.run(f"timeout 10 sh -c 'echo {on} >/sys/class/net/dms0/threaded'")
+
+    for on in (0, 1):
+        threads(on)
+        for count in (8, 1, 4, 2):
+            lab.run(f"ethtool -L dms0 combined {count}")
+            equal(len(netlink.napis(lab.index())), count, "NAPI instances")
+            lab.transfer(4, 1 << 16)
+        threads(0)
+        threads(on)
+        lab.run("ip link set dms0 down")
+        equal(netlink.napis(lab.index()), [], "NAPI instances while down")
+        lab.addresses()
+        threads(0)
+        lab.run("ethtool -L dms0 combined 4")
+        lab.transfer(4, 1 << 16)
+
+
 def test_channels_while_down() -> None:
     lab.run("ip link set dms0 down")
     lab.run("ethtool -L dms0 combined 6")
