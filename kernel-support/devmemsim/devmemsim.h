@@ -85,6 +85,10 @@ struct dms_tx_stats {
 	u64_stats_t bytes;
 	u64_stats_t drops;
 	u64_stats_t stop;
+	u64_stats_t gso_packets;
+	u64_stats_t gso_bytes;
+	u64_stats_t gso_wire_packets;
+	u64_stats_t gso_wire_bytes;
 	struct u64_stats_sync syncp;
 };
 
@@ -92,7 +96,7 @@ struct dms_tx_stats {
  * struct dms_channel - an Rx queue, a Tx queue and the NAPI instance they share
  * @port:	device this channel belongs to
  * @idx:	queue index
- * @napi:	NAPI instance, lives as long as the device
+ * @napi:	NAPI instance, lives as long as @ring has memory
  * @wire:	frames that the peer sent and NAPI did not pick up yet
  * @backlog:	frames that NAPI picked up, NAPI context only
  * @ring:	Rx buffers, NAPI context while the queue runs
@@ -117,6 +121,13 @@ struct dms_channel {
 	struct dms_tx_stats tx_stats;
 };
 
+enum dms_csum {
+	DMS_CSUM_NONE,		/* there is none, or none that is known here */
+	DMS_CSUM_PARTIAL,	/* left to the device */
+	DMS_CSUM_GOOD,
+	DMS_CSUM_BAD,
+};
+
 /* What the parser found out about a frame, kept in skb->cb while the frame
  * is on the wire.
  */
@@ -126,10 +137,29 @@ struct dms_frame_cb {
 	u32 len;		/* as accounted when sent */
 	u16 header_len;		/* end of the TCP header, 0 if not TCP */
 	u8 hash_type;		/* enum pkt_hash_types */
+	u8 csum;		/* enum dms_csum */
 	bool released;		/* a fault has held it already */
 };
 
 #define DMS_FRAME_CB(skb)	((struct dms_frame_cb *)(skb)->cb)
+
+/* Packets that a frame is on a real wire */
+static inline unsigned int dms_wire_packets(const struct sk_buff *frame)
+{
+	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
+
+	if (!skb_is_gso(frame))
+		return 1;
+
+	return max(DIV_ROUND_UP(frame->len - header_len,
+				skb_shinfo(frame)->gso_size), 1);
+}
+
+static inline unsigned int dms_wire_bytes(const struct sk_buff *frame)
+{
+	return frame->len + (dms_wire_packets(frame) - 1) *
+			    DMS_FRAME_CB(frame)->header_len;
+}
 
 typedef void (*dms_receive_t)(struct dms_channel *ch, struct sk_buff *frame,
 			      int budget);
@@ -182,6 +212,13 @@ int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
 int dms_dma_write(netmem_ref netmem, unsigned int netmem_offset,
 		  const struct sk_buff *frame, unsigned int offset,
 		  unsigned int len);
+
+__wsum dms_dma_sum(const struct sk_buff *frame, unsigned int offset,
+		   unsigned int len);
+
+/* devmemsim_csum.c */
+enum dms_csum dms_csum_check(const struct sk_buff *frame);
+bool dms_csum_fill(const struct sk_buff *frame, struct sk_buff *skb, void *hdr);
 
 /* devmemsim_netdev.c */
 struct net_device *dms_netdev_alloc(struct device *parent,

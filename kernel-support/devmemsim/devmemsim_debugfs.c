@@ -18,6 +18,7 @@ static const struct {
 	[DMS_FAULT_REORDER]	= { "reorder", U32_MAX },
 	[DMS_FAULT_DELAY]	= { "delay_us", USEC_PER_SEC },
 	[DMS_FAULT_ALLOC]	= { "alloc_fail", U32_MAX },
+	[DMS_FAULT_CORRUPT]	= { "corrupt", U32_MAX },
 	[DMS_FAULT_LINEAR]	= { "linear_bytes", U16_MAX },
 	[DMS_FAULT_NO_SPLIT]	= { "no_split", U32_MAX },
 	[DMS_FAULT_PACK]	= { "pack", 1 },

@@ -126,6 +126,52 @@ int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
 	return dms_dma_read_netmem(frame, offset, dst, len);
 }
 
+/* Same job as skb_checksum(), likewise */
+static __wsum dms_dma_sum_netmem(const struct sk_buff *frame,
+				 unsigned int offset, unsigned int len)
+{
+	unsigned int start, size, n, pos = 0;
+	__wsum part, sum = 0;
+	skb_frag_t *frag;
+	int i;
+
+	start = skb_headlen(frame);
+	if (offset < start) {
+		n = min(len, start - offset);
+		sum = csum_partial(frame->data + offset, n, 0);
+		offset += n;
+		len -= n;
+		pos = n;
+	}
+
+	for (i = 0; len && i < skb_shinfo(frame)->nr_frags; i++) {
+		frag = &skb_shinfo(frame)->frags[i];
+		size = skb_frag_size(frag);
+		if (offset < start + size) {
+			n = min(len, start + size - offset);
+			part = csum_partial(dms_dma_frag_va(frag) +
+					    offset - start, n, 0);
+			sum = csum_block_add(sum, part, pos);
+			offset += n;
+			len -= n;
+			pos += n;
+		}
+		start += size;
+	}
+
+	return sum;
+}
+
+/* The checksum of part of a frame that the peer sends */
+__wsum dms_dma_sum(const struct sk_buff *frame, unsigned int offset,
+		   unsigned int len)
+{
+	if (likely(skb_frags_readable(frame)))
+		return skb_checksum(frame, offset, len, 0);
+
+	return dms_dma_sum_netmem(frame, offset, len);
+}
+
 /* Write part of a frame to a buffer */
 int dms_dma_write(netmem_ref netmem, unsigned int netmem_offset,
 		  const struct sk_buff *frame, unsigned int offset,

@@ -116,8 +116,38 @@ static struct sk_buff *dms_fault_build_packed(struct dms_channel *ch,
 	return skb;
 }
 
+/* One bit of the payload is wrong, and the checksum tells. A large packet is
+ * wrong as a whole: the stack gets it as one that was not put together.
+ */
+static struct sk_buff *dms_fault_build_corrupt(struct dms_channel *ch,
+					       struct sk_buff *frame)
+{
+	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
+	struct sk_buff *skb;
+	u8 byte;
+
+	skb = dms_rx_build_host(ch, frame, header_len);
+	if (!skb)
+		return NULL;
+
+	if (frame->ip_summed == CHECKSUM_PARTIAL)
+		dms_csum_fill(frame, skb, skb->data);
+	if (skb_copy_bits(skb, skb->len - 1, &byte, 1))
+		goto err_free;
+	byte ^= 1;
+	if (skb_store_bits(skb, skb->len - 1, &byte, 1))
+		goto err_free;
+
+	DMS_FRAME_CB(frame)->csum = DMS_CSUM_BAD;
+	return skb;
+
+err_free:
+	dev_kfree_skb(skb);
+	return NULL;
+}
+
 static struct sk_buff *dms_fault_build(struct dms_channel *ch,
-				       const struct sk_buff *frame)
+				       struct sk_buff *frame)
 {
 	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
 	struct dms_faults *faults = ch->port->faults;
@@ -125,6 +155,9 @@ static struct sk_buff *dms_fault_build(struct dms_channel *ch,
 
 	if (header_len == frame->len)
 		return dms_rx_build(ch, frame);
+
+	if (dms_fault_hit(faults, DMS_FAULT_CORRUPT))
+		return dms_fault_build_corrupt(ch, frame);
 
 	if (dms_fault_hit(faults, DMS_FAULT_NO_SPLIT))
 		return dms_rx_build_host(ch, frame, header_len);

@@ -171,7 +171,9 @@ struct sk_buff *dms_rx_build(struct dms_channel *ch,
 	else
 		linear_len = min(frame->len, DMS_RX_COPYBREAK);
 
-	if (!split && page_pool_is_unreadable(ch->ring.pool))
+	/* TCP is going to look at the payload of one with a bad checksum */
+	if ((!split || DMS_FRAME_CB(frame)->csum == DMS_CSUM_BAD) &&
+	    page_pool_is_unreadable(ch->ring.pool))
 		return dms_rx_build_host(ch, frame, linear_len);
 
 	skb = dms_rx_build_head(ch, frame, linear_len);
@@ -188,38 +190,41 @@ struct sk_buff *dms_rx_build(struct dms_channel *ch,
 
 static void dms_rx_checksum(const struct sk_buff *frame, struct sk_buff *skb)
 {
-	const struct dms_frame_cb *cb = DMS_FRAME_CB(frame);
-
-	/* Left to the device to fill in. Nobody needs it on this wire, but
-	 * say so: the stack fills it in if it sends the packet on.
-	 */
-	if (frame->ip_summed == CHECKSUM_PARTIAL) {
-		int start = skb_checksum_start_offset(frame) - ETH_HLEN;
-
-		skb_partial_csum_set(skb, start, frame->csum_offset);
-		return;
-	}
-
-	/* The wire does not corrupt, what the sender summed is right */
-	if (cb->hash_type == PKT_HASH_TYPE_L4)
+	switch (DMS_FRAME_CB(frame)->csum) {
+	case DMS_CSUM_PARTIAL:
+		/* A large packet is delivered as hardware GRO does it: checked,
+		 * and with the sum of the pseudo header for who takes it apart.
+		 */
+		if (skb_is_gso(frame) ||
+		    !dms_csum_fill(frame, skb, skb_mac_header(skb))) {
+			skb_partial_csum_set(skb,
+					     skb_checksum_start_offset(frame) -
+					     ETH_HLEN, frame->csum_offset);
+			break;
+		}
+		fallthrough;
+	case DMS_CSUM_GOOD:
 		skb->ip_summed = CHECKSUM_UNNECESSARY;
+		break;
+	default:
+		break;
+	}
 }
 
 static void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame)
 {
-	const struct dms_frame_cb *cb = DMS_FRAME_CB(frame);
-	unsigned int segs = skb_shinfo(frame)->gso_segs;
+	unsigned int packets = dms_wire_packets(frame);
+	unsigned int bytes = dms_wire_bytes(frame);
 	struct dms_rx_stats *stats = &ch->rx_stats;
 
 	u64_stats_update_begin(&stats->syncp);
-	u64_stats_inc(&stats->packets);
-	u64_stats_add(&stats->bytes, frame->len);
+	u64_stats_add(&stats->packets, packets);
+	u64_stats_add(&stats->bytes, bytes);
 	if (skb_is_gso(frame)) {
 		u64_stats_inc(&stats->gro_packets);
 		u64_stats_add(&stats->gro_bytes, frame->len);
-		u64_stats_add(&stats->gro_wire_packets, segs);
-		u64_stats_add(&stats->gro_wire_bytes,
-			      frame->len + (segs - 1) * cb->header_len);
+		u64_stats_add(&stats->gro_wire_packets, packets);
+		u64_stats_add(&stats->gro_wire_bytes, bytes);
 	}
 	u64_stats_update_end(&stats->syncp);
 }
@@ -239,7 +244,7 @@ void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
 		skb_set_hash(skb, cb->hash, cb->hash_type);
 	skb_record_rx_queue(skb, ch->idx);
 
-	if (skb_is_gso(frame)) {
+	if (skb_is_gso(frame) && cb->csum != DMS_CSUM_BAD) {
 		const struct skb_shared_info *from = skb_shinfo(frame);
 		struct skb_shared_info *to = skb_shinfo(skb);
 

@@ -74,6 +74,11 @@ static void dms_get_queue_stats_tx(struct net_device *netdev, int idx,
 		stats->bytes = u64_stats_read(&tx->bytes);
 		stats->hw_drops = u64_stats_read(&tx->drops);
 		stats->stop = u64_stats_read(&tx->stop);
+		stats->hw_gso_packets = u64_stats_read(&tx->gso_packets);
+		stats->hw_gso_bytes = u64_stats_read(&tx->gso_bytes);
+		stats->hw_gso_wire_packets =
+			u64_stats_read(&tx->gso_wire_packets);
+		stats->hw_gso_wire_bytes = u64_stats_read(&tx->gso_wire_bytes);
 	} while (u64_stats_fetch_retry(&tx->syncp, start));
 }
 
@@ -96,6 +101,10 @@ static void dms_get_base_stats(struct net_device *netdev,
 	tx->bytes = 0;
 	tx->hw_drops = 0;
 	tx->stop = 0;
+	tx->hw_gso_packets = 0;
+	tx->hw_gso_bytes = 0;
+	tx->hw_gso_wire_packets = 0;
+	tx->hw_gso_wire_bytes = 0;
 
 	netdev_stat_queue_sum(netdev,
 			      netdev->real_num_rx_queues,

@@ -6,6 +6,7 @@
  */
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
+#include <linux/tcp.h>
 #include <net/gso.h>
 #include <net/netdev_queues.h>
 
@@ -73,6 +74,7 @@ static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
 	cb->len = frame->len;
 	cb->header_len = dms_flow_parse(frame, &flow);
 	cb->hash_type = dms_flow_hash_type(&flow);
+	cb->csum = dms_csum_check(frame);
 
 	steering = rcu_dereference_bh(peer->steering);
 	return dms_steer(steering, &flow, &cb->hash);
@@ -93,8 +95,8 @@ static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 	}
 
 	u64_stats_update_begin(&ch->tx_stats.syncp);
-	u64_stats_inc(&ch->tx_stats.packets);
-	u64_stats_add(&ch->tx_stats.bytes, frame->len);
+	u64_stats_add(&ch->tx_stats.packets, dms_wire_packets(frame));
+	u64_stats_add(&ch->tx_stats.bytes, dms_wire_bytes(frame));
 	u64_stats_update_end(&ch->tx_stats.syncp);
 
 	txq = netdev_get_tx_queue(ch->port->netdev, ch->idx);
@@ -106,6 +108,23 @@ static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 	__skb_queue_tail(&to->wire, frame);
 	spin_unlock(&to->wire.lock);
 	napi_schedule(&to->napi);
+}
+
+static void dms_tx_count_gso(struct dms_channel *ch, const struct sk_buff *skb)
+{
+	unsigned int header_len = skb_tcp_all_headers(skb);
+	struct dms_tx_stats *stats = &ch->tx_stats;
+	unsigned int packets;
+
+	packets = DIV_ROUND_UP(skb->len - header_len,
+			       skb_shinfo(skb)->gso_size);
+	u64_stats_update_begin(&stats->syncp);
+	u64_stats_inc(&stats->gso_packets);
+	u64_stats_add(&stats->gso_bytes, skb->len);
+	u64_stats_add(&stats->gso_wire_packets, packets);
+	u64_stats_add(&stats->gso_wire_bytes,
+		      skb->len + (packets - 1) * header_len);
+	u64_stats_update_end(&stats->syncp);
 }
 
 /* A device with hardware GRO would put the segments together again, so do not
@@ -128,6 +147,8 @@ netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 
 	ch = &port->channels[skb_get_queue_mapping(skb)];
 	skb_tx_timestamp(skb);
+	if (skb_is_gso(skb) && skb_is_gso_tcp(skb))
+		dms_tx_count_gso(ch, skb);
 
 	segs = skb;
 	if (!dms_tx_keep_large(port->peer, skb)) {

@@ -169,7 +169,7 @@ def injected(device: str = "dms0") -> dict[str, int]:
 
 
 def counters(where: Optional[str] = None) -> dict[str, int]:
-    """TCP counters of an end, by name."""
+    """TCP counters of an end, by name; also with the protocol before it."""
     found: dict[str, int] = {}
     for name in ("netstat", "snmp"):
         with namespace(where):
@@ -177,7 +177,10 @@ def counters(where: Optional[str] = None) -> dict[str, int]:
                       encoding="ascii") as file:
                 lines = file.read().splitlines()
         for names, values in zip(lines[::2], lines[1::2]):
-            found.update(zip(names.split()[1:], map(int, values.split()[1:])))
+            protocol, *each = names.split()
+            numbers = list(map(int, values.split()[1:]))
+            found.update(zip(each, numbers))
+            found.update(zip((protocol[:-1] + name for name in each), numbers))
     return found
 
 

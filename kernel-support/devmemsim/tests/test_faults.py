@@ -69,6 +69,18 @@ def test_alloc_fail() -> None:
     with_fault("alloc_fail", 30, failures)
 
 
+def test_corrupt() -> None:
+    """TCP sees it, in device memory too, and has it sent again."""
+    with_fault("corrupt", 30, counter("TcpInCsumErrors"))
+    before = lab.counters()["TcpInCsumErrors"], lab.injected()["corrupt"]
+    lab.set_fault("corrupt", 20)
+    with devmem.Binding("dms0", [QUEUE], 4 << 20) as binding:
+        receive(binding, 4, SIZE)
+    lab.set_fault("corrupt", 0)
+    equal(lab.counters()["TcpInCsumErrors"] - before[0],
+          lab.injected()["corrupt"] - before[1], "errors that TCP counts")
+
+
 def test_delay() -> None:
     with_fault("delay_us", 3000, one_more())
     lab.set_fault("delay_us", 50_000)

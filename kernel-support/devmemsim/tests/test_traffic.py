@@ -96,6 +96,107 @@ def test_hardware_gro() -> None:
         check(not large or wire > 4 * packets, f"{wire} in {packets}")
 
 
+def test_wire_packets() -> None:
+    """A large packet counts as what it is on a wire, received and sent."""
+    size, mss = 2 << 20, 1448
+    for setting in ("on", "off"):
+        lab.run(f"ethtool -K dms0 rx-gro-hw {setting}")
+        names = ("packets", "bytes")
+        before = [total(name) for name in names]
+        sent = int(lab.peer("cat /sys/class/net/dms1/statistics/tx_packets"))
+        lab.transfer(4, size)
+        packets, data = (total(n) - b for n, b in zip(names, before))
+        sent = int(lab.peer("cat /sys/class/net/dms1/statistics/tx_packets")) - sent
+        check(size // mss <= packets < size // mss * 1.2, f"{packets} packets")
+        check(size + 66 * (size // mss) <= data < size * 1.1, f"{data} bytes")
+        check(packets <= sent < packets + 20, f"{sent} sent, {packets} received")
+
+
+def ones(data: bytes) -> int:
+    """The Internet checksum."""
+    number = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while number >> 16:
+        number = (number & 0xFFFF) + (number >> 16)
+    return number ^ 0xFFFF
+
+
+def raw_frame(protocol: int, port: int, wrong: int) -> bytes:
+    """From the peer to here: UDP, or TCP that no connection has asked for."""
+    payload = b"0123456789abcdef" * 64
+    if protocol == socket.IPPROTO_UDP:
+        header = struct.pack("!HHHH", 4000, port, 8 + len(payload), 0)
+        field = 6
+    else:
+        header = struct.pack("!HHLLBBHHH", 4000, port, 1, 1, 0x50, 0x10, 1000, 0, 0)
+        field = 16
+    ends = b"".join(ipaddress.ip_address(end[4]).packed
+                    for end in (lab.PEER, lab.LOCAL))
+    length = len(header) + len(payload)
+    right = ones(ends + struct.pack("!HH", protocol, length) + header + payload)
+    header = (header[:field] + struct.pack("!H", right ^ wrong)
+              + header[field + 2:])
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + length, 0, 0, 64, protocol, 0) + ends
+    ip = ip[:10] + struct.pack("!H", ones(ip)) + ip[12:]
+    macs = (lab.run("cat /sys/class/net/dms0/address"),
+            lab.peer("cat /sys/class/net/dms1/address"))
+    return (b"".join(bytes.fromhex(mac.strip().replace(":", "")) for mac in macs)
+            + b"\x08\x00" + ip + header + payload)
+
+
+def test_bad_checksums() -> None:
+    """Nobody fills these in: the device looks, and the stack drops them."""
+    with lab.namespace("peer"):
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind((lab.LOCAL[4], 0))
+    port = udp.getsockname()[1]
+    udp.setblocking(False)
+    with raw, udp:
+        raw.bind(("dms1", 0))
+        for protocol, name in ((socket.IPPROTO_UDP, "UdpInCsumErrors"),
+                               (socket.IPPROTO_TCP, "TcpInCsumErrors")):
+            for wrong in (0, 1):
+                before = lab.counters()[name]
+                frame = raw_frame(protocol, port, wrong)
+                for _ in range(20):
+                    raw.send(frame)
+                # Follows them, so they have arrived
+                lab.transfer(4, 1000)
+                got = 0
+                with contextlib.suppress(BlockingIOError):
+                    while udp.recv(2000):
+                        got += 1
+                if protocol == socket.IPPROTO_UDP:
+                    equal(got, 20 * (1 - wrong), "datagrams")
+                equal(lab.counters()[name] - before, 20 * wrong, name)
+
+
+def test_checksums_are_filled_in() -> None:
+    """Whoever looks at the packets of the wire sees right ones."""
+    raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+    raw.bind(("dms0", 0))
+    raw.settimeout(5)
+    lab.run("ethtool -K dms0 rx-gro-hw off gro off")
+    ends = ipaddress.ip_address(lab.PEER[4]).packed + ipaddress.ip_address(lab.LOCAL[4]).packed
+    seen = 0
+    with raw, flow(4) as (out, sock):
+        for _ in range(20):
+            out.send(b"some payload")
+            sock.recv(100)
+        raw.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                frame, where = raw.recvfrom(2000)
+                if where[2] == socket.PACKET_OUTGOING or frame[23] != socket.IPPROTO_TCP:
+                    continue
+                length = struct.unpack("!H", frame[16:18])[0] - 20
+                segment = frame[34:34 + length]
+                equal(ones(ends + struct.pack("!HH", socket.IPPROTO_TCP, length)
+                           + segment + b"\0" * (length % 2)), 0, "sum")
+                seen += 1
+    check(seen >= 20, f"{seen} packets")
+
+
 def total(name: str) -> int:
     return sum(q[name] for q in netlink.rx_stats(lab.index()).values())
 
