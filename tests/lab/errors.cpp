@@ -160,19 +160,6 @@ constexpr std::array refusals{
                 unique_fd const null{::open("/dev/null", O_RDWR | O_CLOEXEC)};
                 bind_with_split({3}, null.get());
             }},
-    refusal{"pages below 4 KiB", ERANGE, "bind-rx dms0 queue 3 (kernel: integer out of range)", "rx_page_size",
-            [] { open_with_page_size(3000); }},
-    refusal{"pages of no power of two", EINVAL,
-            "bind-rx dms0 queue 3 (kernel: rx-page-size must be a power of 2)", "must be a power of two",
-            [] { open_with_page_size(5000); }},
-    refusal{"pages larger than the memory's own", EINVAL,
-            "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above 4096 that takes huge pages",
-            [] {
-                ordinary_pages const no_huge_ones;
-                open_with_page_size(16384);
-            }},
-    refusal{"pages larger than the driver's largest", ERANGE, "bind-rx dms0 queue 3 (kernel: devmemsim: rx-page-size",
-            "the driver supports no such rx_page_size", [] { open_with_page_size(128 << 10); }},
     refusal{"an interface that has gone", ENODEV, "bind-rx dms0 queue 3: ", "the interface is gone",
             [] {
                 std::array const queue{3U};
@@ -215,6 +202,22 @@ constexpr std::array refusals{
             }},
     refusal{"a session of all queues", ERANGE, "lease dms0 (8 queues wanted, 7 possible): ", "ask for fewer rx_queues",
             [] { open_with({.rx_queues = 8}); }},
+};
+
+constexpr std::array page_size_refusals{
+    refusal{"pages below 4 KiB", ERANGE, "bind-rx dms0 queue 3 (kernel: integer out of range)", "rx_page_size",
+            [] { open_with_page_size(3000); }},
+    refusal{"pages of no power of two", EINVAL,
+            "bind-rx dms0 queue 3 (kernel: rx-page-size must be a power of 2)", "must be a power of two",
+            [] { open_with_page_size(5000); }},
+    refusal{"pages larger than the memory's own", EINVAL,
+            "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above 4096 that takes huge pages",
+            [] {
+                ordinary_pages const no_huge_ones;
+                open_with_page_size(16384);
+            }},
+    refusal{"pages larger than the driver's largest", ERANGE, "bind-rx dms0 queue 3 (kernel: devmemsim: rx-page-size",
+            "the driver supports no such rx_page_size", [] { open_with_page_size(128 << 10); }},
 };
 // clang-format on
 
@@ -269,11 +272,8 @@ class other_process {
     unique_fd stop_;
 };
 
-}  // namespace
-
-TEST_CASE_METHOD(unchanged_nic, "a refusal says what was done, to what, why not, and what to change", "[errors]")
+void expect_refusal(refusal const& row)
 {
-    auto const& row = GENERATE(from_range(refusals));
     INFO(row.cause);
     bool refused = false;
     try {
@@ -289,6 +289,28 @@ TEST_CASE_METHOD(unchanged_nic, "a refusal says what was done, to what, why not,
         CHECK(failure.why().advice.find(row.advises) != std::string::npos);
     }
     CHECK(refused);
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(unchanged_nic, "a refusal says what was done, to what, why not, and what to change", "[errors]")
+{
+    expect_refusal(GENERATE(from_range(refusals)));
+}
+
+TEST_CASE_METHOD(unchanged_nic, "a refusal of a page size says which there are", "[errors]")
+{
+    if (!kernel_has_page_sizes())
+        SKIP("bind-rx takes a page size since Linux 7.3");
+    expect_refusal(GENERATE(from_range(page_size_refusals)));
+}
+
+TEST_CASE_METHOD(unchanged_nic, "a kernel that knows no page size says so", "[errors]")
+{
+    if (kernel_has_page_sizes())
+        SKIP("bind-rx takes a page size since Linux 7.3");
+    expect_refusal({"pages of 16 KiB", EOPNOTSUPP, "bind-rx dms0: ",
+                    "this kernel knows no rx-page-size: leave rx_page_size 0", [] { open_with_page_size(16384); }});
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused with its name", "[errors]")

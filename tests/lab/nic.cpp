@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 
 #include <array>
 #include <catch2/catch_test_macros.hpp>
@@ -97,6 +98,16 @@ std::string nic_settings()
     for (auto const& context : nic.rss_contexts())
         text += fmt::format("rss context {}\n", context.id);
     return text + "bind-rx: " + bind_answer() + "\n";
+}
+
+bool kernel_has_page_sizes()
+{
+    utsname system{};
+    int major = 0;
+    int minor = 0;
+    if (::uname(&system) != 0 || std::sscanf(system.release, "%d.%d", &major, &minor) != 2)
+        throw std::runtime_error{"uname tells no release"};
+    return major > 7 || (major == 7 && minor >= 3);
 }
 
 dmabuf_pools pools_now()

@@ -26,6 +26,9 @@ void run_command(std::string const& command);
 // refused (which tells tcp-data-split "auto" from "on").
 [[nodiscard]] std::string nic_settings();
 
+// Since Linux 7.3 bind-rx takes the size of the pages.
+[[nodiscard]] bool kernel_has_page_sizes();
+
 // Page pools whose pages come from a dmabuf, and how many pages of them are in use.
 struct dmabuf_pools {
     std::size_t count = 0;
