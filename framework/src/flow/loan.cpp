@@ -26,7 +26,7 @@ void drop(loan& from, std::size_t size) noexcept
 {
     from.bytes -= size;
     while (size > 0) {
-        auto& front = from.fragments[from.consumed];
+        auto& front = from.fragments.begin()[from.consumed];
         auto const count = std::min(front.size, size);
         front.address += count;
         front.size -= count;

@@ -16,6 +16,7 @@
 #include "devmem_uapi.hpp"
 #include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
+#include "reused_list.hpp"
 
 namespace gpurx::detail {
 
@@ -64,15 +65,15 @@ struct foreign_hold {
     std::uint64_t tokens = 0;  // pages of it
 };
 
-// Records are recycled by their flow, so that vectors keep their capacity.
+// Records are recycled by their flow, so that lists keep their room.
 struct loan {
-    std::vector<fragment> fragments;  // stream order
+    reused_list<fragment> fragments;  // stream order
     std::size_t consumed = 0;         // fragments before this one were taken by async_read
     std::size_t bytes = 0;            // not yet consumed
     // What it takes of a share of the memory until all of it goes back: whole pages, each once, and bytes on the host.
     std::size_t charge = 0;
     std::atomic<std::size_t>* account = nullptr;  // that was charged; null: none yet
-    std::vector<token_range> tokens;              // transport devmem
+    reused_list<token_range> tokens;              // transport devmem
     std::uint64_t token_count = 0;                // in all ranges of `tokens`
     std::uint64_t own_tokens = 0;                 // those that are pages of the flow's own session
     std::vector<std::uint32_t> pages;             // transport copy: pages of the session's pool, one reference each
@@ -94,7 +95,7 @@ struct loan {
     {
         bytes += piece.size;
         if (!fragments.empty()) {
-            auto& last = fragments.back();
+            auto& last = fragments.end()[-1];
             if (last.address + last.size == piece.address && last.kind == piece.kind) {
                 last.size += piece.size;
                 return;
@@ -106,7 +107,7 @@ struct loan {
     // them would cost more than the shorter list saves (16 instructions of the kernel's per range).
     void append_token(std::uint32_t token)
     {
-        if (tokens.empty() || !tokens.back().join({token, 1}))
+        if (tokens.empty() || !tokens.end()[-1].join({token, 1}))
             tokens.push_back({token, 1});
     }
     // Empties the record and keeps its capacity. Precondition: what it held has been given back.

@@ -326,18 +326,9 @@ void receiver_state::move_on(landing& destination, std::size_t bytes) noexcept
         destination = landings_[next_landing_++];
 }
 
-stream_result receiver_state::perform(stream_action const& action, landing const& destination) noexcept
+void receiver_state::note_end(error_code code) noexcept
 {
-    stream_result result;
-    if (action.kind == stream_action::what::place)
-        return place(destination, std::min(action.bytes, destination.size));
-    if (action.kind == stream_action::what::receive)
-        carried_ = flow_->receive(action.bytes, result.code);
-    else
-        result.bytes = flow_->receive_into(destination, std::min(action.bytes, destination.size), result.code);
-    if (result.code)
-        over_ = end_of_stream(result.code, flow_->place().locked_up());
-    return result;
+    over_ = end_of_stream(code, flow_->place().locked_up());
 }
 
 stream_result receiver_state::place(landing const& destination, std::size_t size) noexcept

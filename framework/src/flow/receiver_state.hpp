@@ -4,6 +4,7 @@
 // what loans need is in detail::flow. Everything here belongs to the receiver's strand.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/buffer.hpp>
@@ -166,7 +167,8 @@ class receiver_state {
                    error_code& code);
     void forget() noexcept;
     [[nodiscard]] stream_facts facts() const noexcept;
-    [[nodiscard]] stream_result perform(stream_action const& action, landing const& destination) noexcept;
+    // A receive has ended with it.
+    void note_end(error_code code) noexcept;
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
     // After `bytes` of it are filled.
     void move_on(landing& destination, std::size_t bytes) noexcept;
@@ -277,11 +279,21 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
         auto const next = machine.resume(facts(), result);
         switch (next.kind) {
             case stream_action::what::receive:
+                result = {};
+                carried_ = flow_->receive(next.bytes, result.code);
+                if (result.code)
+                    note_end(result.code);
+                break;
             case stream_action::what::receive_in_place:
+                result = {};
+                result.bytes = flow_->receive_into(destination, std::min(next.bytes, destination.size), result.code);
+                if (result.code)
+                    note_end(result.code);
+                move_on(destination, result.bytes);
+                break;
             case stream_action::what::place:
-                result = perform(next, destination);
-                if (result.bytes > 0)
-                    move_on(destination, result.bytes);
+                result = place(destination, std::min(next.bytes, destination.size));
+                move_on(destination, result.bytes);
                 break;
             case stream_action::what::wait_readable:
             case stream_action::what::wait_budget:

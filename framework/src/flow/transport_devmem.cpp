@@ -296,44 +296,50 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     return into.bytes > 0 ? error_code{} : ended_;
 }
 
-// What nearly all pieces are, with as few instructions as possible: what the loop changes is seen by nobody else, and
-// the function is no part of a larger one, so that it fits into registers.
+// What nearly all pieces are, with as few instructions as possible: what the loop changes is seen by nobody else, the
+// lists have room for all of it (make_room()), and the function is no part of a larger one, so that it fits into
+// registers.
 std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into, tally& sum) const
 {
     auto const memory = memory_;
     auto const dmabuf_id = dmabuf_id_;
     auto const page_size = std::uint64_t{1} << page_shift_;
     auto last_offset = sum.last_offset;
-    std::uint64_t pages = 0;
+    std::uint64_t shared_pages = 0;  // that the piece before lies in, too
     std::size_t bytes = 0;
+    auto* fragments = into.fragments.end();
+    std::uintptr_t last_end = 0;
+    auto* ranges = into.tokens.end();
     token_range tokens;
-    fragment nothing;
-    auto* last = &nothing;
     auto const count = reader.take_on_device([&](devmem_piece const& piece) {
         if (piece.dmabuf_id != dmabuf_id || !lies_in(memory, piece))
             return false;
         bytes += piece.size;
-        pages += (piece.offset ^ last_offset) >= page_size ? 1 : 0;
+        if ((piece.offset ^ last_offset) < page_size)
+            ++shared_pages;
         last_offset = piece.offset;
         if (!tokens.join({piece.token, 1})) {
             if (tokens.count > 0)
-                into.tokens.push_back(tokens);
+                *ranges++ = tokens;
             tokens = {piece.token, 1};
         }
         auto const address = memory.address() + piece.offset;
-        if (last->address + last->size == address)
-            last->size += piece.size;
+        if (address == last_end)
+            fragments[-1].size += piece.size;
         else
-            last = &into.fragments.emplace_back(fragment{address, piece.size, memory.kind()});
+            *fragments++ = {address, piece.size, memory.kind()};
+        last_end = address + piece.size;
         return true;
     });
     if (count == 0)
         return 0;
-    into.tokens.push_back(tokens);
+    *ranges++ = tokens;
+    into.tokens.extend_to(ranges);
+    into.fragments.extend_to(fragments);
     into.bytes += bytes;
     into.own_tokens += count;
     sum.device += bytes;
-    sum.own_pages += pages;
+    sum.own_pages += count - shared_pages;
     sum.last_offset = last_offset;
     return count;
 }

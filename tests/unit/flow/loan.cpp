@@ -30,6 +30,12 @@ std::vector<fragment> remaining(loan const& of)
     return {of.remaining().begin(), of.remaining().end()};
 }
 
+template <class T>
+std::vector<T> all_of(reused_list<T> const& list)
+{
+    return {list.begin(), list.end()};
+}
+
 }  // namespace
 
 TEST_CASE("pieces that are adjacent in memory and in the stream are one fragment")
@@ -40,7 +46,7 @@ TEST_CASE("pieces that are adjacent in memory and in the stream are one fragment
         record.append({4096, 100, host});
         record.append({4196, 10, host});
         record.append({4206, 1, host});
-        CHECK(record.fragments == std::vector<fragment>{{4096, 111, host}});
+        CHECK(all_of(record.fragments) == std::vector<fragment>{{4096, 111, host}});
         CHECK(record.bytes == 111);
     }
     SECTION("a gap, and one that goes back")
@@ -48,7 +54,7 @@ TEST_CASE("pieces that are adjacent in memory and in the stream are one fragment
         record.append({4096, 100, host});
         record.append({8192, 10, host});
         record.append({8182, 10, host});
-        CHECK(record.fragments == std::vector<fragment>{{4096, 100, host}, {8192, 10, host}, {8182, 10, host}});
+        CHECK(all_of(record.fragments) == std::vector<fragment>{{4096, 100, host}, {8192, 10, host}, {8182, 10, host}});
         CHECK(record.bytes == 120);
     }
     SECTION("adjacent to an earlier one only")
@@ -71,24 +77,24 @@ TEST_CASE("tokens of one loan are kept as ranges")
     loan record;
     for (auto const token : {1U, 2U, 3U, 7U, 8U, 5U, 6U, 6U})
         record.append_token(token);
-    CHECK(record.tokens == std::vector<token_range>{{1, 3}, {7, 2}, {5, 2}, {6, 1}});
+    CHECK(all_of(record.tokens) == std::vector<token_range>{{1, 3}, {7, 2}, {5, 2}, {6, 1}});
 
     loan descending;
     for (auto const token : {9U, 8U, 7U, 10U, 6U, 6U, 5U, 3U})
         descending.append_token(token);
-    CHECK(descending.tokens == std::vector<token_range>{{6, 5}, {5, 2}, {3, 1}});
+    CHECK(all_of(descending.tokens) == std::vector<token_range>{{6, 5}, {5, 2}, {3, 1}});
 
     loan mixed;
     for (auto const token :
          {0x7fffffffU, 0x80000000U, 0x80000001U, 0x80000001U, 0x80000000U, 0x7fffffffU, 0xffffffffU, 0U, 0xffffffffU})
         mixed.append_token(token);
-    CHECK(mixed.tokens == std::vector<token_range>{{0x7fffffff, 1},
-                                                   {0x80000000, 2},
-                                                   {0x80000000, 2},
-                                                   {0x7fffffff, 1},
-                                                   {0xffffffff, 1},
-                                                   {0, 1},
-                                                   {0xffffffff, 1}});
+    CHECK(all_of(mixed.tokens) == std::vector<token_range>{{0x7fffffff, 1},
+                                                           {0x80000000, 2},
+                                                           {0x80000000, 2},
+                                                           {0x7fffffff, 1},
+                                                           {0xffffffff, 1},
+                                                           {0, 1},
+                                                           {0xffffffff, 1}});
 }
 
 TEST_CASE("consuming takes bytes off the front, across fragments")
@@ -143,6 +149,23 @@ TEST_CASE("consuming takes bytes off the front, across fragments")
     }
 }
 
+TEST_CASE("what was written behind the end of a list belongs to it once it is told so")
+{
+    reused_list<int> list;
+    list.push_back(1);
+    list.reserve(4);
+    auto* next = list.end();
+    *next++ = 2;
+    *next++ = 3;
+    CHECK(all_of(list) == std::vector{1});
+    list.extend_to(next);
+    list.push_back(4);
+    list.push_back(5);  // for which there is no room
+    CHECK(all_of(list) == std::vector{1, 2, 3, 4, 5});
+    list.clear();
+    CHECK(list.empty());
+}
+
 TEST_CASE("a cleared record is empty and keeps its capacity")
 {
     loan record;
@@ -154,7 +177,7 @@ TEST_CASE("a cleared record is empty and keeps its capacity")
     record.charge = record.bytes;
     record.own_tokens = 100;
     record.token_count = 100;
-    auto const* const storage = record.fragments.data();
+    auto const* const storage = record.fragments.begin();
     record.clear();
     CHECK(record.fragments.empty());
     CHECK(record.tokens.empty());
@@ -162,8 +185,8 @@ TEST_CASE("a cleared record is empty and keeps its capacity")
     CHECK(record.remaining().empty());
     CHECK(record.bytes + record.charge + record.consumed + record.token_count + record.own_tokens == 0);
     record.append({4096, 1, host});
-    CHECK(record.fragments.data() == storage);
-    CHECK(record.fragments.capacity() >= 100);
+    record.fragments.reserve(100);
+    CHECK(record.fragments.begin() == storage);
 }
 
 }  // namespace gpurx::detail

@@ -58,6 +58,9 @@ TEST_CASE("what is no header of HTTP/1 is refused")
 {
     CHECK(is_refused(""));
     CHECK(is_refused("\r\n\r\n"));
+    // To pass over an empty line is what RFC 9112, 2.2 asks of servers, not of clients.
+    CHECK(is_refused("\r\nHTTP/1.1 200 OK\r\n\r\n"));
+    CHECK(is_refused("\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"));
     CHECK(is_refused("GET / HTTP/1.1\r\n\r\n"));
     CHECK(is_refused("HTTP/2 200\r\n\r\n"));
     CHECK(is_refused("HTTP/1.1 200 OK\r\n"));
