@@ -196,7 +196,8 @@ qemu_options() {
         -device virtio-rng-pci -device virtio-serial-pci \
         -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
     [[ -z $plugin ]] || printf '%s\n' -plugin "$plugin"
-    ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -serial chardev:terminal
+    # A console of virtio, and not a serial port: keys that are typed before somebody reads them wait.
+    ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -device virtconsole,chardev=terminal
     share root / ro
     share lab "$run_dir" rw
     share writable "$writable" rw
@@ -323,6 +324,7 @@ report() {
     fi
     [[ ! -e $run_dir/status ]] || status=$(<"$run_dir/status")
     if ((timed_out)); then
+        [[ ! -s $run_dir/waiting ]] || note "lab: what the guest was at:"$'\n'"$(head -n 80 "$run_dir/waiting")"
         lab_failed 124 "ended by the time limit of $timeout s"
     elif [[ -e $run_dir/trouble ]]; then
         lab_failed 125 "the guest could not be set up: $(<"$run_dir/trouble")"

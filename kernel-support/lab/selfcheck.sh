@@ -135,6 +135,8 @@ check_limit() {
     check "a command that hangs: 124" is "$status" 124
     check "... its output so far is there" says out before
     check "... and the message" says err "time limit of 15 s"
+    check "... and who waits" says err ": sleep 1000"
+    check "... and where" says err "nanosleep"
     check "... soon after the limit" test $((SECONDS - start)) -lt 60
 
     # What would end the command in the guest is stopped too: only ending QEMU helps.
@@ -207,7 +209,26 @@ check_interrupt() {
     check "... and what served it files" is "$(pgrep -P 1 virtiofsd || true)" "$before"
 }
 
-checks=(status usage output files read_only user limit complaints interrupt skips)
+# On a terminal a shell; what is typed while the guest still boots is for it.
+check_terminal() {
+    status=0
+    timeout 90 python3 -c 'import os, pty, sys
+pid, terminal = pty.fork()
+if not pid:
+    os.execv(sys.argv[1], sys.argv[1:])
+os.write(terminal, b"echo it is $((6 * 7))\nuname -n\nexit 5\n")
+try:
+    while data := os.read(terminal, 65536):
+        os.write(1, data)
+except OSError:
+    pass  # Linux says so when the other end is closed
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$lab_dir/lab.sh" --kernel "$kernel" --no-nic >"$work/out" 2>"$work/err" || status=$?
+    check "a shell on a terminal gets what was typed before its prompt" says out "it is 42"
+    check "... it runs in the guest" grep -q '^lab' "$work/out"
+    check "... and its exit status comes through" is "$status" 5
+}
+
+checks=(status usage output files read_only user limit complaints interrupt terminal skips)
 (($# == 0)) || checks=("$@")
 for name in "${checks[@]}"; do
     "check_$name"
