@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# shellcheck shell=bash
-# Sourced: packages of any Debian suite, unpacked into a directory instead of installed, and made to run there.
+# shellcheck shell=bash disable=SC2154
+# Sourced after lib.sh: packages of any Debian suite, unpacked into a directory instead of installed, and made to run there.
 
 # package_versions SUITE PACKAGE: print what SUITE has, the oldest first. Read whole: apt-cache does not like a reader
 # that leaves.

@@ -107,7 +107,8 @@ TEST_CASE("devmem into a GPU: a batch of a long read records one event and makes
     auto const batches = calls.of("cuLaunchKernel");
     CHECK(batches > 1);
     CHECK(calls.of("cuEventRecord") == batches);
-    CHECK(calls.of_all() <= calls_per_read + batches * calls_per_batch);
+    // An event is made when more batches are under way than ever before, which is the stream's and the watcher's affair.
+    CHECK(calls.of_all() - calls.of("cuEventCreate") <= calls_per_read + batches * calls_per_batch);
     in.finish();
 }
 
