@@ -3,18 +3,18 @@
 # `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
 # the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
 # Each step's output goes to build/test-logs/STEP.log. A step 'once' that has passed is skipped, unless it is named, until
-# something changes in kernel-support/ (documents aside), in the kernels, in the machine's packages, or in the rows below
-# of such steps.
+# something changes in kernel-support/ (documents aside), in the kernels, in the packages that those steps use, or in the
+# rows below of such steps. How long each step took is kept in the cache; one that became a third slower is named.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . kernel-support/lab/lib.sh
 
-# Step | limit in minutes | check: passes as a whole; tests, once: counted from its log (runner/tally.py) | command
+# Step | limit in minutes, for a machine that is not slower than most | check: passes as a whole; tests, once: counted from its log (runner/tally.py) | command
 quick_steps='
 format       |  2 | check | tests/lint/format.sh
 shell        |  2 | check | tests/lint/shell.sh
 tree         |  2 | check | tests/lint/tree.sh
-runner       |  1 | check | python3 tests/runner/tally_test.py
+runner       |  1 | check | python3 tests/runner/tally_test.py && python3 tests/runner/times_test.py
 dev          | 20 | tests | tests/build-and-test.sh dev --label-exclude package
 package      | 10 | tests | tests/build-and-test.sh dev --label-regex package
 tidy         | 15 | check | tests/lint/tidy.py build/dev
@@ -26,7 +26,6 @@ tidy-python  | 15 | check | tests/lint/tidy.py build/python/cp* framework/python
 gpu-bundle   | 15 | check | tests/gpu/bundle_test.sh
 '
 lab_steps='
-kernel       | 45 | check | kernel-support/lab/kernel.sh stock
 debug        | 45 | check | kernel-support/lab/kernel.sh debug
 branch       | 45 | check | kernel-support/lab/kernel.sh branch
 checkpatch   |  5 | check | tests/lint/checkpatch.sh
@@ -41,6 +40,10 @@ python-lab   | 10 | tests | tests/python/lab.sh
 ing-branch   | 20 | tests | tests/ingest/lab.sh --kernel branch
 demo         | 10 | check | ./run demo
 samples      | 15 | tests | python3 tests/samples/readme_test.py --lab
+fw-7.2       | 20 | once  | tests/lab/run.sh --kernel debian-7.2
+ingest-7.2   | 20 | once  | tests/ingest/lab.sh --kernel debian-7.2
+python-7.2   | 10 | once  | tests/python/lab.sh --kernel debian-7.2
+fw-next      | 20 | once  | tests/lab/run.sh --kernel debian-experimental
 selftests    | 20 | once  | kernel-support/lab/run-selftests.sh
 tokens       | 30 | once  | kernel-support/lab/run-selftests.sh --kernel branch
 tokens-debug | 60 | once  | kernel-support/lab/run-selftests.sh --kernel debug devmem_tokens_races
@@ -48,7 +51,7 @@ nic-stress   | 40 | once  | kernel-support/devmemsim/tests/run.sh stress --round
 '
 
 logs=build/test-logs
-summary=() failed_logs=()
+summary=() failed_logs=() times=()
 passed=0 failed=0 skipped=0
 running=
 
@@ -78,11 +81,11 @@ once_inputs() {
     [[ -z ${GPURX_KERNEL_SOURCE:-} ]] || return 0
     files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' tests/runner |
         xargs -0 sha256sum) || return 0
-    kernels=$(for kernel in stock debug branch; do kernel-support/lab/kernel.sh --path "$kernel" || exit; done) || return 0
+    kernels=$(for kernel in debian debian-7.2 debian-experimental debug branch; do kernel-support/lab/kernel.sh --path "$kernel" || exit; done) || return 0
     {
         printf '%s\n' "$files" "$kernels"
         grep '| once  |' <<<"$quick_steps$lab_steps"
-        dpkg-query -W
+        kernel-support/lab/packages.sh --versions module kernel lab selftests
         env | sed -n '/^GPURX_/p' | sort
     } | sha256_of_text | cut -c1-16
 }
@@ -96,6 +99,15 @@ skip_once() {
     printf '%-12s %s\n' "$1" "$(<"$2"), nothing has changed for it"
 }
 
+# times_slower: how many times slower than most this machine is now: a loop that takes 0.2 s on a core of 2022 with
+# nothing else to do. At least 1.
+times_slower() {
+    local start=${EPOCHREALTIME/./} i times
+    for ((i = 0; i < 100000; i++)); do :; done
+    times=$(((${EPOCHREALTIME/./} - start + 199999) / 200000))
+    printf '%d' $((times > 1 ? times : 1))
+}
+
 run_step() {
     local name=$1 limit=$2 kind=$3 command=$4 log=$logs/$1.log start=$SECONDS status=0 tally p f s inputs stamp=
     if [[ $kind == once ]] && inputs=$(once_inputs </dev/null) && [[ -n $inputs ]]; then
@@ -103,6 +115,7 @@ run_step() {
         ! skip_once "$name" "$stamp" || return 0
     fi
     printf '%-12s %s\n' "$name" "$command"
+    limit=$((limit * $(times_slower)))
     timeout --kill-after=10 "${limit}m" bash -c "$command" >"$log" 2>&1 </dev/null &
     running=$!
     watch "$running" "$name" "$log"
@@ -117,6 +130,7 @@ run_step() {
     while read -r line; do
         summary+=("    ${line/#fail /failed: }")
     done < <(tail -n +2 <<<"$tally" | sed 's/^skip /skipped: /')
+    times+=("$name=$((SECONDS - start))")
     printf '%-12s %6s  %d passed, %d failed, %d skipped\n' '' "$(clock $((SECONDS - start)))" "$p" "$f" "$s"
     if ((f == 0)) && [[ -n $stamp ]]; then
         mkdir -p "${stamp%/*}"
@@ -149,6 +163,7 @@ run_table() {
 report() {
     printf '\n%-12s %7s %7s %8s %8s\n' step passed failed skipped time
     printf '%s\n' "${summary[@]}"
+    ((${#times[@]} == 0)) || tests/runner/times.py "$cache_dir/test-times.json" "${times[@]}"
     ((${#failed_logs[@]} == 0)) || printf '\nlogs of what failed: %s\n' "${failed_logs[*]}"
     printf '\nin %s\n%d passed, %d failed, %d skipped\n' "$(clock "$SECONDS")" "$passed" "$failed" "$skipped"
     ((failed == 0 && passed > 0))
@@ -172,7 +187,7 @@ main() {
     trap interrupted INT TERM
     mkdir -p "$logs"
     local groups=(build tests lint python)
-    ((quick)) || groups+=(kernel lab selftests)
+    ((quick)) || groups+=(module kernel lab selftests)
     kernel-support/lab/packages.sh "${groups[@]}"
     # Every preset finds it again by itself.
     cmake/cuda-toolkit.sh >/dev/null

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Install the Debian or Ubuntu packages that a part of the project needs: only those that are absent, after saying which and why.
 #
-#   packages.sh [--list] GROUP...       groups: build tests cuda lint python module kernel lab selftests
+#   packages.sh [--list] GROUP...
+#   packages.sh --versions GROUP...     what is installed of them, and in which versions
+#
+# Groups: build tests cuda lint python module kernel lab selftests
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -181,8 +184,21 @@ candidate() {
     die "apt has no package for '$1'${2:+ in version $2 or later}"
 }
 
+# versions_of GROUP...: the installed packages of the groups
+versions_of() {
+    local group
+    for group; do
+        entries_of "$group"
+    done | sed 's/ .*//; s/|/\n/g' | sort -u | sed '/^$/d' | xargs dpkg-query -W 2>/dev/null || true
+}
+
 main() {
     local list_only=0 group entry line
+    if [[ ${1:-} == --versions ]]; then
+        shift
+        versions_of "$@"
+        return
+    fi
     [[ ${1:-} == --list ]] && list_only=1 && shift
     (($# > 0)) || die "usage: packages.sh [--list] GROUP...  (groups: ${!packages[*]})"
     command -v apt-get >/dev/null || die "no apt on this machine. Install by hand what these stand for: $(for group; do entries_of "$group"; done | xargs)"

@@ -93,7 +93,7 @@ state_of() { (cd "$1" && find . -printf '%p %y %m %u %s %T@ %C@\n' | sort && cat
 # The host's files are safe from the guest's root, with either way to share them: Debian's kernels have virtiofs, ours 9p.
 check_read_only() {
     local shared=$repo_dir/build/lab-read-only kind before
-    for kind in debian stock; do
+    for kind in debian branch; do
         mkdir -p "$shared/directory"
         echo kept >"$shared/file"
         before=$(state_of "$shared")
@@ -162,7 +162,7 @@ check_skips() {
     local tests
     tests=$("$lab_dir/selftests.sh")
     # Debian's veth is a module.
-    run --kernel stock --timeout 300 -- bash -c "ip netns add peer && ip link add dms0 type veth peer dms1 netns peer &&
+    run --kernel branch --timeout 300 -- bash -c "ip netns add peer && ip link add dms0 type veth peer dms1 netns peer &&
         ip -n peer addr add 10.77.0.2/24 dev dms1 && ip -n peer addr add fd77::2/64 dev dms1 nodad && ip -n peer link set dms1 up &&
         ip addr add 10.77.0.1/24 dev dms0 && ip addr add fd77::1/64 dev dms0 nodad && ip link set dms0 up &&
         exec '$lab_dir/guest/selftests.py' '$tests' ncdevmem hds"

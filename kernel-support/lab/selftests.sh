@@ -3,7 +3,7 @@
 # Build the kernel tree's own tests of device memory, zero-copy receive and header split from the source of a kernel of
 # the lab, and print the directory they are in. run-selftests.sh runs them in the guest.
 #
-#   selftests.sh [KERNEL]                              as kernel.sh takes it; stock by default
+#   selftests.sh [KERNEL]                              as kernel.sh takes it; debian by default
 #
 #   DIRECTORY/tools/testing/selftests/drivers/net/...   the tests, with the layout they expect
 #   DIRECTORY/bin                                       programs for the front of PATH
@@ -77,7 +77,7 @@ main() {
     local source id out work
     "$lab_dir/packages.sh" selftests
     # In the cache the name of the directory stands for what is in it.
-    source=$("$lab_dir/kernel.sh" --source "${1:-stock}")
+    source=$("$lab_dir/kernel.sh" --source "${1:-debian}")
     id=$({ printf '%s\n' "$source"; cat "${BASH_SOURCE[0]}"; } | sha256_of_text | cut -c1-16)
     out=$cache_dir/selftests/$id
     lock selftests
