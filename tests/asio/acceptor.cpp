@@ -54,11 +54,6 @@ tcp::endpoint any_port()
     return {asio::ip::address_v4::loopback(), 0};
 }
 
-transport any_transport()
-{
-    return GENERATE(transport::copy, transport::devmem);
-}
-
 // A world with an acceptor in it, whose two ways to accept are tested in the same words.
 class accepting_world {
   public:
@@ -100,11 +95,9 @@ int backlog_of(acceptor const& listener)
     return static_cast<int>(info.tcpi_sacked);
 }
 
-std::size_t receive(world& in, receiver& rx)
+std::size_t received_bytes(world& in, receiver& rx)
 {
-    auto const got = make_completion();
-    rx.async_receive(noting{got});
-    in.run_until([&] { return got->done(); });
+    auto const got = receive(in, rx);
     CHECK_FALSE(got->code);
     return got->bytes;
 }
@@ -155,7 +148,7 @@ TEST_CASE("an acceptor is steered before it listens, and makes receivers of conn
     socklen_t length = sizeof size;
     REQUIRE(::getsockopt(rx.native_handle(), SOL_SOCKET, SO_RCVBUF, &size, &length) == 0);
     CHECK(size / 2 == (*in.session).receive_buffer_size());
-    CHECK(receive(in, rx) == 100);
+    CHECK(received_bytes(in, rx) == 100);
 }
 
 TEST_CASE("connections are accepted in any number, over IPv6 as well")
@@ -175,7 +168,7 @@ TEST_CASE("connections are accepted in any number, over IPv6 as well")
     in.run_until([&] { return flows.size() == 3; });
     for (std::size_t i = 0; i < 3; ++i) {
         callers[i]->send(10 * (i + 1));
-        CHECK(receive(in, flows[i]) == 10 * (i + 1));
+        CHECK(received_bytes(in, flows[i]) == 10 * (i + 1));
     }
 }
 
@@ -660,7 +653,7 @@ TEST_CASE("the session may be destroyed while an accept is pending")
     at.in.session.drop();
     at.call().send(10);
     at.in.run_until([&] { return rx.has_value(); });
-    CHECK(receive(at.in, *rx) == 10);
+    CHECK(received_bytes(at.in, *rx) == 10);
 }
 
 TEST_CASE("accepts with every kind of completion token")

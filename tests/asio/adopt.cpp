@@ -21,31 +21,12 @@ namespace {
 
 namespace error = asio::error;
 
-transport any_transport()
-{
-    return GENERATE(transport::copy, transport::devmem);
-}
-
-completion_ptr receive(world& in, receiver& rx)
-{
-    auto got = make_completion();
-    rx.async_receive(noting{got});
-    in.run_until([&] { return got->done(); });
-    return got;
-}
-
 completion_ptr read(world& in, receiver& rx, std::span<std::byte> to)
 {
     auto got = make_completion();
     async_read(rx, host_span{to}, noting{got});
     in.run_until([&] { return got->done(); });
     return got;
-}
-
-tcp::endpoint nobody_there(world& in)
-{
-    tcp::acceptor gone{in.wires, {asio::ip::address_v4::loopback(), 0}};
-    return gone.local_endpoint();
 }
 
 }  // namespace

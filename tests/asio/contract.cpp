@@ -26,11 +26,6 @@ namespace {
 
 namespace error = asio::error;
 
-transport any_transport()
-{
-    return GENERATE(transport::copy, transport::devmem);
-}
-
 operation any_operation()
 {
     return GENERATE(from_range(all_operations));

@@ -61,11 +61,6 @@ class places {
     std::size_t used_ = 0;
 };
 
-transport any_transport()
-{
-    return GENERATE(transport::copy, transport::devmem);
-}
-
 void finish(world& in, completion_ptr const& got)
 {
     in.run_until([&] { return got->done(); });

@@ -22,14 +22,6 @@ constexpr std::uint32_t own = test_session::first_id;
 constexpr std::uint32_t other = 8;
 constexpr std::uint32_t stranger = 9;
 
-completion_ptr receive(world& in, receiver& rx)
-{
-    auto result = make_completion();
-    rx.async_receive(noting{result});
-    in.run_until([&] { return result->done(); });
-    return result;
-}
-
 // All of the stream up to `end`, checked; what was lent is given back.
 void receive_all(world& in, receiver& rx, std::size_t end)
 {

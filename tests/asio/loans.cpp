@@ -30,14 +30,6 @@ namespace {
 
 namespace error = asio::error;
 
-completion_ptr receive(world& in, receiver& rx)
-{
-    auto result = make_completion();
-    rx.async_receive(noting{result});
-    in.run_until([&] { return result->done(); });
-    return result;
-}
-
 // Sends `size` bytes and lends them.
 rx_buffer lend(world& in, sender& to, receiver& rx, std::size_t size)
 {

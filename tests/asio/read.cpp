@@ -21,8 +21,8 @@ namespace {
 
 namespace error = asio::error;
 
-struct destination {
-    explicit destination(std::size_t size) : bytes(size + 1, std::byte{0xee}) {}
+struct host_target {
+    explicit host_target(std::size_t size) : bytes(size + 1, std::byte{0xee}) {}
     [[nodiscard]] host_span host() { return {bytes.data(), bytes.size() - 1}; }
     [[nodiscard]] device_span device(memory_kind kind = memory_kind::host)
     {
@@ -38,7 +38,7 @@ struct destination {
     std::vector<std::byte> bytes;
 };
 
-completion_ptr start_read(receiver& rx, destination& to, bool device = false)
+completion_ptr start_read(receiver& rx, host_target& to, bool device = false)
 {
     auto result = make_completion();
     if (device)
@@ -48,17 +48,9 @@ completion_ptr start_read(receiver& rx, destination& to, bool device = false)
     return result;
 }
 
-completion_ptr read(world& in, receiver& rx, destination& to, bool device = false)
+completion_ptr read(world& in, receiver& rx, host_target& to, bool device = false)
 {
     auto result = start_read(rx, to, device);
-    in.run_until([&] { return result->done(); });
-    return result;
-}
-
-completion_ptr receive(world& in, receiver& rx)
-{
-    auto result = make_completion();
-    rx.async_receive(noting{result});
     in.run_until([&] { return result->done(); });
     return result;
 }
@@ -73,7 +65,7 @@ TEST_CASE("the pages of all batches of a read go back together")
     auto rx = in.flow(to);
     REQUIRE(in.session.state().read_share() == 16 * fake_kernel::page_size);
     to.send(40 * fake_kernel::page_size);
-    destination body{40 * fake_kernel::page_size};
+    host_target body{40 * fake_kernel::page_size};
     CHECK(read(in, rx, body)->bytes == 40 * fake_kernel::page_size);
     CHECK(body.holds(40 * fake_kernel::page_size, 0));
     CHECK(rx.stats().receive_calls >= 3);  // the share makes them
@@ -87,8 +79,8 @@ TEST_CASE("exactly the bytes that were asked for are placed")
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(20000);
-    destination first{16};
-    destination second{19984};
+    host_target first{16};
+    host_target second{19984};
     CHECK(read(in, rx, first, device)->bytes == 16);
     CHECK(first.holds(16, 0));
     CHECK(read(in, rx, second, device)->bytes == 19984);
@@ -101,7 +93,7 @@ TEST_CASE("bytes that come piecemeal are waited for")
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
     auto rx = in.flow(to);
-    destination where{100};
+    host_target where{100};
     auto const got = start_read(rx, where);
     for (int i = 0; i < 9; ++i) {
         to.send(11);
@@ -121,12 +113,12 @@ TEST_CASE("nothing to read succeeds, connected or not")
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
     auto rx = in.flow(to);
-    destination nothing{0};
+    host_target nothing{0};
     CHECK_FALSE(read(in, rx, nothing)->code);
     CHECK(rx.stats().receive_calls == 0);
     rx.close();
     CHECK_FALSE(read(in, rx, nothing)->code);
-    destination something{1};
+    host_target something{1};
     CHECK(read(in, rx, something)->code == error::not_connected);
 }
 
@@ -136,7 +128,7 @@ TEST_CASE("memory of a GPU is refused and nothing is consumed")
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(10);
-    destination where{10};
+    host_target where{10};
     auto const got = make_completion();
     async_read(rx, where.device(memory_kind::device), cuda_stream_ref{}, noting{got});
     in.run_until([&] { return got->done(); });
@@ -153,7 +145,7 @@ TEST_CASE("the end of the stream in the middle of a read tells how much was plac
     auto rx = in.flow(to);
     to.send(70);
     to.finish();
-    destination where{100};
+    host_target where{100};
     auto const got = read(in, rx, where);
     CHECK(got->code == error::eof);
     CHECK(got->bytes == 70);
@@ -171,9 +163,9 @@ TEST_CASE("the last bytes before the end can be read exactly")
     auto rx = in.flow(to);
     to.send(100);
     to.finish();
-    destination where{100};
+    host_target where{100};
     CHECK_FALSE(read(in, rx, where)->code);
-    destination more{1};
+    host_target more{1};
     CHECK(read(in, rx, more)->code == error::eof);
 }
 
@@ -184,7 +176,7 @@ TEST_CASE("what a read leaves of a batch is what async_receive gets")
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(5000);
-    destination header{1500};
+    host_target header{1500};
     CHECK(read(in, rx, header)->bytes == 1500);
     CHECK(rx.stats().receive_calls == 1);
     CHECK(in.kernel.tokens_out() == 5);
@@ -205,7 +197,7 @@ TEST_CASE("a receiver that closes gives back what no operation took")
     sender to{in.wires};
     std::optional rx{in.flow(to)};
     to.send(5000);
-    destination header{16};
+    host_target header{16};
     CHECK(read(in, *rx, header)->bytes == 16);
     CHECK(in.kernel.tokens_out() == 2);
     if (destroy)
@@ -222,8 +214,8 @@ TEST_CASE("bytes that were left are read before an end that came later")
     auto rx = in.flow(to);
     to.send(100);
     to.finish();
-    destination first{40};
-    destination second{100};
+    host_target first{40};
+    host_target second{100};
     CHECK(read(in, rx, first)->bytes == 40);
     auto const got = read(in, rx, second);
     CHECK(got->code == error::eof);
@@ -236,7 +228,7 @@ TEST_CASE("cancelling a read in the middle tells how much was placed, and the re
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
     auto rx = in.flow(to);
-    destination where{100};
+    host_target where{100};
     asio::cancellation_signal signal;
     auto const got = make_completion();
     async_read(rx, where.host(), asio::bind_cancellation_slot(signal.slot(), noting{got}));
@@ -251,7 +243,7 @@ TEST_CASE("cancelling a read in the middle tells how much was placed, and the re
         CHECK(got->bytes == 30);
         CHECK(where.holds(30, 0));
         to.send(70);
-        destination rest{70};
+        host_target rest{70};
         CHECK(read(in, rx, rest)->bytes == 70);
         CHECK(rest.holds(70, 30));
     }
@@ -298,7 +290,7 @@ TEST_CASE("reads and receives of any size share a stream without a byte lost or 
             REQUIRE(is_pattern(got->loan, consumed));
             consumed += got->bytes;
         } else {
-            destination where{random() % 4 == 0 ? 1 + random() % 9000 : 1 + random() % 100};
+            host_target where{random() % 4 == 0 ? 1 + random() % 9000 : 1 + random() % 100};
             auto const got = read(in, rx, where, random() % 2 == 0);
             REQUIRE_FALSE(got->code);
             REQUIRE(where.holds(got->bytes, consumed));
@@ -319,7 +311,7 @@ TEST_CASE("a program that holds its whole loan limit can still read")
     for (std::size_t held = 0; held < 8192; held += kept.back().size())
         kept.push_back(std::move(receive(in, rx)->loan));
     to.send(20000);
-    destination where{20000};
+    host_target where{20000};
     CHECK(read(in, rx, where)->bytes == 20000);
     CHECK(where.holds(20000, 8192));
     CHECK(rx.stats().loan_waits == 0);
@@ -330,7 +322,7 @@ TEST_CASE("a long read lets other handlers run")
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
     auto rx = in.flow(to);
-    destination where{24 << 20};
+    host_target where{24 << 20};
     auto const got = start_read(rx, where);
     // A sender on a thread of its own, so that there is always something to read.
     std::thread feeder{[&] { to.send(24 << 20); }};
@@ -355,7 +347,7 @@ TEST_CASE("small reads from one batch ask the kernel once")
     auto rx = in.flow(to);
     to.send(16000);
     for (std::size_t i = 0; i < 1000; ++i) {
-        destination where{16};
+        host_target where{16};
         REQUIRE(read(in, rx, where)->bytes == 16);
         REQUIRE(where.holds(16, 16 * i));
     }

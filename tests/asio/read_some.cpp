@@ -31,25 +31,12 @@ namespace error = asio::error;
 static_assert(beast::is_async_read_stream<receiver>::value);
 static_assert(beast::is_async_write_stream<receiver>::value);
 
-transport any_transport()
-{
-    return GENERATE(transport::copy, transport::devmem);
-}
-
 template <class Buffers>
 completion_ptr read_some(world& in, receiver& rx, Buffers const& to)
 {
     auto got = make_completion();
     rx.async_read_some(to, noting{got});
     CHECK_FALSE(got->done());
-    in.run_until([&] { return got->done(); });
-    return got;
-}
-
-completion_ptr receive(world& in, receiver& rx)
-{
-    auto got = make_completion();
-    rx.async_receive(noting{got});
     in.run_until([&] { return got->done(); });
     return got;
 }

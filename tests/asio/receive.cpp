@@ -16,14 +16,6 @@ namespace {
 
 namespace error = asio::error;
 
-completion_ptr receive(world& in, receiver& rx)
-{
-    auto result = make_completion();
-    rx.async_receive(noting{result});
-    in.run_until([&] { return result->done(); });
-    return result;
-}
-
 }  // namespace
 
 TEST_CASE("what is there is received at once")

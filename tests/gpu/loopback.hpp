@@ -13,14 +13,6 @@
 
 namespace gpurx::test {
 
-[[nodiscard]] inline completion_ptr receive(world& in, receiver& rx)
-{
-    auto result = make_completion();
-    rx.async_receive(noting{result});
-    in.run_until([&] { return result->done(); });
-    return result;
-}
-
 // The next bytes, which have to come without an error.
 [[nodiscard]] inline completion_ptr receive_bytes(world& in, receiver& rx)
 {

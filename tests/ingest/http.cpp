@@ -102,11 +102,6 @@ outcome fetch(world& in, std::string const& url, http_options const& options = o
     return result;
 }
 
-transport any_transport()
-{
-    return GENERATE(transport::copy, transport::devmem);
-}
-
 outcome fetch_from(http_server const& server, http_options const& options = options_for_tests())
 {
     world in{any_transport(), {.max_flows = 5}};

@@ -21,6 +21,7 @@
 #include <gpurx/receiver.hpp>
 #include <gpurx/session.hpp>
 
+#include "completion.hpp"
 #include "fake_kernel.hpp"
 #include "fake_nic.hpp"
 #include "memory/memory_state.hpp"
@@ -220,5 +221,27 @@ class world {
         return kernel;
     }
 };
+
+// For tests that hold for either.
+inline transport any_transport()
+{
+    return GENERATE(transport::copy, transport::devmem);
+}
+
+// A port that nobody listens on.
+inline tcp::endpoint nobody_there(world& in)
+{
+    tcp::acceptor gone{in.wires, {asio::ip::address_v4::loopback(), 0}};
+    return gone.local_endpoint();
+}
+
+// Runs until there is a loan, or why there is none.
+inline completion_ptr receive(world& in, receiver& rx)
+{
+    auto result = make_completion();
+    rx.async_receive(noting{result});
+    in.run_until([&] { return result->done(); });
+    return result;
+}
 
 }  // namespace gpurx::test

@@ -107,7 +107,7 @@ TEST_CASE("devmem into a GPU: a batch of a long read records one event and makes
     auto const batches = calls.of("cuLaunchKernel");
     CHECK(batches > 1);
     CHECK(calls.of("cuEventRecord") == batches);
-    // An event is made when more batches are under way than ever before, which is the stream's and the watcher's affair.
+    // An event is made when more batches are under way than ever before: the stream's affair, and the watcher's.
     CHECK(calls.of_all() - calls.of("cuEventCreate") <= calls_per_read + batches * calls_per_batch);
     in.finish();
 }

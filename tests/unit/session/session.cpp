@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "eventually.hpp"
 #include "fake_nic.hpp"
 #include "memory/byte_size.hpp"
 #include "session/session_state.hpp"
@@ -37,6 +38,7 @@ using gpurx::test::nic_log;
 using namespace std::chrono_literals;
 namespace asio = boost::asio;
 using asio::ip::tcp;
+using gpurx::test::eventually;
 
 namespace {
 
@@ -60,17 +62,6 @@ int receive_buffer_of(int socket)
 void settle(gpurx::detail::session_state const& session)
 {
     session.worker()->run([] {});
-}
-
-template <class Condition>
-bool eventually(Condition condition)
-{
-    for (int i = 0; i < 1000; ++i) {
-        if (condition())
-            return true;
-        std::this_thread::sleep_for(10ms);
-    }
-    return false;
 }
 
 }  // namespace

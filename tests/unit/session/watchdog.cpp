@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "session/watchdog.hpp"
+#include "eventually.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -21,6 +22,7 @@ using gpurx::detail::lock_up_detector;
 using gpurx::detail::lock_up_sample;
 using gpurx::detail::watchdog;
 using gpurx::detail::watchdog_subject;
+using gpurx::test::eventually;
 
 namespace {
 
@@ -54,17 +56,6 @@ class subject final : public watchdog_subject {
     }
     void tell_starved() noexcept override { ++told; }
 };
-
-template <class Condition>
-bool eventually(Condition condition)
-{
-    for (int i = 0; i < 1000; ++i) {
-        if (condition())
-            return true;
-        std::this_thread::sleep_for(10ms);
-    }
-    return false;
-}
 
 lock_up_detector detector_for(std::chrono::milliseconds limit)
 {

@@ -23,8 +23,6 @@ namespace gpurx::ingest::detail {
 
 namespace {
 
-constexpr auto outcome = asio::as_tuple(asio::use_awaitable);
-
 [[noreturn]] void fail(error_code code, char const* operation, std::string advice = {})
 {
     throw system_error{code, {.operation = operation, .object = {}, .kernel_message = {}, .advice = std::move(advice)}};

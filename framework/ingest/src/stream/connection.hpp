@@ -4,8 +4,10 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,6 +19,9 @@
 #include "tensor_memory.hpp"
 
 namespace gpurx::ingest::detail {
+
+// For operations of which an error is a result.
+inline constexpr auto outcome = asio::as_tuple(asio::use_awaitable);
 
 class stream_state;
 

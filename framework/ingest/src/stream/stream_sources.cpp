@@ -24,19 +24,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto outcome = asio::as_tuple(asio::use_awaitable);
-
 [[noreturn]] void refuse_option(std::string why)
 {
     throw system_error{
         make_error_code(boost::system::errc::invalid_argument),
         {.operation = "open tensor stream", .object = {}, .kernel_message = {}, .advice = std::move(why)}};
-}
-
-[[noreturn]] void refuse_frame(std::string why)
-{
-    throw system_error{errc::bad_frame,
-                       {.operation = "read frame", .object = {}, .kernel_message = {}, .advice = std::move(why)}};
 }
 
 std::string text_of(tcp::endpoint const& peer)

@@ -17,14 +17,7 @@ namespace gpurx::ingest::detail {
 
 namespace {
 
-constexpr auto outcome = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t others_remembered = 64;
-
-[[noreturn]] void refuse_frame(std::string why)
-{
-    throw system_error{errc::bad_frame,
-                       {.operation = "read frame", .object = {}, .kernel_message = {}, .advice = std::move(why)}};
-}
 
 [[noreturn]] void abort_step()
 {
@@ -32,6 +25,12 @@ constexpr std::size_t others_remembered = 64;
 }
 
 }  // namespace
+
+void refuse_frame(std::string why)
+{
+    throw system_error{errc::bad_frame,
+                       {.operation = "read frame", .object = {}, .kernel_message = {}, .advice = std::move(why)}};
+}
 
 stream_state::stream_state(asio::any_io_executor executor, rx_session& session, tensor_stream_options options)
     : executor_{std::move(executor)},

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <gpurx/ingest/tensor_stream.hpp>
@@ -28,6 +29,9 @@
 #include "turns.hpp"
 
 namespace gpurx::ingest::detail {
+
+// Throws errc::bad_frame.
+[[noreturn]] void refuse_frame(std::string why);
 
 // Private members, and all that is not marked otherwise, are used on strand() only.
 class stream_state : public std::enable_shared_from_this<stream_state> {
