@@ -148,29 +148,42 @@ in_run_dir() {
     exec setpriv --pdeathsig KILL -- "$@"
 }
 
-# serve TAG PATH OPTION...: start what answers the guest's virtiofs; it ends with its QEMU.
+# serve TAG PATH OPTION...: start what answers the guest's virtiofs, and wait until it does; it ends with its QEMU.
 serve() {
-    local tag=$1 path=$2
+    local tag=$1 path=$2 server
     shift 2
-    in_run_dir "$virtiofsd" --shared-dir "$path" --socket-path "$tag.sock" "$@" </dev/null >"$run_dir/virtiofsd-$tag.log" 2>&1 &
-    servers+=("$!")
+    in_run_dir "$virtiofsd" --shared-dir "$path" --socket-path "$tag.sock" "$@" </dev/null >>"$run_dir/virtiofsd-$tag.log" 2>&1 &
+    server=$!
+    until grep -qs 'Waiting for vhost-user' "$run_dir/virtiofsd-$tag.log"; do
+        if ! kill -0 "$server" 2>/dev/null; then
+            wait "$server" || true
+            return 1
+        fi
+        sleep 0.02
+    done
+    servers+=("$server")
+}
+
+# serve_confined TAG PATH: nothing but PATH can be reached, as far as this machine allows it: a container may not, a
+# chroot does not. The guest's own kernel asks for nothing else in any case.
+serve_confined() {
+    local sandbox
+    for sandbox in namespace chroot none; do
+        if serve "$1" "$2" --cache never --allow-mmap --sandbox "$sandbox"; then
+            return 0
+        fi
+    done
+    return 1
 }
 
 # What others write to the root while the guest runs need not be seen there. It has no sandbox, for it is all there is.
 start_servers() {
-    local tag tries
     [[ $(share_type) == virtiofs ]] || return 0
-    serve root / --readonly --cache always --sandbox none
-    serve lab "$run_dir" --cache never --allow-mmap
-    serve writable "$writable" --cache never --allow-mmap
-    for tag in root lab writable; do
-        for ((tries = 0; tries < 200; tries++)); do
-            [[ ! -S $run_dir/$tag.sock ]] || continue 2
-            sleep 0.05
-        done
-        cat "$run_dir/virtiofsd-$tag.log" >&2
+    if ! { serve root / --readonly --cache always --sandbox none && serve_confined lab "$run_dir" &&
+        serve_confined writable "$writable"; }; then
+        cat "$run_dir"/virtiofsd-*.log >&2
         lab_failed 125 "virtiofsd does not serve"
-    done
+    fi
 }
 
 # The emulated CPU. Without ERMS and FSRM the kernel copies with plain moves: QEMU is three times as fast with them as with

@@ -192,6 +192,27 @@ versions_of() {
     done | sed 's/ .*//; s/|/\n/g' | sort -u | sed '/^$/d' | xargs dpkg-query -W 2>/dev/null || true
 }
 
+# install PACKAGE...: apt's pages go to a log.
+install() {
+    local log=$cache_dir/apt/install.log start=$SECONDS apt shown=0
+    mkdir -p "${log%/*}"
+    note "installing: $*"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get "${apt_options[@]}" -q -y --no-install-recommends install "$@" >"$log" 2>&1 &
+    apt=$!
+    while kill -0 "$apt" 2>/dev/null; do
+        if ((SECONDS - start >= shown + 10)); then
+            shown=$((SECONDS - start))
+            note "installing: $shown s so far"
+        fi
+        sleep 0.2
+    done
+    wait "$apt" || {
+        tail -n 40 "$log" >&2
+        die "apt could not install them; all of it: $log"
+    }
+    note "installed in $((SECONDS - start)) s"
+}
+
 main() {
     local list_only=0 group entry line
     if [[ ${1:-} == --versions ]]; then
@@ -204,12 +225,13 @@ main() {
     command -v apt-get >/dev/null || die "no apt on this machine. Install by hand what these stand for: $(for group; do entries_of "$group"; done | xargs)"
 
     local -a missing=() wanted=()
+    local -A seen=()
     for group; do
         entries_of "$group" >/dev/null
         while read -r entry; do
             [[ -n $entry ]] || continue
             line=$(missing_of "$entry")
-            [[ -n $line ]] && missing+=("$line") && note "missing: ${line%|*} (${why[$group]})"
+            [[ -n $line && ! -v seen[$line] ]] && seen[$line]=1 && missing+=("$line") && note "missing: ${line%|*} (${why[$group]})"
         done < <(entries_of "$group")
     done
     ((${#missing[@]} == 0)) && return
@@ -218,12 +240,11 @@ main() {
     prepare_apt
     lock packages
     note "reading the package lists ..."
-    as_root apt-get "${apt_options[@]}" -qq update >&2
+    as_root apt-get "${apt_options[@]}" -qq update >&2 || die "the package lists cannot be read"
     for line in "${missing[@]}"; do
         wanted+=("$(candidate "${line%|*}" "${line##*|}")")
     done
-    note "installing: ${wanted[*]}"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get "${apt_options[@]}" -qq -y --no-install-recommends install "${wanted[@]}" >&2
+    install "${wanted[@]}"
 }
 
 main "$@"
