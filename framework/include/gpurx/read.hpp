@@ -3,6 +3,7 @@
 // async_read: the next bytes of a stream, to the host and to device memory.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/buffer.hpp>
 #include <concepts>
@@ -62,9 +63,8 @@ class destinations_ref {
         if constexpr (std::same_as<Sequence, destination>) {
             call(visitor, sequence);
         } else if constexpr (mutable_buffers<Sequence>) {
-            auto const end = asio::buffer_sequence_end(sequence);
-            for (auto at = asio::buffer_sequence_begin(sequence); at != end; ++at)
-                call(visitor, asio::mutable_buffer{*at});
+            std::for_each(asio::buffer_sequence_begin(sequence), asio::buffer_sequence_end(sequence),
+                          [&](asio::mutable_buffer const& one) { call(visitor, one); });
         } else {
             for (auto const& one : sequence)
                 call(visitor, one);
