@@ -2,10 +2,12 @@
 #include "answer.hpp"
 
 #include <boost/asio/buffer.hpp>
-#include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/parser.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/beast/http/error.hpp>
 #include <charconv>
 #include <gpurx/ingest/error.hpp>
+
+#include "answer_parser.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -57,30 +59,51 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
     return true;
 }
 
+// Beast's word for how reading a header ended, in ours.
+error_code translate(error_code code, std::string& why)
+{
+    if (code == http::error::end_of_stream || code == http::error::partial_message)
+        return asio::error::eof;
+    if (code.category() != make_error_code(http::error::end_of_stream).category())
+        return code;
+    if (code == http::error::header_limit || code == http::error::buffer_overflow)
+        why = "its header is longer than 16 KiB";
+    else
+        why = code.message();
+    return errc::bad_response;
+}
+
 }  // namespace
+
+answer_parser::answer_parser()
+{
+    header_limit(detail::header_limit);
+    body_limit(boost::none);
+    skip(true);
+}
+
+answer take_answer(answer_parser const& from, error_code& code, std::string& why)
+{
+    code = translate(code, why);
+    if (code)
+        return {};
+    answer found;
+    if (!take_fields(from.get().base(), found, why)) {
+        code = errc::bad_response;
+        return {};
+    }
+    if (auto const length = from.content_length())
+        found.length = *length;
+    found.chunked = from.chunked();
+    found.keep_alive = from.keep_alive();
+    return found;
+}
 
 answer parse_answer(std::string_view header, error_code& code, std::string& why)
 {
-    http::response_parser<http::empty_body> parser;
-    parser.header_limit(header_limit);
-    parser.body_limit(boost::none);
-    parser.skip(true);
-    answer found;
-    boost::system::error_code wrong;
-    parser.put(boost::asio::buffer(header.data(), header.size()), wrong);
-    code = errc::bad_response;
-    if (wrong || !parser.is_header_done()) {
-        why = wrong ? wrong.message() : "the header is not whole";
-        return {};
-    }
-    if (!take_fields(parser.get().base(), found, why))
-        return {};
-    if (auto const length = parser.content_length())
-        found.length = *length;
-    found.chunked = parser.chunked();
-    found.keep_alive = parser.keep_alive();
-    code.clear();
-    return found;
+    answer_parser parser;
+    parser.put(asio::buffer(header.data(), header.size()), code);
+    return take_answer(parser, code, why);
 }
 
 bool parse_content_range(std::string_view field, std::optional<byte_range>& range,

@@ -7,19 +7,23 @@
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/read_until.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/http/read.hpp>
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
+
+#include "answer_parser.hpp"
 
 namespace gpurx::ingest::detail {
 
 namespace {
 
+namespace http = boost::beast::http;
+
 constexpr auto tuple = asio::as_tuple(asio::use_awaitable);
 
-[[noreturn]] void fail(error_code code, std::string advice = {})
+[[noreturn]] void fail(error_code code, std::string advice)
 {
     throw system_error{code, {.operation = {}, .object = {}, .kernel_message = {}, .advice = std::move(advice)}};
 }
@@ -50,19 +54,11 @@ asio::awaitable<void> http_connection::async_send(std::string request)
 asio::awaitable<answer> http_connection::async_answer()
 {
     for (;;) {
-        auto header = asio::dynamic_buffer(early_, header_limit);
+        answer_parser parser;
         // Not use_awaitable: it would be a coroutine of its own, and clang-tidy 14 gets lost in it.
         auto const [code, size] =
-            co_await asio::async_read_until(receiver_, header, "\r\n\r\n", asio::as_tuple(asio::deferred));
-        if (code == asio::error::not_found)
-            fail(errc::bad_response, "its header is longer than 16 KiB");
-        check(code);
-        error_code wrong;
-        std::string why;
-        auto found = parse_answer(std::string_view{early_}.substr(0, size), wrong, why);
-        if (wrong)
-            fail(wrong, std::move(why));
-        early_.erase(0, size);
+            co_await http::async_read_header(receiver_, early_, parser, asio::as_tuple(asio::deferred));
+        auto found = taken_from(parser, code);
         if (found.status >= 200)
             co_return found;
     }
@@ -86,15 +82,15 @@ asio::awaitable<http_connection::transferred> http_connection::async_body(host_s
 asio::awaitable<void> http_connection::async_skip(std::uint64_t bytes)
 {
     auto const early = static_cast<std::size_t>(std::min<std::uint64_t>(early_.size(), bytes));
-    early_.erase(0, early);
+    early_.consume(early);
     auto const [code, read] = co_await async_read(receiver_, destination::nowhere(bytes - early), tuple);
     check(code);
 }
 
 asio::awaitable<std::string> http_connection::async_excerpt(std::size_t at_most)
 {
-    auto text = early_.substr(0, at_most);
-    early_.erase(0, text.size());
+    std::string text(std::min(early_.size(), at_most), '\0');
+    early_.consume(asio::buffer_copy(asio::buffer(text), early_.data()));
     if (!text.empty())
         co_return text;
     text.resize(at_most);
@@ -120,12 +116,20 @@ void http_connection::watch()
     });
 }
 
-void http_connection::check(error_code code) const
+answer http_connection::taken_from(answer_parser const& parser, error_code code) const
+{
+    std::string why;
+    auto found = take_answer(parser, code, why);
+    check(code, std::move(why));
+    return found;
+}
+
+void http_connection::check(error_code code, std::string why) const
 {
     if (code && timed_out_)
         fail(errc::gave_up, "nothing came for " + std::to_string(timeout_.count()) + " ms");
     if (code)
-        fail(code);
+        fail(code, std::move(why));
 }
 
 // What came along with a header lies in ordinary memory: a gather to a GPU has read it when it returns.
@@ -134,9 +138,9 @@ std::size_t http_connection::place_early(device_span to, error_code& code)
     auto const size = std::min(early_.size(), to.size());
     if (size == 0)
         return 0;
-    fragment const piece{reinterpret_cast<std::uintptr_t>(early_.data()), size, memory_kind::host};
+    fragment const piece{reinterpret_cast<std::uintptr_t>(early_.cdata().data()), size, memory_kind::host};
     auto const placed = gather({&piece, 1}, to.first(size), stream_, code);
-    early_.erase(0, placed);
+    early_.consume(placed);
     return placed;
 }
 

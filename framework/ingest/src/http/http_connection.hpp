@@ -7,6 +7,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,8 @@
 #include "answer.hpp"
 
 namespace gpurx::ingest::detail {
+
+class answer_parser;
 
 // Belongs to one strand.
 class http_connection : public std::enable_shared_from_this<http_connection> {
@@ -42,10 +45,11 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     // What has come of a body of unknown length, or comes next: some of it, at most so much.
     [[nodiscard]] asio::awaitable<std::string> async_excerpt(std::size_t at_most);
 
-    // Throws an error, in the words for it.
-    void check(error_code code) const;
+    // Throws an error, in the words for it: `why`, if there are no others.
+    void check(error_code code, std::string why = {}) const;
 
   private:
+    [[nodiscard]] answer taken_from(answer_parser const& parser, error_code code) const;
     void watch();
     [[nodiscard]] std::size_t place_early(device_span to, error_code& code);
 
@@ -56,7 +60,7 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     std::uint64_t seen_ = 0;  // bytes, when the timer was last set
     bool timed_out_ = false;
 
-    std::string early_;  // what came along with a header
+    boost::beast::flat_buffer early_{header_limit};  // what came along with a header
 };
 
 }  // namespace gpurx::ingest::detail
