@@ -3,8 +3,8 @@
 # `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
 # the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
 # Each step's output goes to build/test-logs/STEP.log. A step 'once' that has passed is skipped, unless it is named, until
-# something changes in kernel-support/ (documents aside), in the kernels, in the packages that those steps use, or in the
-# rows below of such steps. How long each step took is kept in the cache; one that became a third slower is named.
+# something changes in kernel-support/ (documents aside, and the NIC's own tests where they are not run), in the kernels, in
+# the packages that those steps use, or in the rows below of such steps. How long each step took is kept in the cache; one that became a third slower is named.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . kernel-support/lab/lib.sh
@@ -74,14 +74,17 @@ watch() {
     [[ ! -t 1 ]] || printf '\r\e[K'
 }
 
-# What a step 'once' depends on, as a hash, once the kernels are there; empty where that cannot be told: outside git, and
-# with a kernel source of the user's own, which may change under the same name.
+# once_inputs NAME: what the step 'once' of this name depends on, as a hash, once the kernels are there; empty where that
+# cannot be told: outside git, and with a kernel source of the user's own, which may change under the same name.
 once_inputs() {
-    local files kernels kernel
+    local files kernels kernel apart=(':!kernel-support/devmemsim/tests')
+    [[ $1 != nic* ]] || apart=()
     [[ -z ${GPURX_KERNEL_SOURCE:-} ]] || return 0
-    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' tests/runner |
+    files=$(git ls-files -z --cached --others --exclude-standard -- kernel-support ':!*.md' "${apart[@]}" tests/runner |
         xargs -0 sha256sum) || return 0
-    kernels=$(for kernel in debian debian-7.2 debian-experimental debug branch; do kernel-support/lab/kernel.sh --path "$kernel" || exit; done) || return 0
+    kernels=$(for kernel in debian debian-7.2 debian-experimental debug branch; do
+        kernel-support/lab/kernel.sh --path "$kernel" || exit
+    done) || return 0
     {
         printf '%s\n' "$files" "$kernels"
         grep '| once  |' <<<"$quick_steps$lab_steps"
@@ -110,7 +113,7 @@ times_slower() {
 
 run_step() {
     local name=$1 limit=$2 kind=$3 command=$4 log=$logs/$1.log start=$SECONDS status=0 tally p f s inputs stamp=
-    if [[ $kind == once ]] && inputs=$(once_inputs </dev/null) && [[ -n $inputs ]]; then
+    if [[ $kind == once ]] && inputs=$(once_inputs "$name" </dev/null) && [[ -n $inputs ]]; then
         stamp=$cache_dir/passed/$name-$inputs
         ! skip_once "$name" "$stamp" || return 0
     fi

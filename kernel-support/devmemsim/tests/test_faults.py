@@ -213,7 +213,7 @@ def test_settings() -> None:
     raises(errno.ERANGE, "", lab.set_fault, "pack", 2)
     raises(errno.ERANGE, "", lab.set_fault, "delay_us", 1_000_001)
     raises(errno.ERANGE, "", lab.set_fault, "linear_bytes", 65536)
-    equal(set(lab.injected()), {"drop", "duplicate", "reorder", "delay_us",
+    equal(set(lab.injected()), {"drop", "duplicate", "reorder", "delay_us", "corrupt",
                                 "alloc_fail", "linear_bytes", "no_split",
                                 "pack"}, "faults")
 
