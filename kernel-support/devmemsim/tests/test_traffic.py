@@ -109,7 +109,8 @@ def test_wire_packets() -> None:
         sent = int(lab.peer("cat /sys/class/net/dms1/statistics/tx_packets")) - sent
         check(size // mss <= packets < size // mss * 1.2, f"{packets} packets")
         check(size + 66 * (size // mss) <= data < size * 1.1, f"{data} bytes")
-        check(packets <= sent < packets + 20, f"{sent} sent, {packets} received")
+        # Neighbour discovery goes on, also between two looks
+        check(abs(sent - packets) < 20, f"{sent} sent, {packets} received")
 
 
 def ones(data: bytes) -> int:
