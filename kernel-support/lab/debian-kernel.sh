@@ -3,15 +3,16 @@
 # Fetch one of Debian's own kernels and what modules for it are built with, or find it in the cache, and print the
 # directory it is in. Nothing is compiled or installed:
 #
-#   debian-kernel.sh [--path] debian|debian-7.2|debian-experimental
+#   debian-kernel.sh [--path | --modules] debian|debian-7.2|debian-experimental
 #
 #   DIRECTORY/vmlinux          what the guest boots: the kernel of the package, out of its compression
 #   DIRECTORY/build            the headers, for out-of-tree modules
 #   DIRECTORY/make-arguments   what `make -C DIRECTORY/build` needs on this machine, one argument a line
 #   DIRECTORY/release          as `uname -r` says it
 #
-# --path prints where it is or would be, and fetches nothing. The flavour is "cloud": what a virtual machine needs is
-# built in, and it is the smallest.
+# --path prints where it is or would be, and fetches nothing. --modules fetches the kernel's modules too (23 MB), and
+# prints a directory for `modprobe --dirname`. The flavour is "cloud": what a virtual machine needs is built in, and it
+# is the smallest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=kernel.pin
@@ -30,7 +31,7 @@ available_release() {
         return
     fi
     newest=$(if [[ $series == - ]]; then printf '%s\n' "$names"; else grep "^${series//./\\.}[.+~]" <<<"$names"; fi | sort -V | tail -n 1)
-    [[ -n $newest ]] || die "$suite has no kernel${series/#-/}${series:+ of the series $series} for $flavour"
+    [[ -n $newest ]] || die "$suite has no kernel of the series '$series' for $flavour ('-' stands for any)"
     [[ $pinned == - ]] || note "note: $suite now has Linux $newest; the lab was tested with $pinned"
     printf '%s\n' "$newest"
 }
@@ -83,16 +84,29 @@ fetch() {
     printf '%s\n' "$release-$flavour" >"$directory/release"
 }
 
+# fetch_modules DIRECTORY SUITE: the modules of the kernel in DIRECTORY
+fetch_modules() {
+    local release directory=$1/modules
+    release=$(<"$1/release")
+    [[ ! -e $directory/lib/modules/$release/modules.dep.bin ]] || return 0
+    rm -rf "$directory" "$directory.new"
+    note "fetching the modules of Linux $release (23 MB) ..."
+    unpack_packages "$2" "$directory.new" "linux-modules-$release" "linux-base-$release"
+    ln -s usr/lib "$directory.new/lib"
+    depmod --basedir "$directory.new" "$release" || die "depmod does not read the modules of $release"
+    mv "$directory.new" "$directory"
+}
+
 main() {
-    local build=1 kernel directory id suite series pinned libc_suite
-    [[ ${1:-} == --path ]] && build=0 && shift
+    local want=kernel kernel directory id suite series pinned libc_suite
+    [[ ${1:-} == --path || ${1:-} == --modules ]] && want=${1#--} && shift
     kernel=${1:-}
     [[ $# == 1 && -n $kernel && -v debian_kernels[$kernel] ]] ||
-        die "usage: debian-kernel.sh [--path] $(printf '%s\n' "${!debian_kernels[@]}" | sort | paste -sd '|')"
+        die "usage: debian-kernel.sh [--path | --modules] $(printf '%s\n' "${!debian_kernels[@]}" | sort | paste -sd '|')"
     read -r suite series pinned libc_suite <<<"${debian_kernels[$kernel]}"
     id=$({ printf '%s\n' "${debian_kernels[$kernel]}"; gcc --version | head -n 1; cat "${BASH_SOURCE[0]}"; } | sha256_of_text | cut -c1-16)
     directory=$cache_dir/kernel/$kernel-$id
-    if ((build)) && [[ ! -e $directory/complete ]]; then
+    if [[ $want != path && ! -e $directory/complete ]]; then
         "$lab_dir/packages.sh" module
         lock "kernel-$kernel"
         if [[ ! -e $directory/complete ]]; then
@@ -100,6 +114,11 @@ main() {
             fetch "$directory" "$suite" "$series" "$pinned" "$libc_suite"
             touch "$directory/complete"
         fi
+    fi
+    if [[ $want == modules ]]; then
+        lock "modules-$kernel"
+        fetch_modules "$directory" "$suite"
+        directory+=/modules
     fi
     printf '%s\n' "$directory"
 }

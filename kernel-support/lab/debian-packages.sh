@@ -37,17 +37,18 @@ unpack_packages() {
     rm -r "$directory/download"
 }
 
-# c_library SUITE: print the directory of SUITE's C library, unpacked once.
-c_library() {
-    local directory=$cache_dir/libc6/$1
-    local libraries=$directory/usr/lib/x86_64-linux-gnu
+# c_library SUITE: print the directory of SUITE's C library, unpacked once. In a subshell: two who want it may come at once.
+c_library() (
+    directory=$cache_dir/libc6/$1
+    libraries=$directory/usr/lib/x86_64-linux-gnu
+    lock "libc6-$1"
     if [[ ! -e $libraries/ld-linux-x86-64.so.2 ]]; then
         rm -rf "$directory" "$directory.new"
         unpack_packages "$1" "$directory.new" libc6
         mv "$directory.new" "$directory"
     fi
     printf '%s\n' "$libraries"
-}
+)
 
 # make_runnable SUITE PROGRAM...: a program that wants a newer C library than this machine's gets a script in its place,
 # which starts it with the one of SUITE. Other libraries are this machine's.

@@ -22,6 +22,7 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --memory SIZE                 as QEMU takes it (2G; debug 4G)
   --hugepages N                 2 MiB pages set aside (96)
   --no-nic                      without the software NIC
+  --modules                     with the modules of a kernel of Debian (23 MB): it loads what it needs by itself
   --append ARGUMENTS            added to the command line of the kernel
   --exact                       one CPU, and a clock that counts instructions: 1 ns is one instruction
   --plugin FILE[,NAME=VALUE...] load a plugin of QEMU, which sees each instruction; needs --exact
@@ -36,7 +37,7 @@ is a directory of the guest'"'"'s own.
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-kernel=debian timeout=600 cpus='' memory='' hugepages=96 append='' plugin='' nic=1 exact=0 interactive=0
+kernel=debian timeout=600 cpus='' memory='' hugepages=96 append='' plugin='' nic=1 modules=0 exact=0 interactive=0
 command=()
 
 parse() {
@@ -44,6 +45,7 @@ parse() {
         case $1 in
             --exact) exact=1 ;;
             --no-nic) nic=0 ;;
+            --modules) modules=1 ;;
             --kernel | --timeout | --cpus | --memory | --hugepages | --append | --plugin)
                 (($# >= 2)) || die "$1 needs a value"
                 printf -v "${1#--}" '%s' "$2"
@@ -75,6 +77,7 @@ parse() {
     ((timeout > 0 && ${cpus:-1} > 0)) || die "--timeout and --cpus must be at least 1"
     ((!exact)) || cpus=1
     ((exact)) || [[ -z $plugin ]] || die "--plugin needs --exact"
+    ((!modules)) || [[ $kernel == debian* ]] || die "--modules is for the kernels of Debian; '$kernel' has everything built in"
     [[ -z $plugin || $plugin == /* ]] || plugin=$PWD/$plugin
     if [[ -z $memory ]]; then
         memory=2G
@@ -114,6 +117,7 @@ write_job() {
         printf 'LAB_CWD=%q\n' "$PWD"
         printf 'LAB_GUEST_DIR=%q\n' "$lab_dir/guest"
         printf 'LAB_MODULE=%q\n' "$module"
+        printf 'LAB_MODULES=%q\n' "$module_tree"
         printf 'LAB_HUGEPAGES=%q\n' "$hugepages"
         printf 'LAB_WRITABLE=%q\n' "$writable"
         printf 'LAB_TERMINAL=%q\n' "$( ((!interactive)) || stty size <&2)"
@@ -359,6 +363,7 @@ main() {
     "$lab_dir/packages.sh" lab || exit "$failure_status"
     kernel_dir=$("$lab_dir/kernel.sh" "$kernel") || exit "$failure_status"
     module=$(nic_module) || exit "$failure_status"
+    ((!modules)) || module_tree=$("$lab_dir/debian-kernel.sh" --modules "$kernel") || exit "$failure_status"
     accel=$(accelerator) || exit "$failure_status"
     [[ $(share_type) != virtiofs ]] || virtiofsd=$("$lab_dir/virtiofsd.sh") || exit "$failure_status"
     # Where it is emulated, a CPU now and then runs code that another has just rewritten, and the guest dies of an int3.
@@ -375,5 +380,5 @@ main() {
     report
 }
 
-kernel_dir='' module='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
+kernel_dir='' module='' module_tree='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
 main "$@"

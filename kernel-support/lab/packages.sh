@@ -107,6 +107,9 @@ python3-jsonschema
 socat
 iputils-ping
 iproute2
+iperf3
+bpftool
+kmod
 debian-archive-keyring
 '
 declare -A why=(

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Build the kernel tree's own tests of device memory, zero-copy receive and header split from the source of a kernel of
-# the lab, and print the directory they are in. run-selftests.sh runs them in the guest.
+# Build the kernel tree's own tests of NICs from the source of a kernel of the lab, and print the directory they are in.
+# run-selftests.sh runs them in the guest.
 #
 #   selftests.sh [KERNEL]                              as kernel.sh takes it; debian by default
 #
@@ -12,8 +12,8 @@ set -euo pipefail
 # shellcheck source=debian-packages.sh
 . "$lab_dir/debian-packages.sh"
 
-# ethtool 6.1 of Debian 12 lacks options that the tests use; liburing before 2.15 lacks zero-copy receive.
-ethtool_suite=trixie ethtool_minimum=6.14
+# ethtool before 6.19 lacks options that the tests use; liburing before 2.15 lacks zero-copy receive.
+ethtool_suite=sid ethtool_minimum=1:6.19
 liburing_suite=sid liburing_minimum=2.15
 
 # What of the tree the tests need. MAINTAINERS: by it the code generator finds the top of the tree.
@@ -29,19 +29,25 @@ fetch_package() {
     unpack_packages "$suite" "$directory" "$package=$version"
 }
 
-# built_programs TREE: the programs of drivers/net/hw that are needed, as far as the tree has them
-built_programs() {
+# What of the tests is compiled, by directory under tools/testing/selftests; what a tree does not have is left out.
+declare -A compiled=(
+    [drivers/net/hw]='ncdevmem iou-zcrx toeplitz devmem_tokens nk_forward.bpf.o nk_primary_rx_redirect.bpf.o'
+    [drivers/net]='napi_id_helper'
+    [net/lib]='csum gro xdp_helper xdp_dummy.bpf.o xdp_native.bpf.o'
+)
+
+# compiled_files TESTS DIRECTORY: the paths of what is compiled there
+compiled_files() {
     local name
-    for name in ncdevmem iou-zcrx devmem_tokens; do
-        [[ ! -e $1/tools/testing/selftests/drivers/net/hw/$name.c ]] || printf '%s\n' "$name"
+    for name in ${compiled[$2]}; do
+        [[ ! -e $1/$2/${name%.o}.c ]] || printf '%s\n' "$1/$2/$name"
     done
 }
 
 build_tests() {
-    local tree=$1 work=$2 clang tests headers programs
+    local tree=$1 work=$2 clang tests headers directory files
     clang=$(command -v clang-14 || command -v clang)
     tests=$tree/tools/testing/selftests
-    mapfile -t programs < <(built_programs "$tree")
     headers="-isystem $work/headers/include"
     # The code generator needs the distribution's Python, which has its modules.
     export PATH=/usr/bin:$PATH
@@ -50,24 +56,27 @@ build_tests() {
     # Only the archive, so that it is linked in. The kernel's headers come before those liburing was configured with.
     mkdir -p "$work/liburing-static"
     cp "$work"/liburing/usr/lib/*/liburing.a "$work/liburing-static/"
-    CPATH=$work/liburing/usr/include LIBRARY_PATH=$work/liburing-static timeout 300 \
-        make -C "$tests/drivers/net/hw" SHELL=/bin/bash HAS_IOURING_ZCRX=y KHDR_INCLUDES="$headers" USERCFLAGS="$headers" \
-        OUTPUT="$tests/drivers/net/hw" "${programs[@]/#/$tests/drivers/net/hw/}"
-    timeout 300 make -C "$tests/net/lib" -j"$(nproc)" SHELL=/bin/bash CLANG="$clang" KHDR_INCLUDES="$headers" \
-        USERCFLAGS="$headers" OUTPUT="$tests/net/lib" "$tests/net/lib/xdp_dummy.bpf.o"
+    for directory in "${!compiled[@]}"; do
+        mapfile -t files < <(compiled_files "$tests" "$directory")
+        CPATH=$work/liburing/usr/include LIBRARY_PATH=$work/liburing-static timeout 300 \
+            make -C "$tests/$directory" -j"$(nproc)" SHELL=/bin/bash CLANG="$clang" HAS_IOURING_ZCRX=y KHDR_INCLUDES="$headers" \
+            USERCFLAGS="$headers" OUTPUT="$tests/$directory" "${files[@]}"
+    done
 }
 
 collect() {
-    local tree=$1 work=$2 out=$3 name programs
+    local tree=$1 work=$2 out=$3 name directory files=()
     local base=tools/testing/selftests
-    mapfile -t programs < <(built_programs "$tree")
+    for directory in "${!compiled[@]}"; do
+        mapfile -t -O ${#files[@]} files < <(cd "$tree" && compiled_files $base "$directory")
+    done
     (cd "$tree" && cp -a --parents $base/drivers/net/*.py $base/drivers/net/lib $base/drivers/net/hw/*.py \
-        $base/drivers/net/hw/lib "${programs[@]/#/$base/drivers/net/hw/}" $base/net/lib/py \
-        $base/net/lib/xdp_dummy.bpf.o tools/net/ynl/pyynl Documentation/netlink/specs "$out/")
+        $base/drivers/net/hw/lib $base/net/lib/py "${files[@]}" tools/net/ynl/pyynl Documentation/netlink/specs "$out/")
     mkdir -p "$out/bin"
     # The package has a script of this name too, for /etc/network.
     name=$(find "$work/ethtool" -path '*/sbin/ethtool' -type f | head -n 1)
     cp "$name" "$out/bin/ethtool"
+    make_runnable "$ethtool_suite" "$out/bin/ethtool"
     # The tests wait for udev, which neither the guest nor every host has.
     printf '#!/bin/sh\nexit 0\n' >"$out/bin/udevadm"
     chmod +x "$out/bin/udevadm"

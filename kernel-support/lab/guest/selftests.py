@@ -1,87 +1,56 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run the kernel tree's own tests on the software NIC, in the guest, and judge them.
+"""Run the kernel tree's own tests on the software NIC, in the guest, and compare with what selftests.toml expects.
 
-    selftests.py DIRECTORY [SUITE...]       DIRECTORY as selftests.sh leaves it
-                                            suites: ncdevmem devmem iou-zcrx hds devmem_tokens, and
-                                            devmem_tokens_races: those of its cases where threads meet
+    selftests.py DIRECTORY MODULE [PARAMETER=VALUE...] -- [GROUP | SUITE | SUITE:CASE]...
 
-A required case must pass: one that is skipped or does not appear counts as failed, because these suites call a run
-in which everything was skipped a success.
+DIRECTORY as selftests.sh leaves it; MODULE is the NIC's. Groups and suites are those of selftests.toml, all that run on
+this kernel by default; of SUITE:CASE nothing is expected but that the case passes. Every suite gets a new NIC.
 """
 
+import fnmatch
 import os
 import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-NET = "tools/testing/selftests/drivers/net"
-KERNEL = os.environ.get("GPURX_LAB")
-HAS_SERIES = KERNEL in ("branch", "debug")
-SUITE_LIMIT_S = 3600 if KERNEL == "debug" else 900
+TESTS = "tools/testing/selftests/drivers/net"
+KERNEL = os.environ.get("GPURX_LAB", "")
+GUEST = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One program of the kernel tree: which of its cases must pass, and which may."""
+    """One program of the kernel tree, and what is expected of it; see selftests.toml."""
 
     name: str
+    group: str
     program: str
-    required: tuple[str, ...]
-    bonus: tuple[str, ...] = ()
+    passes: int
+    limit: int = 900
     arguments: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    by_name: bool = False
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case: verdict is pass, fail, skip or missing."""
+    """What became of one case: verdict is pass, fail, skip or xfail."""
 
     case: str
     verdict: str
     comment: str = ""
 
 
-# The cases of devmem_tokens.py that run with both kinds of tokens, and with one alone
-TOKENS_BOTH = ("two_bindings", "release_twice", "multiset", "close_then_unbind", "unbind_before_recv",
-               "unbind_between_recv", "unbind_after_recv", "close_with_data_queued", "idle_socket", "killed",
-               "many_frags", "many_ranges", "peek", "trunc", "small_control", "large_pages", "concurrent",
-               "guessed_tokens")
-TOKENS_ARRAY = ("default_is_array", "bad_value", "modes_side_by_side", "modes_one_socket", "consecutive_tokens",
-                "never_given_out", "range_edges", "more_releases", "other_socket", "leak_at_close",
-                "seventeen_bindings", "count_cap")
-TOKENS_XARRAY = ("autorelease", "other_socket_xarray")
-
-SUITES = (
-    Suite("devmem", f"{NET}/hw/devmem.py",
-          ("check_rx", "check_rx_hds", "check_rx_large_niov"), ("check_tx", "check_tx_chunks")),
-    Suite("iou-zcrx", f"{NET}/hw/iou-zcrx.py",
-          ("test_zcrx.single", "test_zcrx.rss", "test_zcrx_oneshot.single", "test_zcrx_oneshot.rss",
-           "test_zcrx_large_chunks")),
-    Suite("hds", f"{NET}/hds.py",
-          ("get_hds", "get_hds_thresh", "set_hds_disable", "set_hds_enable", "set_hds_thresh_zero",
-           "set_hds_thresh_random", "set_hds_thresh_max", "set_hds_thresh_gt", "set_xdp", "enabled_set_xdp",
-           "ioctl", "ioctl_set_xdp", "ioctl_enabled_set_xdp")),
-)
-# Last, because its last case removes the device
-TOKENS = Suite("devmem_tokens", f"{NET}/hw/devmem_tokens.py",
-               (*(f"array.{case}" for case in TOKENS_ARRAY + TOKENS_BOTH),
-                *(f"xarray.{case}" for case in TOKENS_XARRAY + TOKENS_BOTH),
-                "stress", "netns_deleted.array", "netns_deleted.xarray", "unregister"))
-# What a kernel that is slow for its checks has time for in every test run
-RACES = ("array.killed", "array.concurrent", "xarray.concurrent", "xarray.guessed_tokens", "stress", "unregister")
-TOKENS_RACES = Suite("devmem_tokens_races", TOKENS.program, RACES,
-                     arguments=tuple(word for case in RACES for word in ("-t", case)))
-
-
-def suites(names: set[str]) -> tuple[Suite, ...]:
-    """What of these runs on this kernel; without names, all but the parts of others."""
-    there = (*SUITES, TOKENS) if HAS_SERIES else SUITES
-    if names and HAS_SERIES:
-        there = (*there, TOKENS_RACES)
-    return tuple(suite for suite in there if not names or suite.name in names)
+def read_suites(text: str) -> list[Suite]:
+    """The suites of selftests.toml, in its order."""
+    return [Suite(name, group, **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+            for group, suites in tomllib.loads(text).items() for name, table in suites.items()]
 
 
 def parse_results(output: str) -> list[Result]:
@@ -92,103 +61,130 @@ def parse_results(output: str) -> list[Result]:
         if not match:
             continue
         failed, case, comment = match.group(1), match.group(2), match.group(3) or ""
-        if failed:
-            verdict = "fail"
-        elif comment.upper().startswith(("SKIP", "XFAIL")):
-            verdict = "skip"
-        else:
-            verdict = "pass"
+        word = comment.split(" ", 1)[0].lower()
+        verdict = "fail" if failed else word if word in ("skip", "xfail") else "pass"
         results.append(Result(case, verdict, comment))
     return results
 
 
-def judge(suite: Suite, results: list[Result]) -> tuple[list[Result], list[Result]]:
-    """The results of the required and of the bonus cases, in the suite's order; a case that is not there is missing."""
-    by_case = {result.case: result for result in results}
+def differences(suite: Suite, results: list[Result]) -> list[str]:
+    """What is not as expected, a sentence each; nothing when all is."""
+    found = [f"{result.case} failed" for result in results if result.verdict == "fail"]
+    for result in results:
+        expected = any(fnmatch.fnmatchcase(result.case, pattern) for pattern in suite.skipped)
+        if result.verdict in ("skip", "xfail") and not expected:
+            found.append(f"{result.case} was skipped: {result.comment}")
+        if result.verdict == "pass" and expected:
+            found.append(f"{result.case} passed: selftests.toml calls it skipped")
+    passes = sum(result.verdict == "pass" for result in results)
+    if passes != suite.passes:
+        found.append(f"{passes} cases passed, {suite.passes} are expected to")
+    return found
 
-    def pick(cases: tuple[str, ...]) -> list[Result]:
-        return [by_case.get(case, Result(case, "missing")) for case in cases]
 
-    return pick(suite.required), pick(suite.bonus)
+def sh(command: str) -> None:
+    """A shell command of the guest, which must succeed."""
+    subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def new_nic(nic: list[str]) -> None:
+    """A NIC nothing was done to yet. fd78::/64 stands for a network behind dms0, as the tests of containers want one."""
+    # devmem_tokens.py ends by removing the NIC
+    sh("! grep -q ^devmemsim /proc/modules || rmmod devmemsim; ! ip netns list | grep -qw peer || ip netns del peer")
+    subprocess.run([GUEST / "network", *nic], check=True)
+    sh("echo 1 >/proc/sys/net/ipv6/conf/dms0/keep_addr_on_down")
+    sh("ip netns exec peer sh -c 'echo 1 >/proc/sys/net/ipv6/conf/dms1/keep_addr_on_down'")
+    sh("ip -n peer -6 route add fd78::/64 via fd77::1")
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """What the suites take from their environment: which device, and where its peer is."""
-    path = f"{directory}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "NETIF": "dms0",
+    """What the suites take from their environment: which device, where its peer is, and that QEMU emulates the CPU."""
+    return {**os.environ, "PATH": f"{directory}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NO_COLOR": "1", "NETIF": "dms0",
             "LOCAL_V4": "10.77.0.1", "REMOTE_V4": "10.77.0.2", "LOCAL_V6": "fd77::1", "REMOTE_V6": "fd77::2",
-            "REMOTE_TYPE": "netns", "REMOTE_ARGS": "peer", "DEVMEM_TOKENS_REMOVE": "rmmod devmemsim"}
+            "LOCAL_PREFIX_V6": "fd78::/64", "REMOTE_TYPE": "netns", "REMOTE_ARGS": "peer", "KSFT_MACHINE_SLOW": "yes",
+            "DEVMEM_TOKENS_REMOVE": "rmmod devmemsim"}
 
 
-def run(command: list[str], directory: Path) -> tuple[int, str]:
+def run(command: list[str], directory: Path, limit: int) -> tuple[int, str]:
     """The status and the output of a command that runs in its own folder."""
     try:
         done = subprocess.run(command, cwd=Path(command[0]).parent, env=environment(directory), text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=SUITE_LIMIT_S, check=False, errors="replace")
+                              timeout=limit, check=False, errors="replace")
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-        return 124, f"{output}\nended by the limit of {SUITE_LIMIT_S} s\n"
+        return 124, f"{output}\nended by the limit of {limit} s\n"
     return done.returncode, done.stdout
 
 
-def show(suite: str, result: Result, kind: str = "") -> None:
-    """One line of the report."""
-    comment = f"  ({result.comment})" if result.comment else ""
-    print(f"{result.verdict:8}{suite}.{result.case}{kind}{comment}", flush=True)
+def probe(directory: Path) -> str:
+    """Bind and unbind once, and say what went wrong: the suites skip everything when this fails, and do not show why."""
+    status, output = run([f"{directory}/{TESTS}/hw/ncdevmem", "-f", "dms0"], directory, 60)
+    return "" if status == 0 else f"ncdevmem -f dms0: status {status}\n{output}"
 
 
-def run_probe(directory: Path) -> bool:
-    """Bind and unbind once: the suites skip everything when this fails, and do not show why."""
-    status, output = run([f"{directory}/{NET}/hw/ncdevmem", "-f", "dms0"], directory)
-    show("ncdevmem", Result("probe", "pass" if status == 0 else "fail", "" if status == 0 else f"status {status}"))
-    if status != 0:
-        print(output)
-    return status == 0
-
-
-def run_suite(suite: Suite, directory: Path) -> tuple[int, int]:
-    """Run one suite; returns how many required cases passed and how many did not."""
+def run_suite(suite: Suite, directory: Path, nic: list[str]) -> tuple[dict[str, int], list[str]]:
+    """Run one suite; returns how many cases had which verdict, and what is not as expected."""
     start = time.monotonic()
-    status, output = run([f"{directory}/{suite.program}", *suite.arguments], directory)
-    required, bonus = judge(suite, parse_results(output))
-    for result in required:
-        show(suite.name, result)
-    for result in bonus:
-        show(suite.name, result, " [bonus]")
-    passed = sum(result.verdict == "pass" for result in required)
-    failed = len(required) - passed
-    print(f"        {suite.name}: status {status}, {time.monotonic() - start:.0f} s", flush=True)
-    if failed or any(result.verdict != "pass" for result in bonus):
-        print(output, flush=True)
-    elif "stress" in suite.required:
-        print("\n".join(re.findall(r"^# .*(?:seed|steps).*$", output, re.MULTILINE)), flush=True)
-    return passed, failed
+    new_nic(nic)
+    limit = suite.limit * (4 if KERNEL == "debug" else 1)
+    status, output = run([f"{directory}/{TESTS}/{suite.program}", *suite.arguments], directory, limit)
+    results = parse_results(output)
+    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("pass", "fail", "skip", "xfail")}
+    found = differences(suite, results)
+    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    print(f"{'ok' if not found else 'NOT OK':8}{suite.name:16}{words or 'no result'}  (status {status}, "
+          f"{time.monotonic() - start:.0f} s)", flush=True)
+    for pattern, cause in suite.skipped.items():
+        cases = [result for result in results if fnmatch.fnmatchcase(result.case, pattern)]
+        if cases:
+            print(f"        {cases[0].verdict} {pattern} ({len(cases)}): {cause}", flush=True)
+    print("".join(f"{line}\n" for line in re.findall(r"^# .*(?:seed|steps).*$", output, re.MULTILINE)), end="", flush=True)
+    if found:
+        print(f"{output}\n" + "".join(f"        {suite.name}: {line}\n" for line in found), flush=True)
+    return counts, found
+
+
+def choose(suites: list[Suite], kernel: str, names: list[str]) -> list[Suite]:
+    """The suites that were asked for, in the order of selftests.toml; SUITE:CASE becomes a suite of that case."""
+    suites = [suite for suite in suites if not suite.kernels or kernel in suite.kernels]
+    if not names:
+        return [suite for suite in suites if not suite.by_name]
+    chosen = [suite for suite in suites if suite.name in names or (suite.group in names and not suite.by_name)]
+    for name in names:
+        suite_name, _, case = name.partition(":")
+        there = [suite for suite in suites if suite_name in (suite.name, suite.group)]
+        if not there:
+            raise SystemExit(f"no such suite on this kernel: {suite_name} "
+                             f"(there are: {' '.join(suite.name for suite in suites)})")
+        if case:
+            chosen.append(replace(there[0], name=name, passes=1, arguments=("-t", case), skipped={}))
+    return chosen
 
 
 def main(arguments: list[str]) -> int:
-    """Run what was asked for and print the total."""
-    if not arguments:
+    """Run what was asked for and print the totals."""
+    if "--" not in arguments or arguments.index("--") < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    directory, names = Path(arguments[0]), set(arguments[1:])
-    chosen = suites(names)
-    unknown = names - {"ncdevmem"} - {suite.name for suite in chosen}
-    if unknown:
-        print(f"no such suite on this kernel: {', '.join(sorted(unknown))}", file=sys.stderr)
-        return 2
-    passed = failed = 0
-    if not names or "ncdevmem" in names:
-        if run_probe(directory):
-            passed += 1
-        else:
-            failed += 1
+    separator = arguments.index("--")
+    directory, nic, names = Path(arguments[0]), arguments[1:separator], arguments[separator + 1:]
+    chosen = choose(read_suites((GUEST / "selftests.toml").read_text()), KERNEL, names)
+    new_nic(nic)
+    trouble = probe(directory)
+    if trouble:
+        print(trouble)
+        return 1
+    totals: dict[str, int] = {}
+    failed = []
     for suite in chosen:
-        suite_passed, suite_failed = run_suite(suite, directory)
-        passed += suite_passed
-        failed += suite_failed
-    print(f"{passed} passed, {failed} failed")
-    return 0 if failed == 0 and passed > 0 else 1
+        counts, found = run_suite(suite, directory, nic)
+        totals = {verdict: totals.get(verdict, 0) + count for verdict, count in counts.items()}
+        if found:
+            failed.append(suite.name)
+    print(", ".join(f"{count} {verdict}" for verdict, count in totals.items()) +
+          (f"; not as expected: {' '.join(failed)}" if failed else "; all as expected"))
+    return 1 if failed or not chosen else 0
 
 
 if __name__ == "__main__":
