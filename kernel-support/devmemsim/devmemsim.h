@@ -32,6 +32,7 @@
 
 #define DMS_MAX_RX_PAGE_SIZE	SZ_64K
 #define DMS_HDS_THRESH_MAX	1024
+#define DMS_RX_COPYBREAK_MAX	1024
 #define DMS_MAX_MTU		9000
 
 #define DMS_INDIR_SIZE		128
@@ -182,6 +183,7 @@ struct dms_link {
  * @up:		device is open and takes frames from the peer
  * @hds:	split headers from TCP payload
  * @hds_thresh:	only split frames longer than this
+ * @rx_copybreak: copy frames up to this length to memory of the host
  * @receive:	what NAPI does with a frame, dms_receive() or a fault
  * @steering:	how frames are spread over queues, replaced as a whole
  * @rx_pending:	size of an Rx ring
@@ -196,6 +198,7 @@ struct dms_port {
 	bool up;
 	bool hds;
 	u32 hds_thresh;
+	u32 rx_copybreak;
 	dms_receive_t receive;
 	struct dms_steering __rcu *steering;
 	u32 rx_pending;

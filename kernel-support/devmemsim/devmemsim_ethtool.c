@@ -26,6 +26,35 @@ static int dms_get_link_ksettings(struct net_device *netdev,
 	return 0;
 }
 
+/* The wire never asks for a pause, and needs no error correction */
+static void dms_get_pauseparam(struct net_device *netdev,
+			       struct ethtool_pauseparam *pause)
+{
+}
+
+static void dms_get_pause_stats(struct net_device *netdev,
+				struct ethtool_pause_stats *stats)
+{
+	stats->tx_pause_frames = 0;
+	stats->rx_pause_frames = 0;
+}
+
+static int dms_get_fecparam(struct net_device *netdev,
+			    struct ethtool_fecparam *fec)
+{
+	fec->fec = ETHTOOL_FEC_OFF;
+	fec->active_fec = ETHTOOL_FEC_OFF;
+	return 0;
+}
+
+static void dms_get_fec_stats(struct net_device *netdev,
+			      struct ethtool_fec_stats *stats,
+			      struct ethtool_fec_hist *hist)
+{
+	stats->corrected_blocks.total = 0;
+	stats->uncorrectable_blocks.total = 0;
+}
+
 static void dms_get_ringparam(struct net_device *netdev,
 			      struct ethtool_ringparam *ring,
 			      struct kernel_ethtool_ringparam *kernel_ring,
@@ -106,6 +135,33 @@ static int dms_set_ringparam(struct net_device *netdev,
 	return 0;
 }
 
+static int dms_get_tunable(struct net_device *netdev,
+			   const struct ethtool_tunable *tuna, void *data)
+{
+	const struct dms_port *port = netdev_priv(netdev);
+
+	if (tuna->id != ETHTOOL_RX_COPYBREAK)
+		return -EOPNOTSUPP;
+
+	*(u32 *)data = port->rx_copybreak;
+	return 0;
+}
+
+static int dms_set_tunable(struct net_device *netdev,
+			   const struct ethtool_tunable *tuna, const void *data)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	u32 value = *(const u32 *)data;
+
+	if (tuna->id != ETHTOOL_RX_COPYBREAK)
+		return -EOPNOTSUPP;
+	if (value > DMS_RX_COPYBREAK_MAX)
+		return -EINVAL;
+
+	WRITE_ONCE(port->rx_copybreak, value);
+	return 0;
+}
+
 static void dms_get_channels(struct net_device *netdev,
 			     struct ethtool_channels *channels)
 {
@@ -136,8 +192,14 @@ const struct ethtool_ops dms_ethtool_ops = {
 	.get_link		= ethtool_op_get_link,
 	.get_link_ksettings	= dms_get_link_ksettings,
 	.get_ts_info		= ethtool_op_get_ts_info,
+	.get_pauseparam		= dms_get_pauseparam,
+	.get_pause_stats	= dms_get_pause_stats,
+	.get_fecparam		= dms_get_fecparam,
+	.get_fec_stats		= dms_get_fec_stats,
 	.get_ringparam		= dms_get_ringparam,
 	.set_ringparam		= dms_set_ringparam,
+	.get_tunable		= dms_get_tunable,
+	.set_tunable		= dms_set_tunable,
 	.get_channels		= dms_get_channels,
 	.set_channels		= dms_ethtool_set_channels,
 	.get_rx_ring_count	= dms_get_rx_ring_count,

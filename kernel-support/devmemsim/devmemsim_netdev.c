@@ -12,7 +12,16 @@
 
 #define DMS_FEATURES	(NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_HIGHDMA | \
 			 NETIF_F_ALL_TSO | NETIF_F_RXHASH | NETIF_F_GRO_HW | \
-			 NETIF_F_NTUPLE)
+			 NETIF_F_NTUPLE | DMS_TUNNEL_FEATURES)
+
+/* Large packets in a tunnel are taken apart on the way out */
+#define DMS_TUNNEL_FEATURES \
+	(NETIF_F_GSO_UDP_TUNNEL | NETIF_F_GSO_UDP_TUNNEL_CSUM | \
+	 NETIF_F_GSO_GRE | NETIF_F_GSO_GRE_CSUM | \
+	 NETIF_F_GSO_IPXIP4 | NETIF_F_GSO_IPXIP6)
+#define DMS_ENC_FEATURES	(NETIF_F_SG | NETIF_F_HW_CSUM | \
+				 NETIF_F_HIGHDMA | NETIF_F_ALL_TSO | \
+				 DMS_TUNNEL_FEATURES)
 
 /* There is a carrier when both ends are open */
 static void dms_link_set(struct dms_port *port, bool up)
@@ -298,6 +307,7 @@ static void dms_netdev_setup(struct net_device *netdev, unsigned int id)
 
 	netdev->hw_features = DMS_FEATURES;
 	netdev->features = DMS_FEATURES | NETIF_F_RXCSUM;
+	netdev->hw_enc_features = DMS_ENC_FEATURES;
 	netdev->max_mtu = DMS_MAX_MTU;
 	netdev->dev_port = id;
 	eth_hw_addr_random(netdev);

@@ -14,7 +14,7 @@
 /* Frames without payload of their own to place stay in one piece up to this,
  * and of longer ones this much goes to the head.
  */
-#define DMS_RX_COPYBREAK	256
+#define DMS_RX_HEAD_LEN	256
 
 #define DMS_GSO_TCP_MASK	(SKB_GSO_TCPV4 | SKB_GSO_TCPV6 | \
 				 SKB_GSO_TCP_ECN | SKB_GSO_TCP_FIXEDID)
@@ -164,12 +164,13 @@ struct sk_buff *dms_rx_build(struct dms_channel *ch,
 	bool split;
 
 	split = header_len && READ_ONCE(port->hds) &&
-		frame->len > READ_ONCE(port->hds_thresh);
+		frame->len > READ_ONCE(port->hds_thresh) &&
+		frame->len > READ_ONCE(port->rx_copybreak);
 
-	if (split || (header_len && frame->len > DMS_RX_COPYBREAK))
+	if (split || (header_len && frame->len > DMS_RX_HEAD_LEN))
 		linear_len = header_len;
 	else
-		linear_len = min(frame->len, DMS_RX_COPYBREAK);
+		linear_len = min(frame->len, DMS_RX_HEAD_LEN);
 
 	/* TCP is going to look at the payload of one with a bad checksum */
 	if ((!split || DMS_FRAME_CB(frame)->csum == DMS_CSUM_BAD) &&

@@ -112,10 +112,11 @@ static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 
 static void dms_tx_count_gso(struct dms_channel *ch, const struct sk_buff *skb)
 {
-	unsigned int header_len = skb_tcp_all_headers(skb);
 	struct dms_tx_stats *stats = &ch->tx_stats;
-	unsigned int packets;
+	unsigned int header_len, packets;
 
+	header_len = skb->encapsulation ? skb_inner_tcp_all_headers(skb) :
+					  skb_tcp_all_headers(skb);
 	packets = DIV_ROUND_UP(skb->len - header_len,
 			       skb_shinfo(skb)->gso_size);
 	u64_stats_update_begin(&stats->syncp);

@@ -182,6 +182,23 @@ def test_other_traffic_on_a_bound_queue() -> None:
         check(after - before > 60, "packets on the bound queue")
 
 
+def test_copybreak() -> None:
+    """Short packets go to the host and can be read as anywhere else."""
+    with devmem.Binding("dms0", [QUEUE], 1 << 20) as binding:
+        equal(receive(binding, 4, 300).device_bytes, 300, "without it")
+        lab.run("ethtool --set-tunable dms0 rx-copybreak 400")
+        equal(receive(binding, 4, 300).host_bytes, 300, "a short packet")
+        equal(receive(binding, 4, 600).device_bytes, 600, "a longer one")
+        with lab.listen(lab.LOCAL[4]) as server:
+            port = server.getsockname()[1]
+            with lab.rule(f"tcp4 dst-port {port} action {QUEUE}"):
+                sender = lab.Sender(lab.connect(lab.LOCAL[4], port, "peer"), 9)
+                sock, _ = server.accept()
+                with sock:
+                    equal(len(sock.recv(100)), 9, "bytes by a plain recv")
+                sender.join(60)
+
+
 def test_two_queues() -> None:
     lab.run("ethtool -X dms0 equal 2")
     with devmem.Binding("dms0", [2, 3], 4 << 20) as binding:
