@@ -12,6 +12,7 @@ failure_status=125
 
 # shellcheck disable=SC2016  # the user's shell expands it
 usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
+       ./run lab [OPTION...] faults [DEVICE] [NAME=VALUE... [-- COMMAND [ARGUMENT...]]]
 
   --kernel KERNEL               the kernel of the guest (debian):
                                 debian, debian-7.2, debian-experimental: as Debian ships it, nothing is compiled;
@@ -24,10 +25,12 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --no-nic                      without the software NIC
   --modules                     with the modules of a kernel of Debian (23 MB): it loads what it needs by itself
   --append ARGUMENTS            added to the command line of the kernel
+  --gdb                         wait for a debugger, and say how to start it; without a time limit unless one is given
   --exact                       one CPU, and a clock that counts instructions: 1 ns is one instruction
   --plugin FILE[,NAME=VALUE...] load a plugin of QEMU, which sees each instruction; needs --exact
 
-Without a command, on a terminal: a shell in the guest, without a time limit.
+Without a command, on a terminal: a shell in the guest, without a time limit. faults: a command under faults of the NIC
+(kernel-support/devmemsim/README.md has them); without settings it lists them.
 
 Environment: GPURX_LAB_ACCEL=kvm|tcg instead of a probe.
 
@@ -37,7 +40,7 @@ is a directory of the guest'"'"'s own.
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-kernel=debian timeout=600 cpus='' memory='' hugepages=96 append='' plugin='' nic=1 modules=0 exact=0 interactive=0
+kernel=debian timeout='' cpus='' memory='' hugepages=96 append='' plugin='' nic=1 modules=0 gdb=0 exact=0 interactive=0
 command=()
 
 parse() {
@@ -46,6 +49,7 @@ parse() {
             --exact) exact=1 ;;
             --no-nic) nic=0 ;;
             --modules) modules=1 ;;
+            --gdb) gdb=1 ;;
             --kernel | --timeout | --cpus | --memory | --hugepages | --append | --plugin)
                 (($# >= 2)) || die "$1 needs a value"
                 printf -v "${1#--}" '%s' "$2"
@@ -60,14 +64,19 @@ parse() {
                 command=("$@")
                 break
                 ;;
+            faults)
+                command=("$lab_dir/faults.sh" "${@:2}")
+                break
+                ;;
             *) die "unknown option '$1'"$'\n'"$usage" ;;
         esac
         shift
     done
+    # Nobody waits for a shell or a debugger but who uses it.
+    : "${timeout:=$( ((${#command[@]} && !gdb)) && echo 600 || echo 1000000)}"
     if ((${#command[@]} == 0)); then
         [[ -t 0 && -t 1 ]] || die "no command"$'\n'"$usage"
         interactive=1
-        timeout=1000000
         command=(/bin/bash)
     fi
     local name
@@ -201,6 +210,7 @@ emulated_cpu() {
 # no_timer_check: where the host is busy the emulated timer can be too late for the kernel's test of it, which panics.
 qemu_options() {
     local machine=q35 arguments=(root=root ro "init=$lab_dir/guest/init" "LAB_SHARE=$(share_type)" console=ttyS0 panic=-1 random.trust_cpu=1 no_timer_check "$append")
+    ((!gdb)) || arguments+=(nokaslr)
     if [[ $(share_type) == virtiofs ]]; then
         arguments+=(rootfstype=virtiofs)
         machine+=,memory-backend=memory
@@ -213,6 +223,7 @@ qemu_options() {
         -device virtio-rng-pci -device virtio-serial-pci \
         -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
     [[ -z $plugin ]] || printf '%s\n' -plugin "$plugin"
+    ((!gdb)) || printf '%s\n' -S -gdb unix:gdb.sock,server=on,wait=off
     # A console of virtio, and not a serial port: keys that are typed before somebody reads them wait.
     ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -device virtconsole,chardev=terminal
     share root / ro
@@ -282,6 +293,7 @@ start_guest() {
         in_run_dir qemu-system-x86_64 "${options[@]}" </dev/null >"$run_dir/qemu.log" 2>&1 &
     fi
     qemu=$!
+    ((!gdb)) || note "lab: waiting for gdb: gdb ${symbols} -ex 'target remote ${run_dir#"$PWD/"}/gdb.sock'"
     tail -c +1 -s 0.05 --pid="$qemu" -f "$run_dir/stdout" &
     relays+=("$!")
     if ((!one_output)); then
@@ -363,6 +375,7 @@ main() {
     "$lab_dir/packages.sh" lab || exit "$failure_status"
     kernel_dir=$("$lab_dir/kernel.sh" "$kernel") || exit "$failure_status"
     module=$(nic_module) || exit "$failure_status"
+    ((!gdb)) || symbols=$("$lab_dir/symbols.sh" "$kernel") || exit "$failure_status"
     ((!modules)) || module_tree=$("$lab_dir/debian-kernel.sh" --modules "$kernel") || exit "$failure_status"
     accel=$(accelerator) || exit "$failure_status"
     [[ $(share_type) != virtiofs ]] || virtiofsd=$("$lab_dir/virtiofsd.sh") || exit "$failure_status"
@@ -380,5 +393,5 @@ main() {
     report
 }
 
-kernel_dir='' module='' module_tree='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
+kernel_dir='' module='' module_tree='' symbols='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
 main "$@"
