@@ -27,7 +27,8 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --append ARGUMENTS            added to the command line of the kernel
   --gdb                         wait for a debugger, and say how to start it; without a time limit unless one is given
   --exact                       one CPU, and a clock that counts instructions: 1 ns is one instruction
-  --plugin FILE[,NAME=VALUE...] load a plugin of QEMU, which sees each instruction; needs --exact
+  --profile CALL[,CALL...]      count the kernel'"'"'s instructions in these system calls by function; implies --exact
+  --profile-to FILE             where to; with it no table is printed
 
 Without a command, on a terminal: a shell in the guest, without a time limit. faults: a command under faults of the NIC
 (kernel-support/devmemsim/README.md has them); without settings it lists them.
@@ -40,19 +41,21 @@ is a directory of the guest'"'"'s own.
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-kernel=debian timeout='' cpus='' memory='' hugepages=96 append='' plugin='' nic=1 modules=0 gdb=0 exact=0 interactive=0
+kernel=debian timeout='' cpus='' memory='' hugepages=96 append='' profile='' profile_to='' nic=1 modules=0 gdb=0 exact=0 interactive=0
 command=()
 
 parse() {
+    local value
     while (($# > 0)); do
         case $1 in
             --exact) exact=1 ;;
             --no-nic) nic=0 ;;
             --modules) modules=1 ;;
             --gdb) gdb=1 ;;
-            --kernel | --timeout | --cpus | --memory | --hugepages | --append | --plugin)
+            --kernel | --timeout | --cpus | --memory | --hugepages | --append | --profile | --profile-to)
                 (($# >= 2)) || die "$1 needs a value"
-                printf -v "${1#--}" '%s' "$2"
+                value=${1#--}
+                printf -v "${value//-/_}" '%s' "$2"
                 shift
                 ;;
             -h | --help)
@@ -84,10 +87,11 @@ parse() {
         [[ ${!name:-1} =~ ^[0-9]+$ ]] || die "--$name ${!name}: not a number"
     done
     ((timeout > 0 && ${cpus:-1} > 0)) || die "--timeout and --cpus must be at least 1"
+    [[ -z $profile ]] || exact=1
     ((!exact)) || cpus=1
-    ((exact)) || [[ -z $plugin ]] || die "--plugin needs --exact"
+    [[ $profile =~ ^([a-z0-9_]+(,[a-z0-9_]+)*)?$ ]] || die "--profile $profile: system calls with commas between them"
+    [[ -z $profile_to ]] || profile_to=$(realpath -m -- "$profile_to")
     ((!modules)) || [[ $kernel == debian* ]] || die "--modules is for the kernels of Debian; '$kernel' has everything built in"
-    [[ -z $plugin || $plugin == /* ]] || plugin=$PWD/$plugin
     if [[ -z $memory ]]; then
         memory=2G
         [[ $kernel != debug ]] || memory=4G
@@ -210,7 +214,7 @@ emulated_cpu() {
 # no_timer_check: where the host is busy the emulated timer can be too late for the kernel's test of it, which panics.
 qemu_options() {
     local machine=q35 arguments=(root=root ro "init=$lab_dir/guest/init" "LAB_SHARE=$(share_type)" console=ttyS0 panic=-1 random.trust_cpu=1 no_timer_check "$append")
-    ((!gdb)) || arguments+=(nokaslr)
+    [[ -z $symbols ]] || arguments+=(nokaslr)
     if [[ $(share_type) == virtiofs ]]; then
         arguments+=(rootfstype=virtiofs)
         machine+=,memory-backend=memory
@@ -222,7 +226,7 @@ qemu_options() {
         -kernel "$kernel_dir/vmlinux" -append "${arguments[*]}" -serial "file:$run_dir/boot.log" \
         -device virtio-rng-pci -device virtio-serial-pci \
         -chardev "pipe,id=control,path=$run_dir/control" -device virtserialport,chardev=control
-    [[ -z $plugin ]] || printf '%s\n' -plugin "$plugin"
+    [[ -z $profile ]] || printf '%s\n' -plugin "$plugin,map=$run_dir/names,out=${profile_to:-$run_dir/profile},calls=${profile//,/+}"
     ((!gdb)) || printf '%s\n' -S -gdb unix:gdb.sock,server=on,wait=off
     # A console of virtio, and not a serial port: keys that are typed before somebody reads them wait.
     ((!interactive)) || printf '%s\n' -chardev stdio,id=terminal,signal=off -device virtconsole,chardev=terminal
@@ -280,6 +284,31 @@ nic_module() {
         return
     fi
     "$lab_dir/module.sh" "$kernel" "$source"
+}
+
+# prepare_profile: compile the plugin that counts, once, and write the names of the kernel's functions for it.
+prepare_profile() {
+    local id
+    id=$({ cat "$lab_dir/profile.c"; gcc --version | head -n 1; } | sha256_of_text | cut -c1-16)
+    plugin=$cache_dir/profile/$id.so
+    if [[ ! -e $plugin ]]; then
+        mkdir -p "${plugin%/*}"
+        gcc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC "$lab_dir/profile.c" -o "$plugin.$$" || exit "$failure_status"
+        mv "$plugin.$$" "$plugin"
+    fi
+    nm -n "$symbols" >"$run_dir/names"
+}
+
+# print_profile: where the instructions went. All of them, the start of the guest included, are in the file.
+print_profile() {
+    local call
+    [[ -n $profile && -z $profile_to && -s $run_dir/profile ]] || return 0
+    for call in ${profile//,/ }; do
+        note "lab: instructions of the kernel in $call:"
+        awk -v call="$call" '$1 == call {all += $3; print $3, $4, $2} END {print all + 0, "-", "all"}' "$run_dir/profile" |
+            sort -rn | head -n 20 | awk '{printf "%12s in %s, entered %s times\n", $1, $3, $2}' >&2
+    done
+    note "lab: every function: ${run_dir#"$repo_dir/"}/profile"
 }
 
 start_guest() {
@@ -375,7 +404,7 @@ main() {
     "$lab_dir/packages.sh" lab || exit "$failure_status"
     kernel_dir=$("$lab_dir/kernel.sh" "$kernel") || exit "$failure_status"
     module=$(nic_module) || exit "$failure_status"
-    ((!gdb)) || symbols=$("$lab_dir/symbols.sh" "$kernel") || exit "$failure_status"
+    ((!gdb)) && [[ -z $profile ]] || symbols=$("$lab_dir/symbols.sh" "$kernel") || exit "$failure_status"
     ((!modules)) || module_tree=$("$lab_dir/debian-kernel.sh" --modules "$kernel") || exit "$failure_status"
     accel=$(accelerator) || exit "$failure_status"
     [[ $(share_type) != virtiofs ]] || virtiofsd=$("$lab_dir/virtiofsd.sh") || exit "$failure_status"
@@ -388,10 +417,12 @@ main() {
     write_job "$module"
     exec 5<&0
     trap 'interrupted=1; [[ -z $qemu ]] || kill "$qemu" 2>/dev/null' INT TERM HUP
+    [[ -z $profile ]] || prepare_profile
     start_guest
     supervise
+    print_profile
     report
 }
 
-kernel_dir='' module='' module_tree='' symbols='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
+kernel_dir='' module='' module_tree='' symbols='' plugin='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
 main "$@"

@@ -24,8 +24,8 @@ run_overhead() {
 }
 
 run_tokens() {
-    build tokens_bench tokens_profile &&
-        python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens_bench" "$@"
+    build tokens_bench &&
+        python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens/tokens_bench" "$@"
 }
 
 run_connect() {

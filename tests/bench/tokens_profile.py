@@ -2,14 +2,13 @@
 """`./run bench tokens --profile`: in which functions of the kernel the instructions are spent."""
 
 import re
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 
 from report import print_table
-from tokens_lab import KINDS, NAMES, ROOT, run_in_lab
+from tokens_lab import KINDS, NAMES, run_in_lab
 
 CALLS = {"recvmsg": "recvmsg", "setsockopt": "SO_DEVMEM_DONTNEED"}
 
@@ -17,17 +16,12 @@ CALLS = {"recvmsg": "recvmsg", "setsockopt": "SO_DEVMEM_DONTNEED"}
 Profile = dict[tuple[str, str], float]
 
 
-def system_map(kernel: str) -> Path:
-    built = subprocess.run([str(ROOT / "run"), "kernel", kernel], stdout=subprocess.PIPE, text=True, check=True)
-    return Path(built.stdout.strip()) / "build" / "System.map"
-
-
 def profile(kernel: str, kind: str, program: Path) -> Profile:
     print(f"tokens: profile of {NAMES[kind]}, about 15 s", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as directory:
         counts = Path(directory) / "counts"
-        plugin = f"{program.parent / 'libtokens_profile.so'},map={system_map(kernel)},out={counts}"
-        output = "".join(run_in_lab(kernel, ["--plugin", plugin], program, ["2", "profile", kind]))
+        options = ["--profile", ",".join(CALLS), "--profile-to", str(counts)]
+        output = "".join(run_in_lab(kernel, options, program, ["2", "profile", kind]))
         rows = [line.split() for line in counts.read_text().splitlines()]
     # All that is received is given back.
     fragments = sum(map(int, re.findall(r"^receive .* fragments=(\d+)", output, re.MULTILINE)))

@@ -1,11 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A plugin for QEMU that counts the kernel's instructions by function, apart for the system calls recvmsg and
- * setsockopt: all that runs from the entry of such a call to the return to user space, interrupts included.
+ * A plugin for QEMU that counts the kernel's instructions by function, apart for each of some system calls: all that
+ * runs from the entry of such a call to the return to user space, interrupts included. `lab.sh --profile` loads it.
  *
- *   -plugin FILE,map=SYSTEM_MAP,out=FILE
+ *   -plugin FILE,map=NAMES,out=FILE,calls=CALL+CALL...
  *
- * Writes lines `CALL FUNCTION INSTRUCTIONS ENTRIES`. The kernel must run where it was linked to (no KASLR).
+ * NAMES is as nm -n prints it. Writes lines `CALL FUNCTION INSTRUCTIONS ENTRIES`. The kernel must run where it was linked
+ * to (no KASLR).
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,21 +33,21 @@ __attribute__((visibility("default"))) int qemu_plugin_version = 1;
 __attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t id, const void* info, int argc,
                                                                char** argv);
 
-enum { calls = 2, longest_entry = 4096 };
-static const char* const call_names[calls] = {"recvmsg", "setsockopt"};
-static const char* const call_entries[calls] = {"__x64_sys_recvmsg", "__x64_sys_setsockopt"};
+enum { most_calls = 8, longest_entry = 4096 };
+static char call_names[most_calls][32];
+static unsigned int calls;
 static const uint64_t modules_start = 0xffffffffc0000000;
 static const uint64_t kernel_start = (uint64_t)1 << 63;
 
 struct function {
     uint64_t address;
     char name[64];
-    uint64_t instructions[calls];
-    uint64_t entries[calls];
+    uint64_t instructions[most_calls];
+    uint64_t entries[most_calls];
 };
 static struct function* functions;
 static size_t function_count;
-static struct function* first_of[calls]; /* the functions of call_entries */
+static struct function* first_of[most_calls]; /* the functions that the calls begin with */
 static const char* output;
 
 /*
@@ -176,30 +177,49 @@ static bool read_map(const char* path)
     return good && function_count && append(modules_start, "[modules]");
 }
 
-static bool find_calls(void)
+/* names: CALL+CALL... */
+static bool find_calls(char* names)
 {
-    for (unsigned int call = 0; call < calls; call++)
+    char entry[64];
+
+    for (char* name = strtok(names, "+"); name; name = strtok(NULL, "+")) {
+        if (calls == most_calls) {
+            fprintf(stderr, "profile: at most %d system calls\n", most_calls);
+            return false;
+        }
+        snprintf(call_names[calls], sizeof(call_names[calls]), "%s", name);
+        snprintf(entry, sizeof(entry), "__x64_sys_%s", name);
         for (size_t i = 0; i < function_count; i++)
-            if (strcmp(functions[i].name, call_entries[call]) == 0)
-                first_of[call] = &functions[i];
-    return first_of[0] && first_of[1];
+            if (strcmp(functions[i].name, entry) == 0)
+                first_of[calls] = &functions[i];
+        if (!first_of[calls++]) {
+            fprintf(stderr, "profile: this kernel has no system call '%s'\n", name);
+            return false;
+        }
+    }
+    return calls > 0;
 }
 
 int qemu_plugin_install(qemu_plugin_id_t id, const void* info, int argc, char** argv)
 {
     const char* map = NULL;
+    char* names = NULL;
 
     (void)info;
     for (int i = 0; i < argc; i++) {
         if (strncmp(argv[i], "map=", 4) == 0)
             map = argv[i] + 4;
         else if (strncmp(argv[i], "out=", 4) == 0)
-            output = argv[i] + 4;
+            output = strdup(argv[i] + 4);
+        else if (strncmp(argv[i], "calls=", 6) == 0)
+            names = argv[i] + 6;
     }
-    if (!map || !output || !read_map(map) || !find_calls()) {
-        fprintf(stderr, "profile: map=SYSTEM_MAP,out=FILE: no functions read\n");
+    if (!map || !output || !names || !read_map(map)) {
+        fprintf(stderr, "profile: map=NAMES,out=FILE,calls=CALL+CALL...: no functions read\n");
         return -1;
     }
+    if (!find_calls(names))
+        return -1;
     qemu_plugin_register_vcpu_tb_trans_cb(id, block_translated);
     qemu_plugin_register_atexit_cb(id, write_counts, NULL);
     return 0;
