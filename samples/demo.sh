@@ -69,7 +69,7 @@ compile() {
 
 # QEMU and the kernel are fetched, or the kernel built where it is one of ours, while the library compiles.
 prepare_lab() {
-    "$lab/packages.sh" module lab || return 1
+    "$lab/packages.sh" module lab
     "$lab/kernel.sh" "$kernel"
     "$lab/module.sh" "$kernel" "$repo/kernel-support/devmemsim"
     case $kernel in debian*) "$lab/virtiofsd.sh" ;; esac
