@@ -135,6 +135,7 @@ write_job() {
         printf 'LAB_WRITABLE=%q\n' "$writable"
         printf 'LAB_TERMINAL=%q\n' "$( ((!interactive)) || stty size <&2)"
         printf 'LAB_ONE_OUTPUT=%d\n' "$one_output"
+        [[ -z $ethtool ]] || local PATH=$ethtool:$PATH
         printf 'export PYTHONDONTWRITEBYTECODE=1 GPURX_LAB=%q\n' "$kernel"
         for name in PATH HOME TERM LANG LC_ALL "${!GPURX_@}" ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS LSAN_OPTIONS; do
             [[ ! -v $name || $name == GPURX_LAB ]] || printf 'export %s=%q\n' "$name" "${!name}"
@@ -406,6 +407,7 @@ main() {
     module=$(nic_module) || exit "$failure_status"
     ((!gdb)) && [[ -z $profile ]] || symbols=$("$lab_dir/symbols.sh" "$kernel") || exit "$failure_status"
     ((!modules)) || module_tree=$("$lab_dir/debian-kernel.sh" --modules "$kernel") || exit "$failure_status"
+    ethtool=$("$lab_dir/ethtool.sh") || exit "$failure_status"
     accel=$(accelerator) || exit "$failure_status"
     [[ $(share_type) != virtiofs ]] || virtiofsd=$("$lab_dir/virtiofsd.sh") || exit "$failure_status"
     # Where it is emulated, a CPU now and then runs code that another has just rewritten, and the guest dies of an int3.
@@ -424,5 +426,5 @@ main() {
     report
 }
 
-kernel_dir='' module='' module_tree='' symbols='' plugin='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
+kernel_dir='' module='' module_tree='' symbols='' plugin='' ethtool='' accel='' writable='' run_dir='' qemu='' relays=() servers=() virtiofsd='' interrupted=0 unread=0 timed_out=0
 main "$@"

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * A plugin for QEMU that counts the kernel's instructions by function, apart for each of some system calls: all that
- * runs from the entry of such a call to the return to user space, interrupts included. `lab.sh --profile` loads it.
+ * runs from the entry of such a call to the return to user space, interrupts included, and whatever else runs while the
+ * call sleeps. `lab.sh --profile` loads it. Counting starts when a program first asks for the highest priority of a
+ * scheduling policy, which the guest's init does before it runs the command.
  *
  *   -plugin FILE,map=NAMES,out=FILE,calls=CALL+CALL...
  *
@@ -48,6 +50,8 @@ struct function {
 static struct function* functions;
 static size_t function_count;
 static struct function* first_of[most_calls]; /* the functions that the calls begin with */
+static struct function* start_of_counting;
+static bool counting;
 static const char* output;
 
 /*
@@ -81,7 +85,9 @@ static void function_entered(unsigned int cpu, void* data)
 {
     struct function* in = data;
 
-    for (unsigned int call = 0; state == in_entry && call < calls; call++) {
+    if (in == start_of_counting)
+        counting = true;
+    for (unsigned int call = 0; counting && state == in_entry && call < calls; call++) {
         if (in != first_of[call])
             continue;
         state = in_call;
@@ -177,27 +183,33 @@ static bool read_map(const char* path)
     return good && function_count && append(modules_start, "[modules]");
 }
 
-/* names: CALL+CALL... */
-static bool find_calls(char* names)
+static struct function* find_call(const char* name)
 {
     char entry[64];
 
+    snprintf(entry, sizeof(entry), "__x64_sys_%s", name);
+    for (size_t i = 0; i < function_count; i++)
+        if (strcmp(functions[i].name, entry) == 0)
+            return &functions[i];
+    fprintf(stderr, "profile: this kernel has no system call '%s'\n", name);
+    return NULL;
+}
+
+/* names: CALL+CALL... */
+static bool find_calls(char* names)
+{
     for (char* name = strtok(names, "+"); name; name = strtok(NULL, "+")) {
         if (calls == most_calls) {
             fprintf(stderr, "profile: at most %d system calls\n", most_calls);
             return false;
         }
         snprintf(call_names[calls], sizeof(call_names[calls]), "%s", name);
-        snprintf(entry, sizeof(entry), "__x64_sys_%s", name);
-        for (size_t i = 0; i < function_count; i++)
-            if (strcmp(functions[i].name, entry) == 0)
-                first_of[calls] = &functions[i];
-        if (!first_of[calls++]) {
-            fprintf(stderr, "profile: this kernel has no system call '%s'\n", name);
+        first_of[calls] = find_call(name);
+        if (!first_of[calls++])
             return false;
-        }
     }
-    return calls > 0;
+    start_of_counting = find_call("sched_get_priority_max");
+    return calls > 0 && start_of_counting;
 }
 
 int qemu_plugin_install(qemu_plugin_id_t id, const void* info, int argc, char** argv)

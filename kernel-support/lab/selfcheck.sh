@@ -159,16 +159,58 @@ check_complaints() {
 
 # The kernel tree's tests call it a success when all was skipped, as on a device that has none of what they test.
 check_skips() {
-    local tests
-    tests=$("$lab_dir/selftests.sh")
-    # Debian's veth is a module.
-    run --kernel branch --timeout 300 -- bash -c "ip netns add peer && ip link add dms0 type veth peer dms1 netns peer &&
-        ip -n peer addr add 10.77.0.2/24 dev dms1 && ip -n peer addr add fd77::2/64 dev dms1 nodad && ip -n peer link set dms1 up &&
-        ip addr add 10.77.0.1/24 dev dms0 && ip addr add fd77::1/64 dev dms0 nodad && ip link set dms0 up &&
-        exec '$lab_dir/guest/selftests.py' '$tests' ncdevmem hds"
-    check "kernel tests that were skipped have failed" is "$status" 1
-    check "... all of them" is "$(tail -n 1 "$work/out")" "0 passed, 14 failed"
-    check "... and are shown as skipped" grep -q '^skip *hds.get_hds ' "$work/out"
+    status=0
+    "$lab_dir/run-selftests.sh" --kernel "$kernel" stats:check_fec_hist >"$work/out" 2>"$work/err" || status=$?
+    check "a kernel test that was skipped has failed" is "$status" 1
+    check "... and is shown as skipped" says out "check_fec_hist was skipped"
+}
+
+check_modules() {
+    [[ $kernel == debian* ]] || { printf 'skip  modules   (%s has everything built in)\n' "$kernel" && return; }
+    run --timeout 60 -- ip link add type dummy
+    check "a kernel of Debian without its modules lacks what is one" is "$status" 2
+    run --modules --timeout 60 -- ip link add type dummy
+    check "... and has it with them" is "$status" 0
+}
+
+check_faults() {
+    status=0
+    "$lab_dir/lab.sh" --kernel "$kernel" --timeout 60 faults drop=3 -- \
+        bash -c 'head -c 100000 /dev/zero | ip netns exec peer socat -u - TCP:10.77.0.1:9,retry=9 & socat -u TCP-LISTEN:9 - | wc -c' \
+        >"$work/out" 2>"$work/err" || status=$?
+    check "a command under faults gets its bytes" is "$status $(<"$work/out")" "0 100000"
+    check "... and it is told how often one has hit" grep -qE '^dms0 +drop +3 +[1-9]' "$work/err"
+    status=0
+    "$lab_dir/lab.sh" --kernel "$kernel" --timeout 60 faults no_such=1 >"$work/out" 2>"$work/err" || status=$?
+    check "a fault that does not exist: 2" is "$status" 2
+    check "... and those that do are named" says err "drop duplicate reorder"
+}
+
+check_profile() {
+    run --profile getrandom,newuname --timeout 120 -- python3 -c 'import os
+for _ in range(1000): os.getrandom(8)
+for _ in range(300): os.uname()'
+    check "a profile counts the functions of a system call" grep -qE '^ +[0-9]+ in __x64_sys_getrandom, entered 10[0-9][0-9] times' "$work/err"
+    check "... each call on its own, and of the command alone" grep -qE '^ +[0-9]+ in (__do_sys_newuname|__x64_sys_newuname), entered 3[01][0-9] times' "$work/err"
+    run --profile no_such_call --timeout 60 -- true
+    check "a system call that does not exist: 125" is "$status" 125
+    check "... and it is named" says err "no system call 'no_such_call'"
+}
+
+check_gdb() {
+    local lab symbols socket
+    command -v gdb >/dev/null || { printf 'skip  gdb   (it is not installed)\n' && return; }
+    lab --gdb --timeout 120 -- cat /proc/net/dev >"$work/out" 2>"$work/err" &
+    lab=$!
+    until says err "waiting for gdb" || ! kill -0 "$lab" 2>/dev/null; do sleep 0.2; done
+    symbols=$(sed -n "s/.*gdb \(.*\) -ex 'target remote .*/\1/p" "$work/err")
+    socket=$(sed -n "s/.*-ex 'target remote \(.*\)'/\1/p" "$work/err")
+    timeout 100 gdb -batch -nx "$symbols" -ex "target remote $socket" -ex "hbreak dev_get_stats" -ex continue -ex "bt 1" -ex delete \
+        -ex detach </dev/null >"$work/gdb" 2>&1 || true
+    status=0
+    wait "$lab" || status=$?
+    check "a debugger stops the kernel by a function's name" grep -qE '^#0 .* in dev_get_stats' "$work/gdb"
+    check "... and lets it go on" is "$status" 0
 }
 
 # start_long: a lab in the background that runs for long; leaves its process in `pid` and its QEMU's in `guest`.
@@ -229,7 +271,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$lab_dir/lab.sh" --
     check "... and its exit status comes through" is "$status" 5
 }
 
-checks=(status usage output files read_only user limit complaints interrupt terminal skips)
+checks=(status usage output files read_only user limit complaints interrupt terminal modules faults profile gdb skips)
 (($# == 0)) || checks=("$@")
 for name in "${checks[@]}"; do
     "check_$name"

@@ -36,6 +36,11 @@ class Suite:
     kernels: tuple[str, ...] = ()
     by_name: bool = False
     skipped: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def causes(self) -> dict[str, str]:
+        """Why cases do not pass, by case or pattern."""
+        return {**self.skipped, **self.left_out}
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def differences(suite: Suite, results: list[Result]) -> list[str]:
     """What is not as expected, a sentence each; nothing when all is."""
     found = [f"{result.case} failed" for result in results if result.verdict == "fail"]
     for result in results:
-        expected = any(fnmatch.fnmatchcase(result.case, pattern) for pattern in suite.skipped)
+        expected = any(fnmatch.fnmatchcase(result.case, pattern) for pattern in suite.causes())
         if result.verdict in ("skip", "xfail") and not expected:
             found.append(f"{result.case} was skipped: {result.comment}")
         if result.verdict == "pass" and expected:
@@ -123,26 +128,44 @@ def probe(directory: Path) -> str:
     return "" if status == 0 else f"ncdevmem -f dms0: status {status}\n{output}"
 
 
-def run_suite(suite: Suite, directory: Path, nic: list[str]) -> tuple[dict[str, int], list[str]]:
-    """Run one suite; returns how many cases had which verdict, and what is not as expected."""
+def report(suite: Suite, results: list[Result], found: list[str], how: str) -> None:
+    """One line of totals, one for each skipped case with the cause, one for each pattern of expected failures."""
+    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("pass", "fail", "skip", "xfail")}
+    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    print(f"{'ok' if not found else 'NOT OK':8}{suite.name:16}{words or 'no result'}  ({how})", flush=True)
+    for pattern, cause in suite.causes().items():
+        cases = [result for result in results if fnmatch.fnmatchcase(result.case, pattern)]
+        for result in cases:
+            if result.verdict == "skip":
+                print(f"SKIP {suite.name}.{result.case}: {cause}", flush=True)
+        failures = sum(result.verdict == "xfail" for result in cases)
+        if failures:
+            print(f"        {pattern}: {failures} fail as expected: {cause}", flush=True)
+
+
+def run_cases(suite: Suite, directory: Path) -> tuple[int, str, list[Result]]:
+    """The status, the output and the results of a suite; the cases that are left out are skipped."""
+    program = f"{directory}/{TESTS}/{suite.program}"
+    left_out: list[Result] = []
+    for pattern in suite.left_out:
+        _, names = run([program, "-l", "-t", pattern], directory, 60)
+        left_out += [Result(name, "skip") for name in names.split() if fnmatch.fnmatchcase(name, pattern)]
+    without = [word for pattern in suite.left_out for word in ("-T", pattern)]
+    status, output = run([program, *suite.arguments, *without], directory, suite.limit * (4 if KERNEL == "debug" else 1))
+    return status, output, parse_results(output) + left_out
+
+
+def run_suite(suite: Suite, directory: Path, nic: list[str]) -> tuple[list[Result], list[str]]:
+    """Run one suite; returns its results, and what is not as expected."""
     start = time.monotonic()
     new_nic(nic)
-    limit = suite.limit * (4 if KERNEL == "debug" else 1)
-    status, output = run([f"{directory}/{TESTS}/{suite.program}", *suite.arguments], directory, limit)
-    results = parse_results(output)
-    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("pass", "fail", "skip", "xfail")}
+    status, output, results = run_cases(suite, directory)
     found = differences(suite, results)
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    print(f"{'ok' if not found else 'NOT OK':8}{suite.name:16}{words or 'no result'}  (status {status}, "
-          f"{time.monotonic() - start:.0f} s)", flush=True)
-    for pattern, cause in suite.skipped.items():
-        cases = [result for result in results if fnmatch.fnmatchcase(result.case, pattern)]
-        if cases:
-            print(f"        {cases[0].verdict} {pattern} ({len(cases)}): {cause}", flush=True)
+    report(suite, results, found, f"status {status}, {time.monotonic() - start:.0f} s")
     print("".join(f"{line}\n" for line in re.findall(r"^# .*(?:seed|steps).*$", output, re.MULTILINE)), end="", flush=True)
     if found:
-        print(f"{output}\n" + "".join(f"        {suite.name}: {line}\n" for line in found), flush=True)
-    return counts, found
+        print(f"{output}\n" + "".join(f"FAIL {suite.name}: {line}\n" for line in found), flush=True)
+    return results, found
 
 
 def choose(suites: list[Suite], kernel: str, names: list[str]) -> list[Suite]:
@@ -158,7 +181,7 @@ def choose(suites: list[Suite], kernel: str, names: list[str]) -> list[Suite]:
             raise SystemExit(f"no such suite on this kernel: {suite_name} "
                              f"(there are: {' '.join(suite.name for suite in suites)})")
         if case:
-            chosen.append(replace(there[0], name=name, passes=1, arguments=("-t", case), skipped={}))
+            chosen.append(replace(there[0], name=name, passes=1, arguments=("-t", case), skipped={}, left_out={}))
     return chosen
 
 
@@ -173,18 +196,18 @@ def main(arguments: list[str]) -> int:
     new_nic(nic)
     trouble = probe(directory)
     if trouble:
-        print(trouble)
+        print(f"FAIL {trouble}\n0 passed, 1 failed, 0 skipped")
         return 1
-    totals: dict[str, int] = {}
-    failed = []
+    results: list[Result] = []
+    failed = 0
     for suite in chosen:
-        counts, found = run_suite(suite, directory, nic)
-        totals = {verdict: totals.get(verdict, 0) + count for verdict, count in counts.items()}
-        if found:
-            failed.append(suite.name)
-    print(", ".join(f"{count} {verdict}" for verdict, count in totals.items()) +
-          (f"; not as expected: {' '.join(failed)}" if failed else "; all as expected"))
-    return 1 if failed or not chosen else 0
+        of_suite, found = run_suite(suite, directory, nic)
+        results += of_suite
+        failed += len(found)
+    passed = sum(result.verdict == "pass" for result in results)
+    skipped = sum(result.verdict == "skip" for result in results)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 0 if passed and not failed else 1
 
 
 if __name__ == "__main__":
