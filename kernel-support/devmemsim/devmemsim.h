@@ -16,6 +16,7 @@
 #include <linux/u64_stats_sync.h>
 #include <net/netdev_queues.h>
 #include <net/netmem.h>
+#include <net/xdp.h>
 
 #define DMS_NAME		"devmemsim"
 
@@ -44,6 +45,7 @@
 /* ntuple rules that a device has room for, at most DMS_MAX_RULES */
 extern unsigned int dms_rules;
 
+struct bpf_prog;
 struct dms_faults;
 struct dms_port;
 struct page_pool;
@@ -78,6 +80,7 @@ struct dms_rx_stats {
 	u64_stats_t gro_bytes;
 	u64_stats_t gro_wire_packets;
 	u64_stats_t gro_wire_bytes;
+	u64_stats_t xdp[XDP_REDIRECT + 1];	/* by enum xdp_action */
 	struct u64_stats_sync syncp;
 };
 
@@ -94,6 +97,24 @@ struct dms_tx_stats {
 };
 
 /**
+ * struct dms_xdp_tx - packets that XDP sends, past the Tx queue
+ * @lock:	serializes senders: this channel's NAPI, and any that redirects
+ * @in_flight:	packets sent and not completed
+ * @packets:	packets sent
+ * @bytes:	their bytes
+ * @drops:	packets that found no room or no way
+ * @syncp:	for readers of the counters
+ */
+struct dms_xdp_tx {
+	spinlock_t lock;	/* serializes senders */
+	atomic_t in_flight;
+	u64_stats_t packets;
+	u64_stats_t bytes;
+	u64_stats_t drops;
+	struct u64_stats_sync syncp;
+};
+
+/**
  * struct dms_channel - an Rx queue, a Tx queue and the NAPI instance they share
  * @port:	device this channel belongs to
  * @idx:	queue index
@@ -102,6 +123,10 @@ struct dms_tx_stats {
  * @backlog:	frames that NAPI picked up, NAPI context only
  * @ring:	Rx buffers, NAPI context while the queue runs
  * @rx_stats:	written in NAPI context only
+ * @xdp_rxq:	this queue as XDP programs see it, has the pool of @ring while
+ *		the queue runs
+ * @xdp_redirected: this poll has redirected packets, NAPI context only
+ * @xdp_tx:	packets that XDP sends
  * @done_lock:	serializes completions of the Tx queue, they come from the
  *		peer's NAPI instances
  * @in_flight:	frames sent and not completed
@@ -116,6 +141,10 @@ struct dms_channel {
 	struct sk_buff_head backlog;
 	struct dms_rx_ring ring;
 	struct dms_rx_stats rx_stats;
+
+	struct xdp_rxq_info xdp_rxq;
+	bool xdp_redirected;
+	struct dms_xdp_tx xdp_tx;
 
 	spinlock_t done_lock;	/* serializes Tx completions */
 	atomic_t in_flight;
@@ -140,6 +169,7 @@ struct dms_frame_cb {
 	u8 hash_type;		/* enum pkt_hash_types */
 	u8 csum;		/* enum dms_csum */
 	bool released;		/* a fault has held it already */
+	bool xdp;		/* sent by XDP, no Tx queue waits for it */
 };
 
 #define DMS_FRAME_CB(skb)	((struct dms_frame_cb *)(skb)->cb)
@@ -182,6 +212,7 @@ struct dms_link {
  * @peer:	other end of @link
  * @up:		device is open and takes frames from the peer
  * @hds:	split headers from TCP payload
+ * @xdp_prog:	XDP program, instance lock
  * @hds_thresh:	only split frames longer than this
  * @rx_copybreak: copy frames up to this length to memory of the host
  * @receive:	what NAPI does with a frame, dms_receive() or a fault
@@ -199,6 +230,7 @@ struct dms_port {
 	bool hds;
 	u32 hds_thresh;
 	u32 rx_copybreak;
+	struct bpf_prog __rcu *xdp_prog;
 	dms_receive_t receive;
 	struct dms_steering __rcu *steering;
 	u32 rx_pending;
@@ -221,7 +253,7 @@ __wsum dms_dma_sum(const struct sk_buff *frame, unsigned int offset,
 
 /* devmemsim_csum.c */
 enum dms_csum dms_csum_check(const struct sk_buff *frame);
-bool dms_csum_fill(const struct sk_buff *frame, struct sk_buff *skb, void *hdr);
+bool dms_csum_fill(const struct sk_buff *frame, void *hdr, unsigned int len);
 
 /* devmemsim_netdev.c */
 struct net_device *dms_netdev_alloc(struct device *parent,
@@ -233,6 +265,10 @@ int dms_set_channels(struct dms_port *port, unsigned int count);
 extern const struct netdev_stat_ops dms_stat_ops;
 void dms_get_stats64(struct net_device *netdev,
 		     struct rtnl_link_stats64 *stats);
+int dms_get_sset_count(struct net_device *netdev, int sset);
+void dms_get_strings(struct net_device *netdev, u32 sset, u8 *data);
+void dms_get_ethtool_stats(struct net_device *netdev,
+			   struct ethtool_stats *stats, u64 *data);
 
 /* devmemsim_queue.c */
 extern const struct netdev_queue_mgmt_ops dms_queue_mgmt_ops;
@@ -241,6 +277,7 @@ int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
 void dms_ring_free(struct dms_rx_ring *ring);
 int dms_ring_fill(struct net_device *netdev, struct dms_rx_ring *ring,
 		  gfp_t gfp);
+netmem_ref dms_ring_take(struct dms_rx_ring *ring);
 void dms_queue_enable(struct dms_channel *ch);
 void dms_queue_disable(struct dms_channel *ch);
 void dms_queue_purge(struct dms_channel *ch);
@@ -261,13 +298,28 @@ int dms_rx_attach(struct dms_channel *ch, const struct sk_buff *frame,
 		  struct sk_buff *skb, unsigned int pad);
 void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
 		    struct sk_buff *skb);
+bool dms_rx_splits(const struct dms_port *port, const struct sk_buff *frame);
+void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame);
 void dms_rx_count_alloc_fail(struct dms_channel *ch);
+void dms_rx_count_overrun(struct dms_channel *ch);
 
 /* devmemsim_tx.c */
 netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);
+struct dms_channel *dms_tx_route(struct dms_port *peer, struct sk_buff *frame);
+void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame);
 void dms_tx_complete(struct sk_buff *frame, int budget);
 void dms_tx_drop(struct sk_buff *frame);
 unsigned int dms_tx_in_flight(const struct dms_port *port);
+
+/* devmemsim_xdp.c */
+bool dms_xdp_mtu_fits(const struct dms_port *port, int mtu);
+void dms_xdp_frame(struct dms_channel *ch, const struct bpf_prog *prog,
+		   const struct sk_buff *frame);
+void dms_xdp_flush(struct dms_channel *ch);
+int dms_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frames,
+		 u32 flags);
+void dms_hds_update(struct dms_port *port, u8 hds_config);
+int dms_bpf(struct net_device *netdev, struct netdev_bpf *bpf);
 
 /* devmemsim_ethtool.c */
 extern const struct ethtool_ops dms_ethtool_ops;

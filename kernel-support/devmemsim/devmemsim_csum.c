@@ -98,17 +98,17 @@ enum dms_csum dms_csum_check(const struct sk_buff *frame)
 	return dms_csum_good(frame, &keys, len) ? DMS_CSUM_GOOD : DMS_CSUM_BAD;
 }
 
-/* Fill in what the stack left to the device, in the copy @skb of a frame whose
- * header is at @hdr. The field has the sum of the pseudo header.
- * Return: false if the field is not in the linear part.
+/* Fill in what the stack left to the device, in a copy of a frame whose first
+ * @len bytes are at @hdr. The field has the sum of the pseudo header.
+ * Return: false if the field is not in these.
  */
-bool dms_csum_fill(const struct sk_buff *frame, struct sk_buff *skb, void *hdr)
+bool dms_csum_fill(const struct sk_buff *frame, void *hdr, unsigned int len)
 {
 	unsigned int start = skb_checksum_start_offset(frame);
 	unsigned int pos = start + frame->csum_offset;
 	__sum16 sum;
 
-	if (hdr + pos + sizeof(sum) > (void *)skb_tail_pointer(skb))
+	if (pos + sizeof(sum) > len)
 		return false;
 
 	sum = csum_fold(dms_dma_sum(frame, start, frame->len - start));

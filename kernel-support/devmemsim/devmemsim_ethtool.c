@@ -127,9 +127,7 @@ static int dms_set_ringparam(struct net_device *netdev,
 		}
 	}
 
-	/* Auto means on */
-	WRITE_ONCE(port->hds, netdev->cfg_pending->hds_config !=
-			      ETHTOOL_TCP_DATA_SPLIT_DISABLED);
+	dms_hds_update(port, netdev->cfg_pending->hds_config);
 	WRITE_ONCE(port->hds_thresh, netdev->cfg_pending->hds_thresh);
 	WRITE_ONCE(port->tx_pending, ring->tx_pending);
 	return 0;
@@ -200,6 +198,9 @@ const struct ethtool_ops dms_ethtool_ops = {
 	.set_ringparam		= dms_set_ringparam,
 	.get_tunable		= dms_get_tunable,
 	.set_tunable		= dms_set_tunable,
+	.get_sset_count		= dms_get_sset_count,
+	.get_strings		= dms_get_strings,
+	.get_ethtool_stats	= dms_get_ethtool_stats,
 	.get_channels		= dms_get_channels,
 	.set_channels		= dms_ethtool_set_channels,
 	.get_rx_ring_count	= dms_get_rx_ring_count,

@@ -131,7 +131,7 @@ static struct sk_buff *dms_fault_build_corrupt(struct dms_channel *ch,
 		return NULL;
 
 	if (frame->ip_summed == CHECKSUM_PARTIAL)
-		dms_csum_fill(frame, skb, skb->data);
+		dms_csum_fill(frame, skb->data, skb_headlen(skb));
 	if (skb_copy_bits(skb, skb->len - 1, &byte, 1))
 		goto err_free;
 	byte ^= 1;
@@ -188,6 +188,12 @@ static void dms_fault_deliver(struct dms_channel *ch, struct sk_buff *frame,
 		copies++;
 
 	while (copies--) {
+		/* A program's buffers are not for other faults to lay out */
+		if (rcu_access_pointer(ch->port->xdp_prog)) {
+			dms_rx_frame(ch, frame);
+			continue;
+		}
+
 		skb = dms_fault_build(ch, frame);
 		if (skb)
 			dms_rx_deliver(ch, frame, skb);

@@ -6,6 +6,7 @@
 #include <linux/slab.h>
 #include <net/netdev_lock.h>
 #include <net/netdev_queues.h>
+#include <net/xdp.h>
 
 #include "devmemsim.h"
 #include "devmemsim_steer.h"
@@ -22,6 +23,10 @@
 #define DMS_ENC_FEATURES	(NETIF_F_SG | NETIF_F_HW_CSUM | \
 				 NETIF_F_HIGHDMA | NETIF_F_ALL_TSO | \
 				 DMS_TUNNEL_FEATURES)
+
+#define DMS_XDP_FEATURES (NETDEV_XDP_ACT_BASIC | NETDEV_XDP_ACT_REDIRECT | \
+			  NETDEV_XDP_ACT_RX_SG | NETDEV_XDP_ACT_NDO_XMIT | \
+			  NETDEV_XDP_ACT_NDO_XMIT_SG)
 
 /* There is a carrier when both ends are open */
 static void dms_link_set(struct dms_port *port, bool up)
@@ -47,13 +52,24 @@ static int dms_channel_alloc(struct dms_port *port, unsigned int idx)
 	struct netdev_queue_config qcfg;
 	int err;
 
-	netdev_queue_config(port->netdev, idx, &qcfg);
-	err = dms_ring_alloc(port, &ch->ring, &qcfg, idx);
+	/* With a page to each fragment, as there is no program where buffers
+	 * are larger
+	 */
+	err = __xdp_rxq_info_reg(&ch->xdp_rxq, port->netdev, idx, 0, PAGE_SIZE);
 	if (err)
 		return err;
 
+	netdev_queue_config(port->netdev, idx, &qcfg);
+	err = dms_ring_alloc(port, &ch->ring, &qcfg, idx);
+	if (err)
+		goto err_unreg;
+
 	netif_napi_add_config_locked(port->netdev, &ch->napi, dms_poll, idx);
 	return 0;
+
+err_unreg:
+	xdp_rxq_info_unreg(&ch->xdp_rxq);
+	return err;
 }
 
 static void dms_channel_free(struct dms_port *port, unsigned int idx)
@@ -62,6 +78,7 @@ static void dms_channel_free(struct dms_port *port, unsigned int idx)
 
 	netif_napi_del_locked(&ch->napi);
 	dms_ring_free(&ch->ring);
+	xdp_rxq_info_unreg(&ch->xdp_rxq);
 }
 
 static void dms_channel_start(struct dms_port *port, unsigned int idx)
@@ -257,11 +274,41 @@ static int dms_set_features(struct net_device *netdev,
 	return 0;
 }
 
+/* Programs see packets of a wire, none that were put together. The peer's xmit
+ * goes by this feature.
+ */
+static netdev_features_t dms_fix_features(struct net_device *netdev,
+					  netdev_features_t features)
+{
+	struct dms_port *port = netdev_priv(netdev);
+
+	if (rcu_access_pointer(port->xdp_prog))
+		features &= ~NETIF_F_GRO_HW;
+
+	return features;
+}
+
+static int dms_change_mtu(struct net_device *netdev, int mtu)
+{
+	if (!dms_xdp_mtu_fits(netdev_priv(netdev), mtu)) {
+		netdev_info(netdev, "MTU %d is too much for a single-buffer XDP program\n",
+			    mtu);
+		return -EINVAL;
+	}
+
+	WRITE_ONCE(netdev->mtu, mtu);
+	return 0;
+}
+
 static const struct net_device_ops dms_netdev_ops = {
 	.ndo_open		= dms_open,
 	.ndo_stop		= dms_stop,
 	.ndo_start_xmit		= dms_start_xmit,
+	.ndo_fix_features	= dms_fix_features,
 	.ndo_set_features	= dms_set_features,
+	.ndo_change_mtu		= dms_change_mtu,
+	.ndo_bpf		= dms_bpf,
+	.ndo_xdp_xmit		= dms_xdp_xmit,
 	.ndo_get_stats64	= dms_get_stats64,
 	.ndo_set_mac_address	= eth_mac_addr,
 	.ndo_validate_addr	= eth_validate_addr,
@@ -276,8 +323,10 @@ static void dms_channel_init(struct dms_port *port, unsigned int idx)
 	skb_queue_head_init(&ch->wire);
 	__skb_queue_head_init(&ch->backlog);
 	spin_lock_init(&ch->done_lock);
+	spin_lock_init(&ch->xdp_tx.lock);
 	u64_stats_init(&ch->rx_stats.syncp);
 	u64_stats_init(&ch->tx_stats.syncp);
+	u64_stats_init(&ch->xdp_tx.syncp);
 }
 
 static int dms_steering_init(struct dms_port *port)
@@ -304,6 +353,7 @@ static void dms_netdev_setup(struct net_device *netdev, unsigned int id)
 	netdev->stat_ops = &dms_stat_ops;
 	netdev->queue_mgmt_ops = &dms_queue_mgmt_ops;
 	netdev->netmem_tx = NETMEM_TX_DMA;
+	netdev->xdp_features = DMS_XDP_FEATURES;
 
 	netdev->hw_features = DMS_FEATURES;
 	netdev->features = DMS_FEATURES | NETIF_F_RXCSUM;

@@ -27,13 +27,15 @@ static int dms_ring_alloc_pool(struct dms_port *port, struct dms_rx_ring *ring,
 		.pool_size	= ring->size,
 		.nid		= NUMA_NO_NODE,
 		.dev		= netdev->dev.parent,
-		.dma_dir	= DMA_FROM_DEVICE,
+		/* XDP programs write to packets and send them */
+		.dma_dir	= DMA_BIDIRECTIONAL,
 		.max_len	= ring->buf_size,
 		.netdev		= netdev,
 		.queue_idx	= idx,
 		.flags		= PP_FLAG_DMA_MAP | PP_FLAG_DMA_SYNC_DEV,
 	};
 	struct page_pool *pool;
+	int err;
 
 	/* The core made sure that headers are split before it let a provider
 	 * in, and keeps it so while the provider stays.
@@ -41,14 +43,27 @@ static int dms_ring_alloc_pool(struct dms_port *port, struct dms_rx_ring *ring,
 	if (netif_rxq_has_unreadable_mp(netdev, idx)) {
 		params.flags |= PP_FLAG_ALLOW_UNREADABLE_NETMEM;
 		params.pool_size = DMS_MP_POOL_SIZE;
+		params.dma_dir = DMA_FROM_DEVICE;
 	}
 
 	pool = page_pool_create(&params);
 	if (IS_ERR(pool))
 		return PTR_ERR(pool);
 
+	err = xdp_reg_page_pool(pool);
+	if (err) {
+		page_pool_destroy(pool);
+		return err;
+	}
+
 	ring->pool = pool;
 	return 0;
+}
+
+static void dms_ring_free_pool(struct dms_rx_ring *ring)
+{
+	xdp_unreg_page_pool(ring->pool);
+	page_pool_destroy(ring->pool);
 }
 
 /* Post buffers to the device until the ring is full.
@@ -82,15 +97,22 @@ int dms_ring_fill(struct net_device *netdev, struct dms_rx_ring *ring,
 	return 0;
 }
 
+/* The next buffer that was posted, there must be one */
+netmem_ref dms_ring_take(struct dms_rx_ring *ring)
+{
+	netmem_ref netmem = ring->bufs[ring->head];
+
+	if (++ring->head == ring->size)
+		ring->head = 0;
+	ring->count--;
+	return netmem;
+}
+
 static void dms_ring_drain(struct dms_rx_ring *ring)
 {
-	while (ring->count) {
-		page_pool_put_full_netmem(ring->pool, ring->bufs[ring->head],
+	while (ring->count)
+		page_pool_put_full_netmem(ring->pool, dms_ring_take(ring),
 					  false);
-		if (++ring->head == ring->size)
-			ring->head = 0;
-		ring->count--;
-	}
 }
 
 int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
@@ -122,7 +144,7 @@ int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
 
 err_drain:
 	dms_ring_drain(ring);
-	page_pool_destroy(ring->pool);
+	dms_ring_free_pool(ring);
 err_free_bufs:
 	kvfree(ring->bufs);
 	return err;
@@ -131,13 +153,14 @@ err_free_bufs:
 void dms_ring_free(struct dms_rx_ring *ring)
 {
 	dms_ring_drain(ring);
-	page_pool_destroy(ring->pool);
+	dms_ring_free_pool(ring);
 	kvfree(ring->bufs);
 	memset(ring, 0, sizeof(*ring));
 }
 
 void dms_queue_enable(struct dms_channel *ch)
 {
+	xdp_rxq_info_attach_page_pool(&ch->xdp_rxq, ch->ring.pool);
 	page_pool_enable_direct_recycling(ch->ring.pool, &ch->napi);
 	napi_enable_locked(&ch->napi);
 
@@ -151,6 +174,7 @@ void dms_queue_disable(struct dms_channel *ch)
 {
 	napi_disable_locked(&ch->napi);
 	page_pool_disable_direct_recycling(ch->ring.pool);
+	xdp_rxq_info_detach_mem_model(&ch->xdp_rxq);
 }
 
 /* Drop what the peer sent. Nothing may be on its way: NAPI is disabled, no

@@ -26,7 +26,7 @@ void dms_rx_count_alloc_fail(struct dms_channel *ch)
 	u64_stats_update_end(&ch->rx_stats.syncp);
 }
 
-static void dms_rx_count_overrun(struct dms_channel *ch)
+void dms_rx_count_overrun(struct dms_channel *ch)
 {
 	u64_stats_update_begin(&ch->rx_stats.syncp);
 	u64_stats_inc(&ch->rx_stats.drops);
@@ -89,11 +89,7 @@ int dms_rx_attach(struct dms_channel *ch, const struct sk_buff *frame,
 	skb_mark_for_recycle(skb);
 	for (i = 0; i < need; i++) {
 		len = min(frame->len - offset, ring->buf_size - pad);
-		netmem = ring->bufs[ring->head];
-		if (++ring->head == ring->size)
-			ring->head = 0;
-		ring->count--;
-
+		netmem = dms_ring_take(ring);
 		skb_add_rx_frag_netmem(skb, i, netmem, pad, len,
 				       ring->buf_size);
 		if (unlikely(dms_dma_write(netmem, pad, frame, offset, len)))
@@ -150,6 +146,13 @@ struct sk_buff *dms_rx_build_host(struct dms_channel *ch,
 	return skb;
 }
 
+bool dms_rx_splits(const struct dms_port *port, const struct sk_buff *frame)
+{
+	return DMS_FRAME_CB(frame)->header_len && READ_ONCE(port->hds) &&
+	       frame->len > READ_ONCE(port->hds_thresh) &&
+	       frame->len > READ_ONCE(port->rx_copybreak);
+}
+
 /* Header split: TCP payload starts a buffer of its own, the header goes to the
  * head and nothing else does. Frames that are not split keep room in front of
  * the payload, as the device would have put the header there.
@@ -158,14 +161,9 @@ struct sk_buff *dms_rx_build(struct dms_channel *ch,
 			     const struct sk_buff *frame)
 {
 	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
-	const struct dms_port *port = ch->port;
+	bool split = dms_rx_splits(ch->port, frame);
 	unsigned int linear_len;
 	struct sk_buff *skb;
-	bool split;
-
-	split = header_len && READ_ONCE(port->hds) &&
-		frame->len > READ_ONCE(port->hds_thresh) &&
-		frame->len > READ_ONCE(port->rx_copybreak);
 
 	if (split || (header_len && frame->len > DMS_RX_HEAD_LEN))
 		linear_len = header_len;
@@ -197,7 +195,8 @@ static void dms_rx_checksum(const struct sk_buff *frame, struct sk_buff *skb)
 		 * and with the sum of the pseudo header for who takes it apart.
 		 */
 		if (skb_is_gso(frame) ||
-		    !dms_csum_fill(frame, skb, skb_mac_header(skb))) {
+		    !dms_csum_fill(frame, skb_mac_header(skb),
+				   skb_headlen(skb) + ETH_HLEN)) {
 			skb_partial_csum_set(skb,
 					     skb_checksum_start_offset(frame) -
 					     ETH_HLEN, frame->csum_offset);
@@ -212,7 +211,7 @@ static void dms_rx_checksum(const struct sk_buff *frame, struct sk_buff *skb)
 	}
 }
 
-static void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame)
+void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame)
 {
 	unsigned int packets = dms_wire_packets(frame);
 	unsigned int bytes = dms_wire_bytes(frame);
@@ -257,10 +256,16 @@ void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
 	napi_gro_receive(&ch->napi, skb);
 }
 
-/* Copy a frame and hand the copy to the stack */
+/* Copy a frame and hand the copy to the program, or else to the stack */
 void dms_rx_frame(struct dms_channel *ch, const struct sk_buff *frame)
 {
+	const struct bpf_prog *prog = rcu_dereference_bh(ch->port->xdp_prog);
 	struct sk_buff *skb;
+
+	if (prog) {
+		dms_xdp_frame(ch, prog, frame);
+		return;
+	}
 
 	skb = dms_rx_build(ch, frame);
 	if (likely(skb))
@@ -294,6 +299,7 @@ int dms_poll(struct napi_struct *napi, int budget)
 		done++;
 	}
 
+	dms_xdp_flush(ch);
 	if (done < budget)
 		napi_complete_done(napi, done);
 

@@ -1,8 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only
+#include <linux/ethtool.h>
 #include <linux/netdevice.h>
 #include <net/netdev_queues.h>
 
 #include "devmemsim.h"
+
+struct dms_xdp_sent {
+	u64 packets;
+	u64 bytes;
+	u64 drops;
+};
+
+static struct dms_xdp_sent dms_xdp_sent(const struct dms_xdp_tx *tx)
+{
+	struct dms_xdp_sent sent;
+	unsigned int start;
+
+	do {
+		start = u64_stats_fetch_begin(&tx->syncp);
+		sent.packets = u64_stats_read(&tx->packets);
+		sent.bytes = u64_stats_read(&tx->bytes);
+		sent.drops = u64_stats_read(&tx->drops);
+	} while (u64_stats_fetch_retry(&tx->syncp, start));
+
+	return sent;
+}
 
 void dms_get_stats64(struct net_device *netdev,
 		     struct rtnl_link_stats64 *stats)
@@ -14,6 +36,7 @@ void dms_get_stats64(struct net_device *netdev,
 		struct dms_rx_stats *rx = &port->channels[i].rx_stats;
 		struct dms_tx_stats *tx = &port->channels[i].tx_stats;
 		u64 packets, bytes, drops, overruns;
+		struct dms_xdp_sent xdp;
 
 		do {
 			start = u64_stats_fetch_begin(&rx->syncp);
@@ -33,9 +56,10 @@ void dms_get_stats64(struct net_device *netdev,
 			bytes = u64_stats_read(&tx->bytes);
 			drops = u64_stats_read(&tx->drops);
 		} while (u64_stats_fetch_retry(&tx->syncp, start));
-		stats->tx_packets += packets;
-		stats->tx_bytes += bytes;
-		stats->tx_dropped += drops;
+		xdp = dms_xdp_sent(&port->channels[i].xdp_tx);
+		stats->tx_packets += packets + xdp.packets;
+		stats->tx_bytes += bytes + xdp.bytes;
+		stats->tx_dropped += drops + xdp.drops;
 	}
 }
 
@@ -66,6 +90,7 @@ static void dms_get_queue_stats_tx(struct net_device *netdev, int idx,
 {
 	struct dms_port *port = netdev_priv(netdev);
 	struct dms_tx_stats *tx = &port->channels[idx].tx_stats;
+	struct dms_xdp_sent xdp;
 	unsigned int start;
 
 	do {
@@ -80,6 +105,11 @@ static void dms_get_queue_stats_tx(struct net_device *netdev, int idx,
 			u64_stats_read(&tx->gso_wire_packets);
 		stats->hw_gso_wire_bytes = u64_stats_read(&tx->gso_wire_bytes);
 	} while (u64_stats_fetch_retry(&tx->syncp, start));
+
+	xdp = dms_xdp_sent(&port->channels[idx].xdp_tx);
+	stats->packets += xdp.packets;
+	stats->bytes += xdp.bytes;
+	stats->hw_drops += xdp.drops;
 }
 
 /* Counters stay with the channel: add those of the channels not in use */
@@ -111,6 +141,55 @@ static void dms_get_base_stats(struct net_device *netdev,
 			      netdev->num_rx_queues, rx,
 			      netdev->real_num_tx_queues,
 			      netdev->num_tx_queues, tx);
+}
+
+/* What the core has no counters for, of the whole device */
+static const char dms_stat_names[][ETH_GSTRING_LEN] = {
+	[XDP_ABORTED]	= "rx_xdp_aborted",
+	[XDP_DROP]	= "rx_xdp_drop",
+	[XDP_PASS]	= "rx_xdp_pass",
+	[XDP_TX]	= "rx_xdp_tx",
+	[XDP_REDIRECT]	= "rx_xdp_redirect",
+	"tx_xdp_packets",
+	"tx_xdp_drops",
+};
+
+int dms_get_sset_count(struct net_device *netdev, int sset)
+{
+	return sset == ETH_SS_STATS ? ARRAY_SIZE(dms_stat_names) : -EOPNOTSUPP;
+}
+
+void dms_get_strings(struct net_device *netdev, u32 sset, u8 *data)
+{
+	if (sset == ETH_SS_STATS)
+		memcpy(data, dms_stat_names, sizeof(dms_stat_names));
+}
+
+void dms_get_ethtool_stats(struct net_device *netdev,
+			   struct ethtool_stats *stats, u64 *data)
+{
+	const struct dms_port *port = netdev_priv(netdev);
+	unsigned int i, act, start;
+
+	memset(data, 0, ARRAY_SIZE(dms_stat_names) * sizeof(*data));
+	for (i = 0; i < DMS_MAX_CHANNELS; i++) {
+		const struct dms_rx_stats *rx = &port->channels[i].rx_stats;
+		u64 count[ARRAY_SIZE(rx->xdp)];
+		struct dms_xdp_sent xdp;
+
+		do {
+			start = u64_stats_fetch_begin(&rx->syncp);
+			for (act = 0; act < ARRAY_SIZE(count); act++)
+				count[act] = u64_stats_read(&rx->xdp[act]);
+		} while (u64_stats_fetch_retry(&rx->syncp, start));
+
+		for (act = 0; act < ARRAY_SIZE(count); act++)
+			data[act] += count[act];
+
+		xdp = dms_xdp_sent(&port->channels[i].xdp_tx);
+		data[act] += xdp.packets;
+		data[act + 1] += xdp.drops;
+	}
 }
 
 const struct netdev_stat_ops dms_stat_ops = {

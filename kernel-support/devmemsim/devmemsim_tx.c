@@ -31,7 +31,8 @@ unsigned int dms_tx_in_flight(const struct dms_port *port)
 	unsigned int i, n = 0;
 
 	for (i = 0; i < DMS_MAX_CHANNELS; i++)
-		n += atomic_read(&port->channels[i].in_flight);
+		n += atomic_read(&port->channels[i].in_flight) +
+		     atomic_read(&port->channels[i].xdp_tx.in_flight);
 
 	return n;
 }
@@ -71,6 +72,7 @@ static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
 	BUILD_BUG_ON(sizeof(*cb) > sizeof(frame->cb));
 
 	cb->released = false;
+	cb->xdp = false;
 	cb->len = frame->len;
 	cb->header_len = dms_flow_parse(frame, &flow);
 	cb->hash_type = dms_flow_hash_type(&flow);
@@ -80,16 +82,36 @@ static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
 	return dms_steer(steering, &flow, &cb->hash);
 }
 
+/* Return: the peer's channel for a frame, or NULL if it cannot be sent */
+struct dms_channel *dms_tx_route(struct dms_port *peer, struct sk_buff *frame)
+{
+	int queue;
+
+	queue = dms_tx_classify(peer, frame);
+	if (unlikely(queue < 0 || !READ_ONCE(peer->up) ||
+		     !dms_tx_reachable(frame)))
+		return NULL;
+
+	return &peer->channels[queue];
+}
+
+/* The frame may be completed before this returns */
+void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame)
+{
+	spin_lock(&to->wire.lock);
+	__skb_queue_tail(&to->wire, frame);
+	spin_unlock(&to->wire.lock);
+	napi_schedule(&to->napi);
+}
+
 static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 			   struct sk_buff *frame)
 {
 	struct netdev_queue *txq;
 	struct dms_channel *to;
-	int queue;
 
-	queue = dms_tx_classify(peer, frame);
-	if (unlikely(queue < 0 || !READ_ONCE(peer->up) ||
-		     !dms_tx_reachable(frame))) {
+	to = dms_tx_route(peer, frame);
+	if (unlikely(!to)) {
 		dms_xmit_drop(ch, frame);
 		return;
 	}
@@ -102,12 +124,7 @@ static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 	txq = netdev_get_tx_queue(ch->port->netdev, ch->idx);
 	netdev_tx_sent_queue(txq, frame->len);
 	atomic_inc(&ch->in_flight);
-
-	to = &peer->channels[queue];
-	spin_lock(&to->wire.lock);
-	__skb_queue_tail(&to->wire, frame);
-	spin_unlock(&to->wire.lock);
-	napi_schedule(&to->napi);
+	dms_tx_wire(to, frame);
 }
 
 static void dms_tx_count_gso(struct dms_channel *ch, const struct sk_buff *skb)
@@ -187,6 +204,11 @@ static void dms_tx_done(const struct sk_buff *frame)
 	struct dms_channel *ch;
 
 	ch = &port->channels[skb_get_queue_mapping(frame)];
+	if (DMS_FRAME_CB(frame)->xdp) {
+		atomic_dec(&ch->xdp_tx.in_flight);
+		return;
+	}
+
 	txq = netdev_get_tx_queue(port->netdev, ch->idx);
 
 	spin_lock(&ch->done_lock);
