@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Generic netlink, as much as the tests need: netdev and ethtool families."""
+"""Netlink, as much as the tests need: links, netdev and ethtool families."""
 
 import os
 import socket
@@ -18,6 +18,7 @@ NETLINK_EXT_ACK = 11
 NLM_F_CAPPED = 0x100
 NLM_F_ACK_TLVS = 0x200
 GENL_ID_CTRL = 0x10
+RTM_SETLINK = 19
 
 Value = Union[int, bytes, list]
 Attrs = list[tuple[int, Value]]
@@ -72,6 +73,32 @@ def number(data: bytes) -> int:
     return int.from_bytes(data, "little")
 
 
+def check_error(message: bytes, flags: int) -> None:
+    """Raise what an NLMSG_ERROR says, unless that is success."""
+    code = -struct.unpack_from("=i", message)[0]
+    if not code:
+        return
+    extack = ""
+    if flags & NLM_F_ACK_TLVS:
+        inner = struct.unpack_from("=I", message, 4)[0]
+        skip = 4 + (16 if flags & NLM_F_CAPPED else inner)
+        for kind, value in decode(message[(skip + 3) & ~3:]):
+            if kind == 1:
+                extack = value.rstrip(b"\0").decode()
+    raise NetlinkError(code, extack)
+
+
+def set_link(ifindex: int, attrs: Attrs) -> None:
+    """Change attributes of a device by rtnetlink."""
+    body = struct.pack("=BBHiII", 0, 0, 0, ifindex, 0, 0) + encode(attrs)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
+        sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+        sock.send(struct.pack("=IHHII", 16 + len(body), RTM_SETLINK,
+                              NLM_F_REQUEST | NLM_F_ACK, 1, 0) + body)
+        reply = sock.recv(1 << 16)
+    check_error(reply[16:], struct.unpack_from("=IHH", reply)[2])
+
+
 class Family:
     """A socket for one generic netlink family. Closing it ends its bindings."""
 
@@ -110,23 +137,9 @@ class Family:
                 if kind == NLMSG_DONE:
                     return replies
                 if kind == NLMSG_ERROR:
-                    self._check(message, flags)
+                    check_error(message, flags)
                     return replies
                 replies.append(list(decode(message[4:])))
-
-    @staticmethod
-    def _check(message: bytes, flags: int) -> None:
-        code = -struct.unpack_from("=i", message)[0]
-        if not code:
-            return
-        extack = ""
-        if flags & NLM_F_ACK_TLVS:
-            inner = struct.unpack_from("=I", message, 4)[0]
-            skip = 4 + (16 if flags & NLM_F_CAPPED else inner)
-            for kind, value in decode(message[(skip + 3) & ~3:]):
-                if kind == 1:
-                    extack = value.rstrip(b"\0").decode()
-        raise NetlinkError(code, extack)
 
 
 # netdev family: commands and attributes as in the kernel's UAPI headers

@@ -19,6 +19,7 @@ from typing import Callable, Optional
 import devmem
 import lab
 import netlink
+import xdp
 from flow import Flow
 
 PAGE = 4096
@@ -36,6 +37,7 @@ class World:
         self.loaded = False
         self.up = {"dms0": False, "dms1": False}
         self.channels = 4
+        self.program = False
         self.bound: dict[int, devmem.Binding] = {}
         self.stray: list[devmem.Binding] = []
         self.flows: list[Flow] = []
@@ -49,7 +51,7 @@ class World:
         lab.setup()
         lab.run("ethtool -X dms0 equal 1")
         netlink.rings_set("dms0", tcp_data_split=netlink.SPLIT_ON)
-        self.loaded, self.channels = True, 4
+        self.loaded, self.channels, self.program = True, 4, False
         self.up = {"dms0": True, "dms1": True}
         return "load"
 
@@ -129,12 +131,26 @@ class World:
 
     def bind(self) -> Optional[str]:
         queues = self.free_queues()
-        if not self.loaded or not queues:
+        if not self.loaded or not queues or self.program:
             return None
         queue = self.random.choice(queues)
         size = PAGE * self.random.choice((16, 200, 1024))
         self.bound[queue] = devmem.Binding("dms0", [queue], size)
         return f"bind {size >> 10}K to queue {queue}"
+
+    def set_program(self) -> Optional[str]:
+        if not self.loaded or self.bound:
+            return None
+        if self.program and self.random.random() < 0.5:
+            xdp.detach()
+            self.program = False
+            return "detach a program"
+        end = xdp.return_(self.random.choice((xdp.PASS, xdp.TX)))
+        fd = xdp.load(xdp.echo(end), frags=True)
+        xdp.attach(fd)
+        os.close(fd)
+        self.program = True
+        return "attach a program"
 
     def unbind(self) -> Optional[str]:
         if not self.bound:
@@ -195,8 +211,9 @@ class World:
             self.load, self.unload, self.close_stray, self.link_down,
             self.link_up, self.link_up, self.link_up,
             self.set_channels, self.set_rings, self.set_features,
-            self.set_fault, self.bind, self.bind, self.unbind, self.start_flow,
-            self.start_flow, self.start_flow, self.stop_flow]
+            self.set_fault, self.set_program, self.bind, self.bind,
+            self.unbind, self.start_flow, self.start_flow, self.start_flow,
+            self.stop_flow]
         while True:
             done = self.random.choice(actions)()
             if done:
@@ -226,6 +243,9 @@ class World:
             self.channels = 4
         while not self.free_queues():
             self.unbind()
+        if self.program:
+            xdp.detach()
+            self.program = False
         if len(self.flows) >= MAX_FLOWS:
             self.stop_flow()
         queue = self.free_queues()[0]
