@@ -27,13 +27,32 @@ static void dms_rule_set_v6(struct dms_flow *flow,
 	flow->dport = spec->pdst;
 }
 
+static void dms_rule_set_ip4(struct dms_flow *flow,
+			     const struct ethtool_usrip4_spec *spec)
+{
+	flow->src[0] = spec->ip4src;
+	flow->dst[0] = spec->ip4dst;
+	flow->proto = spec->proto;
+}
+
+static void dms_rule_set_ip6(struct dms_flow *flow,
+			     const struct ethtool_usrip6_spec *spec)
+{
+	memcpy(flow->src, spec->ip6src, sizeof(flow->src));
+	memcpy(flow->dst, spec->ip6dst, sizeof(flow->dst));
+	flow->proto = spec->l4_proto;
+}
+
 static int dms_rule_set_match(struct dms_rule *rule,
 			      const struct ethtool_rx_flow_spec *fs)
 {
+	u32 type = fs->flow_type & ~FLOW_RSS;
 	unsigned int i;
 
-	switch (fs->flow_type & ~FLOW_RSS) {
+	switch (type) {
 	case TCP_V4_FLOW:
+	case UDP_V4_FLOW:
+		/* The specs of TCP and UDP are one type */
 		if (fs->m_u.tcp_ip4_spec.tos)
 			return -EOPNOTSUPP;
 		dms_rule_set_v4(&rule->value, &fs->h_u.tcp_ip4_spec);
@@ -41,41 +60,77 @@ static int dms_rule_set_match(struct dms_rule *rule,
 		rule->value.ip_version = 4;
 		break;
 	case TCP_V6_FLOW:
+	case UDP_V6_FLOW:
 		if (fs->m_u.tcp_ip6_spec.tclass)
 			return -EOPNOTSUPP;
 		dms_rule_set_v6(&rule->value, &fs->h_u.tcp_ip6_spec);
 		dms_rule_set_v6(&rule->mask, &fs->m_u.tcp_ip6_spec);
 		rule->value.ip_version = 6;
 		break;
+	case IPV4_USER_FLOW:
+		if (fs->m_u.usr_ip4_spec.l4_4_bytes ||
+		    fs->m_u.usr_ip4_spec.tos)
+			return -EOPNOTSUPP;
+		dms_rule_set_ip4(&rule->value, &fs->h_u.usr_ip4_spec);
+		dms_rule_set_ip4(&rule->mask, &fs->m_u.usr_ip4_spec);
+		rule->value.ip_version = 4;
+		break;
+	case IPV6_USER_FLOW:
+		if (fs->m_u.usr_ip6_spec.l4_4_bytes ||
+		    fs->m_u.usr_ip6_spec.tclass)
+			return -EOPNOTSUPP;
+		dms_rule_set_ip6(&rule->value, &fs->h_u.usr_ip6_spec);
+		dms_rule_set_ip6(&rule->mask, &fs->m_u.usr_ip6_spec);
+		rule->value.ip_version = 6;
+		break;
 	default:
 		return -EOPNOTSUPP;
 	}
 
-	rule->value.proto = IPPROTO_TCP;
+	if (type == TCP_V4_FLOW || type == TCP_V6_FLOW) {
+		rule->value.proto = IPPROTO_TCP;
+		rule->mask.proto = U8_MAX;
+	} else if (type == UDP_V4_FLOW || type == UDP_V6_FLOW) {
+		rule->value.proto = IPPROTO_UDP;
+		rule->mask.proto = U8_MAX;
+	}
 	rule->mask.ip_version = U8_MAX;
-	rule->mask.proto = U8_MAX;
 	for (i = 0; i < ARRAY_SIZE(rule->value.word); i++)
 		rule->value.word[i] &= rule->mask.word[i];
 
 	return 0;
 }
 
+static unsigned int dms_rss_max(const struct dms_rss *rss)
+{
+	unsigned int i, max_queue = 0;
+
+	for (i = 0; i < ARRAY_SIZE(rss->indir); i++)
+		max_queue = max(max_queue, rss->indir[i]);
+
+	return max_queue;
+}
+
 static int dms_rule_set(struct dms_rule *rule, const struct dms_port *port,
 			const struct ethtool_rxnfc *nfc)
 {
 	const struct ethtool_rx_flow_spec *fs = &nfc->fs;
+	unsigned int max_queue = 0;
 
 	memset(rule, 0, sizeof(*rule));
 
 	if (fs->ring_cookie == RX_CLS_FLOW_DISC ||
 	    fs->ring_cookie == RX_CLS_FLOW_WAKE)
 		return -EOPNOTSUPP;
-	if (fs->ring_cookie >= port->netdev->real_num_rx_queues)
+
+	rule->spread = fs->flow_type & FLOW_RSS;
+	rule->rss = rule->spread ? nfc->rss_context : 0;
+	if (rule->spread)
+		max_queue = dms_rss_max(&dms_steering_get(port)->rss[rule->rss]);
+	if (fs->ring_cookie >= port->netdev->real_num_rx_queues - max_queue)
 		return -EINVAL;
 
 	rule->queue = fs->ring_cookie;
-	rule->spread = fs->flow_type & FLOW_RSS;
-	rule->rss = rule->spread ? nfc->rss_context : 0;
 	rule->fs = *fs;
 	return dms_rule_set_match(rule, fs);
 }

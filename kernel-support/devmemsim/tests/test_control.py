@@ -166,8 +166,8 @@ def test_rule_limits() -> None:
     lab.add_rule("tcp4 dst-port 7 action 1")
     ethtool_fails("-N dms0 flow-type tcp4 dst-port 7 action 2", "File exists")
     ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 action 4", "Invalid")
-    ethtool_fails("-N dms0 flow-type udp4 dst-port 8 action 1",
-                  "not supported")
+    ethtool_fails("-N dms0 flow-type ip4 l4data 1 action 1", "not supported")
+    ethtool_fails("-N dms0 flow-type ether action 1", "not supported")
     ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 tos 1 action 1",
                   "not supported")
     ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 action -1",
@@ -178,6 +178,26 @@ def test_rule_limits() -> None:
         lab.add_rule(f"tcp4 dst-port {port} action 1")
     ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 action 1", "No space")
     lab.run("ethtool -N dms0 flow-type tcp4 dst-port 8 action 1 loc 5")
+
+
+def test_rule_types() -> None:
+    """What is shown is what was asked for; types do not get in each other's way."""
+    for kind in ("tcp4", "tcp6", "udp4", "udp6"):
+        lab.add_rule(f"{kind} dst-port 8 action 1")
+    for kind in ("ip4", "ip6"):
+        lab.add_rule(f"{kind} l4proto 17 action 1")
+    shown = lab.run("ethtool -n dms0")
+    for name in ("TCP over IPv4", "TCP over IPv6", "UDP over IPv4",
+                 "UDP over IPv6", "Raw IPv4", "Raw IPv6"):
+        equal(shown.count(f"Rule Type: {name}"), 1, f"{name} in {shown}")
+
+
+def test_rule_beyond_the_queues() -> None:
+    """A rule adds to what the table of its context gives."""
+    lab.run("ethtool -X dms0 context new start 1 equal 2")
+    ethtool_fails("-N dms0 flow-type tcp4 dst-port 8 context 1 action 2",
+                  "Invalid")
+    lab.add_rule("tcp4 dst-port 8 context 1 action 1")
 
 
 def test_ntuple_off() -> None:

@@ -44,6 +44,21 @@ def flow(version: int) -> Iterator[tuple[socket.socket, socket.socket]]:
         yield out, sock
 
 
+@contextlib.contextmanager
+def datagrams(version: int, sport: int = 0, dport: int = 0,
+              ) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """UDP from the peer: its end, and ours."""
+    with lab.namespace("peer"):
+        out = socket.socket(lab.family(lab.PEER[version]), socket.SOCK_DGRAM)
+    sock = socket.socket(lab.family(lab.LOCAL[version]), socket.SOCK_DGRAM)
+    with out, sock:
+        sock.bind((lab.LOCAL[version], dport))
+        sock.settimeout(10)
+        out.bind((lab.PEER[version], sport))
+        out.connect(sock.getsockname()[:2])
+        yield out, sock
+
+
 def queue_of(out: socket.socket, sock: socket.socket) -> int:
     """The queue that packets of a flow arrive on."""
     before = netlink.rx_stats(lab.index())
@@ -287,6 +302,29 @@ def test_rules() -> None:
                                   f"dst-port {here[1] ^ 1}")
             with lab.rule(f"{other} action 2"):
                 equal(queue_of(out, sock), 0, "rule for another port")
+
+
+def test_rules_for_udp() -> None:
+    lab.run("ethtool -X dms0 equal 1")
+    for version in (4, 6):
+        with datagrams(version) as (out, sock):
+            here, there = sock.getsockname(), out.getsockname()
+            for spec in (f"dst-port {here[1]}", f"src-port {there[1]}",
+                         f"src-ip {there[0]}", f"dst-ip {here[0]}",
+                         f"src-ip {there[0]} src-port {there[1]} "
+                         f"dst-ip {here[0]} dst-port {here[1]}"):
+                with lab.rule(f"udp{version} {spec} action 2"):
+                    equal(queue_of(out, sock), 2, f"rule for {spec}")
+            with lab.rule(f"tcp{version} dst-port {here[1]} action 2"):
+                equal(queue_of(out, sock), 0, "rule for TCP")
+            with lab.rule(f"udp{version} dst-port {here[1] ^ 1} action 2"):
+                equal(queue_of(out, sock), 0, "rule for another port")
+            with lab.rule(f"ip{version} l4proto 17 action 3"):
+                equal(queue_of(out, sock), 3, "rule for the protocol")
+            with lab.rule(f"ip{version} l4proto 6 action 3"):
+                equal(queue_of(out, sock), 0, "rule for another protocol")
+            with lab.rule(f"ip{version} src-ip {there[0]} action 1"):
+                equal(queue_of(out, sock), 1, "rule for any protocol")
 
 
 def test_rules_by_location() -> None:
