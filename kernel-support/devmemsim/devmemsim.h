@@ -37,7 +37,8 @@
 #define DMS_MAX_MTU		9000
 
 #define DMS_INDIR_SIZE		128
-#define DMS_KEY_SIZE		40
+/* Has to reach over all hash fields of an IPv6 frame, flow label included */
+#define DMS_KEY_SIZE		52
 /* RSS contexts, the default one included */
 #define DMS_MAX_RSS		16
 #define DMS_MAX_RULES		2048

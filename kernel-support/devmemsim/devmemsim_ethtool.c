@@ -180,6 +180,8 @@ static u32 dms_get_rx_ring_count(struct net_device *netdev)
 
 const struct ethtool_ops dms_ethtool_ops = {
 	.cap_rss_rxnfc_adds	= true,
+	.supported_input_xfrm	= RXH_XFRM_SYM_XOR | RXH_XFRM_SYM_OR_XOR,
+	.rxfh_per_ctx_fields	= true,
 	.rxfh_per_ctx_key	= true,
 	.rxfh_max_num_contexts	= DMS_MAX_RSS,
 	.supported_ring_params	= ETHTOOL_RING_USE_TCP_DATA_SPLIT |
@@ -209,6 +211,7 @@ const struct ethtool_ops dms_ethtool_ops = {
 	.get_rxfh		= dms_get_rxfh,
 	.set_rxfh		= dms_set_rxfh,
 	.get_rxfh_fields	= dms_get_rxfh_fields,
+	.set_rxfh_fields	= dms_set_rxfh_fields,
 	.create_rxfh_context	= dms_create_rxfh_context,
 	.modify_rxfh_context	= dms_modify_rxfh_context,
 	.remove_rxfh_context	= dms_remove_rxfh_context,

@@ -338,8 +338,7 @@ static int dms_steering_init(struct dms_port *port)
 		return -ENOMEM;
 
 	steering->n_queues = DMS_DEF_CHANNELS;
-	dms_rss_spread(&steering->rss[0], DMS_DEF_CHANNELS);
-	netdev_rss_key_fill(steering->rss[0].key, DMS_KEY_SIZE);
+	dms_rss_init(&steering->rss[0], DMS_DEF_CHANNELS);
 	rcu_assign_pointer(port->steering, steering);
 	return 0;
 }

@@ -40,28 +40,69 @@ void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues)
 		rss->indir[i] = ethtool_rxfh_indir_default(i, n_queues);
 }
 
-static void dms_rss_set(struct dms_rss *rss,
-			const struct ethtool_rxfh_param *rxfh)
+void dms_rss_init(struct dms_rss *rss, unsigned int n_queues)
+{
+	const u32 addrs = RXH_IP_SRC | RXH_IP_DST;
+	const u32 ports = RXH_L4_B_0_1 | RXH_L4_B_2_3;
+
+	dms_rss_spread(rss, n_queues);
+	netdev_rss_key_fill(rss->key, DMS_KEY_SIZE);
+	rss->fields[DMS_HASH_IPV4] = addrs;
+	rss->fields[DMS_HASH_IPV6] = addrs;
+	rss->fields[DMS_HASH_TCPV4] = addrs | ports;
+	rss->fields[DMS_HASH_TCPV6] = addrs | ports;
+	rss->fields[DMS_HASH_UDPV4] = addrs | ports;
+	rss->fields[DMS_HASH_UDPV6] = addrs | ports;
+	rss->used = true;
+}
+
+/* A hash of source without destination differs by direction */
+static bool dms_fields_symmetric(u32 fields)
+{
+	return !(fields & RXH_IP_SRC) == !(fields & RXH_IP_DST) &&
+	       !(fields & RXH_L4_B_0_1) == !(fields & RXH_L4_B_2_3) &&
+	       !(fields & RXH_IP6_FL);
+}
+
+static int dms_rss_check(const struct dms_rss *rss,
+			 struct netlink_ext_ack *extack)
 {
 	unsigned int i;
 
-	if (rxfh->indir)
-		for (i = 0; i < DMS_INDIR_SIZE; i++)
-			rss->indir[i] = rxfh->indir[i];
-	if (rxfh->key)
-		memcpy(rss->key, rxfh->key, DMS_KEY_SIZE);
+	if (!rss->xfrm)
+		return 0;
+
+	for (i = 0; i < DMS_N_HASH_TYPES; i++)
+		if (!dms_fields_symmetric(rss->fields[i])) {
+			NL_SET_ERR_MSG_MOD(extack,
+					   "hash fields are not symmetric");
+			return -EINVAL;
+		}
+
+	return 0;
 }
 
-static int dms_rss_check(const struct ethtool_rxfh_param *rxfh,
-			 struct netlink_ext_ack *extack)
+static int dms_rss_set(struct dms_rss *rss,
+		       const struct ethtool_rxfh_param *rxfh,
+		       struct netlink_ext_ack *extack)
 {
+	unsigned int i;
+
 	if (rxfh->hfunc != ETH_RSS_HASH_NO_CHANGE &&
 	    rxfh->hfunc != ETH_RSS_HASH_TOP) {
 		NL_SET_ERR_MSG_MOD(extack, "hash function must be toeplitz");
 		return -EOPNOTSUPP;
 	}
 
-	return 0;
+	if (rxfh->indir)
+		for (i = 0; i < DMS_INDIR_SIZE; i++)
+			rss->indir[i] = rxfh->indir[i];
+	if (rxfh->key)
+		memcpy(rss->key, rxfh->key, DMS_KEY_SIZE);
+	if (rxfh->input_xfrm != RXH_XFRM_NO_CHANGE)
+		rss->xfrm = rxfh->input_xfrm;
+
+	return dms_rss_check(rss, extack);
 }
 
 u32 dms_get_rxfh_indir_size(struct net_device *netdev)
@@ -81,6 +122,7 @@ int dms_get_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh)
 	unsigned int i;
 
 	rxfh->hfunc = ETH_RSS_HASH_TOP;
+	rxfh->input_xfrm = rss->xfrm;
 	if (rxfh->indir)
 		for (i = 0; i < DMS_INDIR_SIZE; i++)
 			rxfh->indir[i] = rss->indir[i];
@@ -97,37 +139,114 @@ int dms_set_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh,
 	struct dms_steering *steering;
 	int err;
 
-	err = dms_rss_check(rxfh, extack);
-	if (err)
-		return err;
-
 	steering = dms_steering_clone(port);
 	if (!steering)
 		return -ENOMEM;
 
-	dms_rss_set(&steering->rss[0], rxfh);
+	err = dms_rss_set(&steering->rss[0], rxfh, extack);
+	if (err)
+		goto err_free;
+
 	dms_steering_publish(port, steering);
 	return 0;
+
+err_free:
+	kvfree(steering);
+	return err;
+}
+
+static int dms_hash_type(u32 flow_type)
+{
+	switch (flow_type) {
+	case IPV4_FLOW:
+		return DMS_HASH_IPV4;
+	case IPV6_FLOW:
+		return DMS_HASH_IPV6;
+	case TCP_V4_FLOW:
+		return DMS_HASH_TCPV4;
+	case TCP_V6_FLOW:
+		return DMS_HASH_TCPV6;
+	case UDP_V4_FLOW:
+		return DMS_HASH_UDPV4;
+	case UDP_V6_FLOW:
+		return DMS_HASH_UDPV6;
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+static u32 dms_hash_fields(int type)
+{
+	u32 fields = RXH_IP_SRC | RXH_IP_DST;
+
+	if (type != DMS_HASH_IPV4 && type != DMS_HASH_IPV6)
+		fields |= RXH_L4_B_0_1 | RXH_L4_B_2_3;
+	if (type == DMS_HASH_IPV6 || type == DMS_HASH_TCPV6 ||
+	    type == DMS_HASH_UDPV6)
+		fields |= RXH_IP6_FL;
+
+	return fields;
+}
+
+/* The core does not look whether the context exists */
+static bool dms_rss_exists(const struct dms_steering *steering, u32 context)
+{
+	return context < DMS_MAX_RSS && steering->rss[context].used;
 }
 
 int dms_get_rxfh_fields(struct net_device *netdev,
 			struct ethtool_rxfh_fields *fields)
 {
-	switch (fields->flow_type) {
-	case TCP_V4_FLOW:
-	case TCP_V6_FLOW:
-	case UDP_V4_FLOW:
-	case UDP_V6_FLOW:
-		fields->data = RXH_IP_SRC | RXH_IP_DST |
-			       RXH_L4_B_0_1 | RXH_L4_B_2_3;
-		return 0;
-	case IPV4_FLOW:
-	case IPV6_FLOW:
-		fields->data = RXH_IP_SRC | RXH_IP_DST;
-		return 0;
-	default:
+	const struct dms_port *port = netdev_priv(netdev);
+	const struct dms_steering *steering = dms_steering_get(port);
+	int type;
+
+	type = dms_hash_type(fields->flow_type);
+	if (type < 0)
+		return type;
+	if (!dms_rss_exists(steering, fields->rss_context))
+		return -ENOENT;
+
+	fields->data = steering->rss[fields->rss_context].fields[type];
+	return 0;
+}
+
+int dms_set_rxfh_fields(struct net_device *netdev,
+			const struct ethtool_rxfh_fields *fields,
+			struct netlink_ext_ack *extack)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_steering *steering;
+	struct dms_rss *rss;
+	int err, type;
+
+	type = dms_hash_type(fields->flow_type);
+	if (type < 0)
+		return type;
+	if (fields->data & ~dms_hash_fields(type)) {
+		NL_SET_ERR_MSG_MOD(extack,
+				   "cannot hash these fields of this flow type");
 		return -EOPNOTSUPP;
 	}
+	if (!dms_rss_exists(dms_steering_get(port), fields->rss_context))
+		return -ENOENT;
+
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	rss = &steering->rss[fields->rss_context];
+	rss->fields[type] = fields->data;
+	err = dms_rss_check(rss, extack);
+	if (err)
+		goto err_free;
+
+	dms_steering_publish(port, steering);
+	return 0;
+
+err_free:
+	kvfree(steering);
+	return err;
 }
 
 int dms_create_rxfh_context(struct net_device *netdev,
@@ -141,10 +260,6 @@ int dms_create_rxfh_context(struct net_device *netdev,
 	unsigned int i;
 	int err;
 
-	err = dms_rss_check(rxfh, extack);
-	if (err)
-		return err;
-
 	steering = dms_steering_clone(port);
 	if (!steering)
 		return -ENOMEM;
@@ -152,15 +267,22 @@ int dms_create_rxfh_context(struct net_device *netdev,
 	rss = &steering->rss[rxfh->rss_context];
 	*rss = steering->rss[0];
 	dms_rss_spread(rss, steering->n_queues);
-	dms_rss_set(rss, rxfh);
+	err = dms_rss_set(rss, rxfh, extack);
+	if (err)
+		goto err_free;
 
 	ctx->hfunc = ETH_RSS_HASH_TOP;
+	ctx->input_xfrm = rss->xfrm;
 	for (i = 0; i < DMS_INDIR_SIZE; i++)
 		ethtool_rxfh_context_indir(ctx)[i] = rss->indir[i];
 	memcpy(ethtool_rxfh_context_key(ctx), rss->key, DMS_KEY_SIZE);
 
 	dms_steering_publish(port, steering);
 	return 0;
+
+err_free:
+	kvfree(steering);
+	return err;
 }
 
 int dms_modify_rxfh_context(struct net_device *netdev,
@@ -172,25 +294,35 @@ int dms_modify_rxfh_context(struct net_device *netdev,
 	struct dms_steering *steering;
 	int err;
 
-	err = dms_rss_check(rxfh, extack);
+	steering = dms_steering_clone(port);
+	if (!steering)
+		return -ENOMEM;
+
+	err = dms_rss_set(&steering->rss[rxfh->rss_context], rxfh, extack);
 	if (err)
-		return err;
+		goto err_free;
+
+	dms_steering_publish(port, steering);
+	return 0;
+
+err_free:
+	kvfree(steering);
+	return err;
+}
+
+/* The core does not let a context go that a rule points to */
+int dms_remove_rxfh_context(struct net_device *netdev,
+			    struct ethtool_rxfh_context *ctx, u32 rss_context,
+			    struct netlink_ext_ack *extack)
+{
+	struct dms_port *port = netdev_priv(netdev);
+	struct dms_steering *steering;
 
 	steering = dms_steering_clone(port);
 	if (!steering)
 		return -ENOMEM;
 
-	dms_rss_set(&steering->rss[rxfh->rss_context], rxfh);
+	steering->rss[rss_context].used = false;
 	dms_steering_publish(port, steering);
-	return 0;
-}
-
-/* The core does not let a context go that a rule points to, so nothing looks
- * at its table any more.
- */
-int dms_remove_rxfh_context(struct net_device *netdev,
-			    struct ethtool_rxfh_context *ctx, u32 rss_context,
-			    struct netlink_ext_ack *extack)
-{
 	return 0;
 }

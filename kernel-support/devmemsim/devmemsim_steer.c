@@ -11,8 +11,9 @@
 
 #include "devmemsim_steer.h"
 
-/* src and dst address, src and dst port */
-#define DMS_HASH_INPUT_MAX	(2 * sizeof(struct in6_addr) + 2 * sizeof(u16))
+/* src and dst address, src and dst port, flow label */
+#define DMS_HASH_INPUT_MAX	(2 * sizeof(struct in6_addr) + \
+				 2 * sizeof(u16) + sizeof(u32))
 
 static unsigned int dms_tcp_end(const struct sk_buff *frame, unsigned int off)
 {
@@ -48,6 +49,7 @@ unsigned int dms_flow_parse(const struct sk_buff *frame, struct dms_flow *flow)
 		flow->ip_version = 6;
 		memcpy(flow->src, &keys.addrs.v6addrs.src, sizeof(flow->src));
 		memcpy(flow->dst, &keys.addrs.v6addrs.dst, sizeof(flow->dst));
+		flow->label = htonl(keys.tags.flow_label);
 		break;
 	default:
 		return 0;
@@ -65,31 +67,63 @@ unsigned int dms_flow_parse(const struct sk_buff *frame, struct dms_flow *flow)
 	return dms_tcp_end(frame, keys.control.thoff);
 }
 
-static bool dms_flow_has_ports(const struct dms_flow *flow)
+/* Fragments have no ports, so they are hashed as IP is. The first of them too:
+ * all must find the same queue.
+ */
+static u32 dms_flow_fields(const struct dms_flow *flow,
+			   const struct dms_rss *rss)
 {
-	return (flow->proto == IPPROTO_TCP || flow->proto == IPPROTO_UDP) &&
-	       (flow->sport || flow->dport);
+	bool v6 = flow->ip_version == 6;
+
+	if (flow->sport || flow->dport) {
+		if (flow->proto == IPPROTO_TCP)
+			return rss->fields[v6 ? DMS_HASH_TCPV6 : DMS_HASH_TCPV4];
+		if (flow->proto == IPPROTO_UDP)
+			return rss->fields[v6 ? DMS_HASH_UDPV6 : DMS_HASH_UDPV4];
+	}
+
+	return rss->fields[v6 ? DMS_HASH_IPV6 : DMS_HASH_IPV4];
 }
 
-enum pkt_hash_types dms_flow_hash_type(const struct dms_flow *flow)
+/* Make source and destination the same for both directions of a connection */
+static void dms_flow_symmetric(struct dms_flow *flow, u8 xfrm)
 {
-	if (!flow->ip_version)
-		return PKT_HASH_TYPE_NONE;
+	bool or = xfrm & RXH_XFRM_SYM_OR_XOR;
+	__be16 port = flow->sport ^ flow->dport;
+	__be32 addr;
+	int i;
 
-	return dms_flow_has_ports(flow) ? PKT_HASH_TYPE_L4 : PKT_HASH_TYPE_L3;
+	flow->sport = or ? flow->sport | flow->dport : port;
+	flow->dport = port;
+	for (i = 0; i < ARRAY_SIZE(flow->src); i++) {
+		addr = flow->src[i] ^ flow->dst[i];
+		flow->src[i] = or ? flow->src[i] | flow->dst[i] : addr;
+		flow->dst[i] = addr;
+	}
 }
 
-static unsigned int dms_hash_input(const struct dms_flow *flow, u8 *input)
+static unsigned int dms_hash_input(const struct dms_flow *flow, u32 fields,
+				   u8 *input)
 {
 	unsigned int size = flow->ip_version == 4 ? 4 : 16;
-	unsigned int len = 2 * size;
+	const struct {
+		u32 field;
+		const void *from;
+		unsigned int size;
+	} part[] = {
+		{ RXH_IP_SRC,	flow->src,	size },
+		{ RXH_IP_DST,	flow->dst,	size },
+		{ RXH_L4_B_0_1,	&flow->sport,	sizeof(flow->sport) },
+		{ RXH_L4_B_2_3,	&flow->dport,	sizeof(flow->dport) },
+		{ RXH_IP6_FL,	&flow->label,	sizeof(flow->label) },
+	};
+	unsigned int i, len = 0;
 
-	memcpy(input, flow->src, size);
-	memcpy(input + size, flow->dst, size);
-	if (dms_flow_has_ports(flow)) {
-		memcpy(input + len, &flow->sport, sizeof(flow->sport));
-		memcpy(input + len + 2, &flow->dport, sizeof(flow->dport));
-		len += 4;
+	for (i = 0; i < ARRAY_SIZE(part); i++) {
+		if (!(fields & part[i].field))
+			continue;
+		memcpy(input + len, part[i].from, part[i].size);
+		len += part[i].size;
 	}
 
 	return len;
@@ -98,20 +132,13 @@ static unsigned int dms_hash_input(const struct dms_flow *flow, u8 *input)
 /* Toeplitz: for each bit set in the input, add the 32 bits of the key that
  * start at the same position.
  */
-u32 dms_flow_hash(const struct dms_flow *flow, const u8 *key)
+static u32 dms_toeplitz(const u8 *input, unsigned int len, const u8 *key)
 {
-	u8 input[DMS_HASH_INPUT_MAX];
-	unsigned int len, i;
+	unsigned int i;
 	u32 hash = 0;
 	u64 window;
 	int bit;
 
-	BUILD_BUG_ON(sizeof(input) + sizeof(u32) > DMS_KEY_SIZE);
-
-	if (!flow->ip_version)
-		return 0;
-
-	len = dms_hash_input(flow, input);
 	window = get_unaligned_be32(key);
 	for (i = 0; i < len; i++) {
 		window = window << 8 | key[i + sizeof(u32)];
@@ -121,6 +148,34 @@ u32 dms_flow_hash(const struct dms_flow *flow, const u8 *key)
 	}
 
 	return hash;
+}
+
+static void dms_flow_hash(const struct dms_flow *flow,
+			  const struct dms_rss *rss, struct dms_frame_cb *cb)
+{
+	u8 input[DMS_HASH_INPUT_MAX];
+	struct dms_flow sym;
+	unsigned int len;
+	u32 fields;
+
+	BUILD_BUG_ON(sizeof(input) + sizeof(u32) > DMS_KEY_SIZE);
+
+	cb->hash = 0;
+	cb->hash_type = PKT_HASH_TYPE_NONE;
+	fields = flow->ip_version ? dms_flow_fields(flow, rss) : 0;
+	if (!fields)
+		return;
+
+	if (rss->xfrm) {
+		sym = *flow;
+		dms_flow_symmetric(&sym, rss->xfrm);
+		flow = &sym;
+	}
+
+	len = dms_hash_input(flow, fields, input);
+	cb->hash = dms_toeplitz(input, len, rss->key);
+	cb->hash_type = fields & (RXH_L4_B_0_1 | RXH_L4_B_2_3) ?
+			PKT_HASH_TYPE_L4 : PKT_HASH_TYPE_L3;
 }
 
 static bool dms_rule_match(const struct dms_rule *rule,
@@ -159,7 +214,7 @@ static unsigned int dms_rss_queue(const struct dms_rss *rss, u32 hash)
  * Return: queue, or a negative error if it is not in use.
  */
 int dms_steer(const struct dms_steering *steering,
-	      const struct dms_flow *flow, u32 *hash)
+	      const struct dms_flow *flow, struct dms_frame_cb *cb)
 {
 	const struct dms_rss *rss = &steering->rss[0];
 	const struct dms_rule *rule;
@@ -169,9 +224,9 @@ int dms_steer(const struct dms_steering *steering,
 	if (rule && rule->spread)
 		rss = &steering->rss[rule->rss];
 
-	*hash = dms_flow_hash(flow, rss->key);
+	dms_flow_hash(flow, rss, cb);
 
-	queue = rule && !rule->spread ? 0 : dms_rss_queue(rss, *hash);
+	queue = rule && !rule->spread ? 0 : dms_rss_queue(rss, cb->hash);
 	if (rule)
 		queue += rule->queue;
 

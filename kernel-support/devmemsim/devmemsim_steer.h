@@ -17,9 +17,8 @@
  * @dport:	destination port, 0 if none
  * @ip_version:	4, 6 or 0 for anything else
  * @proto:	IPPROTO_*
- * @word:	all of it, for matching
- *
- * For IPv6 the leading fields are the Toeplitz input as they stand.
+ * @word:	all of the above, for matching
+ * @label:	IPv6 flow label, for hashing alone
  */
 struct dms_flow {
 	union {
@@ -34,6 +33,7 @@ struct dms_flow {
 		};
 		u32 word[10];
 	};
+	__be32 label;
 };
 
 /**
@@ -54,9 +54,31 @@ struct dms_rule {
 	struct ethtool_rx_flow_spec fs;
 };
 
+/* What the device can tell apart to choose the hash fields */
+enum dms_hash_type {
+	DMS_HASH_IPV4,
+	DMS_HASH_IPV6,
+	DMS_HASH_TCPV4,
+	DMS_HASH_TCPV6,
+	DMS_HASH_UDPV4,
+	DMS_HASH_UDPV6,
+	DMS_N_HASH_TYPES
+};
+
+/**
+ * struct dms_rss - RSS context
+ * @indir:	queues
+ * @key:	Toeplitz key
+ * @fields:	what is hashed, RXH_*, by enum dms_hash_type
+ * @xfrm:	what is done to it before, RXH_XFRM_*
+ * @used:	the context exists
+ */
 struct dms_rss {
 	u8 indir[DMS_INDIR_SIZE];
 	u8 key[DMS_KEY_SIZE];
+	u32 fields[DMS_N_HASH_TYPES];
+	u8 xfrm;
+	bool used;
 };
 
 /**
@@ -82,15 +104,14 @@ struct dms_steering {
 /* devmemsim_steer.c: lookup, no side effects */
 unsigned int dms_flow_parse(const struct sk_buff *frame,
 			    struct dms_flow *flow);
-u32 dms_flow_hash(const struct dms_flow *flow, const u8 *key);
-enum pkt_hash_types dms_flow_hash_type(const struct dms_flow *flow);
 int dms_steer(const struct dms_steering *steering,
-	      const struct dms_flow *flow, u32 *hash);
+	      const struct dms_flow *flow, struct dms_frame_cb *cb);
 
 /* devmemsim_rss.c: control path, under the instance lock */
 const struct dms_steering *dms_steering_get(const struct dms_port *port);
 struct dms_steering *dms_steering_clone(const struct dms_port *port);
 void dms_steering_publish(struct dms_port *port, struct dms_steering *steering);
+void dms_rss_init(struct dms_rss *rss, unsigned int n_queues);
 void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues);
 u32 dms_get_rxfh_indir_size(struct net_device *netdev);
 u32 dms_get_rxfh_key_size(struct net_device *netdev);
@@ -99,6 +120,9 @@ int dms_set_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh,
 		 struct netlink_ext_ack *extack);
 int dms_get_rxfh_fields(struct net_device *netdev,
 			struct ethtool_rxfh_fields *fields);
+int dms_set_rxfh_fields(struct net_device *netdev,
+			const struct ethtool_rxfh_fields *fields,
+			struct netlink_ext_ack *extack);
 int dms_create_rxfh_context(struct net_device *netdev,
 			    struct ethtool_rxfh_context *ctx,
 			    const struct ethtool_rxfh_param *rxfh,

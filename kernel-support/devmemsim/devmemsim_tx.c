@@ -75,11 +75,10 @@ static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
 	cb->xdp = false;
 	cb->len = frame->len;
 	cb->header_len = dms_flow_parse(frame, &flow);
-	cb->hash_type = dms_flow_hash_type(&flow);
 	cb->csum = dms_csum_check(frame);
 
 	steering = rcu_dereference_bh(peer->steering);
-	return dms_steer(steering, &flow, &cb->hash);
+	return dms_steer(steering, &flow, cb);
 }
 
 /* Return: the peer's channel for a frame, or NULL if it cannot be sent */

@@ -238,6 +238,8 @@ def reset() -> None:
     for context in netlink.rss_contexts(index()):
         run(f"ethtool -X dms0 context {context} delete")
     run("ethtool -X dms0 default")
+    netlink.rss_set("dms0", xfrm=0,
+                    fields={flow: "sdfn" for flow in netlink.FLOWS})
     peer("ethtool -K dms1 rx-gro-hw on gro on")
     set_mtu(1500)
     addresses()

@@ -204,10 +204,14 @@ def rx_stats(ifindex: int) -> dict[int, dict[str, int]]:
 
 
 # ethtool family
-RINGS_GET, RINGS_SET, RSS_GET = 15, 16, 38
+RINGS_GET, RINGS_SET, RSS_GET, RSS_SET = 15, 16, 38, 48
 RINGS = {"rx-max": 2, "tx-max": 5, "rx": 6, "tx": 9, "tcp-data-split": 11,
          "hds-thresh": 17, "hds-thresh-max": 18}
 SPLIT_AUTO, SPLIT_OFF, SPLIT_ON = 0, 1, 2
+SYM_XOR, SYM_OR_XOR = 1, 2
+FLOWS = {"tcp4": 4, "tcp6": 5, "udp4": 6, "udp6": 7}
+FIELDS = {"s": 1 << 4, "d": 1 << 5, "f": 1 << 6, "n": 1 << 7,
+          "l": 1 << 9}
 
 
 def rings_get(device: str) -> dict[str, int]:
@@ -226,6 +230,31 @@ def rings_set(device: str, **values: int) -> None:
         attrs.append((kind, u8(value) if kind == 11 else value))
     with Family("ethtool") as family:
         family.call(RINGS_SET, attrs)
+
+
+def rss_get(device: str, context: int = 0) -> dict[str, int]:
+    """How an RSS context transforms what it hashes: SYM_* or 0."""
+    attrs: Attrs = [(1, [(2, text(device))])]
+    if context:
+        attrs.append((2, context))
+    with Family("ethtool") as family:
+        reply = dict(family.call(RSS_GET, attrs)[0])
+    return {"xfrm": number(reply.get(6, b""))}
+
+
+def rss_set(device: str, context: int = 0, xfrm: Optional[int] = None,
+            fields: Optional[dict[str, str]] = None) -> None:
+    """Set the transformation of an RSS context, and what it hashes by flow."""
+    attrs: Attrs = [(1, [(2, text(device))])]
+    if context:
+        attrs.append((2, context))
+    if xfrm is not None:
+        attrs.append((6, xfrm))
+    if fields is not None:
+        attrs.append((8, [(FLOWS[flow], sum(FIELDS[each] for each in letters))
+                          for flow, letters in fields.items()]))
+    with Family("ethtool") as family:
+        family.call(RSS_SET, attrs)
 
 
 def rss_contexts(ifindex: int) -> list[int]:

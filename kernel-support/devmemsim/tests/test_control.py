@@ -208,17 +208,71 @@ def test_ntuple_off() -> None:
                   "not supported")
 
 
+def table(context: int = 0) -> list[int]:
+    suffix = f" context {context}" if context else ""
+    shown = lab.run(f"ethtool -x dms0{suffix}")
+    return [int(n) for line in re.findall(r"^ +\d+: +([\d ]+)$", shown, re.M)
+            for n in line.split()]
+
+
 def test_rss_settings() -> None:
-    key = ":".join(f"{i:02x}" for i in range(1, 41))
+    key = ":".join(f"{i:02x}" for i in range(1, 53))
     lab.run(f"ethtool -X dms0 hkey {key} weight 3 1")
     shown = lab.run("ethtool -x dms0")
     check(key in shown, "key")
-    table = [int(n) for line in re.findall(r"^ +\d+: +([\d ]+)$", shown, re.M)
-             for n in line.split()]
-    equal((len(table), table.count(0), table.count(1)), (128, 96, 32),
+    now = table()
+    equal((len(now), now.count(0), now.count(1)), (128, 96, 32),
           "table, zeros, ones")
     ethtool_fails("-X dms0 hfunc xor", "not supported")
     ethtool_fails("-X dms0 equal 5", "Invalid")
+
+
+def hash_fields(kind: str, context: int = 0) -> set[str]:
+    suffix = f" context {context}" if context else ""
+    shown = lab.run(f"ethtool -n dms0 rx-flow-hash {kind}{suffix}")
+    names = {"IP SA": "s", "IP DA": "d", "IPv6 Flow Label": "l",
+             "L4 bytes 0 & 1 [TCP/UDP src port]": "f",
+             "L4 bytes 2 & 3 [TCP/UDP dst port]": "n"}
+    return {names[line] for line in shown.splitlines() if line in names}
+
+
+def test_hash_field_settings() -> None:
+    kinds = ("tcp4", "udp4", "tcp6", "udp6")
+    lab.run("ethtool -X dms0 context new")
+    for kind in kinds:
+        equal(hash_fields(kind), set("sdfn"), f"{kind} by default")
+        lab.run(f"ethtool -N dms0 rx-flow-hash {kind} sd")
+        for other in kinds:
+            equal(hash_fields(other), set("sd" if other == kind else "sdfn"),
+                  f"{other} after {kind} was set")
+        equal(hash_fields(kind, 1), set("sdfn"), "of a context")
+        lab.run(f"ethtool -N dms0 rx-flow-hash {kind} sdfn")
+        lab.run(f"ethtool -N dms0 rx-flow-hash {kind} s context 1")
+        equal(hash_fields(kind), set("sdfn"), "of the default context")
+        equal(hash_fields(kind, 1), set("s"), "of a context")
+    ethtool_fails("-N dms0 rx-flow-hash tcp4 sdv", "not supported")
+    ethtool_fails("-N dms0 rx-flow-hash tcp4 s context 2", "No such file")
+    lab.run("ethtool -X dms0 context 1 delete")
+    ethtool_fails("-N dms0 rx-flow-hash tcp4 s context 1", "No such file")
+
+
+def test_symmetric_hash_settings() -> None:
+    """Only with fields that are symmetric themselves, whoever comes first."""
+    for xfrm in (netlink.SYM_XOR, netlink.SYM_OR_XOR):
+        for context in (0, 1):
+            if context:
+                lab.run("ethtool -X dms0 context new")
+            equal(netlink.rss_get("dms0", context)["xfrm"], 0, "xfrm at first")
+            netlink.rss_set("dms0", context, xfrm=xfrm)
+            equal(netlink.rss_get("dms0", context)["xfrm"], xfrm, "xfrm")
+            suffix = f" context {context}" if context else ""
+            ethtool_fails(f"-N dms0 rx-flow-hash tcp4 s{suffix}", "Invalid")
+            netlink.rss_set("dms0", context, xfrm=0)
+            lab.run(f"ethtool -N dms0 rx-flow-hash tcp4 s{suffix}")
+            raises(errno.EINVAL, "symmetric", netlink.rss_set, "dms0", context,
+                   xfrm=xfrm)
+            lab.run(f"ethtool -N dms0 rx-flow-hash tcp4 sdfn{suffix}")
+        lab.run("ethtool -X dms0 context 1 delete")
 
 
 def test_rss_contexts() -> None:

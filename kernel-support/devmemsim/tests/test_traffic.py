@@ -15,7 +15,7 @@ from tap import check, equal, main
 
 # A published Toeplitz key, with published results to check our arithmetic by
 KEY = bytes.fromhex("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b4"
-                    "77cb2da38030f20c6a42b73bbeac01fa")
+                    "77cb2da38030f20c6a42b73bbeac01fa") + bytes(12)
 KNOWN = (("66.9.149.187", 2794, "161.142.100.80", 1766, 0x51CCC178),
          ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xC626B0EA),
          ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766,
@@ -23,9 +23,13 @@ KNOWN = (("66.9.149.187", 2794, "161.142.100.80", 1766, 0x51CCC178),
 
 
 def toeplitz(src: str, sport: int, dst: str, dport: int) -> int:
-    data = (ipaddress.ip_address(src).packed + ipaddress.ip_address(dst).packed
-            + struct.pack("!HH", sport, dport))
-    key = int.from_bytes(KEY, "big")
+    return toeplitz_of(ipaddress.ip_address(src).packed
+                       + ipaddress.ip_address(dst).packed
+                       + struct.pack("!HH", sport, dport))
+
+
+def toeplitz_of(data: bytes) -> int:
+    key = int.from_bytes(KEY[:40], "big")
     result = 0
     for bit in range(8 * len(data)):
         if data[bit // 8] >> (7 - bit % 8) & 1:
@@ -261,9 +265,12 @@ def test_toeplitz_arithmetic() -> None:
         equal(toeplitz(src, sport, dst, dport), want, f"{src} to {dst}")
 
 
+def set_key() -> None:
+    lab.run(f"ethtool -X dms0 hkey {':'.join(f'{byte:02x}' for byte in KEY)}")
+
+
 def test_rss() -> None:
-    key = ":".join(f"{byte:02x}" for byte in KEY)
-    lab.run(f"ethtool -X dms0 hkey {key} equal 4")
+    set_key()
     seen = set()
     for version in (4, 6):
         for _ in range(12):
@@ -273,6 +280,75 @@ def test_rss() -> None:
                 equal(queue_of(out, sock), want, "queue by Toeplitz")
                 seen.add(want)
     equal(seen, {0, 1, 2, 3}, "queues seen")
+
+
+def test_hash_fields() -> None:
+    """Traffic goes by the fields that are hashed, and by no other."""
+    set_key()
+    where = {"s": 0, "d": 1, "f": 2, "n": 3}
+    for version in (4, 6):
+        for make, kind in ((flow, "tcp"), (datagrams, "udp")):
+            for fields in ("sd", "n", "sf", "sdn"):
+                lab.run(f"ethtool -N dms0 rx-flow-hash {kind}{version} {fields}")
+                for _ in range(4):
+                    with make(version) as (out, sock):
+                        parts = [ipaddress.ip_address(out.getsockname()[0]).packed,
+                                 ipaddress.ip_address(sock.getsockname()[0]).packed,
+                                 struct.pack("!H", out.getsockname()[1]),
+                                 struct.pack("!H", sock.getsockname()[1])]
+                        data = b"".join(parts[where[each]] for each in fields)
+                        equal(queue_of(out, sock), toeplitz_of(data) % 128 % 4,
+                              f"{kind}{version} by {fields}")
+
+
+def test_hash_fields_of_a_context() -> None:
+    lab.run("ethtool -X dms0 context new")
+    lab.run("ethtool -N dms0 rx-flow-hash tcp4 sd context 1")
+    inside, outside = set(), set()
+    for _ in range(12):
+        with flow(4) as (out, sock):
+            outside.add(queue_of(out, sock))
+            with lab.rule(f"tcp4 dst-port {sock.getsockname()[1]} context 1"):
+                inside.add(queue_of(out, sock))
+    equal(len(inside), 1, f"queues by addresses alone: {inside}")
+    check(len(outside) > 1, f"queues by ports too: {outside}")
+
+
+def test_hash_of_the_flow_label() -> None:
+    """Each connection has a label of its own, whatever else is the same."""
+    seen = {}
+    for fields in ("sd", "sdl"):
+        netlink.rss_set("dms0", fields={"tcp6": fields})
+        seen[fields] = set()
+        for _ in range(12):
+            with flow(6) as (out, sock):
+                seen[fields].add(queue_of(out, sock))
+    equal(len(seen["sd"]), 1, "queues without the label")
+    check(len(seen["sdl"]) > 1, f"queues with it: {seen}")
+
+
+def test_symmetric_hash() -> None:
+    """Both directions have one queue: what differs is who comes first."""
+    set_key()
+    for xfrm in (netlink.SYM_XOR, netlink.SYM_OR_XOR):
+        netlink.rss_set("dms0", xfrm=xfrm)
+        seen = set()
+        for version in (4, 6):
+            ends = [int.from_bytes(ipaddress.ip_address(end[version]).packed, "big")
+                    for end in (lab.PEER, lab.LOCAL)]
+            size = 4 if version == 4 else 16
+            for n in range(12):
+                ports = 20000 + 37 * n, 30000 + 101 * n
+                data = b""
+                for (a, b), width in ((ends, size), (ports, 2)):
+                    first = a | b if xfrm == netlink.SYM_OR_XOR else a ^ b
+                    data += first.to_bytes(width, "big") + (a ^ b).to_bytes(width, "big")
+                want = toeplitz_of(data) % 128 % 4
+                for sport, dport in (ports, ports[::-1]):
+                    with datagrams(version, sport, dport) as (out, sock):
+                        equal(queue_of(out, sock), want, "queue")
+                seen.add(want)
+        check(len(seen) > 1, f"queues seen: {seen}")
 
 
 def test_rss_table() -> None:
