@@ -20,7 +20,7 @@
 
 #define DMS_NAME		"devmemsim"
 
-#define DMS_MAX_CHANNELS	8
+#define DMS_MAX_CHANNELS	16
 #define DMS_DEF_CHANNELS	4
 
 /* A large packet takes up to MAX_SKB_FRAGS buffers, it must fit */
@@ -36,7 +36,10 @@
 #define DMS_RX_COPYBREAK_MAX	1024
 #define DMS_MAX_MTU		9000
 
-#define DMS_INDIR_SIZE		128
+/* Entries of an indirection table: at least so many per queue in use */
+#define DMS_INDIR_PER_QUEUE	32
+#define DMS_MIN_INDIR_SIZE	128
+#define DMS_MAX_INDIR_SIZE	(DMS_INDIR_PER_QUEUE * DMS_MAX_CHANNELS)
 /* Has to reach over all hash fields of an IPv6 frame, flow label included */
 #define DMS_KEY_SIZE		52
 /* RSS contexts, the default one included */

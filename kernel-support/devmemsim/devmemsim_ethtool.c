@@ -183,6 +183,7 @@ const struct ethtool_ops dms_ethtool_ops = {
 	.supported_input_xfrm	= RXH_XFRM_SYM_XOR | RXH_XFRM_SYM_OR_XOR,
 	.rxfh_per_ctx_fields	= true,
 	.rxfh_per_ctx_key	= true,
+	.rxfh_indir_space	= DMS_MAX_INDIR_SIZE,
 	.rxfh_max_num_contexts	= DMS_MAX_RSS,
 	.supported_ring_params	= ETHTOOL_RING_USE_TCP_DATA_SPLIT |
 				  ETHTOOL_RING_USE_HDS_THRS,

@@ -254,11 +254,23 @@ err_restore:
 int dms_set_channels(struct dms_port *port, unsigned int count)
 {
 	unsigned int old = port->netdev->real_num_rx_queues;
+	int err;
+
+	if (count == old)
+		return 0;
+
+	err = dms_rss_can_resize(port, count);
+	if (err)
+		return err;
 
 	if (count > old)
-		return dms_grow_channels(port, count);
-	if (count < old)
-		return dms_shrink_channels(port, count);
+		err = dms_grow_channels(port, count);
+	else
+		err = dms_shrink_channels(port, count);
+	if (err)
+		return err;
+
+	dms_rss_resize(port, old, count);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
  * each change publishes a new steering table.
  */
 #include <linux/ethtool.h>
+#include <linux/log2.h>
 #include <linux/netdevice.h>
 #include <linux/slab.h>
 #include <net/netdev_lock.h>
@@ -31,13 +32,22 @@ void dms_steering_publish(struct dms_port *port, struct dms_steering *steering)
 	kvfree_rcu(old, rcu);
 }
 
+/* A power of two, so that a table which is repeated to a larger size sends
+ * each flow where it did before.
+ */
+static unsigned int dms_indir_size(unsigned int n_queues)
+{
+	return clamp(roundup_pow_of_two(n_queues) * DMS_INDIR_PER_QUEUE,
+		     DMS_MIN_INDIR_SIZE, DMS_MAX_INDIR_SIZE);
+}
+
 /* Default table: all queues in turn */
 void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues)
 {
-	unsigned int i;
+	unsigned int i, size = dms_indir_size(n_queues);
 
-	for (i = 0; i < DMS_INDIR_SIZE; i++)
-		rss->indir[i] = ethtool_rxfh_indir_default(i, n_queues);
+	for (i = 0; i < DMS_MAX_INDIR_SIZE; i++)
+		rss->indir[i] = ethtool_rxfh_indir_default(i % size, n_queues);
 }
 
 void dms_rss_init(struct dms_rss *rss, unsigned int n_queues)
@@ -54,6 +64,44 @@ void dms_rss_init(struct dms_rss *rss, unsigned int n_queues)
 	rss->fields[DMS_HASH_UDPV4] = addrs | ports;
 	rss->fields[DMS_HASH_UDPV6] = addrs | ports;
 	rss->used = true;
+}
+
+/* The size of the tables goes with the number of queues. What the user has set
+ * must not be lost by that.
+ */
+int dms_rss_can_resize(const struct dms_port *port, unsigned int n_queues)
+{
+	const struct dms_rss *rss = &dms_steering_get(port)->rss[0];
+	struct net_device *netdev = port->netdev;
+	u32 *indir, i, old_size, size;
+	bool can;
+
+	old_size = dms_indir_size(netdev->real_num_rx_queues);
+	size = dms_indir_size(n_queues);
+	if (size == old_size)
+		return 0;
+
+	indir = kmalloc_array(old_size, sizeof(*indir), GFP_KERNEL);
+	if (!indir)
+		return -ENOMEM;
+
+	for (i = 0; i < old_size; i++)
+		indir[i] = rss->indir[i];
+	can = ethtool_rxfh_indir_can_resize(netdev, indir, old_size, size);
+	kfree(indir);
+
+	return can ? ethtool_rxfh_ctxs_can_resize(netdev, size) : -EINVAL;
+}
+
+/* Our own tables need no change: they are repeated to the largest size, and
+ * the smaller one may be smaller because it repeats.
+ */
+void dms_rss_resize(struct dms_port *port, unsigned int old_queues,
+		    unsigned int n_queues)
+{
+	if (dms_indir_size(old_queues) != dms_indir_size(n_queues))
+		ethtool_rxfh_ctxs_resize(port->netdev,
+					 dms_indir_size(n_queues));
 }
 
 /* A hash of source without destination differs by direction */
@@ -95,8 +143,8 @@ static int dms_rss_set(struct dms_rss *rss,
 	}
 
 	if (rxfh->indir)
-		for (i = 0; i < DMS_INDIR_SIZE; i++)
-			rss->indir[i] = rxfh->indir[i];
+		for (i = 0; i < DMS_MAX_INDIR_SIZE; i++)
+			rss->indir[i] = rxfh->indir[i % rxfh->indir_size];
 	if (rxfh->key)
 		memcpy(rss->key, rxfh->key, DMS_KEY_SIZE);
 	if (rxfh->input_xfrm != RXH_XFRM_NO_CHANGE)
@@ -107,7 +155,7 @@ static int dms_rss_set(struct dms_rss *rss,
 
 u32 dms_get_rxfh_indir_size(struct net_device *netdev)
 {
-	return DMS_INDIR_SIZE;
+	return dms_indir_size(netdev->real_num_rx_queues);
 }
 
 u32 dms_get_rxfh_key_size(struct net_device *netdev)
@@ -124,7 +172,7 @@ int dms_get_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh)
 	rxfh->hfunc = ETH_RSS_HASH_TOP;
 	rxfh->input_xfrm = rss->xfrm;
 	if (rxfh->indir)
-		for (i = 0; i < DMS_INDIR_SIZE; i++)
+		for (i = 0; i < dms_get_rxfh_indir_size(netdev); i++)
 			rxfh->indir[i] = rss->indir[i];
 	if (rxfh->key)
 		memcpy(rxfh->key, rss->key, DMS_KEY_SIZE);
@@ -273,7 +321,7 @@ int dms_create_rxfh_context(struct net_device *netdev,
 
 	ctx->hfunc = ETH_RSS_HASH_TOP;
 	ctx->input_xfrm = rss->xfrm;
-	for (i = 0; i < DMS_INDIR_SIZE; i++)
+	for (i = 0; i < ctx->indir_size; i++)
 		ethtool_rxfh_context_indir(ctx)[i] = rss->indir[i];
 	memcpy(ethtool_rxfh_context_key(ctx), rss->key, DMS_KEY_SIZE);
 

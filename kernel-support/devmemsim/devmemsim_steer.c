@@ -207,7 +207,7 @@ dms_rule_find(const struct dms_steering *steering, const struct dms_flow *flow)
 
 static unsigned int dms_rss_queue(const struct dms_rss *rss, u32 hash)
 {
-	return rss->indir[hash % DMS_INDIR_SIZE];
+	return rss->indir[hash % DMS_MAX_INDIR_SIZE];
 }
 
 /* An ntuple rule, then an RSS context if the rule names one, else RSS.

@@ -67,14 +67,15 @@ enum dms_hash_type {
 
 /**
  * struct dms_rss - RSS context
- * @indir:	queues
+ * @indir:	queues. A table of less entries is repeated until it fills this
+ *		one, so that lookups do not depend on its size.
  * @key:	Toeplitz key
  * @fields:	what is hashed, RXH_*, by enum dms_hash_type
  * @xfrm:	what is done to it before, RXH_XFRM_*
  * @used:	the context exists
  */
 struct dms_rss {
-	u8 indir[DMS_INDIR_SIZE];
+	u8 indir[DMS_MAX_INDIR_SIZE];
 	u8 key[DMS_KEY_SIZE];
 	u32 fields[DMS_N_HASH_TYPES];
 	u8 xfrm;
@@ -113,6 +114,9 @@ struct dms_steering *dms_steering_clone(const struct dms_port *port);
 void dms_steering_publish(struct dms_port *port, struct dms_steering *steering);
 void dms_rss_init(struct dms_rss *rss, unsigned int n_queues);
 void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues);
+int dms_rss_can_resize(const struct dms_port *port, unsigned int n_queues);
+void dms_rss_resize(struct dms_port *port, unsigned int old_queues,
+		    unsigned int n_queues);
 u32 dms_get_rxfh_indir_size(struct net_device *netdev);
 u32 dms_get_rxfh_key_size(struct net_device *netdev);
 int dms_get_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh);

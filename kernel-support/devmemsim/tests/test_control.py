@@ -49,7 +49,7 @@ def test_carrier_needs_both_ends() -> None:
 
 def test_channels() -> None:
     napi = [netlink.queue_get(lab.index(), q)["napi-id"] for q in range(4)]
-    for count in (8, 1, 2, 5, 4):
+    for count in (16, 1, 2, 5, 4):
         lab.run(f"ethtool -L dms0 combined {count}")
         check(f"with {count} RX ring" in lab.run("ethtool -x dms0"), "rings")
         raises(errno.EINVAL, "", netlink.queue_get, lab.index(), count)
@@ -57,7 +57,7 @@ def test_channels() -> None:
         lab.transfer(6, 1 << 16, inward=False)
     equal([netlink.queue_get(lab.index(), q)["napi-id"] for q in range(4)],
           napi, "NAPI ids after the changes")
-    ethtool_fails("-L dms0 combined 9", "exceeds maximum")
+    ethtool_fails("-L dms0 combined 17", "exceeds maximum")
     ethtool_fails("-L dms0 combined 0", "no RX or TX channel")
 
 
@@ -225,6 +225,29 @@ def test_rss_settings() -> None:
           "table, zeros, ones")
     ethtool_fails("-X dms0 hfunc xor", "not supported")
     ethtool_fails("-X dms0 equal 5", "Invalid")
+
+
+def test_rss_table_size() -> None:
+    """It goes with the channels, and what was set is kept."""
+    for count, size in ((16, 512), (9, 512), (8, 256), (5, 256), (4, 128),
+                        (1, 128)):
+        lab.run(f"ethtool -L dms0 combined {count}")
+        equal(table(), [i % count for i in range(size)], "default table")
+    lab.run("ethtool -L dms0 combined 4")
+    lab.run("ethtool -X dms0 weight 1 3")
+    lab.run("ethtool -X dms0 context new weight 3 1")
+    tables = table(), table(1)
+    lab.run("ethtool -L dms0 combined 16")
+    equal((table(), table(1)), (tables[0] * 4, tables[1] * 4), "grown")
+    lab.run("ethtool -L dms0 combined 4")
+    equal((table(), table(1)), tables, "as before")
+    for context in ("", "context 1"):
+        lab.run("ethtool -L dms0 combined 16")
+        lab.run(f"ethtool -X dms0 {context} weight 5 1")
+        ethtool_fails("-L dms0 combined 4", "Invalid")
+        lab.run(f"ethtool -X dms0 {context} equal 2")
+        ethtool_fails("-L dms0 combined 4", "Invalid")
+        lab.run("ethtool -X dms0 default")
 
 
 def hash_fields(kind: str, context: int = 0) -> set[str]:

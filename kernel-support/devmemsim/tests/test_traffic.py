@@ -282,6 +282,18 @@ def test_rss() -> None:
     equal(seen, {0, 1, 2, 3}, "queues seen")
 
 
+def test_rss_of_sixteen_queues() -> None:
+    lab.run("ethtool -L dms0 combined 16")
+    set_key()
+    seen = set()
+    for _ in range(40):
+        with datagrams(4) as (out, sock):
+            want = toeplitz(*out.getsockname(), *sock.getsockname()) % 512 % 16
+            equal(queue_of(out, sock), want, "queue by Toeplitz")
+            seen.add(want)
+    check(len(seen) > 8, f"queues seen: {seen}")
+
+
 def test_hash_fields() -> None:
     """Traffic goes by the fields that are hashed, and by no other."""
     set_key()
