@@ -314,7 +314,8 @@ int dms_create_rxfh_context(struct net_device *netdev,
 
 	rss = &steering->rss[rxfh->rss_context];
 	*rss = steering->rss[0];
-	dms_rss_spread(rss, steering->n_queues);
+	/* No queue of a context can go, so do not hold all of them */
+	dms_rss_spread(rss, min(steering->n_queues, DMS_DEF_CHANNELS));
 	err = dms_rss_set(rss, rxfh, extack);
 	if (err)
 		goto err_free;
