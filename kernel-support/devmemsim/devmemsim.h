@@ -9,9 +9,11 @@
 #define DEVMEMSIM_H
 
 #include <linux/ethtool.h>
+#include <linux/irq_work.h>
 #include <linux/ktime.h>
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
+#include <linux/smp.h>
 #include <linux/spinlock.h>
 #include <linux/u64_stats_sync.h>
 #include <net/netdev_queues.h>
@@ -52,6 +54,7 @@ extern unsigned int dms_rules;
 struct bpf_prog;
 struct dms_faults;
 struct dms_port;
+struct irq_domain;
 struct page_pool;
 
 /**
@@ -123,6 +126,13 @@ struct dms_xdp_tx {
  * @port:	device this channel belongs to
  * @idx:	queue index
  * @napi:	NAPI instance, lives as long as @ring has memory
+ * @irq:	number of the interrupt
+ * @irq_cpu:	CPU that it fires on
+ * @irq_armed:	the next frame raises it
+ * @irq_called:	it is on its way to another CPU
+ * @irq_work:	fires it on this CPU
+ * @irq_csd:	fires it on another CPU
+ * @irq_name:	as in /proc/interrupts
  * @wire:	frames that the peer sent and NAPI did not pick up yet
  * @backlog:	frames that NAPI picked up, NAPI context only
  * @ring:	Rx buffers, NAPI context while the queue runs
@@ -141,6 +151,15 @@ struct dms_channel {
 	unsigned int idx;
 
 	struct napi_struct napi;
+
+	unsigned int irq;
+	unsigned int irq_cpu;
+	bool irq_armed;
+	bool irq_called;
+	struct irq_work irq_work;
+	call_single_data_t irq_csd;
+	char irq_name[IFNAMSIZ + 12];
+
 	struct sk_buff_head wire;
 	struct sk_buff_head backlog;
 	struct dms_rx_ring ring;
@@ -224,6 +243,7 @@ struct dms_link {
  * @rx_pending:	size of an Rx ring
  * @tx_pending:	frames that a Tx queue keeps in flight
  * @faults:	fault injection, see devmemsim_fault.h
+ * @irq_domain:	interrupts, those of channels that are not in use too
  * @channels:	queues, the first netdev->real_num_rx_queues are in use
  */
 struct dms_port {
@@ -240,6 +260,7 @@ struct dms_port {
 	u32 rx_pending;
 	u32 tx_pending;
 	struct dms_faults *faults;
+	struct irq_domain *irq_domain;
 	struct dms_channel channels[DMS_MAX_CHANNELS];
 };
 
@@ -285,6 +306,14 @@ netmem_ref dms_ring_take(struct dms_rx_ring *ring);
 void dms_queue_enable(struct dms_channel *ch);
 void dms_queue_disable(struct dms_channel *ch);
 void dms_queue_purge(struct dms_channel *ch);
+
+/* devmemsim_irq.c */
+int dms_irqs_alloc(struct dms_port *port, unsigned int id);
+void dms_irqs_free(struct dms_port *port);
+int dms_irq_request(struct dms_channel *ch);
+void dms_irq_release(struct dms_channel *ch);
+void dms_irq_raise(struct dms_channel *ch);
+void dms_irq_arm(struct dms_channel *ch);
 
 /* devmemsim_rx.c */
 int dms_poll(struct napi_struct *napi, int budget);

@@ -249,7 +249,7 @@ static enum hrtimer_restart dms_held_expire(struct hrtimer *timer)
 	spin_lock(&ch->wire.lock);
 	skb_queue_splice_tail(&due, &ch->wire);
 	spin_unlock(&ch->wire.lock);
-	napi_schedule(&ch->napi);
+	dms_irq_raise(ch);
 
 	return HRTIMER_NORESTART;
 }

@@ -65,8 +65,15 @@ static int dms_channel_alloc(struct dms_port *port, unsigned int idx)
 		goto err_unreg;
 
 	netif_napi_add_config_locked(port->netdev, &ch->napi, dms_poll, idx);
+	err = dms_irq_request(ch);
+	if (err)
+		goto err_del_napi;
+
 	return 0;
 
+err_del_napi:
+	netif_napi_del_locked(&ch->napi);
+	dms_ring_free(&ch->ring);
 err_unreg:
 	xdp_rxq_info_unreg(&ch->xdp_rxq);
 	return err;
@@ -77,6 +84,7 @@ static void dms_channel_free(struct dms_port *port, unsigned int idx)
 	struct dms_channel *ch = &port->channels[idx];
 
 	netif_napi_del_locked(&ch->napi);
+	dms_irq_release(ch);
 	dms_ring_free(&ch->ring);
 	xdp_rxq_info_unreg(&ch->xdp_rxq);
 }
@@ -413,6 +421,10 @@ struct net_device *dms_netdev_alloc(struct device *parent,
 	if (err)
 		goto err_free_steering;
 
+	err = dms_irqs_alloc(port, id);
+	if (err)
+		goto err_free_steering;
+
 	for (i = 0; i < DMS_MAX_CHANNELS; i++)
 		dms_channel_init(port, i);
 
@@ -432,6 +444,7 @@ void dms_netdev_free(struct net_device *netdev)
 {
 	struct dms_port *port = netdev_priv(netdev);
 
+	dms_irqs_free(port);
 	kvfree(rcu_dereference_protected(port->steering, true));
 	dms_faults_free(port);
 	free_netdev(netdev);

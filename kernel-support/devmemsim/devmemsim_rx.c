@@ -300,8 +300,8 @@ int dms_poll(struct napi_struct *napi, int budget)
 	}
 
 	dms_xdp_flush(ch);
-	if (done < budget)
-		napi_complete_done(napi, done);
+	if (done < budget && napi_complete_done(napi, done))
+		dms_irq_arm(ch);
 
 	return done;
 }

@@ -100,7 +100,7 @@ void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame)
 	spin_lock(&to->wire.lock);
 	__skb_queue_tail(&to->wire, frame);
 	spin_unlock(&to->wire.lock);
-	napi_schedule(&to->napi);
+	dms_irq_raise(to);
 }
 
 static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,

@@ -172,6 +172,14 @@ def napis(ifindex: int) -> list[int]:
     return [number(dict(reply)[2]) for reply in replies]
 
 
+def napi_irqs(ifindex: int) -> dict[int, int]:
+    """Interrupts of the NAPI instances of a device, by their ids."""
+    with Family("netdev") as family:
+        replies = family.call(NAPI_GET, [(1, ifindex)], dump=True)
+    return {number(napi[2]): number(napi[3]) for napi in map(dict, replies)
+            if 3 in napi}
+
+
 def page_pools() -> list[dict[str, int]]:
     """All page pools of this network namespace."""
     names = {1: "id", 2: "ifindex", 3: "napi-id", 4: "inflight",

@@ -4,9 +4,9 @@
 #
 #   run.sh [--kernel KERNEL] [--rounds N] [--seed N] [functional] [stress]
 #
-# functional, on Debian's kernel: settings, plain traffic, device memory, faults, XDP, refusal to load.
-# stress, on the debug kernel: N rounds of random changes, 200 by default, and a device that goes while it is bound. The
-# seed is printed; with it they repeat.
+# functional, on Debian's kernel: settings, plain traffic, device memory, faults, XDP, interrupts, refusal to load.
+# stress, on the debug kernel: interrupts on several CPUs, N rounds of random changes, 200 by default, and a device that
+# goes while it is bound. The seed is printed; with it they repeat.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -50,6 +50,9 @@ for suite in "${suites[@]}"; do
                     /usr/bin/python3 "$0/test_$name.py" || status=1
                 done
                 exit $status' "$here" || status=1
+            # An affinity needs a second CPU, but it need not run
+            in_lab "${kernel:-debian}" --timeout 300 --cpus 2 --append maxcpus=1 -- \
+                /usr/bin/python3 "$here/test_irq.py" || status=1
             in_lab "${kernel:-debian}" --timeout 60 --no-nic --append swiotlb=force -- \
                 /usr/bin/python3 "$here/test_refusals.py" || status=1
             ;;
@@ -57,6 +60,7 @@ for suite in "${suites[@]}"; do
             # shellcheck disable=SC2016  # the guest's shell expands it
             in_lab "${kernel:-debug}" --timeout 3600 -- /bin/bash -c '
                 status=0
+                /usr/bin/python3 "$0/test_irq.py" || status=1
                 /usr/bin/python3 "$0/stress.py" --rounds "$1" --seed "$2" || status=1
                 /usr/bin/python3 "$0/test_removal.py" || status=1
                 exit $status' "$here" "$rounds" "$seed" || status=1

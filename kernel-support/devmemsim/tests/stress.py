@@ -96,7 +96,7 @@ class World:
     def set_channels(self) -> Optional[str]:
         if not self.loaded:
             return None
-        count = self.random.randint(1, 8)
+        count = self.random.randint(1, 16)
         out = lab.run(f"ethtool -L dms0 combined {count}", check=False)
         if "too low for existing" in out or "no change" in out.lower():
             return f"channels {count} refused"
