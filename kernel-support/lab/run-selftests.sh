@@ -26,8 +26,9 @@ directory=$("$lab_dir/selftests.sh" "$kernel")
 nic=("$("$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim")")
 # A kernel with the series does not need the NIC to leave its device behind, and is to show it.
 [[ $kernel != branch && $kernel != debug ]] || nic+=(keep_device=N)
-# Tunnels, qdiscs and filters
+# Tunnels, qdiscs and filters are modules. An interrupt's affinity is something only where there could be a second CPU,
+# but it must not run where QEMU emulates it (framework/docs/decisions/lab-drives-qemu.md).
 options=()
-[[ $kernel != debian* ]] || options+=(--modules)
+[[ $kernel != debian* ]] || options+=(--modules --cpus 2 --append maxcpus=1)
 exec "$lab_dir/lab.sh" --no-nic --kernel "$kernel" "${options[@]}" --timeout "$limit" -- \
     env DEVMEM_TOKENS_SECONDS="$seconds" "$lab_dir/guest/selftests.py" "$directory" "${nic[@]}" -- "$@"
