@@ -9,6 +9,7 @@
 #define DEVMEMSIM_H
 
 #include <linux/ethtool.h>
+#include <linux/hrtimer.h>
 #include <linux/irq_work.h>
 #include <linux/ktime.h>
 #include <linux/netdevice.h>
@@ -53,6 +54,7 @@ extern unsigned int dms_rules;
 
 struct bpf_prog;
 struct dms_faults;
+struct dms_gro;
 struct dms_port;
 struct irq_domain;
 struct page_pool;
@@ -126,6 +128,7 @@ struct dms_xdp_tx {
  * @port:	device this channel belongs to
  * @idx:	queue index
  * @napi:	NAPI instance, lives as long as @ring has memory
+ * @rx_timer:	raises the interrupt when frames have waited long enough
  * @irq:	number of the interrupt
  * @irq_cpu:	CPU that it fires on
  * @irq_armed:	the next frame raises it
@@ -135,6 +138,7 @@ struct dms_xdp_tx {
  * @irq_name:	as in /proc/interrupts
  * @wire:	frames that the peer sent and NAPI did not pick up yet
  * @backlog:	frames that NAPI picked up, NAPI context only
+ * @gro:	what merges them, NAPI context only
  * @ring:	Rx buffers, NAPI context while the queue runs
  * @rx_stats:	written in NAPI context only
  * @xdp_rxq:	this queue as XDP programs see it, has the pool of @ring while
@@ -151,6 +155,7 @@ struct dms_channel {
 	unsigned int idx;
 
 	struct napi_struct napi;
+	struct hrtimer rx_timer;
 
 	unsigned int irq;
 	unsigned int irq_cpu;
@@ -162,6 +167,7 @@ struct dms_channel {
 
 	struct sk_buff_head wire;
 	struct sk_buff_head backlog;
+	struct dms_gro *gro;
 	struct dms_rx_ring ring;
 	struct dms_rx_stats rx_stats;
 
@@ -189,9 +195,11 @@ struct dms_frame_cb {
 	u32 hash;
 	u32 len;		/* as accounted when sent */
 	u16 header_len;		/* end of the TCP header, 0 if not TCP */
+	u16 repeat_len;		/* headers that all packets of a large one have */
 	u8 hash_type;		/* enum pkt_hash_types */
 	u8 csum;		/* enum dms_csum */
 	bool released;		/* a fault has held it already */
+	bool sent;		/* the sender need not hear of it again */
 	bool xdp;		/* sent by XDP, no Tx queue waits for it */
 };
 
@@ -200,19 +208,19 @@ struct dms_frame_cb {
 /* Packets that a frame is on a real wire */
 static inline unsigned int dms_wire_packets(const struct sk_buff *frame)
 {
-	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
+	unsigned int repeat_len = DMS_FRAME_CB(frame)->repeat_len;
 
 	if (!skb_is_gso(frame))
 		return 1;
 
-	return max(DIV_ROUND_UP(frame->len - header_len,
+	return max(DIV_ROUND_UP(frame->len - repeat_len,
 				skb_shinfo(frame)->gso_size), 1);
 }
 
 static inline unsigned int dms_wire_bytes(const struct sk_buff *frame)
 {
 	return frame->len + (dms_wire_packets(frame) - 1) *
-			    DMS_FRAME_CB(frame)->header_len;
+			    DMS_FRAME_CB(frame)->repeat_len;
 }
 
 typedef void (*dms_receive_t)(struct dms_channel *ch, struct sk_buff *frame,
@@ -240,6 +248,7 @@ struct dms_link {
  * @rx_copybreak: copy frames up to this length to memory of the host
  * @receive:	what NAPI does with a frame, dms_receive() or a fault
  * @steering:	how frames are spread over queues, replaced as a whole
+ * @rx_usecs:	time that a frame waits for others
  * @rx_pending:	size of an Rx ring
  * @tx_pending:	frames that a Tx queue keeps in flight
  * @faults:	fault injection, see devmemsim_fault.h
@@ -254,6 +263,7 @@ struct dms_port {
 	bool hds;
 	u32 hds_thresh;
 	u32 rx_copybreak;
+	u32 rx_usecs;
 	struct bpf_prog __rcu *xdp_prog;
 	dms_receive_t receive;
 	struct dms_steering __rcu *steering;
@@ -339,10 +349,28 @@ void dms_rx_count_overrun(struct dms_channel *ch);
 /* devmemsim_tx.c */
 netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);
 struct dms_channel *dms_tx_route(struct dms_port *peer, struct sk_buff *frame);
-void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame);
 void dms_tx_complete(struct sk_buff *frame, int budget);
 void dms_tx_drop(struct sk_buff *frame);
+void dms_tx_sent(struct sk_buff *frame);
 unsigned int dms_tx_in_flight(const struct dms_port *port);
+
+/* devmemsim_gro.c */
+int dms_gro_alloc(struct dms_channel *ch);
+void dms_gro_free(struct dms_channel *ch);
+void dms_gro_receive(struct dms_channel *ch, struct sk_buff_head *frames,
+		     int budget);
+void dms_gro_set_inner(const struct sk_buff *frame, struct sk_buff *skb);
+
+/* devmemsim_coalesce.c */
+void dms_coalesce_init(struct dms_channel *ch);
+void dms_coalesce_wire(struct dms_channel *ch, struct sk_buff *frame);
+bool dms_coalesce_waits(struct dms_channel *ch);
+int dms_get_coalesce(struct net_device *netdev, struct ethtool_coalesce *coal,
+		     struct kernel_ethtool_coalesce *kernel_coal,
+		     struct netlink_ext_ack *extack);
+int dms_set_coalesce(struct net_device *netdev, struct ethtool_coalesce *coal,
+		     struct kernel_ethtool_coalesce *kernel_coal,
+		     struct netlink_ext_ack *extack);
 
 /* devmemsim_xdp.c */
 bool dms_xdp_mtu_fits(const struct dms_port *port, int mtu);

@@ -187,6 +187,7 @@ const struct ethtool_ops dms_ethtool_ops = {
 	.rxfh_max_num_contexts	= DMS_MAX_RSS,
 	.supported_ring_params	= ETHTOOL_RING_USE_TCP_DATA_SPLIT |
 				  ETHTOOL_RING_USE_HDS_THRS,
+	.supported_coalesce_params = ETHTOOL_COALESCE_RX_USECS,
 	/* For netif_set_real_num_queues() */
 	.op_needs_rtnl		= ETHTOOL_OP_NEEDS_RTNL_SCHANNELS,
 	.get_drvinfo		= dms_get_drvinfo,
@@ -199,6 +200,8 @@ const struct ethtool_ops dms_ethtool_ops = {
 	.get_fec_stats		= dms_get_fec_stats,
 	.get_ringparam		= dms_get_ringparam,
 	.set_ringparam		= dms_set_ringparam,
+	.get_coalesce		= dms_get_coalesce,
+	.set_coalesce		= dms_set_coalesce,
 	.get_tunable		= dms_get_tunable,
 	.set_tunable		= dms_set_tunable,
 	.get_sset_count		= dms_get_sset_count,

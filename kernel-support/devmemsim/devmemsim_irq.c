@@ -62,7 +62,7 @@ void dms_irq_arm(struct dms_channel *ch)
 {
 	/* Pairs with dms_irq_raise() */
 	smp_store_mb(ch->irq_armed, true);
-	if (!skb_queue_empty_lockless(&ch->wire))
+	if (!skb_queue_empty_lockless(&ch->wire) && !dms_coalesce_waits(ch))
 		dms_irq_raise(ch);
 }
 

@@ -64,6 +64,10 @@ static int dms_channel_alloc(struct dms_port *port, unsigned int idx)
 	if (err)
 		goto err_unreg;
 
+	err = dms_gro_alloc(ch);
+	if (err)
+		goto err_free_ring;
+
 	netif_napi_add_config_locked(port->netdev, &ch->napi, dms_poll, idx);
 	err = dms_irq_request(ch);
 	if (err)
@@ -73,6 +77,8 @@ static int dms_channel_alloc(struct dms_port *port, unsigned int idx)
 
 err_del_napi:
 	netif_napi_del_locked(&ch->napi);
+	dms_gro_free(ch);
+err_free_ring:
 	dms_ring_free(&ch->ring);
 err_unreg:
 	xdp_rxq_info_unreg(&ch->xdp_rxq);
@@ -85,6 +91,7 @@ static void dms_channel_free(struct dms_port *port, unsigned int idx)
 
 	netif_napi_del_locked(&ch->napi);
 	dms_irq_release(ch);
+	dms_gro_free(ch);
 	dms_ring_free(&ch->ring);
 	xdp_rxq_info_unreg(&ch->xdp_rxq);
 }
@@ -342,6 +349,7 @@ static void dms_channel_init(struct dms_port *port, unsigned int idx)
 	ch->idx = idx;
 	skb_queue_head_init(&ch->wire);
 	__skb_queue_head_init(&ch->backlog);
+	dms_coalesce_init(ch);
 	spin_lock_init(&ch->done_lock);
 	spin_lock_init(&ch->xdp_tx.lock);
 	u64_stats_init(&ch->rx_stats.syncp);

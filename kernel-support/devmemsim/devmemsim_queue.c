@@ -184,6 +184,8 @@ void dms_queue_purge(struct dms_channel *ch)
 {
 	struct sk_buff *frame;
 
+	hrtimer_cancel(&ch->rx_timer);
+
 	spin_lock_bh(&ch->wire.lock);
 	skb_queue_splice_tail_init(&ch->wire, &ch->backlog);
 	spin_unlock_bh(&ch->wire.lock);

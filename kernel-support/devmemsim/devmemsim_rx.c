@@ -17,7 +17,10 @@
 #define DMS_RX_HEAD_LEN	256
 
 #define DMS_GSO_TCP_MASK	(SKB_GSO_TCPV4 | SKB_GSO_TCPV6 | \
-				 SKB_GSO_TCP_ECN | SKB_GSO_TCP_FIXEDID)
+				 SKB_GSO_TCP_ECN | SKB_GSO_TCP_ACCECN | \
+				 SKB_GSO_TCP_FIXEDID | \
+				 SKB_GSO_TCP_FIXEDID_INNER | \
+				 SKB_GSO_IPXIP4 | SKB_GSO_IPXIP6)
 
 void dms_rx_count_alloc_fail(struct dms_channel *ch)
 {
@@ -165,7 +168,9 @@ struct sk_buff *dms_rx_build(struct dms_channel *ch,
 	unsigned int linear_len;
 	struct sk_buff *skb;
 
-	if (split || (header_len && frame->len > DMS_RX_HEAD_LEN))
+	if (frame->len <= READ_ONCE(ch->port->rx_copybreak))
+		linear_len = frame->len;
+	else if (split || (header_len && frame->len > DMS_RX_HEAD_LEN))
 		linear_len = header_len;
 	else
 		linear_len = min(frame->len, DMS_RX_HEAD_LEN);
@@ -251,6 +256,8 @@ void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
 		to->gso_size = from->gso_size;
 		to->gso_segs = from->gso_segs;
 		to->gso_type = from->gso_type & DMS_GSO_TCP_MASK;
+		if (frame->encapsulation)
+			dms_gro_set_inner(frame, skb);
 	}
 
 	napi_gro_receive(&ch->napi, skb);
@@ -283,15 +290,18 @@ int dms_poll(struct napi_struct *napi, int budget)
 {
 	struct dms_channel *ch = container_of(napi, struct dms_channel, napi);
 	dms_receive_t receive = READ_ONCE(ch->port->receive);
+	struct sk_buff_head frames;
 	struct sk_buff *frame;
 	int done = 0;
 
 	if (unlikely(!budget))
 		return 0;
 
+	__skb_queue_head_init(&frames);
 	spin_lock(&ch->wire.lock);
-	skb_queue_splice_tail_init(&ch->wire, &ch->backlog);
+	skb_queue_splice_init(&ch->wire, &frames);
 	spin_unlock(&ch->wire.lock);
+	dms_gro_receive(ch, &frames, budget);
 
 	while (done < budget && (frame = __skb_dequeue(&ch->backlog))) {
 		dms_rx_refill(ch);

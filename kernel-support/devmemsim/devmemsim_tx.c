@@ -72,9 +72,11 @@ static int dms_tx_classify(const struct dms_port *peer, struct sk_buff *frame)
 	BUILD_BUG_ON(sizeof(*cb) > sizeof(frame->cb));
 
 	cb->released = false;
+	cb->sent = false;
 	cb->xdp = false;
 	cb->len = frame->len;
 	cb->header_len = dms_flow_parse(frame, &flow);
+	cb->repeat_len = cb->header_len;
 	cb->csum = dms_csum_check(frame);
 
 	steering = rcu_dereference_bh(peer->steering);
@@ -92,15 +94,6 @@ struct dms_channel *dms_tx_route(struct dms_port *peer, struct sk_buff *frame)
 		return NULL;
 
 	return &peer->channels[queue];
-}
-
-/* The frame may be completed before this returns */
-void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame)
-{
-	spin_lock(&to->wire.lock);
-	__skb_queue_tail(&to->wire, frame);
-	spin_unlock(&to->wire.lock);
-	dms_irq_raise(to);
 }
 
 static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
@@ -123,7 +116,7 @@ static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 	txq = netdev_get_tx_queue(ch->port->netdev, ch->idx);
 	netdev_tx_sent_queue(txq, frame->len);
 	atomic_inc(&ch->in_flight);
-	dms_tx_wire(to, frame);
+	dms_coalesce_wire(to, frame);
 }
 
 static void dms_tx_count_gso(struct dms_channel *ch, const struct sk_buff *skb)
@@ -198,10 +191,14 @@ netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 
 static void dms_tx_done(const struct sk_buff *frame)
 {
-	struct dms_port *port = netdev_priv(frame->dev);
 	struct netdev_queue *txq;
 	struct dms_channel *ch;
+	struct dms_port *port;
 
+	if (DMS_FRAME_CB(frame)->sent)
+		return;
+
+	port = netdev_priv(frame->dev);
 	ch = &port->channels[skb_get_queue_mapping(frame)];
 	if (DMS_FRAME_CB(frame)->xdp) {
 		atomic_dec(&ch->xdp_tx.in_flight);
@@ -216,6 +213,13 @@ static void dms_tx_done(const struct sk_buff *frame)
 				   dms_tx_free(ch), DMS_TX_STOP_THRESH,
 				   !READ_ONCE(port->up));
 	spin_unlock(&ch->done_lock);
+}
+
+/* The frame has left, the peer keeps it for a while */
+void dms_tx_sent(struct sk_buff *frame)
+{
+	dms_tx_done(frame);
+	DMS_FRAME_CB(frame)->sent = true;
 }
 
 /* The peer has received a frame */

@@ -247,7 +247,9 @@ def reset() -> None:
         run("ethtool -L dms0 combined 4")
     netlink.rings_set("dms0", rx=128, tx=256, hds_thresh=0,
                       tcp_data_split=netlink.SPLIT_AUTO)
-    # It complains where nothing changes
+    # They complain where nothing changes
+    if not re.search(r"rx-usecs:\s*0\n", run("ethtool -c dms0")):
+        run("ethtool -C dms0 rx-usecs 0")
     if "rx-copybreak: 0\n" not in run("ethtool --get-tunable dms0 rx-copybreak"):
         run("ethtool --set-tunable dms0 rx-copybreak 0")
 

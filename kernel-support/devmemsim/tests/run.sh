@@ -4,7 +4,8 @@
 #
 #   run.sh [--kernel KERNEL] [--rounds N] [--seed N] [functional] [stress]
 #
-# functional, on Debian's kernel: settings, plain traffic, device memory, faults, XDP, interrupts, refusal to load.
+# functional, on Debian's kernel: settings, plain traffic, hardware GRO, device memory, faults, XDP, interrupts, refusal to
+# load.
 # stress, on the debug kernel: interrupts on several CPUs, N rounds of random changes, 200 by default, and a device that
 # goes while it is bound. The seed is printed; with it they repeat.
 set -euo pipefail
@@ -45,7 +46,7 @@ for suite in "${suites[@]}"; do
             # shellcheck disable=SC2016  # the guest's shell expands it
             in_lab "${kernel:-debian}" --timeout 1800 -- /bin/bash -c '
                 status=0
-                for name in control traffic devmem faults xdp; do
+                for name in control traffic gro devmem faults xdp; do
                     echo "# test_$name.py"
                     /usr/bin/python3 "$0/test_$name.py" || status=1
                 done
