@@ -44,8 +44,9 @@ fw-7.2       | 20 | once  | tests/lab/run.sh --kernel debian-7.2
 ingest-7.2   | 20 | once  | tests/ingest/lab.sh --kernel debian-7.2
 python-7.2   | 10 | once  | tests/python/lab.sh --kernel debian-7.2
 fw-next      | 20 | once  | tests/lab/run.sh --kernel debian-experimental
-selftests    | 20 | once  | kernel-support/lab/run-selftests.sh
-tokens       | 30 | once  | kernel-support/lab/run-selftests.sh --kernel branch
+selftests    | 30 | once  | kernel-support/lab/run-selftests.sh memory control
+traffic      | 45 | once  | kernel-support/lab/run-selftests.sh traffic
+tokens       | 30 | once  | kernel-support/lab/run-selftests.sh --kernel branch memory tokens
 tokens-debug | 60 | once  | kernel-support/lab/run-selftests.sh --kernel debug devmem_tokens_races
 nic-stress   | 40 | once  | kernel-support/devmemsim/tests/run.sh stress --rounds 25
 '

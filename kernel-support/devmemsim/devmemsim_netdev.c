@@ -382,6 +382,8 @@ static void dms_netdev_setup(struct net_device *netdev, unsigned int id)
 	netdev->netmem_tx = NETMEM_TX_DMA;
 	netdev->xdp_features = DMS_XDP_FEATURES;
 
+	/* Frames wait on the wire, with what is known of them in skb->cb */
+	netdev->priv_flags &= ~IFF_TX_SKB_SHARING;
 	netdev->hw_features = DMS_FEATURES;
 	netdev->features = DMS_FEATURES | NETIF_F_RXCSUM;
 	netdev->hw_enc_features = DMS_ENC_FEATURES;

@@ -16,7 +16,8 @@ sources_id() {
 build_module() {
     local source=$1 directory=$2 kernel=$3 log=$2.log arguments=()
     [[ ! -e $kernel/make-arguments ]] || mapfile -t arguments <"$kernel/make-arguments"
-    rsync -a --checksum --delete --exclude='*.o' --exclude='*.ko' --exclude='*.mod' --exclude='*.mod.c' --exclude='*.cmd' \
+    # What has changed gets the time of now, or make would keep objects of a newer file of another tree.
+    rsync -rlpD --checksum --delete --exclude='*.o' --exclude='*.ko' --exclude='*.mod' --exclude='*.mod.c' --exclude='*.cmd' \
         --exclude=Module.symvers --exclude=modules.order "$source/" "$directory/"
     note "building ${source##*/} ..."
     if ! CCACHE_DIR=$cache_dir/ccache make -C "$kernel/build" M="$directory" CC='ccache gcc' "${arguments[@]}" W=1 modules >"$log" 2>&1; then

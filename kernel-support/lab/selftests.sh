@@ -72,6 +72,12 @@ collect() {
     done
     (cd "$tree" && cp -a --parents $base/drivers/net/*.py $base/drivers/net/lib $base/drivers/net/hw/*.py \
         $base/drivers/net/hw/lib $base/net/lib/py "${files[@]}" tools/net/ynl/pyynl Documentation/netlink/specs "$out/")
+    # It spins for as long as it waits: where there is one CPU it must let the sender have it.
+    name=$out/$base/drivers/net/hw/toeplitz
+    mv "$name" "$name.elf"
+    # shellcheck disable=SC2016  # the script's shell expands it
+    printf '#!/bin/sh\nexec nice -n 19 "$0.elf" "$@"\n' >"$name"
+    chmod +x "$name"
     mkdir -p "$out/bin"
     # The package has a script of this name too, for /etc/network.
     name=$(find "$work/ethtool" -path '*/sbin/ethtool' -type f | head -n 1)

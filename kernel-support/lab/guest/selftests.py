@@ -20,6 +20,7 @@ from pathlib import Path
 
 TESTS = "tools/testing/selftests/drivers/net"
 KERNEL = os.environ.get("GPURX_LAB", "")
+SECOND_TRIES = 4
 GUEST = Path(__file__).resolve().parent
 
 
@@ -35,6 +36,7 @@ class Suite:
     arguments: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     by_name: bool = False
+    setup: tuple[str, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -155,11 +157,37 @@ def run_cases(suite: Suite, directory: Path) -> tuple[int, str, list[Result]]:
     return status, output, parse_results(output) + left_out
 
 
+def run_again(suite: Suite, results: list[Result], directory: Path, nic: list[str]) -> list[Result]:
+    """The results, with those of cases that failed replaced by the ones of a second try, alone and with a new NIC.
+
+    Upstream's tests wait for seconds of a real machine's time; an emulated one now and then needs more.
+    """
+    failed = [result.case for result in results if result.verdict == "fail"]
+    if not 0 < len(failed) <= SECOND_TRIES:
+        return results
+    prepare(suite, directory, nic)
+    words = tuple(word for case in failed for word in ("-t", case))
+    _, _, again = run_cases(replace(suite, arguments=words, left_out={}), directory)
+    second = {result.case: result for result in again}
+    for case in failed:
+        if case in second and second[case].verdict == "pass":
+            print(f"        {suite.name}.{case} passed on a second try", flush=True)
+    return [second.get(result.case, result) if result.verdict == "fail" else result for result in results]
+
+
+def prepare(suite: Suite, directory: Path, nic: list[str]) -> None:
+    """A new NIC as the suite wants it."""
+    new_nic(nic)
+    for command in suite.setup:
+        sh(f"PATH={directory}/bin:$PATH; {command}")
+
+
 def run_suite(suite: Suite, directory: Path, nic: list[str]) -> tuple[list[Result], list[str]]:
     """Run one suite; returns its results, and what is not as expected."""
     start = time.monotonic()
-    new_nic(nic)
+    prepare(suite, directory, nic)
     status, output, results = run_cases(suite, directory)
+    results = run_again(suite, results, directory, nic)
     found = differences(suite, results)
     report(suite, results, found, f"status {status}, {time.monotonic() - start:.0f} s")
     print("".join(f"{line}\n" for line in re.findall(r"^# .*(?:seed|steps).*$", output, re.MULTILINE)), end="", flush=True)
