@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick leaves out what needs
-# the lab; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
+# `./run test [--quick] [STEP...]`: installs what is missing, builds, and runs every test. --quick: style, and the tests of
+# one build of the library; with names, only those steps run. Ends in a summary; exit status 0 only if something ran and nothing failed.
 # Each step's output goes to build/test-logs/STEP.log. A step 'once' that has passed is skipped, unless it is named, until
 # something changes in kernel-support/ (documents aside, and the NIC's own tests where they are not run), in the kernels, in
 # the packages that those steps use, or in the rows below of such steps. None of them begins later than 40 minutes after the
@@ -18,6 +18,8 @@ shell        |  2 | check | tests/lint/shell.sh
 tree         |  2 | check | tests/lint/tree.sh
 runner       |  1 | check | python3 tests/runner/tally_test.py && python3 tests/runner/times_test.py
 dev          | 20 | tests | tests/build-and-test.sh dev --label-exclude package
+'
+host_steps='
 package      | 10 | tests | tests/build-and-test.sh dev --label-regex package
 tidy         | 15 | check | tests/lint/tidy.py build/dev
 asan         | 20 | tests | tests/build-and-test.sh asan --label-exclude package
@@ -90,7 +92,7 @@ once_inputs() {
     done) || return 0
     {
         printf '%s\n' "$files" "$kernels"
-        grep '| once  |' <<<"$quick_steps$lab_steps"
+        grep '| once  |' <<<"$quick_steps$host_steps$lab_steps"
         kernel-support/lab/packages.sh --versions module kernel lab selftests
         env | sed -n '/^GPURX_/p' | sort
     } | sha256_of_text | cut -c1-16
@@ -198,7 +200,7 @@ main() {
             *) wanted+=("$argument") ;;
         esac
     done
-    known=" $(cut -d'|' -f1 <<<"$quick_steps$lab_steps" | xargs) "
+    known=" $(cut -d'|' -f1 <<<"$quick_steps$host_steps$lab_steps" | xargs) "
     for argument in "${wanted[@]}"; do
         [[ $known == *" $argument "* ]] || { echo "no step '$argument'; there are:$known" >&2 && exit 2; }
     done
@@ -214,7 +216,10 @@ main() {
     tests/python/environment.sh >/dev/null || true
     tests/ingest/nginx.sh >/dev/null || true
     run_table "$quick_steps"
-    ((quick)) || run_table "$lab_steps"
+    if ((!quick)); then
+        run_table "$host_steps"
+        run_table "$lab_steps"
+    fi
     report
 }
 
