@@ -32,6 +32,20 @@ def run(command: str, check: bool = True) -> str:
     return done.stdout
 
 
+def set_channels(count: int) -> None:
+    """Says -EAGAIN while queues that went are still looked at in sysfs; where
+    kobjects are debugged that is for seconds."""
+    deadline = time.monotonic() + 20
+    again = "Resource temporarily unavailable"
+    while again in (out := run(f"ethtool -L dms0 combined {count}",
+                               check=False)):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{count} channels: {out}")
+        time.sleep(0.2)
+    if out:
+        raise RuntimeError(f"{count} channels: {out.strip()}")
+
+
 def peer(command: str, check: bool = True) -> str:
     """Run a command at the other end."""
     return run(f"ip netns exec peer {command}", check)
@@ -244,7 +258,7 @@ def reset() -> None:
     set_mtu(1500)
     addresses()
     if "Combined:\t4" not in run("ethtool -l dms0").split("Current")[1]:
-        run("ethtool -L dms0 combined 4")
+        set_channels(4)
     netlink.rings_set("dms0", rx=128, tx=256, hds_thresh=0,
                       tcp_data_split=netlink.SPLIT_AUTO)
     # They complain where nothing changes

@@ -48,7 +48,7 @@ def test_reported() -> None:
     """Each NAPI instance has one, and it is the one of that name."""
     numbers = {name: number for name, (number, _) in interrupts().items()}
     for count in (16, 3, 4):
-        lab.run(f"ethtool -L dms0 combined {count}")
+        lab.set_channels(count)
         now = {name: number for name, (number, _) in interrupts().items()
                if name.startswith("dms0")}
         equal(set(now), {f"dms0-{n}" for n in range(count)}, "names")
@@ -86,7 +86,7 @@ def test_affinity_is_spread() -> None:
 
 def resize() -> None:
     for count in (1, 16, 4):
-        lab.run(f"ethtool -L dms0 combined {count}")
+        lab.set_channels(count)
 
 
 def down_and_up() -> None:
