@@ -200,8 +200,8 @@ constexpr std::array refusals{
                 gpurx::detail::kernel_nic nic{near_interface};
                 set_combined_channels(nic, 99);
             }},
-    refusal{"a session of all queues", ERANGE, "lease dms0 (8 queues wanted, 7 possible): ", "ask for fewer rx_queues",
-            [] { open_with({.rx_queues = 8}); }},
+    refusal{"a session of all queues", ERANGE, "lease dms0 (16 queues wanted, 15 possible): ", "ask for fewer rx_queues",
+            [] { open_with({.rx_queues = 16}); }},
 };
 
 constexpr std::array page_size_refusals{
@@ -317,13 +317,13 @@ TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused wit
 {
     other_process const other;
     try {
-        open_with({.rx_queues = 7});
+        open_with({.rx_queues = 15});
         FAIL("the session got a queue of another process");
     } catch (gpurx::system_error const& failure) {
         std::string const text = failure.what();
         INFO(text);
         CHECK(failure.code() == gpurx::errc::queue_busy);
-        CHECK(text.starts_with("lease dms0 (7 queues wanted, 7 possible): "));
+        CHECK(text.starts_with("lease dms0 (15 queues wanted, 15 possible): "));
         CHECK(text.find("queue 3 used by ") != std::string::npos);
         CHECK(text.find(fmt::format("{}", other.pid())) != std::string::npos);
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 namespace gpurx::detail {
 
@@ -67,6 +68,22 @@ indirection_table avoid_queues(indirection_table const& table, unsigned queue_co
         queue = least->first;
         ++least->second;
     }
+    return result;
+}
+
+bool same_table(indirection_table const& a, indirection_table const& b)
+{
+    if (a.empty() || b.empty())
+        return a.empty() && b.empty();
+    auto const& [small, large] = a.size() < b.size() ? std::tie(a, b) : std::tie(b, a);
+    return large.size() % small.size() == 0 && large == repeated(small, large.size());
+}
+
+indirection_table repeated(indirection_table const& table, std::size_t size)
+{
+    indirection_table result(size);
+    for (std::size_t i = 0; i < size; ++i)
+        result[i] = table[i % table.size()];
     return result;
 }
 

@@ -40,6 +40,12 @@ using indirection_table = std::vector<std::uint32_t>;
 [[nodiscard]] indirection_table avoid_queues(indirection_table const& table, unsigned queue_count,
                                              std::set<unsigned> const& avoid);
 
+// Some NICs have larger tables with more channels. The kernel then repeats a table that somebody has set, and cuts it
+// to its size when the channels go (ethtool_rxfh_indir_resize). These two tables are one.
+[[nodiscard]] bool same_table(indirection_table const& a, indirection_table const& b);
+// The table as the kernel makes it with another size; the first entries of it where that is smaller.
+[[nodiscard]] indirection_table repeated(indirection_table const& table, std::size_t size);
+
 // The table that a driver makes for `queue_count` queues when nobody asks for another one.
 [[nodiscard]] indirection_table default_table(std::size_t size, unsigned queue_count);
 

@@ -122,9 +122,9 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
     try {
         auto const now = read_setting(nic, what);
         // A table that reads as it did may still be kept by us rather than by the driver.
-        bool const ours =
-            now == change.ours || (what == setting::rss_table &&
-                                   (now == change.original || is_default_again(log, nic, change.original, now)));
+        bool const ours = now == change.ours || (what == setting::rss_table &&
+                                                 (same_table(now, change.ours) || same_table(now, change.original) ||
+                                                  is_default_again(log, nic, change.original, now)));
         if (ours && others_need(nic, what)) {
             said.left.push_back(fmt::format("{} stays on: there are rules that are not gpurx's", subject));
             return false;
@@ -271,9 +271,9 @@ void avoid_leased_queues(device_journal& log, nic_device& nic, setting_value con
         return;
     auto const now = nic.rss_table();
     auto const* const present = log->find(setting::rss_table);
-    bool const still_ours = present != nullptr && now == present->ours;
+    bool const still_ours = present != nullptr && same_table(now, present->ours);
     setting_value const original = present == nullptr ? before : still_ours ? present->original : now;
-    auto const& base = original.size() == now.size() ? original : now;
+    auto const base = now.size() % original.size() == 0 ? repeated(original, now.size()) : now;
 
     auto const wanted = avoid_queues(base, nic.channels().rx_queues(), log->leased_queues());
     if (wanted.empty() || (present != nullptr && now == wanted))
@@ -291,10 +291,11 @@ void return_unleased_queues(device_journal& log, nic_device& nic, report& said)
         return;
     try {
         auto const now = nic.rss_table();
-        if (now != present->ours || now.size() != present->original.size())
-            return;
         auto const original = present->original;
-        auto const wanted = avoid_queues(original, nic.channels().rx_queues(), log->leased_queues());
+        if (!same_table(now, present->ours) || now.size() % original.size() != 0)
+            return;
+        auto const wanted =
+            avoid_queues(repeated(original, now.size()), nic.channels().rx_queues(), log->leased_queues());
         if (wanted.empty() || wanted == now)
             return;
         log.edit().record({setting::rss_table, original, wanted});

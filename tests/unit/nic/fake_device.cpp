@@ -2,6 +2,7 @@
 #include "fake_device.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 
 #include "nic/failure.hpp"
@@ -36,9 +37,14 @@ class fake_binding final : public rx_binding {
 
 }  // namespace
 
+std::size_t fake_hardware::table_size(unsigned queues) const
+{
+    return table_grows ? 2 * std::bit_ceil(std::max(queues, 4U)) : state.table.size();
+}
+
 void fake_hardware::set_table_of_drivers_choice()
 {
-    state.table = default_table(state.table.size(), rx_queues());
+    state.table = default_table(table_size(rx_queues()), rx_queues());
     state.table_configured = false;
 }
 
@@ -132,9 +138,15 @@ void fake_device::set_channels(ethtool::channels const& value)
             used = used || std::any_of(table.begin(), table.end(), beyond);
         if (hw_.state.table_configured)
             used = used || std::any_of(hw_.state.table.begin(), hw_.state.table.end(), beyond);
-        if (used)
+        auto const& old = hw_.state.table;
+        auto const size = hw_.table_size(count);
+        bool const fits = !hw_.state.table_configured || size >= old.size() ||
+                          (size >= hw_.configured_size && same_table(old, {old.begin(), old.begin() + size}));
+        if (used || !fits)
             refuse(EINVAL, "set channels", "requested channel counts are too low");
         hw_.state.channels = value;
+        if (hw_.state.table_configured)
+            hw_.state.table = repeated(hw_.state.table, size);
         if (!hw_.state.table_configured)
             hw_.set_table_of_drivers_choice();
     });
@@ -160,6 +172,7 @@ void fake_device::set_rss_table(std::span<std::uint32_t const> table)
             refuse(EINVAL, "set rss-table");
         hw_.state.table.assign(table.begin(), table.end());
         hw_.state.table_configured = true;
+        hw_.configured_size = table.size();
     });
 }
 

@@ -49,6 +49,7 @@ class fake_hardware {
     bool matches_address = true;
     bool up = true;
     bool present = true;
+    bool table_grows = false;       // two entries for each queue that there may be up to the next power of two
     bool has_array_tokens = false;  // the kernel, that is
 
     // Called before each change with its name; may throw. Changes are counted from 1.
@@ -63,6 +64,9 @@ class fake_hardware {
     // The kernel unbinds what a process had bound when the process ends.
     void unbind_all() { state.bound.clear(); }
     void set_table_of_drivers_choice();
+    // How many entries the table has with so many queues.
+    [[nodiscard]] std::size_t table_size(unsigned queues) const;
+    std::size_t configured_size = 0;  // of the table when it was configured; it never gets smaller than that
 
     unsigned listings = 0;  // of all rules
     std::uint32_t next_binding = 1;

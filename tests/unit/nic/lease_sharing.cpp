@@ -137,6 +137,30 @@ TEST_CASE("channels are raised when other sessions hold the queues")
     CHECK(bench.hardware.state == before);
 }
 
+TEST_CASE("a table that grows with the channels is put back with them")
+{
+    lease_bench bench;
+    bench.hardware.table_grows = true;
+    if (GENERATE(true, false)) {
+        bench.hardware.state.table = {0, 1, 2, 3, 3, 2, 1, 0};
+        bench.hardware.state.table_configured = true;
+        bench.hardware.configured_size = 8;
+    }
+    auto const before = bench.hardware.state;
+    auto const first_ends_first = GENERATE(true, false);
+    auto first = bench.open(3, 1);
+    auto second = bench.open(2, 2);
+    CHECK(bench.hardware.state.channels.combined == 6);
+    CHECK(bench.hardware.state.table == indirection_table(16, 0));
+
+    (first_ends_first ? first : second).reset();
+    auto third = bench.open(1, 3);
+    third.reset();
+    (first_ends_first ? second : first).reset();
+    CHECK(bench.hardware.state == before);
+    CHECK(bench.notices.empty());
+}
+
 TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
 {
     lease_bench bench;

@@ -54,3 +54,15 @@ TEST_CASE("a context's table goes round its queues")
     std::vector<unsigned> const queues{6, 7};
     CHECK(spread_over(5, queues) == indirection_table{6, 7, 6, 7, 6});
 }
+
+TEST_CASE("a table that the kernel has made larger or smaller is the same")
+{
+    CHECK(same_table({0, 1, 2, 1}, {0, 1, 2, 1, 0, 1, 2, 1}));
+    CHECK(same_table({0, 1, 2, 1, 0, 1, 2, 1}, {0, 1, 2, 1}));
+    CHECK(same_table({}, {}));
+    CHECK_FALSE(same_table({0, 1, 2, 1}, {0, 1, 2, 1, 0, 1, 2, 0}));
+    CHECK_FALSE(same_table({0, 1, 0, 1}, {0, 1, 0, 1, 0, 1}));
+    CHECK_FALSE(same_table({}, {0}));
+    CHECK(repeated({3, 4}, 5) == indirection_table{3, 4, 3, 4, 3});
+    CHECK(repeated({3, 4, 5}, 2) == indirection_table{3, 4});
+}
