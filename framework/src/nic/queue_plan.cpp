@@ -76,7 +76,12 @@ bool same_table(indirection_table const& a, indirection_table const& b)
     if (a.empty() || b.empty())
         return a.empty() && b.empty();
     auto const& [small, large] = a.size() < b.size() ? std::tie(a, b) : std::tie(b, a);
-    return large.size() % small.size() == 0 && large == repeated(small, large.size());
+    return repeats_to(small, large.size()) && large == repeated(small, large.size());
+}
+
+bool repeats_to(indirection_table const& table, std::size_t size)
+{
+    return !table.empty() && size % table.size() == 0;
 }
 
 indirection_table repeated(indirection_table const& table, std::size_t size)

@@ -43,7 +43,9 @@ using indirection_table = std::vector<std::uint32_t>;
 // Some NICs have larger tables with more channels. The kernel then repeats a table that somebody has set, and cuts it
 // to its size when the channels go (ethtool_rxfh_indir_resize). These two tables are one.
 [[nodiscard]] bool same_table(indirection_table const& a, indirection_table const& b);
-// The table as the kernel makes it with another size; the first entries of it where that is smaller.
+// Does the kernel make a table of that size of this one? Of none, as a NIC without a table reports it, it makes none.
+[[nodiscard]] bool repeats_to(indirection_table const& table, std::size_t size);
+// The table, which is not empty, as the kernel makes it with another size; its first entries where that is smaller.
 [[nodiscard]] indirection_table repeated(indirection_table const& table, std::size_t size);
 
 // The table that a driver makes for `queue_count` queues when nobody asks for another one.

@@ -273,7 +273,7 @@ void avoid_leased_queues(device_journal& log, nic_device& nic, setting_value con
     auto const* const present = log->find(setting::rss_table);
     bool const still_ours = present != nullptr && same_table(now, present->ours);
     setting_value const original = present == nullptr ? before : still_ours ? present->original : now;
-    auto const base = now.size() % original.size() == 0 ? repeated(original, now.size()) : now;
+    auto const base = repeats_to(original, now.size()) ? repeated(original, now.size()) : now;
 
     auto const wanted = avoid_queues(base, nic.channels().rx_queues(), log->leased_queues());
     if (wanted.empty() || (present != nullptr && now == wanted))
@@ -292,7 +292,7 @@ void return_unleased_queues(device_journal& log, nic_device& nic, report& said)
     try {
         auto const now = nic.rss_table();
         auto const original = present->original;
-        if (!same_table(now, present->ours) || now.size() % original.size() != 0)
+        if (!same_table(now, present->ours) || !repeats_to(original, now.size()))
             return;
         auto const wanted =
             avoid_queues(repeated(original, now.size()), nic.channels().rx_queues(), log->leased_queues());

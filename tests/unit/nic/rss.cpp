@@ -63,6 +63,9 @@ TEST_CASE("a table that the kernel has made larger or smaller is the same")
     CHECK_FALSE(same_table({0, 1, 2, 1}, {0, 1, 2, 1, 0, 1, 2, 0}));
     CHECK_FALSE(same_table({0, 1, 0, 1}, {0, 1, 0, 1, 0, 1}));
     CHECK_FALSE(same_table({}, {0}));
+    CHECK(repeats_to({3, 4}, 8));
+    CHECK_FALSE(repeats_to({3, 4}, 5));
+    CHECK_FALSE(repeats_to({}, 8));
     CHECK(repeated({3, 4}, 5) == indirection_table{3, 4, 3, 4, 3});
     CHECK(repeated({3, 4, 5}, 2) == indirection_table{3, 4});
 }
