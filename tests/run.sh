@@ -98,13 +98,18 @@ once_inputs() {
     } | sha256_of_text | cut -c1-16
 }
 
+# count_skipped NAME NOW WHY: NOW is said at once, WHY in the summary.
+count_skipped() {
+    skipped=$((skipped + 1))
+    summary+=("$(printf '%-12s %7d %7d %8d %8s' "$1" 0 0 1 -)" "    skipped: $3")
+    printf '%-12s %s\n' "$1" "$2"
+}
+
 # skip_once NAME STAMP: count the step as skipped if it has left its STAMP.
 skip_once() {
     [[ -e $2 ]] && ((${#wanted[@]} == 0)) || return
-    skipped=$((skipped + 1))
-    summary+=("$(printf '%-12s %7d %7d %8d %8s' "$1" 0 0 1 -)")
-    summary+=("    skipped: $(<"$2"), and kernel-support/ is as it was then; ./run test $1 runs it again")
-    printf '%-12s %s\n' "$1" "$(<"$2"), nothing has changed for it"
+    count_skipped "$1" "$(<"$2"), nothing has changed for it" \
+        "$(<"$2"), and kernel-support/ is as it was then; ./run test $1 runs it again"
 }
 
 # times_slower: how many times slower than most this machine is now: a loop that takes 0.2 s on a core of 2022 with
@@ -122,10 +127,8 @@ last_once_start=$((40 * 60))
 # skip_late NAME: count a step 'once' as skipped if it comes too late in this run.
 skip_late() {
     ((${#wanted[@]} == 0 && SECONDS > last_once_start * $(times_slower))) || return
-    skipped=$((skipped + 1))
-    summary+=("$(printf '%-12s %7d %7d %8d %8s' "$1" 0 0 1 -)")
-    summary+=("    skipped: this run has lasted for $(clock "$SECONDS"); it comes with the next one, or with ./run test $1")
-    printf '%-12s %s\n' "$1" "left for the next run"
+    count_skipped "$1" "left for the next run" \
+        "this run has lasted for $(clock "$SECONDS"); it comes with the next one, or with ./run test $1"
 }
 
 run_step() {
