@@ -12,41 +12,25 @@ set -euo pipefail
 
 samples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=${samples%/*}
-lab=$repo/kernel-support/lab
+# shellcheck source=../kernel-support/lab/lib.sh
+. "$repo/kernel-support/lab/lib.sh"
 receive_file=$repo/build/demo/samples/receive_file/receive_file
 tokens_bench=$repo/build/demo/tests/bench/tokens/tokens_bench
 log=$repo/build/demo.log
 port=9000
 
-say() { printf '%s\n' "$*" >&2; }
-fail() {
-    say "error: $*"
-    exit 1
-}
-
 parts=()
 # stage NAME COMMAND...: run COMMAND with its output in the log, and say in one line how long it takes.
 stage() {
-    local name=$1 start=$SECONDS shown=0 status=0 pid
+    local name=$1 start=$SECONDS status=0
     shift
     "$@" >>"$log" 2>&1 </dev/null &
-    pid=$!
-    while kill -0 "$pid" 2>/dev/null; do
-        if [[ -t 2 ]]; then
-            printf '\r%-58s %4d s ' "$name" $((SECONDS - start)) >&2
-        elif ((SECONDS - start >= shown + 10)); then
-            shown=$((SECONDS - start))
-            say "$name: $shown s so far"
-        fi
-        sleep 0.2
-    done
-    wait "$pid" || status=$?
-    [[ ! -t 2 ]] || printf '\r' >&2
-    say "$(printf '%-58s %4d s' "$name" $((SECONDS - start)))"
+    wait_for "$name" $! || status=$?
+    note "$(printf '%-58s %4d s' "$name" $((SECONDS - start)))"
     parts+=("$((SECONDS - start)) s $name")
     if ((status != 0)); then
         tail -n 40 "$log" >&2
-        fail "$name: failed (exit status $status); all of it: build/demo.log"
+        die "$name: failed (exit status $status); all of it: build/demo.log"
     fi
 }
 
@@ -55,7 +39,7 @@ cuda() {
     if python3 -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
         "$repo/cmake/cuda-toolkit.sh" >/dev/null
     else
-        say "no NVIDIA driver (libcuda.so.1) on this machine: a CUDA compiler is not fetched, and the demo needs none"
+        note "no NVIDIA driver (libcuda.so.1) on this machine: a CUDA compiler is not fetched, and the demo needs none"
     fi
 }
 
@@ -69,10 +53,10 @@ compile() {
 
 # QEMU and the kernel are fetched, or the kernel built where it is one of ours, while the library compiles.
 prepare_lab() {
-    "$lab/packages.sh" module lab
-    "$lab/kernel.sh" "$kernel"
-    "$lab/module.sh" "$kernel" "$repo/kernel-support/devmemsim"
-    case $kernel in debian*) "$lab/virtiofsd.sh" ;; esac
+    "$lab_dir/packages.sh" module lab
+    "$lab_dir/kernel.sh" "$kernel"
+    "$lab_dir/module.sh" "$kernel" "$repo/kernel-support/devmemsim"
+    case $kernel in debian*) "$lab_dir/virtiofsd.sh" ;; esac
 }
 
 compile_and_prepare() {
@@ -100,14 +84,14 @@ in_guest() {
 
 # receive FILE SHA256 REPORT. The time is enough for 1 MB/s on a slow machine without KVM.
 receive() {
-    "$lab/lab.sh" --kernel "$kernel" --timeout $((300 + $(stat -c %s -- "$1") / 1000000)) -- \
+    "$lab_dir/lab.sh" --kernel "$kernel" --timeout $((300 + $(stat -c %s -- "$1") / 1000000)) -- \
         "$samples/demo.sh" --in-guest "$1" "$2" >"$3"
 }
 
 # cost_of_tokens KERNEL KIND RESULT: what one received page costs in system calls, a line of two figures: instructions to
 # receive it, and to give it back. Pages of 4 KiB, 128 a call; the guest's clock counts instructions.
 cost_of_tokens() {
-    "$lab/lab.sh" --kernel "$1" --exact --hugepages 112 --timeout 600 -- \
+    "$lab_dir/lab.sh" --kernel "$1" --exact --hugepages 112 --timeout 600 -- \
         "$repo/tests/bench/tokens/guest.sh" "$tokens_bench" 1 profile "$2" >"$3.log"
     # The last round: the first warms up.
     sed -n 's/^\(receive\|release\) .* round=1 .*instructions=\([0-9]*\) fragments=\([0-9]*\) .*/\1 \2 \3/p' "$3.log" |
@@ -124,12 +108,12 @@ compare_tokens() {
 
 print_tokens() {
     local receive release kernel
-    say "
+    note "
 What a received page of 4 KiB costs in the kernel, in instructions (each kernel in its own configuration; ./run bench tokens
 compares like with like):"
     for kernel in debian branch; do
         read -r receive release <"$repo/build/demo-tokens-$kernel"
-        say "$(printf '  %-42s%6s to receive it, %6s to give it back' \
+        note "$(printf '  %-42s%6s to receive it, %6s to give it back' \
             "$([[ $kernel == debian ]] && echo "Debian's kernel, as it is" || echo 'the branch, array tokens')" "$receive" "$release")"
     done
 }
@@ -138,17 +122,17 @@ compares like with like):"
 conclude() {
     local file=$1 size=$2 report=$3 release=$4 part
     cat "$report"
-    say "
+    note "
 ok: ${file##*/}, $size bytes, came over TCP and landed in device memory; their SHA-256 is the file's.
 The NIC (software, in a guest with Linux $release) split each packet and wrote its payload into a dmabuf.
 Neither the kernel nor the program copied it: the program was told where the bytes are, and gave the pages back."
     [[ $kernel != branch ]] || print_tokens
-    say "
+    note "
 It took $SECONDS s:"
     for part in "${parts[@]}"; do
-        say "  $part"
+        note "  $part"
     done
-    say "
+    note "
 Next:
   build/demo/samples/receive_file/receive_file --listen 127.0.0.1:9000    on this machine, no lab: transport copy
   samples/README.md                                 gpurx-fetch (HTTP, S3), training_ingest, tensor_source
@@ -161,7 +145,7 @@ main() {
     while (($# > 0)); do
         case $1 in
             --kernel)
-                (($# >= 2)) || fail "--kernel needs a value"
+                (($# >= 2)) || die "--kernel needs a value"
                 kernel=$2
                 shift
                 ;;
@@ -169,33 +153,33 @@ main() {
                 sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
                 exit 0
                 ;;
-            -*) fail "unknown option '$1': demo.sh [--kernel KERNEL] [FILE]" ;;
+            -*) die "unknown option '$1': demo.sh [--kernel KERNEL] [FILE]" ;;
             *) file=$1 ;;
         esac
         shift
     done
     if [[ -n $file ]]; then
-        file=$(realpath -e -- "$file") || fail "no such file"
-        [[ -f $file && -r $file ]] || fail "$file is not a file that can be read"
+        file=$(realpath -e -- "$file") || die "no such file"
+        [[ -f $file && -r $file ]] || die "$file is not a file that can be read"
     fi
     mkdir -p "$repo/build"
     : >"$log"
 
-    "$lab/packages.sh" build
+    "$lab_dir/packages.sh" build
     # Nobody sees sudo ask for a password in the background.
-    ((EUID == 0)) || sudo -n true 2>/dev/null || "$lab/packages.sh" module lab
+    ((EUID == 0)) || sudo -n true 2>/dev/null || "$lab_dir/packages.sh" module lab
     cuda
     stage "compile receive_file and the library; fetch the lab's kernel" compile_and_prepare
-    kernel_directory=$("$lab/kernel.sh" "$kernel")
+    kernel_directory=$("$lab_dir/kernel.sh" "$kernel")
     release=$(cat "$kernel_directory/release" 2>/dev/null || echo "7.3 ('$kernel')")
     [[ -n $file ]] || file=$(realpath -e -- "$kernel_directory/vmlinux")
     size=$(stat -c %s -- "$file")
     expected=$(sha256sum <"$file" | cut -d' ' -f1)
     stage "boot the lab, send $(numfmt --to=iec-i "$size")B, receive them into device memory" receive "$file" "$expected" "$report"
 
-    grep -q '^devmem: in use' "$report" || fail "the transport was not devmem"
+    grep -q '^devmem: in use' "$report" || die "the transport was not devmem"
     grep -q "^  in device memory *$size " "$report" ||
-        say "note: not every byte came through device memory; the table says which way the others took"
+        note "note: not every byte came through device memory; the table says which way the others took"
     [[ $kernel != branch ]] || stage "measure what giving pages back costs on both kernels" compare_tokens
     conclude "$file" "$size" "$report" "$release"
 }

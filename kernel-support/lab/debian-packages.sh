@@ -39,8 +39,8 @@ unpack_packages() {
 
 # c_library SUITE: print the directory of SUITE's C library, unpacked once. In a subshell: two who want it may come at once.
 c_library() (
-    directory=$cache_dir/libc6/$1
-    libraries=$directory/usr/lib/x86_64-linux-gnu
+    local directory=$cache_dir/libc6/$1
+    local libraries=$directory/usr/lib/x86_64-linux-gnu
     lock "libc6-$1"
     if [[ ! -e $libraries/ld-linux-x86-64.so.2 ]]; then
         rm -rf "$directory" "$directory.new"
@@ -68,3 +68,19 @@ EOF
         chmod +x "$program"
     done
 }
+
+# program_of SUITE PACKAGE PROGRAM: print where PROGRAM of PACKAGE is, unpacked once and made to run here.
+program_of() (
+    local directory=$cache_dir/$2 program=$cache_dir/$2/$3
+    lock "$2"
+    if [[ ! -e $directory/complete ]]; then
+        note "fetching $2 ..."
+        rm -rf "$directory"
+        read_index "$1"
+        unpack_packages "$1" "$directory" "$2"
+        make_runnable "$1" "$program"
+        "$program" --version >&2 || die "$2 of $1 does not run on this machine"
+        touch "$directory/complete"
+    fi
+    printf '%s\n' "$program"
+)

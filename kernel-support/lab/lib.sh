@@ -43,6 +43,23 @@ apt_uri() {
     apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/$1/InRelease'.*|\1|p" | head -n 1
 }
 
+# wait_for LABEL PID: wait for PID to end, and show meanwhile how long that takes; its exit status. On a terminal the line is
+# rewritten in place; elsewhere one is printed every ten seconds.
+wait_for() {
+    local label=$1 pid=$2 start=$SECONDS shown=0
+    while kill -0 "$pid" 2>/dev/null; do
+        if [[ -t 2 ]]; then
+            printf '\r%-58s %4d s ' "$label" $((SECONDS - start)) >&2
+        elif ((SECONDS - start >= shown + 10)); then
+            shown=$((SECONDS - start))
+            note "$label: $shown s so far"
+        fi
+        sleep 0.2
+    done
+    [[ ! -t 2 ]] || printf '\r' >&2
+    wait "$pid"
+}
+
 # progress LABEL TOTAL LOG: copy stdin to LOG and show how far a build of about TOTAL lines of output is.
 # On a terminal the line is rewritten in place; elsewhere one is printed every ten seconds.
 progress() {

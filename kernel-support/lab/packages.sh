@@ -197,23 +197,15 @@ versions_of() {
 
 # install PACKAGE...: apt's pages go to a log.
 install() {
-    local log=$cache_dir/apt/install.log start=$SECONDS apt shown=0
+    local log=$cache_dir/apt/install.log start=$SECONDS
     mkdir -p "${log%/*}"
     note "installing: $*"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get "${apt_options[@]}" -q -y --no-install-recommends install "$@" >"$log" 2>&1 &
-    apt=$!
-    while kill -0 "$apt" 2>/dev/null; do
-        if ((SECONDS - start >= shown + 10)); then
-            shown=$((SECONDS - start))
-            note "installing: $shown s so far"
-        fi
-        sleep 0.2
-    done
-    wait "$apt" || {
+    wait_for installing $! || {
         tail -n 40 "$log" >&2
         die "apt could not install them; all of it: $log"
     }
-    note "installed in $((SECONDS - start)) s"
+    note "$(printf '%-58s %4d s' installed $((SECONDS - start)))"
 }
 
 main() {

@@ -98,7 +98,7 @@ check_read_only() {
         echo kept >"$shared/file"
         before=$(state_of "$shared")
         run --kernel "$kind" --timeout 60 -- "$lab_dir/guest/write-attempts.py" "$shared"
-        check "$kind: the guest's root cannot change the host's files" is "$status $(<"$work/out")" "0 66 attempts"
+        check "$kind: the guest's root cannot change the host's files" is "$status $(<"$work/out")" "0 69 attempts"
         check "$kind: ... and has not" is "$(state_of "$shared")" "$before"
         rm -r "$shared"
     done

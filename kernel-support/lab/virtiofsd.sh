@@ -7,18 +7,4 @@ set -euo pipefail
 # shellcheck source=debian-packages.sh
 . "$lab_dir/debian-packages.sh"
 
-suite=trixie
-directory=$cache_dir/virtiofsd
-program=$directory/usr/libexec/virtiofsd
-
-lock virtiofsd
-if [[ ! -e $directory/complete ]]; then
-    note "fetching virtiofsd (1 MB) ..."
-    rm -rf "$directory"
-    read_index "$suite"
-    unpack_packages "$suite" "$directory" virtiofsd
-    make_runnable "$suite" "$program"
-    "$program" --version >&2 || die "virtiofsd does not run on this machine"
-    touch "$directory/complete"
-fi
-printf '%s\n' "$program"
+program_of trixie virtiofsd usr/libexec/virtiofsd

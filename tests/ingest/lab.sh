@@ -13,8 +13,7 @@ GPURX_TEST_NGINX=$(tests/ingest/nginx.sh)
 GPURX_TEST_PYTHON=$(tests/python/environment.sh)
 export GPURX_TEST_NGINX GPURX_TEST_PYTHON
 
-cmake --preset dev >/dev/null
-cmake --build build/dev --target ingest_lab
+tests/build.sh ingest_lab
 fake_driver=(build/dev/tests/fake_cuda)
 [[ -d ${fake_driver[0]} ]] || fake_driver=()
 ./run lab --kernel "$kernel" --timeout 900 -- python3 -u tests/ingest/lab_test.py \

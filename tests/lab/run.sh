@@ -17,6 +17,5 @@ while (($# >= 2)); do
     shift 2
 done
 
-cmake --preset dev >/dev/null
-cmake --build build/dev --target lab_tests
+tests/build.sh lab_tests
 ./run lab --kernel "$kernel" --timeout 800 -- build/dev/tests/lab_tests --durations yes "$@"

@@ -8,6 +8,10 @@ kernel=debian
 [[ ${1:-} != --kernel ]] || { kernel=$2 && shift 2; }
 (($# == 0)) || { echo "usage: lab.sh [--kernel KERNEL]" >&2 && exit 2; }
 
+# Another run would install it anew while a guest has it open.
+. kernel-support/lab/lib.sh
+lock "python-lab$(printf '%s' "$PWD" | tr / -)"
+
 # Installs the package, and makes what the guest has no network to fetch.
 tests/python/run.sh --collect-only >/dev/null
 ./run lab --kernel "$kernel" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda" \

@@ -30,8 +30,7 @@ main() {
     # What the tests talk to.
     local -a targets=(tensor_source)
     [[ $cuda == AUTO ]] || targets+=(fake_cuda)
-    cmake --preset dev -DGPURX_CUDA="$cuda" >/dev/null
-    cmake --build build/dev --target "${targets[@]}" >/dev/null
+    tests/build.sh -DGPURX_CUDA="$cuda" "${targets[@]}" >/dev/null
     [[ -e /dev/nvidiactl ]] || export LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     "$python/bin/python" -m pytest -q -p no:cacheprovider tests/python "$@"
 }

@@ -8,6 +8,7 @@ DIRECTORY has a file "file" and a directory "directory". Each way is tried as th
 again after a remount, and through a second mount, which also shows what the guest's own /proc and /dev lie on. Prints a
 line for each that was not refused, and at last how many were tried.
 """
+import ctypes
 import errno
 import os
 import subprocess
@@ -37,6 +38,13 @@ def allocate(path):
         os.close(descriptor)
 
 
+def exchange(one, other):
+    """Python has no name for renameat2(AT_FDCWD, ..., RENAME_EXCHANGE)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, one.encode(), -100, other.encode(), 2) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def ways(directory):
     file, inner = f"{directory}/file", f"{directory}/directory"
     return {
@@ -54,7 +62,8 @@ def ways(directory):
         "symbolic link": lambda: os.symlink("file", f"{directory}/new"),
         "hard link": lambda: os.link(file, f"{directory}/new"),
         "rename": lambda: os.rename(file, f"{directory}/new"),
-        "exchange": lambda: os.rename(inner, f"{directory}/new"),
+        "rename a directory": lambda: os.rename(inner, f"{directory}/new"),
+        "exchange": lambda: exchange(file, inner),
         "unlink": lambda: os.unlink(file),
         "remove a directory": lambda: os.rmdir(inner),
         "change the mode": lambda: os.chmod(file, 0o777),
