@@ -1,20 +1,14 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Counts what a test step did, from its log.
-
-    tally.py check|tests STATUS LOG
 
 A check passes or fails as a whole, by its exit status. Tests are counted by what the log says, in this order: a line
 `results: FILE` names a JUnit file of ctest; a line `N passed, N failed[, N skipped]`; TAP lines; Catch2's totals.
 Tests that end with a status other than 0 without a failed test, or that ran nothing, are one failure.
-
-Prints `PASSED FAILED SKIPPED`, then a line `fail NAME` for each failure and `skip NAME: REASON` for each skip.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import xml.etree.ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +103,10 @@ def count_tests(status: int, log: str) -> Tally:
     results = re.findall(r"^results: (.+)$", log, re.MULTILINE)
     tally = Tally()
     if results and Path(results[-1]).exists():
-        tally = from_junit(Path(results[-1]))
+        try:
+            tally = from_junit(Path(results[-1]))
+        except xml.etree.ElementTree.ParseError as error:
+            tally.failures.append(f"{results[-1]} cannot be read: {error}")
     for parse in (from_closing_lines, from_tap, from_catch2):
         if tally.empty:
             tally = parse(log)
@@ -127,17 +124,8 @@ def count_check(status: int, log: str) -> Tally:
     return Tally(skips=skips) if skips else Tally(passed=1)
 
 
-def main() -> None:
-    kind, status, path = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+def read_log(kind: str, status: int, path: Path) -> Tally:
+    """What the log of a step at PATH says; kind is check or tests."""
     log = path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
     log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
-    tally = count_check(status, log) if kind == "check" else count_tests(status, log)
-    print(tally.passed, len(tally.failures), len(tally.skips))
-    for name in tally.failures:
-        print("fail", name)
-    for skip in tally.skips:
-        print("skip", skip)
-
-
-if __name__ == "__main__":
-    main()
+    return count_check(status, log) if kind == "check" else count_tests(status, log)

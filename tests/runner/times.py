@@ -1,10 +1,7 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Keeps how long test steps took, and says which have become slower.
 
-    times.py FILE STEP=SECONDS...
-
-FILE is JSON: the runs of late, the newest last, each with its date and the seconds of its steps. A step that took a third
+In a file of JSON: the runs of late, the newest last, each with its date and the seconds of its steps. A step that took a third
 longer than the median of the last runs that had it is named, unless that is a matter of seconds. Steps fill caches, so a
 first run says nothing: two must be there to compare with.
 """
@@ -13,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -44,9 +40,8 @@ def warnings(earlier: list[dict[str, Any]], steps: dict[str, int]) -> list[str]:
     return found
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
-    steps = {name: int(seconds) for name, _, seconds in (word.partition("=") for word in sys.argv[2:])}
+def keep(path: Path, steps: dict[str, int]) -> None:
+    """Print what became slower, and add this run to the file."""
     earlier = load(path)
     for line in warnings(earlier, steps):
         print(line)
@@ -55,7 +50,3 @@ def main() -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     new.replace(path)
-
-
-if __name__ == "__main__":
-    main()

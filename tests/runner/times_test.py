@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from times import RUNS_KEPT, load, warnings
+from times import RUNS_KEPT, keep, load, warnings
 
 
 def runs(*seconds: int) -> list[dict[str, object]]:
@@ -41,7 +39,7 @@ class File(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "new" / "times.json"
             for number in range(RUNS_KEPT + 1):
-                subprocess.run([sys.executable, Path(__file__).with_name("times.py"), path, f"dev={number}"], check=True)
+                keep(path, {"dev": number})
             self.assertEqual([run["steps"]["dev"] for run in load(path)], list(range(1, RUNS_KEPT + 1)))
 
     def test_what_is_no_such_file_is_begun_anew(self) -> None:

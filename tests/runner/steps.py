@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of test steps, and which of them may run side by side. No step is started here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# A guest of the lab has this much memory, and one of the debug kernel the other (lab.sh --help).
+GUEST_GIB = 2
+DEBUG_GUEST_GIB = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    minutes: int
+    kind: str
+    kernels: tuple[str, ...]
+    command: str
+    quick: bool
+
+    @property
+    def gib(self) -> int:
+        return DEBUG_GUEST_GIB if "debug" in self.kernels else GUEST_GIB
+
+
+def read_steps(text: str) -> list[Step]:
+    """The steps of tests/steps, in its order."""
+    steps: list[Step] = []
+    quick = True
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            quick = False
+            continue
+        name, minutes, kind, kernels, command = (field.strip() for field in line.split("|", 4))
+        if kind not in ("check", "tests", "once"):
+            raise ValueError(f"tests/steps: {name}: no such kind: {kind}")
+        steps.append(Step(name, int(minutes), kind, tuple(kernels.split()), command, quick))
+    return steps
+
+
+def choose(steps: list[Step], *, quick: bool, names: list[str]) -> list[Step]:
+    """Those that were asked for: all of them without a name."""
+    return [step for step in steps if (step.name in names if names else step.quick or not quick)]
+
+
+def may_start(step: Step, running: list[Step], *, cores: int, gib: float) -> bool:
+    """Whether there is room for one more beside those that run; for one alone there always is."""
+    if not running:
+        return True
+    if not step.kernels or not all(other.kernels for other in running):
+        return False
+    return len(running) < cores and step.gib + sum(other.gib for other in running) <= gib

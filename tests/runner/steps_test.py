@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The table of steps, who may run beside whom, and what a step 'once' hangs on."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from dataclasses import replace
+from pathlib import Path
+
+import once
+import run
+from steps import Step, choose, may_start, read_steps
+
+TABLE = """# a comment
+format | 2 | check | | tests/lint/format.sh
+
+lab    | 15 | once | debian branch | selfcheck.sh | cat
+"""
+BUILD = Step("dev", 20, "tests", (), "build", quick=True)
+GUEST = Step("framework", 20, "tests", ("debian",), "run.sh", quick=False)
+DEBUG = Step("tokens-debug", 20, "once", ("debug",), "run.sh", quick=False)
+
+
+class Table(unittest.TestCase):
+    def test_rows(self) -> None:
+        self.assertEqual(read_steps(TABLE), [
+            Step("format", 2, "check", (), "tests/lint/format.sh", quick=True),
+            Step("lab", 15, "once", ("debian", "branch"), "selfcheck.sh | cat", quick=False)])
+
+    def test_a_kind_that_is_none(self) -> None:
+        with self.assertRaisesRegex(ValueError, "lab: no such kind: twice"):
+            read_steps(TABLE.replace("once", "twice"))
+
+    def test_ours(self) -> None:
+        steps = read_steps((Path(__file__).parents[1] / "steps").read_text(encoding="utf-8"))
+        self.assertEqual(len({step.name for step in steps}), len(steps))
+        self.assertEqual([step.name for step in steps if step.quick][-1], "dev")
+
+    def test_choice(self) -> None:
+        steps = [BUILD, GUEST, DEBUG]
+        self.assertEqual(choose(steps, quick=False, names=[]), steps)
+        self.assertEqual(choose(steps, quick=True, names=[]), [BUILD])
+        self.assertEqual(choose(steps, quick=True, names=["framework"]), [GUEST])
+
+
+class SideBySide(unittest.TestCase):
+    def test_alone_whatever_there_is(self) -> None:
+        self.assertTrue(may_start(DEBUG, [], cores=1, gib=0.5))
+
+    def test_guests_up_to_the_cores(self) -> None:
+        self.assertTrue(may_start(GUEST, [GUEST], cores=2, gib=16))
+        self.assertFalse(may_start(GUEST, [GUEST, GUEST], cores=2, gib=16))
+
+    def test_guests_up_to_the_memory(self) -> None:
+        self.assertTrue(may_start(GUEST, [GUEST], cores=4, gib=4))
+        self.assertFalse(may_start(DEBUG, [GUEST], cores=4, gib=5.9))
+        self.assertFalse(may_start(GUEST, [DEBUG], cores=4, gib=5.9))
+
+    def test_what_builds_has_the_machine(self) -> None:
+        self.assertFalse(may_start(BUILD, [GUEST], cores=8, gib=64))
+        self.assertFalse(may_start(GUEST, [BUILD], cores=8, gib=64))
+
+
+class Once(unittest.TestCase):
+    def test_all_of_it_counts(self) -> None:
+        files = {"a": b"1", "b": b"2"}
+        whole = once.digest(DEBUG, files, ["kernel"])
+        self.assertEqual(whole, once.digest(DEBUG, dict(reversed(files.items())), ["kernel"]))
+        for other in (once.digest(DEBUG, {"a": b"1", "b": b"3"}, ["kernel"]), once.digest(DEBUG, {"a": b"1"}, ["kernel"]),
+                      once.digest(DEBUG, files, ["another"]),
+                      once.digest(replace(DEBUG, command="run.sh --longer"), files, ["kernel"])):
+            self.assertNotEqual(whole, other)
+
+    def test_only_who_runs_them_hangs_on_patches_and_the_nics_tests(self) -> None:
+        plain = replace(DEBUG, name="selftests", kernels=("debian",))
+        self.assertIn(":!kernel-support/linux-7.3", once.pathspecs(plain))
+        self.assertNotIn(":!kernel-support/linux-7.3", once.pathspecs(DEBUG))
+        self.assertIn(":!kernel-support/devmemsim/tests", once.pathspecs(DEBUG))
+        self.assertNotIn(":!kernel-support/devmemsim/tests", once.pathspecs(replace(DEBUG, name="nic-stress")))
+
+
+class Runs(unittest.TestCase):
+    """The whole of it, with commands of a moment."""
+
+    def run_steps(self, *commands: str, kind: str = "check") -> run.Run:
+        with tempfile.TemporaryDirectory() as directory:
+            logs, run.LOGS = run.LOGS, Path(directory)
+            try:
+                steps = [Step(f"step{i}", 1, kind, ("debian",), command, quick=True) for i, command in enumerate(commands)]
+                one = run.Run(steps, named=True)
+                one.cores, one.gib = 2, 8
+                one.all_steps()
+                return one
+            finally:
+                run.LOGS = logs
+
+    def test_failures_are_counted_and_the_rest_goes_on(self) -> None:
+        one = self.run_steps("true", "exit 3", "true")
+        self.assertEqual([one.tallies[name].passed for name in one.order], [1, 0, 1])
+        self.assertEqual(one.tallies["step1"].failures, ["ended with status 3"])
+
+    def test_two_that_wait_for_each_other(self) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            meet = f"touch {place}/{{0}}; for _ in $(seq 100); do [[ -e {place}/{{1}} ]] && exit 0; sleep 0.1; done; exit 1"
+            one = self.run_steps(meet.format("a", "b"), meet.format("b", "a"))
+        self.assertEqual([tally.passed for tally in one.tallies.values()], [1, 1])
+
+    def test_results_that_cannot_be_read_are_a_failure(self) -> None:
+        with tempfile.NamedTemporaryFile(suffix=".xml") as results:
+            one = self.run_steps(f"echo results: {results.name}", kind="tests")
+        self.assertEqual(len(one.tallies["step0"].failures), 1)
+
+
+if __name__ == "__main__":
+    unittest.main(buffer=True)
