@@ -10,8 +10,7 @@ series=$repo_dir/kernel-support/linux-7.3
 mapfile -t patches < <(sed "/^#/d; s|^|$series/|" "$series/series")
 ((${#patches[@]} > 0)) || die "the series is empty"
 
-kernel=$(kernel-support/lab/kernel.sh stock)
-source=$(readlink -f "$kernel/build/source")
+source=$(kernel-support/lab/kernel.sh --source stock)
 
 # The kernel's history is not here, so checkpatch knows no commit that is named. MAINTAINERS has the selftests' directory,
 # so a new file in it needs no change there.

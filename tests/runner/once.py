@@ -47,7 +47,8 @@ def stamp(step: Step, cache: Path) -> Path | None:
     try:
         names = output_of("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *pathspecs(step))
         files = {name: Path(name).read_bytes() for name in names.split("\0") if name and Path(name).is_file()}
-        facts = [output_of("kernel-support/lab/kernel.sh", "--path", kernel) for kernel in step.kernels]
+        # A kernel's directory is named by all that went into it.
+        facts = [Path(output_of("kernel-support/lab/kernel.sh", "--path", kernel).strip()).name for kernel in step.kernels]
         facts.append(output_of("kernel-support/lab/packages.sh", "--versions", "module", "kernel", "lab", "selftests"))
     except (OSError, subprocess.CalledProcessError):
         return None

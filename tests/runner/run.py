@@ -88,7 +88,8 @@ class Run:
         self.seconds: dict[str, int] = {}
         self.failed_logs: list[Path] = []
         self.order = [step.name for step in steps]
-        self.cores = os.cpu_count() or 1
+        # Guests wait for a third of their time: for time limits, for each other, for processes that start.
+        self.guests = max(1, (os.cpu_count() or 1) * 3 // 2)
         self.gib = available_gib()
         self.last_shown = time.monotonic()
 
@@ -115,7 +116,7 @@ class Run:
         self.running.append(Running(step, process, minutes, stamp))
 
     def begin_what_may(self) -> None:
-        while self.waiting and may_start(self.waiting[0], [one.step for one in self.running], cores=self.cores, gib=self.gib):
+        while self.waiting and may_start(self.waiting[0], [one.step for one in self.running], guests=self.guests, gib=self.gib):
             self.begin(self.waiting.pop(0))
 
     def end(self, one: Running) -> None:

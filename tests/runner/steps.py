@@ -46,10 +46,10 @@ def choose(steps: list[Step], *, quick: bool, names: list[str]) -> list[Step]:
     return [step for step in steps if (step.name in names if names else step.quick or not quick)]
 
 
-def may_start(step: Step, running: list[Step], *, cores: int, gib: float) -> bool:
+def may_start(step: Step, running: list[Step], *, guests: int, gib: float) -> bool:
     """Whether there is room for one more beside those that run; for one alone there always is."""
     if not running:
         return True
     if not step.kernels or not all(other.kernels for other in running):
         return False
-    return len(running) < cores and step.gib + sum(other.gib for other in running) <= gib
+    return len(running) < guests and step.gib + sum(other.gib for other in running) <= gib

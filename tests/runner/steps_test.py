@@ -47,20 +47,20 @@ class Table(unittest.TestCase):
 
 class SideBySide(unittest.TestCase):
     def test_alone_whatever_there_is(self) -> None:
-        self.assertTrue(may_start(DEBUG, [], cores=1, gib=0.5))
+        self.assertTrue(may_start(DEBUG, [], guests=1, gib=0.5))
 
-    def test_guests_up_to_the_cores(self) -> None:
-        self.assertTrue(may_start(GUEST, [GUEST], cores=2, gib=16))
-        self.assertFalse(may_start(GUEST, [GUEST, GUEST], cores=2, gib=16))
+    def test_guests_up_to_their_number(self) -> None:
+        self.assertTrue(may_start(GUEST, [GUEST], guests=2, gib=16))
+        self.assertFalse(may_start(GUEST, [GUEST, GUEST], guests=2, gib=16))
 
     def test_guests_up_to_the_memory(self) -> None:
-        self.assertTrue(may_start(GUEST, [GUEST], cores=4, gib=4))
-        self.assertFalse(may_start(DEBUG, [GUEST], cores=4, gib=5.9))
-        self.assertFalse(may_start(GUEST, [DEBUG], cores=4, gib=5.9))
+        self.assertTrue(may_start(GUEST, [GUEST], guests=4, gib=4))
+        self.assertFalse(may_start(DEBUG, [GUEST], guests=4, gib=5.9))
+        self.assertFalse(may_start(GUEST, [DEBUG], guests=4, gib=5.9))
 
     def test_what_builds_has_the_machine(self) -> None:
-        self.assertFalse(may_start(BUILD, [GUEST], cores=8, gib=64))
-        self.assertFalse(may_start(GUEST, [BUILD], cores=8, gib=64))
+        self.assertFalse(may_start(BUILD, [GUEST], guests=8, gib=64))
+        self.assertFalse(may_start(GUEST, [BUILD], guests=8, gib=64))
 
 
 class Once(unittest.TestCase):
@@ -90,7 +90,7 @@ class Runs(unittest.TestCase):
             try:
                 steps = [Step(f"step{i}", 1, kind, ("debian",), command, quick=True) for i, command in enumerate(commands)]
                 one = run.Run(steps, named=True)
-                one.cores, one.gib = 2, 8
+                one.guests, one.gib = 2, 8
                 one.all_steps()
                 return one
             finally:
