@@ -181,6 +181,11 @@ static int dms_stop(struct net_device *netdev)
 	while (dms_tx_in_flight(port))
 		usleep_range(100, 200);
 
+	/* It counts a frame before it tells the Tx queue of it, and that must
+	 * not come after the queue is reset by the next dms_open().
+	 */
+	synchronize_net();
+
 	return 0;
 }
 
