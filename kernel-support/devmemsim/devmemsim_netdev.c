@@ -250,25 +250,20 @@ static int dms_shrink_channels(struct dms_port *port, unsigned int count)
 	if (err)
 		return err;
 
-	err = netif_set_real_num_queues(netdev, count, count);
-	if (err)
-		goto err_restore;
-
-	if (!netif_running(netdev))
-		return 0;
-
-	/* The peer's xmit goes by the steering table */
-	synchronize_net();
-	for (i = count; i < old; i++) {
-		dms_channel_stop(port, i);
-		dms_channel_free(port, i);
+	if (netif_running(netdev)) {
+		/* The peer's xmit goes by the steering table */
+		synchronize_net();
+		for (i = count; i < old; i++) {
+			dms_channel_stop(port, i);
+			dms_channel_free(port, i);
+		}
 	}
 
-	return 0;
-
-err_restore:
-	dms_set_n_queues(port, old);
-	return err;
+	/* Only now, as the stack does not expect packets from queues beyond.
+	 * What it sends on them until then needs nothing that is gone: the
+	 * peer completes it.
+	 */
+	return netif_set_real_num_queues(netdev, count, count);
 }
 
 int dms_set_channels(struct dms_port *port, unsigned int count)

@@ -4,9 +4,11 @@
 
 import contextlib
 import ipaddress
+import itertools
 import socket
 import struct
 import threading
+import time
 from typing import Iterator
 
 import lab
@@ -258,6 +260,38 @@ def test_link_down_and_up() -> None:
             lab.addresses()
             out.sendall(b"hello")
             equal(sock.recv(5, socket.MSG_WAITALL), b"hello", "after up")
+
+
+def test_fewer_channels_under_traffic() -> None:
+    """Frames wait on the wire to queues that go. RPS complains of a packet from a queue that is gone."""
+    with lab.namespace("peer"):
+        out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    stop = threading.Event()
+
+    def send() -> None:
+        ports = itertools.cycle(range(1000, 1064))
+        while not stop.wait(0.0005):
+            out.sendto(b"x", (lab.LOCAL[4], next(ports)))
+
+    sender = threading.Thread(target=send)
+    with out:
+        sender.start()
+        try:
+            lab.run("echo 1 >/sys/class/net/dms0/queues/rx-0/rps_cpus")
+            lab.run("ethtool -C dms0 rx-usecs 20000")
+            for _ in range(6):
+                lab.set_channels(16)
+                time.sleep(0.2)
+                seen = {queue for queue, stats in netlink.rx_stats(lab.index()).items() if stats["packets"]}
+                check(len(seen) > 8, f"queues seen: {seen}")
+                # Not 1, where the kernel does not complain
+                lab.set_channels(2)
+        finally:
+            stop.set()
+            sender.join()
+            lab.run("echo 0 >/sys/class/net/dms0/queues/rx-0/rps_cpus")
+    check("received packet on queue" not in lab.run("dmesg"), "a queue that is gone")
+    lab.transfer(4, 1 << 16)
 
 
 def test_toeplitz_arithmetic() -> None:
