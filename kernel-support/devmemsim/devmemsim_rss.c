@@ -130,17 +130,40 @@ static int dms_rss_check(const struct dms_rss *rss,
 	return 0;
 }
 
-static int dms_rss_set(struct dms_rss *rss,
-		       const struct ethtool_rxfh_param *rxfh,
-		       struct netlink_ext_ack *extack)
+/* Publish a table that differs from the one in use by what was done to a
+ * context, or free it if that must not be.
+ */
+static int dms_rss_publish(struct dms_port *port, struct dms_steering *steering,
+			   u32 context, struct netlink_ext_ack *extack)
 {
-	unsigned int i;
+	int err;
 
+	err = dms_rss_check(&steering->rss[context], extack);
+	if (err) {
+		kvfree(steering);
+		return err;
+	}
+
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
+static int dms_rxfh_check(const struct ethtool_rxfh_param *rxfh,
+			  struct netlink_ext_ack *extack)
+{
 	if (rxfh->hfunc != ETH_RSS_HASH_NO_CHANGE &&
 	    rxfh->hfunc != ETH_RSS_HASH_TOP) {
 		NL_SET_ERR_MSG_MOD(extack, "hash function must be toeplitz");
 		return -EOPNOTSUPP;
 	}
+
+	return 0;
+}
+
+static void dms_rss_set(struct dms_rss *rss,
+			const struct ethtool_rxfh_param *rxfh)
+{
+	unsigned int i;
 
 	if (rxfh->indir)
 		for (i = 0; i < DMS_MAX_INDIR_SIZE; i++)
@@ -149,8 +172,6 @@ static int dms_rss_set(struct dms_rss *rss,
 		memcpy(rss->key, rxfh->key, DMS_KEY_SIZE);
 	if (rxfh->input_xfrm != RXH_XFRM_NO_CHANGE)
 		rss->xfrm = rxfh->input_xfrm;
-
-	return dms_rss_check(rss, extack);
 }
 
 u32 dms_get_rxfh_indir_size(struct net_device *netdev)
@@ -183,24 +204,7 @@ int dms_get_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh)
 int dms_set_rxfh(struct net_device *netdev, struct ethtool_rxfh_param *rxfh,
 		 struct netlink_ext_ack *extack)
 {
-	struct dms_port *port = netdev_priv(netdev);
-	struct dms_steering *steering;
-	int err;
-
-	steering = dms_steering_clone(port);
-	if (!steering)
-		return -ENOMEM;
-
-	err = dms_rss_set(&steering->rss[0], rxfh, extack);
-	if (err)
-		goto err_free;
-
-	dms_steering_publish(port, steering);
-	return 0;
-
-err_free:
-	kvfree(steering);
-	return err;
+	return dms_modify_rxfh_context(netdev, NULL, rxfh, extack);
 }
 
 static int dms_hash_type(u32 flow_type)
@@ -265,8 +269,7 @@ int dms_set_rxfh_fields(struct net_device *netdev,
 {
 	struct dms_port *port = netdev_priv(netdev);
 	struct dms_steering *steering;
-	struct dms_rss *rss;
-	int err, type;
+	int type;
 
 	type = dms_hash_type(fields->flow_type);
 	if (type < 0)
@@ -283,18 +286,8 @@ int dms_set_rxfh_fields(struct net_device *netdev,
 	if (!steering)
 		return -ENOMEM;
 
-	rss = &steering->rss[fields->rss_context];
-	rss->fields[type] = fields->data;
-	err = dms_rss_check(rss, extack);
-	if (err)
-		goto err_free;
-
-	dms_steering_publish(port, steering);
-	return 0;
-
-err_free:
-	kvfree(steering);
-	return err;
+	steering->rss[fields->rss_context].fields[type] = fields->data;
+	return dms_rss_publish(port, steering, fields->rss_context, extack);
 }
 
 int dms_create_rxfh_context(struct net_device *netdev,
@@ -308,6 +301,10 @@ int dms_create_rxfh_context(struct net_device *netdev,
 	unsigned int i;
 	int err;
 
+	err = dms_rxfh_check(rxfh, extack);
+	if (err)
+		return err;
+
 	steering = dms_steering_clone(port);
 	if (!steering)
 		return -ENOMEM;
@@ -316,22 +313,17 @@ int dms_create_rxfh_context(struct net_device *netdev,
 	*rss = steering->rss[0];
 	/* No queue of a context can go, so do not hold all of them */
 	dms_rss_spread(rss, min(steering->n_queues, DMS_DEF_CHANNELS));
-	err = dms_rss_set(rss, rxfh, extack);
+	dms_rss_set(rss, rxfh);
+	err = dms_rss_publish(port, steering, rxfh->rss_context, extack);
 	if (err)
-		goto err_free;
+		return err;
 
 	ctx->hfunc = ETH_RSS_HASH_TOP;
 	ctx->input_xfrm = rss->xfrm;
 	for (i = 0; i < ctx->indir_size; i++)
 		ethtool_rxfh_context_indir(ctx)[i] = rss->indir[i];
 	memcpy(ethtool_rxfh_context_key(ctx), rss->key, DMS_KEY_SIZE);
-
-	dms_steering_publish(port, steering);
 	return 0;
-
-err_free:
-	kvfree(steering);
-	return err;
 }
 
 int dms_modify_rxfh_context(struct net_device *netdev,
@@ -343,20 +335,16 @@ int dms_modify_rxfh_context(struct net_device *netdev,
 	struct dms_steering *steering;
 	int err;
 
+	err = dms_rxfh_check(rxfh, extack);
+	if (err)
+		return err;
+
 	steering = dms_steering_clone(port);
 	if (!steering)
 		return -ENOMEM;
 
-	err = dms_rss_set(&steering->rss[rxfh->rss_context], rxfh, extack);
-	if (err)
-		goto err_free;
-
-	dms_steering_publish(port, steering);
-	return 0;
-
-err_free:
-	kvfree(steering);
-	return err;
+	dms_rss_set(&steering->rss[rxfh->rss_context], rxfh);
+	return dms_rss_publish(port, steering, rxfh->rss_context, extack);
 }
 
 /* The core does not let a context go that a rule points to */
