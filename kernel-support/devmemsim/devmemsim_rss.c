@@ -139,6 +139,8 @@ static int dms_rss_publish(struct dms_port *port, struct dms_steering *steering,
 	int err;
 
 	err = dms_rss_check(&steering->rss[context], extack);
+	if (!err)
+		err = dms_rules_check(steering, extack);
 	if (err) {
 		kvfree(steering);
 		return err;

@@ -111,11 +111,42 @@ static unsigned int dms_rss_max(const struct dms_rss *rss)
 	return max_queue;
 }
 
+/* A rule adds to what the table of its context gives. The core does not know
+ * that there is something to add.
+ */
+static bool dms_rule_fits(const struct dms_steering *steering,
+			  const struct dms_rule *rule)
+{
+	unsigned int max_queue = rule->queue;
+
+	if (rule->spread)
+		max_queue += dms_rss_max(&steering->rss[rule->rss]);
+
+	return max_queue < steering->n_queues;
+}
+
+/* Before tables or the number of queues change, to @steering */
+int dms_rules_check(const struct dms_steering *steering,
+		    struct netlink_ext_ack *extack)
+{
+	unsigned int loc;
+
+	for_each_set_bit(loc, steering->used, dms_rules)
+		if (!dms_rule_fits(steering, &steering->rule[loc])) {
+			NL_SET_ERR_MSG_FMT_MOD(extack,
+					       "ntuple rule %u would lead beyond the queues",
+					       loc);
+			return -EINVAL;
+		}
+
+	return 0;
+}
+
 static int dms_rule_set(struct dms_rule *rule, const struct dms_port *port,
 			const struct ethtool_rxnfc *nfc)
 {
+	const struct dms_steering *steering = dms_steering_get(port);
 	const struct ethtool_rx_flow_spec *fs = &nfc->fs;
-	unsigned int max_queue = 0;
 
 	memset(rule, 0, sizeof(*rule));
 
@@ -123,14 +154,15 @@ static int dms_rule_set(struct dms_rule *rule, const struct dms_port *port,
 	    fs->ring_cookie == RX_CLS_FLOW_WAKE)
 		return -EOPNOTSUPP;
 
-	rule->spread = fs->flow_type & FLOW_RSS;
-	rule->rss = rule->spread ? nfc->rss_context : 0;
-	if (rule->spread)
-		max_queue = dms_rss_max(&dms_steering_get(port)->rss[rule->rss]);
-	if (fs->ring_cookie >= port->netdev->real_num_rx_queues - max_queue)
+	if (fs->ring_cookie >= steering->n_queues)
 		return -EINVAL;
 
 	rule->queue = fs->ring_cookie;
+	rule->spread = fs->flow_type & FLOW_RSS;
+	rule->rss = rule->spread ? nfc->rss_context : 0;
+	if (!dms_rule_fits(steering, rule))
+		return -EINVAL;
+
 	rule->fs = *fs;
 	return dms_rule_set_match(rule, fs);
 }

@@ -140,6 +140,8 @@ int dms_remove_rxfh_context(struct net_device *netdev,
 			    struct netlink_ext_ack *extack);
 
 /* devmemsim_rxnfc.c: same */
+int dms_rules_check(const struct dms_steering *steering,
+		    struct netlink_ext_ack *extack);
 int dms_rules_flush(struct dms_port *port);
 int dms_get_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *nfc,
 		  u32 *rule_locs);

@@ -251,11 +251,15 @@ def rss_get(device: str, context: int = 0) -> dict[str, int]:
 
 
 def rss_set(device: str, context: int = 0, xfrm: Optional[int] = None,
-            fields: Optional[dict[str, str]] = None) -> None:
-    """Set the transformation of an RSS context, and what it hashes by flow."""
+            fields: Optional[dict[str, str]] = None,
+            table: Optional[list[int]] = None) -> None:
+    """Set the transformation of an RSS context, what it hashes by flow, and
+    its table, which repeats."""
     attrs: Attrs = [(1, [(2, text(device))])]
     if context:
         attrs.append((2, context))
+    if table is not None:
+        attrs.append((4, b"".join(map(u32, table))))
     if xfrm is not None:
         attrs.append((6, xfrm))
     if fields is not None:

@@ -200,6 +200,31 @@ def test_rule_beyond_the_queues() -> None:
     lab.add_rule("tcp4 dst-port 8 context 1 action 1")
 
 
+def test_rules_stay_within_the_queues() -> None:
+    """Tables and channels do not change so that a rule leads beyond them."""
+    lab.run("ethtool -X dms0 context new equal 1")
+    for context in (0, 1):
+        name = f"context {context}" if context else ""
+        rule = f"tcp4 dst-port 8 context {context} action"
+        lab.run(f"ethtool -X dms0 {name} equal 2")
+        ethtool_fails(f"-N dms0 flow-type {rule} 3", "Invalid")
+        with lab.rule(f"{rule} 2"):
+            ethtool_fails(f"-X dms0 {name} equal 3", "Invalid")
+            raises(errno.EINVAL, "ntuple", netlink.rss_set, "dms0", context,
+                   table=[0, 2])
+            equal(table(context), [0, 1] * 64, "table")
+            ethtool_fails("-L dms0 combined 3", "Invalid")
+            check("with 4 RX ring" in lab.run("ethtool -x dms0"), "rings")
+            lab.run(f"ethtool -X dms0 {name} equal 1")
+            lab.set_channels(3)
+        lab.run(f"ethtool -X dms0 {name} equal 3")
+        lab.run(f"ethtool -X dms0 {name} equal 1")
+        lab.set_channels(4)
+    lab.run("ethtool -X dms0 equal 2")
+    with lab.rule("tcp4 dst-port 8 context 0 action 2"):
+        ethtool_fails("-X dms0 default", "Invalid")
+
+
 def test_ntuple_off() -> None:
     lab.add_rule("tcp4 dst-port 7 action 1")
     lab.run("ethtool -K dms0 ntuple off")
