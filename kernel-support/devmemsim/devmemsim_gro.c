@@ -41,7 +41,7 @@
 
 enum dms_gro_kind {
 	DMS_GRO_OTHER,		/* nothing that TCP packets keep an order with */
-	DMS_GRO_FRAGMENT,	/* of whatever flow */
+	DMS_GRO_FRAGMENT,	/* or the rest is not known: of whatever flow */
 	DMS_GRO_TCP,		/* has a flow, but is not merged */
 	DMS_GRO_DATA,		/* may be merged */
 };
@@ -182,7 +182,9 @@ static u8 dms_gro_parse_ip4(struct dms_gro_hdr *hdr)
 	struct iphdr *iph = (struct iphdr *)(hdr->data + hdr->len);
 	unsigned int off = hdr->len;
 
-	if (off + sizeof(*iph) > hdr->size || iph->version != 4 || iph->ihl < 5)
+	if (off + sizeof(*iph) > hdr->size)
+		return IPPROTO_FRAGMENT;
+	if (iph->version != 4 || iph->ihl < 5)
 		return IPPROTO_RAW;
 	if (ip_is_fragment(iph))
 		return IPPROTO_FRAGMENT;
@@ -209,7 +211,9 @@ static u8 dms_gro_parse_ip6(struct dms_gro_hdr *hdr)
 	unsigned int off = hdr->len;
 	u8 proto;
 
-	if (off + sizeof(*iph) > hdr->size || iph->version != 6)
+	if (off + sizeof(*iph) > hdr->size)
+		return IPPROTO_FRAGMENT;
+	if (iph->version != 6)
 		return IPPROTO_RAW;
 
 	if (!dms_gro_set_end(hdr,
@@ -225,7 +229,7 @@ static u8 dms_gro_parse_ip6(struct dms_gro_hdr *hdr)
 	while (proto == IPPROTO_HOPOPTS || proto == IPPROTO_DSTOPTS) {
 		opt = (struct ipv6_opt_hdr *)(hdr->data + hdr->len);
 		if (hdr->len + sizeof(*opt) > hdr->size)
-			return IPPROTO_RAW;
+			return IPPROTO_FRAGMENT;
 
 		hdr->len += ipv6_optlen(opt);
 		proto = opt->nexthdr;
@@ -239,7 +243,9 @@ static enum dms_gro_kind dms_gro_parse_tcp(struct dms_gro_hdr *hdr)
 	struct tcphdr *th = (struct tcphdr *)(hdr->data + hdr->len);
 	__be32 flags;
 
-	if (hdr->len + sizeof(*th) > hdr->size || th->doff < sizeof(*th) / 4)
+	if (hdr->len + sizeof(*th) > hdr->size)
+		return DMS_GRO_FRAGMENT;
+	if (th->doff < sizeof(*th) / 4)
 		return DMS_GRO_OTHER;
 
 	hdr->th_off = hdr->len;
@@ -267,6 +273,7 @@ static enum dms_gro_kind dms_gro_parse(const struct sk_buff *frame,
 
 	hdr->frame_len = frame->len;
 	hdr->size = min(frame->len, DMS_GRO_HDR_MAX);
+	hdr->end = 0;
 	hdr->len = ETH_HLEN;
 	hdr->n_ip = 0;
 	hdr->hash = 0;

@@ -232,6 +232,7 @@ def test_what_does_not_merge() -> None:
             ("a wrong checksum", [first, segment(1100, two, wrong=1), segment(1200, three)], [100, 100, 100]),
             ("a reset", [first, segment(1100, b"", ACK | RST), segment(1100, two)], [100, 0, 100]),
             ("a pure acknowledgment", [first, segment(1100, b""), segment(1100, two)], [100, 0, 100]),
+            ("one without a TCP header", [first, segment(1100, two)[:36], segment(1100, two)], [100, 100]),
             ("IDs that jump", [first, segment(1100, two, ip_id=2)], [100, 100]),
             ("IDs that stop", [first, segment(1100, two, ip_id=1), segment(1200, three, ip_id=1)], [200, 100]),
             ("a last one", [first, segment(1100, two, ACK | FIN)], [200])):
