@@ -344,6 +344,7 @@ void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
 bool dms_rx_splits(const struct dms_port *port, const struct sk_buff *frame);
 void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame);
 void dms_rx_count_alloc_fail(struct dms_channel *ch);
+void dms_rx_count_drop(struct dms_channel *ch);
 void dms_rx_count_overrun(struct dms_channel *ch);
 
 /* devmemsim_tx.c */

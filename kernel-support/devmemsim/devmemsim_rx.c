@@ -29,6 +29,13 @@ void dms_rx_count_alloc_fail(struct dms_channel *ch)
 	u64_stats_update_end(&ch->rx_stats.syncp);
 }
 
+void dms_rx_count_drop(struct dms_channel *ch)
+{
+	u64_stats_update_begin(&ch->rx_stats.syncp);
+	u64_stats_inc(&ch->rx_stats.drops);
+	u64_stats_update_end(&ch->rx_stats.syncp);
+}
+
 void dms_rx_count_overrun(struct dms_channel *ch)
 {
 	u64_stats_update_begin(&ch->rx_stats.syncp);

@@ -108,6 +108,7 @@ static bool dms_xdp_copy(struct dms_channel *ch, const struct bpf_prog *prog,
 	return true;
 
 err_return:
+	dms_rx_count_drop(ch);
 	xdp_return_buff(xdp);
 	return false;
 }
@@ -219,9 +220,7 @@ void dms_xdp_frame(struct dms_channel *ch, const struct bpf_prog *prog,
 	u32 act;
 
 	if (unlikely(!dms_xdp_fits(ch, prog, frame))) {
-		u64_stats_update_begin(&stats->syncp);
-		u64_stats_inc(&stats->drops);
-		u64_stats_update_end(&stats->syncp);
+		dms_rx_count_drop(ch);
 		return;
 	}
 
