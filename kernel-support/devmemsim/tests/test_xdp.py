@@ -112,21 +112,14 @@ def echoes(out: socket.socket, sizes: tuple[int, ...]) -> None:
         check(arrives(out, data), f"echo {number} of {size} bytes")
 
 
-def test_tx() -> None:
-    before = xdp.counters()
-    with sockets() as (out, _), xdp.program(xdp.echo(xdp.return_(xdp.TX))):
-        echoes(out, (0, 1, 100, 1000, 1472))
-    equal(grown("rx_xdp_tx", before), 300, "verdicts")
-    equal(grown("tx_xdp_packets", before), 300, "packets sent")
-
-
-def test_redirect() -> None:
-    before = xdp.counters()
-    with sockets() as (out, _), \
-            xdp.program(xdp.echo(xdp.redirect(lab.index()))):
-        echoes(out, (0, 1, 100, 1000, 1472))
-    equal(grown("rx_xdp_redirect", before), 300, "verdicts")
-    equal(grown("tx_xdp_packets", before), 300, "packets sent")
+def test_tx_and_redirect() -> None:
+    for verdict, end in (("tx", xdp.return_(xdp.TX)),
+                         ("redirect", xdp.redirect(lab.index()))):
+        before = xdp.counters()
+        with sockets() as (out, _), xdp.program(xdp.echo(end)):
+            echoes(out, (0, 1, 100, 1000, 1472))
+        equal(grown(f"rx_xdp_{verdict}", before), 300, f"verdicts: {verdict}")
+        equal(grown("tx_xdp_packets", before), 300, f"packets sent: {verdict}")
 
 
 def test_redirect_to_nowhere() -> None:
@@ -157,7 +150,7 @@ def test_tx_without_room() -> None:
         lab.run("timeout 20 ip link set dms0 down")
         lab.addresses()
     lab.set_fault("delay_us", 0, "dms1")
-    test_tx()
+    test_tx_and_redirect()
 
 
 def test_mtu_of_single_buffer() -> None:
