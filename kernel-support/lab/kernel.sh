@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Build or fetch a kernel for the lab, or find it in the cache, and print the directory it is in:
 #
-#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch
+#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes
 #
 #   DIRECTORY/vmlinux   what the guest boots
 #   DIRECTORY/build     the build directory, for out-of-tree modules: make -C DIRECTORY/build M=...
@@ -16,19 +16,22 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-patch_dir=$repo_dir/kernel-support/linux-7.3
+# The series of a kernel: that of the tokens, or the fixes alone.
+declare -A series=([debug]=linux-7.3 [branch]=linux-7.3 [fixes]=linux-7.3/fixes)
 
 # Lines of output of a full build, for the progress line.
-declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956)
+declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003)
 
 config_files() {
     printf '%s\n' "$lab_dir/config/base.config"
     [[ $1 != debug ]] || printf '%s\n' "$lab_dir/config/debug.config"
+    [[ $1 != fixes ]] || printf '%s\n' "$lab_dir/config/fixes.config"
 }
 
 # 'debug' is the branch with checks in it.
 patch_files() {
-    [[ $1 == stock || $1 == debian* ]] || sed "/^#/d; s|^|$patch_dir/|" "$patch_dir/series"
+    local patch_dir=$repo_dir/kernel-support/${series[$1]-}
+    [[ ! -v series[$1] ]] || sed "/^#/d; s|^|$patch_dir/|" "$patch_dir/series"
 }
 
 # What tells one source from another: the checksum of an archive; the path of a directory, whose owner may change it
@@ -151,7 +154,7 @@ main() {
         exec "$lab_dir/debian-kernel.sh" "${options[@]}" "$kernel"
     fi
     [[ $# == 1 && -n $kernel && -v output_lines[${kernel/#debian*/stock}] ]] ||
-        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch"
+        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes"
     patch_files "$kernel" >/dev/null
 
     # The compiler is part of a kernel's name.

@@ -17,9 +17,9 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --kernel KERNEL               the kernel of the guest (debian):
                                 debian, debian-7.2, debian-experimental: as Debian ships it, nothing is compiled;
                                 stock: the same source with the least that the lab needs; branch: with our series;
-                                debug: the branch under KASAN, lockdep, kmemleak
+                                debug: the branch under KASAN, lockdep, kmemleak; fixes: the fixes alone, under lockdep
   --timeout SECONDS             end the guest after this time (600)
-  --cpus N                      (2; emulated with a kernel of Debian 1)
+  --cpus N                      (2; emulated with a kernel of Debian, or fixes, 1)
   --memory SIZE                 as QEMU takes it (2G; debug 4G)
   --hugepages N                 2 MiB pages set aside (96)
   --no-nic                      without the software NIC
@@ -411,8 +411,8 @@ main() {
     accel=$(accelerator) || exit "$failure_status"
     [[ $(share_type) != virtiofs ]] || virtiofsd=$("$lab_dir/virtiofsd.sh") || exit "$failure_status"
     # Where it is emulated, a CPU now and then runs code that another has just rewritten, and the guest dies of an int3.
-    # Our own configuration has no static keys for that reason; Debian's has.
-    [[ -n $cpus ]] || cpus=$([[ $kernel == debian* && $accel != kvm ]] && echo 1 || echo 2)
+    # Our own configuration has no static keys for that reason; Debian's has, and "fixes" has kprobes.
+    [[ -n $cpus ]] || cpus=$([[ ($kernel == debian* || $kernel == fixes) && $accel != kvm ]] && echo 1 || echo 2)
     writable=$(realpath -e -- "${TMPDIR:-/tmp}") || die "TMPDIR=$TMPDIR: no such directory"
     describe "${module:+dms0 and dms1}"
     make_run_directory

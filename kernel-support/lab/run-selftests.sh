@@ -24,8 +24,8 @@ limit=$((3600 + seconds))
 [[ $kernel != debug ]] || limit=$((limit + 3600))
 directory=$("$lab_dir/selftests.sh" "$kernel")
 nic=("$("$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim")")
-# A kernel with the series does not need the NIC to leave its device behind, and is to show it.
-[[ $kernel != branch && $kernel != debug ]] || nic+=(keep_device=N)
+# A kernel that holds the device does not need the NIC to leave it behind, and is to show it.
+case $kernel in branch | debug | fixes) nic+=(keep_device=N) ;; esac
 # Tunnels, qdiscs and filters are modules. An interrupt's affinity is something only where there could be a second CPU,
 # but it must not run where QEMU emulates it (framework/docs/decisions/lab-drives-qemu.md).
 options=()
