@@ -2,19 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # The kernel patch series: each patch is clean under checkpatch --strict, applies without fuzz, and what it changes builds
 # with W=1 and sparse without a warning that the tree before it has not. A series that has passed is not built again.
+#
+#   series.sh [DIRECTORY...]        all series by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
 
-series=$repo_dir/kernel-support/linux-7.3
-mapfile -t patches < <(sed "/^#/d; s|^|$series/|" "$series/series")
-((${#patches[@]} > 0)) || die "the series is empty"
-
 source=$(kernel-support/lab/kernel.sh --source stock)
 
 # The kernel's history is not here, so checkpatch knows no commit that is named. MAINTAINERS has the selftests' directory,
-# so a new file in it needs no change there.
-ignored=UNKNOWN_COMMIT_ID,FILE_PATH_CHANGES
+# so a new file in it needs no change there. Who sends the fixes signs them.
+ignored=UNKNOWN_COMMIT_ID,FILE_PATH_CHANGES,MISSING_SIGN_OFF
 
 # A patch that git knows as a file of its own is taken for source; so checkpatch gets them as its input.
 checkpatch() {
@@ -30,7 +28,7 @@ checkpatch() {
 
 # The objects of the C files that PATCH changes in the kernel, and those of headers' main users.
 objects_of() {
-    sed -n 's|^+++ b/\(net/.*\)\.c$|\1.o|p' "$1"
+    sed -En 's#^\+\+\+ b/((net|drivers)/.*)\.c$#\1.o#p' "$1"
     printf '%s\n' net/core/devmem.o net/core/page_pool.o net/core/sock.o net/ipv4/tcp.o
 }
 
@@ -48,14 +46,17 @@ build() {
     make_quietly W=1 C=2 CHECK="$sparse" "$@" >"$log" 2>&1 || { cat "$log" >&2 && return 1; }
 }
 
-main() {
-    local stamp tree sparse log objects patch
+# check SERIES: all of the above for the series in this directory
+check() {
+    local series=$1 name=${1#"$repo_dir"/kernel-support/} stamp sparse log objects patch patches tree
+    mapfile -t patches < <(sed "/^#/d; s|^|$series/|" "$series/series")
+    ((${#patches[@]} > 0)) || die "the series in $name is empty"
     checkpatch
-    echo "checkpatch: ${#patches[@]} patches are clean"
+    echo "$name: checkpatch: ${#patches[@]} patches are clean"
 
     stamp=$cache_dir/series/$(cat "${patches[@]}" "$0" <(basename "$source") | sha256_of_text | cut -c1-16)
     if [[ -e $stamp ]]; then
-        echo "builds: this series has passed before"
+        echo "$name: builds: this series has passed before"
         return
     fi
     kernel-support/lab/packages.sh kernel
@@ -82,10 +83,19 @@ main() {
         if warnings "$log" | grep -vxFf "$tree/known" >&2; then
             die "${patch##*/} adds these warnings"
         fi
-        echo "builds: ${patch##*/}"
+        echo "$name: builds: ${patch##*/}"
     done
     rm -rf "$tree"
     touch "$stamp"
 }
 
-main
+main() {
+    local series
+    (($#)) || set -- kernel-support/linux-7.3 kernel-support/linux-7.3/fixes
+    for series; do
+        # In a shell of its own, which holds the lock no longer than that
+        (check "$(realpath -e -- "$series")")
+    done
+}
+
+main "$@"
