@@ -12,7 +12,7 @@ from pathlib import Path
 
 from steps import Step
 
-PATCHED = ("branch", "debug")
+PATCHED = ("branch", "debug", "fixes")
 
 
 def output_of(*command: str) -> str:
