@@ -6,7 +6,10 @@ With a build directory, those that run anywhere, with its programs in the place 
 and those that need the lab.
 """
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,12 +31,16 @@ def run(block: str, limit: int) -> bool:
     try:
         return shell.wait(limit) == 0
     except subprocess.TimeoutExpired:
-        shell.kill()
         print(f"ended after {limit} s")
         return False
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
 
 
 def main() -> int:
+    # Whoever ends this test ends what it has started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     lab = sys.argv[1] == "--lab"
     chosen = [block for block in blocks() if (("./run lab" in block or "cmake" in block) if lab else True)]
     if not lab:
