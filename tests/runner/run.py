@@ -11,6 +11,7 @@ became a third slower is named.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -42,7 +43,7 @@ def times_slower() -> int:
     start = time.perf_counter()
     for _ in range(2_000_000):
         pass
-    return max(1, round((time.perf_counter() - start) / 0.08 + 0.5))
+    return math.ceil((time.perf_counter() - start) / 0.08)
 
 
 def available_gib() -> float:
