@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Interrupts of the channels. Affinity needs two possible CPUs: --cpus 2, and --append maxcpus=1 for an emulated Debian."""
 
+import contextlib
 import os
 import re
-from typing import Callable, Optional
+from typing import Callable, Iterator, Optional
 
 import devmem
 import lab
@@ -60,6 +61,19 @@ def test_reported() -> None:
             equal(now[name], numbers[name], f"number of {name}")
 
 
+@contextlib.contextmanager
+def bursts(packets: int) -> Iterator[None]:
+    """The other end sends as many packets at once, at least. TCP sends fewer
+    the slower it is acknowledged, down to 2."""
+    name = "net.ipv4.tcp_min_tso_segs"
+    old = lab.peer(f"sysctl -n {name}").strip()
+    lab.peer(f"sysctl -w {name}={packets}")
+    try:
+        yield
+    finally:
+        lab.peer(f"sysctl -w {name}={old}")
+
+
 def test_raised_by_traffic() -> None:
     """By that of its own queue, and not for each packet of a burst."""
     lab.run("ethtool -X dms0 equal 1")
@@ -68,7 +82,8 @@ def test_raised_by_traffic() -> None:
     before = {n: total(f"dms0-{n}") for n in range(4)}
     packets = netlink.rx_stats(lab.index())[2]["packets"]
     with lab.listen(lab.LOCAL[4]) as server:
-        with lab.rule(f"tcp4 dst-port {server.getsockname()[1]} action 2"):
+        port = server.getsockname()[1]
+        with lab.rule(f"tcp4 dst-port {port} action 2"), bursts(16):
             lab.transfer(4, 8 << 20, listener=server)
             packets = netlink.rx_stats(lab.index())[2]["packets"] - packets
             grown = {n: total(f"dms0-{n}") - before[n] for n in range(4)}
