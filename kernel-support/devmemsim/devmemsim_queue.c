@@ -12,11 +12,10 @@
 
 #include "devmemsim.h"
 
-/* A pool returns buffers that do not fit its ring to the memory provider,
- * which is slow. How many the provider has is not for us to know, so take the
- * largest ring that the page pool makes.
+/* The ring that a page pool has if its driver does not ask for another: buffers
+ * that do not fit go back to the memory provider.
  */
-#define DMS_MP_POOL_SIZE	16384
+#define DMS_MP_POOL_SIZE	1024
 
 static int dms_ring_alloc_pool(struct dms_port *port, struct dms_rx_ring *ring,
 			       unsigned int idx)
