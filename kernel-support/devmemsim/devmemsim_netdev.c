@@ -193,7 +193,6 @@ static int dms_stop(struct net_device *netdev)
 static int dms_set_n_queues(struct dms_port *port, unsigned int count)
 {
 	struct dms_steering *steering;
-	int err;
 
 	steering = dms_steering_clone(port);
 	if (!steering)
@@ -204,14 +203,7 @@ static int dms_set_n_queues(struct dms_port *port, unsigned int count)
 		dms_rss_spread(&steering->rss[0], count);
 
 	/* ethtool's set_channels has no extack */
-	err = dms_rules_check(steering, NULL);
-	if (err) {
-		kvfree(steering);
-		return err;
-	}
-
-	dms_steering_publish(port, steering);
-	return 0;
+	return dms_steering_try(port, steering, NULL);
 }
 
 static int dms_grow_channels(struct dms_port *port, unsigned int count)

@@ -32,6 +32,22 @@ void dms_steering_publish(struct dms_port *port, struct dms_steering *steering)
 	kvfree_rcu(old, rcu);
 }
 
+/* Publish it if its rules allow, and free it if not. */
+int dms_steering_try(struct dms_port *port, struct dms_steering *steering,
+		     struct netlink_ext_ack *extack)
+{
+	int err;
+
+	err = dms_rules_check(steering, extack);
+	if (err) {
+		kvfree(steering);
+		return err;
+	}
+
+	dms_steering_publish(port, steering);
+	return 0;
+}
+
 /* A power of two, so that a table which is repeated to a larger size sends
  * each flow where it did before.
  */
@@ -139,15 +155,12 @@ static int dms_rss_publish(struct dms_port *port, struct dms_steering *steering,
 	int err;
 
 	err = dms_rss_check(&steering->rss[context], extack);
-	if (!err)
-		err = dms_rules_check(steering, extack);
 	if (err) {
 		kvfree(steering);
 		return err;
 	}
 
-	dms_steering_publish(port, steering);
-	return 0;
+	return dms_steering_try(port, steering, extack);
 }
 
 static int dms_rxfh_check(const struct ethtool_rxfh_param *rxfh,

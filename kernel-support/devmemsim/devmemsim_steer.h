@@ -112,6 +112,8 @@ int dms_steer(const struct dms_steering *steering,
 const struct dms_steering *dms_steering_get(const struct dms_port *port);
 struct dms_steering *dms_steering_clone(const struct dms_port *port);
 void dms_steering_publish(struct dms_port *port, struct dms_steering *steering);
+int dms_steering_try(struct dms_port *port, struct dms_steering *steering,
+		     struct netlink_ext_ack *extack);
 void dms_rss_init(struct dms_rss *rss, unsigned int n_queues);
 void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues);
 int dms_rss_can_resize(const struct dms_port *port, unsigned int n_queues);
