@@ -16,8 +16,10 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# The series of a kernel: that of the tokens, or the fixes alone.
-declare -A series=([debug]=linux-7.3 [branch]=linux-7.3 [fixes]=linux-7.3/fixes)
+series_dir=$repo_dir/kernel-support/linux-7.3
+
+# The series of a kernel, in their order: the fixes, alone or with the tokens on top.
+declare -A series=([debug]='fixes tokens' [branch]='fixes tokens' [fixes]=fixes)
 
 # Lines of output of a full build, for the progress line.
 declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003)
@@ -30,8 +32,10 @@ config_files() {
 
 # 'debug' is the branch with checks in it.
 patch_files() {
-    local patch_dir=$repo_dir/kernel-support/${series[$1]-}
-    [[ ! -v series[$1] ]] || sed "/^#/d; s|^|$patch_dir/|" "$patch_dir/series"
+    local name
+    for name in ${series[$1]-}; do
+        sed "/^#/d; s|^|$series_dir/$name/|" "$series_dir/$name/series"
+    done
 }
 
 # What tells one source from another: the checksum of an archive; the path of a directory, whose owner may change it

@@ -3,10 +3,15 @@
 # The kernel patch series: each patch is clean under checkpatch --strict, applies without fuzz, and what it changes builds
 # with W=1 and sparse without a warning that the tree before it has not. A series that has passed is not built again.
 #
-#   series.sh [DIRECTORY...]        all series by default
+#   series.sh [NAME...]        of kernel-support/linux-7.3; all by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
+
+series_dir=$PWD/kernel-support/linux-7.3
+
+# What a series is put on
+declare -A under=([fixes]='' [tokens]=fixes)
 
 source=$(kernel-support/lab/kernel.sh --source stock)
 
@@ -32,6 +37,14 @@ objects_of() {
     printf '%s\n' net/core/devmem.o net/core/page_pool.o net/core/sock.o net/ipv4/tcp.o
 }
 
+# present: of these objects, those whose source is there before the first patch
+present() {
+    local object
+    while read -r object; do
+        [[ ! -e $tree/${object%.o}.c ]] || printf '%s\n' "$object"
+    done
+}
+
 make_quietly() {
     CCACHE_DIR=$cache_dir/ccache CCACHE_NOHASHDIR=1 make -s -C "$tree" O="$tree/build-series" CC='ccache gcc' HOSTCC='ccache gcc' -j"$(nproc)" "$@"
 }
@@ -46,15 +59,25 @@ build() {
     make_quietly W=1 C=2 CHECK="$sparse" "$@" >"$log" 2>&1 || { cat "$log" >&2 && return 1; }
 }
 
-# check SERIES: all of the above for the series in this directory
+# patches_of NAME...: the patches of these series
+patches_of() {
+    local name
+    for name; do
+        sed "/^#/d; s|^|$series_dir/$name/|" "$series_dir/$name/series"
+    done
+}
+
+# check NAME: all of the above for this series
 check() {
-    local series=$1 name=${1#"$repo_dir"/kernel-support/} stamp sparse log objects patch patches tree
-    mapfile -t patches < <(sed "/^#/d; s|^|$series/|" "$series/series")
-    ((${#patches[@]} > 0)) || die "the series in $name is empty"
+    local name=$1 stamp sparse log objects patch patches below tree
+    mapfile -t patches < <(patches_of "$name")
+    # shellcheck disable=SC2086  # no name, or several
+    mapfile -t below < <(patches_of ${under[$name]})
+    ((${#patches[@]} > 0)) || die "the series '$name' is empty"
     checkpatch
     echo "$name: checkpatch: ${#patches[@]} patches are clean"
 
-    stamp=$cache_dir/series/$(cat "${patches[@]}" "$0" <(basename "$source") | sha256_of_text | cut -c1-16)
+    stamp=$cache_dir/series/$(cat "${below[@]}" "${patches[@]}" "$0" <(basename "$source") | sha256_of_text | cut -c1-16)
     if [[ -e $stamp ]]; then
         echo "$name: builds: this series has passed before"
         return
@@ -69,9 +92,12 @@ check() {
     cp -al "$source/." "$tree/"
     rm -rf "$tree"/build-*
     mkdir -p "$tree/build-series"
+    for patch in "${below[@]}"; do
+        patch -s -p1 --fuzz=0 -d "$tree" -i "$patch" || die "${patch##*/} does not apply"
+    done
     make_quietly KCONFIG_ALLCONFIG="$PWD/kernel-support/lab/config/base.config" allnoconfig >"$tree/config.log" 2>&1
     make_quietly prepare >"$tree/prepare.log" 2>&1
-    mapfile -t objects < <(for patch in "${patches[@]}"; do objects_of "$patch"; done | sort -u)
+    mapfile -t objects < <(for patch in "${patches[@]}"; do objects_of "$patch"; done | sort -u | present)
     build "$tree/stock.log" "${objects[@]}"
     warnings "$tree/stock.log" >"$tree/known"
 
@@ -91,10 +117,11 @@ check() {
 
 main() {
     local series
-    (($#)) || set -- kernel-support/linux-7.3 kernel-support/linux-7.3/fixes
+    (($#)) || set -- fixes tokens
     for series; do
+        [[ -v under[$series] ]] || die "usage: series.sh [NAME...]: there is no series '$series'"
         # In a shell of its own, which holds the lock no longer than that
-        (check "$(realpath -e -- "$series")")
+        (check "$series")
     done
 }
 

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""The protocol of array tokens (net/core/devmem_token.c), in all interleavings.
+
+    model.py [MUTATION]
+
+One page, which the NIC fills a few times, and two sockets: packets of both may be in the page. Each socket has a thread
+that receives, and one that returns tokens: at any time, whether it was told them or not. What is one atomic operation in
+the kernel is one step here. Without a name all mutations are tried, too: each leaves out one rule of the protocol, and
+must be found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+FILLS = 2
+ATTEMPTS = 2
+PENDING = 100
+
+MUTATIONS = {
+    "no pending": "a token can be returned before it is committed",
+    "early reference": "the skb's reference is given away before the user is told",
+    "shared handover": "the reference of a cloned skb is given away",
+    "forged": "any socket may return a page",
+    "twice": "a return does not look at what the page says",
+    "no undo": "a claim stays when the user cannot be told",
+    "uncounted": "receipts are not counted",
+    "no reclaim": "pages stay out when their socket is closed",
+    "reclaim all": "the pages of other sockets are taken back as well",
+    "claim blindly": "a page is claimed that is out",
+}
+
+
+class Violation(Exception):
+    """A rule that all this is for does not hold."""
+
+
+@dataclass(frozen=True)
+class Socket:
+    queue: tuple[bool, ...] = ()    # packets of the page; whether the skb is cloned
+    pc: str = "idle"                # of the receiving thread
+    claimed: bool = False
+    retried: bool = False
+    holds: bool = False             # by an array token that it was told
+    tokens: int = 0                 # of its xarray
+    received: int = 0
+    returned: int = 0
+    attempts: int = ATTEMPTS
+    putting: int = 0                # references that a return has come by
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    word: int = 0
+    refs: int = 0
+    pool: bool = True
+    fills: int = FILLS
+    data: int = 0                   # who has the data of a cloned skb: it, and its clone
+    clone: bool = False             # somebody has that, and looks at the page
+    sockets: tuple[Socket, Socket] = (Socket(), Socket())
+
+    def having(self, number: int, **changes: object) -> State:
+        sockets = list(self.sockets)
+        sockets[number] = replace(sockets[number], **changes)
+        return replace(self, sockets=tuple(sockets))
+
+
+def put(state: State, count: int = 1) -> State:
+    """Put references; without one the page goes back to its pool."""
+    if state.refs < count:
+        raise Violation("a reference is put that nobody has")
+    state = replace(state, refs=state.refs - count)
+    if state.refs == 0:
+        for one in state.sockets:
+            # A clone keeps the reference of its skb
+            if one.holds or one.tokens or any(not cloned for cloned in one.queue) or state.clone:
+                raise Violation("a page is free that somebody has")
+        state = replace(state, pool=True)
+    return state
+
+
+def identity(number: int) -> int:
+    return number + 1
+
+
+def nic(state: State) -> Iterator[State]:
+    """The page is filled: with packets of one socket, or of both."""
+    if not state.pool or not state.fills or any(one.closed for one in state.sockets):
+        return
+    for for_first, for_second in ((1, 0), (0, 1), (1, 1), (2, 0)):
+        for cloned in (False, True):
+            if cloned and for_first != 1:
+                continue
+            filled = replace(state, pool=False, fills=state.fills - 1, refs=for_first + for_second, data=2 * cloned, clone=cloned)
+            filled = filled.having(0, queue=filled.sockets[0].queue + (cloned,) * for_first)
+            yield filled.having(1, queue=filled.sockets[1].queue + (False,) * for_second)
+
+
+def put_data(state: State) -> State:
+    """An skb or its clone is freed: the last one puts what both refer to."""
+    state = replace(state, data=state.data - 1)
+    return state if state.data else put(state)
+
+
+def look(state: State) -> Iterator[State]:
+    """Whoever has the clone has seen enough."""
+    if state.clone:
+        yield put_data(replace(state, clone=False))
+
+
+def receive(state: State, number: int, broken: str) -> Iterator[State]:
+    """recvmsg(): claim, tell the user, commit, free the skb."""
+    one = state.sockets[number]
+    mine = identity(number)
+    handover = bool(one.queue) and (not one.queue[0] or broken == "shared handover")
+    if one.pc == "idle" and one.queue and not one.closed:
+        claimed = state.word == 0 or broken == "claim blindly"
+        if claimed:
+            state = replace(state, word=mine if broken == "no pending" else mine + PENDING)
+        yield state.having(number, pc="told", claimed=claimed)
+    elif one.pc == "told":
+        # Either the control message was written ...
+        yield state.having(number, pc="reference", holds=one.holds or one.claimed)
+        # ... or not, once
+        if not one.retried:
+            early = broken == "early reference" and handover
+            undone = replace(state, word=0) if one.claimed and broken != "no undo" and state.word == mine + PENDING else state
+            undone = undone.having(number, pc="idle", retried=True)
+            yield put(undone) if early and one.claimed else undone
+    elif one.pc == "reference":
+        state = state if handover else replace(state, refs=state.refs + 1)
+        yield state.having(number, pc="commit")
+    elif one.pc == "commit":
+        if one.claimed:
+            if broken != "no pending":
+                state = replace(state, word=mine)
+            state = state.having(number, received=one.received + (broken != "uncounted"))
+        else:
+            state = state.having(number, tokens=one.tokens + 1)
+        # An skb whose reference went to the user does not read the page any more
+        yield state.having(number, pc="eaten", queue=one.queue[1:]) if handover else state.having(number, pc="free")
+    elif one.pc == "free":
+        state = state.having(number, pc="idle", queue=one.queue[1:], claimed=False)
+        yield put_data(state) if one.queue[0] else put(state)
+    elif one.pc == "eaten":
+        yield state.having(number, pc="idle", claimed=False)
+
+
+def give_back(state: State, number: int, broken: str) -> Iterator[State]:
+    """SO_DEVMEM_DONTNEED with either kind of token, told or guessed."""
+    one = state.sockets[number]
+    if one.closed:
+        return
+    if one.putting:
+        yield put(state.having(number, putting=one.putting - 1))
+        return
+    if not one.attempts:
+        return
+    state = state.having(number, attempts=one.attempts - 1)
+    matches = state.word == identity(number)
+    if broken == "forged":
+        matches = 0 < state.word < PENDING
+    if broken == "twice":
+        matches = state.word < PENDING
+    if matches:
+        yield replace(state, word=0).having(number, holds=False, returned=one.returned + 1, putting=1)
+    if one.tokens:
+        yield state.having(number, tokens=one.tokens - 1, putting=1)
+
+
+def close(state: State, number: int, broken: str) -> Iterator[State]:
+    """The socket is destroyed: nobody is in a system call on it."""
+    one = state.sockets[number]
+    if one.closed or one.pc != "idle" or one.putting or state.fills:
+        return
+    refs = len(one.queue) - sum(one.queue) + one.tokens
+    after = state.having(number, closed=True, queue=(), tokens=0, holds=False)
+    for _ in range(sum(one.queue)):
+        after = put_data(after)
+    out = one.received != one.returned and broken != "no reclaim" and state.word == identity(number)
+    if out or broken == "reclaim all" and 0 < state.word < PENDING:
+        after = replace(after, word=0)
+        refs += 1
+    yield put(after, refs) if refs else after
+
+
+def steps(state: State, broken: str) -> Iterator[State]:
+    yield from nic(state)
+    yield from look(state)
+    for number in range(2):
+        yield from receive(state, number, broken)
+        yield from give_back(state, number, broken)
+        yield from close(state, number, broken)
+
+
+def check_end(state: State) -> None:
+    """Nothing more can happen."""
+    if not all(one.closed for one in state.sockets):
+        raise Violation("a socket cannot be closed")
+    if state.refs or state.word or not state.pool:
+        raise Violation("a page is lost")
+
+
+def explore(broken: str = "") -> int:
+    """All states there are; returns how many."""
+    start = State()
+    seen = {start}
+    todo = [start]
+    while todo:
+        state = todo.pop()
+        following = list(steps(state, broken))
+        if not following:
+            check_end(state)
+        for one in following:
+            if one not in seen:
+                seen.add(one)
+                todo.append(one)
+    return len(seen)
+
+
+def main() -> int:
+    failed = 0
+    for broken in sys.argv[1:] or ["", *MUTATIONS]:
+        try:
+            states = explore(broken)
+            verdict = f"{states} states, no violation"
+            good = not broken
+        except Violation as violation:
+            verdict = f"found: {violation}"
+            good = bool(broken)
+        print(f"{'ok' if good else 'FAIL'}  {broken or 'the protocol'}: {verdict}", flush=True)
+        failed += not good
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
