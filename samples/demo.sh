@@ -103,7 +103,7 @@ cost_of_tokens() {
 # compare_tokens: on Debian's kernel, and on the branch
 compare_tokens() {
     cost_of_tokens debian stock "$repo/build/demo-tokens-debian" &&
-        cost_of_tokens branch array "$repo/build/demo-tokens-branch"
+        cost_of_tokens branch owner "$repo/build/demo-tokens-branch"
 }
 
 print_tokens() {

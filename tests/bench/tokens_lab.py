@@ -10,15 +10,16 @@ ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "kernel-support" / "linux-7.3"
 
 # Which kinds of tokens a kernel has, as the program calls them and as people do.
-KINDS = {"stock": ["stock"], "branch": ["xarray", "array"]}
-NAMES = {"stock": "xarray, stock", "xarray": "xarray, branch", "array": "array, branch"}
+KINDS = {"stock": ["stock"], "branch": ["owner", "shared", "fallback"]}
+NAMES = {"stock": "stock", "owner": "owner, branch", "shared": "shared, branch", "fallback": "fallback, branch"}
 
 HUGE_PAGES = 112
 
 
 def run_in_lab(kernel: str, options: list[str], program: Path, arguments: list[str]) -> Iterable[str]:
     guest = Path(__file__).resolve().parent / "tokens" / "guest.sh"
-    command = [str(ROOT / "run"), "lab", "--kernel", kernel, "--exact", "--hugepages", str(HUGE_PAGES), "--timeout",
+    exact = [] if "--cpus" in options else ["--exact"]
+    command = [str(ROOT / "run"), "lab", "--kernel", kernel, *exact, "--hugepages", str(HUGE_PAGES), "--timeout",
                "900", *options, "--", str(guest), str(program), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as lab:
         assert lab.stdout is not None

@@ -6,11 +6,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <fstream>
+#include <numeric>
+#include <random>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "memory/memory_state.hpp"
 #include "nic/kernel_nic.hpp"
@@ -41,6 +45,24 @@ detail::unique_fd huge_pages(std::size_t bytes)
     return fd;
 }
 
+// Pages are taken in the order in which they are first touched.
+detail::unique_fd scattered_pages(std::size_t bytes)
+{
+    constexpr std::size_t page = 4096;
+    detail::unique_fd fd{::memfd_create("tokens", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    if (fd.get() < 0 || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+        fail("memory in small pages");
+    std::vector<std::size_t> order(bytes / page);
+    std::iota(order.begin(), order.end(), std::size_t{});
+    std::shuffle(order.begin(), order.end(), std::mt19937{1});
+    for (std::size_t const index : order)
+        if (::pwrite(fd.get(), "", 1, static_cast<off_t>(index * page)) != 1)
+            fail("memory in small pages");
+    if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+        fail("F_SEAL_SHRINK");
+    return fd;
+}
+
 detail::unique_fd dmabuf_of(detail::unique_fd const& memory, std::size_t bytes)
 {
     gpurx::error_code code;
@@ -66,16 +88,16 @@ struct bound_memory::binding {
     std::unique_ptr<detail::rx_binding> rx;
 };
 
-bound_memory::bound_memory(std::size_t bytes, std::uint32_t page_size, token_kind tokens)
+bound_memory::bound_memory(memory_kind kind, std::size_t bytes, std::uint32_t page_size, bool shared)
     : binding_{std::make_unique<binding>()}
 {
-    binding_->memory = huge_pages(bytes);
+    binding_->memory = kind == memory_kind::contiguous ? huge_pages(bytes) : scattered_pages(bytes);
     binding_->dmabuf = dmabuf_of(binding_->memory, bytes);
 
     std::array const queues{queue};
     detail::netdev::bind_rx what{::if_nametoindex(interface), queues, binding_->dmabuf.get(), page_size};
-    if (tokens != token_kind::stock)
-        what.autorelease = tokens == token_kind::xarray;
+    if (shared)
+        what.autorelease = false;
     binding_->rx = detail::bind_rx(interface, what);
 }
 

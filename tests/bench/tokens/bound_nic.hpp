@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Huge pages bound to the RX queue that guest.sh steers flows to, and how packets arrive in them.
+// Memory bound to the RX queue that guest.sh steers flows to, and how packets arrive in them.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace bench {
 
-// How tokens are made. `stock` does not mention it to the kernel; the others need a kernel that knows the attribute.
-enum class token_kind : std::uint8_t { stock, xarray, array };
+// contiguous: in huge pages. scattered: in pages of 4 KiB, those that follow each other lie anywhere.
+enum class memory_kind : std::uint8_t { contiguous, scattered };
 
-// Memory is in huge pages alone: scattered memory makes the page pool slow, which hides what is measured here.
 class bound_memory {
   public:
-    // Throws std::system_error, gpurx::system_error.
-    bound_memory(std::size_t bytes, std::uint32_t page_size, token_kind tokens);
+    // `shared`: tokens that any socket can return, which a kernel must know. Throws std::system_error,
+    // gpurx::system_error.
+    bound_memory(memory_kind kind, std::size_t bytes, std::uint32_t page_size, bool shared);
     bound_memory(bound_memory const&) = delete;
     bound_memory& operator=(bound_memory const&) = delete;
     ~bound_memory();  // unbinds

@@ -29,14 +29,14 @@ size_t control_for(unsigned int fragments)
     return fragments * CMSG_SPACE(sizeof(struct fragment));
 }
 
-ssize_t receive_once(int socket, const struct receive_buffers* buffers, struct fragment* into, unsigned int* fragments,
-                     uint64_t* instructions)
+ssize_t receive_once(int socket, int flags, const struct receive_buffers* buffers, struct fragment* into,
+                     unsigned int* fragments, uint64_t* instructions)
 {
     struct iovec iov = {.iov_base = buffers->host, .iov_len = buffers->host_bytes};
     struct msghdr message = {
         .msg_iov = &iov, .msg_iovlen = 1, .msg_control = buffers->control, .msg_controllen = buffers->control_bytes};
     uint64_t start = read_clock();
-    ssize_t received = recvmsg(socket, &message, msg_sock_devmem | MSG_DONTWAIT);
+    ssize_t received = recvmsg(socket, &message, msg_sock_devmem | MSG_DONTWAIT | flags);
     uint64_t bytes = 0;
 
     *instructions = read_clock() - start;

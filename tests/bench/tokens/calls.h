@@ -39,11 +39,11 @@ uint64_t read_clock(void);
 size_t control_for(unsigned int fragments);
 
 /*
- * One recvmsg. Returns what it returns, with the instructions it took, and appends the fragments at `into`.
- * -1 with errno EPROTO where bytes came in host memory.
+ * One recvmsg, with `flags` (MSG_PEEK or none). Returns what it returns, with the instructions it took, and puts the
+ * fragments at `into`. -1 with errno EPROTO where bytes came in host memory.
  */
-ssize_t receive_once(int socket, const struct receive_buffers* buffers, struct fragment* into, unsigned int* fragments,
-                     uint64_t* instructions);
+ssize_t receive_once(int socket, int flags, const struct receive_buffers* buffers, struct fragment* into,
+                     unsigned int* fragments, uint64_t* instructions);
 
 /*
  * One SO_DEVMEM_DONTNEED for `count` (at most 128) tokens; neighbours in the list that have consecutive tokens share a

@@ -3,10 +3,10 @@
 // What tokens cost: guest instructions of recvmsg and of SO_DEVMEM_DONTNEED per fragment. The receive queues are filled
 // first and then drained, so that nothing else goes on. Run by tokens.py, in the lab with --exact.
 //
-//   tokens_bench ROUNDS all|profile KIND...
+//   tokens_bench ROUNDS all|profile|race KIND...
 //
-// KIND of tokens: stock, or xarray and array. profile: only 4 flows with whole pages of 4 KiB, given back
-// 128 at a time.
+// KIND of tokens: stock, owner, shared, fallback (round.hpp). profile: only 4 flows with whole pages of 4 KiB, given
+// back 128 at a time. race: 4 flows as well, drained by two threads at once; for two CPUs, and without --exact.
 //
 // Prints lines of key=value; the first word says of what:
 //   calibration  what reading the clock costs, and a loop of 40,000,000 instructions
@@ -14,6 +14,7 @@
 //   call         each call of a round with a small control buffer: instructions delivered, packets finished, fragments
 //                left of the packet in which it ended
 //   release      all calls of one round with one batch size: instructions fragments calls ranges
+//   race         one round of two threads: nanoseconds fragments
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -36,6 +37,7 @@
 
 namespace {
 
+using bench::memory_kind;
 using bench::series;
 using bench::token_kind;
 
@@ -43,25 +45,36 @@ constexpr std::uint16_t port = 9099;  // as in guest.sh
 constexpr std::uint64_t segment = 1448;
 constexpr std::uint64_t largest_packet = 45 * segment;  // what TCP gives the NIC in one piece: whole segments of 64 KiB
 
-// Page pools keep up to 16384 free pages in their ring (devmemsim asks for the largest there is), and never give any
-// to the allocator behind it, which is slow, as long as there are no more.
+// Both have more pages than the ring of a page pool, 1024: what is given back while that is full goes to the provider.
 constexpr std::size_t memory_4k = 48u << 20, memory_64k = 160u << 20;
 
-// Enough for several calls with 128 fragments of each flow, for each size of release.
+// Enough for several calls with 128 fragments of each flow, for each size of release: also where segments that share a
+// large page are one fragment.
+std::uint64_t fragments_of(std::uint32_t page_size, bool segmented)
+{
+    if (page_size == 4096)
+        return 4608;
+    return segmented ? 18432 : 1536;
+}
+
 series make_series(std::uint32_t page_size, bool segmented, unsigned flows, unsigned control,
                    bench::batches const& released = {1, 32, 128})
 {
-    bool const large = page_size != 4096 && !segmented;
-    std::uint64_t const fragments = (large ? 1536u : 4608u) / flows;
+    std::uint64_t const fragments = fragments_of(page_size, segmented) / flows;
     std::uint64_t const per_packet = (largest_packet + page_size - 1) / page_size;
     return {
         page_size, segmented, flows, control, segmented ? fragments * segment : fragments / per_packet * largest_packet,
-        released};
+        released,  false};
 }
 
-std::vector<series> make_all_series(std::uint32_t page_size)
+std::vector<series> make_all_series(memory_kind memory, std::uint32_t page_size)
 {
     std::vector<series> result;
+    if (memory == memory_kind::scattered) {
+        for (bool const segmented : {false, true})
+            result.push_back(make_series(page_size, segmented, 4, bench::whole_control));
+        return result;
+    }
     for (bool const segmented : {false, true}) {
         for (unsigned const flows : {1u, 4u})
             result.push_back(make_series(page_size, segmented, flows, bench::whole_control));
@@ -90,23 +103,28 @@ token_kind parse_kind(std::string_view name)
 {
     if (name == "stock")
         return token_kind::stock;
-    if (name == "xarray")
-        return token_kind::xarray;
-    if (name == "array")
-        return token_kind::array;
+    if (name == "owner")
+        return token_kind::owner;
+    if (name == "shared")
+        return token_kind::shared;
+    if (name == "fallback")
+        return token_kind::fallback;
     throw std::invalid_argument{fmt::format("'{}': no kind of tokens", name)};
 }
 
-void run_round(std::string_view kind, series const& what, int listener, std::deque<bench::sender>& senders,
-               unsigned number)
+void run_round(std::string_view kind, std::string_view memory, series const& what, int listener,
+               std::deque<bench::sender>& senders, unsigned number)
 {
     // Segments that do not fill a large page share it.
     bench::set_arrival({.segmented = what.segmented, .packed = what.segmented && what.page_size != 4096});
-    auto label = fmt::format("tokens={} page={} fragment={} flows={} control={} round={}", kind, what.page_size,
-                             what.segmented ? "segment" : "page", what.flows, what.control, number);
-    bench::round one{std::move(label), what, number};
+    auto label = fmt::format("tokens={} memory={} page={} fragment={} flows={} control={} round={}", kind, memory,
+                             what.page_size, what.segmented ? "segment" : "page", what.flows, what.control, number);
+    bench::round one{parse_kind(kind), std::move(label), what, number};
     one.fill(listener, senders);
-    one.drain(kind == "array");
+    if (what.raced)
+        one.race();
+    else
+        one.drain();
 }
 
 void calibrate()
@@ -119,14 +137,36 @@ void calibrate()
     fmt::print("calibration pair={} loop={}\n", pair, read_clock() - loop);
 }
 
-std::vector<series> make_profiled_series(std::uint32_t page_size)
+std::vector<series> make_profiled_series(memory_kind memory, std::uint32_t page_size)
 {
-    if (page_size != 4096)
+    if (memory != memory_kind::contiguous || page_size != 4096)
         return {};
     return {make_series(page_size, false, 4, bench::whole_control, {128, 128, 128})};
 }
 
-using make_series_of = std::vector<series> (*)(std::uint32_t page_size);
+std::vector<series> make_raced_series(memory_kind memory, std::uint32_t page_size)
+{
+    auto result = make_profiled_series(memory, page_size);
+    for (series& one : result)
+        one.raced = true;
+    return result;
+}
+
+using make_series_of = std::vector<series> (*)(memory_kind memory, std::uint32_t page_size);
+
+struct place {
+    char const* name;
+    memory_kind memory;
+    std::uint32_t page_size;
+    std::size_t bytes;
+};
+
+// Large pages are contiguous in themselves.
+constexpr place places[] = {
+    {"contiguous", memory_kind::contiguous, 4096, memory_4k},
+    {"scattered", memory_kind::scattered, 4096, memory_4k},
+    {"contiguous", memory_kind::contiguous, 65536, memory_64k},
+};
 
 void run(unsigned rounds, make_series_of series_of, std::vector<std::string> const& kinds)
 {
@@ -139,11 +179,13 @@ void run(unsigned rounds, make_series_of series_of, std::vector<std::string> con
     for (unsigned number = 0; number <= rounds; ++number) {
         calibrate();
         for (std::string const& kind : kinds) {
-            for (std::uint32_t const page_size : {4096u, 65536u}) {
-                bench::bound_memory const memory{page_size == 4096 ? memory_4k : memory_64k, page_size,
-                                                 parse_kind(kind)};
-                for (series const& what : series_of(page_size))
-                    run_round(kind, what, listener, senders, number);
+            for (place const& where : places) {
+                auto const each = series_of(where.memory, where.page_size);
+                if (each.empty())
+                    continue;
+                bench::bound_memory const memory{where.memory, where.bytes, where.page_size, kind == "shared"};
+                for (series const& what : each)
+                    run_round(kind, where.name, what, listener, senders, number);
             }
             fmt::print("done round={} tokens={}\n", number, kind);
             std::fflush(stdout);
@@ -156,10 +198,13 @@ void run(unsigned rounds, make_series_of series_of, std::vector<std::string> con
 int main(int argc, char** argv)
 try {
     std::string_view const what = argc < 4 ? "" : argv[2];
-    if (what != "all" && what != "profile")
-        throw std::invalid_argument{"usage: tokens_bench ROUNDS all|profile KIND..."};
-    run(static_cast<unsigned>(std::atoi(argv[1])), what == "all" ? make_all_series : make_profiled_series,
-        {argv + 3, argv + argc});
+    make_series_of const series_of = what == "all"       ? make_all_series
+                                     : what == "profile" ? make_profiled_series
+                                     : what == "race"    ? make_raced_series
+                                                         : nullptr;
+    if (series_of == nullptr)
+        throw std::invalid_argument{"usage: tokens_bench ROUNDS all|profile|race KIND..."};
+    run(static_cast<unsigned>(std::atoi(argv[1])), series_of, {argv + 3, argv + argc});
     return 0;
 } catch (std::exception const& error) {
     std::fflush(stdout);

@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,7 +25,7 @@ namespace bench {
 namespace {
 
 constexpr unsigned largest_batch = release_most_ranges;
-constexpr std::uint32_t array_bit = 1u << 31;
+constexpr std::uint32_t xarray_bit = 1u << 31;
 
 [[noreturn]] void fail(char const* what)
 {
@@ -43,8 +46,9 @@ void wait_until_queued(int socket, std::uint64_t bytes)
 
 }  // namespace
 
-round::round(std::string label, series const& what, unsigned number)
-    : label_{std::move(label)},
+round::round(token_kind kind, std::string label, series const& what, unsigned number)
+    : kind_{kind},
+      label_{std::move(label)},
       what_{what},
       number_{number},
       control_(control_for(what.control)),
@@ -69,13 +73,56 @@ void round::fill(int listener, std::deque<sender>& senders)
         senders.at(i).close();
 }
 
-void round::drain(bool array)
+void round::drain()
 {
     receive();
-    check_kind(array);
+    check_kind();
+    for (flow const& one : flows_)
+        release_unmeasured(one, one.peeked, 0);
     for (std::size_t i = 0; i < what_.released.size(); ++i)
         release(what_.released[(i + number_) % what_.released.size()], i);
-    release_rest();
+    for (flow const& one : flows_)
+        release_unmeasured(one, one.tokens, one.released);
+}
+
+void round::race()
+{
+    auto const half = [this](std::size_t first) {
+        for (std::size_t i = first; i < flows_.size(); i += 2)
+            drain_alone(flows_[i]);
+    };
+    auto const start = std::chrono::steady_clock::now();
+    std::thread other{half, 1};
+    half(0);
+    other.join();
+    std::chrono::nanoseconds const took = std::chrono::steady_clock::now() - start;
+    std::size_t fragments = 0;
+    for (flow const& one : flows_)
+        fragments += one.released;
+    fmt::print("race {} nanoseconds={} fragments={} bytes={}\n", label_, took.count(), fragments,
+               what_.bytes * what_.flows);
+}
+
+// An error ends the program: there is nothing to go on with.
+void round::drain_alone(flow& one) const
+{
+    std::array<fragment, whole_control> taken;
+    std::array<std::uint32_t, whole_control> tokens;
+    std::vector<char> control(control_.size()), host(host_.size());
+    receive_buffers const buffers{control.data(), control.size(), host.data(), host.size()};
+    while (one.queued != 0) {
+        unsigned fragments = 0, ranges = 0;
+        std::uint64_t instructions = 0;
+        ssize_t const received = receive_once(one.socket.get(), 0, &buffers, taken.data(), &fragments, &instructions);
+        if (received <= 0)
+            std::abort();
+        for (unsigned i = 0; i < fragments; ++i)
+            tokens[i] = taken[i].token;
+        if (release_once(one.socket.get(), tokens.data(), fragments, &ranges, &instructions) != 0)
+            std::abort();
+        one.queued -= static_cast<std::uint64_t>(received);
+        one.released += fragments;
+    }
 }
 
 // One call of each flow in turn.
@@ -87,6 +134,8 @@ void round::receive()
         for (flow& one : flows_) {
             if (one.queued == 0)
                 continue;
+            if (kind_ == token_kind::fallback)
+                peek(one);
             call const done = receive_from(one);
             calls.push_back(done);
             instructions += done.instructions;
@@ -94,7 +143,8 @@ void round::receive()
             more = true;
         }
     }
-    fmt::print("receive {} instructions={} fragments={} calls={}\n", label_, instructions, fragments, calls.size());
+    fmt::print("receive {} instructions={} fragments={} bytes={} calls={}\n", label_, instructions, fragments,
+               what_.bytes * what_.flows, calls.size());
     if (what_.control != whole_control)
         print_calls(calls);
 }
@@ -105,7 +155,7 @@ round::call round::receive_from(flow& from)
     receive_buffers const buffers{control_.data(), control_.size(), host_.data(), host_.size()};
     call result{};
     ssize_t const received =
-        receive_once(from.socket.get(), &buffers, taken.data(), &result.fragments, &result.instructions);
+        receive_once(from.socket.get(), 0, &buffers, taken.data(), &result.fragments, &result.instructions);
     if (received <= 0)
         fail("recvmsg");
     from.queued -= static_cast<std::uint64_t>(received);
@@ -114,6 +164,19 @@ round::call round::receive_from(flow& from)
         from.tokens.push_back(taken[i].token);
     }
     return result;
+}
+
+// What recvmsg is going to take, so that its pages are out when it does.
+void round::peek(flow& at)
+{
+    std::array<fragment, whole_control> seen;
+    receive_buffers const buffers{control_.data(), control_.size(), host_.data(), host_.size()};
+    unsigned fragments = 0;
+    std::uint64_t instructions = 0;
+    if (receive_once(at.socket.get(), MSG_PEEK, &buffers, seen.data(), &fragments, &instructions) <= 0)
+        fail("recvmsg with MSG_PEEK");
+    for (unsigned i = 0; i < fragments; ++i)
+        at.peeked.push_back(seen[i].token);
 }
 
 void round::print_calls(std::vector<call> const& calls) const
@@ -127,18 +190,22 @@ void round::print_calls(std::vector<call> const& calls) const
     }
 }
 
-void round::check_kind(bool array) const
+void round::check_kind() const
 {
+    // Pages that packets share are out when the second of them is received
+    if (kind_ == token_kind::owner && what_.segmented && what_.page_size != 4096)
+        return;
+    bool const xarray = kind_ == token_kind::fallback;
     for (flow const& one : flows_)
         for (std::uint32_t const token : one.tokens)
-            if (((token & array_bit) != 0) != array)
+            if (((token & xarray_bit) != 0) != xarray)
                 throw std::runtime_error{fmt::format("{}: token {:#x} is not of the kind asked for", label_, token)};
 }
 
 // The `part`th third of what was received, in calls of each flow in turn.
 void round::release(unsigned batch, std::size_t part)
 {
-    std::uint64_t instructions = 0, fragments = 0, calls = 0, ranges = 0;
+    std::uint64_t instructions = 0, fragments = 0, bytes = 0, calls = 0, ranges = 0;
     for (bool more = true; std::exchange(more, false);) {
         for (flow& one : flows_) {
             std::size_t const third = one.tokens.size() / what_.released.size() / largest_batch * largest_batch;
@@ -148,6 +215,8 @@ void round::release(unsigned batch, std::size_t part)
             unsigned used = 0;
             if (release_once(one.socket.get(), &one.tokens[one.released], batch, &used, &taken) != 0)
                 fail("SO_DEVMEM_DONTNEED");
+            for (unsigned i = 0; i < batch; ++i)
+                bytes += one.sizes[one.released + i];
             one.released += batch;
             instructions += taken;
             fragments += batch;
@@ -156,22 +225,19 @@ void round::release(unsigned batch, std::size_t part)
             more = true;
         }
     }
-    fmt::print("release {} batch={} instructions={} fragments={} calls={} ranges={}\n", label_, batch, instructions,
-               fragments, calls, ranges);
+    fmt::print("release {} batch={} instructions={} fragments={} bytes={} calls={} ranges={}\n", label_, batch,
+               instructions, fragments, bytes, calls, ranges);
 }
 
-void round::release_rest()
+void round::release_unmeasured(flow const& of, std::vector<std::uint32_t> const& tokens, std::size_t from)
 {
-    for (flow& one : flows_) {
-        while (one.released != one.tokens.size()) {
-            auto const count =
-                static_cast<unsigned>(std::min<std::size_t>(one.tokens.size() - one.released, largest_batch));
-            std::uint64_t instructions = 0;
-            unsigned ranges = 0;
-            if (release_once(one.socket.get(), &one.tokens[one.released], count, &ranges, &instructions) != 0)
-                fail("SO_DEVMEM_DONTNEED");
-            one.released += count;
-        }
+    while (from != tokens.size()) {
+        auto const count = static_cast<unsigned>(std::min<std::size_t>(tokens.size() - from, largest_batch));
+        std::uint64_t instructions = 0;
+        unsigned ranges = 0;
+        if (release_once(of.socket.get(), &tokens[from], count, &ranges, &instructions) != 0)
+            fail("SO_DEVMEM_DONTNEED");
+        from += count;
     }
 }
 

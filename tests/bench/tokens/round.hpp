@@ -15,6 +15,10 @@
 
 namespace bench {
 
+// stock: those of a kernel as it is. owner, shared: array tokens, for the socket alone or for all of the binding.
+// fallback: owner tokens of pages that are out already, by MSG_PEEK.
+enum class token_kind : std::uint8_t { stock, owner, shared, fallback };
+
 using batches = std::array<unsigned, 3>;  // fragments in a call that gives pages back
 
 // Fragments that the control buffer holds, except where calls shall end early.
@@ -28,18 +32,22 @@ struct series {
     unsigned control;     // fragments that fit into the control buffer, at most whole_control
     std::uint64_t bytes;  // of each flow
     batches released;     // each for a third of what was received
+    bool raced;           // by two threads
 };
 
 class round {
   public:
     // `number` rotates the order of the batch sizes. Lines of output start with their kind and then `label`.
-    round(std::string label, series const& what, unsigned number);
+    round(token_kind kind, std::string label, series const& what, unsigned number);
 
     // Connects to `listener`, waits until everything is in the queues. Throws std::system_error.
     void fill(int listener, std::deque<sender>& senders);
-    // Takes all of it, then gives back a third in batches of each size, and prints what that took. `array`: which kind
-    // of tokens is expected; throws std::runtime_error at another.
-    void drain(bool array);
+    // Takes all of it, then gives back a third in batches of each size, and prints what that took. Throws
+    // std::runtime_error at tokens that are not of the kind.
+    void drain();
+    // Each of two threads takes half of the flows: receives 128 fragments, gives them back, and so on. Prints how long
+    // it took all in all.
+    void race();
 
   private:
     struct flow {
@@ -48,6 +56,7 @@ class round {
         std::vector<std::uint32_t> sizes{};
         std::vector<std::uint32_t> tokens{};
         std::size_t released = 0;
+        std::vector<std::uint32_t> peeked{};
     };
     struct call {
         std::uint64_t instructions;
@@ -57,10 +66,13 @@ class round {
     void receive();
     [[nodiscard]] call receive_from(flow& from);
     void print_calls(std::vector<call> const& calls) const;
-    void check_kind(bool array) const;
+    void peek(flow& at);
+    void check_kind() const;
     void release(unsigned batch, std::size_t part);
-    void release_rest();
+    void drain_alone(flow& one) const;
+    static void release_unmeasured(flow const& of, std::vector<std::uint32_t> const& tokens, std::size_t from);
 
+    token_kind kind_;
     std::string label_;
     series what_;
     unsigned number_;
