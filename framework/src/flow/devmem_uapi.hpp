@@ -42,8 +42,4 @@ struct dmabuf_token {
 };
 static_assert(sizeof(dmabuf_token) == 8);
 
-// A token is a number to give back, with one exception: array tokens of another memory, or tokens of the other kind,
-// may begin at each multiple of this, so no range goes across one.
-inline constexpr std::uint32_t token_boundary = std::uint32_t{1} << 27;
-
 }  // namespace gpurx::detail::uapi

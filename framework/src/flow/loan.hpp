@@ -23,8 +23,7 @@ namespace gpurx::detail {
 class flow;
 class session_state;
 
-// Tokens first, first + 1, … first + count - 1 of one socket. Never one twice: an array token that was received twice
-// has to go back twice, and a range cannot say so.
+// Tokens first, first + 1, … first + count - 1 of one socket.
 struct token_range {
     std::uint32_t first = 0;
     std::uint32_t count = 0;
@@ -33,11 +32,11 @@ struct token_range {
     // either direction. In what order the tokens of a range were received does not matter.
     [[nodiscard]] constexpr bool join(token_range const& next) noexcept
     {
-        if (next.first == first + count && next.first % uapi::token_boundary != 0) {
+        if (next.first == first + count) {
             count += next.count;
             return true;
         }
-        if (next.first + next.count == first && first % uapi::token_boundary != 0) {
+        if (next.first + next.count == first) {
             first = next.first;
             count += next.count;
             return true;
@@ -104,7 +103,7 @@ struct loan {
         fragments.push_back(piece);
     }
     // Appends a token; a neighbour of the last range becomes part of it. Array tokens come in any order, but to sort
-    // them would cost more than the shorter list saves (16 instructions of the kernel's per range).
+    // them would cost more than the shorter list saves.
     void append_token(std::uint32_t token)
     {
         if (tokens.empty() || !tokens.end()[-1].join({token, 1}))
