@@ -11,7 +11,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cerrno>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "session/nic_worker.hpp"
@@ -126,7 +125,7 @@ fake_kernel::~fake_kernel()
         if (!state.tokens.empty())
             FAIL_CHECK("socket " << inode << " kept " << state.tokens.size() << " tokens");
     for (auto const& [id, where] : memories_)
-        if (auto const out = std::accumulate(where.receipts.begin(), where.receipts.end(), std::size_t{0}); out > 0)
+        if (auto const out = where.pages_owned(); out > 0)
             FAIL_CHECK("of memory " << id << " " << out << " array tokens were kept");
 }
 
@@ -137,31 +136,23 @@ void fake_kernel::bind(std::uint32_t dmabuf_id, std::span<std::byte> bytes)
         first_id_ = dmabuf_id;
     auto& added = memories_[dmabuf_id];
     added.bytes = bytes;
-    added.gives_array_tokens = tokens_ == token_kind::array;
     added.tokens_on.resize(bytes.size() / page_size);
-    added.receipts.resize(bytes.size() / page_size);
+    added.owners.resize(bytes.size() / page_size);
     for (std::size_t page = 0; page < added.tokens_on.size(); ++page)
         added.free.insert(page);
     std::ranges::fill(bytes, poison);
 }
 
-void fake_kernel::set_tokens(token_kind kind)
+void fake_kernel::set_array_tokens(bool on)
 {
     std::lock_guard const lock{mutex_};
-    tokens_ = kind;
+    array_tokens_ = on;
 }
 
-token_kind fake_kernel::tokens() const
+bool fake_kernel::has_array_tokens() const
 {
     std::lock_guard const lock{mutex_};
-    return tokens_;
-}
-
-void fake_kernel::unbind(std::uint32_t dmabuf_id)
-{
-    std::lock_guard const lock{mutex_};
-    memories_.at(dmabuf_id).unbound = true;
-    drain_unbound();
+    return array_tokens_;
 }
 
 void fake_kernel::deliver(std::vector<route> routes)
@@ -200,10 +191,10 @@ void fake_kernel::fail_receive(int error, int times)
     receive_faults_.insert(receive_faults_.end(), static_cast<std::size_t>(times), error);
 }
 
-void fake_kernel::shorten_release(std::size_t pages)
+void fake_kernel::shorten_release(std::size_t tokens)
 {
     std::lock_guard const lock{mutex_};
-    release_short_ = pages;
+    release_short_ = tokens;
 }
 
 void fake_kernel::fail_release(int error)
@@ -243,7 +234,7 @@ std::size_t fake_kernel::tokens_out() const
     for (auto const& [inode, state] : sockets_)
         count += state.tokens.size();
     for (auto const& [id, where] : memories_)
-        count += std::accumulate(where.receipts.begin(), where.receipts.end(), std::size_t{0});
+        count += where.pages_owned();
     return count;
 }
 
@@ -263,11 +254,9 @@ std::size_t fake_kernel::reap_closed()
             ++at;
             continue;
         }
-        while (!at->second.tokens.empty())
-            take_back(at->second, at->second.tokens.begin()->first, false);
+        take_all_back(at->second);
         at = sockets_.erase(at);
     }
-    drain_unbound();
     return sockets_.size();
 }
 
@@ -471,10 +460,9 @@ std::size_t fake_kernel::release_tokens(tcp_socket& state, std::span<dmabuf_toke
         for (std::uint32_t i = 0; i < range.token_count; ++i) {
             ++pages;
             auto const token = range.token_start + i;
-            auto const loses_page = release_short_ > 0;
-            if (!take_back(state, token, loses_page))
+            if (!take_back(state, token))
                 violation("token " + std::to_string(token) + " returned too often, or never handed out");
-            else if (loses_page)
+            else if (release_short_ > 0)
                 --release_short_;
             else
                 ++accepted;

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,8 +22,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include <gpurx/session.hpp>
 
 #include "flow/devmem_uapi.hpp"
 
@@ -41,13 +40,10 @@ class fake_kernel {
 
     // Memory that is bound to the NIC under this id. The first one takes what no route names.
     void bind(std::uint32_t dmabuf_id, std::span<std::byte> memory);
-    // The tokens of memory that is bound from now on. Array tokens name pages: each is out as often as fragments of its
-    // page are, and stays out when its socket closes.
-    void set_tokens(token_kind kind);
-    [[nodiscard]] token_kind tokens() const;
-    // Array tokens that are out come back once no socket is left that got any; memory that is unbound gives
-    // out none to others.
-    void unbind(std::uint32_t dmabuf_id);
+    // Before anything is received. Array tokens name pages, each of which one socket has; what is in a page that is out
+    // already gets an xarray token, as everything does on a kernel without array tokens.
+    void set_array_tokens(bool on);
+    [[nodiscard]] bool has_array_tokens() const;
 
     // ---- how what arrives next is delivered ----
 
@@ -72,8 +68,8 @@ class fake_kernel {
 
     // The next `times` receive calls fail with this errno, before anything is taken.
     void fail_receive(int error, int times = 1);
-    // The next release calls: accept this many pages less than they should; or fail.
-    void shorten_release(std::size_t pages);
+    // The next release calls: find so many tokens back already, as if somebody else had been faster; or fail.
+    void shorten_release(std::size_t tokens);
     void fail_release(int error);
     // One control message tells this many bytes more than were delivered.
     void lie_about_size(std::uint32_t bytes);
@@ -91,8 +87,8 @@ class fake_kernel {
     // Over all sockets.
     [[nodiscard]] std::size_t tokens_out() const;
     [[nodiscard]] std::size_t free_pages(std::uint32_t dmabuf_id) const;
-    // As the kernel does when the last descriptor of a socket closes: its xarray tokens are gone and their pages
-    // overwritten. Returns the sockets seen and not closed.
+    // As the kernel does when the last descriptor of a socket closes: its tokens are gone and their pages overwritten.
+    // Returns the sockets seen and not closed.
     std::size_t reap_closed();
     // What the fake itself has allocated on the calling thread, going by a counter of the test's.
     void set_allocation_counter(std::size_t (*counter)()) { allocation_counter_ = counter; }
@@ -106,16 +102,20 @@ class fake_kernel {
     int setsockopt(int socket, int level, int name, void const* value, socklen_t size);
 
   private:
+    struct tcp_socket;
     struct memory {
         std::span<std::byte> bytes;
-        bool gives_array_tokens = false;
-        bool unbound = false;
-        std::vector<int> tokens_on;         // by page: tokens of both kinds that name it
-        std::vector<std::size_t> receipts;  // by page: array tokens of it that are out
+        std::vector<int> tokens_on;             // by page: tokens of both kinds that name it
+        std::vector<tcp_socket const*> owners;  // by page: who has it by an array token
         std::set<std::size_t> free;
         std::size_t packing_page = 0;
         std::size_t packed = page_size;  // bytes of packing_page in use
         std::size_t next = 0;            // where the search for a scattered page begins
+
+        [[nodiscard]] std::size_t pages_owned() const
+        {
+            return owners.size() - static_cast<std::size_t>(std::ranges::count(owners, nullptr));
+        }
     };
     struct token_target {
         std::uint32_t dmabuf_id = 0;
@@ -123,7 +123,7 @@ class fake_kernel {
     };
     struct tcp_socket {
         std::map<std::uint32_t, token_target> tokens;  // xarray
-        std::vector<std::uint32_t> slots;              // memories that it got array tokens of
+        std::vector<std::uint32_t> slots;              // memories that it gets array tokens of
     };
     struct delivery;
     class allocation_scope;
@@ -136,13 +136,13 @@ class fake_kernel {
     ssize_t deliver_device(int socket, tcp_socket& state, route const& how, delivery& into);
     std::byte* place_for(memory& where, std::size_t& size, std::size_t& page);
     [[nodiscard]] std::uint32_t hand_out(tcp_socket& state, std::uint32_t dmabuf_id, std::size_t page);
-    [[nodiscard]] std::optional<std::uint32_t> slot_of(tcp_socket& state, std::uint32_t dmabuf_id);
-    // Where an array token points; nothing: nowhere, or it is not out.
+    [[nodiscard]] std::optional<std::uint32_t> slot_of(tcp_socket& state, std::uint32_t dmabuf_id) const;
+    // Where an array token points; nothing: nowhere, or the socket has not got it.
     [[nodiscard]] std::optional<token_target> array_target(tcp_socket const& state, std::uint32_t token) const;
-    // Takes the token back; false: it was not out. Its page is free then, unless it gets lost.
-    bool take_back(tcp_socket& state, std::uint32_t token, bool loses_page);
+    // Takes the token back; false: the socket has not got it, and nothing is done.
+    bool take_back(tcp_socket& state, std::uint32_t token);
+    void take_all_back(tcp_socket& state);
     void put_page(token_target const& target);
-    void drain_unbound();
     std::size_t release_tokens(tcp_socket& state, std::span<detail::uapi::dmabuf_token const> tokens);
     void violation(std::string text);
 
@@ -152,7 +152,7 @@ class fake_kernel {
     std::map<std::uint64_t, tcp_socket> sockets_;  // by inode
     std::deque<route> routes_;
     std::size_t fragment_size_ = page_size;
-    token_kind tokens_ = token_kind::xarray;
+    bool array_tokens_ = false;
     bool packing_ = false;
     bool ascending_ = false;
     bool noise_ = false;

@@ -153,7 +153,7 @@ class sender {
     std::size_t sent_ = 0;
 };
 
-// With transport devmem a test that makes one runs twice: with xarray tokens, and with array tokens.
+// With transport devmem a test that makes one runs twice: on a kernel without array tokens, and on one with them.
 class world {
   public:
     explicit world(transport kind, rx_session_options options = {}, std::size_t bytes = 8 << 20)
@@ -217,7 +217,7 @@ class world {
     static fake_kernel& with_tokens(fake_kernel& kernel, transport kind)
     {
         if (kind == transport::devmem)
-            kernel.set_tokens(GENERATE(token_kind::xarray, token_kind::array));
+            kernel.set_array_tokens(GENERATE(false, true));
         return kernel;
     }
 };

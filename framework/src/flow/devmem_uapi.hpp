@@ -42,4 +42,7 @@ struct dmabuf_token {
 };
 static_assert(sizeof(dmabuf_token) == 8);
 
+// A token is a number to give back. On kernels that have array tokens those with this bit are xarray tokens.
+inline constexpr std::uint32_t xarray_token = std::uint32_t{1} << 31;
+
 }  // namespace gpurx::detail::uapi
