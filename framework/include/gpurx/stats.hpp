@@ -24,9 +24,8 @@ struct stats {
     std::uint64_t release_calls = 0;       // setsockopt(SO_DEVMEM_DONTNEED) system calls
     std::uint64_t waits = 0;               // times an operation had to wait for the socket
     std::uint64_t loan_waits = 0;          // times an operation had to wait for loans or pages to come back
-    std::uint64_t release_shortfalls = 0;  // pages that the kernel did not accept back. Not zero: a fault; report it
-    std::uint64_t release_failures = 0;    // setsockopt calls that failed
-    // The pages of both stay out: until the flow has ended, or, with array tokens, the session.
+    std::uint64_t release_shortfalls = 0;  // tokens that were back already. Not zero: a fault; report it
+    std::uint64_t release_failures = 0;  // setsockopt calls that failed; their pages stay out until the flow has ended
 
     // Times a flow was found waiting for data for lock_up_limit while no page was free for what arrives, and the
     // program held some. rx_session::explain() and options.notice say who.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One connection, shared by its receiver, its operations and its loans. It has a descriptor of the socket of its own,
-// because closing the last one gives all pages back to the NIC while a loan may still be read (xarray tokens), or
-// leaves them out (array tokens); so the socket is shut down when the receiver closes, and closed when the last loan is
-// gone. It knows no Asio: loans come back when and where no executor exists any more.
+// because closing the last one gives all pages back to the NIC while a loan may still be read; so the socket is shut
+// down when the receiver closes, and closed when the last loan is gone. It knows no Asio: loans come back when and
+// where no executor exists any more.
 #pragma once
 
 #include <atomic>

@@ -514,9 +514,9 @@ void devmem_transport::call_dontneed(void const* tokens, std::size_t entries, st
                                           static_cast<socklen_t>(entries * sizeof(uapi::dmabuf_token)));
     auto& counters = place_.counters;
     counters.release_calls.add(1);
-    // Neither is tried again: which of the pages the kernel took back is not known, and asking for the wrong ones could
-    // free pages that were lent out anew meanwhile. They return when the socket closes (xarray tokens) or the memory is
-    // unbound (array tokens).
+    // A call that fails has done nothing, and is not tried again: its pages return when the socket closes. Tokens that
+    // are not out are skipped by the kernel; which ones, it does not say, and to ask again could give back pages that
+    // were lent out anew meanwhile.
     if (accepted < 0)
         counters.release_failures.add(1);
     else if (static_cast<std::size_t>(accepted) < pages)
