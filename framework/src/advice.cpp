@@ -63,10 +63,6 @@ constexpr std::array table{
     advice{"bind-rx", ENETDOWN, "", "set the interface up"},
     advice{"bind-rx", EAGAIN, "", "set the interface up"},
     advice{"bind-rx", EOPNOTSUPP, "rx-page-size", "this kernel knows no rx-page-size: leave rx_page_size 0"},
-    advice{
-        "bind-rx", EOPNOTSUPP, "autorelease",
-        "this kernel has no array tokens: leave rx_session_options::tokens automatic, or run a kernel with the patches "
-        "in kernel-support/linux-7.3"},
     advice{"bind-rx", EOPNOTSUPP, "",
            "the driver cannot bind memory to its queues in this state, with this rx_page_size, or at all: devmem TCP "
            "needs queue management in the driver, and CONFIG_NET_DEVMEM"},

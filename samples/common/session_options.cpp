@@ -34,15 +34,6 @@ gpurx::transport parse_transport(std::string const& name)
     return gpurx::transport::automatic;
 }
 
-gpurx::token_kind parse_tokens(std::string const& name)
-{
-    for (auto const value : {gpurx::token_kind::array, gpurx::token_kind::xarray}) {
-        if (name == to_string(value))
-            return value;
-    }
-    return gpurx::token_kind::automatic;
-}
-
 }  // namespace
 
 void add_session_options(CLI::App& app, session_choice& chosen)
@@ -73,11 +64,6 @@ void add_session_options(CLI::App& app, session_choice& chosen)
     app.add_option("--rx-page-size", chosen.session.rx_page_size,
                    "Bytes of a page on the NIC, as 16KiB; default: its own")
         ->transform(bytes);
-    app.add_option_function<std::string>(
-           "--tokens", [&chosen](std::string const& name) { chosen.session.tokens = parse_tokens(name); },
-           "automatic, array or xarray: how the kernel counts pages on loan; automatic takes what it has")
-        ->check(CLI::IsMember{{"automatic", "array", "xarray"}}.description(""))
-        ->option_text("NAME");
 }
 
 gpurx::device_memory allocate(session_choice const& chosen, std::size_t bytes)

@@ -18,7 +18,7 @@ struct session_choice {
     std::size_t memory_size = std::size_t{64} << 20;
 };
 
-// --interface, --queues, --transport, --memory, --memory-size, --rx-page-size, --tokens. `chosen` must outlive `app`.
+// --interface, --queues, --transport, --memory, --memory-size, --rx-page-size. `chosen` must outlive `app`.
 void add_session_options(CLI::App& app, session_choice& chosen);
 
 // Memory of the kind that was chosen. Throws gpurx::system_error.

@@ -7,11 +7,9 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <cstdlib>
 #include <list>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string_view>
 
 #include "nic.hpp"
@@ -70,17 +68,6 @@ std::ostream& operator<<(std::ostream& out, outcome const& result)
                result.stats.host_bytes, result.stats.release_shortfalls, result.stats.release_failures);
 }
 
-token_kind tokens_of_run()
-{
-    auto const* const text = std::getenv("GPURX_TEST_TOKENS");
-    std::string_view const name = text != nullptr ? text : "automatic";
-    for (auto const kind : {token_kind::automatic, token_kind::array, token_kind::xarray}) {
-        if (name == to_string(kind))
-            return kind;
-    }
-    throw std::runtime_error{fmt::format("GPURX_TEST_TOKENS={}: automatic, array or xarray", name)};
-}
-
 rx_session open_session(std::size_t memory, rx_session_options options)
 {
     return open_session(device_memory::on_host(memory), std::move(options));
@@ -90,16 +77,9 @@ rx_session open_session(device_memory memory, rx_session_options options)
 {
     options.interface = near_interface;
     options.transport = transport::devmem;
-    if (options.tokens == token_kind::automatic)
-        options.tokens = tokens_of_run();
     if (!options.notice)
         options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
     return rx_session{std::move(options), std::move(memory)};
-}
-
-token_kind tokens_in_use(rx_session const& session)
-{
-    return session.explain().find("with array tokens") != std::string::npos ? token_kind::array : token_kind::xarray;
 }
 
 tcp::acceptor listen_on(rx_session& session, asio::any_io_executor executor, family version)

@@ -44,16 +44,9 @@ struct outcome {
 [[nodiscard]] bool intact(outcome const& result, std::uint64_t bytes);
 std::ostream& operator<<(std::ostream& out, outcome const& result);
 
-// What GPURX_TEST_TOKENS says that sessions are to ask for; automatic if it says nothing.
-[[nodiscard]] token_kind tokens_of_run();
-
-// A session on dms0 with transport devmem, and with tokens_of_run() unless the options say
-// otherwise. Notices are printed.
+// A session on dms0 with transport devmem. Notices are printed.
 [[nodiscard]] rx_session open_session(std::size_t memory, rx_session_options options = {});
 [[nodiscard]] rx_session open_session(device_memory memory, rx_session_options options = {});
-
-// Array or xarray.
-[[nodiscard]] token_kind tokens_in_use(rx_session const& session);
 
 // An acceptor on a port of its own that is steered to the session.
 [[nodiscard]] tcp::acceptor listen_on(rx_session& session, asio::any_io_executor executor, family version);

@@ -140,8 +140,6 @@ class life {
         std::vector<std::string> command{GPURX_RECEIVE_FILE, "--interface",   near_interface, "--transport",
                                          "devmem",           "--memory-size", "8MiB",         "--queues"};
         command.push_back(what == role::accepts ? "2" : "1");
-        command.push_back("--tokens");
-        command.emplace_back(to_string(tokens_of_run()));
         if (how == way::loan)
             command.push_back("--loan");
         tcp::endpoint const here{near_address(family::v4), port};

@@ -46,7 +46,7 @@ std::string bind_answer()
     detail::kernel_nic nic{near_interface};
     std::array const queue{nic.channels().rx_queues() - 1};
     try {
-        auto const binding = nic.bind_rx(queue, memory->dmabuf_fd(), 0, std::nullopt);
+        auto const binding = nic.bind_rx(queue, memory->dmabuf_fd(), 0);
         return "accepted";
     } catch (system_error const& refusal) {
         return refusal.why().kernel_message;
@@ -108,6 +108,11 @@ bool kernel_has_page_sizes()
     if (::uname(&system) != 0 || std::sscanf(system.release, "%d.%d", &major, &minor) != 2)
         throw std::runtime_error{"uname tells no release"};
     return major > 7 || (major == 7 && minor >= 3);
+}
+
+bool kernel_has_array_tokens()
+{
+    return detail::kernel_nic{near_interface}.has_array_tokens();
 }
 
 dmabuf_pools pools_now()

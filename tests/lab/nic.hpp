@@ -28,6 +28,8 @@ void run_command(std::string const& command);
 
 // Since Linux 7.3 bind-rx takes the size of the pages.
 [[nodiscard]] bool kernel_has_page_sizes();
+// The patches in kernel-support/linux-7.3 bring them.
+[[nodiscard]] bool kernel_has_array_tokens();
 
 // Page pools whose pages come from a dmabuf, and how many pages of them are in use.
 struct dmabuf_pools {

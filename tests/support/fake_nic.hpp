@@ -88,7 +88,7 @@ class fake_nic final : public detail::session_nic {
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return id_; }
     [[nodiscard]] std::vector<unsigned> queues() const override { return {6, 7}; }
     [[nodiscard]] std::size_t page_size() const noexcept override { return page_; }
-    [[nodiscard]] token_kind tokens() const noexcept override { return token_kind::xarray; }
+    [[nodiscard]] bool has_array_tokens() const noexcept override { return false; }
 
     [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,

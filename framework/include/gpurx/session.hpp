@@ -33,17 +33,6 @@ enum class transport : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(transport value) noexcept;
 
-// How the kernel keeps count of pages on loan (transport devmem). The same to a program but for the cost, and for pages
-// that the kernel did not take back (stats::release_failures, release_shortfalls).
-enum class token_kind : std::uint8_t {
-    automatic,  // array where the kernel has it, else xarray; rx_session::explain() says which
-    array,   // a counter per page: no lock, and less to do for each fragment. Pages not taken back stay out until the
-             // session has ended. Needs a kernel with the patches in kernel-support/linux-7.3
-    xarray,  // an entry per fragment, as in Linux 6.12 and later. Pages not taken back stay out until their flow ends
-};
-
-[[nodiscard]] std::string_view to_string(token_kind value) noexcept;
-
 struct rx_session_options {
     // The NIC. Empty: only transport copy can work.
     std::string interface = {};
@@ -57,9 +46,6 @@ struct rx_session_options {
     // Bytes per NIC page: 0 is the driver's default (4 KiB), else a power of two that the driver supports and that
     // divides the memory's own pages (2 MiB with huge pages).
     std::uint32_t rx_page_size = 0;
-
-    // One named here that the kernel has not is an error of transport devmem.
-    token_kind tokens = token_kind::automatic;
 
     // Flows that may exist at one time, connections that wait to be accepted included (see steer). The memory is
     // shared out between them in advance, see receive_memory.

@@ -51,7 +51,6 @@ class Session:
         rx_queues: int = 1,
         max_flows: int = 16,
         rx_page_size: int = 0,
-        tokens: str = "automatic",
         state_directory: str = "/run/gpurx",
     ) -> None: ...
     @property

@@ -25,14 +25,6 @@ transport parse_transport(std::string_view name)
     throw nb::value_error("transport must be 'automatic', 'devmem' or 'copy'");
 }
 
-token_kind parse_tokens(std::string_view name)
-{
-    for (auto const kind : {token_kind::automatic, token_kind::array, token_kind::xarray})
-        if (name == to_string(kind))
-            return kind;
-    throw nb::value_error("tokens must be 'automatic', 'array' or 'xarray'");
-}
-
 // With Python's lock.
 std::set<session*>& open_sessions()
 {
@@ -70,14 +62,13 @@ nb::dict stats_of(session const& self)
 // NOLINTNEXTLINE(readability-function-size): the keywords that Python has
 void make_session(session* self, std::string_view memory, std::size_t size, std::string interface,
                   std::string_view transport_name, unsigned rx_queues, unsigned max_flows, std::uint32_t rx_page_size,
-                  std::string_view tokens, std::string state_directory)
+                  std::string state_directory)
 {
     rx_session_options options{
         .interface = std::move(interface),
         .rx_queues = rx_queues,
         .transport = parse_transport(transport_name),
         .rx_page_size = rx_page_size,
-        .tokens = parse_tokens(tokens),
         .max_flows = max_flows,
         .state_directory = std::move(state_directory),
     };
@@ -154,7 +145,7 @@ void bind_session(nb::module_& module)
         .def("__init__", &make_session, nb::arg("memory") = "host", nb::kw_only(),
              nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
              nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16, nb::arg("rx_page_size") = 0,
-             nb::arg("tokens") = "automatic", nb::arg("state_directory") = "/run/gpurx")
+             nb::arg("state_directory") = "/run/gpurx")
         .def(
             "explain", [](session const& self) { return self.get()->explain(); },
             "Which transport is in use, and why not a better one, one line for each.")

@@ -29,7 +29,7 @@ nl::request bind_rx_request(std::uint16_t family, bind_rx const& what)
     return result;
 }
 
-bool knows_autorelease(nl::attribute_rules const& accepted)
+bool has_array_tokens(nl::attribute_rules const& accepted)
 {
     auto const found = accepted.find(nd::dmabuf_autorelease);
     return found != accepted.end() && found->second == nl::attribute_rule{uapi::nlctrl::rule_type_u32, 1};

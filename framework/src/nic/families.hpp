@@ -40,12 +40,13 @@ struct bind_rx {
     std::span<unsigned const> queues;
     int dmabuf_fd = -1;
     std::uint32_t rx_page_size = 0;  // 0: the default
-    // False: array tokens; true: xarray tokens. Nothing: not said, as to a kernel that refuses what it does not know.
+    // False: tokens that all sockets of the binding share. A session never says it: only the kernel's benchmark does.
     std::optional<bool> autorelease = {};
 };
-// Whether a kernel whose bind-rx takes these attributes has array tokens. The number of the attribute is not enough:
-// no released kernel has it, and a later one may give the number to another.
-[[nodiscard]] bool knows_autorelease(netlink::attribute_rules const& accepted);
+// Whether a kernel whose bind-rx takes these attributes has array tokens: all that know autorelease do, and give them
+// unasked. The number of the attribute is not enough: no released kernel has it, and a later one may give the number to
+// another.
+[[nodiscard]] bool has_array_tokens(netlink::attribute_rules const& accepted);
 [[nodiscard]] netlink::request bind_rx_request(std::uint16_t family, bind_rx const& what);
 // The id of the binding.
 [[nodiscard]] std::optional<std::uint32_t> read_binding(netlink::attributes const& answer);

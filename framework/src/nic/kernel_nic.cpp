@@ -444,17 +444,17 @@ std::vector<netdev::alloc_failures> kernel_nic::alloc_failures()
     return result;
 }
 
-bool kernel_nic::knows_autorelease()
+bool kernel_nic::has_array_tokens()
 {
-    return netdev::knows_autorelease(bind_rx_attributes());
+    return netdev::has_array_tokens(bind_rx_attributes());
 }
 
 std::unique_ptr<rx_binding> kernel_nic::bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
-                                                std::uint32_t rx_page_size, std::optional<bool> autorelease)
+                                                std::uint32_t rx_page_size)
 {
     if (rx_page_size != 0 && !bind_rx_attributes().contains(uapi::netdev::dmabuf_rx_page_size))
         fail(EOPNOTSUPP, "bind-rx", name(), advice_on("bind-rx", EOPNOTSUPP, "rx-page-size"));
-    return bind_with(netlink::socket{}, netdev_.id, name(), {index_, queues, dmabuf_fd, rx_page_size, autorelease});
+    return bind_with(netlink::socket{}, netdev_.id, name(), {index_, queues, dmabuf_fd, rx_page_size});
 }
 
 std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx const& what)

@@ -91,10 +91,9 @@ class kernel_nic final : public nic_device {
     [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;
     [[nodiscard]] std::vector<netdev::page_pool> page_pools() override;
     [[nodiscard]] std::vector<netdev::alloc_failures> alloc_failures() override;
-    [[nodiscard]] bool knows_autorelease() override;
+    [[nodiscard]] bool has_array_tokens() override;
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
-                                                      std::uint32_t rx_page_size,
-                                                      std::optional<bool> autorelease) override;
+                                                      std::uint32_t rx_page_size) override;
 
   private:
     // Asks, and throws what the kernel objects. `operation` names the request in the error.

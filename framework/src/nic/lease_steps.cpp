@@ -14,7 +14,6 @@
 
 #include <gpurx/error.hpp>
 
-#include "advice.hpp"
 #include "failure.hpp"
 #include "queue_plan.hpp"
 #include "settings.hpp"
@@ -145,30 +144,12 @@ std::vector<unsigned> lease_queues(device_journal& log, nic_device& nic, lease_e
     return plan.queues;
 }
 
-struct token_choice {
-    token_kind tokens;
-    std::optional<bool> autorelease;  // what bind-rx is told
-};
-
-token_choice choose_tokens(nic_device& nic, token_kind wanted)
-{
-    if (!nic.knows_autorelease()) {
-        if (wanted == token_kind::array)
-            fail(EOPNOTSUPP, "bind-rx", nic.name(), advice_on("bind-rx", EOPNOTSUPP, "autorelease"));
-        return {token_kind::xarray, std::nullopt};
-    }
-    if (wanted == token_kind::xarray)
-        return {token_kind::xarray, true};
-    return {token_kind::array, false};
-}
-
 std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> const& queues,
-                                        acquisition_request const& request, std::optional<bool> autorelease,
-                                        std::chrono::milliseconds patience)
+                                        acquisition_request const& request, std::chrono::milliseconds patience)
 {
     return with_patience(patience, [&](bool last) -> std::unique_ptr<rx_binding> {
         try {
-            return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size, autorelease);
+            return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size);
         } catch (system_error const& error) {
             bool const busy = error.code() == errno_code(EEXIST) || error.code() == errno_code(EBUSY);
             if (!busy || last)
@@ -200,7 +181,6 @@ void check_binding(nic_device& nic, std::vector<unsigned> const& queues, std::ui
 acquisition acquire(device_journal& log, nic_device& nic, lease_environment const& environment,
                     acquisition_request const& request, std::vector<std::string>& notices)
 {
-    auto const choice = choose_tokens(nic, request.tokens);
     log.edit().owners.push_back({environment.self, {}, {}, {}, journal_binding{}});
     log.save();
 
@@ -210,7 +190,6 @@ acquisition acquire(device_journal& log, nic_device& nic, lease_environment cons
     change_setting(log, nic, setting::ntuple_filters, {1});
 
     acquisition result;
-    result.tokens = choice.tokens;
     auto const table = nic.rss_table();
     result.queues = lease_queues(log, nic, environment, request.rx_queues);
     if (table.empty())
@@ -218,7 +197,8 @@ acquisition acquire(device_journal& log, nic_device& nic, lease_environment cons
             fmt::format("{} has no RSS table: other traffic may arrive on the leased queues", nic.name()));
     avoid_leased_queues(log, nic, table);
 
-    result.binding = bind_memory(nic, result.queues, request, choice.autorelease, environment.busy_patience);
+    result.array_tokens = nic.has_array_tokens();
+    result.binding = bind_memory(nic, result.queues, request, environment.busy_patience);
     log.edit().find(environment.self)->binding = journal_binding{result.binding->id()};
     log.save();
     check_binding(nic, result.queues, result.binding->id(), notices);

@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <gpurx/session.hpp>
-
 #include "device_journal.hpp"
 #include "nic_device.hpp"
 #include "settings.hpp"
@@ -19,7 +17,7 @@ namespace gpurx::detail {
 
 struct acquisition {
     std::vector<unsigned> queues;
-    token_kind tokens = token_kind::xarray;  // never automatic
+    bool array_tokens = false;  // the kernel has them
     std::unique_ptr<rx_binding> binding;
 };
 
@@ -27,7 +25,6 @@ struct acquisition_request {
     unsigned rx_queues = 1;
     int dmabuf_fd = -1;
     std::uint32_t rx_page_size = 0;
-    token_kind tokens = token_kind::automatic;
 };
 
 // Header split, ntuple filters, queues (and channels for them), RSS away from them, the memory bound. Throws

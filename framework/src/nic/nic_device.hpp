@@ -77,12 +77,11 @@ class nic_device {
     // Per RX queue; empty if the driver does not count them.
     [[nodiscard]] virtual std::vector<netdev::alloc_failures> alloc_failures() = 0;
 
-    // Whether bind_rx() may be told `autorelease`: the kernel has array tokens.
-    [[nodiscard]] virtual bool knows_autorelease() = 0;
-    // rx_page_size 0: the default. `autorelease`: as netdev::bind_rx has it.
+    // Of the kernel: sockets get them of what bind_rx() binds.
+    [[nodiscard]] virtual bool has_array_tokens() = 0;
+    // rx_page_size 0: the default.
     [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
-                                                              std::uint32_t rx_page_size,
-                                                              std::optional<bool> autorelease) = 0;
+                                                              std::uint32_t rx_page_size) = 0;
 };
 
 }  // namespace gpurx::detail

@@ -183,10 +183,9 @@ std::unique_ptr<queue_lease> queue_lease::open(config options, std::unique_ptr<n
         undo_dead(log, *self.device, self.environment, said);
         append(notices, all_of(std::move(said)));
         try {
-            self.acquired = acquire(
-                log, *self.device, self.environment,
-                {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size, self.options.tokens},
-                notices);
+            self.acquired =
+                acquire(log, *self.device, self.environment,
+                        {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size}, notices);
         } catch (...) {
             report undone;
             undo_lease(log, *self.device, self.environment.self, undone);
@@ -234,9 +233,9 @@ std::size_t queue_lease::page_size() const noexcept
     return state_->options.rx_page_size != 0 ? state_->options.rx_page_size : system_page();
 }
 
-token_kind queue_lease::tokens() const noexcept
+bool queue_lease::has_array_tokens() const noexcept
 {
-    return state_->acquired.tokens;
+    return state_->acquired.array_tokens;
 }
 
 std::unique_ptr<steering_rule> queue_lease::steer_flow(asio::ip::tcp::endpoint const& local,

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include <gpurx/error.hpp>
-#include <gpurx/session.hpp>
 
 #include "fork.hpp"
 #include "session_nic.hpp"
@@ -30,8 +29,7 @@ struct queue_lease_config {
     std::string interface;
     unsigned rx_queues = 1;
     std::uint32_t rx_page_size = 0;  // bytes; 0: the driver's default, one system page
-    token_kind tokens = token_kind::automatic;
-    int dmabuf_fd = -1;  // used inside open() only: the binding keeps its own reference
+    int dmabuf_fd = -1;              // used inside open() only: the binding keeps its own reference
     std::string state_directory = "/run/gpurx";
     std::function<void(std::string_view)> notice;  // must not throw; may be empty
 };
@@ -58,7 +56,7 @@ class queue_lease final : public session_nic {
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override;
     [[nodiscard]] std::vector<unsigned> queues() const override;
     [[nodiscard]] std::size_t page_size() const noexcept override;
-    [[nodiscard]] token_kind tokens() const noexcept override;
+    [[nodiscard]] bool has_array_tokens() const noexcept override;
 
     // Packets from `remote` to `local` arrive on one of the queues (queues take turns). The rule matches both ends;
     // where the driver refuses that, the local end, or the local port alone, and config::notice says so.

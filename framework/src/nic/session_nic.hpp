@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <gpurx/error.hpp>
-#include <gpurx/session.hpp>
 
 namespace gpurx::detail {
 
@@ -45,8 +44,8 @@ class session_nic {
     [[nodiscard]] virtual std::vector<unsigned> queues() const = 0;
     // Bytes of one page of the binding.
     [[nodiscard]] virtual std::size_t page_size() const noexcept = 0;
-    // Those that the binding gives out: array or xarray.
-    [[nodiscard]] virtual token_kind tokens() const noexcept = 0;
+    // The kernel has them; else all tokens are xarray tokens.
+    [[nodiscard]] virtual bool has_array_tokens() const noexcept = 0;
 
     // By 5-tuple, or else by local port. Null with `code` set.
     [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,

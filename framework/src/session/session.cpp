@@ -29,19 +29,6 @@ std::string_view to_string(transport value) noexcept
     return "unknown";
 }
 
-std::string_view to_string(token_kind value) noexcept
-{
-    switch (value) {
-        case token_kind::automatic:
-            return "automatic";
-        case token_kind::array:
-            return "array";
-        case token_kind::xarray:
-            return "xarray";
-    }
-    return "unknown";
-}
-
 rx_session::rx_session(rx_session_options options, device_memory memory)
     : state_{detail::session_state::open(std::move(options), detail::session_access::state(std::move(memory)))}
 {}
@@ -176,7 +163,6 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
     auto nic = queue_lease::open({.interface = options.interface,
                                   .rx_queues = options.rx_queues,
                                   .rx_page_size = options.rx_page_size,
-                                  .tokens = options.tokens,
                                   .dmabuf_fd = memory.dmabuf_fd(),
                                   .state_directory = options.state_directory,
                                   .notice = options.notice},
@@ -186,14 +172,6 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
     return nic;
 }
 
-std::string_view explain_tokens(token_kind asked, token_kind used) noexcept
-{
-    if (used == asked)
-        return used == token_kind::array ? "array tokens, as asked for" : "xarray tokens, as asked for";
-    return used == token_kind::array ? "array tokens, which cost less to give back"
-                                     : "xarray tokens, as this kernel has no array tokens";
-}
-
 std::string explain_devmem(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
 {
     auto const queues = nic.queues();
@@ -201,7 +179,9 @@ std::string explain_devmem(rx_session_options const& options, session_nic const&
         "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}), with {}\n"
         "copy: not in use: it works too, but the CPU would copy each byte",
         options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
-        memory.explain(), explain_tokens(options.tokens, nic.tokens()));
+        memory.explain(),
+        nic.has_array_tokens() ? "array tokens, which cost less to give back"
+                               : "xarray tokens, as this kernel has no array tokens");
 }
 
 std::string explain_copy(std::string_view why_not_devmem, memory_state const& memory)

@@ -286,14 +286,11 @@ std::vector<netdev::alloc_failures> fake_device::alloc_failures()
 }
 
 std::unique_ptr<rx_binding> fake_device::bind_rx(std::span<unsigned const> queues, int /*dmabuf_fd*/,
-                                                 std::uint32_t rx_page_size, std::optional<bool> autorelease)
+                                                 std::uint32_t rx_page_size)
 {
     std::unique_ptr<rx_binding> made;
     hw_.asked_page_size = rx_page_size;
-    hw_.asked_autorelease = autorelease;
     make("bind", [&] {
-        if (autorelease && !hw_.has_array_tokens)
-            refuse(EINVAL, "bind-rx", "Unknown attribute or type");
         if (hw_.state.split != ethtool::data_split::on)
             refuse(EINVAL, "bind-rx", "tcp-data-split is disabled");
         if (hw_.state.hds_threshold.value_or(0) != 0)

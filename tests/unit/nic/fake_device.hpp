@@ -70,8 +70,7 @@ class fake_hardware {
 
     unsigned listings = 0;  // of all rules
     std::uint32_t next_binding = 1;
-    std::uint32_t asked_page_size = 0;        // by the last bind
-    std::optional<bool> asked_autorelease{};  // the same
+    std::uint32_t asked_page_size = 0;  // by the last bind
     std::uint32_t next_rule = 1023;
 };
 
@@ -102,10 +101,9 @@ class fake_device final : public nic_device {
     [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;
     [[nodiscard]] std::vector<netdev::page_pool> page_pools() override;
     [[nodiscard]] std::vector<netdev::alloc_failures> alloc_failures() override;
-    [[nodiscard]] bool knows_autorelease() override { return hw_.has_array_tokens; }
+    [[nodiscard]] bool has_array_tokens() override { return hw_.has_array_tokens; }
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
-                                                      std::uint32_t rx_page_size,
-                                                      std::optional<bool> autorelease) override;
+                                                      std::uint32_t rx_page_size) override;
 
   private:
     // Makes a change, with what is to happen before and after it.

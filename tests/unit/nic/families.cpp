@@ -113,9 +113,7 @@ netlink::attribute_rules rules_of(std::initializer_list<bytes> answers)
 TEST_CASE("a kernel has array tokens if bind-rx takes autorelease, a u32 of at most 1")
 {
     auto const rule = type_u32 + at_least_0 + at_most_1;
-    auto const knows = [](std::initializer_list<bytes> answers) {
-        return netdev::knows_autorelease(rules_of(answers));
-    };
+    auto const knows = [](std::initializer_list<bytes> answers) { return netdev::has_array_tokens(rules_of(answers)); };
     CHECK(knows({bind_rx_tables, answer_on(1, 5, type_u32), answer_on(1, 6, rule)}));
     CHECK(rules_of({bind_rx_tables, answer_on(1, 6, rule)}) == netlink::attribute_rules{{6, {4, 1}}});
 
@@ -139,14 +137,14 @@ TEST_CASE("an answer about a policy that is cut off anywhere, or lies about a le
         CAPTURE(size);
         auto cut = whole;
         cut.resize(size);
-        CHECK_FALSE(netdev::knows_autorelease(rules_of({bind_rx_tables, cut})));
+        CHECK_FALSE(netdev::has_array_tokens(rules_of({bind_rx_tables, cut})));
     }
     for (std::size_t const length : {0U, 4U, 8U, 12U, 20U, 32U}) {
         for (int const lie : {0, 1, 3, 0xff}) {
             CAPTURE(length, lie);
             auto changed = whole;
             changed[length] = static_cast<std::byte>(lie);
-            CHECK_FALSE(netdev::knows_autorelease(rules_of({bind_rx_tables, changed})));
+            CHECK_FALSE(netdev::has_array_tokens(rules_of({bind_rx_tables, changed})));
         }
     }
 }

@@ -70,24 +70,6 @@ TEST_CASE("more queues than the NIC has are refused")
     CHECK(bench.hardware.state == before);
 }
 
-TEST_CASE("array tokens that were asked for and are not there are refused before the NIC is touched")
-{
-    lease_bench bench;
-    queue_lease_config options;
-    options.interface = "fake0";
-    options.tokens = gpurx::token_kind::array;
-    try {
-        auto const lease =
-            queue_lease::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
-        FAIL("there is a lease");
-    } catch (gpurx::system_error const& error) {
-        CHECK(error.code() == errno_code(EOPNOTSUPP));
-        CHECK_THAT(error.what(), ContainsSubstring("bind-rx fake0") &&
-                                     ContainsSubstring("leave rx_session_options::tokens automatic"));
-    }
-    CHECK(bench.hardware.changes.empty());
-}
-
 TEST_CASE("a queue that the kernel is just cleaning up is waited for")
 {
     lease_bench bench;
