@@ -48,6 +48,7 @@ struct flow_counters {
     step_counter host_bytes;
     step_counter fragments;
     step_counter tokens_high_water;
+    step_counter xarray_tokens;
     step_counter receive_calls;
     step_counter waits;
     step_counter loan_waits;

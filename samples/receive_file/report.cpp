@@ -71,6 +71,7 @@ void print_json(report const& report)
         {"receive_calls", stats.receive_calls},
         {"release_calls", stats.release_calls},
         {"tokens_high_water", stats.tokens_high_water},
+        {"xarray_tokens", stats.xarray_tokens},
         {"release_shortfalls", stats.release_shortfalls},
         {"sha256", report.sha256},
         {"as_expected", report.as_expected()},

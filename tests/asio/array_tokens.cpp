@@ -73,6 +73,7 @@ TEST_CASE("a page comes again and again in one loan: once with an array token, a
     }
     CHECK(in.kernel.tokens_out() == 0);
     CHECK(rx.stats().tokens_high_water == 3 * 64);
+    CHECK(rx.stats().xarray_tokens == 10 * 3 * (in.kernel.has_array_tokens() ? 63 : 64));
     CHECK(rx.stats().release_shortfalls == 0);
 }
 
@@ -98,6 +99,7 @@ TEST_CASE("a socket that knows as many memories as it can gets xarray tokens of 
     loans.clear();
     CHECK(in.kernel.tokens_out() == 0);
     CHECK(rx.stats().resteered_bytes == 3 * 20 * 5000);
+    CHECK(rx.stats().xarray_tokens == 3 * 2 * (in.kernel.has_array_tokens() ? 4 : 20));
     CHECK(rx.stats().release_shortfalls == 0);
 }
 
@@ -121,6 +123,8 @@ TEST_CASE("a page that two flows share is free when both have given it back, in 
     CHECK(is_pattern(later, 0));
     later.release();
     CHECK(in.kernel.free_pages(own) == all);
+    CHECK(first.stats().xarray_tokens == (in.kernel.has_array_tokens() ? 0 : 1));
+    CHECK(second.stats().xarray_tokens == 2);
 }
 
 TEST_CASE("a socket can give back what it has, once, and nothing of another's")

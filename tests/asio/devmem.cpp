@@ -101,6 +101,7 @@ TEST_CASE("fragments that are adjacent are told as one, and every token goes bac
         REQUIRE(in.kernel.releases().size() == 1);
         // Three numbers in a row; or that of the page, and two in a row for what came while it was out.
         CHECK(in.kernel.releases()[0].entries == (in.kernel.has_array_tokens() ? 2 : 1));
+        CHECK(rx.stats().xarray_tokens == (in.kernel.has_array_tokens() ? 2 : 3));
     }
 }
 

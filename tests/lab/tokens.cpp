@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two kinds of tokens: which a session gets, what explain() says of it, and what becomes of
+// The two kinds of tokens: which a session gets, what explain() and stats() say of it, and what becomes of
 // pages that are not given back.
 #include <fmt/format.h>
 #include <linux/sockios.h>
@@ -158,6 +158,23 @@ TEST_CASE_METHOD(unchanged_nic, "a socket gets the best tokens that the kernel h
     auto const result = flow.receive_all();
     INFO(result);
     CHECK(intact(result, 2 * first_part));
+}
+
+TEST_CASE_METHOD(unchanged_nic, "stats() tell how many tokens were not the best", "[tokens]")
+{
+    auto const how = GENERATE(way::read, way::loan);
+    auto session = open_session(8 * mebibyte, {.max_flows = 2});
+    auto const outcomes = transfer(session, {{73, 8 * mebibyte}, {74, 8 * mebibyte}}, family::v4, how, role::accepts);
+    for (auto const& result : outcomes) {
+        INFO(result);
+        CHECK(intact(result, 8 * mebibyte));
+        auto const pages = result.stats.device_bytes / page_size;
+        fmt::print("{} xarray tokens, {} pages at the least\n", result.stats.xarray_tokens, pages);
+        if (kernel_has_array_tokens())
+            CHECK(result.stats.xarray_tokens < pages / 100);  // a page whose bytes were received in two parts has one
+        else
+            CHECK(result.stats.xarray_tokens >= pages);
+    }
 }
 
 // The library gives everything back; here somebody else took tokens through its socket.

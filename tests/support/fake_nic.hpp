@@ -71,8 +71,8 @@ struct nic_log {
 
 class fake_nic final : public detail::session_nic {
   public:
-    fake_nic(std::shared_ptr<nic_log> log, std::uint32_t id, std::size_t page = 4096)
-        : log_{std::move(log)}, id_{id}, page_{page}
+    fake_nic(std::shared_ptr<nic_log> log, std::uint32_t id, std::size_t page = 4096, bool array_tokens = false)
+        : log_{std::move(log)}, id_{id}, page_{page}, array_tokens_{array_tokens}
     {
         log_->alive = true;
     }
@@ -88,7 +88,7 @@ class fake_nic final : public detail::session_nic {
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return id_; }
     [[nodiscard]] std::vector<unsigned> queues() const override { return {6, 7}; }
     [[nodiscard]] std::size_t page_size() const noexcept override { return page_; }
-    [[nodiscard]] bool has_array_tokens() const noexcept override { return false; }
+    [[nodiscard]] bool has_array_tokens() const noexcept override { return array_tokens_; }
 
     [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,
@@ -150,6 +150,7 @@ class fake_nic final : public detail::session_nic {
     std::shared_ptr<nic_log> log_;
     std::uint32_t id_;
     std::size_t page_;
+    bool array_tokens_;
 };
 
 }  // namespace gpurx::test

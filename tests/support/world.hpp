@@ -117,7 +117,7 @@ class test_session {
         std::unique_ptr<detail::session_nic> nic;
         if (kind == transport::devmem) {
             kernel.bind(dmabuf_id, memory.seen_by_nic);
-            nic = std::make_unique<fake_nic>(nic_, dmabuf_id);
+            nic = std::make_unique<fake_nic>(nic_, dmabuf_id, fake_kernel::page_size, kernel.has_array_tokens());
         }
         return detail::session_state::create(std::move(options), std::move(memory.state), std::move(nic), "test");
     }

@@ -19,6 +19,9 @@ struct stats {
     // Device pages on loan from the kernel, and the most there ever were. A page counts once for each fragment on it.
     std::uint64_t tokens_out = 0;
     std::uint64_t tokens_high_water = 0;
+    // Tokens that cost the kernel a lock and an entry per fragment: all of them where it has no array tokens
+    // (rx_session::explain()), else those of pages that were on loan already, as when packets share a page.
+    std::uint64_t xarray_tokens = 0;
 
     std::uint64_t receive_calls = 0;       // recvmsg / recv system calls
     std::uint64_t release_calls = 0;       // setsockopt(SO_DEVMEM_DONTNEED) system calls

@@ -48,6 +48,7 @@ nb::dict stats_of(session const& self)
     all["fragments"] = now.fragments;
     all["tokens_out"] = now.tokens_out;
     all["tokens_high_water"] = now.tokens_high_water;
+    all["xarray_tokens"] = now.xarray_tokens;
     all["receive_calls"] = now.receive_calls;
     all["release_calls"] = now.release_calls;
     all["waits"] = now.waits;

@@ -57,6 +57,7 @@ class devmem_transport final : public flow_transport {
           memory_{place.session().memory().span()},
           page_shift_{std::countr_zero(place.session().nic_page_size())},
           dmabuf_id_{place.session().dmabuf_id()},
+          all_xarray_{!place.session().has_array_tokens()},
           control_(devmem_control_size(pieces_))
     {}
     devmem_transport(devmem_transport const&) = delete;
@@ -79,9 +80,10 @@ class devmem_transport final : public flow_transport {
         std::size_t device = 0;
         std::size_t resteered = 0;
         std::size_t linear = 0;
-        std::size_t undelivered = 0;     // behind the end of the stream
-        std::uint64_t stray_tokens = 0;  // of pages in no session's memory
-        std::uint64_t own_pages = 0;     // of the session, each once where its fragments come together
+        std::size_t undelivered = 0;      // behind the end of the stream
+        std::uint64_t stray_tokens = 0;   // of pages in no session's memory
+        std::uint64_t own_pages = 0;      // of the session, each once where its fragments come together
+        std::uint64_t marked_tokens = 0;  // uapi::xarray_token
         std::uint64_t last_offset = ~std::uint64_t{0};
 
         [[nodiscard]] std::size_t total() const noexcept { return device + resteered + linear + undelivered; }
@@ -126,6 +128,7 @@ class devmem_transport final : public flow_transport {
     device_span memory_;
     int page_shift_;
     std::uint32_t dmabuf_id_;
+    bool all_xarray_;                       // tokens, and the bit that says so means nothing
     std::size_t pieces_ = pieces_per_call;  // that control_ has room for
     std::vector<std::byte> control_;
     host_chunk* chunk_ = nullptr;  // what the next call offers for bytes on the host
@@ -306,6 +309,7 @@ std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into
     auto const page_size = std::uint64_t{1} << page_shift_;
     auto last_offset = sum.last_offset;
     std::uint64_t shared_pages = 0;  // that the piece before lies in, too
+    std::uint64_t marked_tokens = 0;
     std::size_t bytes = 0;
     auto* fragments = into.fragments.end();
     std::uintptr_t last_end = 0;
@@ -318,6 +322,7 @@ std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into
         if ((piece.offset ^ last_offset) < page_size)
             ++shared_pages;
         last_offset = piece.offset;
+        marked_tokens += piece.token / uapi::xarray_token;
         if (!tokens.join({piece.token, 1})) {
             if (tokens.count > 0)
                 *ranges++ = tokens;
@@ -341,6 +346,7 @@ std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into
     sum.device += bytes;
     sum.own_pages += count - shared_pages;
     sum.last_offset = last_offset;
+    sum.marked_tokens += marked_tokens;
     return count;
 }
 
@@ -380,6 +386,7 @@ fragment devmem_transport::locate_linear(devmem_piece const& piece, tally& sum)
 fragment devmem_transport::locate(devmem_piece const& piece, loan& into, tally& sum)
 {
     into.append_token(piece.token);
+    sum.marked_tokens += piece.token / uapi::xarray_token;
     auto memory = memory_;
     auto* bytes = &sum.device;
     if (piece.dmabuf_id == dmabuf_id_) {
@@ -428,6 +435,7 @@ void devmem_transport::count(tally const& sum, loan& into) noexcept
     place_.session().tokens_taken(into.own_tokens);
     auto& counters = place_.counters;
     counters.tokens_high_water.raise_to(counters.tokens_out.add(into.token_count));
+    counters.xarray_tokens.add(all_xarray_ ? into.token_count : sum.marked_tokens);
     counters.device_bytes.add(sum.device);
     if (sum.resteered + sum.linear > 0) {
         counters.resteered_bytes.add(sum.resteered);

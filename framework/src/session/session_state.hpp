@@ -158,6 +158,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return nic_->dmabuf_id(); }
+    // The same: the kernel has array tokens.
+    [[nodiscard]] bool has_array_tokens() const noexcept { return nic_->has_array_tokens(); }
     // The live session of this process whose binding has this id; null: none. Thread-safe.
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
 

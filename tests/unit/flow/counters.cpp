@@ -17,6 +17,7 @@ TEST_CASE("a snapshot has each counter in its place")
     counters.tokens_out.subtract(10);
     counters.tokens_high_water.raise_to(17);
     counters.tokens_high_water.raise_to(7);
+    counters.xarray_tokens.add(18);
     counters.receive_calls.add(8);
     counters.release_calls.add(9);
     counters.waits.add(10);
@@ -32,6 +33,7 @@ TEST_CASE("a snapshot has each counter in its place")
                          .fragments = 5,
                          .tokens_out = 6,
                          .tokens_high_water = 17,
+                         .xarray_tokens = 18,
                          .receive_calls = 8,
                          .release_calls = 9,
                          .waits = 10,
@@ -51,6 +53,7 @@ TEST_CASE("a snapshot has each counter in its place")
     CHECK(doubled.fragments == 10);
     CHECK(doubled.tokens_out == 12);
     CHECK(doubled.tokens_high_water == 17);
+    CHECK(doubled.xarray_tokens == 36);
     CHECK(doubled.receive_calls == 16);
     CHECK(doubled.release_calls == 18);
     CHECK(doubled.waits == 20);
