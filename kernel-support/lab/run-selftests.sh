@@ -5,7 +5,7 @@
 #   run-selftests.sh [--kernel KERNEL] [--seconds N] [GROUP | SUITE[:CASE]]...
 #
 # guest/selftests.toml has the groups and their suites; by default all that the kernel can run. --seconds is how long the
-# stress case of devmem_tokens runs, 5 by default.
+# stress and attack cases of the tokens run, 5 by default. DEVMEM_TOKENS_SOCKETS, _CONNECTIONS and _REBINDS go to the tests.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -30,5 +30,9 @@ case $kernel in branch | debug | fixes) nic+=(keep_device=N) ;; esac
 # but it must not run where QEMU emulates it (framework/docs/decisions/lab-drives-qemu.md).
 options=()
 [[ $kernel != debian* ]] || options+=(--modules --cpus 2 --append maxcpus=1)
+numbers=()
+for name in DEVMEM_TOKENS_{SOCKETS,CONNECTIONS,REBINDS}; do
+    [[ ! -v $name ]] || numbers+=("$name=${!name}")
+done
 exec "$lab_dir/lab.sh" --no-nic --kernel "$kernel" "${options[@]}" --timeout "$limit" -- \
-    env DEVMEM_TOKENS_SECONDS="$seconds" "$lab_dir/guest/selftests.py" "$directory" "${nic[@]}" -- "$@"
+    env DEVMEM_TOKENS_SECONDS="$seconds" "${numbers[@]}" "$lab_dir/guest/selftests.py" "$directory" "${nic[@]}" -- "$@"

@@ -21,6 +21,7 @@ from pathlib import Path
 TESTS = "tools/testing/selftests/drivers/net"
 KERNEL = os.environ.get("GPURX_LAB", "")
 SECOND_TRIES = 4
+FAULTS = "/sys/kernel/debug/devmemsim/dms0"
 GUEST = Path(__file__).resolve().parent
 
 
@@ -98,7 +99,7 @@ def sh(command: str) -> None:
 
 def new_nic(nic: list[str]) -> None:
     """A NIC nothing was done to yet. fd78::/64 stands for a network behind dms0, as the tests of containers want one."""
-    # devmem_tokens.py ends by removing the NIC
+    # devmem_tokens_close.py ends by removing the NIC
     sh("! grep -q ^devmemsim /proc/modules || rmmod devmemsim; ! ip netns list | grep -qw peer || ip netns del peer")
     subprocess.run([GUEST / "network", *nic], check=True)
     sh("echo 1 >/proc/sys/net/ipv6/conf/dms0/keep_addr_on_down")
@@ -111,7 +112,8 @@ def environment(directory: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{directory}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NO_COLOR": "1", "NETIF": "dms0",
             "LOCAL_V4": "10.77.0.1", "REMOTE_V4": "10.77.0.2", "LOCAL_V6": "fd77::1", "REMOTE_V6": "fd77::2",
             "LOCAL_PREFIX_V6": "fd78::/64", "REMOTE_TYPE": "netns", "REMOTE_ARGS": "peer", "KSFT_MACHINE_SLOW": "yes",
-            "DEVMEM_TOKENS_REMOVE": "rmmod devmemsim"}
+            "DEVMEM_TOKENS_REMOVE": "rmmod devmemsim", "DEVMEM_TOKENS_PACK": f"echo {{}} >{FAULTS}/pack",
+            "DEVMEM_TOKENS_FAULTS": f"for fault in drop duplicate reorder; do echo {{}} >{FAULTS}/$fault; done"}
 
 
 def run(command: list[str], directory: Path, limit: int) -> tuple[int, str]:
@@ -192,7 +194,7 @@ def run_suite(suite: Suite, directory: Path, nic: list[str]) -> tuple[list[Resul
     results = run_again(suite, results, directory, nic)
     found = differences(suite, results)
     report(suite, results, found, f"status {status}, {time.monotonic() - start:.0f} s")
-    print("".join(f"{line}\n" for line in re.findall(r"^# .*(?:seed|steps).*$", output, re.MULTILINE)), end="", flush=True)
+    print("".join(f"{line}\n" for line in re.findall(r"^# .*(?:seed|steps|attacks|connections|sockets were|rebinds).*$", output, re.MULTILINE)), end="", flush=True)
     if found:
         print(f"{output}\n" + "".join(f"FAIL {suite.name}: {line}\n" for line in found), flush=True)
     return results, found
