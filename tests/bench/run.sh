@@ -28,6 +28,12 @@ run_tokens() {
         python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens/tokens_bench" "$@"
 }
 
+# Not among those that run without a name: it measures prototypes, and has no bars.
+run_rfc() {
+    build rfc_bench &&
+        python3 "$root/tests/bench/rfc.py" "$root/build/release/tests/bench/rfc/rfc_bench" "$@"
+}
+
 run_connect() {
     build connect_bench &&
         python3 "$root/tests/bench/connect.py" "$root/build/release/tests/bench/connect_bench" "$@"
@@ -53,7 +59,7 @@ main() {
     [[ ${names[0]} == all ]] && names=("${benchmarks[@]}")
     for name in "${names[@]}"; do
         if ! declare -F "run_$name" >/dev/null; then
-            echo "bench: no benchmark named '$name'; there are: ${benchmarks[*]}" >&2
+            echo "bench: no benchmark named '$name'; there are: ${benchmarks[*]} rfc" >&2
             exit 2
         fi
         "run_$name" "$@" || worst=$?

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What it costs to receive into device memory and to give the pages back, in several ways. Run by rfc.py, in the lab
+// with --exact, where a nanosecond of CPU time is one guest instruction.
+//
+//   rfc_bench ROUNDS KIND
+//
+// KIND: setsockopt, zcrx; with the prototypes of kernel-support/linux-7.3/rfc also netlink, netlink-ack, ring, runs
+// (setsockopt, one cmsg for pages that follow each other). Prints lines of key=value; the first word says of what:
+//   sample   one round of one traffic: CPU time of this process, and what it did
+//   return   all pages of one round given back in calls of one size, by the clock around them
+//   memory   what the kernel and the process have taken when all is set up and nothing has come
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include <x86intrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "../overhead/sender.hpp"
+#include "drain.h"
+#include "nic.hpp"
+
+namespace {
+
+constexpr std::uint16_t port = 9099;  // as in guest.sh
+constexpr std::size_t memory_bytes = 48u << 20;
+constexpr std::uint64_t largest_packet = 45 * 1448;  // what TCP gives the NIC in one piece
+
+struct traffic {
+    char const* name;
+    std::uint64_t bytes;  // of all flows
+    std::uint64_t chunk;
+    std::uint64_t pause_microseconds;
+    bool wait_until_queued;  // all bytes are in the sockets before the first is received
+};
+
+// queued: nothing but receive and give back. paced: one 64 KiB write at a time, so that each has its wait.
+constexpr std::array traffics{
+    traffic{"queued", 256 * largest_packet, 256 * largest_packet, 0, true},
+    traffic{"paced", 8u << 20, 64u << 10, 3000, false},
+};
+
+void check(bool good, char const* what)
+{
+    if (!good)
+        throw std::system_error{errno, std::system_category(), what};
+}
+
+std::uint64_t cpu_time()
+{
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+long sleeps()
+{
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    return used.ru_nvcsw;
+}
+
+int listen_with_large_buffer()
+{
+    int const fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int const on = 1, buffer = 1 << 29;
+    sockaddr_in local{};
+    local.sin_family = AF_INET;
+    local.sin_port = htons(port);
+    check(fd >= 0 && ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+              ::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof buffer) == 0 &&
+              ::bind(fd, reinterpret_cast<sockaddr const*>(&local), sizeof local) == 0 && ::listen(fd, 16) == 0,
+          "listen");
+    return fd;
+}
+
+class connections {
+  public:
+    connections(int listener, std::deque<bench::sender>& senders, unsigned count) : senders_{senders}, count_{count}
+    {
+        for (unsigned i = 0; i < count; ++i) {
+            senders_.at(i).connect("10.77.0.1", port);
+            fds_.emplace_back(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+            check(fds_.back().get() >= 0, "accept");
+            sockets_.at(i) = fds_.back().get();
+        }
+    }
+    connections(connections const&) = delete;
+    connections& operator=(connections const&) = delete;
+    ~connections()
+    {
+        for (unsigned i = 0; i < count_; ++i)
+            senders_.at(i).close();
+    }
+
+    void send(traffic const& what)
+    {
+        std::uint64_t const bytes = what.bytes / count_;
+        for (unsigned i = 0; i < count_; ++i)
+            senders_.at(i).send(bytes, std::min(what.chunk, bytes), what.pause_microseconds);
+        for (unsigned i = 0; what.wait_until_queued && i < count_; ++i)
+            wait_until_queued(sockets_.at(i), bytes);
+    }
+    [[nodiscard]] int const* sockets() const { return sockets_.data(); }
+
+  private:
+    static void wait_until_queued(int socket, std::uint64_t bytes)
+    {
+        int queued = 0;
+        for (int tries = 0; static_cast<std::uint64_t>(queued) < bytes; ++tries) {
+            ::usleep(20'000);
+            check(::ioctl(socket, SIOCINQ, &queued) == 0, "SIOCINQ");
+            if (tries == 3000)
+                throw std::runtime_error{fmt::format("{} of {} bytes arrived within a minute", queued, bytes)};
+        }
+        ::usleep(50'000);  // the last acknowledgements
+    }
+
+    std::deque<bench::sender>& senders_;
+    unsigned count_;
+    std::vector<gpurx::detail::unique_fd> fds_;
+    std::array<int, most_flows> sockets_{};
+};
+
+return_way way_of(std::string_view kind)
+{
+    static std::map<std::string_view, return_way> const ways{{"setsockopt", by_setsockopt},
+                                                             {"runs", by_setsockopt},
+                                                             {"netlink", by_netlink},
+                                                             {"netlink-ack", by_netlink_ack},
+                                                             {"ring", by_ring}};
+    auto const found = ways.find(kind);
+    if (found == ways.end())
+        throw std::invalid_argument{fmt::format("'{}': no way to give pages back", kind)};
+    return found->second;
+}
+
+struct place {
+    std::string_view kind;
+    int listener;
+    std::deque<bench::sender>& senders;
+    zcrx_loop* zcrx;  // if it is that kind
+};
+
+template <class Run>
+drain_counts measure(place const& where, traffic const& what, unsigned flows, unsigned round, Run run)
+{
+    long const slept = sleeps();
+    std::uint64_t const start = cpu_time();
+    drain_counts const counts = run();
+    std::uint64_t const taken = cpu_time() - start;
+    fmt::print(
+        "sample kind={} traffic={} flows={} round={} instructions={} fragments={} pages={} bytes={} calls={} "
+        "sleeps={}\n",
+        where.kind, what.name, flows, round, taken, counts.fragments, counts.pages, what.bytes, counts.system_calls,
+        sleeps() - slept);
+    std::fflush(stdout);
+    return counts;
+}
+
+void drain(place const& where, traffic const& what, unsigned flows, unsigned round)
+{
+    connections peers{where.listener, where.senders, flows};
+    std::uint64_t const bytes = what.bytes / flows;
+    if (where.zcrx) {
+        peers.send(what);
+        measure(where, what, flows, round, [&] {
+            where.zcrx->counts = {};
+            check(zcrx_run(where.zcrx, peers.sockets(), flows, bytes) == 0, "zcrx_run");
+            return where.zcrx->counts;
+        });
+        if (where.zcrx->rearmed != 0)
+            throw std::runtime_error{"the completion ring was too small"};
+        return;
+    }
+    cmsg_loop loop;
+    check(cmsg_open(&loop, way_of(where.kind), peers.sockets(), flows) == 0, "cmsg_open");
+    peers.send(what);
+    measure(where, what, flows, round, [&] {
+        check(cmsg_run(&loop, bytes) == 0, "cmsg_run");
+        return loop.counts;
+    });
+    cmsg_close(&loop);
+}
+
+// Takes all that is queued and gives nothing back.
+std::vector<std::uint32_t> take_tokens(int socket, std::uint64_t bytes)
+{
+    std::vector<std::uint32_t> tokens;
+    for (fragment_list list; bytes != 0;) {
+        ssize_t const received = receive_tokens(socket, &list);
+        check(received > 0, "recvmsg");
+        bytes -= static_cast<std::uint64_t>(received);
+        tokens.insert(tokens.end(), list.tokens, list.tokens + list.count);
+    }
+    return tokens;
+}
+
+// A receive that finds nothing: what a ring that is drained there adds to it.
+std::uint64_t empty_receive(int socket)
+{
+    fragment_list list;
+    std::uint64_t const start = __rdtsc();
+    ssize_t const received = receive_tokens(socket, &list);
+    std::uint64_t const taken = __rdtsc() - start;
+    check(received < 0 && errno == EAGAIN, "recvmsg of nothing");
+    return taken;
+}
+
+struct returned {
+    std::uint64_t instructions = 0, drained = 0, idle = 0;
+    unsigned calls = 0;
+};
+
+void give_back(returner& by, int socket, std::uint32_t const* tokens, unsigned count, returned& sum)
+{
+    std::uint64_t const start = __rdtsc();
+    for (unsigned i = 0; i < count; ++i)
+        check(return_add(&by, 0, socket, {tokens[i], 1}) == 0, "return_add");
+    check(return_flush(&by, 0, socket) == 0, "return_flush");
+    sum.instructions += __rdtsc() - start;
+    ++sum.calls;
+    if (by.way != by_ring)
+        return;
+    sum.drained += empty_receive(socket);
+    sum.idle += empty_receive(socket);
+}
+
+// All that is queued is given back in calls of one size; what does not fill one is left to the socket's end.
+void return_in_batches(place const& where, unsigned batch, bool separate, unsigned round)
+{
+    connections peers{where.listener, where.senders, 1};
+    int const socket = peers.sockets()[0];
+    returner by;
+    check(return_open(&by, way_of(where.kind), peers.sockets(), 1) == 0, "return_open");
+    by.separate = separate;
+    peers.send(traffics[0]);
+    std::vector<std::uint32_t> tokens = take_tokens(socket, traffics[0].bytes);
+    if (!separate)
+        std::sort(tokens.begin(), tokens.end());
+    returned sum;
+    for (std::size_t at = 0; at + batch <= tokens.size() && sum.calls < 64; at += batch)
+        give_back(by, socket, &tokens[at], batch, sum);
+    fmt::print(
+        "return kind={} pages={} separate={} round={} instructions={} drained={} idle={} calls={} system_calls={}\n",
+        where.kind, batch, int{separate}, round, sum.instructions, sum.drained, sum.idle, sum.calls, by.system_calls);
+    return_close(&by);
+}
+
+void run_round(place const& where, unsigned round)
+{
+    for (unsigned const flows : {1u, 4u})
+        for (traffic const& what : traffics)
+            drain(where, what, flows, round);
+    if (where.zcrx || where.kind == "runs")
+        return;
+    for (unsigned const batch : {1u, 32u, 128u, 1024u})
+        for (bool const separate : {true, false})
+            return_in_batches(where, batch, separate, round);
+}
+
+std::uint64_t available_memory()
+{
+    std::ifstream file{"/proc/meminfo"};
+    std::string name, unit;
+    for (std::uint64_t value = 0; file >> name >> value; std::getline(file, unit))
+        if (name == "MemFree:")
+            return value;
+    throw std::runtime_error{"/proc/meminfo"};
+}
+
+void prototype(char const* name)
+{
+    std::ofstream file{std::string{"/sys/module/devmem_rfc/parameters/"} + name};
+    check(static_cast<bool>(file << 1 << std::flush), name);
+}
+
+void run(unsigned rounds, std::string_view kind)
+{
+    std::deque<bench::sender> senders;
+    for (unsigned i = 0; i < most_flows; ++i)
+        senders.emplace_back("peer");
+    bench::split_headers();
+    bench::dmabuf const memory{memory_bytes};
+    if (kind == "runs")
+        prototype("runs");
+    zcrx_loop ring;
+    std::unique_ptr<gpurx::detail::rx_binding> binding;
+    std::uint64_t const before = available_memory();
+    if (kind == "zcrx") {
+        zcrx_queue const where{bench::interface, bench::queue, memory.fd(), memory.size()};
+        check(zcrx_open(&ring, &where) == 0, "zcrx_open");
+        fmt::print("memory kind={} taken={} rings={} refill={}\n", kind, before - available_memory(),
+                   (ring.rings_size + ring.submissions_size) / 1024, ring.refill_size / 1024);
+    } else {
+        binding = bench::bind(memory);
+        fmt::print("memory kind={} taken={} rings=0 refill=0\n", kind, before - available_memory());
+    }
+    place const where{kind, listen_with_large_buffer(), senders, kind == "zcrx" ? &ring : nullptr};
+    // Round 0 warms up: nobody counts it.
+    for (unsigned number = 0; number <= rounds; ++number)
+        run_round(where, number);
+    if (where.zcrx)
+        zcrx_close(&ring);
+}
+
+}  // namespace
+
+int main(int argc, char** argv)
+try {
+    if (argc != 3)
+        throw std::invalid_argument{"usage: rfc_bench ROUNDS KIND"};
+    run(static_cast<unsigned>(std::atoi(argv[1])), argv[2]);
+    return 0;
+} catch (std::exception const& error) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "rfc: %s\n", error.what());
+    return 1;
+}
