@@ -9,6 +9,7 @@
 // (setsockopt, one cmsg for pages that follow each other). Prints lines of key=value; the first word says of what:
 //   sample   one round of one traffic: CPU time of this process, and what it did
 //   return   all pages of one round given back in calls of one size, by the clock around them
+//   refill   pages of a ring that the NIC took while nobody received
 //   memory   what the kernel and the process have taken when all is set up and nothing has come
 #include <linux/sockios.h>
 #include <netinet/in.h>
@@ -22,6 +23,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -95,6 +97,18 @@ int listen_with_large_buffer()
     return fd;
 }
 
+void wait_until_queued(int socket, std::uint64_t bytes)
+{
+    int queued = 0;
+    for (int tries = 0; static_cast<std::uint64_t>(queued) < bytes; ++tries) {
+        ::usleep(20'000);
+        check(::ioctl(socket, SIOCINQ, &queued) == 0, "SIOCINQ");
+        if (tries == 3000)
+            throw std::runtime_error{fmt::format("{} of {} bytes arrived within a minute", queued, bytes)};
+    }
+    ::usleep(50'000);  // the last acknowledgements
+}
+
 class connections {
   public:
     connections(int listener, std::deque<bench::sender>& senders, unsigned count) : senders_{senders}, count_{count}
@@ -125,18 +139,6 @@ class connections {
     [[nodiscard]] int const* sockets() const { return sockets_.data(); }
 
   private:
-    static void wait_until_queued(int socket, std::uint64_t bytes)
-    {
-        int queued = 0;
-        for (int tries = 0; static_cast<std::uint64_t>(queued) < bytes; ++tries) {
-            ::usleep(20'000);
-            check(::ioctl(socket, SIOCINQ, &queued) == 0, "SIOCINQ");
-            if (tries == 3000)
-                throw std::runtime_error{fmt::format("{} of {} bytes arrived within a minute", queued, bytes)};
-        }
-        ::usleep(50'000);  // the last acknowledgements
-    }
-
     std::deque<bench::sender>& senders_;
     unsigned count_;
     std::vector<gpurx::detail::unique_fd> fds_;
@@ -247,7 +249,7 @@ void give_back(returner& by, int socket, std::uint32_t const* tokens, unsigned c
     sum.idle += empty_receive(socket);
 }
 
-// All that is queued is given back in calls of one size; what does not fill one is left to the socket's end.
+// What is queued is given back in up to 64 calls of one size, and the rest without being counted.
 void return_in_batches(place const& where, unsigned batch, bool separate, unsigned round)
 {
     connections peers{where.listener, where.senders, 1};
@@ -259,12 +261,44 @@ void return_in_batches(place const& where, unsigned batch, bool separate, unsign
     std::vector<std::uint32_t> tokens = take_tokens(socket, traffics[0].bytes);
     if (!separate)
         std::sort(tokens.begin(), tokens.end());
-    returned sum;
-    for (std::size_t at = 0; at + batch <= tokens.size() && sum.calls < 64; at += batch)
+    returned sum, rest;
+    std::size_t at = 0;
+    for (; at + batch <= tokens.size() && sum.calls < 64; at += batch)
         give_back(by, socket, &tokens[at], batch, sum);
+    std::uint64_t const system_calls = by.system_calls;
+    for (; at < tokens.size(); ++at)
+        give_back(by, socket, &tokens[at], 1, rest);
     fmt::print(
         "return kind={} pages={} separate={} round={} instructions={} drained={} idle={} calls={} system_calls={}\n",
-        where.kind, batch, int{separate}, round, sum.instructions, sum.drained, sum.idle, sum.calls, by.system_calls);
+        where.kind, batch, int{separate}, round, sum.instructions, sum.drained, sum.idle, sum.calls, system_calls);
+    return_close(&by);
+}
+
+// More than the memory holds comes through a socket that does not receive meanwhile: the pages have to be taken from the
+// ring when the NIC needs them.
+void prove_refill(place const& where)
+{
+    traffic const what{"dry", 64u << 20, 64u << 20, 0, false};
+    static_assert(memory_bytes < 64u << 20);
+    connections peers{where.listener, where.senders, 1};
+    int const socket = peers.sockets()[0];
+    returner by;
+    check(return_open(&by, by_ring, peers.sockets(), 1) == 0, "return_open");
+    peers.send(what);
+    wait_until_queued(socket, what.bytes / 2);
+    std::uint64_t left = what.bytes;
+    std::vector<std::uint32_t> tokens;
+    for (fragment_list list; left > what.bytes / 2;) {
+        ssize_t const received = receive_tokens(socket, &list);
+        check(received > 0, "recvmsg");
+        left -= static_cast<std::uint64_t>(received);
+        tokens.insert(tokens.end(), list.tokens, list.tokens + list.count);
+    }
+    for (std::uint32_t const token : tokens)
+        check(return_add(&by, 0, socket, {token, 1}) == 0, "return_add");
+    check(return_flush(&by, 0, socket) == 0, "return_flush");
+    wait_until_queued(socket, left);
+    fmt::print("refill kind={} pages={}\n", where.kind, tokens.size());
     return_close(&by);
 }
 
@@ -318,6 +352,8 @@ void run(unsigned rounds, std::string_view kind)
         fmt::print("memory kind={} taken={} rings=0 refill=0\n", kind, before - available_memory());
     }
     place const where{kind, listen_with_large_buffer(), senders, kind == "zcrx" ? &ring : nullptr};
+    if (kind == "ring")
+        prove_refill(where);
     // Round 0 warms up: nobody counts it.
     for (unsigned number = 0; number <= rounds; ++number)
         run_round(where, number);
@@ -331,6 +367,8 @@ int main(int argc, char** argv)
 try {
     if (argc != 3)
         throw std::invalid_argument{"usage: rfc_bench ROUNDS KIND"};
+    // A sender that has failed has said why.
+    static_cast<void>(std::signal(SIGPIPE, SIG_IGN));
     run(static_cast<unsigned>(std::atoi(argv[1])), argv[2]);
     return 0;
 } catch (std::exception const& error) {
