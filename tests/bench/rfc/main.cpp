@@ -274,8 +274,8 @@ void return_in_batches(place const& where, unsigned batch, bool separate, unsign
     return_close(&by);
 }
 
-// More than the memory holds comes through a socket that does not receive meanwhile: the pages have to be taken from the
-// ring when the NIC needs them.
+// More than the memory holds comes through a socket that does not receive meanwhile: the pages have to be taken from
+// the ring when the NIC needs them.
 void prove_refill(place const& where)
 {
     traffic const what{"dry", 64u << 20, 64u << 20, 0, false};
