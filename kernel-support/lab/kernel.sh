@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Build or fetch a kernel for the lab, or find it in the cache, and print the directory it is in:
 #
-#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes
+#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc
 #
 #   DIRECTORY/vmlinux   what the guest boots
 #   DIRECTORY/build     the build directory, for out-of-tree modules: make -C DIRECTORY/build M=...
@@ -18,11 +18,11 @@ set -euo pipefail
 
 series_dir=$repo_dir/kernel-support/linux-7.3
 
-# The series of a kernel, in their order: the fixes, alone or with the tokens on top.
-declare -A series=([debug]='fixes tokens' [branch]='fixes tokens' [fixes]=fixes)
+# The series of a kernel, in their order: the fixes, alone or with the tokens on top; 'rfc' has prototypes as well.
+declare -A series=([debug]='fixes tokens' [branch]='fixes tokens' [fixes]=fixes [rfc]='fixes tokens rfc')
 
 # Lines of output of a full build, for the progress line.
-declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003)
+declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003 [rfc]=1956)
 
 config_files() {
     printf '%s\n' "$lab_dir/config/base.config"
@@ -158,7 +158,7 @@ main() {
         exec "$lab_dir/debian-kernel.sh" "${options[@]}" "$kernel"
     fi
     [[ $# == 1 && -n $kernel && -v output_lines[${kernel/#debian*/stock}] ]] ||
-        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes"
+        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc"
     patch_files "$kernel" >/dev/null
 
     # The compiler is part of a kernel's name.

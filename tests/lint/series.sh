@@ -3,7 +3,7 @@
 # The kernel patch series: each patch is clean under checkpatch --strict, applies without fuzz, and what it changes builds
 # with W=1 and sparse without a warning that the tree before it has not. A series that has passed is not built again.
 #
-#   series.sh [NAME...]        of kernel-support/linux-7.3; all by default
+#   series.sh [NAME...]        of kernel-support/linux-7.3; by default those that are to be sent
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 series_dir=$PWD/kernel-support/linux-7.3
 
 # What a series is put on
-declare -A under=([fixes]='' [tokens]=fixes)
+declare -A under=([fixes]='' [tokens]=fixes [rfc]='fixes tokens')
 
 source=$(kernel-support/lab/kernel.sh --source stock)
 
