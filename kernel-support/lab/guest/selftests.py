@@ -138,7 +138,7 @@ def report(suite: Suite, results: list[Result], found: list[str], how: str) -> N
     """One line of totals, one for each skipped case with the cause, one for each pattern of expected failures."""
     counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("pass", "fail", "skip", "xfail")}
     words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    print(f"{'ok' if not found else 'NOT OK':8}{suite.name:16}{words or 'no result'}  ({how})", flush=True)
+    print(f"{'ok' if not found else 'NOT OK':8}{suite.name:28}{words or 'no result'}  ({how})", flush=True)
     for pattern, cause in suite.causes().items():
         cases = [result for result in results if fnmatch.fnmatchcase(result.case, pattern)]
         for result in cases:
