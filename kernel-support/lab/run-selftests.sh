@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Run the kernel tree's own tests on the software NIC in the lab, and compare with what is expected of them.
 #
-#   run-selftests.sh [--kernel KERNEL] [--seconds N] [GROUP | SUITE[:CASE]]...
+#   run-selftests.sh [--kernel KERNEL] [--seconds N] [--memory SIZE] [GROUP | SUITE[:CASE]]...
 #
 # guest/selftests.toml has the groups and their suites; by default all that the kernel can run. --seconds is how long the
-# stress and attack cases of the tokens run, 5 by default. DEVMEM_TOKENS_SOCKETS, _CONNECTIONS and _REBINDS go to the tests.
+# stress and attack cases of the tokens run, 5 by default. DEVMEM_TOKENS_SOCKETS, _CONNECTIONS and _REBINDS go to the tests;
+# 65537 sockets at once need a guest with 10G of memory.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-kernel=debian seconds=5
+kernel=debian seconds=5 memory=''
 while [[ ${1:-} == --* ]]; do
     (($# >= 2)) || die "$1 needs a value"
     case $1 in
         --kernel) kernel=$2 ;;
         --seconds) seconds=$2 ;;
+        --memory) memory=$2 ;;
         *) die "unknown option '$1'" ;;
     esac
     shift 2
@@ -30,6 +32,7 @@ case $kernel in branch | debug | fixes) nic+=(keep_device=N) ;; esac
 # but it must not run where QEMU emulates it (framework/docs/decisions/lab-drives-qemu.md).
 options=()
 [[ $kernel != debian* ]] || options+=(--modules --cpus 2 --append maxcpus=1)
+[[ -z $memory ]] || options+=(--memory "$memory")
 numbers=()
 for name in DEVMEM_TOKENS_{SOCKETS,CONNECTIONS,REBINDS}; do
     [[ ! -v $name ]] || numbers+=("$name=${!name}")
