@@ -44,14 +44,14 @@ TAKING = ("page_pool_alloc_netmems", "page_pool_refill_alloc_cache", "mp_dmabuf_
 
 
 def run_in_lab(one: Contender, sources: dict[str, str], options: list[str], arguments: list[str]) -> Iterable[str]:
-    bench = Path(__file__).resolve().parent / "rfc"
+    guest = Path(__file__).resolve().parent / "tokens" / "guest.sh"
     environment = dict(os.environ)
     kernel = one.kernel
     if kernel in sources:
         environment["GPURX_KERNEL_SOURCE"] = sources[kernel]
         kernel = "stock"
     command = [str(ROOT / "run"), "lab", "--kernel", kernel, "--exact", "--hugepages", str(HUGE_PAGES), "--timeout",
-               "600", *options, "--", str(bench / "guest.sh"), *arguments]
+               "600", *options, "--", str(guest), *arguments]
     print(f"rfc: {one.name}, on kernel {one.kernel}", file=sys.stderr, flush=True)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as lab:
         assert lab.stdout is not None

@@ -7,18 +7,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../tokens/calls.h"
 #include "drain.h"
 
 /* Linux 7.3: include/linux/socket.h, include/uapi/asm-generic/socket.h, include/uapi/linux/uio.h */
 enum { msg_sock_devmem = 0x2000000, scm_devmem_dmabuf = 79 };
-
-struct fragment {
-    uint64_t offset;
-    uint32_t size;
-    uint32_t token;
-    uint32_t dmabuf_id;
-    uint32_t flags;
-};
 
 enum { page_bytes = 4096, host_bytes = fragments_per_call * 16 * page_bytes };
 
@@ -155,23 +148,12 @@ ssize_t receive_tokens(int socket, struct fragment_list* list)
 {
     static char host[host_bytes];
     char control[fragments_per_call * CMSG_SPACE(sizeof(struct fragment))];
-    struct iovec iov = {.iov_base = host, .iov_len = sizeof(host)};
-    struct msghdr message = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
-    ssize_t received = recvmsg(socket, &message, msg_sock_devmem | MSG_DONTWAIT);
+    const struct receive_buffers buffers = {control, sizeof(control), host, sizeof(host)};
+    struct fragment taken[fragments_per_call];
+    uint64_t instructions;
+    ssize_t received = receive_once(socket, 0, &buffers, taken, &list->count, &instructions);
 
-    list->count = 0;
-    if (received <= 0)
-        return received;
-    for (struct cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-        struct fragment fragment;
-
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != scm_devmem_dmabuf) {
-            errno = EPROTO;
-            return -1;
-        }
-        memcpy(&fragment, CMSG_DATA(header), sizeof(fragment));
-        list->tokens[list->count++] = fragment.token;
-    }
+    for (unsigned int i = 0; i < list->count; i++)
+        list->tokens[i] = taken[i].token;
     return received;
 }

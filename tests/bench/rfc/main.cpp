@@ -11,9 +11,6 @@
 //   return   all pages of one round given back in calls of one size, by the clock around them
 //   refill   pages of a ring that the NIC took while nobody received
 //   memory   what the kernel and the process have taken when all is set up and nothing has come
-#include <linux/sockios.h>
-#include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -40,12 +37,12 @@
 #include <fmt/format.h>
 
 #include "../overhead/sender.hpp"
+#include "../tokens/bound_nic.hpp"
+#include "../tokens/receive_queue.hpp"
 #include "drain.h"
-#include "nic.hpp"
 
 namespace {
 
-constexpr std::uint16_t port = 9099;  // as in guest.sh
 constexpr std::size_t memory_bytes = 48u << 20;
 constexpr std::uint64_t largest_packet = 45 * 1448;  // what TCP gives the NIC in one piece
 
@@ -83,38 +80,12 @@ long sleeps()
     return used.ru_nvcsw;
 }
 
-int listen_with_large_buffer()
-{
-    int const fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int const on = 1, buffer = 1 << 29;
-    sockaddr_in local{};
-    local.sin_family = AF_INET;
-    local.sin_port = htons(port);
-    check(fd >= 0 && ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-              ::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof buffer) == 0 &&
-              ::bind(fd, reinterpret_cast<sockaddr const*>(&local), sizeof local) == 0 && ::listen(fd, 16) == 0,
-          "listen");
-    return fd;
-}
-
-void wait_until_queued(int socket, std::uint64_t bytes)
-{
-    int queued = 0;
-    for (int tries = 0; static_cast<std::uint64_t>(queued) < bytes; ++tries) {
-        ::usleep(20'000);
-        check(::ioctl(socket, SIOCINQ, &queued) == 0, "SIOCINQ");
-        if (tries == 3000)
-            throw std::runtime_error{fmt::format("{} of {} bytes arrived within a minute", queued, bytes)};
-    }
-    ::usleep(50'000);  // the last acknowledgements
-}
-
 class connections {
   public:
     connections(int listener, std::deque<bench::sender>& senders, unsigned count) : senders_{senders}, count_{count}
     {
         for (unsigned i = 0; i < count; ++i) {
-            senders_.at(i).connect("10.77.0.1", port);
+            senders_.at(i).connect("10.77.0.1", bench::port);
             fds_.emplace_back(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
             check(fds_.back().get() >= 0, "accept");
             sockets_.at(i) = fds_.back().get();
@@ -134,7 +105,9 @@ class connections {
         for (unsigned i = 0; i < count_; ++i)
             senders_.at(i).send(bytes, std::min(what.chunk, bytes), what.pause_microseconds);
         for (unsigned i = 0; what.wait_until_queued && i < count_; ++i)
-            wait_until_queued(sockets_.at(i), bytes);
+            bench::wait_until_queued(sockets_.at(i), bytes);
+        if (what.wait_until_queued)
+            ::usleep(50'000);  // the last acknowledgements
     }
     [[nodiscard]] int const* sockets() const { return sockets_.data(); }
 
@@ -285,7 +258,7 @@ void prove_refill(place const& where)
     returner by;
     check(return_open(&by, by_ring, peers.sockets(), 1) == 0, "return_open");
     peers.send(what);
-    wait_until_queued(socket, what.bytes / 2);
+    bench::wait_until_queued(socket, what.bytes / 2);
     std::uint64_t left = what.bytes;
     std::vector<std::uint32_t> tokens;
     for (fragment_list list; left > what.bytes / 2;) {
@@ -297,7 +270,7 @@ void prove_refill(place const& where)
     for (std::uint32_t const token : tokens)
         check(return_add(&by, 0, socket, {token, 1}) == 0, "return_add");
     check(return_flush(&by, 0, socket) == 0, "return_flush");
-    wait_until_queued(socket, left);
+    bench::wait_until_queued(socket, left);
     fmt::print("refill kind={} pages={}\n", where.kind, tokens.size());
     return_close(&by);
 }
@@ -336,7 +309,7 @@ void run(unsigned rounds, std::string_view kind)
     for (unsigned i = 0; i < most_flows; ++i)
         senders.emplace_back("peer");
     bench::split_headers();
-    bench::dmabuf const memory{memory_bytes};
+    bench::dmabuf const memory{bench::memory_kind::contiguous, memory_bytes};
     if (kind == "runs")
         prototype("runs");
     zcrx_loop ring;
@@ -348,10 +321,10 @@ void run(unsigned rounds, std::string_view kind)
         fmt::print("memory kind={} taken={} rings={} refill={}\n", kind, before - available_memory(),
                    (ring.rings_size + ring.submissions_size) / 1024, ring.refill_size / 1024);
     } else {
-        binding = bench::bind(memory);
+        binding = bench::bind(memory, 4096, false);
         fmt::print("memory kind={} taken={} rings=0 refill=0\n", kind, before - available_memory());
     }
-    place const where{kind, listen_with_large_buffer(), senders, kind == "zcrx" ? &ring : nullptr};
+    place const where{kind, bench::listen_with_large_buffer(), senders, kind == "zcrx" ? &ring : nullptr};
     if (kind == "ring")
         prove_refill(where);
     // Round 0 warms up: nobody counts it.

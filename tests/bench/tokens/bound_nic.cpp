@@ -17,15 +17,11 @@
 #include <vector>
 
 #include "memory/memory_state.hpp"
-#include "nic/kernel_nic.hpp"
 
 namespace detail = gpurx::detail;
 
 namespace bench {
 namespace {
-
-constexpr char const* interface = "dms0";
-constexpr unsigned queue = 3;  // as in guest.sh
 
 [[noreturn]] void fail(char const* what)
 {
@@ -34,7 +30,7 @@ constexpr unsigned queue = 3;  // as in guest.sh
 
 detail::unique_fd huge_pages(std::size_t bytes)
 {
-    detail::unique_fd fd{::memfd_create("tokens", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB)};
+    detail::unique_fd fd{::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB)};
     if (fd.get() < 0 || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
         fail("memory in huge pages");
     // Taking them now tells whether there are enough.
@@ -49,7 +45,7 @@ detail::unique_fd huge_pages(std::size_t bytes)
 detail::unique_fd scattered_pages(std::size_t bytes)
 {
     constexpr std::size_t page = 4096;
-    detail::unique_fd fd{::memfd_create("tokens", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    detail::unique_fd fd{::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     if (fd.get() < 0 || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
         fail("memory in small pages");
     std::vector<std::size_t> order(bytes / page);
@@ -82,26 +78,20 @@ void write_fault(char const* name, bool on)
 
 }  // namespace
 
-struct bound_memory::binding {
-    detail::unique_fd memory;
-    detail::unique_fd dmabuf;
-    std::unique_ptr<detail::rx_binding> rx;
-};
+dmabuf::dmabuf(memory_kind kind, std::size_t bytes)
+    : memory_{kind == memory_kind::contiguous ? huge_pages(bytes) : scattered_pages(bytes)},
+      fd_{dmabuf_of(memory_, bytes)},
+      size_{bytes}
+{}
 
-bound_memory::bound_memory(memory_kind kind, std::size_t bytes, std::uint32_t page_size, bool shared)
-    : binding_{std::make_unique<binding>()}
+std::unique_ptr<detail::rx_binding> bind(dmabuf const& memory, std::uint32_t page_size, bool shared)
 {
-    binding_->memory = kind == memory_kind::contiguous ? huge_pages(bytes) : scattered_pages(bytes);
-    binding_->dmabuf = dmabuf_of(binding_->memory, bytes);
-
     std::array const queues{queue};
-    detail::netdev::bind_rx what{::if_nametoindex(interface), queues, binding_->dmabuf.get(), page_size};
+    detail::netdev::bind_rx what{::if_nametoindex(interface), queues, memory.fd(), page_size};
     if (shared)
         what.autorelease = false;
-    binding_->rx = detail::bind_rx(interface, what);
+    return detail::bind_rx(interface, what);
 }
-
-bound_memory::~bound_memory() = default;
 
 void split_headers()
 {

@@ -7,24 +7,35 @@
 #include <cstdint>
 #include <memory>
 
+#include "nic/kernel_nic.hpp"
+#include "syscalls.hpp"
+
 namespace bench {
+
+inline constexpr char const* interface = "dms0";
+inline constexpr unsigned queue = 3;  // as in guest.sh
 
 // contiguous: in huge pages. scattered: in pages of 4 KiB, those that follow each other lie anywhere.
 enum class memory_kind : std::uint8_t { contiguous, scattered };
 
-class bound_memory {
+// Memory that can be bound. Throws std::system_error, gpurx::system_error.
+class dmabuf {
   public:
-    // `shared`: tokens that any socket can return, which a kernel must know. Throws std::system_error,
-    // gpurx::system_error.
-    bound_memory(memory_kind kind, std::size_t bytes, std::uint32_t page_size, bool shared);
-    bound_memory(bound_memory const&) = delete;
-    bound_memory& operator=(bound_memory const&) = delete;
-    ~bound_memory();  // unbinds
+    dmabuf(memory_kind kind, std::size_t bytes);
+
+    [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
   private:
-    struct binding;
-    std::unique_ptr<binding> binding_;
+    gpurx::detail::unique_fd memory_;
+    gpurx::detail::unique_fd fd_;
+    std::size_t size_;
 };
+
+// Bound to the queue as long as what it returns lives. `shared`: tokens that any socket can return, which a kernel must
+// know. Throws gpurx::system_error.
+[[nodiscard]] std::unique_ptr<gpurx::detail::rx_binding> bind(dmabuf const& memory, std::uint32_t page_size,
+                                                              bool shared);
 
 // A binding needs packets' headers in other memory than their payload.
 void split_headers();

@@ -15,11 +15,8 @@
 //                left of the packet in which it ended
 //   release      all calls of one round with one batch size: instructions fragments calls ranges
 //   race         one round of two threads: nanoseconds fragments
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -27,12 +24,12 @@
 #include <exception>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "bound_nic.hpp"
+#include "receive_queue.hpp"
 #include "round.hpp"
 
 namespace {
@@ -41,7 +38,6 @@ using bench::memory_kind;
 using bench::series;
 using bench::token_kind;
 
-constexpr std::uint16_t port = 9099;  // as in guest.sh
 constexpr std::uint64_t segment = 1448;
 constexpr std::uint64_t largest_packet = 45 * segment;  // what TCP gives the NIC in one piece: whole segments of 64 KiB
 
@@ -83,20 +79,6 @@ std::vector<series> make_all_series(memory_kind memory, std::uint32_t page_size)
                 result.push_back(make_series(page_size, segmented, 1, control));
     }
     return result;
-}
-
-int listen_with_large_buffer()
-{
-    int const fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int const on = 1, buffer = 1 << 29;
-    sockaddr_in local{};
-    local.sin_family = AF_INET;
-    local.sin_port = htons(port);
-    if (fd < 0 || ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        ::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof buffer) != 0 ||
-        ::bind(fd, reinterpret_cast<sockaddr const*>(&local), sizeof local) != 0 || ::listen(fd, 16) != 0)
-        throw std::system_error{errno, std::system_category(), "listen"};
-    return fd;
 }
 
 token_kind parse_kind(std::string_view name)
@@ -174,7 +156,7 @@ void run(unsigned rounds, make_series_of series_of, std::vector<std::string> con
     for (int i = 0; i < 4; ++i)
         senders.emplace_back("peer");
     bench::split_headers();
-    int const listener = listen_with_large_buffer();
+    int const listener = bench::listen_with_large_buffer();
     // Round 0 warms up: nobody counts it.
     for (unsigned number = 0; number <= rounds; ++number) {
         calibrate();
@@ -183,7 +165,8 @@ void run(unsigned rounds, make_series_of series_of, std::vector<std::string> con
                 auto const each = series_of(where.memory, where.page_size);
                 if (each.empty())
                     continue;
-                bench::bound_memory const memory{where.memory, where.bytes, where.page_size, kind == "shared"};
+                bench::dmabuf const memory{where.memory, where.bytes};
+                auto const binding = bench::bind(memory, where.page_size, kind == "shared");
                 for (series const& what : each)
                     run_round(kind, where.name, what, listener, senders, number);
             }

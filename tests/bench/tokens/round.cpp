@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "round.hpp"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "packet_ends.hpp"
+#include "receive_queue.hpp"
 
 namespace bench {
 namespace {
@@ -30,18 +29,6 @@ constexpr std::uint32_t xarray_bit = 1u << 31;
 [[noreturn]] void fail(char const* what)
 {
     throw std::system_error{errno, std::system_category(), what};
-}
-
-void wait_until_queued(int socket, std::uint64_t bytes)
-{
-    int queued = 0;
-    for (int tries = 0; static_cast<std::uint64_t>(queued) < bytes; ++tries) {
-        ::usleep(20'000);
-        if (::ioctl(socket, SIOCINQ, &queued) != 0)
-            fail("SIOCINQ");
-        if (tries == 3000)
-            throw std::runtime_error{fmt::format("{} of {} bytes arrived within a minute", queued, bytes)};
-    }
 }
 
 }  // namespace
@@ -58,7 +45,7 @@ round::round(token_kind kind, std::string label, series const& what, unsigned nu
 void round::fill(int listener, std::deque<sender>& senders)
 {
     for (unsigned i = 0; i < what_.flows; ++i) {
-        senders.at(i).connect("10.77.0.1", 9099);
+        senders.at(i).connect("10.77.0.1", port);
         gpurx::detail::unique_fd accepted{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)};
         if (accepted.get() < 0)
             fail("accept");
