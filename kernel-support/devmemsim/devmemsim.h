@@ -249,7 +249,7 @@ struct dms_link {
  * @receive:	what NAPI does with a frame, dms_receive() or a fault
  * @steering:	how frames are spread over queues, replaced as a whole
  * @rx_usecs:	time that a frame waits for others
- * @rx_pending:	size of an Rx ring
+ * @rx_pending:	frames that an Rx ring has buffers for
  * @tx_pending:	frames that a Tx queue keeps in flight
  * @faults:	fault injection, see devmemsim_fault.h
  * @irq_domain:	interrupts, those of channels that are not in use too
@@ -312,6 +312,7 @@ int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
 void dms_ring_free(struct dms_rx_ring *ring);
 int dms_ring_fill(struct net_device *netdev, struct dms_rx_ring *ring,
 		  gfp_t gfp);
+int dms_rings_reshape(struct dms_port *port, u32 rx_pending, u32 mtu);
 netmem_ref dms_ring_take(struct dms_rx_ring *ring);
 void dms_queue_enable(struct dms_channel *ch);
 void dms_queue_disable(struct dms_channel *ch);

@@ -3,7 +3,6 @@
 #include <linux/netdevice.h>
 #include <net/netdev_lock.h>
 #include <net/netdev_queues.h>
-#include <net/netdev_rx_queue.h>
 
 #include "devmemsim.h"
 #include "devmemsim_steer.h"
@@ -74,35 +73,6 @@ static void dms_get_ringparam(struct net_device *netdev,
 	kernel_ring->hds_thresh_max = DMS_HDS_THRESH_MAX;
 }
 
-/* Give all queues rings of the new size, or leave all with the old one */
-static int dms_resize_rx_rings(struct dms_port *port, u32 rx_pending)
-{
-	struct net_device *netdev = port->netdev;
-	u32 old = port->rx_pending;
-	unsigned int i;
-	int err;
-
-	port->rx_pending = rx_pending;
-	if (!netif_running(netdev))
-		return 0;
-
-	for (i = 0; i < netdev->real_num_rx_queues; i++) {
-		err = netdev_rx_queue_restart(netdev, i);
-		if (err)
-			goto err_restore;
-	}
-
-	return 0;
-
-err_restore:
-	port->rx_pending = old;
-	while (i--)
-		if (netdev_rx_queue_restart(netdev, i))
-			netdev_warn(netdev, "Rx queue %u keeps %u descriptors\n",
-				    i, rx_pending);
-	return err;
-}
-
 static int dms_set_ringparam(struct net_device *netdev,
 			     struct ethtool_ringparam *ring,
 			     struct kernel_ethtool_ringparam *kernel_ring,
@@ -119,12 +89,10 @@ static int dms_set_ringparam(struct net_device *netdev,
 		return -EINVAL;
 	}
 
-	if (ring->rx_pending != port->rx_pending) {
-		err = dms_resize_rx_rings(port, ring->rx_pending);
-		if (err) {
-			NL_SET_ERR_MSG_MOD(extack, "cannot restart an rx queue");
-			return err;
-		}
+	err = dms_rings_reshape(port, ring->rx_pending, netdev->mtu);
+	if (err) {
+		NL_SET_ERR_MSG_MOD(extack, "cannot restart an rx queue");
+		return err;
 	}
 
 	dms_hds_update(port, netdev->cfg_pending->hds_config);

@@ -318,14 +318,15 @@ static netdev_features_t dms_fix_features(struct net_device *netdev,
 
 static int dms_change_mtu(struct net_device *netdev, int mtu)
 {
-	if (!dms_xdp_mtu_fits(netdev_priv(netdev), mtu)) {
+	struct dms_port *port = netdev_priv(netdev);
+
+	if (!dms_xdp_mtu_fits(port, mtu)) {
 		netdev_info(netdev, "MTU %d is too much for a single-buffer XDP program\n",
 			    mtu);
 		return -EINVAL;
 	}
 
-	WRITE_ONCE(netdev->mtu, mtu);
-	return 0;
+	return dms_rings_reshape(port, port->rx_pending, mtu);
 }
 
 static const struct net_device_ops dms_netdev_ops = {

@@ -8,6 +8,7 @@
 #include <linux/netdevice.h>
 #include <net/netdev_lock.h>
 #include <net/netdev_queues.h>
+#include <net/netdev_rx_queue.h>
 #include <net/page_pool/helpers.h>
 
 #include "devmemsim.h"
@@ -16,6 +17,9 @@
  * that do not fit go back to the memory provider.
  */
 #define DMS_MP_POOL_SIZE	1024
+
+/* What a frame takes beside the MTU: headers of the link, headroom, tailroom */
+#define DMS_FRAME_EXTRA		512
 
 static int dms_ring_alloc_pool(struct dms_port *port, struct dms_rx_ring *ring,
 			       unsigned int idx)
@@ -114,13 +118,24 @@ static void dms_ring_drain(struct dms_rx_ring *ring)
 					  false);
 }
 
+/* The ring is asked for in frames, and has buffers posted for frames of the
+ * largest size, rounded up to a power of two as mlx5 does it: what frames take
+ * of the buffers is another matter, a small one leaves most of its share.
+ */
+static u32 dms_ring_frame_size(u32 mtu)
+{
+	return roundup_pow_of_two(mtu + DMS_FRAME_EXTRA);
+}
+
 int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
 		   struct netdev_queue_config *qcfg, unsigned int idx)
 {
 	int err;
 
-	ring->size = port->rx_pending;
 	ring->buf_size = qcfg->rx_page_size;
+	ring->size = port->rx_pending *
+		     DIV_ROUND_UP(dms_ring_frame_size(port->netdev->mtu),
+				  ring->buf_size);
 	ring->head = 0;
 	ring->count = 0;
 
@@ -155,6 +170,46 @@ void dms_ring_free(struct dms_rx_ring *ring)
 	dms_ring_free_pool(ring);
 	kvfree(ring->bufs);
 	memset(ring, 0, sizeof(*ring));
+}
+
+static void dms_ring_shape(struct dms_port *port, u32 rx_pending, u32 mtu)
+{
+	port->rx_pending = rx_pending;
+	WRITE_ONCE(port->netdev->mtu, mtu);
+}
+
+/* Give all queues rings for so many frames of this MTU, or leave all with the
+ * old ones.
+ */
+int dms_rings_reshape(struct dms_port *port, u32 rx_pending, u32 mtu)
+{
+	struct net_device *netdev = port->netdev;
+	u32 old_pending = port->rx_pending;
+	u32 old_mtu = netdev->mtu;
+	unsigned int i;
+	int err;
+
+	dms_ring_shape(port, rx_pending, mtu);
+	if (!netif_running(netdev) ||
+	    (rx_pending == old_pending &&
+	     dms_ring_frame_size(mtu) == dms_ring_frame_size(old_mtu)))
+		return 0;
+
+	for (i = 0; i < netdev->real_num_rx_queues; i++) {
+		err = netdev_rx_queue_restart(netdev, i);
+		if (err)
+			goto err_restore;
+	}
+
+	return 0;
+
+err_restore:
+	dms_ring_shape(port, old_pending, old_mtu);
+	while (i--)
+		if (netdev_rx_queue_restart(netdev, i))
+			netdev_warn(netdev, "Rx queue %u keeps a ring for %u frames of MTU %u\n",
+				    i, rx_pending, mtu);
+	return err;
 }
 
 void dms_queue_enable(struct dms_channel *ch)

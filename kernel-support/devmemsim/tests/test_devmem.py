@@ -156,6 +156,47 @@ def test_binding_shows() -> None:
     equal(netlink.queue_get(lab.index(), QUEUE), before, "after unbind")
 
 
+def in_ring() -> int:
+    """Buffers that the idle ring of a queue with a binding has."""
+    return sum(p["inflight"] for p in netlink.page_pools() if "dmabuf" in p)
+
+
+def test_standing_demand() -> None:
+    """As mlx5: per frame, the power of two that holds the MTU and 512."""
+    for frames, mtu, buffers in ((32, 1500, 32), (64, 3584, 64),
+                                 (64, 3585, 128), (64, 9000, 256)):
+        netlink.rings_set("dms0", rx=frames)
+        lab.set_mtu(mtu)
+        with devmem.Binding("dms0", [QUEUE], 4 << 20) as binding:
+            equal(in_ring(), buffers, f"{frames} frames of MTU {mtu}")
+            receive(binding, 4, 100_000)
+        gone()
+
+
+def test_standing_demand_while_bound() -> None:
+    netlink.rings_set("dms0", rx=64)
+    with devmem.Binding("dms0", [QUEUE], 4 << 20) as binding:
+        for mtu, buffers in ((9000, 256), (1500, 64), (4000, 128)):
+            lab.set_mtu(mtu)
+            # The pool of the ring before may linger
+            deadline = time.monotonic() + 5
+            while in_ring() != buffers and time.monotonic() < deadline:
+                time.sleep(0.1)
+            equal(in_ring(), buffers, f"64 frames of MTU {mtu}")
+            receive(binding, 4, 100_000)
+    gone()
+
+
+def test_standing_demand_of_large_pages() -> None:
+    if huge_pages() < 8:
+        raise Skip("no memory for 8 huge pages")
+    lab.set_mtu(9000)
+    for shift, buffers in ((13, 256), (14, 128), (16, 128)):
+        with devmem.Binding("dms0", [QUEUE], 8 * HUGE, 1 << shift, huge=True):
+            equal(in_ring(), buffers, f"128 frames in {1 << shift} byte pages")
+        gone()
+
+
 def test_unbound_queues_are_ordinary() -> None:
     with devmem.Binding("dms0", [QUEUE], 1 << 20):
         for version in (4, 6):
