@@ -5,7 +5,7 @@
 #   packages.sh [--list] GROUP...
 #   packages.sh --versions GROUP...     what is installed of them, and in which versions
 #
-# Groups: build tests cuda lint python module kernel lab selftests
+# Groups: build tests cuda lint python plot module kernel lab selftests
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -48,7 +48,13 @@ packages[python]='
 python3
 python3-dev
 python3-pip
+python3-torch
 python3-venv
+'
+packages[plot]='
+python3
+python3-munkres
+python3-matplotlib
 '
 packages[module]='
 gcc
@@ -118,6 +124,7 @@ declare -A why=(
     [cuda]="to fetch the CUDA compiler"
     [lint]="to check format and style"
     [python]="to build the Python package and test it"
+    [plot]="to draw what was measured"
     [module]="to build the software NIC for the lab's kernel"
     [kernel]="to build a kernel for the lab"
     [lab]="to boot the lab's guest and talk to its network"

@@ -187,11 +187,15 @@ check_faults() {
 }
 
 check_profile() {
+    local file
     run --profile getrandom,newuname --timeout 120 -- python3 -c 'import os
 for _ in range(1000): os.getrandom(8)
 for _ in range(300): os.uname()'
-    check "a profile counts the functions of a system call" grep -qE '^ +[0-9]+ in __x64_sys_getrandom, entered 10[0-9][0-9] times' "$work/err"
-    check "... each call on its own, and of the command alone" grep -qE '^ +[0-9]+ in (__do_sys_newuname|__x64_sys_newuname), entered 3[01][0-9] times' "$work/err"
+    check "a profile shows functions of a system call" grep -qE '^ +[0-9]+ in [a-z_0-9]+, entered [0-9]+ times' "$work/err"
+    # Looked for in the file: what an interrupt in the midst of a call leads to may fill the lines that are shown.
+    file=$repo_dir/$(sed -n 's/^lab: every function: //p' "$work/err")
+    check "... it has counted them" grep -qE '^getrandom __x64_sys_getrandom [0-9]+ 10[0-9][0-9]$' "$file"
+    check "... each call on its own, and of the command alone" grep -qE '^newuname __(do|x64)_sys_newuname [0-9]+ 3[01][0-9]$' "$file"
     run --profile no_such_call --timeout 60 -- true
     check "a system call that does not exist: 125" is "$status" 125
     check "... and it is named" says err "no system call 'no_such_call'"
