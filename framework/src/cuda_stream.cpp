@@ -39,14 +39,13 @@ bool is_default(cuda_stream_ref stream) noexcept
 
 // What the thread that sees streams pass shares with an operation, which it may outlive.
 struct passing {
-    gpu_stream on;
     unique_fd event;
     error_code outcome;               // written before:
     std::atomic<bool> passed{false};  // the stream
 
-    void tell() noexcept
+    void tell(error_code with) noexcept
     {
-        outcome = lasting_error(on);
+        outcome = with;
         passed.store(true, std::memory_order_release);
         std::uint64_t const one = 1;
         static_cast<void>(!::write(event.get(), &one, sizeof one));
@@ -65,7 +64,6 @@ class wait_claim {
     [[nodiscard]] bool begin(gpu_stream const& on, error_code& code)
     {
         auto const shared = std::make_shared<passing>();
-        shared->on = on;
         shared->event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         if (!shared->event)
             code.assign(errno, boost::system::system_category());
@@ -85,11 +83,11 @@ class wait_claim {
             return false;
         when_passed(
             all,
-            [](void* argument) noexcept {
+            [](void* argument, error_code with) noexcept {
                 std::unique_ptr<std::shared_ptr<passing>> const told{static_cast<std::shared_ptr<passing>*>(argument)};
-                (*told)->tell();
+                (*told)->tell(with);
             },
-            kept.release());
+            kept.release(), waiting_for::stream);
         return true;
     }
     [[nodiscard]] asio::posix::stream_descriptor& readable() const noexcept { return *readable_; }
@@ -158,7 +156,8 @@ void start_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_s
                 wait_handler handler)
 {
     auto const nothing = memory.kind() == memory_kind::host && stream == cuda_stream_ref{};
-    auto const ordinal = is_default(stream) && memory.kind() == memory_kind::device ? gpu_of(memory.address()) : no_gpu;
+    auto const ordinal =
+        is_default(stream) && memory.kind() == memory_kind::device ? place_of(memory.address()).ordinal : no_gpu;
     wait_op::start(wait_claim{std::move(executor)}, {.ordinal = ordinal, .stream = stream}, nothing, std::move(site),
                    std::move(handler));
 }

@@ -44,7 +44,7 @@ std::size_t gather_to_host(std::span<fragment const> fragments, device_span dest
     auto const on_gpu = std::ranges::find_if_not(fragments, is_on_host);
     if (on_gpu == fragments.end())
         return copy_on_host(fragments, to);
-    auto const ordinal = detail::gpu_of(on_gpu->address);
+    auto const ordinal = detail::place_of(on_gpu->address).ordinal;
     if (ordinal != detail::no_gpu)
         return detail::copy_from_gpu(fragments, {to, destination.size()}, ordinal, &stream, code);
     code = errc::bad_destination;
@@ -52,12 +52,13 @@ std::size_t gather_to_host(std::span<fragment const> fragments, device_span dest
 }
 
 // The GPU of a destination that fits, or the error.
-int gpu_for(std::span<fragment const> fragments, device_span destination, error_code& code) noexcept
+detail::gpu_place gpu_for(std::span<fragment const> fragments, device_span destination, error_code& code) noexcept
 {
-    auto const ordinal = fit(fragments, destination.size()) ? detail::gpu_of(destination.address()) : detail::no_gpu;
-    if (ordinal == detail::no_gpu)
+    auto const place =
+        fit(fragments, destination.size()) ? detail::place_of(destination.address()) : detail::gpu_place{};
+    if (place.ordinal == detail::no_gpu)
         code = errc::bad_destination;
-    return ordinal;
+    return place;
 }
 
 void write_crc(std::byte const* bytes, std::size_t size, device_span to) noexcept
@@ -78,10 +79,11 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
 {
     if (destination.kind() == memory_kind::host && fit(fragments, destination.size()))
         return gather_to_host(fragments, destination, stream, code);
-    auto const ordinal = gpu_for(fragments, destination, code);
-    if (ordinal == detail::no_gpu)
+    auto const place = gpu_for(fragments, destination, code);
+    if (place.ordinal == detail::no_gpu)
         return 0;
-    return detail::gather_on_gpu(fragments, destination, {.ordinal = ordinal, .stream = stream}, {}, code);
+    return detail::gather_on_gpu(fragments, destination, {.ordinal = place.ordinal, .stream = stream},
+                                 {.destination_of = place.context}, code);
 }
 
 std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream)
@@ -110,11 +112,11 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
             write_crc(reinterpret_cast<std::byte const*>(destination.address()), placed, crc);
         return placed;
     }
-    auto const ordinal = gpu_for(fragments, destination, code);
-    if (ordinal == detail::no_gpu)
+    auto const place = gpu_for(fragments, destination, code);
+    if (place.ordinal == detail::no_gpu)
         return 0;
-    return detail::gather_crc32c_on_gpu(fragments, destination, crc.address(), {.ordinal = ordinal, .stream = stream},
-                                        code);
+    return detail::gather_crc32c_on_gpu(fragments, destination, crc.address(),
+                                        {.ordinal = place.ordinal, .stream = stream}, code);
 }
 
 std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,

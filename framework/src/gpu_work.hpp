@@ -30,8 +30,12 @@ struct gpu_stream {
     friend bool operator==(gpu_stream const&, gpu_stream const&) = default;
 };
 
-// The ordinal of the GPU whose memory, or pinned host memory, lies at `address`; no_gpu: none's, as far as is known.
-[[nodiscard]] int gpu_of(std::uintptr_t address) noexcept;
+// Whose memory, or pinned host memory, lies at an address.
+struct gpu_place {
+    int ordinal = no_gpu;         // no_gpu: none's, as far as is known
+    CUctx_st* context = nullptr;  // the only one whose kernels reach it; null: any of the GPU's
+};
+[[nodiscard]] gpu_place place_of(std::uintptr_t address) noexcept;
 
 // Notes the context, for an operation whose steps run on several threads. Fails where the stream cannot be used so:
 // errc::wrong_gpu, errc::unusable_stream, what the driver reports.
@@ -48,8 +52,6 @@ struct gpu_stream {
 void destroy_stream(CUstream_st* stream) noexcept;
 // Work enqueued on `later` from now on runs after what was enqueued on `earlier` so far. Both are located.
 [[nodiscard]] error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept;
-// What the stream's GPU reports if it is in error for good.
-[[nodiscard]] error_code lasting_error(gpu_stream const& stream) noexcept;
 
 // ---- points in streams ----
 
@@ -61,15 +63,52 @@ struct stream_point;
 void mark(stream_point*& point, gpu_stream on) noexcept;
 // Whether all of it has finished, or never will because the GPU is in error: `point` is null then.
 [[nodiscard]] bool has_passed(stream_point*& point) noexcept;
-// Calls then(argument) when it has, from a thread of the library, or at once. Takes the point, which is not null.
-void when_passed(stream_point* point, void (*then)(void*) noexcept, void* argument) noexcept;
+// Calls then(argument, error) when it has, from a thread of the library, or at once; the error is what the GPU reports
+// if it is in error for good. Takes the point, which is not null.
+enum class waiting_for : bool {
+    pages,   // may learn of it some milliseconds late once it has waited for long
+    stream,  // sooner
+};
+void when_passed(stream_point* point, void (*then)(void*, error_code) noexcept, void* argument,
+                 waiting_for what) noexcept;
+// For who can go on only when some stream has passed: none is asked for seldom now.
+void look_at_streams() noexcept;
+
+// ---- streams that do not keep up ----
+
+// What reads of all flows have enqueued on one stream, as far as it is not done. A stream's queue has an end, and who
+// enqueues beyond it is blocked. So reads stop long before: what arrives waits in the sockets, and makes fewer and
+// larger batches later. Any thread.
+class stream_backlog {
+  public:
+    stream_backlog(stream_backlog const&) = delete;
+    stream_backlog& operator=(stream_backlog const&) = delete;
+
+    // Reads must enqueue nothing now.
+    [[nodiscard]] virtual bool is_full() noexcept = 0;
+    // Writes to the eventfd `event`, once, when they may again. False: they may now.
+    [[nodiscard]] virtual bool notify(int event) noexcept = 0;
+    // Before the descriptor is closed.
+    virtual void forget(int event) noexcept = 0;
+
+  protected:
+    stream_backlog() = default;
+    ~stream_backlog() = default;
+};
+// Of a resolved stream; lives until the process ends. Null: there was no memory for it, and nothing is bounded.
+[[nodiscard]] stream_backlog* backlog_of(gpu_stream const& on) noexcept;
 
 // ---- gather ----
 
-// What is known of the fragments of a gather, and who waits for it.
+// A gather reads aligned blocks of so many bytes: those that a fragment begins and ends in wholly.
+inline constexpr std::size_t gather_block = 16;
+
+// What is known of both ends of a gather, and who waits for it.
 struct gather_source {
     device_span memory{};                 // memory_state::known_to() the GPU
+    CUctx_st* destination_of = nullptr;   // gpu_place::context
     stream_point** read_until = nullptr;  // all that was enqueued is added to it if there is no error
+    stream_backlog* backlog = nullptr;    // the stream's; the same, if read_until is there
 };
 
 // Enqueues the copy of the fragments, in order, to the start of `destination` as far as both go; returns the bytes.
@@ -97,8 +136,10 @@ class staging {
 
     // Bytes that recv may write now and that copy() will send along `on`; empty: all chunks are under way.
     [[nodiscard]] virtual std::span<std::byte> room(gpu_stream on, error_code& code) = 0;
-    // Enqueues the copy of the next `size` bytes of room() to `address` on the GPU. Does not wait.
-    [[nodiscard]] virtual error_code copy(std::uintptr_t address, std::size_t size) noexcept = 0;
+    // Enqueues the copy of the next `size` bytes of room() to `address` on the GPU, and adds it to the stream's
+    // `backlog`, if any. Does not wait.
+    [[nodiscard]] virtual error_code copy(std::uintptr_t address, std::size_t size,
+                                          stream_backlog* backlog = nullptr) noexcept = 0;
     // Writes to the eventfd `event`, once, when there is room. False: there is room now.
     [[nodiscard]] virtual bool notify(int event) noexcept = 0;
 

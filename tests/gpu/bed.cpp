@@ -4,7 +4,11 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
+#include <gpurx/gather.hpp>
+#include <set>
 #include <string>
 
 namespace gpurx::test {
@@ -18,6 +22,40 @@ void require(CUresult status)
 {
     INFO("CUDA error " << static_cast<int>(status));
     REQUIRE(status == CUDA_SUCCESS);
+}
+
+// A word in pinned memory for each stream that is held. Never freed, as that may wait for the GPU, and so for streams
+// that are held.
+std::uint32_t& new_gate(gpu& on)
+{
+    constexpr std::size_t count = 16384;
+    static std::atomic<std::size_t> used{0};
+    static auto* const words = [&] {
+        void* pinned = nullptr;
+        context_scope const scope{on};
+        require(on.calls().cuMemHostAlloc(&pinned, count * sizeof(std::uint32_t),
+                                          CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+        std::fill_n(static_cast<std::uint32_t*>(pinned), count, 0);
+        return static_cast<std::uint32_t*>(pinned);
+    }();
+    auto const index = used.fetch_add(1);
+    REQUIRE(index < count);
+    return words[index];
+}
+
+// A kernel's first launch in a context may load it there, and that may wait for all of the context's streams: not with
+// one of them held.
+void launch_each_kernel(gpu& on)
+{
+    static std::set<int> done;
+    if (!done.insert(on.ordinal()).second)
+        return;
+    gpu_bytes bytes{on, 64, std::byte{}};
+    gpu_test_stream stream{on};
+    std::array const piece{fragment{bytes.address(), 16, memory_kind::device}};
+    REQUIRE(gather(piece, bytes.span().subspan(16, 16), stream.ref()) == 16);
+    REQUIRE(gather_crc32c(piece, bytes.span().subspan(32, 16), bytes.span().subspan(48, 4), stream.ref()) == 16);
+    stream.finish();
 }
 
 }  // namespace
@@ -59,21 +97,18 @@ gpu_test_stream::~gpu_test_stream()
 
 void gpu_test_stream::hold()
 {
-    gate_ = std::make_shared<std::mutex>();
-    held_ = std::unique_lock{*gate_};
-    auto* const waits = new std::shared_ptr<std::mutex>{gate_};
-    auto const wait = [](void* argument) {
-        std::unique_ptr<std::shared_ptr<std::mutex>> const gate{static_cast<std::shared_ptr<std::mutex>*>(argument)};
-        std::scoped_lock const lock{**gate};
-    };
+    launch_each_kernel(on_);
+    gate_ = &new_gate(on_);
     context_scope const scope{on_};
-    require(GPURX_DRIVER(cuLaunchHostFunc)(handle_, wait, waits));
+    // Not by a host function: a driver may run those of all streams on one thread.
+    require(
+        GPURX_DRIVER(cuStreamWaitValue32)(handle_, reinterpret_cast<CUdeviceptr>(gate_), 1, CU_STREAM_WAIT_VALUE_EQ));
 }
 
 void gpu_test_stream::let_go()
 {
-    if (held_.owns_lock())
-        held_.unlock();
+    if (gate_ != nullptr)
+        std::atomic_ref{*gate_}.store(1);
 }
 
 void gpu_test_stream::finish()
@@ -97,9 +132,12 @@ gpu_bytes::~gpu_bytes()
 
 void gpu_bytes::write(std::span<std::byte const> bytes, std::size_t offset)
 {
+    if (bytes.empty())
+        return;
     context_scope const scope{on_};
-    if (!bytes.empty())
-        require(GPURX_DRIVER(cuMemcpyHtoD)(address_ + offset, bytes.data(), bytes.size()));
+    require(GPURX_DRIVER(cuMemcpyHtoD)(address_ + offset, bytes.data(), bytes.size()));
+    // That returns when `bytes` may be changed; streams that do not wait for the default one see them after this.
+    require(on_.calls().cuStreamSynchronize(nullptr));
 }
 
 std::vector<std::byte> gpu_bytes::read() const

@@ -8,8 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -40,7 +38,7 @@ class gpu_test_stream {
 
     [[nodiscard]] cuda_stream_ref ref() const { return handle_; }
     [[nodiscard]] CUstream get() const { return handle_; }
-    // What is enqueued from now on waits until let_go(). Once.
+    // What is enqueued from now on waits until let_go(). Once. The first of all launches the library's kernels before.
     void hold();
     void let_go();
     // Waits until all of it has run.
@@ -49,8 +47,7 @@ class gpu_test_stream {
   private:
     detail::cuda::gpu& on_;
     CUstream handle_ = nullptr;
-    std::shared_ptr<std::mutex> gate_;  // locked while the stream is held
-    std::unique_lock<std::mutex> held_;
+    std::uint32_t* gate_ = nullptr;  // of a stream that was held; 1 once it is let go
 };
 
 // Memory of a GPU, from cuMemAlloc.

@@ -38,6 +38,7 @@ assemble() {
     local -a programs=("$build/tests/gpu_tests" "$build/tests/gpu/bench/gpu_bench"
         "$build/samples/gpurx-fetch/gpurx-fetch" "$(tests/ingest/nginx.sh)")
     install -m 755 tests/gpu/run.sh tests/gpu/load.py "${programs[@]}" "$bundle"
+    install -m 644 tests/gpu/claims.txt "$bundle"
     [[ ! -e tests/gpu/trace.txt ]] || install -m 644 tests/gpu/trace.txt "$bundle"
     libraries "${programs[@]}" | while IFS= read -r path; do
         install -m 755 "$(readlink -f "$path")" "$bundle/lib/${path##*/}"

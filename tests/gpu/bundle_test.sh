@@ -32,3 +32,21 @@ else
 fi
 run fake-driver LD_LIBRARY_PATH="$PWD/build/gpu/tests/fake_cuda"
 grep -q '"status": "passed"' "$work/fake-driver/results.json"
+
+# Each claim names results that there are, and says of them what is true.
+python3 - "$work/fake-driver/results.json" tests/gpu/claims.txt <<'CHECK'
+import json, sys
+results = json.load(open(sys.argv[1]))
+names = {(one["part"], one["name"]) for one in results["results"]}
+lines = [line.strip() for line in open(sys.argv[2]) if line.strip() and not line.startswith("#")]
+for claim, part, prefix in ([word.strip() for word in line.split("|")] for line in lines):
+    found = [name for of, name in names if of == part and name.startswith(prefix)]
+    # Without the sanitizer both tools are one result.
+    assert found or part == "sanitizer", f"claims.txt: no result of part {part} begins with: {prefix}"
+verdicts = [one["verdict"] for one in results["claims"]]
+assert "confirmed" in verdicts and "NOT CONFIRMED" not in verdicts, verdicts
+speed = [one["verdict"] for one in results["claims"] if "within its bars" in one["claim"]]
+assert speed == ["not tried"], speed  # --quick judges no bar
+assert "attribute 124" in results["facts"], results["facts"]
+CHECK
+grep -q 'confirmed  *a gather is enqueued' "$work/fake-driver/results.txt"

@@ -362,7 +362,8 @@ TEST_CASE("a wait that the reactor refuses is told so and keeps no descriptor")
     at.io.poll();
     CHECK(at.calls == 1);
     CHECK(at.code == boost::system::errc::invalid_argument);
-    CHECK(descriptors().size() == count);
+    // The thread that told of the first wait may have had its descriptor still when they were counted.
+    CHECK(soon([&] { return descriptors().size() <= count; }));
     stream.let_go();
 }
 

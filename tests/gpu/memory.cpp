@@ -112,15 +112,15 @@ TEST_CASE("pinned host memory is for the CPU and for kernels")
     auto& on = gpu_or_skip();
     auto const memory = device_memory::on_pinned_host(5000);
     CHECK(memory.kind() == memory_kind::host);
-    CHECK(memory.size() == 8192);
+    CHECK(memory.size() >= 8192);
     auto* const bytes = reinterpret_cast<std::byte*>(memory.span().address());
     bytes[0] = bytes[8191] = std::byte{7};
     CHECK_THAT(memory.explain(), ContainsSubstring("host memory pinned for GPU 0"));
     if (on.facts().host_dmabuf) {
         CHECK(memory.dmabuf_fd() >= 0);
     } else {
-        CHECK(memory.dmabuf_fd() == -1);
-        CHECK_THAT(memory.explain(), ContainsSubstring("CUDA 13.0"));
+        CHECK((memory.dmabuf_fd() >= 0) == (device_memory::on_host(5000).dmabuf_fd() >= 0));
+        CHECK_THAT(memory.explain(), ContainsSubstring("udmabuf"));
     }
 }
 

@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
 #include <set>
 #include <stdexcept>
 
@@ -44,6 +47,7 @@ void drop_everything(state& s, guard& lock)
     s.physicals.clear();
     s.exports.clear();
     s.libraries.clear();
+    s.needed_versions.clear();
     s.kernels.clear();
     s.events.clear();
     context_stack().clear();
@@ -60,7 +64,9 @@ void set_defaults(state& s)
     s.violations.clear();
     s.all_held = false;
     s.capture_elsewhere = false;
+    s.loading_waits = false;
     s.delay = {};
+    s.pinning = {};
     s.written = 0;
     for (std::size_t i = 0; i < s.devices.size(); ++i) {
         auto fresh = default_device(static_cast<int>(i));
@@ -119,6 +125,16 @@ std::string plain_name(std::string name)
     if (at != std::string::npos && at + 3 == name.size())
         name.resize(at);
     return name;
+}
+
+void abort_of_handle(state const& s, std::string const& name, number handle)
+{
+    auto const stream = s.streams.find(handle);
+    auto const was_one = s.given_up.contains(handle) || (stream != s.streams.end() && stream->second->destroyed);
+    auto const* const what = was_one ? "a handle that was given up before" : "what is no handle";
+    std::fprintf(stderr, "fake CUDA: %s with %s (%#" PRIx64 "): a driver would crash here\n", name.c_str(), what,
+                 handle);
+    std::abort();
 }
 
 CUresult begin_call(state& s, std::string const& name, bool needs_init)
@@ -296,6 +312,11 @@ void set_captured(CUstream stream, bool captured)
     with_state([&](state& s, guard&) { stream_for_hook(s, stream)->captured = captured; });
 }
 
+void set_loading_waits(bool waits)
+{
+    with_state([&](state& s, guard&) { s.loading_waits = waits; });
+}
+
 void set_capture_elsewhere(bool captures)
 {
     with_state([&](state& s, guard&) { s.capture_elsewhere = captures; });
@@ -353,6 +374,11 @@ void set_delay_per_byte(std::chrono::duration<double, std::nano> delay)
     with_state([&](state& s, guard&) { s.delay = delay; });
 }
 
+void set_pinning_time(std::chrono::nanoseconds time)
+{
+    with_state([&](state& s, guard&) { s.pinning = time; });
+}
+
 std::uint64_t bytes_written()
 {
     return with_state([](state& s, guard&) { return s.written; });
@@ -361,9 +387,8 @@ std::uint64_t bytes_written()
 void break_context(int device, CUresult error)
 {
     with_state([&](state& s, guard&) {
-        for (auto const& [handle, context] : s.contexts)
-            if (context->device == device)
-                break_now(s, *context, error);
+        if (auto const& primary = s.devices.at(static_cast<std::size_t>(device)).primary)
+            break_now(s, *primary, error);
     });
 }
 

@@ -3,17 +3,26 @@
 // A CUDA driver without a GPU: a shared library with the soname libcuda.so.1 that a test program links to, so that
 // dlopen("libcuda.so.1") finds it loaded already. Device memory is a file in memory; its device addresses are pages
 // that no CPU access survives. Each stream is a thread that works through a queue, so a test can hold it and look. The
-// kernels of the library run as their host versions (fake_cuda_kernels.cpp). This header is what tests control it with.
+// kernels of the library are what the CUDA compiler made of them, run by an interpreter (ptx_machine.hpp). This header
+// is what tests control it with.
 //
 // Stricter than a driver, so that mistakes show: addresses and handles are not used again until many others were, all
 // calls that may need a current context do need one (but not: cuMem* of virtual memory, cuPointer*, cuEventQuery,
 // cuEventSynchronize, cuLibrary*, and cuStreamGetCtx and cuStreamGetDevice of a stream that was created), and a kernel
-// is launched only with the stream's context current. Booleans of cuPointerGetAttribute are written as 4 bytes.
+// is launched only with the stream's context current. Booleans of cuPointerGetAttribute are written as 4 bytes. Host
+// functions run one after the other, whatever their streams: one that waits holds up all others. A copy from pageable
+// memory returns when the bytes are taken, not when they are there, and waits for its stream before it takes them if it
+// is asynchronous. Memory is freed once all that its context's streams were given has been done. A stream or an event
+// that was destroyed, or never was one, ends the program, with the call that it was used in on the standard error.
 //
-// Not modelled: that the default streams and cuMemFree wait for other work (the null stream, CU_STREAM_LEGACY and
+// A stream's queue takes 1,000 commands, then whoever enqueues waits. A kernel reaches memory of cuMemAlloc in the
+// context that it was made in only. To wait for a context while one of its streams is being captured is a violation.
+//
+// Not modelled: that the default streams wait for other work (the null stream, CU_STREAM_LEGACY and
 // CU_STREAM_PER_THREAD are one stream per context that waits for nothing); peer access (copies reach all devices,
-// kernels only their own and the host); access rights of parts of a mapping; exports across mappings; timing of events;
-// thread and warp scheduling. A driver's error for a misuse may be another than the one that is returned here.
+// kernels only their own and the host); access rights of parts of a mapping; timing of events; warps side by side (they
+// take turns, and so do blocks); kernels of more than one dimension. A driver's error for a misuse may be another than
+// the one that is returned here.
 //
 // Thread safety: safe. No hook and no call runs under a lock that a held stream keeps.
 #pragma once
@@ -53,7 +62,8 @@ void set_attribute(int device, CUdevice_attribute attribute, int value);
 void set_name(int device, std::string name);
 // 80 GiB after a reset. cuMemAlloc and cuMemCreate fail with CUDA_ERROR_OUT_OF_MEMORY beyond it.
 void set_memory_size(int device, std::size_t bytes);
-// cuDriverGetVersion; 13000 after a reset.
+// cuDriverGetVersion; 13000 after a reset. A driver that is older than the CUDA compiler that made a kernel's PTX loads
+// the image, and refuses the kernel when it is needed: CUDA_ERROR_UNSUPPORTED_PTX_VERSION.
 void set_driver_version(int version);
 // Whether cuMemGetHandleForAddressRange takes CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE; no after a reset.
 void set_pcie_mapping(int device, bool supported);
@@ -72,7 +82,8 @@ void set_rdma_capable(CUdeviceptr address, bool capable);
 
 // What cuMemGetHandleForAddressRange returned this descriptor (or one that it is a duplicate of) for. With /dev/udmabuf
 // it is a dmabuf of the range, and offset is 0. Without, it is of the whole allocation, and the range starts `offset`
-// bytes into it; of several exports of one allocation the last is told then.
+// bytes into it; of several exports of one allocation the last is told then. A range of several mappings is a file of
+// its own then, which has none of their bytes.
 struct exported_range {
     CUdeviceptr address = 0;
     std::size_t size = 0;
@@ -97,18 +108,23 @@ void set_captured(CUstream stream, bool captured);
 // Another thread captures a graph of its own: calls that wait, allocate or ask are refused in threads that have not
 // said that they do not mind.
 void set_capture_elsewhere(bool captures);
+// The first launch of a kernel in a context loads it there, and waits for all of the context's streams first, as a
+// driver may that loads lazily. No after a reset.
+void set_loading_waits(bool waits);
 // Operations that were given to the stream and are not finished.
 [[nodiscard]] std::size_t queued(CUstream stream);
 // Each copy and each fill takes this much longer for each of its bytes; 0 after a reset.
 void set_delay_per_byte(std::chrono::duration<double, std::nano> delay);
+// cuMemHostAlloc takes this long, and all other calls wait meanwhile; 0 after a reset, 0.1 to 1 ms in a driver.
+void set_pinning_time(std::chrono::nanoseconds time);
 // Bytes that copies, fills and kernels have written to device memory.
 [[nodiscard]] std::uint64_t bytes_written();
 
 // ---- faults ----
 
-// A sticky error: all contexts that the device has report it from now on, and what their streams have queued is
-// not done. Memory, streams and events are given up all the same by calls that report it. CUDA_SUCCESS mends it,
-// as no driver can.
+// A sticky error: the device's primary context, in which the fault was, reports it from now on when it is asked, and
+// what its streams have queued is not done. Whether a stream is being captured can be asked all the same. Memory,
+// streams and events are given up all the same by calls that report it. CUDA_SUCCESS mends it, as no driver can.
 void break_context(int device, CUresult error);
 // After `after` more calls the next `times` of this function ("cuMemAlloc", with or without its version) return `error`
 // and do nothing else. One rule for each function; times 0 takes it back.
@@ -147,7 +163,7 @@ struct live_counts {
 [[nodiscard]] live_counts live();
 
 // What the code under test did against CUDA's contract, in words: to be empty at the end of a test. Memory freed that
-// queued work uses, a handle used or destroyed after its end, a call without a context or with another than it needs, a
+// queued work uses, a handle used after its context's end, a call without a context or with another than it needs, a
 // context ended with things or work in it, a call of CUDA from a host function.
 [[nodiscard]] std::vector<std::string> violations();
 void clear_violations();

@@ -109,8 +109,7 @@ device default_device(int ordinal)
                        {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 1},
                        {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 200},
                        {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1},
-                       {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 1},
-                       {CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED, 1}};
+                       {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 1}};
     return made;
 }
 
@@ -351,15 +350,14 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* into)
 
 CUresult CUDAAPI cuCtxSynchronize()
 {
-    auto const body = [](state& s, guard& lock, std::string const&, std::shared_ptr<context> const& current) {
-        std::vector<std::shared_ptr<stream>> of_context;
-        for (auto const& [handle, stream] : s.streams)
-            if (stream->of == current)
-                of_context.push_back(stream);
-        for (auto const& stream : of_context)
-            if (auto const status = wait_for(s, lock, *stream, stream->last); status != CUDA_SUCCESS)
-                return status;
-        return CUDA_SUCCESS;
+    auto const body = [](state& s, guard& lock, std::string const& name, std::shared_ptr<context> const& current) {
+        for (auto const& [handle, stream] : s.streams) {
+            if (stream->of != current || !stream->captured)
+                continue;
+            s.violate(name + " invalidates a capture in this context");
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+        return wait_for_all(s, lock, current);
     };
     return call_in_context(__func__, body);
 }

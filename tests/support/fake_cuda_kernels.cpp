@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library's kernels (framework/src/cuda/gather.cu) for the fake CUDA driver: the same arithmetic, on the CPU, with
-// the lanes of a warp one after the other. To be changed with the kernels' parameters.
-#include <atomic>
+// Kernels for the fake CUDA driver: the PTX of the image that is loaded, by the interpreter (ptx_machine.hpp). What the
+// library's own kernels (framework/src/cuda/gather.cu) are to write is known here, so that each launch of them is
+// watched: each byte of the destination once, and nothing else. To be changed with their parameters.
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
 
 #include "cuda/gather_piece.hpp"
 #include "fake_cuda_state.hpp"
-#include "gather_on_cpu.hpp"
+#include "ptx_image.hpp"
 
 namespace fake_cuda::inside {
 
 namespace {
 
 using namespace gpurx::detail;
+
+// An H100.
+constexpr unsigned gpu = 90;
 
 // As a structure of the parameters in a row is laid out, so are they.
 struct gather_crc_parameters {
@@ -23,109 +30,223 @@ struct gather_crc_parameters {
 };
 
 template <class Parameters>
-Parameters read(std::byte const* from)
+Parameters read(parameter_block const& from)
 {
     Parameters parameters;
-    std::memcpy(&parameters, from, sizeof parameters);
+    std::memcpy(&parameters, from.data(), sizeof parameters);
     return parameters;
 }
 
-// The CPU's view of an object that a parameter points to; null if there is none.
+bool is_gather(ptx::kernel const& code)
+{
+    return code.name == "gpurx_gather" || code.name == "gpurx_gather_crc";
+}
+bool has_crc(ptx::kernel const& code)
+{
+    return code.name == "gpurx_gather_crc";
+}
+
 template <class T>
-T* find(kernel_memory& memory, T* object, bool to_write = false)
+range range_of(T const* object)
 {
-    return reinterpret_cast<T*>(memory.find(address_of(object), sizeof(T), to_write));
+    return {address_of(object), sizeof *object};
 }
 
-// Calls `done(layout, moved)` for each piece, with the addresses of the CPU's view; `moved` is how far those of the
-// destination are from the GPU's. False: memory is not there.
-template <class Done>
-bool for_each_piece(kernel_memory& memory, gather_arguments const& all, Done done)
+range pieces_of(gather_arguments const& all)
 {
-    auto const* const pieces =
-        reinterpret_cast<gather_piece const*>(memory.find(address_of(all.pieces), all.count * sizeof(gather_piece)));
-    for (std::uint32_t i = 0; pieces != nullptr && i < all.count; ++i) {
-        auto const& piece = pieces[i];
-        auto const* const source = memory.find(piece.source, piece.size);
-        auto const* const target = memory.find(all.destination + piece.offset, piece.size, true);
-        if (source == nullptr || target == nullptr)
-            return false;
-        auto const destination = address_of(target) - piece.offset;
-        done(piece_layout{{.source = address_of(source), .size = piece.size, .offset = piece.offset}, destination},
-             destination - all.destination);
+    return {address_of(all.pieces), all.count * sizeof(gather_piece)};
+}
+
+// Memory as a kernel on this stream sees it. What it looked at is in use while it runs.
+class stream_memory : public ptx::memory {
+  public:
+    explicit stream_memory(stream& on) : on_{on} {}
+    std::optional<ptx::view> look(std::uint64_t address) override
+    {
+        auto& s = all();
+        guard const lock{s.mutex};
+        auto const there = around(s, address);
+        auto* const bytes = there.size == 0 ? nullptr : translate(s, there, {reader::kind::kernel, on_.of.get()});
+        if (bytes == nullptr)
+            return std::nullopt;
+        on_.in_use.push_back(there);
+        // A GPU's accesses end with an aligned vector, whatever the program asked for.
+        auto const before = there.begin % vector_bytes;
+        auto const after = (vector_bytes - (there.begin + there.size) % vector_bytes) % vector_bytes;
+        return ptx::view{there.begin - before, before + there.size + after, bytes - before};
     }
-    return pieces != nullptr;
+
+  private:
+    // The allocation, or the part of a reservation that is mapped in one.
+    static range around(state& s, std::uint64_t address)
+    {
+        auto const found = find_region(s, address);
+        if (!found)
+            return {};
+        if (found->kind != region_kind::reservation)
+            return found->addresses;
+        auto const after = found->mappings.upper_bound(address - found->addresses.begin);
+        if (after == found->mappings.begin())
+            return {};
+        auto const& [start, mapped] = *std::prev(after);
+        range const there{found->addresses.begin + start, mapped.size};
+        return there.holds({address, 1}) ? there : range{};
+    }
+
+    stream& on_;
+};
+
+// The CPU's view of an object that a kernel on this stream is to use; null if there is none.
+template <class T>
+T* find(stream const& on, T* object, std::size_t count = 1)
+{
+    auto& s = all();
+    guard const lock{s.mutex};
+    return reinterpret_cast<T*>(
+        translate(s, {address_of(object), count * sizeof(T)}, {reader::kind::kernel, on.of.get()}));
 }
 
-void gather(kernel_memory& memory, std::byte const* block)
+void violate(std::string what)
 {
-    for_each_piece(memory, read<gather_arguments>(block), [](piece_layout const& layout, std::uint64_t) {
-        for (unsigned lane = 0; lane < warp_lanes; ++lane)
-            gather_lane<no_crc>(layout, lane, no_crc{});
-    });
+    auto& s = all();
+    guard const lock{s.mutex};
+    s.violate(std::move(what));
 }
 
-void gather_crc(kernel_memory& memory, std::byte const* block)
+// What the launch is to write.
+void expect_writes(stream const& on, ptx::kernel const& code, parameter_block const& parameters, ptx::launch& how)
 {
-    auto const parameters = read<gather_crc_parameters>(block);
-    auto const& all = parameters.all;
-    auto const& crc = parameters.crc;
-    auto const* const tables = find(memory, crc.tables);
-    auto* const state = find(memory, crc.state, true);
-    auto* const result = find(memory, crc.result, true);
-    if (tables == nullptr || state == nullptr || result == nullptr)
+    auto const all = read<gather_arguments>(parameters);
+    auto const* const pieces = find(on, all.pieces, all.count);
+    if (pieces == nullptr)
         return;
-    // A second launch at the same time would find it taken.
-    std::atomic_ref<std::uint32_t> const taken{state->blocks};
-    if (taken.exchange(1) != 0 || state->sum != 0)
-        memory.violate("gpurx_gather_crc with a state that is in use");
-    std::uint32_t sum = 0;
-    auto const done = for_each_piece(memory, all, [&](piece_layout const& layout, std::uint64_t moved) {
-        auto frame = crc.frame;
-        frame.end += moved;
-        sum ^= gpurx::test::gather_with_crc(layout, frame, *tables);
-    });
-    if (done)
-        *result = crc32c_of(sum, crc.frame);
-    taken.store(0);
+    how.writes.emplace();
+    for (std::uint32_t i = 0; i < all.count; ++i)
+        if (pieces[i].source != all.destination + pieces[i].offset)
+            how.writes->push_back({all.destination + pieces[i].offset, pieces[i].size});
+    if (!has_crc(code))
+        return;
+    auto const crc = read<gather_crc_parameters>(parameters).crc;
+    how.writes->push_back({address_of(crc.result), sizeof *crc.result});
+    how.may_write.push_back({address_of(crc.state), sizeof *crc.state});
+}
+
+// One launch's hold on the sum that it adds to: a second one at the same time would mix the two.
+class state_in_use {
+  public:
+    explicit state_in_use(std::uint64_t address) : address_{address}
+    {
+        auto& s = all();
+        guard const lock{s.mutex};
+        first_ = s.sums_in_use.insert(address).second;
+        if (!first_)
+            s.violate("gpurx_gather_crc with a state that is in use");
+    }
+    state_in_use(state_in_use const&) = delete;
+    state_in_use& operator=(state_in_use const&) = delete;
+    ~state_in_use()
+    {
+        auto& s = all();
+        guard const lock{s.mutex};
+        if (first_)
+            s.sums_in_use.erase(address_);
+    }
+
+  private:
+    std::uint64_t address_;
+    bool first_ = false;
+};
+
+CUresult run(stream& on, ptx::kernel const& code, ptx::launch const& how)
+{
+    stream_memory memory{on};
+    auto done = ptx::run(code, how, memory);
+    if (done.fault) {
+        // A test may want memory that is not there; nothing else that is a fault.
+        if (done.fault_of_memory)
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        violate(*done.fault);
+        return CUDA_ERROR_LAUNCH_FAILED;
+    }
+    for (auto& wrong : done.violations)
+        violate(code.name + ": " + std::move(wrong));
+    auto& s = all();
+    guard const lock{s.mutex};
+    if (how.writes)
+        for (auto const& written : *how.writes)
+            count_written(s, written.begin, written.size);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+std::shared_ptr<ptx::kernels const> load_image(state& s, void const* image)
+{
+    // The same image is loaded over and over.
+    static auto& known = *new std::map<std::string, std::shared_ptr<ptx::kernels const>, std::less<>>;
+    std::string const text{ptx::text_in({static_cast<std::byte const*>(image), ptx::size_of_image(image)}, gpu)};
+    if (text.empty())
+        return nullptr;
+    auto& kernels = known[text];
+    try {
+        if (!kernels)
+            kernels = std::make_shared<ptx::kernels const>(ptx::parse(text));
+    } catch (ptx::parse_error const& wrong) {
+        s.violate(wrong.what());
+    }
+    return kernels;
+}
+
+// PTX 8.3 came with CUDA 12.3, and 9.0 with CUDA 13.0.
+int driver_version_for(void const* image)
+{
+    constexpr std::string_view directive = ".version ";
+    std::string const text{ptx::text_in({static_cast<std::byte const*>(image), ptx::size_of_image(image)}, gpu)};
+    auto const at = text.find(directive);
+    int major = 0;
+    int minor = 0;
+    if (at == std::string::npos || std::sscanf(&text[at + directive.size()], "%d.%d", &major, &minor) != 2)
+        return 0;
+    return (major + 4) * 1000 + minor * 10;
 }
 
 // Pieces in device memory may be written only just before the kernel runs; those in host memory are there already.
-std::vector<range> gather_uses(host_bytes const& of_host, std::byte const* block)
+std::vector<range> kernel_uses(ptx::kernel const& code, host_bytes const& of_host, parameter_block const& parameters)
 {
-    auto const all = read<gather_arguments>(block);
-    range const list{address_of(all.pieces), all.count * sizeof(gather_piece)};
+    if (!is_gather(code))
+        return {};
+    auto const all = read<gather_arguments>(parameters);
+    auto const list = pieces_of(all);
     std::vector<range> used{list};
     auto const* const pieces = reinterpret_cast<gather_piece const*>(of_host(list));
     for (std::uint32_t i = 0; pieces != nullptr && i < all.count; ++i) {
         used.push_back({pieces[i].source, pieces[i].size});
         used.push_back({all.destination + pieces[i].offset, pieces[i].size});
     }
+    if (has_crc(code)) {
+        auto const crc = read<gather_crc_parameters>(parameters).crc;
+        used.insert(used.end(), {range_of(crc.tables), range_of(crc.state), range_of(crc.result)});
+    }
     return used;
 }
 
-std::vector<range> gather_crc_uses(host_bytes const& of_host, std::byte const* block)
+CUresult run_kernel(stream& on, ptx::kernel const& code, unsigned blocks, unsigned threads,
+                    parameter_block const& parameters)
 {
-    auto const crc = read<gather_crc_parameters>(block).crc;
-    auto used = gather_uses(of_host, block);
-    used.push_back({address_of(crc.tables), sizeof *crc.tables});
-    used.push_back({address_of(crc.state), sizeof *crc.state});
-    used.push_back({address_of(crc.result), sizeof *crc.result});
-    return used;
-}
-
-constexpr parameter arguments_at{0, sizeof(gather_arguments)};
-constexpr parameter crc_arguments_at{offsetof(gather_crc_parameters, crc), sizeof(gather_crc_arguments)};
-
-}  // namespace
-
-std::vector<kernel_code> const& all_kernels()
-{
-    static auto const* const kernels = new std::vector<kernel_code>{
-        {"gpurx_gather", {arguments_at}, gather_block_threads, gather, gather_uses},
-        {"gpurx_gather_crc", {arguments_at, crc_arguments_at}, gather_block_threads, gather_crc, gather_crc_uses},
-    };
-    return *kernels;
+    ptx::launch how;
+    how.blocks = blocks;
+    how.threads = threads;
+    how.parameters = parameters;
+    if (is_gather(code))
+        expect_writes(on, code, parameters, how);
+    if (!has_crc(code))
+        return run(on, code, how);
+    auto* const sum = read<gather_crc_parameters>(parameters).crc.state;
+    state_in_use const held{address_of(sum)};
+    auto const* const before = find(on, sum);
+    if (before != nullptr && (before->sum != 0 || before->blocks != 0))
+        violate("gpurx_gather_crc with a state that is in use");
+    return run(on, code, how);
 }
 
 }  // namespace fake_cuda::inside

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 
 #include "fake_cuda_state.hpp"
 
@@ -80,7 +81,11 @@ CUresult free_region(state& s, guard& lock, std::string const& name, std::uint64
         s.violate(name + " of an address that is not one of such memory");
         return if_unknown;
     }
-    check_unused(s, lock, found->second->addresses, name);
+    auto const of = s.contexts.find(found->second->context);
+    // Queued work that uses the memory is told of, and not waited for: the caller may be the one to let it go.
+    if (check_unused(s, lock, found->second->addresses, name) && kind != region_kind::registered &&
+        of != s.contexts.end())
+        static_cast<void>(wait_for_all(s, lock, std::shared_ptr{of->second}));
     if (!s.regions.contains(address))
         return if_unknown;  // freed meanwhile
     drop_region(s, address);
@@ -126,7 +131,7 @@ std::byte* translate(state& s, range const& addresses, reader who)
     if (!found || !found->addresses.holds(addresses))
         return nullptr;
     auto const offset = addresses.begin - found->addresses.begin;
-    if (found->kind == region_kind::device && who.is == reader::kind::kernel && found->device != who.device)
+    if (found->kind == region_kind::device && who.is == reader::kind::kernel && found->context != who.in->handle)
         return nullptr;
     if (found->kind == region_kind::reservation) {
         for (auto at = offset; at < offset + addresses.size;) {
@@ -136,7 +141,7 @@ std::byte* translate(state& s, range const& addresses, reader who)
             auto const& [start, mapped] = *std::prev(after);
             auto const open =
                 who.is == reader::kind::test ||
-                (who.is == reader::kind::copy ? !mapped.access.empty() : mapped.access.contains(who.device));
+                (who.is == reader::kind::copy ? !mapped.access.empty() : mapped.access.contains(who.in->device));
             if (at >= start + mapped.size || !open)
                 return nullptr;
             at = start + mapped.size;
@@ -171,10 +176,11 @@ void drop_region(state& s, std::uint64_t address)
     }
 }
 
-void check_unused(state& s, guard& lock, range addresses, std::string const& name)
+bool check_unused(state& s, guard& lock, range addresses, std::string const& name)
 {
     auto const meets = [&](range const& used) { return used.meets(addresses); };
     auto const streams = s.streams;
+    auto const mistakes = s.violations.size();
     for (auto const& [handle, stream] : streams) {
         if (std::ranges::any_of(stream->in_use, meets)) {
             s.violate(name + " of memory that work under way uses");
@@ -186,6 +192,7 @@ void check_unused(state& s, guard& lock, range addresses, std::string const& nam
         if (std::ranges::any_of(stream->queue, uses))
             s.violate(name + " of memory that queued work uses");
     }
+    return s.violations.size() == mistakes;
 }
 
 }  // namespace fake_cuda::inside
@@ -233,6 +240,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** into, std::size_t size, unsigned flags)
         constexpr unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
         if (into == nullptr || size == 0 || (flags & ~known) != 0)
             return CUDA_ERROR_INVALID_VALUE;
+        std::this_thread::sleep_for(s.pinning);  // under the driver's lock, as a driver does it
         auto made = std::make_shared<region>();
         made->kind = region_kind::host;
         made->file = std::make_unique<memory_file>(size);

@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "fake_cuda_state.hpp"
 
@@ -130,29 +132,50 @@ void put_nothing(CUpointer_attribute attribute, void* into)
     }
 }
 
-// A dmabuf of the range, where the kernel can make one of a file in memory.
-int make_dmabuf(memory_file const& file, std::size_t offset, std::size_t size)
+// Bytes of one file that are a part of an export.
+struct part {
+    memory_file const* file = nullptr;
+    std::size_t offset = 0;
+    std::size_t size = 0;
+};
+
+// A dmabuf of the parts in a row, where the kernel can make one of files in memory.
+int make_dmabuf(std::vector<part> const& parts)
 {
     auto const device = ::open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
     if (device < 0)
         return -1;
-    udmabuf_create wish{};
-    wish.memfd = static_cast<__u32>(file.descriptor);
-    wish.flags = UDMABUF_FLAGS_CLOEXEC;
-    wish.offset = offset;
-    wish.size = size;
-    auto const made = ::ioctl(device, UDMABUF_CREATE, &wish);
+    std::vector<std::byte> wish(sizeof(udmabuf_create_list) + parts.size() * sizeof(udmabuf_create_item));
+    udmabuf_create_list const head{.flags = UDMABUF_FLAGS_CLOEXEC, .count = static_cast<__u32>(parts.size())};
+    std::memcpy(wish.data(), &head, sizeof head);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        udmabuf_create_item item{};
+        item.memfd = static_cast<__u32>(parts[i].file->descriptor);
+        item.offset = parts[i].offset;
+        item.size = parts[i].size;
+        std::memcpy(&wish[sizeof head + i * sizeof item], &item, sizeof item);
+    }
+    auto const made = ::ioctl(device, UDMABUF_CREATE_LIST, wish.data());
     ::close(device);
     return made;
 }
 
-CUresult export_file(state& s, memory_file const& file, exported_range about, int* into)
+// Where there is no dmabuf: the file that all of it is in, or one of the size that shares no bytes with any.
+int make_stand_in(std::vector<part> const& parts, std::size_t size)
 {
-    auto descriptor = make_dmabuf(file, about.offset, about.size);
-    if (descriptor >= 0)
-        about.offset = 0;
-    else
-        descriptor = ::fcntl(file.descriptor, F_DUPFD_CLOEXEC, 0);
+    if (parts.size() == 1)
+        return ::fcntl(parts[0].file->descriptor, F_DUPFD_CLOEXEC, 0);
+    memory_file const several{size};
+    return ::fcntl(several.descriptor, F_DUPFD_CLOEXEC, 0);
+}
+
+CUresult export_parts(state& s, std::vector<part> const& parts, exported_range about, int* into)
+{
+    auto descriptor = make_dmabuf(parts);
+    if (descriptor < 0) {
+        about.offset = parts.size() == 1 ? parts[0].offset : 0;
+        descriptor = make_stand_in(parts, about.size);
+    }
     struct stat identity {};
     if (descriptor < 0 || ::fstat(descriptor, &identity) != 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
@@ -180,20 +203,24 @@ CUresult export_range(state& s, range const& addresses, unsigned long long flags
     if (into == nullptr || addresses.size == 0 || addresses.begin % page != 0 || addresses.size % page != 0 || !found ||
         !found->addresses.holds(addresses) || found->kind == region_kind::registered)
         return CUDA_ERROR_INVALID_VALUE;
-    auto const* const mapped = mapping_at(*found, addresses.begin);
     if (found->kind == region_kind::reservation && translate(s, addresses, {reader::kind::test}) == nullptr)
         return CUDA_ERROR_INVALID_VALUE;
-    auto const ordinal = mapped != nullptr ? mapped->of->device : found->device;
+    auto const* const first = mapping_at(*found, addresses.begin);
+    auto const ordinal = first != nullptr ? first->of->device : found->device;
     auto const& of = s.devices[static_cast<std::size_t>(ordinal)];
     if (auto const status = check_export(of, *found, flags); status != CUDA_SUCCESS)
         return status;
-    if (!on_host(*found) && !rdma_capable(*found, mapped))
-        return CUDA_ERROR_INVALID_VALUE;
-    auto const whole = extent(*found, addresses.begin);
-    if (!whole.holds(addresses))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    exported_range const about{addresses.begin, addresses.size, addresses.begin - whole.begin, flags};
-    return export_file(s, mapped != nullptr ? mapped->of->file : *found->file, about, into);
+    std::vector<part> parts;
+    for (auto at = addresses.begin; at < addresses.begin + addresses.size;) {
+        auto const* const mapped = mapping_at(*found, at);
+        if (!on_host(*found) && (!rdma_capable(*found, mapped) || (mapped != nullptr && mapped->of->device != ordinal)))
+            return CUDA_ERROR_INVALID_VALUE;
+        auto const whole = extent(*found, at);
+        auto const size = std::min(whole.begin + whole.size, addresses.begin + addresses.size) - at;
+        parts.push_back({mapped != nullptr ? &mapped->of->file : found->file.get(), at - whole.begin, size});
+        at += size;
+    }
+    return export_parts(s, parts, {addresses.begin, addresses.size, 0, flags}, into);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "fake_cuda.hpp"
+#include "ptx_machine.hpp"
 
 namespace fake_cuda::inside {
 
@@ -162,6 +163,8 @@ struct operation {
     std::function<CUresult()> run;             // without the lock; may be empty
     std::function<std::vector<range>()> uses;  // under the lock, while it waits; may be empty
     std::shared_ptr<record> wait;              // not before this is done
+    std::function<bool()> ready;               // nor before this, under the lock; may be empty
+    bool of_host = false;                      // a host function
     std::shared_ptr<record> mark;              // done with this operation
     number library = 0;                        // whose kernel it runs
 };
@@ -193,44 +196,34 @@ struct event {
 
 // ---- kernels ----
 
-// Memory as a kernel sees it: everything that it touches goes through here.
-class kernel_memory {
-  public:
-    explicit kernel_memory(stream& on) : on_{on} {}
-    // Where the bytes are for the CPU; null if the kernel must not touch them, and then `failed`.
-    [[nodiscard]] std::byte* find(std::uint64_t address, std::uint64_t size, bool to_write = false);
-    [[nodiscard]] bool failed() const noexcept { return failed_; }
-    void violate(std::string what);
-
-  private:
-    stream& on_;
-    bool failed_ = false;
-};
-
-// The place of a parameter among all of them.
-struct parameter {
-    std::size_t offset;
-    std::size_t size;
-};
-
 // What a kernel will use, as far as that is known while it waits; `of_host` gives the bytes of host memory, else null.
 using host_bytes = std::function<std::byte const*(range)>;
 
+// By fake_cuda_kernels.cpp.
+
+// A kernel of an image that was loaded.
 struct kernel_code {
-    char const* name;
-    std::vector<parameter> parameters;
-    unsigned max_threads;  // of a block
-    std::function<void(kernel_memory&, std::byte const* parameters)> run;
-    std::function<std::vector<range>(host_bytes const& of_host, std::byte const* parameters)> uses;
+    std::shared_ptr<ptx::kernels const> image;  // that it is of
+    ptx::kernel const* code = nullptr;
 };
 
 struct loaded_kernel {
-    kernel_code const* code = nullptr;
+    kernel_code what;
     number library = 0;
+    std::set<number> loaded_in;  // contexts
 };
 
-// By fake_cuda_kernels.cpp.
-std::vector<kernel_code> const& all_kernels();
+// Parameters as one block, as the kernel gets them.
+using parameter_block = std::vector<std::byte>;
+
+// The image's PTX; null if it has none. What the interpreter does not know is a violation, and null as well.
+std::shared_ptr<ptx::kernels const> load_image(state& s, void const* image);
+// The oldest driver that takes the image's PTX, as cuDriverGetVersion tells it.
+int driver_version_for(void const* image);
+std::vector<range> kernel_uses(ptx::kernel const& code, host_bytes const& of_host, parameter_block const& parameters);
+// On the stream's thread.
+CUresult run_kernel(stream& on, ptx::kernel const& code, unsigned blocks, unsigned threads,
+                    parameter_block const& parameters);
 
 // ---- all of it ----
 
@@ -255,23 +248,29 @@ struct state {
     std::map<std::string, failure> failures;
     std::vector<std::string> violations;
     number next_handle = 0;
-    std::set<number> past_handles;
+    std::set<number> past_handles;  // of memory, of contexts, and of what went with these
+    std::set<number> given_up;      // by the program: of streams and events
 
     std::vector<device> devices;
     std::map<number, std::shared_ptr<context>> contexts;
     std::map<number, std::shared_ptr<stream>> streams;
     std::map<number, std::shared_ptr<event>> events;
     std::map<number, std::map<std::string, number>> libraries;  // their kernels
+    std::map<number, int> needed_versions;                      // of drivers, by library
     std::map<number, loaded_kernel> kernels;
+    std::set<std::uint64_t> sums_in_use;  // addresses
 
     std::map<std::uint64_t, std::shared_ptr<region>> regions;  // by address
     std::deque<range> past_addresses;                          // kept from being given out again
     std::map<number, std::shared_ptr<physical>> physicals;
     std::map<std::pair<std::uint64_t, std::uint64_t>, exported_range> exports;  // by device and inode
 
+    bool in_host_function = false;  // of any stream: one thread runs all of them
     bool all_held = false;
     bool capture_elsewhere = false;
+    bool loading_waits = false;
     std::chrono::duration<double, std::nano> delay{};
+    std::chrono::nanoseconds pinning{};
     std::uint64_t written = 0;
 
     state();
@@ -365,7 +364,11 @@ CUresult call_in_context(char const* function, Body body, bool releases = false)
     });
 }
 
-// What a handle stands for, or null; a handle of the past is a violation.
+// A handle that was given up before, or that never was one. A driver follows it as a pointer.
+[[noreturn]] void abort_of_handle(state const& s, std::string const& name, number handle);
+
+// What a handle stands for, or null. A handle that went with its context is a violation; some drivers notice that.
+// Handles of memory are numbers, which a driver looks up.
 template <class Object, class Handle>
 std::shared_ptr<Object> look_up(state& s, std::map<number, std::shared_ptr<Object>> const& in, Handle handle,
                                 std::string const& name)
@@ -375,6 +378,8 @@ std::shared_ptr<Object> look_up(state& s, std::map<number, std::shared_ptr<Objec
         return found->second;
     if (s.past_handles.contains(number_of(handle)))
         s.violate(name + " with a handle that was given up before");
+    else if (std::is_pointer_v<Handle> && handle != Handle{})
+        abort_of_handle(s, name, number_of(handle));
     return nullptr;
 }
 
@@ -397,29 +402,34 @@ std::byte* reserve(std::size_t size, std::size_t alignment);
 void close_off(void* at, std::size_t size);
 // Whether the device has so much memory left.
 bool fits(state& s, int device, std::size_t size);
-// Frees what starts at `address` and is of this kind.
+// Frees what starts at `address` and is of this kind, once its context has nothing to do.
 CUresult free_region(state& s, guard& lock, std::string const& name, std::uint64_t address, region_kind kind,
                      CUresult if_unknown);
 std::shared_ptr<region> find_region(state& s, std::uint64_t address);
 // The CPU's view of a range that is all there, and open to `who`; else null.
 struct reader {
     enum class kind { test, copy, kernel } is;
-    int device = 0;
+    context const* in = nullptr;  // of the stream that it runs on; not for tests
 };
 std::byte* translate(state& s, range const& addresses, reader who);
+void count_written(state& s, std::uint64_t address, std::size_t size);
 // The address is, or was, one that the driver gave out or registered.
 bool is_known(state& s, std::uint64_t address);
 void drop_region(state& s, std::uint64_t address);
-// Before memory goes: queued work that uses it is a violation, and work that is under way is waited for.
-void check_unused(state& s, guard& lock, range addresses, std::string const& name);
+// Before memory goes: queued work that uses it is a violation, and work that is under way is waited for. Whether
+// nothing used it.
+bool check_unused(state& s, guard& lock, range addresses, std::string const& name);
 
 // Streams: fake_cuda_stream.cpp
 // The stream, or null if there is none; the default streams are those of `current`.
 std::shared_ptr<stream> find_stream(state& s, CUstream handle, std::shared_ptr<context> const& current,
                                     std::string const& name);
-std::shared_ptr<record> enqueue(state& s, stream& on, operation op);
+// Waits while the stream's queue is full: the lock is let go meanwhile.
+std::shared_ptr<record> enqueue(state& s, guard& lock, stream& on, operation op);
 // Until the record is done, or its context fails; returns the context's error.
 CUresult wait_for(state& s, guard& lock, stream& on, std::shared_ptr<record> const& place);
+// The same for all that streams of this context were given.
+CUresult wait_for_all(state& s, guard& lock, std::shared_ptr<context> const& of);
 // On the stream's thread, without the lock: as long as moving the bytes is to take.
 void take_time(stream& on, std::size_t bytes);
 // Drops the streams' work, and joins their threads.

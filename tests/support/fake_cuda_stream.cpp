@@ -9,6 +9,9 @@ namespace fake_cuda::inside {
 
 namespace {
 
+// Of a stream's commands that the GPU has not begun; about what a driver has room for.
+constexpr std::size_t queue_length = 1000;
+
 bool is_default_handle(CUstream handle)
 {
     return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
@@ -19,8 +22,24 @@ bool may_run(state const& s, stream const& on)
 {
     if (on.queue.empty() || on.held || s.all_held)
         return false;
-    auto const& wait = on.queue.front().wait;
-    return on.of->error != CUDA_SUCCESS || wait == nullptr || wait->done;
+    auto const& next = on.queue.front();
+    if (on.of->error != CUDA_SUCCESS)
+        return true;
+    return (next.wait == nullptr || next.wait->done) && (!next.ready || next.ready()) &&
+           !(next.of_host && s.in_host_function);
+}
+
+// What the stream waits for may come without a notice, and is looked for.
+void wait_for_work(state& s, guard& lock, stream const& on)
+{
+    constexpr auto look_again = std::chrono::microseconds{50};
+    auto const goes_on = [&] { return on.dropped || may_run(s, on) || (on.destroyed && on.queue.empty()); };
+    while (!goes_on()) {
+        if (!on.queue.empty() && on.queue.front().ready)
+            s.changed.wait_for(lock, look_again);
+        else
+            s.changed.wait(lock);
+    }
 }
 
 void run_next(state& s, guard& lock, stream& on)
@@ -32,10 +51,13 @@ void run_next(state& s, guard& lock, stream& on)
         if (next.uses)
             on.in_use = next.uses();
         on.library_in_use = next.library;
+        s.in_host_function = s.in_host_function || next.of_host;
         lock.unlock();
         auto const status = next.run();
         next.run = nullptr;
         lock.lock();
+        if (next.of_host)
+            s.in_host_function = false;
         if (status != CUDA_SUCCESS && on.of->error == CUDA_SUCCESS && !on.dropped)
             on.of->error = status;
     }
@@ -51,7 +73,7 @@ void work(std::shared_ptr<stream> const& on)
     auto& s = all();
     guard lock{s.mutex};
     for (;;) {
-        s.changed.wait(lock, [&] { return on->dropped || may_run(s, *on) || (on->destroyed && on->queue.empty()); });
+        wait_for_work(s, lock, *on);
         if (on->dropped || on->queue.empty())
             break;
         run_next(s, lock, *on);
@@ -88,15 +110,14 @@ std::shared_ptr<stream> find_stream(state& s, CUstream handle, std::shared_ptr<c
         return s.streams.at(current->default_stream);
     }
     auto found = look_up(s, s.streams, handle, name);
-    if (found && found->destroyed) {
-        s.violate(name + " with a stream that was destroyed");
-        return nullptr;
-    }
+    if (found && found->destroyed)
+        abort_of_handle(s, name, found->handle);
     return found;
 }
 
-std::shared_ptr<record> enqueue(state& s, stream& on, operation op)
+std::shared_ptr<record> enqueue(state& s, guard& lock, stream& on, operation op)
 {
+    s.changed.wait(lock, [&] { return on.queue.size() < queue_length || on.dropped || on.of->error != CUDA_SUCCESS; });
     op.mark = std::make_shared<record>();
     on.last = op.mark;
     on.queue.push_back(std::move(op));
@@ -112,6 +133,18 @@ CUresult wait_for(state& s, guard& lock, stream& on, std::shared_ptr<record> con
         return place == nullptr || place->done || on.finished || (of->error != CUDA_SUCCESS && !on.busy);
     });
     return of->ended ? CUDA_ERROR_CONTEXT_IS_DESTROYED : of->error;
+}
+
+CUresult wait_for_all(state& s, guard& lock, std::shared_ptr<context> const& of)
+{
+    std::vector<std::shared_ptr<stream>> streams;
+    for (auto const& [handle, stream] : s.streams)
+        if (stream->of == of)
+            streams.push_back(stream);
+    for (auto const& stream : streams)
+        if (auto const status = wait_for(s, lock, *stream, stream->last); status != CUDA_SUCCESS)
+            return status;
+    return CUDA_SUCCESS;
 }
 
 void take_time(stream& on, std::size_t bytes)
@@ -149,7 +182,7 @@ void reap(state& s)
         if (!here->second->destroyed || !here->second->finished)
             continue;
         here->second->thread.join();  // it needs the lock no more
-        s.past_handles.insert(here->first);
+        s.given_up.insert(here->first);
         s.streams.erase(here);
     }
 }
@@ -221,11 +254,17 @@ CUresult CUDAAPI cuStreamGetDevice(CUstream handle, CUdevice* into)
 
 CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status)
 {
-    auto const body = [&](state&, guard&, std::string const&, context_pointer const&, stream_pointer const& found) {
+    return call(__func__, [&](state& s, guard&, std::string const& name) {
+        auto no_context = CUDA_SUCCESS;
+        auto const current = current_context(s, name, no_context);
+        if (!current)
+            return no_context;
+        auto const found = find_stream(s, handle, current, name);
+        if (!found)
+            return CUDA_ERROR_INVALID_HANDLE;
         *status = found->captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-        return CUDA_SUCCESS;
-    };
-    return call_on_stream(__func__, handle, body);
+        return CUDA_SUCCESS;  // whatever has become of the context: nobody asked for that
+    });
 }
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode)
@@ -253,7 +292,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags)
 {
-    auto const body = [&](state& s, guard&, std::string const& name, context_pointer const&,
+    auto const body = [&](state& s, guard& lock, std::string const& name, context_pointer const&,
                           stream_pointer const& found) {
         auto const event = look_up(s, s.events, event_handle, name);
         if (!event)
@@ -263,7 +302,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
         if (event->last && !event->last->done) {
             operation op;
             op.wait = event->last;
-            enqueue(s, *found, std::move(op));
+            enqueue(s, lock, *found, std::move(op));
         }
         return CUDA_SUCCESS;
     };
@@ -272,17 +311,19 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data)
 {
-    auto const body = [&](state& s, guard&, std::string const&, context_pointer const&, stream_pointer const& found) {
+    auto const body = [&](state& s, guard& lock, std::string const&, context_pointer const&,
+                          stream_pointer const& found) {
         if (function == nullptr)
             return CUDA_ERROR_INVALID_VALUE;
         operation op;
+        op.of_host = true;
         op.run = [function, data] {
             in_host_function() = true;
             function(data);
             in_host_function() = false;
             return CUDA_SUCCESS;
         };
-        enqueue(s, *found, std::move(op));
+        enqueue(s, lock, *found, std::move(op));
         return CUDA_SUCCESS;
     };
     return call_on_stream(__func__, handle, body);
@@ -309,7 +350,7 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle)
         if (!found)
             return CUDA_ERROR_INVALID_HANDLE;
         s.events.erase(number_of(handle));
-        s.past_handles.insert(number_of(handle));
+        s.given_up.insert(number_of(handle));
         return found->of->error;
     };
     return call_in_context(__func__, body, true);
@@ -317,7 +358,7 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle)
 
 CUresult CUDAAPI cuEventRecord(CUevent event_handle, CUstream handle)
 {
-    auto const body = [&](state& s, guard&, std::string const& name, context_pointer const&,
+    auto const body = [&](state& s, guard& lock, std::string const& name, context_pointer const&,
                           stream_pointer const& found) {
         auto const event = look_up(s, s.events, event_handle, name);
         if (!event)
@@ -327,7 +368,7 @@ CUresult CUDAAPI cuEventRecord(CUevent event_handle, CUstream handle)
             return CUDA_ERROR_INVALID_HANDLE;
         }
         event->captured = found->captured;
-        event->last = enqueue(s, *found, {});
+        event->last = enqueue(s, lock, *found, {});
         return CUDA_SUCCESS;
     };
     return call_on_stream(__func__, handle, body);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "fake_cuda_occupancy.hpp"
 #include "fake_cuda_state.hpp"
 
 namespace fake_cuda::inside {
@@ -23,20 +24,13 @@ struct place {
     {
         if (pageable)
             return reinterpret_cast<std::byte*>(addresses.begin);
-        return translate(s, addresses, {reader::kind::copy, on.of->device});
+        return translate(s, addresses, {reader::kind::copy, on.of.get()});
     }
 };
 
 place place_at(state& s, std::uint64_t address, std::size_t size)
 {
     return {{address, size}, !is_known(s, address)};
-}
-
-void count_written(state& s, std::uint64_t address, std::size_t size)
-{
-    auto const at = find_region(s, address);
-    if (at && (at->kind == region_kind::device || at->kind == region_kind::reservation))
-        s.written += size;
 }
 
 // On the stream's thread: finds both ends, and calls `move(to, from)`; `from` is null where there is no source.
@@ -68,7 +62,7 @@ std::vector<range> known(place const& to, std::optional<place> const& from)
     return list;
 }
 
-// The bytes of pageable memory are taken at once, so that the caller may change them.
+// The bytes of pageable memory are taken when the copy is enqueued, so that the caller may change them.
 operation copy_operation(stream_pointer const& on, place const& to, place const& from)
 {
     auto const size = to.addresses.size;
@@ -96,8 +90,15 @@ CUresult copy(state& s, guard& lock, stream_pointer const& on, std::uint64_t to,
     if (to == 0 || from == 0)
         return CUDA_ERROR_INVALID_VALUE;
     auto const target = place_at(s, to, size);
-    auto const done = enqueue(s, *on, copy_operation(on, target, place_at(s, from, size)));
-    return waits || target.pageable ? wait_for(s, lock, *on, done) : CUDA_SUCCESS;
+    auto const source = place_at(s, from, size);
+    // A driver may wait for the stream before it takes the bytes,
+    if (source.pageable && !waits)
+        if (auto const status = wait_for(s, lock, *on, on->last); status != CUDA_SUCCESS)
+            return status;
+    auto const done = enqueue(s, lock, *on, copy_operation(on, target, source));
+    // and may return once it has them.
+    auto const is_taken = source.pageable && !target.pageable;
+    return (waits && !is_taken) || target.pageable ? wait_for(s, lock, *on, done) : CUDA_SUCCESS;
 }
 
 CUresult copy_on(char const* function, CUstream handle, std::uint64_t to, std::uint64_t from, std::size_t size,
@@ -124,20 +125,19 @@ CUresult fill_on(char const* function, CUstream handle, std::uint64_t to, unsign
             return move_bytes(stream, target, std::nullopt,
                               [&](std::byte* start, std::byte const*) { std::memset(start, value, size); });
         };
-        auto const done = enqueue(s, *on, std::move(op));
+        auto const done = enqueue(s, lock, *on, std::move(op));
         return waits ? wait_for(s, lock, *on, done) : CUDA_SUCCESS;
     };
     return call_on_stream(function, handle, body);
 }
 
 // The parameters as one block, as the kernel gets them; empty if they are not all there.
-std::vector<std::byte> collect(kernel_code const& code, void** parameters, void** extra)
+parameter_block collect(ptx::kernel const& code, void** parameters, void** extra)
 {
-    auto const& last = code.parameters.back();
-    std::vector<std::byte> block(last.offset + last.size);
+    parameter_block block(code.parameter_bytes);
     if (parameters != nullptr && extra == nullptr) {
-        for (std::size_t i = 0; i < code.parameters.size(); ++i)
-            std::memcpy(&block[code.parameters[i].offset], parameters[i], code.parameters[i].size);
+        for (auto const& one : code.parameters)
+            std::memcpy(&block[one.begin], parameters[&one - code.parameters.data()], one.size);
         return block;
     }
     void const* buffer = nullptr;
@@ -156,26 +156,31 @@ std::vector<std::byte> collect(kernel_code const& code, void** parameters, void*
     return block;
 }
 
-operation kernel_operation(loaded_kernel const& what, stream_pointer const& on, std::vector<std::byte> parameters)
+operation kernel_operation(loaded_kernel const& what, stream_pointer const& on, unsigned blocks, unsigned threads,
+                           parameter_block parameters)
 {
     operation op;
     op.library = what.library;
-    auto const shared = std::make_shared<std::vector<std::byte> const>(std::move(parameters));
-    op.uses = [code = what.code, shared] {
+    auto const shared = std::make_shared<parameter_block const>(std::move(parameters));
+    op.uses = [kernel = what.what, shared] {
         auto const of_host = [](range const& wanted) -> std::byte const* {
             auto const found = find_region(all(), wanted.begin);
             auto const readable = found && (found->kind == region_kind::host || found->kind == region_kind::registered);
             return readable && found->addresses.holds(wanted) ? reinterpret_cast<std::byte const*>(wanted.begin)
                                                               : nullptr;
         };
-        return code->uses(of_host, shared->data());
+        return kernel_uses(*kernel.code, of_host, *shared);
     };
-    op.run = [code = what.code, shared, &stream = *on] {
-        kernel_memory memory{stream};
-        code->run(memory, shared->data());
-        return memory.failed() ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+    op.run = [kernel = what.what, shared, blocks, threads, &stream = *on] {
+        return run_kernel(stream, *kernel.code, blocks, threads, *shared);
     };
     return op;
+}
+
+// An image is loaded lazily: a driver that is too old for it says so when a kernel is first needed.
+bool may_load(state const& s, loaded_kernel const& kernel)
+{
+    return s.needed_versions.at(kernel.library) <= s.version;
 }
 
 bool all_positive(std::initializer_list<unsigned> list)
@@ -185,24 +190,11 @@ bool all_positive(std::initializer_list<unsigned> list)
 
 }  // namespace
 
-std::byte* kernel_memory::find(std::uint64_t address, std::uint64_t size, bool to_write)
+void count_written(state& s, std::uint64_t address, std::size_t size)
 {
-    auto& s = all();
-    guard const lock{s.mutex};
-    auto* const found = translate(s, {address, size}, {reader::kind::kernel, on_.of->device});
-    if (found == nullptr)
-        failed_ = true;
-    on_.in_use.push_back({address, size});
-    if (found != nullptr && to_write)
-        count_written(s, address, size);
-    return found;
-}
-
-void kernel_memory::violate(std::string what)
-{
-    auto& s = all();
-    guard const lock{s.mutex};
-    s.violate(std::move(what));
+    auto const at = find_region(s, address);
+    if (at && (at->kind == region_kind::device || at->kind == region_kind::reservation))
+        s.written += size;
 }
 
 }  // namespace fake_cuda::inside
@@ -257,12 +249,16 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* into, void const* image, CUjit_opt
     return call(__func__, [&](state& s, guard&, std::string const&) {
         if (into == nullptr || image == nullptr)
             return CUDA_ERROR_INVALID_VALUE;
+        auto const loaded = load_image(s, image);
+        if (!loaded)
+            return CUDA_ERROR_INVALID_IMAGE;
         auto const made = s.new_handle();
         auto& names = s.libraries[made];
-        for (auto const& code : all_kernels()) {
+        s.needed_versions[made] = driver_version_for(image);
+        for (auto const& [kernel_name, code] : *loaded) {
             auto const kernel_handle = s.new_handle();
-            names[code.name] = kernel_handle;
-            s.kernels[kernel_handle] = {&code, made};
+            names[kernel_name] = kernel_handle;
+            s.kernels[kernel_handle] = {{loaded, &code}, made, {}};
         }
         *into = handle_of<CUlibrary>(made);
         return CUDA_SUCCESS;
@@ -286,6 +282,7 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle)
         for (auto const& [kernel_name, kernel_handle] : found->second)
             s.kernels.erase(kernel_handle);
         s.libraries.erase(found);
+        s.needed_versions.erase(number);
         return CUDA_SUCCESS;
     });
 }
@@ -311,6 +308,8 @@ CUresult CUDAAPI cuKernelGetFunction(CUfunction* into, CUkernel handle)
     auto const body = [&](state& s, guard&, std::string const&, context_pointer const&) {
         if (!s.kernels.contains(number_of(handle)))
             return CUDA_ERROR_INVALID_HANDLE;
+        if (!may_load(s, s.kernels.at(number_of(handle))))
+            return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
         *into = handle_of<CUfunction>(number_of(handle));
         return CUDA_SUCCESS;
     };
@@ -325,7 +324,10 @@ CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc
             return CUDA_ERROR_INVALID_HANDLE;
         if (block_size <= 0)
             return CUDA_ERROR_INVALID_VALUE;
-        *blocks = 6;
+        auto const& kernel = s.kernels.at(number_of(function));
+        if (!may_load(s, kernel))
+            return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+        *blocks = blocks_per_processor(kernel.what.code->name, static_cast<unsigned>(block_size));
         return CUDA_SUCCESS;
     };
     return call_in_context(__func__, body);
@@ -335,7 +337,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned g
                                 unsigned block_x, unsigned block_y, unsigned block_z, unsigned /*shared*/,
                                 CUstream handle, void** parameters, void** extra)
 {
-    auto const body = [&](state& s, guard&, std::string const& name, context_pointer const& current,
+    auto const body = [&](state& s, guard& lock, std::string const& name, context_pointer const& current,
                           stream_pointer const& on) {
         auto const found = s.kernels.find(number_of(function));
         if (found == s.kernels.end())
@@ -344,14 +346,23 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned g
             s.violate(name + " in another context than the stream's");
             return CUDA_ERROR_INVALID_HANDLE;
         }
-        auto const& code = *found->second.code;
+        if (!may_load(s, found->second))
+            return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+        auto const& code = *found->second.what.code;
         auto const threads = std::uint64_t{block_x} * block_y * block_z;
         if (!all_positive({grid_x, grid_y, grid_z, block_x, block_y, block_z}) || threads > code.max_threads)
             return CUDA_ERROR_INVALID_VALUE;
+        if (std::max({grid_y, grid_z, block_y, block_z}) > 1) {
+            s.violate(name + " of more than one dimension, which is not modelled");
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
         auto block = collect(code, parameters, extra);
         if (block.empty())
             return CUDA_ERROR_INVALID_VALUE;
-        enqueue(s, *on, kernel_operation(found->second, on, std::move(block)));
+        if (found->second.loaded_in.insert(current->handle).second && s.loading_waits)
+            if (auto const status = wait_for_all(s, lock, current); status != CUDA_SUCCESS)
+                return status;
+        enqueue(s, lock, *on, kernel_operation(found->second, on, grid_x, block_x, std::move(block)));
         return CUDA_SUCCESS;
     };
     return call_on_stream(__func__, handle, body);

@@ -27,7 +27,9 @@ struct nic_log {
     std::atomic<int> outlived{0};   // rules that the NIC left behind when it was restored
     std::vector<std::pair<asio::ip::tcp::endpoint, asio::ip::tcp::endpoint>> flows;
     std::vector<std::pair<asio::ip::tcp::endpoint, bool>> ports;
-    error_code refusal;  // of the next rule
+    error_code refusal;                         // of the next rule
+    std::atomic<std::uint16_t> shared_port{0};  // has become another user's, too
+    detail::nic_ring ring;
     std::atomic<std::uint64_t> in_flight{0};
     std::atomic<std::uint64_t> failures{0};  // one more with each sample
     std::atomic<bool> failures_stand_still{false};
@@ -90,7 +92,8 @@ class fake_nic final : public detail::session_nic {
     [[nodiscard]] std::size_t page_size() const noexcept override { return page_; }
     [[nodiscard]] bool has_array_tokens() const noexcept override { return array_tokens_; }
 
-    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
+    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_flow(int /*socket*/,
+                                                                    asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,
                                                                     error_code& code, diagnostics& why) override
     {
@@ -100,7 +103,8 @@ class fake_nic final : public detail::session_nic {
         log_->flows.emplace_back(local, remote);
         return std::make_unique<rule>(log_);
     }
-    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_port(asio::ip::tcp::endpoint const& local, bool also_v4,
+    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_port(int /*socket*/,
+                                                                    asio::ip::tcp::endpoint const& local, bool also_v4,
                                                                     error_code& code, diagnostics& why) override
     {
         if (refuses(code, why))
@@ -108,6 +112,7 @@ class fake_nic final : public detail::session_nic {
         log_->ports.emplace_back(local, also_v4);
         return std::make_unique<listener>(log_);
     }
+    [[nodiscard]] detail::nic_ring ring() const noexcept override { return log_->ring; }
     [[nodiscard]] std::optional<detail::pool_sample> sample() noexcept override
     {
         ++log_->samples;

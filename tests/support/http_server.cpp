@@ -8,6 +8,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/read_until.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
 #include <cstdlib>
 
@@ -16,7 +17,33 @@ namespace gpurx::test {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
+namespace {
+
+asio::ssl::context context_of(tls_manner const& manner)
+{
+    asio::ssl::context context{asio::ssl::context::tls_server};
+    if (manner.only_old) {
+        SSL_CTX_set_cipher_list(context.native_handle(), "DEFAULT@SECLEVEL=0");
+        SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_VERSION);
+        SSL_CTX_set_max_proto_version(context.native_handle(), TLS1_1_VERSION);
+    }
+    context.use_certificate_chain(asio::buffer(manner.own.certificate));
+    context.use_private_key(asio::buffer(manner.own.key), asio::ssl::context::pem);
+    if (!manner.clients_from.empty()) {
+        context.add_certificate_authority(asio::buffer(manner.clients_from));
+        context.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
+    }
+    return context;
+}
+
+}  // namespace
+
 void http_reply::send(std::string_view bytes)
+{
+    write_(bytes);
+}
+
+void http_reply::send_raw(std::string_view bytes)
 {
     boost::system::error_code gone;
     asio::write(socket_, asio::buffer(bytes.data(), bytes.size()), gone);
@@ -28,6 +55,34 @@ void http_reply::send_slowly(std::string_view bytes)
     socket_.set_option(tcp::no_delay{true}, ignored);
     for (auto const& byte : bytes)
         send({&byte, 1});
+}
+
+namespace {
+
+// Until one of the two ends.
+void copy(tcp::socket& from, tcp::socket& to)
+{
+    boost::system::error_code ended;
+    std::string bytes(64 << 10, '\0');
+    while (!ended) {
+        auto const size = from.read_some(asio::buffer(bytes), ended);
+        boost::system::error_code gone;
+        asio::write(to, asio::buffer(bytes.data(), size), gone);
+    }
+    to.shutdown(tcp::socket::shutdown_both, ended);
+    from.shutdown(tcp::socket::shutdown_both, ended);
+}
+
+}  // namespace
+
+void http_reply::tunnel_to(std::uint16_t port)
+{
+    asio::io_context io{1};
+    tcp::socket other{io};
+    other.connect({asio::ip::address_v4::loopback(), port});
+    send("HTTP/1.1 200 Connection established\r\n\r\n");
+    std::jthread const back{[&] { copy(other, socket_); }};
+    copy(socket_, other);
 }
 
 void http_reply::close()
@@ -43,8 +98,17 @@ void http_reply::reset()
     socket_.close(ignored);
 }
 
-http_server::http_server(handler answer)
-    : answer_{std::move(answer)}, acceptor_{io_, {asio::ip::address_v4::loopback(), 0}}, thread_{[this] { accept(); }}
+bool http_reply::another_waits() const
+{
+    boost::system::error_code ignored;
+    return !pending_.empty() || socket_.available(ignored) > 0;
+}
+
+http_server::http_server(handler answer, std::optional<tls_manner> tls)
+    : answer_{std::move(answer)},
+      tls_{std::move(tls)},
+      acceptor_{io_, {asio::ip::address_v4::loopback(), 0}},
+      thread_{[this] { accept(); }}
 {}
 
 http_server::~http_server()
@@ -59,9 +123,9 @@ http_server::~http_server()
     thread_.join();
 }
 
-std::string http_server::url(std::string_view path) const
+std::string http_server::url(std::string_view path, std::string_view host) const
 {
-    return fmt::format("http://127.0.0.1:{}{}", acceptor_.local_endpoint().port(), path);
+    return fmt::format("{}://{}:{}{}", tls_ ? "https" : "http", host, port(), path);
 }
 
 std::vector<http_request> http_server::requests() const
@@ -96,15 +160,45 @@ void http_server::accept()
 
 void http_server::serve(tcp::socket& socket, unsigned connection)
 {
+    if (tls_)
+        serve_tls(socket, connection);
+    else
+        converse(socket, socket, connection);
+}
+
+void http_server::serve_tls(tcp::socket& socket, unsigned connection)
+{
+    if (tls_->stalls) {
+        boost::system::error_code closed;
+        socket.wait(tcp::socket::wait_read, closed);
+        while (!closed && !ending_ && socket.available(closed) > 0)
+            std::this_thread::sleep_for(std::chrono::milliseconds{10});
+        return;
+    }
+    auto context = context_of(*tls_);
+    asio::ssl::stream<tcp::socket&> stream{socket, context};
+    boost::system::error_code failed;
+    stream.handshake(asio::ssl::stream_base::server, failed);
+    if (!failed)
+        converse(stream, socket, connection);
+}
+
+template <class Stream>
+void http_server::converse(Stream& stream, tcp::socket& socket, unsigned connection)
+{
+    auto const write = [&stream](std::string_view bytes) {
+        boost::system::error_code gone;
+        asio::write(stream, asio::buffer(bytes.data(), bytes.size()), gone);
+    };
     std::string pending;
     for (;;) {
         boost::system::error_code code;
-        auto const size = asio::read_until(socket, asio::dynamic_buffer(pending), "\r\n\r\n", code);
+        auto const size = asio::read_until(stream, asio::dynamic_buffer(pending), "\r\n\r\n", code);
         if (code)
             return;
         auto const request = note(pending.substr(0, size), connection);
         pending.erase(0, size);
-        http_reply reply{socket};
+        http_reply reply{socket, write, pending};
         answer_(request, reply);
         if (!socket.is_open())
             return;

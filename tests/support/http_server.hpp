@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A server of HTTP/1.1 that does what a test tells it to: each answer is written by a function of the test's.
+// A server of HTTP/1.1, with TLS or without, that does what a test tells it to: each answer is written by a function of
+// the test's.
 #pragma once
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +17,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "certificates.hpp"
 
 namespace gpurx::test {
 
@@ -30,37 +34,63 @@ struct http_request {
 // What a function of the test's has to say something with.
 class http_reply {
   public:
-    explicit http_reply(boost::asio::ip::tcp::socket& socket) : socket_{socket} {}
+    using writer = std::function<void(std::string_view)>;
+
+    // `pending`: what has been read of the next request.
+    http_reply(boost::asio::ip::tcp::socket& socket, writer write, std::string const& pending)
+        : socket_{socket}, write_{std::move(write)}, pending_{pending}
+    {}
 
     // As it is. What the peer does not take any more is dropped.
     void send(std::string_view bytes);
+    // Below TLS, if there is any.
+    void send_raw(std::string_view bytes);
     // Byte by byte, each in a segment of its own.
     void send_slowly(std::string_view bytes);
+    // Says 200, and is a tunnel to that port of this host from then on.
+    void tunnel_to(std::uint16_t port);
     // The connection ends: orderly, or with a reset.
     void close();
     void reset();
+    // Whether the next request has come already.
+    [[nodiscard]] bool another_waits() const;
 
   private:
     boost::asio::ip::tcp::socket& socket_;
+    writer write_;
+    std::string const& pending_;
+};
+
+// How a server speaks TLS.
+struct tls_manner {
+    identity own;
+    std::string clients_from = {};  // an authority: clients have to show a certificate of its
+    bool only_old = false;          // TLS 1.1 at most
+    bool stalls = false;            // accepts, and says nothing
 };
 
 class http_server {
   public:
     using handler = std::function<void(http_request const&, http_reply&)>;
 
-    explicit http_server(handler answer);
+    explicit http_server(handler answer, std::optional<tls_manner> tls = std::nullopt);
     ~http_server();
 
-    [[nodiscard]] std::string url(std::string_view path = "/object") const;
+    [[nodiscard]] std::string url(std::string_view path = "/object", std::string_view host = "127.0.0.1") const;
+    [[nodiscard]] std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
     [[nodiscard]] std::vector<http_request> requests() const;
     [[nodiscard]] unsigned connections() const { return connections_; }
 
   private:
     void accept();
     void serve(boost::asio::ip::tcp::socket& socket, unsigned connection);
+    void serve_tls(boost::asio::ip::tcp::socket& socket, unsigned connection);
+    template <class Stream>
+    void converse(Stream& stream, boost::asio::ip::tcp::socket& socket, unsigned connection);
     [[nodiscard]] http_request note(std::string text, unsigned connection);
 
     handler answer_;
+    std::optional<tls_manner> tls_;
     boost::asio::io_context io_{1};
     boost::asio::ip::tcp::acceptor acceptor_;
     std::atomic<unsigned> connections_ = 0;

@@ -53,9 +53,9 @@ std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size
     refuse("adopt memory", fmt::format("at {:#x}", address));
 }
 
-int gpu_of(std::uintptr_t /*address*/) noexcept
+gpu_place place_of(std::uintptr_t /*address*/) noexcept
 {
-    return no_gpu;
+    return {};
 }
 
 error_code resolve(gpu_stream& /*stream*/) noexcept
@@ -80,11 +80,6 @@ error_code order(gpu_stream const& /*later*/, gpu_stream const& /*earlier*/) noe
     return errc::no_cuda;
 }
 
-error_code lasting_error(gpu_stream const& /*stream*/) noexcept
-{
-    return {};
-}
-
 // There is no GPU, and so no work that anything could wait for.
 void mark(stream_point*& /*point*/, gpu_stream /*on*/) noexcept {}
 
@@ -93,9 +88,17 @@ bool has_passed(stream_point*& /*point*/) noexcept
     return true;
 }
 
-void when_passed(stream_point* /*point*/, void (*then)(void*) noexcept, void* argument) noexcept
+void when_passed(stream_point* /*point*/, void (*then)(void*, error_code) noexcept, void* argument,
+                 waiting_for /*what*/) noexcept
 {
-    then(argument);
+    then(argument, {});
+}
+
+void look_at_streams() noexcept {}
+
+stream_backlog* backlog_of(gpu_stream const& /*on*/) noexcept
+{
+    return nullptr;
 }
 
 std::size_t gather_on_gpu(std::span<fragment const> /*fragments*/, device_span /*destination*/, gpu_stream /*on*/,

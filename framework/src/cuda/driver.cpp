@@ -142,6 +142,10 @@ error_code error_of(CUresult status) noexcept
     return status == CUDA_SUCCESS ? error_code{} : error_code{static_cast<int>(status), the_category};
 }
 
+// Of cuda.h 12.9 and later.
+static constexpr auto error_contained = static_cast<CUresult>(226);
+static constexpr auto error_tensor_memory_leak = static_cast<CUresult>(721);
+
 bool is_over(CUresult status) noexcept
 {
     switch (status) {
@@ -160,6 +164,12 @@ bool is_over(CUresult status) noexcept
         case CUDA_ERROR_INVALID_ADDRESS_SPACE:
         case CUDA_ERROR_INVALID_PC:
         case CUDA_ERROR_LAUNCH_FAILED:
+        case CUDA_ERROR_MPS_RPC_FAILURE:
+        case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+        case CUDA_ERROR_EXTERNAL_DEVICE:
+        case CUDA_ERROR_UNKNOWN:
+        case error_contained:
+        case error_tensor_memory_leak:
             return true;
         default:
             return false;

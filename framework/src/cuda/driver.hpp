@@ -28,7 +28,6 @@ namespace gpurx::detail::cuda {
     function(cuCtxPopCurrent)                              \
     function(cuCtxGetCurrent)                              \
     function(cuCtxGetDevice)                               \
-    function(cuCtxSynchronize)                             \
     function(cuMemGetAllocationGranularity)                \
     function(cuMemCreate)                                  \
     function(cuMemRelease)                                 \
@@ -42,17 +41,21 @@ namespace gpurx::detail::cuda {
     function(cuMemFree)                                    \
     function(cuMemHostAlloc)                               \
     function(cuMemFreeHost)                                \
+    function(cuMemHostRegister)                            \
+    function(cuMemHostUnregister)                          \
     function(cuMemGetHandleForAddressRange)                \
     function(cuPointerGetAttribute)                        \
     function(cuPointerGetAttributes)                       \
     function(cuMemcpyAsync)                                \
     function(cuMemcpyHtoDAsync)                            \
+    function(cuMemsetD8Async)                              \
     function(cuMemcpyDtoHAsync)                            \
     function(cuStreamCreate)                               \
     function(cuStreamDestroy)                              \
     function(cuStreamGetCtx)                               \
     function(cuStreamWaitEvent)                            \
     function(cuStreamSynchronize)                          \
+    function(cuStreamQuery)                                \
     function(cuEventCreate)                                \
     function(cuEventDestroy)                               \
     function(cuEventRecord)                                \
@@ -61,6 +64,7 @@ namespace gpurx::detail::cuda {
     function(cuThreadExchangeStreamCaptureMode)            \
     function(cuLibraryLoadData)                            \
     function(cuLibraryGetKernel)                           \
+    function(cuLibraryUnload)                              \
     function(cuOccupancyMaxActiveBlocksPerMultiprocessor)  \
     function(cuLaunchKernel)                               \
     function(cuFlushGPUDirectRDMAWrites)

@@ -25,20 +25,97 @@ constexpr std::size_t slab_size = 64 << 10;
 // So many in-flight blocks are asked whether they are free before another one is made.
 constexpr std::size_t blocks_to_ask = 4;
 
+// Unloaded again if not all of it can be had.
+class kernel_library {
+  public:
+    // For all contexts: a stream may belong to one of the program's own.
+    explicit kernel_library(gpu const& on) : on_{on}
+    {
+        check(on_.calls().cuLibraryLoadData(&handle_, gpurx_gather_kernels, nullptr, nullptr, 0, nullptr, nullptr, 0),
+              "load", fmt::format("the gather kernels on GPU {}", on_.ordinal()));
+    }
+    kernel_library(kernel_library const&) = delete;
+    kernel_library& operator=(kernel_library const&) = delete;
+    ~kernel_library()
+    {
+        if (handle_ != nullptr)
+            static_cast<void>(on_.calls().cuLibraryUnload(handle_));
+    }
+    [[nodiscard]] CUlibrary get() const noexcept { return handle_; }
+    void keep() noexcept { handle_ = nullptr; }
+
+  private:
+    gpu const& on_;
+    CUlibrary handle_ = nullptr;
+};
+
+// A stream that ends with its scope.
+class short_stream {
+  public:
+    explicit short_stream(gpu const& on) : on_{on}, handle_{create_stream(on.ordinal())} {}
+    short_stream(short_stream const&) = delete;
+    short_stream& operator=(short_stream const&) = delete;
+    ~short_stream() { static_cast<void>(on_.calls().cuStreamDestroy(handle_)); }
+    [[nodiscard]] CUstream get() const noexcept { return handle_; }
+
+  private:
+    gpu const& on_;
+    CUstream handle_;
+};
+
+constexpr auto first_state = round_up(sizeof(crc_tables), sizeof(gather_crc_state));
+
+gather_crc_state* state_at(device_block const& memory, std::size_t index) noexcept
+{
+    return reinterpret_cast<gather_crc_state*>(memory.address() + first_state) + index;
+}
+
 }  // namespace
 
-gather_engine::gather_engine(gpu& owner, CUstream fetches) : gpu_{owner}, stream_{fetches}
+gather_engine::gather_engine(gpu& owner, CUstream fetches) : gpu_{owner}, fetches_{fetches}
 {
-    auto const& calls = gpu_.calls();
-    auto const object = fmt::format("the gather kernels on GPU {}", gpu_.ordinal());
     context_scope const scope{gpu_};
-    check(scope.status(), "load", object);
-    // Loaded for all contexts: a stream may belong to one of the program's own.
-    CUlibrary library = nullptr;
-    check(calls.cuLibraryLoadData(&library, gpurx_gather_kernels, nullptr, nullptr, 0, nullptr, nullptr, 0), "load",
+    check(scope.status(), "load", fmt::format("the gather kernels on GPU {}", gpu_.ordinal()));
+    kernel_library library{gpu_};
+    plain_ = find(library.get(), "gpurx_gather");
+    with_crc_ = find(library.get(), "gpurx_gather_crc");
+    // None of the streams that last: they may wait for a program's.
+    short_stream const stream{gpu_};
+    auto memory = std::make_unique<device_block>(gpu_, sizeof(crc_tables), device_block::use::kernels);
+    upload_tables(*memory, stream.get());
+    launch_once(*memory, stream.get());
+    crc_memory_ = memory.release();
+    library.keep();
+}
+
+void gather_engine::upload_tables(device_block const& memory, CUstream stream) const
+{
+    auto const object = fmt::format("the CRC tables on GPU {}", gpu_.ordinal());
+    auto const& calls = gpu_.calls();
+    check(calls.cuMemcpyHtoDAsync(memory.address(), &crc_tables_of_gather(), sizeof(crc_tables), stream), "upload",
           object);
-    plain_ = find(library, "gpurx_gather");
-    with_crc_ = find(library, "gpurx_gather_crc");
+    // All states are zero between launches.
+    check(calls.cuMemsetD8Async(memory.address() + first_state, 0, memory.size() - first_state, stream), "clear",
+          object);
+    check(calls.cuStreamSynchronize(stream), "upload", object);
+}
+
+// A driver may load a kernel when it is launched first, and wait for all of the context then: not on a stream of the
+// program's, which may be waiting for the program.
+void gather_engine::launch_once(device_block const& memory, CUstream stream) const
+{
+    auto const object = fmt::format("the gather kernels on GPU {}", gpu_.ordinal());
+    gather_arguments nothing{.pieces = nullptr, .count = 0, .destination = 0};
+    gather_crc_arguments crc{.tables = reinterpret_cast<crc_tables*>(memory.address()),
+                             .state = state_at(memory, 0),
+                             .result = &state_at(memory, 1)->sum,
+                             .frame = crc_frame_for(0, 0)};
+    std::array<void*, 2> arguments{&nothing, &crc};
+    for (auto const& each : {plain_, with_crc_})
+        check(gpu_.calls().cuLaunchKernel(each.function, 1, 1, 1, gather_block_threads, 1, 1, 0, stream,
+                                          arguments.data(), nullptr),
+              "launch", object);
+    check(gpu_.calls().cuStreamSynchronize(stream), "run", object);
 }
 
 gather_engine::kernel gather_engine::find(CUlibrary library, char const* name) const
@@ -60,79 +137,100 @@ std::uint32_t gather_engine::piece_size(std::uint64_t batch) const noexcept
     return gather_piece_size(batch, plain_.blocks * (gather_block_threads / warp_lanes));
 }
 
-// Several small ones at once: to pin memory is slow.
-CUresult gather_engine::make_blocks(std::size_t capacity, context_scope const& within)
+std::span<gather_piece const> gather_engine::plan(std::span<fragment const> fragments, std::uint64_t destination) const
 {
-    auto const& calls = gpu_.calls();
-    auto const count = std::max<std::size_t>(slab_size / (capacity * sizeof(gather_piece)), 1);
-    std::vector<std::unique_ptr<block>> fresh(count);
-    for (auto& each : fresh)
-        each = std::make_unique<block>();
-    blocks_.reserve(blocks_.size() + count);
-    context_scope const scope{within, gpu_.context()};
-    void* pinned = nullptr;
-    auto status = scope.status();
-    if (status == CUDA_SUCCESS)
-        status = calls.cuMemHostAlloc(&pinned, count * capacity * sizeof(gather_piece),
-                                      CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    if (status != CUDA_SUCCESS)
-        return status;
-    for (std::size_t i = 0; i < count; ++i) {
-        fresh[i]->pieces = static_cast<gather_piece*>(pinned) + i * capacity;
-        fresh[i]->capacity = capacity;
-        blocks_.push_back(fresh[i].release());
+    thread_local std::vector<gather_piece> pieces;
+    std::uint64_t size = 0;
+    for (auto const& piece : fragments)
+        size += piece.size;
+    auto const limit = piece_size(size);
+    pieces.clear();
+    std::uint32_t offset = 0;
+    for (auto const& piece : fragments) {
+        if (piece.address != 0)
+            offset = plan_gather({&piece, 1}, destination, offset, limit, pieces);
+        else
+            offset += static_cast<std::uint32_t>(piece.size);
     }
-    return CUDA_SUCCESS;
+    return pieces;
 }
 
-CUresult gather_engine::take_block(std::size_t pieces, context_scope const& within, block*& taken)
+gather_engine::block* gather_engine::find_free(std::size_t pieces, context_scope const& within) noexcept
 {
     for (std::size_t asked = 0, seen = 0; seen < blocks_.size() && asked < blocks_to_ask; ++seen) {
         auto* const candidate = blocks_[next_++ % blocks_.size()];
-        if (candidate->capacity < pieces)
+        if (candidate->taken || candidate->capacity < pieces)
             continue;
         ++asked;
         if (candidate->used != nullptr && !passed(*candidate->used, within))
             continue;
         if (candidate->used != nullptr)
             discard(std::exchange(candidate->used, nullptr));
-        taken = candidate;
-        return CUDA_SUCCESS;
+        return candidate;
     }
-    next_ = blocks_.size();
-    auto const status = make_blocks(std::bit_ceil(std::max(pieces, smallest_block)), within);
-    if (status == CUDA_SUCCESS)
-        taken = blocks_[next_++];
-    return status;
+    return nullptr;
 }
 
-CUresult gather_engine::prepare(std::span<fragment const> fragments, std::uint64_t destination,
-                                context_scope const& within, block*& filled)
+// Several small ones at once: to pin memory is slow.
+CUresult gather_engine::make_blocks(std::size_t capacity, context_scope const& within, block*& taken)
 {
-    std::uint64_t size = 0;
-    for (auto const& piece : fragments)
-        size += piece.size;
-    auto const limit = piece_size(size);
-    pieces_.clear();
-    std::uint32_t offset = 0;
-    for (auto const& piece : fragments) {
-        if (piece.address != 0)
-            offset = plan_gather({&piece, 1}, destination, offset, limit, pieces_);
-        else
-            offset += static_cast<std::uint32_t>(piece.size);
+    auto const count = std::max<std::size_t>(slab_size / (capacity * sizeof(gather_piece)), 1);
+    std::vector<std::unique_ptr<block>> fresh(count);
+    for (auto& each : fresh)
+        each = std::make_unique<block>();
+    {
+        std::scoped_lock const lock{mutex_};
+        blocks_.reserve(blocks_.size() + count);
     }
-    auto const status = take_block(pieces_.size(), within, filled);
+    context_scope const scope{within, gpu_.context()};
+    void* pinned = nullptr;
+    auto status = scope.status();
     if (status == CUDA_SUCCESS)
-        std::ranges::copy(pieces_, filled->pieces);
-    return status;
+        status = gpu_.calls().cuMemHostAlloc(&pinned, count * capacity * sizeof(gather_piece),
+                                             CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (status != CUDA_SUCCESS)
+        return status;
+    std::scoped_lock const lock{mutex_};
+    next_ = blocks_.size() + 1;
+    for (std::size_t i = 0; i < count; ++i) {
+        fresh[i]->pieces = static_cast<gather_piece*>(pinned) + i * capacity;
+        fresh[i]->capacity = capacity;
+        blocks_.push_back(fresh[i].release());
+    }
+    taken = blocks_[next_ - 1];
+    taken->taken = true;
+    return CUDA_SUCCESS;
 }
 
-CUresult gather_engine::run(kernel const& which, block& with, std::uint64_t destination, gather_crc_arguments* crc,
-                            place const& on)
+gather_engine::taken_block::taken_block(gather_engine& from, std::span<gather_piece const> pieces,
+                                        context_scope const& within)
+    : from_{from}
+{
+    {
+        std::scoped_lock const lock{from_.mutex_};
+        block_ = from_.find_free(pieces.size(), within);
+        if (block_ != nullptr)
+            block_->taken = true;
+    }
+    if (block_ == nullptr)
+        status_ = from_.make_blocks(std::bit_ceil(std::max(pieces.size(), smallest_block)), within, block_);
+    if (block_ != nullptr)
+        std::ranges::copy(pieces, block_->pieces);
+}
+
+gather_engine::taken_block::~taken_block()
+{
+    if (block_ == nullptr)
+        return;
+    std::scoped_lock const lock{from_.mutex_};
+    block_->taken = false;
+}
+
+CUresult gather_engine::run(kernel const& which, block& with, std::size_t count, std::uint64_t destination,
+                            gather_crc_arguments* crc, place const& on)
 {
     constexpr unsigned warps_per_block = gather_block_threads / warp_lanes;
-    gather_arguments all{
-        .pieces = with.pieces, .count = static_cast<std::uint32_t>(pieces_.size()), .destination = destination};
+    gather_arguments all{.pieces = with.pieces, .count = static_cast<std::uint32_t>(count), .destination = destination};
     std::array<void*, 2> arguments{&all, crc};
     auto const wanted = (all.count + warps_per_block - 1) / warps_per_block;
     auto const status =
@@ -146,12 +244,13 @@ CUresult gather_engine::run(kernel const& which, block& with, std::uint64_t dest
 CUresult gather_engine::launch(std::span<fragment const> fragments, std::uint64_t destination, place const& on,
                                stream_point** behind)
 {
-    std::scoped_lock const lock{mutex_};
-    block* filled = nullptr;
-    auto status = prepare(fragments, destination, on.scope, filled);
-    if (status != CUDA_SUCCESS || pieces_.empty())
-        return status;
-    status = run(plain_, *filled, destination, nullptr, on);
+    auto const pieces = plan(fragments, destination);
+    if (pieces.empty())
+        return CUDA_SUCCESS;
+    taken_block const filled{*this, pieces, on.scope};
+    if (filled.status() != CUDA_SUCCESS)
+        return filled.status();
+    auto const status = run(plain_, *filled, pieces.size(), destination, nullptr, on);
     if (status == CUDA_SUCCESS && behind != nullptr && filled->used != nullptr) {
         filled->used->holders.fetch_add(1, std::memory_order_relaxed);
         *behind = filled->used;
@@ -162,50 +261,31 @@ CUresult gather_engine::launch(std::span<fragment const> fragments, std::uint64_
 CUresult gather_engine::launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
                                       std::uint64_t size, std::uint64_t result, place const& on)
 {
-    std::scoped_lock const lock{mutex_};
-    block* filled = nullptr;
-    auto status = prepare(fragments, destination, on.scope, filled);
-    if (status == CUDA_SUCCESS)
-        status = provide_crc(*filled, on.scope);
+    // Without virtual memory the tables are of one context.
+    if (!crc_memory_->is_mapped() && on.scope.context() != gpu_.context())
+        return CUDA_ERROR_NOT_SUPPORTED;
+    auto const pieces = plan(fragments, destination);
+    taken_block const filled{*this, pieces, on.scope};
+    auto const status = filled.status() == CUDA_SUCCESS ? provide_state(*filled) : filled.status();
     if (status != CUDA_SUCCESS)
         return status;
-    gather_crc_arguments crc{.tables = tables_,
+    gather_crc_arguments crc{.tables = reinterpret_cast<crc_tables*>(crc_memory_->address()),
                              .state = filled->state,
                              .result = reinterpret_cast<std::uint32_t*>(result),
                              .frame = crc_frame_for(destination, size)};
-    return run(with_crc_, *filled, destination, &crc, on);
+    return run(with_crc_, *filled, pieces.size(), destination, &crc, on);
 }
 
-// The tables, once, and a state for this block, once: in memory that kernels of all contexts reach.
-CUresult gather_engine::provide_crc(block& with, context_scope const& within)
+CUresult gather_engine::provide_state(block& with) noexcept
 {
     if (with.state != nullptr)
         return CUDA_SUCCESS;
-    auto const& calls = gpu_.calls();
-    context_scope const scope{within, gpu_.context()};
-    auto status = scope.status();
-    auto const to_gpu = [&](void const* from, std::size_t size, std::size_t offset) {
-        auto const address = crc_memory_->address() + offset;
-        status = calls.cuMemcpyHtoDAsync(address, from, size, stream_);
-        if (status == CUDA_SUCCESS)
-            status = calls.cuStreamSynchronize(stream_);
-        return address;
-    };
-    if (status != CUDA_SUCCESS)
-        return status;
-    if (crc_memory_ == nullptr) {
-        auto fresh = std::make_unique<device_block>(gpu_, sizeof(crc_tables), device_block::use::kernels);
-        crc_memory_ = fresh.release();
-        tables_ = reinterpret_cast<crc_tables*>(to_gpu(&crc_tables_of_gather(), sizeof(crc_tables), 0));
-    }
-    auto const offset = round_up(sizeof(crc_tables), sizeof(gather_crc_state)) + crc_states_ * sizeof(gather_crc_state);
-    if (status == CUDA_SUCCESS && offset + sizeof(gather_crc_state) > crc_memory_->size())
-        return CUDA_ERROR_OUT_OF_MEMORY;  // a quarter of a million launches under way
-    static constexpr gather_crc_state zero{};
-    if (status == CUDA_SUCCESS)
-        with.state = reinterpret_cast<gather_crc_state*>(to_gpu(&zero, sizeof zero, offset));
-    ++crc_states_;
-    return status;
+    std::scoped_lock const lock{mutex_};
+    auto const room = (crc_memory_->size() - first_state) / sizeof(gather_crc_state);
+    if (crc_states_ == room)
+        return CUDA_ERROR_OUT_OF_MEMORY;  // two hundred thousand launches under way
+    with.state = state_at(*crc_memory_, crc_states_++);
+    return CUDA_SUCCESS;
 }
 
 CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std::byte> destination,
@@ -221,9 +301,9 @@ CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std
         bounce_ = static_cast<std::byte*>(pinned);
     }
     if (status == CUDA_SUCCESS)
-        status = launch(fragments, reinterpret_cast<std::uint64_t>(bounce_), {stream_, scope});
+        status = launch(fragments, reinterpret_cast<std::uint64_t>(bounce_), {fetches_, scope});
     if (status == CUDA_SUCCESS)
-        status = calls.cuStreamSynchronize(stream_);
+        status = calls.cuStreamSynchronize(fetches_);
     if (status == CUDA_SUCCESS)
         std::memcpy(destination.data(), bounce_, destination.size());
     return status;

@@ -48,16 +48,40 @@ class gather_engine {
         gather_piece* pieces = nullptr;
         std::size_t capacity = 0;
         gather_crc_state* state = nullptr;
-        stream_point* used = nullptr;  // null: free
+        bool taken = false;
+        stream_point* used = nullptr;  // null, and not taken: free
+    };
+
+    // A block while a launch is enqueued, which is done without a lock: it waits where a stream's queue is full.
+    class taken_block {
+      public:
+        // With these pieces in it.
+        taken_block(gather_engine& from, std::span<gather_piece const> pieces, context_scope const& within);
+        taken_block(taken_block const&) = delete;
+        taken_block& operator=(taken_block const&) = delete;
+        ~taken_block();
+
+        // With an error there is no block.
+        [[nodiscard]] CUresult status() const noexcept { return status_; }
+        [[nodiscard]] block& operator*() const noexcept { return *block_; }
+        [[nodiscard]] block* operator->() const noexcept { return block_; }
+
+      private:
+        gather_engine& from_;
+        block* block_ = nullptr;
+        CUresult status_ = CUDA_SUCCESS;
     };
 
     [[nodiscard]] std::uint32_t piece_size(std::uint64_t batch) const noexcept;
-    [[nodiscard]] CUresult take_block(std::size_t pieces, context_scope const& within, block*& taken);
-    [[nodiscard]] CUresult make_blocks(std::size_t capacity, context_scope const& within);
-    // Takes a block and fills it with pieces_.
-    [[nodiscard]] CUresult prepare(std::span<fragment const> fragments, std::uint64_t destination,
-                                   context_scope const& within, block*& filled);
-    [[nodiscard]] CUresult provide_crc(block& with, context_scope const& within);
+    // What each warp is to copy; valid until this thread asks again.
+    [[nodiscard]] std::span<gather_piece const> plan(std::span<fragment const> fragments,
+                                                     std::uint64_t destination) const;
+    // One that is free, if it is soon found; with the mutex.
+    [[nodiscard]] block* find_free(std::size_t pieces, context_scope const& within) noexcept;
+    [[nodiscard]] CUresult make_blocks(std::size_t capacity, context_scope const& within, block*& taken);
+    [[nodiscard]] CUresult provide_state(block& with) noexcept;
+    void upload_tables(device_block const& memory, CUstream stream) const;
+    void launch_once(device_block const& memory, CUstream stream) const;
     // A kernel, and how many of its blocks the GPU runs at once: with more, the last would run by themselves.
     struct kernel {
         CUfunction function = nullptr;
@@ -65,23 +89,21 @@ class gather_engine {
     };
 
     [[nodiscard]] kernel find(CUlibrary library, char const* name) const;
-    [[nodiscard]] CUresult run(kernel const& which, block& with, std::uint64_t destination, gather_crc_arguments* crc,
-                               place const& on);
+    [[nodiscard]] CUresult run(kernel const& which, block& with, std::size_t count, std::uint64_t destination,
+                               gather_crc_arguments* crc, place const& on);
 
     gpu& gpu_;
     kernel plain_;
     kernel with_crc_;
-    device_block* crc_memory_ = nullptr;  // of the tables, and of a state for each block that had a CRC
-    crc_tables* tables_ = nullptr;
-    std::size_t crc_states_ = 0;
-    CUstream stream_;
+    device_block* crc_memory_ = nullptr;  // the tables, and a state for each block that had a CRC
+    CUstream fetches_;
     std::byte* bounce_ = nullptr;
 
     std::mutex bounce_mutex_;
     std::mutex mutex_;  // guards what follows
-    std::vector<gather_piece> pieces_;
     std::vector<block*> blocks_;
-    std::size_t next_ = 0;  // where to look for a free one
+    std::size_t next_ = 0;        // where to look for a free one
+    std::size_t crc_states_ = 2;  // given out: the first launch has used two
 };
 
 }  // namespace gpurx::detail::cuda

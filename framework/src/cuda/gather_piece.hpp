@@ -5,13 +5,13 @@
 // the CPU, where the 32 lanes take turns: so that every alignment is tested without a GPU.
 //
 // The destination is seen as aligned vectors of 16 bytes. Each is written by one lane, from the two aligned vectors of
-// the source that its bytes lie in: all accesses are of 16 bytes, whatever the alignment. Only the vectors at the ends
-// of a piece, which it may share with its neighbours, are moved byte by byte. A read may go up to 15 bytes beyond the
+// the source that its bytes lie in: all loads are of 16 bytes, whatever the alignment. Only the vectors at the ends
+// of a piece, which it may share with its neighbours, are stored byte by byte. A read may go up to 15 bytes beyond the
 // fragment, never beyond the aligned 16 bytes that its first and last byte lie in.
 //
 // CRC32C is linear: a piece counts as its vectors of the destination with zeros for what is not its own, and the CRC of
-// all pieces is the sum (XOR) of theirs, each times a power of x for the bytes that follow it (crc32c.hpp). What is the
-// same for all pieces is left to the end: a lane adds up its words of all of them, and weighs the sum once.
+// all pieces is the sum (XOR) of theirs, each times a power of x for the bytes that follow it (crc32c.hpp). A warp
+// weighs the sum of its pieces so far when it comes to the next, and by all that follows at its end.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace gpurx::detail {
 // One warp's work. The GPU reads these across PCIe: small, and loaded by one access.
 struct alignas(16) gather_piece {
     std::uint64_t source;  // an address that the GPU can read
-    std::uint32_t size;    // > 0
+    std::uint32_t size;    // > 0, at most largest_piece
     std::uint32_t offset;  // from the start of the destination
 };
 static_assert(sizeof(gather_piece) == 16);
@@ -32,19 +32,42 @@ inline constexpr unsigned warp_lanes = 32;
 inline constexpr unsigned vector_bytes = 16;
 // What a warp moves in one round.
 inline constexpr unsigned round_bytes = warp_lanes * vector_bytes;
-// Rounds whose loads a lane has in flight together; where source and destination are aligned differently
-// each is two loads.
-inline constexpr unsigned rounds_at_once = 4;
-inline constexpr unsigned rounds_at_once_shifted = 2;
+// What is longer is cut (gather_plan.hpp).
+inline constexpr std::uint32_t largest_piece = 16 * round_bytes;
+// One more where it begins within a round.
+inline constexpr unsigned most_rounds = largest_piece / round_bytes + 1;
 
 // Aligned bytes of memory; the first byte is the lowest of the first word.
 struct [[gnu::may_alias]] alignas(16) vector16 {
     std::uint32_t word[4];
 };
 
-// Bytes `shift` (0 to 15) to `shift` + 15 of two vectors in a row. Selects instead of an index: an array that is
-// indexed by a variable would leave the GPU's registers.
-GPURX_BOTH_SIDES constexpr vector16 bytes_from(vector16 const& low, vector16 const& high, unsigned shift) noexcept
+// The 32 bits of two words in a row from bit `bits` (0 to 24) on.
+GPURX_BOTH_SIDES inline std::uint32_t funnel(std::uint32_t lower, std::uint32_t upper, unsigned bits) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return __funnelshift_r(lower, upper, bits);
+#else
+    return static_cast<std::uint32_t>((std::uint64_t{upper} << 32 | lower) >> bits);
+#endif
+}
+
+// Bytes `shift` (0 to 15) to `shift` + 15 of two vectors in a row, where `shift` is `Words` words and `bits` bits: what
+// the compiler knows of it needs no instruction.
+template <unsigned Words>
+GPURX_BOTH_SIDES vector16 bytes_from(vector16 const& low, vector16 const& high, unsigned bits) noexcept
+{
+    std::uint32_t const all[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
+                                  high.word[0], high.word[1], high.word[2], high.word[3]};
+    vector16 bytes;
+    for (unsigned i = 0; i < 4; ++i)
+        bytes.word[i] = funnel(all[i + Words], all[i + Words + 1], bits);
+    return bytes;
+}
+
+// The same for any shift. Selects instead of an index: an array that is indexed by a variable would leave the GPU's
+// registers.
+GPURX_BOTH_SIDES inline vector16 bytes_from(vector16 const& low, vector16 const& high, unsigned shift) noexcept
 {
     auto const by_two = (shift & 8) != 0;
     std::uint32_t const a0 = by_two ? low.word[2] : low.word[0];
@@ -60,10 +83,7 @@ GPURX_BOTH_SIDES constexpr vector16 bytes_from(vector16 const& low, vector16 con
     std::uint32_t const b3 = by_one ? a4 : a3;
     std::uint32_t const b4 = by_one ? a5 : a4;
     auto const bits = (shift & 3) * 8;
-    auto const funnel = [bits](std::uint32_t lower, std::uint32_t upper) {
-        return static_cast<std::uint32_t>((std::uint64_t{upper} << 32 | lower) >> bits);
-    };
-    return {{funnel(b0, b1), funnel(b1, b2), funnel(b2, b3), funnel(b3, b4)}};
+    return {{funnel(b0, b1, bits), funnel(b1, b2, bits), funnel(b2, b3, bits), funnel(b3, b4, bits)}};
 }
 
 // A piece as vectors of the destination, numbered from the one that its first byte lies in.
@@ -88,6 +108,11 @@ struct piece_layout {
         return at >= head && at + vector_bytes <= end;
     }
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool outside(std::uint32_t at) const noexcept { return at >= end; }
+    // Where its last round ends, to which its sum counts.
+    [[nodiscard]] GPURX_BOTH_SIDES constexpr std::uint64_t counted_to() const noexcept
+    {
+        return begin + std::uint64_t{rounds} * round_bytes;
+    }
     // A piece that lies in its place already is read, for its CRC32C, and not written.
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool in_place() const noexcept { return source == begin; }
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool has(std::uint32_t at) const noexcept
@@ -99,23 +124,36 @@ struct piece_layout {
 template <class T>
 GPURX_BOTH_SIDES T& at_address(std::uint64_t address) noexcept
 {
-    return *reinterpret_cast<T*>(address);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 800
+    // Not shared memory: accesses need not find that out.
+    return *static_cast<T*>(__cvta_global_to_generic(address));
+#else
+    auto* const there = reinterpret_cast<T*>(address);
+#if defined(__CUDA_ARCH__)
+    // The same, which the compiler need not believe: where it does, it spills registers on sm_80.
+    __builtin_assume(__isGlobal(there));
+#endif
+    return *there;
+#endif
 }
 
-// Moves those of the 16 bytes at `at` that are of this piece, and returns them with zeros for the others. All are
-// loaded before the first is stored, or each would wait for the one before.
-GPURX_BOTH_SIDES inline vector16 move_partial(piece_layout const& piece, std::uint32_t at) noexcept
+// Stores those of the 16 bytes at `at` that are of this piece, and returns them with zeros for the others. The last of
+// the 16 is among them only in a vector 0, which `may_be_first` says: elsewhere the piece ends before it.
+GPURX_BOTH_SIDES inline vector16 store_partial(piece_layout const& piece, std::uint32_t at, vector16 const& bytes,
+                                               bool may_be_first) noexcept
 {
-    std::uint8_t bytes[vector_bytes];
-    for (std::uint32_t i = 0; i < vector_bytes; ++i)
-        bytes[i] = piece.has(at + i) ? at_address<std::uint8_t const>(piece.source + at + i) : std::uint8_t{0};
-    vector16 moved{};
+    vector16 own{};
     for (std::uint32_t i = 0; i < vector_bytes; ++i) {
-        if (piece.has(at + i) && !piece.in_place())
-            at_address<std::uint8_t>(piece.begin + at + i) = bytes[i];
-        moved.word[i / 4] |= std::uint32_t{bytes[i]} << i % 4 * 8;
+        if (i == vector_bytes - 1 && !may_be_first)
+            continue;
+        auto const byte = bytes.word[i / 4] >> i % 4 * 8 & 0xff;
+        if (!piece.has(at + i))
+            continue;
+        own.word[i / 4] |= byte << i % 4 * 8;
+        if (!piece.in_place())
+            at_address<std::uint8_t>(piece.begin + at + i) = static_cast<std::uint8_t>(byte);
     }
-    return moved;
+    return own;
 }
 
 // Products that every vector needs: in the GPU's shared memory.
@@ -124,14 +162,27 @@ struct alignas(16) crc_products {
     crc32c_tables word_later;   // with what four bytes count for
 };
 
+// The same sums as products of matrices of bits, for matrix_crc (gather.cu): in shared memory, too. A round is a matrix
+// of 16 rows by 256 bits, as a warp's lanes hold it: of lane 4g + t, words 0 and 2 are words t and t + 4 of row g, and
+// words 1 and 3 are those of row g + 8. Each row is multiplied with the same bits; a row's place counts at the end.
+struct alignas(16) crc_matrices {
+    // By rounds that follow: 256 by 32 bits. Of lane 4g + t, for bits g, g + 8, g + 16 and g + 24 of the sum, the words
+    // t and t + 4 of that column: two columns in a vector.
+    vector16 of_round[most_rounds][2][warp_lanes];
+    // What the counts count for that a lane gets: by those eight bits, of rows g, g, g + 8, g + 8 each bits 2t, 2t + 1.
+    vector16 of_row[4][warp_lanes];
+};
+
 // Powers of x that a piece needs, or a gather.
 struct crc_powers {
-    std::uint32_t of_vectors[3][1 << 10];  // by ten bits of a number of vectors
-    std::uint32_t of_lane[warp_lanes];     // of the vectors of a round that follow the lane's
+    // What each bit of a sum counts for, by ten bits of the number of vectors that follow.
+    std::uint32_t of_vectors[3][1 << 10][32];
+    std::uint32_t of_lane[warp_lanes];  // of the vectors of a round that follow the lane's
 };
 
 struct crc_tables {
     crc_products products;
+    crc_matrices matrices;
     crc_powers powers;
 };
 
@@ -142,129 +193,169 @@ struct crc_frame {
     std::uint32_t addend;
 };
 
-// What the bytes of `sum` count for with `vectors` vectors behind them.
-GPURX_BOTH_SIDES constexpr std::uint32_t weigh(std::uint32_t sum, std::uint64_t vectors,
-                                               crc_powers const& powers) noexcept
+// One lane's part of a sum's product: what the bit of its number counts for. The product is the sum of 32 parts.
+GPURX_BOTH_SIDES constexpr std::uint32_t part_of(std::uint32_t sum, std::uint32_t const (&bits)[32],
+                                                 unsigned lane) noexcept
+{
+    return (0 - (sum >> lane & 1)) & bits[lane];
+}
+
+// What `sum` counts for with `vectors` vectors behind it. `product` multiplies: for a warp its lanes do, all at once.
+template <class Product>
+GPURX_BOTH_SIDES constexpr std::uint32_t weigh(std::uint32_t sum, std::uint32_t vectors, crc_powers const& powers,
+                                               Product product) noexcept
 {
     constexpr unsigned mask = 1023;
-    sum = crc32c_multiply(sum, powers.of_vectors[0][vectors & mask]);
+    sum = product(sum, powers.of_vectors[0][vectors & mask]);
     if (vectors >> 10 != 0)
-        sum = crc32c_multiply(sum, powers.of_vectors[1][vectors >> 10 & mask]);
+        sum = product(sum, powers.of_vectors[1][vectors >> 10 & mask]);
     if (vectors >> 20 != 0)
-        sum = crc32c_multiply(sum, powers.of_vectors[2][vectors >> 20 & mask]);
+        sum = product(sum, powers.of_vectors[2][vectors >> 20 & mask]);
     return sum;
 }
 
-// The sums of the words at one place of a lane's vectors, each times a power of x for the rounds that follow.
+// The sums of the words at one place of a lane's vectors, each times a power of x for the rounds that follow. For the
+// CPU, and for GPUs that do not multiply matrices of bits.
 class lane_crc {
   public:
-    GPURX_BOTH_SIDES void add(vector16 const& vector, crc_products const& products) noexcept
+    using constants = crc_products;
+    GPURX_BOTH_SIDES static constants const& of(crc_tables const& all) noexcept { return all.products; }
+
+    // Rounds whose loads a lane has in flight together, where the source is shifted, and at a piece's ends: with more
+    // the compiler runs out of registers.
+    static constexpr unsigned rounds_at_once = 4;
+    static constexpr unsigned shifted_at_once = 2;
+    static constexpr unsigned ends_at_once = 2;
+
+    GPURX_BOTH_SIDES lane_crc(piece_layout const& /*piece*/, unsigned /*lane*/, constants const& products) noexcept
+        : products_{products}
+    {}
+
+    // The next round's.
+    GPURX_BOTH_SIDES void add(vector16 const& vector) noexcept
     {
         for (unsigned i = 0; i < 4; ++i)
-            sum_[i] = crc32c_look_up(products.round_later, sum_[i]) ^ vector.word[i];
+            sum_[i] = crc32c_look_up(products_.round_later, sum_[i]) ^ vector.word[i];
     }
+    // Before add(), where lanes may have gone different ways.
+    GPURX_BOTH_SIDES void join() const noexcept {}
 
-    GPURX_BOTH_SIDES void add_to_last_round(vector16 const& vector) noexcept
-    {
-        for (unsigned i = 0; i < 4; ++i)
-            sum_[i] ^= vector.word[i];
-    }
-
-    // What the lane's vectors of this piece count for in the frame, but for the lane's place in a round.
-    [[nodiscard]] GPURX_BOTH_SIDES std::uint32_t of_piece(piece_layout const& piece, crc_frame const& frame,
-                                                          crc_products const& products,
-                                                          crc_powers const& powers) const noexcept
+    // What the lane's vectors add to the sum of the piece.
+    [[nodiscard]] GPURX_BOTH_SIDES std::uint32_t share(unsigned lane, crc_powers const& powers) const noexcept
     {
         auto sum = sum_[0];
         for (unsigned i = 1; i < 4; ++i)
-            sum = crc32c_look_up(products.word_later, sum) ^ sum_[i];
-        auto const counted_to = piece.begin + std::uint64_t{piece.rounds} * round_bytes;
-        return weigh(sum, (frame.end - counted_to) / vector_bytes, powers);
+            sum = crc32c_look_up(products_.word_later, sum) ^ sum_[i];
+        return crc32c_multiply(sum, powers.of_lane[lane]);
     }
 
   private:
+    constants const& products_;
     std::uint32_t sum_[4] = {};
 };
 
-struct no_crc {
-    GPURX_BOTH_SIDES void add(vector16 const& /*vector*/, no_crc /*products*/) noexcept {}
-    GPURX_BOTH_SIDES void add_to_last_round(vector16 const& /*vector*/) noexcept {}
+class no_crc {
+  public:
+    struct constants {};
+
+    static constexpr unsigned rounds_at_once = 4;
+    static constexpr unsigned shifted_at_once = 4;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    // More of them would be kept in memory.
+    static constexpr unsigned ends_at_once = 2;
+#else
+    static constexpr unsigned ends_at_once = 4;
+#endif
+
+    GPURX_BOTH_SIDES no_crc(piece_layout const& /*piece*/, unsigned /*lane*/, constants const& /*none*/) noexcept {}
+
+    GPURX_BOTH_SIDES void add(vector16 const& /*vector*/) noexcept {}
+    GPURX_BOTH_SIDES void join() const noexcept {}
 };
 
-// What a lane loads for the rounds that it has under way together: the loads of all before the first is used. Vectors
-// that are not whole stay zero.
-template <unsigned Rounds>
-struct lane_vectors {
-    vector16 of[Rounds];
+// A lane's vectors of the rounds that it has under way together, from `first` on: the loads of all before the first is
+// used.
 
-    // The source is aligned as the destination is.
-    GPURX_BOTH_SIDES void load_aligned(piece_layout const& piece, std::uint32_t first) noexcept
-    {
-        for (unsigned i = 0; i < Rounds; ++i) {
-            auto const at = first + i * round_bytes;
-            of[i] = piece.whole(at) ? at_address<vector16 const>(piece.source + at) : vector16{};
-        }
-    }
-
-    // It is `shift` bytes beyond that.
-    GPURX_BOTH_SIDES void load_shifted(piece_layout const& piece, std::uint32_t first, unsigned shift) noexcept
-    {
-        vector16 low[Rounds];
-        vector16 high[Rounds];
-        for (unsigned i = 0; i < Rounds; ++i) {
-            auto const at = first + i * round_bytes;
-            auto const from = piece.source - shift + at;
-            low[i] = piece.whole(at) ? at_address<vector16 const>(from) : vector16{};
-            high[i] = piece.whole(at) ? at_address<vector16 const>(from + vector_bytes) : vector16{};
-        }
-        for (unsigned i = 0; i < Rounds; ++i)
-            of[i] = bytes_from(low[i], high[i], shift);
-    }
-
-    template <class Crc, class Products>
-    GPURX_BOTH_SIDES void store(piece_layout const& piece, std::uint32_t first, Crc& crc,
-                                Products const& products) const noexcept
-    {
-        for (unsigned i = 0; i < Rounds; ++i) {
-            auto const at = first + i * round_bytes;
-            if (at / round_bytes >= piece.rounds)
-                break;
-            if (piece.whole(at) && !piece.in_place())
-                at_address<vector16>(piece.begin + at) = of[i];
-            crc.add(of[i], products);
-        }
-    }
-};
-
-// One lane's share of a piece: every 32nd vector. Those at the piece's ends that are not whole are done before and
-// after the loops, which would need more registers than there are with them inside.
-template <class Crc, class Products>
-GPURX_BOTH_SIDES Crc gather_lane(piece_layout const& piece, unsigned lane, Products const& products) noexcept
+// Where all vectors of the rounds are whole. The source is `Words` words and `bits` bits beyond a vector.
+template <bool Shifted, unsigned Words, class Crc>
+GPURX_BOTH_SIDES void move_whole(piece_layout const& piece, std::uint32_t first, unsigned bits, Crc& crc) noexcept
 {
-    Crc crc;
-    auto const begin = lane * vector_bytes;
-    auto const head = begin == 0 && !piece.whole(0) ? move_partial(piece, 0) : vector16{};
-    auto const shift = static_cast<unsigned>(piece.source & (vector_bytes - 1));
-    if (shift == 0) {
-        for (std::uint32_t at = begin; at / round_bytes < piece.rounds; at += rounds_at_once * round_bytes) {
-            lane_vectors<rounds_at_once> vectors;
-            vectors.load_aligned(piece, at);
-            if (at == 0 && !piece.whole(0))
-                vectors.of[0] = head;
-            vectors.store(piece, at, crc, products);
+    constexpr auto at_once = Shifted ? Crc::shifted_at_once : Crc::rounds_at_once;
+    auto const source = piece.source & ~std::uint64_t{vector_bytes - 1};
+    for (unsigned done = 0; done < Crc::rounds_at_once; done += at_once) {
+        vector16 low[at_once];
+        vector16 high[at_once];
+        auto const begin = first + done * round_bytes;
+        for (unsigned i = 0; i < at_once; ++i) {
+            auto const from = source + begin + std::uint64_t{i} * round_bytes;
+            low[i] = at_address<vector16 const>(from);
+            if constexpr (Shifted)
+                high[i] = at_address<vector16 const>(from + vector_bytes);
         }
-    } else {
-        for (std::uint32_t at = begin; at / round_bytes < piece.rounds; at += rounds_at_once_shifted * round_bytes) {
-            lane_vectors<rounds_at_once_shifted> vectors;
-            vectors.load_shifted(piece, at, shift);
-            if (at == 0 && !piece.whole(0))
-                vectors.of[0] = head;
-            vectors.store(piece, at, crc, products);
+        for (unsigned i = 0; i < at_once; ++i) {
+            if constexpr (Shifted)
+                low[i] = bytes_from<Words>(low[i], high[i], bits);
+            if (!piece.in_place())
+                at_address<vector16>(piece.begin + begin + std::uint64_t{i} * round_bytes) = low[i];
+            crc.add(low[i]);
         }
     }
-    auto const last = (piece.end - 1) / vector_bytes * vector_bytes;
-    if (last != 0 && !piece.whole(last) && last % round_bytes == begin)
-        crc.add_to_last_round(move_partial(piece, last));
+}
+
+// Where some are not. Only those of the source are loaded that have a byte of the piece.
+template <unsigned Rounds, class Crc>
+GPURX_BOTH_SIDES void move_ends(piece_layout const& piece, std::uint32_t first, unsigned shift, Crc& crc) noexcept
+{
+    vector16 low[Rounds];
+    vector16 high[Rounds];
+    for (unsigned i = 0; i < Rounds; ++i) {
+        auto const at = first + i * round_bytes;
+        auto const from = piece.source - shift + at;
+        auto const low_has = at + vector_bytes > piece.head + shift && at < piece.end;
+        auto const high_has = shift != 0 && at + vector_bytes < piece.end + shift;
+        low[i] = low_has ? at_address<vector16 const>(from) : vector16{};
+        high[i] = high_has ? at_address<vector16 const>(from + vector_bytes) : vector16{};
+    }
+    for (unsigned i = 0; i < Rounds; ++i) {
+        auto const at = first + i * round_bytes;
+        if (at / round_bytes >= piece.rounds)
+            break;
+        auto bytes = bytes_from(low[i], high[i], shift);
+        if (!piece.whole(at))
+            bytes = store_partial(piece, at, bytes, i == 0);
+        else if (!piece.in_place())
+            at_address<vector16>(piece.begin + at) = bytes;
+        crc.join();
+        crc.add(bytes);
+    }
+}
+
+// One lane's share of a piece: every 32nd vector.
+template <class Crc>
+GPURX_BOTH_SIDES Crc gather_lane(piece_layout const& piece, unsigned lane,
+                                 typename Crc::constants const& constants) noexcept
+{
+    Crc crc{piece, lane, constants};
+    auto const shift = static_cast<unsigned>(piece.source & (vector_bytes - 1));
+    auto const bits = (shift & 3) * 8;
+    constexpr auto stretch_bytes = Crc::rounds_at_once * round_bytes;
+    // The same for all lanes, so that they stay together.
+    for (std::uint32_t at = 0; at < piece.end; at += stretch_bytes) {
+        auto const first = at + lane * vector_bytes;
+        if (at < piece.head || at + stretch_bytes > piece.end)
+            for (unsigned done = 0; done < Crc::rounds_at_once; done += Crc::ends_at_once)
+                move_ends<Crc::ends_at_once>(piece, first + done * round_bytes, shift, crc);
+        else if (shift == 0)
+            move_whole<false, 0>(piece, first, bits, crc);
+        else if (shift < 4)
+            move_whole<true, 0>(piece, first, bits, crc);
+        else if (shift < 8)
+            move_whole<true, 1>(piece, first, bits, crc);
+        else if (shift < 12)
+            move_whole<true, 2>(piece, first, bits, crc);
+        else
+            move_whole<true, 3>(piece, first, bits, crc);
+    }
     return crc;
 }
 

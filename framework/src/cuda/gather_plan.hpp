@@ -20,7 +20,7 @@ namespace gpurx::detail {
 
 // For the destination of a CRC32C. The tables are the same for all, and made on the first call.
 [[nodiscard]] crc_frame crc_frame_for(std::uint64_t destination, std::uint64_t size) noexcept;
-[[nodiscard]] crc_tables const& crc_tables_of_gather() noexcept;
+[[nodiscard]] crc_tables const& crc_tables_of_gather();
 
 // Appends the pieces of `fragments` to `pieces`: the fragments in order from `offset` of a destination whose address is
 // `destination`, those longer than `piece_size` (a multiple of round_bytes) cut where so much of the destination is

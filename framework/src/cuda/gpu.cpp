@@ -11,6 +11,7 @@
 
 #include "gather_engine.hpp"
 #include "staging.hpp"
+#include "stream_point.hpp"
 
 namespace gpurx::detail::cuda {
 
@@ -112,12 +113,6 @@ void gpu::create(CUstream& stream)
 CUstream gpu::copies()
 {
     std::scoped_lock const lock{mutex_};
-    if (copied_ == nullptr) {
-        context_scope const scope{*this};
-        check(scope.status(), "use", fmt::format("GPU {}", ordinal_));
-        check(calls_.cuEventCreate(&copied_, CU_EVENT_DISABLE_TIMING), "create",
-              fmt::format("an event of GPU {}", ordinal_));
-    }
     create(copies_);
     return copies_;
 }
@@ -138,34 +133,57 @@ void gpu::acquire(CUstream stream, context_scope const& within) noexcept
         static_cast<void>(calls_.cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
                                                             CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
     }
-    std::scoped_lock const lock{mutex_};
-    if (copies_ == nullptr)
+    // No lock is held: who enqueues on a stream whose queue is full waits, and nobody is to wait for him.
+    auto* const copies = copies_if_any();
+    if (copies == nullptr || wait_behind(stream, within, copies, context_) == CUDA_SUCCESS)
         return;
-    // The wait is for the event as it was recorded last, and so one event does for all.
     context_scope const own{within, context_};
-    if (own.status() != CUDA_SUCCESS || calls_.cuEventRecord(copied_, copies_) != CUDA_SUCCESS)
-        return;
-    context_scope const theirs{own, within.context()};
-    static_cast<void>(calls_.cuStreamWaitEvent(stream, copied_, 0));
+    if (own.status() == CUDA_SUCCESS)
+        static_cast<void>(calls_.cuStreamSynchronize(copies));
+}
+
+CUstream gpu::copies_if_any() noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    return copies_;
 }
 
 void gpu::finish_copies() noexcept
 {
     context_scope const scope{*this};
-    std::unique_lock lock{mutex_};
-    auto* const copies = copies_;
-    lock.unlock();
+    auto* const copies = copies_if_any();
     if (scope.status() == CUDA_SUCCESS && copies != nullptr)
         static_cast<void>(calls_.cuStreamSynchronize(copies));
 }
 
 gather_engine& gpu::gather()
 {
-    std::scoped_lock const lock{mutex_};
-    create(fetches_);
-    if (gather_ == nullptr)
-        gather_ = new gather_engine{*this, fetches_};
+    if (auto* const made = gather_.load(std::memory_order_acquire))
+        return *made;
+    auto* const stream = fetches();
+    std::scoped_lock const lock{making_gather_};
+    if (gather_refused_)
+        throw system_error{*gather_refused_};
+    if (gather_ == nullptr) {
+        try {
+            gather_.store(new gather_engine{*this, stream}, std::memory_order_release);
+        } catch (system_error const& refused) {
+            // Memory may be there another time.
+            if (refused.code() != error_of(CUDA_ERROR_OUT_OF_MEMORY))
+                gather_refused_ = refused;
+            throw;
+        }
+    }
     return *gather_;
+}
+
+gather_engine* gpu::gather_if_any() noexcept
+{
+    try {
+        return &gather();
+    } catch (std::exception const&) {
+        return nullptr;
+    }
 }
 
 staging_pool& gpu::staging()

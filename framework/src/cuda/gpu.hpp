@@ -4,6 +4,7 @@
 // kept until the process ends: streams, events and pages that come back late need it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -61,14 +62,19 @@ class gpu {
     void acquire(CUstream stream, context_scope const& within) noexcept;
     // Waits for what was enqueued on copies().
     void finish_copies() noexcept;
-    // Throw system_error.
+    // Throws system_error. Made by the first call, which loads the kernels: that may wait for work of the context. A
+    // driver that refuses them is not asked again.
     [[nodiscard]] gather_engine& gather();
+    // Null where the driver is too old for the kernels.
+    [[nodiscard]] gather_engine* gather_if_any() noexcept;
+    // Throws system_error.
     [[nodiscard]] staging_pool& staging();
 
   private:
     gpu(driver const& calls, int ordinal);
     void look();
     void create(CUstream& stream);
+    [[nodiscard]] CUstream copies_if_any() noexcept;
 
     driver const& calls_;
     int ordinal_;
@@ -80,9 +86,11 @@ class gpu {
     std::mutex mutex_;  // guards what follows
     CUstream copies_ = nullptr;
     CUstream fetches_ = nullptr;
-    CUevent copied_ = nullptr;
-    gather_engine* gather_ = nullptr;
     staging_pool* staging_ = nullptr;
+
+    std::mutex making_gather_;  // guards what follows; it may be held for long
+    std::atomic<gather_engine*> gather_{nullptr};
+    std::optional<system_error> gather_refused_;
 };
 
 // Makes a context current in this thread while it lives, and then what was current before. While another thread

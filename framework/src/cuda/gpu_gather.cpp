@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gather_engine.hpp"
+#include "stream_backlog.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {
@@ -19,16 +20,21 @@ namespace cuda {
 
 namespace {
 
+static_assert(gather_block == vector_bytes);
+
 // What one launch takes at most: offsets are of 32 bits.
 constexpr std::size_t launch_size = std::size_t{1} << 30;
+// The wait for what crosses PCIe, the kernel, and the event behind it; a copy for each gap besides.
+constexpr std::size_t commands_per_batch = 3;
 
-// Where addresses lie, as seen from one GPU. Remembers the last answer: fragments of one memory follow each other.
+// Where addresses lie, as seen from one context of a GPU. Remembers the last answer: fragments of one memory follow
+// each other.
 class map_of_memory {
   public:
-    // The GPU's context, or another one of its, is current as long as this is asked. About `known` nobody has to be:
-    // kernels in this context reach it at the same addresses.
-    map_of_memory(driver const& calls, int ordinal, device_span known = {}) noexcept
-        : calls_{calls}, ordinal_{ordinal}, known_{known}
+    // The context is current as long as this is asked. About `known` nobody has to be: kernels in this context reach it
+    // at the same addresses.
+    map_of_memory(gpu const& on, context_scope const& within, device_span known = {}) noexcept
+        : calls_{on.calls()}, ordinal_{on.ordinal()}, context_{within.context()}, known_{known}
     {}
 
     // The address at which kernels of the GPU find these bytes; 0: at none.
@@ -54,19 +60,21 @@ class map_of_memory {
         unsigned type = 0;
         int ordinal = no_gpu;
         CUdeviceptr pointer = 0;
+        CUcontext context = nullptr;  // of mapped memory, which is of no context, and of a pool's
         std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                              CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
-        std::array<void*, attributes.size()> values{&type, &ordinal, &pointer};
+                              CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_CONTEXT};
+        std::array<void*, attributes.size()> values{&type, &ordinal, &pointer, &context};
         auto const known = calls_.cuPointerGetAttributes(attributes.size(), attributes.data(), values.data(),
                                                          piece.address) == CUDA_SUCCESS;
         auto const on_gpu = known && type == CU_MEMORYTYPE_DEVICE;
-        reachable_ = pointer != 0 && ((known && type == CU_MEMORYTYPE_HOST) || (on_gpu && ordinal == ordinal_));
+        auto const of_context = ordinal == ordinal_ && (context == nullptr || context == context_);
+        reachable_ = pointer != 0 && ((known && type == CU_MEMORYTYPE_HOST) || (on_gpu && of_context));
         begin_ = piece.address;
         end_ = piece.address + piece.size;
         seen_at_ = pointer;
         if (reachable_)
             extend();
-        else if (on_gpu && ordinal >= 0 && std::ranges::find(others_, ordinal) == others_.end())
+        else if (on_gpu && ordinal >= 0 && ordinal != ordinal_ && std::ranges::find(others_, ordinal) == others_.end())
             others_.push_back(ordinal);
     }
 
@@ -86,6 +94,7 @@ class map_of_memory {
 
     driver const& calls_;
     int ordinal_;
+    CUcontext context_;
     device_span known_;
     std::uint64_t begin_ = 0;
     std::uint64_t end_ = 0;
@@ -93,16 +102,6 @@ class map_of_memory {
     bool reachable_ = false;
     std::vector<int> others_;
 };
-
-// The kernels; null where the driver is too old for them.
-gather_engine* engine_of(gpu& on) noexcept
-{
-    try {
-        return &on.gather();
-    } catch (std::exception const&) {
-        return nullptr;
-    }
-}
 
 // Walks along fragments.
 class cursor {
@@ -190,13 +189,17 @@ struct target {
     }
 };
 
-// What the driver copies comes first, so that the point behind the launch is behind all of it.
-CUresult enqueue(target const& to, batch& what, std::uint64_t destination, stream_point** read_until)
+// What the driver copies comes first, so that the point behind the launch is behind all of it. Without an engine it
+// copies everything.
+CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint64_t destination,
+                 gather_source const& source)
 {
-    auto* const engine = engine_of(to.on);
     if (engine == nullptr)
         what.make_all_gaps();
+    auto* const read_until = source.read_until;
+    auto commands = commands_per_batch;
     auto status = what.for_each_gap([&](fragment const& piece, std::size_t offset) {
+        ++commands;
         return to.on.calls().cuMemcpyAsync(destination + offset, piece.address, piece.size, to.stream);
     });
     stream_point* behind = nullptr;
@@ -207,6 +210,8 @@ CUresult enqueue(target const& to, batch& what, std::uint64_t destination, strea
         return status;
     if (behind == nullptr)
         behind = record_point(to.stream, to.scope);
+    if (behind != nullptr && source.backlog != nullptr)
+        add_to(*source.backlog, commands, *behind);
     if (behind != nullptr)
         add(*read_until, behind);
     return status;
@@ -229,14 +234,16 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
         return 0;
     target const to{on, stream.stream.get(), *scope};
     on.acquire(to.stream, to.scope);
-    map_of_memory where{on.calls(), stream.ordinal, scope->context() == on.context() ? source.memory : device_span{}};
+    map_of_memory where{on, *scope, scope->context() == on.context() ? source.memory : device_span{}};
+    auto const reached = source.destination_of == nullptr || source.destination_of == scope->context();
+    auto* const engine = reached ? on.gather_if_any() : nullptr;
     cursor from{fragments};
     auto& what = empty_batch();
     std::size_t placed = 0;
     while (placed < destination.size() && !from.at_end()) {
         what.fill(from, std::min(destination.size() - placed, launch_size), where);
         to.acquire_from(where.others());
-        code = error_of(enqueue(to, what, destination.address() + placed, source.read_until));
+        code = error_of(enqueue(to, engine, what, destination.address() + placed, source));
         if (code)
             break;
         placed += what.size;
@@ -255,12 +262,13 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
         return 0;
     auto* const handle = stream.stream.get();
     on.acquire(handle, *scope);
-    map_of_memory where{on.calls(), stream.ordinal};
+    map_of_memory where{on, *scope};
     cursor from{fragments};
     auto& what = empty_batch();
     what.fill(from, std::min<std::size_t>(destination.size(), std::numeric_limits<std::uint32_t>::max()), where);
     auto const result = where.find({crc, sizeof(std::uint32_t), memory_kind::device});
-    if (what.any_gap || result == 0 || !from.at_end()) {
+    auto const reached = where.find({destination.address(), what.size, memory_kind::device}) != 0;
+    if (what.any_gap || !reached || result == 0 || !from.at_end()) {
         code = errc::bad_destination;
         return 0;
     }
@@ -283,27 +291,21 @@ CUresult fetch(gpu& on, batch const& what, std::byte* destination)
 }
 
 // What is enqueued on `stream`, which is gpu::fetches(), from now on comes after what is visible now, and after
-// `after`.
+// `after`. That is waited for here: others use the same stream, and are not to wait for it.
 void begin_fetch(target const& to, cuda_stream_ref const* after)
 {
-    to.on.acquire(to.stream, to.scope);
     stream_point* points = nullptr;
     if (after != nullptr)
         mark(points, {.ordinal = to.on.ordinal(), .stream = *after});
-    while (points != nullptr) {
-        auto const waits =
-            !points->lost && to.on.calls().cuStreamWaitEvent(to.stream, points->event, 0) == CUDA_SUCCESS;
-        if (!waits)
-            static_cast<void>(wait_for_context(*points));
-        discard(std::exchange(points, points->next));
-    }
+    wait_for(points);
+    to.on.acquire(to.stream, to.scope);
 }
 
 std::size_t copy(std::span<fragment const> fragments, std::span<std::byte> destination, int ordinal,
                  cuda_stream_ref const* after, error_code& code)
 {
     auto& on = gpu::open(ordinal);
-    auto* const engine = engine_of(on);
+    auto* const engine = on.gather_if_any();
     context_scope const scope{on};
     if (scope.status() != CUDA_SUCCESS) {
         code = error_of(scope.status());
@@ -311,7 +313,7 @@ std::size_t copy(std::span<fragment const> fragments, std::span<std::byte> desti
     }
     target const to{on, on.fetches(), scope};
     begin_fetch(to, after);
-    map_of_memory where{on.calls(), ordinal};
+    map_of_memory where{on, scope};
     cursor from{fragments};
     auto& what = empty_batch();
     std::size_t placed = 0;
@@ -345,18 +347,26 @@ std::size_t copy(std::span<fragment const> fragments, std::span<std::byte> desti
 
 }  // namespace cuda
 
-int gpu_of(std::uintptr_t address) noexcept
+gpu_place place_of(std::uintptr_t address) noexcept
 {
     error_code code;
     diagnostics why;
-    int ordinal = no_gpu;
     if (cuda::ending())
-        return no_gpu;
+        return {};
     auto const* const calls = cuda::find_driver(code, why);
-    if (calls == nullptr ||
-        calls->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) != CUDA_SUCCESS)
-        return no_gpu;
-    return ordinal;
+    if (calls == nullptr)
+        return {};
+    gpu_place place;
+    unsigned type = 0;
+    std::array attributes{CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT,
+                          CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+    std::array<void*, attributes.size()> values{&place.ordinal, &place.context, &type};
+    if (calls->cuPointerGetAttributes(attributes.size(), attributes.data(), values.data(), address) != CUDA_SUCCESS ||
+        (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_HOST))
+        return {};
+    if (type == CU_MEMORYTYPE_HOST)
+        place.context = nullptr;
+    return place;
 }
 
 error_code resolve(gpu_stream& stream) noexcept

@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -88,22 +90,23 @@ std::string advice_for(CUresult status)
     }
 }
 
-// `address` and `bytes` are of whole host pages, in one allocation. `object` is what an error names.
-dmabuf_export export_dmabuf(gpu const& on, CUdeviceptr address, std::size_t bytes, std::string object)
+// `address` and `bytes` are of whole host pages. `object` is what an error names.
+dmabuf_export export_dmabuf(gpu const& on, CUdeviceptr address, std::size_t bytes, std::string object,
+                            std::span<unsigned long long const> ways = mappings)
 {
     dmabuf_export result;
     context_scope const scope{on};
     auto status = scope.status();
-    for (std::size_t i = 0; status == CUDA_SUCCESS && i < mappings.size(); ++i) {
+    for (std::size_t i = 0; status == CUDA_SUCCESS && i < ways.size(); ++i) {
         int fd = -1;
-        auto const answer = on.calls().cuMemGetHandleForAddressRange(&fd, address, bytes,
-                                                                     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, mappings[i]);
+        auto const answer =
+            on.calls().cuMemGetHandleForAddressRange(&fd, address, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, ways[i]);
         if (answer == CUDA_SUCCESS) {
             result.fd = unique_fd{fd};
-            result.pcie = mappings[i] != 0;
+            result.pcie = ways[i] != 0;
             return result;
         }
-        if (i + 1 == mappings.size())
+        if (i + 1 == ways.size())
             status = answer;
     }
     result.code = error_of(status);
@@ -149,6 +152,18 @@ class cuda_memory : public memory_state {
     [[nodiscard]] device_span known_to(int ordinal) const noexcept override
     {
         return in_reach_ && ordinal == on_.ordinal() ? span() : device_span{};
+    }
+
+    // Where the mapping for PCIe was taken, that of the coherent link: a Grace CPU's kernel exports the first, and
+    // attaches no NIC to it.
+    [[nodiscard]] int other_dmabuf_fd() override
+    {
+        std::scoped_lock const lock{exporting_};
+        if (export_.pcie && !other_export_) {
+            constexpr std::array<unsigned long long, 1> plain{0};
+            other_export_ = export_dmabuf(on_, span().address(), span().size(), {}, plain).fd;
+        }
+        return other_export_.get();
     }
 
     void acquire(cuda_stream_ref stream) noexcept override
@@ -200,6 +215,7 @@ class cuda_memory : public memory_state {
     void finish_copies() noexcept
     {
         export_.fd.reset();
+        other_export_.reset();
         on_.finish_copies();
     }
 
@@ -207,6 +223,8 @@ class cuda_memory : public memory_state {
     gpu& on_;
     bool in_reach_ = false;  // of the GPU's own context
     dmabuf_export export_;
+    std::mutex exporting_;
+    unique_fd other_export_;  // guarded by it
 };
 
 bool visible_to_kernels(gpu_facts const& facts) noexcept
@@ -305,6 +323,7 @@ class adopted_memory final : public cuda_memory {
     std::size_t before_ = 0;
 };
 
+// That the driver exports by itself: one for CUDA 13.0 or later, and a GPU without memory of its own.
 class pinned_memory final : public cuda_memory {
   public:
     pinned_memory(gpu& on, std::size_t bytes) : cuda_memory{on}
@@ -312,15 +331,7 @@ class pinned_memory final : public cuda_memory {
         auto const page = host_page_size();
         auto const size = round_up(bytes, page);
         bytes_ = allocate_host(size);
-        device_span const span{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes_.get()), size};
-        if (on.facts().host_dmabuf)
-            publish(span, page);
-        else
-            do_not_publish(span, page, error_of(CUDA_ERROR_NOT_SUPPORTED),
-                           {.operation = "export",
-                            .object = size_text(size) + " of pinned host memory",
-                            .kernel_message = {},
-                            .advice = "it takes a driver for CUDA 13.0 or later: use device_memory::on_host"});
+        publish({memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes_.get()), size}, page);
     }
     pinned_memory(pinned_memory const&) = delete;
     pinned_memory& operator=(pinned_memory const&) = delete;
@@ -334,6 +345,41 @@ class pinned_memory final : public cuda_memory {
 
   private:
     host_bytes bytes_;
+};
+
+// Memory that udmabuf exports, pinned for the GPU afterwards: everywhere else.
+class registered_memory final : public cuda_memory {
+  public:
+    registered_memory(gpu& on, std::size_t bytes) : cuda_memory{on}, host_{make_host_memory(bytes)}
+    {
+        auto const size = host_->span().size();
+        context_scope const scope{on};
+        check(scope.status(), "use", fmt::format("GPU {}", on.ordinal()));
+        check(on.calls().cuMemHostRegister(address(), size, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+              "pin", size_text(size) + " of host memory");
+        place(host_->span(), host_->page_size());
+        set_export(host_->dmabuf_fd(), host_->export_error(), host_->why_not_exported());
+    }
+    registered_memory(registered_memory const&) = delete;
+    registered_memory& operator=(registered_memory const&) = delete;
+    ~registered_memory() override
+    {
+        finish_copies();
+        context_scope const scope{on()};
+        if (scope.status() == CUDA_SUCCESS)
+            static_cast<void>(on().calls().cuMemHostUnregister(address()));
+    }
+
+    [[nodiscard]] std::string explain() const override
+    {
+        return fmt::format("host memory pinned for GPU {} ({}): {}", on().ordinal(), on().name(), host_->explain());
+    }
+    void acquire(cuda_stream_ref stream) noexcept override { host_->acquire(stream); }
+
+  private:
+    [[nodiscard]] void* address() const noexcept { return reinterpret_cast<void*>(host_->span().address()); }
+
+    std::shared_ptr<memory_state> host_;
 };
 
 // What the driver says about an address that a program gives.
@@ -372,7 +418,7 @@ pointer_facts facts_of(driver const& calls, std::uintptr_t address)
 }
 
 // Why memory cannot be adopted; empty: it can, as far as the driver says in advance.
-std::string reason_against(pointer_facts const& facts, std::uintptr_t address, std::size_t bytes)
+std::string reason_against(pointer_facts const& facts)
 {
     if (facts.managed != 0)
         return "managed memory moves between GPU and host: use cudaMalloc, or device_memory::on_gpu";
@@ -382,13 +428,27 @@ std::string reason_against(pointer_facts const& facts, std::uintptr_t address, s
         return "this is no address of GPU memory";
     if (facts.pool != nullptr)
         return "memory of a stream-ordered pool (cudaMallocAsync) cannot be exported: use cudaMalloc, or on_gpu";
-    if (address < facts.start || bytes > facts.size || address - facts.start > facts.size - bytes)
-        return fmt::format(
-            "the allocation there has only {} from its start: the memory must be of one allocation "
-            "(PyTorch's expandable_segments are of many)",
-            size_text(facts.size));
     if (facts.rdma == 0)
         return "it was allocated without GPUDirect RDMA: set CUmemAllocationProp::allocFlags.gpuDirectRDMACapable";
+    return {};
+}
+
+// Of a range, which may be of several mappings in a row (PyTorch's expandable_segments), and no two are alike for sure.
+std::string reason_against(driver const& calls, std::uintptr_t address, std::size_t bytes)
+{
+    auto const first = facts_of(calls, address);
+    if (auto reason = reason_against(first); !reason.empty())
+        return reason;
+    for (auto end = first.start + first.size; end - address < bytes;) {
+        auto const next = facts_of(calls, end);
+        if (next.ordinal != first.ordinal || next.start != end || next.size == 0)
+            return fmt::format(
+                "there are only {} from its start: the memory must be of one allocation, or of mappings without a gap",
+                size_text(end - address));
+        if (auto const reason = reason_against(next); !reason.empty())
+            return fmt::format("{} from its start: {}", size_text(end - address), reason);
+        end += next.size;
+    }
     return {};
 }
 
@@ -401,6 +461,7 @@ namespace gpurx::detail {
 std::shared_ptr<memory_state> make_gpu_memory(int ordinal, std::size_t bytes)
 {
     auto& on = cuda::gpu::open(ordinal);
+    static_cast<void>(on.gather_if_any());  // what is received here is gathered, and not to load the kernels then
     cuda::check_size(bytes, cuda::object_of(on, bytes));
     return std::make_shared<cuda::gpu_memory>(on, bytes);
 }
@@ -409,7 +470,9 @@ std::shared_ptr<memory_state> make_pinned_memory(int ordinal, std::size_t bytes)
 {
     auto& on = cuda::gpu::open(ordinal);
     cuda::check_size(bytes, size_text(bytes) + " of pinned host memory");
-    return std::make_shared<cuda::pinned_memory>(on, bytes);
+    if (on.facts().host_dmabuf)
+        return std::make_shared<cuda::pinned_memory>(on, bytes);
+    return std::make_shared<cuda::registered_memory>(on, bytes);
 }
 
 std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size_t bytes,
@@ -419,10 +482,11 @@ std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size
     auto const object = fmt::format("{} at {:#x}", size_text(bytes), address);
     if (bytes == 0)
         cuda::refuse(EINVAL, "adopt", object, "give at least one page");
-    auto const facts = cuda::facts_of(calls, address);
-    if (auto const reason = cuda::reason_against(facts, address, bytes); !reason.empty())
+    if (auto const reason = cuda::reason_against(calls, address, bytes); !reason.empty())
         cuda::refuse(EINVAL, "adopt", object, reason);
-    return std::make_shared<cuda::adopted_memory>(cuda::gpu::open(facts.ordinal), address, bytes, std::move(owner));
+    auto& on = cuda::gpu::open(cuda::facts_of(calls, address).ordinal);
+    static_cast<void>(on.gather_if_any());
+    return std::make_shared<cuda::adopted_memory>(on, address, bytes, std::move(owner));
 }
 
 }  // namespace gpurx::detail

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "stream_backlog.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {
@@ -46,6 +47,8 @@ namespace {
 constexpr std::size_t chunks_per_flow = 3;
 // Less than this at the end of a chunk is not worth a call.
 constexpr std::size_t least_room = 64 << 10;
+// The copy, and the event behind it.
+constexpr std::size_t commands_per_copy = 2;
 
 struct ring;
 
@@ -82,7 +85,7 @@ struct ring {
 };
 
 // On the thread that watches streams.
-void arrived(void* argument) noexcept
+void arrived(void* argument, error_code) noexcept
 {
     auto& done = *static_cast<chunk*>(argument);
     auto const keeps = std::move(done.keeps);
@@ -120,7 +123,7 @@ class flow_staging final : public staging {
         return {filling_->bytes + filled_, chunk_size - filled_};
     }
 
-    error_code copy(std::uintptr_t address, std::size_t size) noexcept override
+    error_code copy(std::uintptr_t address, std::size_t size, stream_backlog* backlog) noexcept override
     {
         auto const& calls = ring_->pool.owner().calls();
         CUcontext context = nullptr;
@@ -135,6 +138,8 @@ class flow_staging final : public staging {
         // The program's stream may be gone when the chunk is full.
         if (on_.stream != own_)
             mark(filling_->sent, on_);
+        if (backlog != nullptr && filling_->sent != nullptr)
+            add_to(*backlog, commands_per_copy, *filling_->sent);
         return error_of(status);
     }
 
@@ -183,7 +188,7 @@ class flow_staging final : public staging {
         // Without the mutex: this may call arrived() at once.
         for (auto* const each : awaited)
             if (each != nullptr)
-                when_passed(std::exchange(each->sent, nullptr), arrived, each);
+                when_passed(std::exchange(each->sent, nullptr), arrived, each, waiting_for::stream);
         return true;
     }
 

@@ -8,6 +8,7 @@
 
 #include "driver.hpp"
 #include "gpu_work.hpp"
+#include "look_schedule.hpp"
 
 namespace gpurx::detail {
 
@@ -15,17 +16,21 @@ struct stream_point {
     CUcontext context = nullptr;
     CUstream stream = nullptr;
     CUevent event = nullptr;
-    std::atomic<bool> lost{false};     // could not be recorded: only the end of all work of the context is certain
-    std::atomic<bool> done{false};     // has passed, and whoever holds it need not ask
-    std::atomic<unsigned> holders{1};  // one may have it in a list, record it again and wait for it; others ask
-    stream_point* next = nullptr;      // another stream's point, to be waited for as well; or in the pool
+    std::atomic<bool> lost{false};            // could not be recorded yet
+    std::atomic<bool> done{false};            // has passed, and whoever holds it need not ask
+    std::atomic<CUresult> end{CUDA_SUCCESS};  // what it has passed with
+    std::atomic<unsigned> holders{1};         // one may have it in a list, record it again and wait for it; others ask
+    stream_point* next = nullptr;             // another stream's point, to be waited for as well; or in the pool
 
     // For the thread.
-    void (*then)(void*) noexcept = nullptr;
+    void (*then)(void*, error_code) noexcept = nullptr;
     void* argument = nullptr;
-    stream_point* behind = nullptr;  // recorded later on this stream
-    stream_point* last = nullptr;    // of the stream; kept by the first
-    stream_point* other = nullptr;   // the first of the next stream
+    stream_point* behind = nullptr;          // recorded later on this stream
+    stream_point* last = nullptr;            // of the stream; kept by the first
+    stream_point* other = nullptr;           // the first of the next stream
+    bool awaited = false;                    // somebody waits for the stream, and not for pages
+    cuda::look_clock::time_point since{};    // is waited for as the first of its stream
+    cuda::look_clock::time_point look_at{};  // is asked for next
 };
 
 namespace cuda {
@@ -33,19 +38,23 @@ namespace cuda {
 class context_scope;
 
 // Whether this point has passed; of the others in its list nothing is said. So it has when its context is in error for
-// good: nothing runs there any more. What else the driver reports says nothing about the stream, and makes the point a
-// lost one, which has not passed.
+// good: nothing runs there any more, and `end` says why. What else the driver reports says nothing about the stream.
+// A lost point is recorded when it can be: behind what the stream has got meanwhile.
 [[nodiscard]] bool passed(stream_point& point) noexcept;
 [[nodiscard]] bool passed(stream_point& point, context_scope const& within) noexcept;
 // One that nobody uses, not recorded yet; lost if there can be no event. Null without memory.
 [[nodiscard]] stream_point* make_point(CUcontext context) noexcept;
-// Waits for all work of the point's context. False: it could not be waited for now.
-[[nodiscard]] bool wait_for_context(stream_point const& point) noexcept;
+// Waits until the points of a list have passed, as long as that takes, and takes them.
+void wait_for(stream_point* point) noexcept;
 // Behind what was enqueued on `stream`, whose context is current within `within`; a lost one if it is being captured.
 // Null: there was no memory for it, and the stream has been waited for.
 [[nodiscard]] stream_point* record_point(CUstream stream, context_scope const& within, bool captured = false) noexcept;
 // The same for a list; asks whether it is being captured.
 void mark(stream_point*& list, CUstream stream, context_scope const& within) noexcept;
+// Work enqueued on `later`, whose context is current within `within`, from now on runs after what was enqueued on
+// `earlier`, of this context, so far.
+[[nodiscard]] CUresult wait_behind(CUstream later, context_scope const& within, CUstream earlier,
+                                   CUcontext of_earlier) noexcept;
 // Adds a point to a list, in the place of an earlier one of its stream.
 void add(stream_point*& list, stream_point* point) noexcept;
 // One holder less; without any it goes back to the pool.

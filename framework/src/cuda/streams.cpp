@@ -14,20 +14,6 @@ namespace cuda {
 
 namespace {
 
-CUresult order(driver const& calls, gpu_stream const& later, gpu_stream const& earlier, CUevent event) noexcept
-{
-    {
-        context_scope const scope{calls, earlier.context};
-        if (scope.status() != CUDA_SUCCESS)
-            return scope.status();
-        if (auto const status = calls.cuEventRecord(event, earlier.stream.get()); status != CUDA_SUCCESS)
-            return status;
-    }
-    context_scope const scope{calls, later.context};
-    return scope.status() == CUDA_SUCCESS ? calls.cuStreamWaitEvent(later.stream.get(), event, CU_EVENT_WAIT_DEFAULT)
-                                          : scope.status();
-}
-
 void end_stream(CUstream stream) noexcept
 {
     auto const& calls = require_driver();  // it is there, as it has made the stream
@@ -89,7 +75,8 @@ void destroy_stream(CUstream_st* stream) noexcept
     if (all == nullptr)
         return cuda::end_stream(stream);
     when_passed(
-        all, [](void* ended) noexcept { cuda::end_stream(static_cast<CUstream>(ended)); }, stream);
+        all, [](void* ended, error_code) noexcept { cuda::end_stream(static_cast<CUstream>(ended)); }, stream,
+        waiting_for::pages);
 }
 
 error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept
@@ -97,41 +84,12 @@ error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept
     using namespace cuda;
     error_code code;
     auto const failed = reporting(code, [&]() -> error_code {
-        auto const& calls = require_driver();
-        stream_point* point = nullptr;
-        {
-            context_scope const scope{calls, earlier.context};
-            if (scope.status() != CUDA_SUCCESS)
-                return error_of(scope.status());
-            point = make_point(earlier.context);
-        }
-        if (point == nullptr || point->event == nullptr) {
-            if (point != nullptr)
-                discard(point);
-            return error_of(CUDA_ERROR_OUT_OF_MEMORY);
-        }
-        // The wait is for the event as it is recorded here, so it may be used again at once.
-        auto const status = order(calls, later, earlier, point->event);
-        point->lost = status != CUDA_SUCCESS;
-        discard(point);
-        return error_of(status);
+        context_scope const scope{require_driver(), later.context};
+        if (scope.status() != CUDA_SUCCESS)
+            return error_of(scope.status());
+        return error_of(wait_behind(later.stream.get(), scope, earlier.stream.get(), earlier.context));
     });
     return code ? code : failed;
-}
-
-error_code lasting_error(gpu_stream const& stream) noexcept
-{
-    using namespace cuda;
-    error_code code;
-    auto const met = reporting(code, [&]() -> error_code {
-        auto const& calls = require_driver();
-        context_scope const scope{calls, stream.context};
-        auto captured = CU_STREAM_CAPTURE_STATUS_NONE;
-        auto const status =
-            scope.status() == CUDA_SUCCESS ? calls.cuStreamIsCapturing(CU_STREAM_LEGACY, &captured) : scope.status();
-        return is_over(status) ? error_of(status) : error_code{};
-    });
-    return code ? code : met;
 }
 
 }  // namespace gpurx::detail

@@ -13,6 +13,7 @@ namespace gpurx::bench {
 
 struct options {
     int ordinal = 0;
+    bool facts = false;  // say what the GPU and its driver are like, and do nothing else
     bool quick = false;  // small sizes, to see that it works; no bar is judged
     std::string trace;   // empty: none
     std::string json;    // where to write the JSON; empty: nowhere

@@ -123,6 +123,8 @@ device_bytes::~device_bytes()
 void device_bytes::write(std::span<std::byte const> bytes, std::size_t offset) const
 {
     require(on_.more().cuMemcpyHtoD(address_ + offset, bytes.data(), bytes.size()), "copy to the GPU");
+    // That may return with the bytes still on their way.
+    require(on_.calls().cuStreamSynchronize(nullptr), "wait for a copy to the GPU");
 }
 
 void device_bytes::read(std::span<std::byte> bytes, std::size_t offset) const

@@ -13,8 +13,10 @@
 #include <fstream>
 #include <iostream>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include <gpurx/memory.hpp>
 
@@ -25,7 +27,8 @@ namespace gpurx::bench {
 namespace {
 
 constexpr char const* usage =
-    "usage: gpu_bench [--json FILE] [--trace FILE] [--gpu ORDINAL] [--quick] [gather|transport|release]\n";
+    "usage: gpu_bench [--json FILE] [--trace FILE] [--gpu ORDINAL] [--quick] [gather|transport|release]\n"
+    "       gpu_bench --facts [--gpu ORDINAL]\n";
 
 std::optional<options> parse(int argc, char** argv)
 {
@@ -35,6 +38,8 @@ std::optional<options> parse(int argc, char** argv)
         auto const has_value = i + 1 < argc;
         if (word == "--quick")
             how.quick = true;
+        else if (word == "--facts")
+            how.facts = true;
         else if (word == "--json" && has_value)
             how.json = argv[++i];
         else if (word == "--trace" && has_value)
@@ -114,6 +119,31 @@ void run_all(options const& how, feeder& from, report& into)
     run(how, "release", into, [&] { bench_release(*on, how, into); });
 }
 
+// What decides how the library uses this GPU, in words and as the driver says it.
+int show_facts(options const& how)
+try {
+    device const on{how.ordinal};
+    int version = 0;
+    require(on.calls().cuDriverGetVersion(&version), "ask for the driver's version");
+    fmt::print("GPU {}: {}, driver for CUDA {}.{}\n", how.ordinal, on.gpu().name(), version / 1000,
+               version % 1000 / 10);
+    constexpr std::array named{std::pair{118, "whom a NIC's writes are ordered for (100: this GPU, 200: all)"},
+                               std::pair{124, "memory is exported as a dmabuf"},
+                               std::pair{146, "pinned host memory is, too"}};
+    for (auto const& [number, meaning] : named) {
+        int value = 0;
+        auto const status =
+            on.calls().cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(number), on.gpu().device());
+        fmt::print("attribute {}: {} ({})\n", number,
+                   status == CUDA_SUCCESS ? std::to_string(value) : "unknown to the driver", meaning);
+    }
+    fmt::print("{}\n", device_memory::on_gpu(how.ordinal, 1).explain());
+    return 0;
+} catch (std::exception const& error) {
+    fmt::print("no GPU: {}\n", error.what());
+    return 0;
+}
+
 int run(options const& how)
 {
     feeder from;
@@ -147,7 +177,7 @@ try {
         std::fputs(gpurx::bench::usage, stderr);
         return 2;
     }
-    return gpurx::bench::run(*how);
+    return how->facts ? gpurx::bench::show_facts(*how) : gpurx::bench::run(*how);
 } catch (std::exception const& error) {
     std::fprintf(stderr, "gpu_bench: %s\n", error.what());
     return 1;

@@ -8,7 +8,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <gpurx/gpurx.hpp>
@@ -36,6 +39,13 @@ class bench {
     [[nodiscard]] double cost(bool after);
     // From open() to the pages' being back; 0: the gate opened by itself.
     [[nodiscard]] double delay(gate& held);
+    // What part of a core the thread takes that looks at streams while buffers wait for as many streams, which stand
+    // still; and the time from open() to the pages' being back, in seconds.
+    struct parking {
+        double core;
+        double delay;
+    };
+    [[nodiscard]] parking park(gate& held);
 
   private:
     [[nodiscard]] rx_buffer receive(std::size_t bytes);
@@ -139,6 +149,65 @@ double bench::delay(gate& held)
     return held.expired() ? 0 : took;
 }
 
+// CPU time of the thread that looks at streams.
+double watching_seconds()
+{
+    for (auto const& task : std::filesystem::directory_iterator{"/proc/self/task"}) {
+        std::string name;
+        std::getline(std::ifstream{task.path() / "comm"}, name);
+        if (name != "gpurx-streams")
+            continue;
+        double nanoseconds = 0;
+        std::ifstream{task.path() / "schedstat"} >> nanoseconds;
+        return nanoseconds / 1e9;
+    }
+    throw std::runtime_error{"no thread looks at streams"};
+}
+
+bench::parking bench::park(gate& held)
+{
+    constexpr std::size_t count = 64;
+    auto const before = free_pages();
+    std::vector<cuda_stream> streams;
+    held.close(stream_);
+    for (std::size_t i = 0; i < count; ++i) {
+        auto loan = receive(4096);
+        streams.push_back(cuda_stream::on(on_.gpu().ordinal()));
+        order_after(streams.back(), stream_.ref());
+        loan.release_after(streams.back());
+    }
+    // Of the second that begins 300 ms later: the gate opens by itself after two.
+    timespec const first{.tv_sec = 0, .tv_nsec = 300'000'000};
+    timespec const second{.tv_sec = 1, .tv_nsec = 0};
+    ::nanosleep(&first, nullptr);
+    auto const start = watching_seconds();
+    ::nanosleep(&second, nullptr);
+    auto const taken = watching_seconds() - start;
+    auto const opened = seconds_of(CLOCK_MONOTONIC);
+    held.open();
+    await_pages(before - 1);
+    auto const delay = seconds_of(CLOCK_MONOTONIC) - opened;
+    stream_.finish();
+    if (held.expired())
+        throw std::runtime_error{"the gate opened by itself"};
+    return {taken, delay};
+}
+
+void add_parking(bench& in, gate& held, int rounds, report& into, section& table)
+{
+    samples core;
+    samples delay;
+    for (int round = 0; round < rounds; ++round) {
+        auto const measured = in.park(held);
+        core.add(measured.core * 100);
+        delay.add(measured.delay * 1e3);
+    }
+    for (auto const& [name, of] : {std::pair{"64 streams parked, % of a core", &core},
+                                   {"64 streams parked for 1.3 s: pages back after, ms", &delay}})
+        table.rows.push_back({{"what", name}, {"median", of->median()}, {"min", of->min()}, {"max", of->max()}});
+    into.add({"CPU while 64 streams stand still", core.median(), " % of a core", 1, false});
+}
+
 void add_cost(bench& in, int rounds, report& into, section& table)
 {
     samples now;
@@ -185,6 +254,7 @@ void bench_release(device const& on, options const& how, report& into)
         add_delay(in, by_kernel, "behind a kernel: pages back after, us", true, rounds, into, table);
     else
         into.skip("pages back behind a kernel", "the benchmark's kernels cannot be loaded");
+    add_parking(in, by_function, how.quick ? 2 : 7, into, table);
     // Has the driver's own delay after a host function in it.
     add_delay(in, by_function, "behind a host function: pages back after, us", false, rounds, into, table);
     into.print_section();

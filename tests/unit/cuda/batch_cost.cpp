@@ -34,6 +34,9 @@ class call_count {
             sum += of(function);
         return sum;
     }
+    // But for events, and memory for descriptors, which are made when more batches are under way than ever before: that
+    // is the stream's affair, and the watcher's.
+    [[nodiscard]] std::size_t of_batches() const { return of_all() - of("cuEventCreate") - of("cuMemHostAlloc"); }
     [[nodiscard]] std::string text() const
     {
         std::string text;
@@ -91,7 +94,7 @@ TEST_CASE("devmem into a GPU: a read of one batch records one event and makes fe
     INFO(calls.text());
     CHECK(calls.of("cuLaunchKernel") == batches);
     CHECK(calls.of("cuEventRecord") == batches);
-    CHECK(calls.of_all() <= batches * (calls_per_read + calls_per_batch));
+    CHECK(calls.of_batches() <= batches * (calls_per_read + calls_per_batch));
     in.finish();
 }
 
@@ -107,8 +110,7 @@ TEST_CASE("devmem into a GPU: a batch of a long read records one event and makes
     auto const batches = calls.of("cuLaunchKernel");
     CHECK(batches > 1);
     CHECK(calls.of("cuEventRecord") == batches);
-    // An event is made when more batches are under way than ever before: the stream's affair, and the watcher's.
-    CHECK(calls.of_all() - calls.of("cuEventCreate") <= calls_per_read + batches * calls_per_batch);
+    CHECK(calls.of_batches() <= calls_per_read + batches * calls_per_batch);
     in.finish();
 }
 

@@ -50,13 +50,23 @@ TEST_CASE("devmem into a GPU: reads gather, on the GPU and to the host, and page
     auto loan = std::move(receive(in, rx)->loan);
     CHECK(loan.size() == 60000 - 333 - 20001);
     auto const lent = in.kernel.tokens_out();
+    auto const before_release = (*in.session).pool_stats();
+    REQUIRE(before_release);
+    CHECK(before_release->on_loan == lent);
+    CHECK(before_release->parked == 0);
     loan.release();
+    auto const waiting = (*in.session).pool_stats();
+    REQUIRE(waiting);
+    CHECK(waiting->parked == lent);
+    CHECK(waiting->flows.at(0).parked == lent);
+    CHECK(waiting->on_loan + waiting->in_reads == 0);
     std::this_thread::sleep_for(5ms);
     CHECK(in.kernel.tokens_out() == lent);
     stream.let_go();
     stream.finish();
     CHECK(is_pattern(tensor.read(), 333));
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+    CHECK(soon([&] { return (*in.session).pool_stats()->parked == 0; }));
 }
 
 TEST_CASE("devmem into a GPU: two streams read one batch, and its pages wait for both")
@@ -133,6 +143,24 @@ TEST_CASE("devmem into a GPU: host memory is pinned only for a flow whose bytes 
     }
     CHECK(fake_cuda::calls("cuMemHostAlloc") == pinned + 1);
     CHECK(rx.stats().host_memory == 2 << 20);
+}
+
+TEST_CASE("devmem into a GPU: a call writes no host memory that a gather of an earlier call's bytes reads")
+{
+    constexpr std::uintptr_t block = 16;
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::vector<rx_buffer> loans;
+    std::uintptr_t last = 0;
+    for (auto const kind : {way::linear, way::linear, way::plain, way::linear}) {
+        in.kernel.deliver({{kind, 99, 0}});
+        to.send(99);
+        loans.push_back(std::move(receive(in, rx)->loan));
+        auto const bytes = loans.back().fragments()[0];
+        CHECK(bytes.address / block != last / block);
+        last = bytes.address + bytes.size - 1;
+    }
 }
 
 TEST_CASE("devmem into a GPU: linear bytes and device bytes are gathered in one launch")

@@ -17,12 +17,12 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 
 // What a GPU is like is read once: each test of it takes one that no other test opens.
-bool const eight_gpus = (fake_cuda::set_devices(8), true);
+bool const enough_gpus = (fake_cuda::set_devices(16), true);
 
 int fresh_gpu()
 {
     static int next = 2;
-    REQUIRE(eight_gpus);
+    REQUIRE(enough_gpus);
     return next++;
 }
 
@@ -40,6 +40,7 @@ TEST_CASE("a GPU that cannot map memory for RDMA gets plain memory")
                                 CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
     auto const ordinal = fresh_gpu();
     fake_cuda::set_attribute(ordinal, lacks, 0);
+    static_cast<void>(gpu_or_skip(ordinal).gather_if_any());
     auto const before = fake_cuda::live();
     {
         auto const memory = device_memory::on_gpu(ordinal, 3 << 20);
@@ -102,6 +103,85 @@ TEST_CASE("memory is not adopted that the driver says is managed, of a pool, or 
     CHECK(device_memory::adopt(owned.address(), 2 << 20).valid());
 }
 
+namespace {
+
+// Addresses that memory is mapped at piece by piece, as PyTorch's expandable segments are.
+class mapped_pieces {
+  public:
+    static constexpr std::size_t piece = 2 << 20;
+    static constexpr std::size_t count = 3;
+
+    // `plain`: which of them no NIC can write to.
+    explicit mapped_pieces(detail::cuda::gpu& on, std::size_t plain = count) : calls_{on.calls()}
+    {
+        REQUIRE(calls_.cuMemAddressReserve(&address_, count * piece, piece, 0, 0) == CUDA_SUCCESS);
+        CUmemAllocationProp wish{};
+        wish.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        wish.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = on.ordinal()};
+        CUmemAccessDesc const access{wish.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        for (std::size_t i = 0; i < count; ++i) {
+            wish.allocFlags.gpuDirectRDMACapable = i == plain ? 0 : 1;
+            CUmemGenericAllocationHandle memory = 0;
+            REQUIRE(calls_.cuMemCreate(&memory, piece, &wish, 0) == CUDA_SUCCESS);
+            REQUIRE(calls_.cuMemMap(address_ + i * piece, piece, 0, memory, 0) == CUDA_SUCCESS);
+            REQUIRE(calls_.cuMemSetAccess(address_ + i * piece, piece, &access, 1) == CUDA_SUCCESS);
+            REQUIRE(calls_.cuMemRelease(memory) == CUDA_SUCCESS);
+        }
+    }
+    mapped_pieces(mapped_pieces const&) = delete;
+    mapped_pieces& operator=(mapped_pieces const&) = delete;
+    ~mapped_pieces()
+    {
+        for (std::size_t i = 0; i < count; ++i)
+            if (i != gap_)
+                CHECK(calls_.cuMemUnmap(address_ + i * piece, piece) == CUDA_SUCCESS);
+        CHECK(calls_.cuMemAddressFree(address_, count * piece) == CUDA_SUCCESS);
+    }
+    void unmap(std::size_t which)
+    {
+        REQUIRE(calls_.cuMemUnmap(address_ + which * piece, piece) == CUDA_SUCCESS);
+        gap_ = which;
+    }
+    [[nodiscard]] CUdeviceptr address() const { return address_; }
+
+  private:
+    detail::cuda::driver const& calls_;
+    CUdeviceptr address_ = 0;
+    std::size_t gap_ = count;
+};
+
+}  // namespace
+
+TEST_CASE("memory of several mappings is adopted as one")
+{
+    clean_driver const clean;
+    mapped_pieces const pieces{gpu_or_skip()};
+    constexpr auto size = mapped_pieces::count * mapped_pieces::piece;
+    auto const memory = device_memory::adopt(pieces.address(), size);
+    CHECK(memory.size() == size);
+    REQUIRE(memory.dmabuf_fd() >= 0);
+    CHECK(fake_cuda::find_export(memory.dmabuf_fd())->address == pieces.address());
+    CHECK(fake_cuda::find_export(memory.dmabuf_fd())->size == size);
+    auto const part = device_memory::adopt(pieces.address() + 4096, size - 8192);
+    CHECK(part.size() == size - 8192);
+}
+
+TEST_CASE("memory of several mappings is refused for one of them, or a gap, and where is said")
+{
+    clean_driver const clean;
+    constexpr auto size = mapped_pieces::count * mapped_pieces::piece;
+    error_code code;
+    diagnostics why;
+    mapped_pieces const plain{gpu_or_skip(), 2};
+    CHECK_FALSE(device_memory::adopt(plain.address(), size, {}, code, why).valid());
+    CHECK_THAT(describe(code, why), ContainsSubstring("4 MiB from its start: it was allocated without GPUDirect RDMA"));
+    CHECK(device_memory::adopt(plain.address(), size - mapped_pieces::piece, {}, code, why).valid());
+    mapped_pieces gap{gpu_or_skip()};
+    gap.unmap(1);
+    CHECK_FALSE(device_memory::adopt(gap.address(), size, {}, code, why).valid());
+    CHECK_THAT(describe(code, why), ContainsSubstring("only 2 MiB from its start"));
+}
+
 TEST_CASE("the mapping for PCIe is preferred where there is one")
 {
     clean_driver const clean;
@@ -113,6 +193,65 @@ TEST_CASE("the mapping for PCIe is preferred where there is one")
     CHECK(fake_cuda::find_export(preferred.dmabuf_fd())->address == preferred.span().address());
     CHECK(fake_cuda::find_export(preferred.dmabuf_fd())->size == preferred.size());
     CHECK_THAT(preferred.explain(), ContainsSubstring("for PCIe"));
+}
+
+TEST_CASE("memory that is mapped for PCIe can be exported for a NIC that is not reached so")
+{
+    clean_driver const clean;
+    CHECK(detail::make_gpu_memory(0, 1 << 20)->other_dmabuf_fd() == -1);
+    fake_cuda::set_pcie_mapping(0, true);
+    auto const memory = detail::make_gpu_memory(0, 1 << 20);
+    auto const other = memory->other_dmabuf_fd();
+    REQUIRE(other >= 0);
+    CHECK(other != memory->dmabuf_fd());
+    CHECK(memory->other_dmabuf_fd() == other);
+    CHECK(fake_cuda::find_export(other)->flags == 0);
+    CHECK(fake_cuda::find_export(other)->address == memory->span().address());
+    CHECK(fake_cuda::find_export(other)->size == memory->span().size());
+}
+
+TEST_CASE("host memory that the driver cannot export is udmabuf's, and pinned for the GPU")
+{
+    clean_driver const clean;
+    auto const ordinal = fresh_gpu();
+    fake_cuda::set_attribute(ordinal, static_cast<CUdevice_attribute>(146), 0);  // as on an H100
+    auto& on = gpu_or_skip(ordinal);
+    auto const before = fake_cuda::live();
+    {
+        auto const memory = device_memory::on_pinned_host(10000, ordinal);
+        CHECK(fake_cuda::live().host_registrations == before.host_registrations + 1);
+        CHECK(fake_cuda::live().host_allocations == before.host_allocations);
+        CHECK((memory.dmabuf_fd() >= 0) == (device_memory::on_host(10000).dmabuf_fd() >= 0));
+        CHECK_THAT(memory.explain(), ContainsSubstring("host memory pinned for GPU " + std::to_string(ordinal)) &&
+                                         ContainsSubstring("udmabuf"));
+        CHECK(memory.span().kind() == memory_kind::host);
+        // A kernel reads it where it lies.
+        auto const content = pattern(0, 10000);
+        std::memcpy(reinterpret_cast<void*>(memory.span().address()), content.data(), content.size());
+        gpu_bytes const destination{on, 10000};
+        gpu_test_stream stream{on};
+        auto const launches = fake_cuda::calls("cuLaunchKernel");
+        std::array const fragments{fragment{memory.span().address(), 10000, memory_kind::host}};
+        REQUIRE(gather(fragments, destination.span(), stream.ref()) == 10000);
+        stream.finish();
+        CHECK(fake_cuda::calls("cuLaunchKernel") > launches);
+        CHECK(is_pattern(destination.read(), 0));
+    }
+    CHECK(fake_cuda::live().host_registrations == before.host_registrations);
+}
+
+TEST_CASE("host memory that cannot be pinned is an error, and nothing stays")
+{
+    clean_driver const clean;
+    auto const ordinal = fresh_gpu();
+    fake_cuda::set_attribute(ordinal, static_cast<CUdevice_attribute>(146), 0);
+    static_cast<void>(gpu_or_skip(ordinal));
+    fake_cuda::fail("cuMemHostRegister", CUDA_ERROR_OUT_OF_MEMORY);
+    error_code code;
+    diagnostics why;
+    CHECK_FALSE(device_memory::on_pinned_host(10000, ordinal, code, why).valid());
+    CHECK(code == detail::cuda::error_of(CUDA_ERROR_OUT_OF_MEMORY));
+    CHECK_THAT(describe(code, why), ContainsSubstring("pin") && ContainsSubstring("of host memory"));
 }
 
 TEST_CASE("a NIC's writes are flushed once per buffer where the GPU does not order them")
@@ -308,7 +447,7 @@ TEST_CASE("a stream that is another in each thread is refused for reads")
     CHECK(read(in, rx, tensor.span(), cuda_stream_ref{CU_STREAM_PER_THREAD})->code == errc::unusable_stream);
     CHECK_FALSE(read(in, rx, tensor.span(), cuda_stream_ref{CU_STREAM_LEGACY})->code);
     detail::cuda::context_scope const scope{gpu_or_skip()};
-    CHECK(gpu_or_skip().calls().cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(GPURX_DRIVER(cuCtxSynchronize)() == CUDA_SUCCESS);
 }
 
 TEST_CASE("bytes on another GPU are gathered once they are there")
@@ -355,6 +494,45 @@ TEST_CASE("without the kernels a gather is made of the driver's copies")
     error_code code;
     CHECK(gather_crc32c(fragments, destination.span(), source.span().first(4), stream.ref(), code) == 0);
     CHECK(code == detail::cuda::error_of(CUDA_ERROR_NO_BINARY_FOR_GPU));
+}
+
+TEST_CASE("a driver that refuses the kernels is asked once, and says why each time")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip(fresh_gpu());
+    auto const* const refused = GENERATE("cuLibraryLoadData", "cuLibraryGetKernel");
+    fake_cuda::fail(refused, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 0, 1000);
+    gpu_bytes source{on, 100};
+    gpu_bytes destination{on, 100};
+    gpu_test_stream stream{on};
+    auto const loaded = fake_cuda::live().libraries;
+    std::array const fragments{fragment{source.address(), 100, memory_kind::device}};
+    for (int i = 0; i < 3; ++i)
+        REQUIRE(gather(fragments, destination.span(), stream.ref()) == 100);
+    error_code code;
+    for (int i = 0; i < 2; ++i) {
+        CHECK(gather_crc32c(fragments, destination.span(), source.span().first(4), stream.ref(), code) == 0);
+        CHECK(code == detail::cuda::error_of(CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
+    }
+    stream.finish();
+    CHECK(fake_cuda::calls("cuLibraryLoadData") == 1);
+    CHECK(fake_cuda::live().libraries == loaded);
+}
+
+TEST_CASE("kernels for which there was no memory are loaded when there is")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip(fresh_gpu());
+    fake_cuda::fail("cuLibraryLoadData", CUDA_ERROR_OUT_OF_MEMORY);
+    gpu_bytes source{on, 100};
+    gpu_bytes destination{on, 100};
+    gpu_test_stream stream{on};
+    std::array const fragments{fragment{source.address(), 100, memory_kind::device}};
+    REQUIRE(gather(fragments, destination.span(), stream.ref()) == 100);
+    CHECK(fake_cuda::calls("cuLaunchKernel") == 0);
+    REQUIRE(gather(fragments, destination.span(), stream.ref()) == 100);
+    CHECK(fake_cuda::calls("cuLaunchKernel") >= 1);
+    stream.finish();
 }
 
 TEST_CASE("what the driver reports about a gather is the read's error, and the bytes stay in the stream")
@@ -434,7 +612,7 @@ TEST_CASE("streams of one's own and waits leave nothing behind")
     }
     CHECK(soon([&] { return fake_cuda::streams().size() == known; }));
     detail::cuda::context_scope const scope{on};
-    CHECK(on.calls().cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(GPURX_DRIVER(cuCtxSynchronize)() == CUDA_SUCCESS);
 }
 
 TEST_CASE("a stream that is dropped keeps its handle until it has passed")

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How often the driver is asked whether a stream has passed. No clock and no driver here.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace gpurx::detail::cuda {
+
+using look_clock = std::chrono::steady_clock;
+
+// How late whoever waits may learn of it: by 1/`share` of the time that he has waited, at least `shortest_pause` and at
+// most `longest`.
+struct look_patience {
+    int share;
+    std::chrono::microseconds longest;
+};
+// Half of it is what a page waits for on average after a stream has passed that passes often. One question to the
+// driver takes about a microsecond, to wake for it some more.
+inline constexpr std::chrono::microseconds shortest_pause{40};
+// Pages: nobody waits for one page. With 64 streams that stand still there are 8,000 questions a second, in 125 wake-
+// ups.
+inline constexpr look_patience patience_of_pages{8, std::chrono::milliseconds{8}};
+// Somebody waits for the stream itself.
+inline constexpr look_patience patience_of_waits{64, std::chrono::milliseconds{1}};
+
+// When to look again for a stream that is waited for since `since`, and had not passed at `now`. Long pauses end at the
+// same times for all streams, so that one wake-up does for them.
+[[nodiscard]] inline look_clock::time_point next_look(look_clock::time_point now, look_clock::time_point since,
+                                                      look_patience const& with) noexcept
+{
+    auto const pause = std::clamp<look_clock::duration>((now - since) / with.share, shortest_pause, with.longest);
+    auto step = look_clock::duration{shortest_pause};
+    while (step * 4 <= pause)
+        step *= 2;
+    auto const end = now + pause;
+    return step > shortest_pause ? end - end.time_since_epoch() % step : end;
+}
+
+}  // namespace gpurx::detail::cuda

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The thread that sees streams pass. It asks the driver for the oldest point of each stream, often at first and
+// seldom when a stream stands still (look_schedule.hpp), and sleeps when nobody waits: a host function in the stream
+// would stall it, and would never be called once the GPU is in error; to block on one event would let a slow stream
+// hold up the others.
+#include <sys/prctl.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <semaphore>
+#include <thread>
+#include <utility>
+
+#include "gpu.hpp"
+#include "look_schedule.hpp"
+#include "stream_point.hpp"
+#include "thread.hpp"
+
+namespace gpurx::detail {
+
+namespace cuda {
+
+namespace {
+
+// Looks for nothing before it sleeps, about two milliseconds: to wake it takes longer than everything else that a
+// release does, and one release is seldom the last.
+constexpr int linger = 50;
+
+class stream_watch {
+  public:
+    static stream_watch& instance()
+    {
+        // Never destroyed: points come in from static destructors too.
+        static auto* const watch = new stream_watch;
+        return *watch;
+    }
+
+    // False: nobody will look at them.
+    [[nodiscard]] bool add(stream_point* points) noexcept
+    {
+        std::unique_lock lock{mutex_};
+        if (stopping_ || !start())
+            return false;
+        points->behind = nullptr;
+        (newest_ == nullptr ? oldest_ : newest_->behind) = points;
+        newest_ = points;
+        auto const sleeps = std::exchange(asleep_, false);
+        lock.unlock();
+        if (sleeps)
+            wake_.notify_one();
+        return true;
+    }
+
+    // Looks at all of them now, and as often as if they had just come in.
+    void hurry() noexcept
+    {
+        std::unique_lock lock{mutex_};
+        hurried_ = true;
+        auto const sleeps = std::exchange(asleep_, false);
+        lock.unlock();
+        if (sleeps)
+            wake_.notify_one();
+    }
+
+    void stop() noexcept
+    {
+        {
+            std::scoped_lock const lock{mutex_};
+            stopping_ = true;
+            wake_.notify_one();
+        }
+        if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id())
+            thread_.join();
+    }
+
+  private:
+    // With the mutex. False: the system has no thread for it.
+    [[nodiscard]] bool start() noexcept
+    {
+        if (thread_.joinable())
+            return true;
+        try {
+            thread_ = start_thread("gpurx-streams", [this](std::stop_token const&) { run(); });
+        } catch (system_error const&) {
+            return false;
+        } catch (std::bad_alloc const&) {
+            return false;
+        }
+        return true;
+    }
+
+    void run() noexcept
+    {
+        ::prctl(PR_SET_TIMERSLACK, 1);  // or each sleep takes 50 us longer than asked for
+        while (take_in())
+            look();
+        give_up();
+    }
+
+    // Sleeps until there is something to do, and sorts what has come in by stream. False: told to stop.
+    [[nodiscard]] bool take_in() noexcept
+    {
+        std::unique_lock lock{mutex_};
+        idle_ = streams_ == nullptr && oldest_ == nullptr ? idle_ + 1 : 0;
+        sleep(lock);
+        auto* point = std::exchange(oldest_, nullptr);
+        newest_ = nullptr;
+        auto const hurried = std::exchange(hurried_, false);
+        auto const goes_on = !stopping_;
+        lock.unlock();
+        now_ = look_clock::now();
+        while (point != nullptr)
+            append(std::exchange(point, point->behind));
+        for (auto* first = streams_; hurried && first != nullptr; first = first->other)
+            wait_from_now(*first);
+        return goes_on;
+    }
+
+    // Those who add something wake it from a long sleep only: a short one is soon over.
+    void sleep(std::unique_lock<std::mutex>& lock) noexcept
+    {
+        auto const for_long = [&](auto wait) {
+            asleep_ = true;
+            wait([&] { return stopping_ || !asleep_; });
+            asleep_ = false;
+        };
+        auto const nothing_new = oldest_ == nullptr;
+        if (stopping_ || (streams_ == nullptr && !nothing_new))
+            return;
+        auto const until = streams_ != nullptr && nothing_new ? next_look_ : now_ + shortest_pause;
+        if (streams_ == nullptr && idle_ > linger)
+            for_long([&](auto over) { wake_.wait(lock, over); });
+        else if (until > now_ + 2 * shortest_pause)
+            for_long([&](auto over) { wake_.wait_until(lock, until, over); });
+        else
+            wake_.wait_until(lock, until, [&] { return stopping_; });
+    }
+
+    // Asked for at once.
+    void wait_from_now(stream_point& first) noexcept
+    {
+        first.since = now_;
+        first.look_at = now_;
+    }
+
+    void append(stream_point* point) noexcept
+    {
+        point->behind = nullptr;
+        for (auto* first = streams_; first != nullptr; first = first->other) {
+            if (first->stream == point->stream && first->context == point->context) {
+                first->last->behind = point;
+                first->last = point;
+                return;
+            }
+        }
+        point->last = point;
+        point->other = std::exchange(streams_, point);
+        wait_from_now(*point);
+    }
+
+    static context_scope const& enter(stream_point const& point, std::optional<context_scope>& within) noexcept
+    {
+        if (!within || within->context() != point.context) {
+            within.reset();
+            within.emplace(require_driver(), point.context);
+        }
+        return *within;
+    }
+
+    // Asks for the oldest point of each stream whose time has come. Whoever waits is told in the order of the stream.
+    void look() noexcept
+    {
+        stream_point* done = nullptr;
+        auto** end = &done;
+        std::optional<context_scope> within;  // most often all are of one context
+        for (auto** link = &streams_; *link != nullptr;) {
+            auto* const first = *link;
+            if (first->look_at > now_) {
+                link = &first->other;
+            } else if (!passed(*first, enter(*first, within))) {
+                first->look_at = next_look(now_, first->since, first->awaited ? patience_of_waits : patience_of_pages);
+                link = &first->other;
+            } else {
+                remove_first(link);
+                first->behind = nullptr;
+                *end = first;
+                end = &first->behind;
+            }
+        }
+        while (done != nullptr)
+            finish(std::exchange(done, done->behind));
+        next_look_ = look_clock::time_point::max();
+        for (auto const* first = streams_; first != nullptr; first = first->other)
+            next_look_ = std::min(next_look_, first->look_at);
+    }
+
+    void remove_first(stream_point** link) noexcept
+    {
+        auto* const first = *link;
+        if (auto* const second = first->behind) {
+            second->last = first->last;
+            second->other = first->other;
+            *link = second;
+            wait_from_now(*second);
+        } else {
+            *link = first->other;
+        }
+    }
+
+    // A point that has passed: the next of its list is waited for, or whoever waits is told.
+    void finish(stream_point* point) noexcept
+    {
+        auto* const next = point->next;
+        auto* const then = point->then;
+        auto* const argument = point->argument;
+        auto const end = point->end.load();
+        settle(point);
+        if (next == nullptr)
+            return then(argument, error_of(end));
+        if (end != CUDA_SUCCESS)
+            next->end = end;
+        append(next);
+    }
+
+    // The process ends: nobody waits any more.
+    void give_up() noexcept
+    {
+        while (streams_ != nullptr) {
+            auto* const first = streams_;
+            remove_first(&streams_);
+            finish(first);
+        }
+    }
+
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable wake_;
+    stream_point* oldest_ = nullptr;  // of those that have come in
+    stream_point* newest_ = nullptr;
+    bool asleep_ = false;  // for long
+    bool hurried_ = false;
+    bool stopping_ = false;
+
+    std::jthread thread_;
+    stream_point* streams_ = nullptr;  // the thread's own, as is:
+    int idle_ = 0;
+    look_clock::time_point now_{};
+    look_clock::time_point next_look_{};
+};
+
+}  // namespace
+
+void stop_watching_streams() noexcept
+{
+    stream_watch::instance().stop();
+}
+
+void wait_for(stream_point* point) noexcept
+{
+    if (point == nullptr)
+        return;
+    std::binary_semaphore passed{0};
+    when_passed(
+        point, [](void* waits, error_code) noexcept { static_cast<std::binary_semaphore*>(waits)->release(); }, &passed,
+        waiting_for::stream);
+    passed.acquire();
+}
+
+}  // namespace cuda
+
+void look_at_streams() noexcept
+{
+    cuda::stream_watch::instance().hurry();
+}
+
+void when_passed(stream_point* point, void (*then)(void*, error_code) noexcept, void* argument,
+                 waiting_for what) noexcept
+{
+    using namespace cuda;
+    auto* last = point;
+    last->awaited = what == waiting_for::stream;
+    while (last->next != nullptr) {
+        last = last->next;
+        last->awaited = what == waiting_for::stream;
+    }
+    last->then = then;
+    last->argument = argument;
+    if (stream_watch::instance().add(point))
+        return;
+    auto end = CUDA_SUCCESS;
+    while (point != nullptr) {
+        while (!passed(*point))
+            std::this_thread::sleep_for(shortest_pause);
+        if (point->end != CUDA_SUCCESS)
+            end = point->end;
+        settle(std::exchange(point, point->next));
+    }
+    then(argument, error_of(end));
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A stream that stands still stops nobody but those who use it.
+#include <atomic>
+#include <gpurx/gather.hpp>
+#include <thread>
+
+#include "fake_world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+// More than a stream's queue takes.
+constexpr int too_many = 1200;
+constexpr std::size_t full = 1000;
+
+// Bytes of a GPU, to be gathered from one place to another.
+struct bytes_to_gather {
+    explicit bytes_to_gather(detail::cuda::gpu& on) : source{on, 4096}, destination{on, 4096} {}
+
+    [[nodiscard]] bool gather_on(cuda_stream_ref stream) const
+    {
+        std::array const fragments{fragment{source.address(), 4096, memory_kind::device}};
+        return gather(fragments, destination.span(), stream) == 4096;
+    }
+
+    gpu_bytes source;
+    gpu_bytes destination;
+};
+
+// Whether `work` is done soon in a thread of its own; the stream is let go after that.
+template <class Work>
+bool goes_on(CUstream stalled, Work work)
+{
+    std::atomic<bool> done{false};
+    std::jthread const works{[&] {
+        work();
+        done = true;
+    }};
+    auto const went_on = soon([&] { return done.load(); });
+    fake_cuda::let_go(stalled);
+    return went_on;
+}
+
+// The same beside a thread that uses the stream until it is stuck.
+template <class Stuck, class Work>
+bool goes_on_beside(CUstream stalled, Stuck stuck, Work work)
+{
+    fake_cuda::hold(stalled);
+    std::jthread const enqueues{stuck};
+    auto const is_full = soon([&] { return fake_cuda::queued(stalled) >= full; });
+    auto const went_on = goes_on(stalled, work);
+    return is_full && went_on;
+}
+
+// Two flows into one GPU; the stream of the first stands still.
+struct two_flows : clean_driver, world {
+    // Memory for more batches, each of which takes a page, than a stream's queue has room for.
+    explicit two_flows(transport kind) : world{kind, {}, memory_on_gpu(64 << 20)} { fake_cuda::hold(stalled.get()); }
+    two_flows(two_flows const&) = delete;
+    two_flows& operator=(two_flows const&) = delete;
+    ~two_flows()
+    {
+        fake_cuda::let_go(stalled.get());
+        stalled.finish();
+        stream.finish();
+        static_cast<void>(soon([this] { return kernel.tokens_out() == 0; }));
+    }
+
+    // That the other flow goes on beside it.
+    [[nodiscard]] bool other_flow_goes_on()
+    {
+        auto const size = other.span().size();
+        to_other.send(size);
+        auto const got = read(*this, other_rx, other.span(), stream.ref());
+        stream.finish();
+        return got->bytes == size && !got->code && is_pattern(other.read(), 0);
+    }
+
+    sender to{wires};
+    sender to_other{wires};
+    receiver rx{flow(to)};
+    receiver other_rx{flow(to_other)};
+    gpu_bytes tensor{gpu_or_skip(), 400'000};  // here, because to free it waits for all streams
+    gpu_bytes other{gpu_or_skip(), 10'000};
+    gpu_test_stream stalled{gpu_or_skip()};
+    gpu_test_stream stream{gpu_or_skip()};
+};
+
+}  // namespace
+
+TEST_CASE("small pieces for a stream that stands still block no thread, and come in fewer batches")
+{
+    two_flows in{any_transport()};
+    auto const size = in.tensor.span().size();
+    auto const result = make_completion();
+    async_read(in.rx, in.tensor.span(), in.stalled.ref(), noting{result});
+    std::atomic<bool> sent{false};
+    std::jthread receives{[&] {
+        while (in.to.sent() < size) {
+            in.to.send(100);
+            in.settle();
+        }
+        sent = true;
+    }};
+    auto const went_on = soon([&] { return sent.load(); });
+    CHECK(went_on);
+    if (went_on) {
+        CHECK(fake_cuda::queued(in.stalled.get()) < full / 2);
+        CHECK_FALSE(result->done());
+        CHECK(in.other_flow_goes_on());
+    }
+    fake_cuda::let_go(in.stalled.get());
+    receives.join();
+    in.run_until([&] { return result->done(); });
+    in.stalled.finish();
+    CHECK(result->bytes == size);
+    CHECK(is_pattern(in.tensor.read(), 0));
+}
+
+TEST_CASE("flows that read onto one stream share the room of its queue, and all go on when it moves")
+{
+    two_flows in{any_transport()};
+    auto const size = in.other.span().size();
+    auto const first = make_completion();
+    auto const second = make_completion();
+    async_read(in.rx, in.tensor.span().first(size), in.stalled.ref(), noting{first});
+    async_read(in.other_rx, in.other.span(), in.stalled.ref(), noting{second});
+    std::atomic<bool> sent{false};
+    std::jthread sends{[&] {
+        while (in.to.sent() < size) {
+            in.to.send(20);
+            in.to_other.send(20);
+            in.settle();
+        }
+        sent = true;
+    }};
+    CHECK(soon([&] { return sent.load(); }));
+    CHECK(fake_cuda::queued(in.stalled.get()) < full / 2);
+    fake_cuda::let_go(in.stalled.get());
+    sends.join();
+    in.run_until([&] { return first->done() && second->done(); });
+    in.stalled.finish();
+    CHECK(first->bytes == size);
+    CHECK(second->bytes == size);
+    auto const got = in.tensor.read();
+    CHECK(is_pattern(std::span{got}.first(size), 0));
+    CHECK(is_pattern(in.other.read(), 0));
+}
+
+TEST_CASE("small reads onto a stream that stands still wait, and block no thread")
+{
+    constexpr std::size_t size = 100;
+    two_flows in{any_transport()};
+    auto const to = in.tensor.span().first(too_many * size);
+    std::size_t reads = 0;
+    auto last = make_completion();
+    auto const read_next = [&] {
+        last = make_completion();
+        async_read(in.rx, to.subspan(reads++ * size, size), in.stalled.ref(), noting{last});
+    };
+    std::atomic<bool> stopped{false};
+    std::jthread receives{[&] {
+        in.to.send(to.size());  // most of it is received with the first read
+        do {
+            read_next();
+            in.settle();
+        } while (last->done() && reads < too_many);
+        stopped = true;
+    }};
+    auto const went_on = soon([&] { return stopped.load(); });
+    CHECK(went_on);
+    if (went_on) {
+        CHECK_FALSE(last->done());
+        CHECK(fake_cuda::queued(in.stalled.get()) < full / 2);
+        CHECK(in.other_flow_goes_on());
+    }
+    fake_cuda::let_go(in.stalled.get());
+    receives.join();
+    in.run_until([&] { return last->done(); });
+    while (reads < too_many) {
+        read_next();
+        in.run_until([&] { return last->done(); });
+    }
+    in.stalled.finish();
+    auto const got = in.tensor.read();
+    CHECK(is_pattern(std::span{got}.first(to.size()), 0));
+}
+
+TEST_CASE("a read that waits for a stream can be cancelled, and its flow may end before the stream moves")
+{
+    two_flows in{any_transport()};
+    auto const result = make_completion();
+    async_read(in.rx, in.tensor.span(), in.stalled.ref(), noting{result});
+    while (in.to.sent() < 100'000) {
+        in.to.send(100);
+        in.settle();
+    }
+    in.rx.cancel();
+    in.run_until([&] { return result->done(); });
+    CHECK(result->code == asio::error::operation_aborted);
+    CHECK(result->bytes > 0);
+    CHECK(result->bytes < in.to.sent());
+    in.rx.close();
+    fake_cuda::let_go(in.stalled.get());
+    in.stalled.finish();
+    CHECK(in.other_flow_goes_on());
+}
+
+TEST_CASE("a gather on a stream whose queue is full stops no gather on another one")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    bytes_to_gather const theirs{on};
+    bytes_to_gather const ours{on};
+    gpu_test_stream stalled{on};
+    gpu_test_stream stream{on};
+    REQUIRE(ours.gather_on(stream.ref()));
+    auto const copies = on.copies();  // so that a gather has to wait for them
+    REQUIRE(copies != nullptr);
+    CHECK(goes_on_beside(
+        stalled.get(),
+        [&] {
+            for (int i = 0; i < too_many; ++i)
+                static_cast<void>(theirs.gather_on(stalled.ref()));
+        },
+        [&] {
+            static_cast<void>(ours.gather_on(stream.ref()));
+            stream.finish();
+        }));
+    stalled.finish();
+}
+
+TEST_CASE("bytes that wait for a stream on their way to the CPU stop no others")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    gpu_bytes const source{on, 4096};
+    gpu_test_stream stalled{on};
+    std::array const fragments{fragment{source.address(), 4096, memory_kind::device}};
+    auto const fetch = [&](cuda_stream_ref const* after) {
+        std::vector<std::byte> bytes(4096);
+        error_code code;
+        return detail::copy_from_gpu(fragments, bytes, 0, after, code) == bytes.size() && !code;
+    };
+    REQUIRE(fetch(nullptr));
+    fake_cuda::hold(stalled.get());
+    std::atomic<bool> waited{false};
+    std::atomic<bool> fetched{false};
+    {
+        std::jthread const waits{[&] {
+            auto const after = stalled.ref();
+            waited = fetch(&after);
+        }};
+        REQUIRE(soon([&] { return fake_cuda::queued(stalled.get()) > 0; }));
+        std::this_thread::sleep_for(5ms);
+        std::jthread const goes_on{[&] { fetched = fetch(nullptr); }};
+        CHECK(soon([&] { return fetched.load(); }));
+        CHECK_FALSE(waited);
+        fake_cuda::let_go(stalled.get());
+    }
+    CHECK(waited);
+}
+
+TEST_CASE("the first CRC on a GPU does not wait for a stream of the program's")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    gpu_bytes const source{on, 4096};
+    gpu_bytes const destination{on, 4096};
+    gpu_bytes const sum{on, 4};
+    gpu_test_stream stalled{on};
+    gpu_test_stream stream{on};
+    fake_cuda::hold(stalled.get());
+    auto const fetches = on.fetches();
+    CUevent event = nullptr;
+    {
+        detail::cuda::context_scope const scope{on};
+        REQUIRE(on.calls().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+        REQUIRE(on.calls().cuEventRecord(event, stalled.get()) == CUDA_SUCCESS);
+        REQUIRE(on.calls().cuStreamWaitEvent(fetches, event, 0) == CUDA_SUCCESS);
+    }
+    std::array const fragments{fragment{source.address(), 4096, memory_kind::device}};
+    std::size_t gathered = 0;
+    CHECK(goes_on(stalled.get(),
+                  [&] { gathered = gather_crc32c(fragments, destination.span(), sum.span(), stream.ref()); }));
+    CHECK(gathered == 4096);
+    stream.finish();
+    detail::cuda::context_scope const scope{on};
+    CHECK(on.calls().cuEventDestroy(event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("kernels are loaded before a program's stream gets any")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip(15);  // which no other test opens
+    fake_cuda::set_loading_waits(true);
+    static_cast<void>(on.gather());
+    gpu_bytes const source{on, 100};
+    gpu_bytes const destination{on, 100};
+    gpu_bytes const sum{on, 4};
+    gpu_test_stream stalled{on};
+    gpu_test_stream stream{on};
+    fake_cuda::hold(stalled.get());
+    {
+        detail::cuda::context_scope const scope{on};
+        REQUIRE(on.calls().cuMemcpyAsync(destination.address(), source.address(), 100, stalled.get()) == CUDA_SUCCESS);
+    }
+    std::array const fragments{fragment{source.address(), 100, memory_kind::device}};
+    std::size_t gathered = 0;
+    std::size_t summed = 0;
+    CHECK(goes_on(stalled.get(), [&] {
+        gathered = gather(fragments, destination.span(), stream.ref());
+        summed = gather_crc32c(fragments, destination.span(), sum.span(), stream.ref());
+    }));
+    CHECK(gathered == 100);
+    CHECK(summed == 100);
+    stalled.finish();
+    stream.finish();
+}
+
+}  // namespace gpurx::test

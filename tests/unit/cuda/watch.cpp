@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How often the driver is asked whether streams have passed, and how soon it is known.
+#include <catch2/generators/catch_generators.hpp>
+#include <gpurx/cuda_stream.hpp>
+
+#include "cuda/look_schedule.hpp"
+#include "fake_world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+using detail::cuda::look_clock;
+using detail::cuda::next_look;
+
+constexpr look_clock::time_point start{1h};
+
+// Loans that wait for as many streams, which stand still.
+struct parked : devmem_on_gpu {
+    static constexpr std::size_t count = 64;
+
+    parked()
+    {
+        for (std::size_t i = 0; i < count; ++i) {
+            streams.push_back(std::make_unique<gpu_test_stream>(gpu_or_skip()));
+            fake_cuda::hold(streams.back()->get());
+            to.send(1000);
+            receive(*this, rx)->loan.release_after(streams.back()->ref());
+        }
+    }
+    ~parked() { let_go(); }
+    parked(parked const&) = delete;
+    parked& operator=(parked const&) = delete;
+
+    void let_go()
+    {
+        for (auto const& stream : streams)
+            fake_cuda::let_go(stream->get());
+    }
+
+    sender to{wires};
+    receiver rx = flow(to);
+    std::vector<std::unique_ptr<gpu_test_stream>> streams;
+};
+
+}  // namespace
+
+TEST_CASE("a stream is asked for often at first, and as seldom as it has stood still for long")
+{
+    auto const& with = detail::cuda::patience_of_pages;
+    CHECK(next_look(start, start, with) - start == 40us);
+    CHECK(next_look(start + 320us, start, with) - (start + 320us) == 40us);
+    auto const after_a_second = next_look(start + 1s, start, with) - (start + 1s);
+    CHECK(after_a_second <= 8ms);
+    CHECK(after_a_second > 5ms);
+    // However long it takes: late by an eighth at most.
+    for (look_clock::duration age = 1us; age < 10s; age = age * 3 / 2 + 1us) {
+        auto const pause = next_look(start + age, start, with) - (start + age);
+        CHECK(pause > 0us);
+        CHECK(pause <= std::max<look_clock::duration>(age / 8, 40us));
+    }
+}
+
+TEST_CASE("streams that stand still for long are asked for together")
+{
+    auto const& with = detail::cuda::patience_of_pages;
+    auto const now = start + 1s;
+    auto const at = next_look(now, start, with);
+    for (auto since = start - 50ms; since < start; since += 1ms)
+        CHECK(next_look(now + 300us, since, with) == at);
+}
+
+TEST_CASE("64 streams that stand still cost 10,000 questions to the driver a second at most")
+{
+    parked in;
+    std::this_thread::sleep_for(150ms);
+    auto const before = fake_cuda::calls("cuEventQuery");
+    auto const began = look_clock::now();
+    std::this_thread::sleep_for(200ms);
+    auto const questions = static_cast<double>(fake_cuda::calls("cuEventQuery") - before);
+    CHECK(questions / std::chrono::duration<double>(look_clock::now() - began).count() < 10000);
+    CHECK(questions > 0);
+    in.let_go();
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("a stream that comes in is asked for at once, whatever others do")
+{
+    parked in;
+    std::this_thread::sleep_for(100ms);
+    auto const parked_tokens = in.kernel.tokens_out();
+    gpu_test_stream fresh{gpu_or_skip()};
+    unsigned late = 0;
+    for (int i = 0; i < 20; ++i) {
+        in.to.send(1000);
+        receive(in, in.rx)->loan.release_after(fresh.ref());
+        auto const began = look_clock::now();
+        REQUIRE(soon([&] { return in.kernel.tokens_out() == parked_tokens; }));
+        late += look_clock::now() - began > 3ms ? 1 : 0;
+    }
+    CHECK(late <= 10);  // of a machine that may be busy; with the others' pauses nearly all would be
+}
+
+TEST_CASE("a flow that lacks pages has all streams asked for at once")
+{
+    parked in;
+    std::this_thread::sleep_for(100ms);
+    auto const before = fake_cuda::calls("cuEventQuery");
+    for (std::size_t i = 1; i <= 5; ++i) {
+        detail::look_at_streams();
+        CHECK(soon([&] { return fake_cuda::calls("cuEventQuery") - before >= i * parked::count; }));
+    }
+}
+
+TEST_CASE("a wait for a stream is late by a millisecond at most")
+{
+    auto const& with = detail::cuda::patience_of_waits;
+    CHECK(next_look(start + 10s, start, with) - (start + 10s) <= 1ms);
+    CHECK(next_look(start + 6400us, start, with) - (start + 6400us) <= 100us);
+}
+
+}  // namespace gpurx::test
