@@ -46,6 +46,9 @@ struct advice {
     std::string_view text;
 };
 
+// Of the kernel, and of no header for programs (include/linux/errno.h): NVIDIA's driver answers so since 580.
+constexpr int enotsupp = 524;
+
 // The first that fits is given. Causes: net/core/{netdev-genl,devmem,netdev_rx_queue,page_pool_user}.c and
 // net/ethtool/rings.c of Linux 7.3.
 constexpr std::array table{
@@ -73,8 +76,16 @@ constexpr std::array table{
     advice{"bind-rx", E2BIG, "", "the driver builds its pools of another page size: choose another rx_page_size"},
     advice{"bind-rx", ENODATA, "",
            "the driver did not take pages from the memory: header split is not in effect (on mlx5, turn rx-gro-hw on)"},
-    advice{"bind-rx", ENOMEM, "",
-           "the exporter could not map the memory for this NIC, or the kernel has no memory left"},
+    advice{"bind-rx", enotsupp, "",
+           "the exporter maps its memory for no device there (error 524 is ENOTSUPP): a GPU's is reached where NIC and "
+           "GPU are under one PCIe switch or root port (nvidia-smi topo -m: PIX or PXB) and no access control (ACS) on "
+           "the bridges between them or IOMMU sends it another way; option GrdmaPciTopoCheckOverride=1 of the module "
+           "nvidia leaves the check out"},
+    advice{
+        "bind-rx", ENOMEM, "",
+        "the exporter could not map the memory for this NIC, or the kernel has no memory left; a GPU's is mapped into "
+        "its BAR1 here: nvidia-smi -q -d MEMORY tells how much of that is free, and takes a smaller memory or a "
+        "larger BAR (resizable BAR in the firmware)"},
 
     advice{"get rings", EOPNOTSUPP, "", "the interface is no NIC that can split headers: use another"},
     advice{"set tcp-data-split", EOPNOTSUPP, "", "the NIC or its driver cannot split headers: use another NIC"},

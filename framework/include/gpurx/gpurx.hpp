@@ -9,6 +9,7 @@
 #include <gpurx/error.hpp>        // errc, diagnostics, system_error
 #include <gpurx/gather.hpp>       // gather: fragments into one contiguous range
 #include <gpurx/memory.hpp>       // device_memory: bytes a NIC may write into
+#include <gpurx/metrics.hpp>      // metrics_text, write_metrics: what sessions count, for Prometheus
 #include <gpurx/read.hpp>         // async_read: the next bytes, to the host and to device memory
 #include <gpurx/receiver.hpp>     // receiver: one TCP flow; async_connect, async_receive, async_read_some
 #include <gpurx/rx_buffer.hpp>    // rx_buffer: received bytes on loan

@@ -43,8 +43,9 @@ class device_memory {
     [[nodiscard]] static device_memory on_gpu(int ordinal, std::size_t bytes);
     [[nodiscard]] static device_memory on_gpu(int ordinal, std::size_t bytes, error_code& code, diagnostics& why);
 
-    // Host memory that CUDA pins: for the CPU and for kernels of the GPU, which read it across PCIe. Exported where the
-    // driver can (CUDA 13.0), else usable by transport copy only. `bytes` is rounded up to the page size.
+    // Host memory that CUDA pins: for the CPU and for kernels of the GPU, which read it across PCIe. Exported by the
+    // driver where it can (CUDA 13.0, and a GPU without memory of its own: not an H100), else as on_host is, and pinned
+    // after that. `bytes` is rounded up to the page size.
     // Its kind() is host; rx_buffer::release_after() waits for the stream all the same. Errors: as on_gpu.
     [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal = 0);
     [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal, error_code& code,
@@ -57,8 +58,9 @@ class device_memory {
     // thread of the library.
     //
     // Refused, with the reason in the text: memory of a stream-ordered pool (cudaMallocAsync), managed memory, host
-    // memory, memory of several allocations (PyTorch's expandable_segments), less than one page, and what the driver
-    // does not export. Errors: EINVAL, errc::no_cuda, and what the driver reports.
+    // memory, a range with a gap, less than one page, and what the driver does not export. Memory that is mapped piece
+    // by piece (PyTorch's expandable_segments) is taken if each piece is made for RDMA. Errors: EINVAL, errc::no_cuda,
+    // and what the driver reports.
     [[nodiscard]] static device_memory adopt(std::uintptr_t address, std::size_t bytes,
                                              std::shared_ptr<void const> owner = {});
     [[nodiscard]] static device_memory adopt(std::uintptr_t address, std::size_t bytes,

@@ -125,9 +125,10 @@ struct receiver_access {
 //   unless transport copy had taken them from the socket (then every later operation reports it as well).
 // Cost: per batch of the stream one recvmsg, one copy of the bytes and one setsockopt. Onto a GPU, transport devmem:
 //   one kernel launch per recvmsg; transport copy: one copy across PCIe per 512 KiB, of which three may be under way: a
-//   larger read completes only as its stream goes on, so that stream must not wait for the completion. From a GPU's
-//   memory to the host: fetched by the thread that runs the operation, which waits for a kernel and for their way
-//   across PCIe: for headers.
+//   larger read completes only as its stream goes on, so that stream must not wait for the completion. No transport
+//   enqueues more than a stream's queue takes: behind about 400 commands of reads the operation waits for the stream,
+//   and no thread does. From a GPU's memory to the host: fetched by the thread that runs the operation, which waits for
+//   a kernel and for their way across PCIe: for headers.
 template <class Executor,
           asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
 auto async_read(basic_receiver<Executor>& from, destination to, Token&& token = Token())

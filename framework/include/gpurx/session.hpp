@@ -27,7 +27,7 @@ struct session_access;
 
 enum class transport : std::uint8_t {
     automatic,  // the best that works; rx_session::explain() says which, and why not a better one
-    devmem,     // the NIC writes into the memory (devmem TCP). Needs an interface, CAP_NET_ADMIN and driver support
+    devmem,     // the NIC writes into the memory (devmem TCP). Needs an interface, CAP_NET_ADMIN or gpurxd, a driver
     copy,       // recv() into the memory. Works everywhere, needs no privilege
 };
 
@@ -52,7 +52,7 @@ struct rx_session_options {
     unsigned max_flows = 16;
 
     // The receive buffers of all flows together, in bytes, counted as the kernel counts them (whole pages per segment).
-    // 0: half of the memory. Each flow gets receive_memory / max_flows, set as SO_RCVBUF before connect or listen.
+    // 0: half of what the NIC's rings leave. Each flow gets receive_memory / max_flows, as SO_RCVBUF before it begins.
     // More than the memory can hold invites the lock-up that errc::memory_locked_up ends.
     std::size_t receive_memory = 0;
 
@@ -74,7 +74,8 @@ struct rx_session_options {
     // process, and should not survive a reboot.
     std::string state_directory = "/run/gpurx";
 
-    // Told, in one sentence each, what a user should know and no error reports: a setting found changed by somebody
+    // Told, in one sentence each, what a user should know and no error reports: a NIC's ring that takes much of the
+    // memory, a setting found changed by somebody
     // else at the end and so left alone, a rule that could only be made by port, flows that starve because loans hold
     // every page. Called from the thread that opens the session, and from threads of the session's own; must not throw,
     // and not wait for one that ends the session. Empty: nobody is told.
@@ -95,7 +96,9 @@ struct rx_session_options {
 // changed meanwhile is left alone and reported to options.notice.
 //
 // Needs, for devmem: CAP_NET_ADMIN in the user namespace that owns the network namespace, Linux >= 6.12, a driver with
-// queue management and header split. Blocking: opening takes some 100 ms.
+// queue management and header split. Blocking: opening takes some 100 ms. Without that right a session asks gpurxd, if
+// it runs (/run/gpurxd.sock, or GPURXD_SOCKET): the daemon does all of the above as far as its policy allows, keeps the
+// journal in a directory of its own choice, and undoes it when the session, or its process, ends. explain() says so.
 //
 // Thread safety: distinct sessions are safe; a shared one is unsafe, except const members.
 // fork(): a session belongs to the process that opened it; a child may drop it and change
@@ -114,12 +117,16 @@ class rx_session {
     // The transport in use: never automatic.
     [[nodiscard]] gpurx::transport transport() const noexcept;
     // For people, one line per transport: in use (with which tokens), or why not and what would make it work.
-    // First line: what is in use. With transport devmem then a line for each flow that does not wait for its
-    // sender, but for loans of its own, for GPU streams, or for pages that others hold, and who holds them; that
-    // costs some netlink calls.
+    // First line: what is in use. With transport devmem then how much of the memory the NIC's ring keeps posted,
+    // where the pages are (pool_stats()), and a line for each flow that does not wait for its sender, but for loans of
+    // its own, for GPU streams, or for pages that others hold, and who holds them; that costs some netlink calls.
     [[nodiscard]] std::string explain() const;
     // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
     [[nodiscard]] gpurx::stats stats() const;
+    // Where the pages of the memory are. Costs netlink calls (some 100 microseconds), and holds up flows that begin or
+    // end, but none that receives. Empty: the kernel does not say, as when the interface is gone; or a child that was
+    // forked.
+    [[nodiscard]] std::optional<gpurx::pool_stats> pool_stats() const;
     [[nodiscard]] device_memory const& memory() const noexcept;
     // RX queues that belong to this session; empty with transport copy.
     [[nodiscard]] std::vector<unsigned> queues() const;

@@ -3,7 +3,12 @@
 // Counters by value. A snapshot: each counter is exact, but two of them may be read a moment apart.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace gpurx {
 
@@ -41,6 +46,63 @@ struct stats {
         return device_bytes + resteered_bytes + linear_bytes + host_bytes;
     }
     friend bool operator==(stats const&, stats const&) = default;
+};
+
+// What one flow has of a session's pages. A page that several flows have a part of counts for one of them.
+struct flow_pages {
+    std::string connection;       // "10.0.0.1:4000 <- 10.0.0.2:5000"
+    std::uint64_t on_loan = 0;    // as in pool_stats
+    std::uint64_t parked = 0;     // as in pool_stats
+    std::uint64_t in_reads = 0;   // as in pool_stats
+    std::uint64_t in_socket = 0;  // bytes in its receive queues, as the kernel counts them; see pool_stats::in_sockets
+
+    friend bool operator==(flow_pages const&, flow_pages const&) = default;
+};
+
+// Where the pages of a session's memory are (rx_session::pool_stats; docs/memory-budget.md says what to do about it).
+struct pool_stats {
+    std::uint64_t pages = 0;    // in all
+    std::size_t page_size = 0;  // bytes
+
+    // Every page is in exactly one of these: they add up to `pages`. What the program has and what the kernel has are
+    // asked one after the other: a page that changes hands in between may be shown where it was.
+    //
+    // free: no pool of a queue has it; the NIC may take it at any time.
+    // in_kernel: a pool has it, this process does not: in the NIC's ring, in the receive queue of a socket (in or out
+    // of order, accepted or not), kept by the pool for the next packet, or with another process. The kernel does not
+    // tell which; ring_demand and in_sockets bound it. With transport copy: being filled, or on its way to a GPU.
+    // on_loan: in an rx_buffer that lives.
+    // parked: given back, by a loan or a read, and waiting for the GPU stream that reads it.
+    // in_reads: received for an async_read, or left over by one for the next, and not given back yet.
+    std::uint64_t free = 0;
+    std::uint64_t in_kernel = 0;
+    std::uint64_t on_loan = 0;
+    std::uint64_t parked = 0;
+    std::uint64_t in_reads = 0;
+
+    // At least so many pages the NIC's rings keep posted, by their size and the MTU when the session was opened;
+    // empty: the driver does not tell the size, or transport copy.
+    std::optional<std::uint64_t> ring_demand;
+    // Bytes in the receive queues of this session's flows. The kernel counts whole pages and its own records with them,
+    // and bytes that landed in host memory, so it is no number of pages; connections not yet accepted are not in it.
+    std::uint64_t in_sockets = 0;
+
+    // The most pages that were not free, of all looks at the pool: by the watchdog, explain() and pool_stats(). What
+    // comes and goes between two looks is not seen.
+    std::uint64_t high_water = 0;
+    // How long no page was free and packets found none: from look to look of the watchdog, which looks four times in
+    // lock_up_limit (at least each second) while an operation waits and loans or sockets hold something. Empty: the
+    // driver does not count allocation failures, lock_up_limit is 0, or transport copy.
+    std::optional<std::chrono::nanoseconds> dry_time;
+
+    // Of the session's queues, since it was opened; empty: the driver does not count them, or transport copy.
+    std::optional<std::uint64_t> allocation_failures;  // of the driver to get a page, or what else a packet needs
+    std::optional<std::uint64_t> overruns;             // packets dropped as no buffer was posted (rx-hw-drop-overruns)
+    std::optional<std::uint64_t> drops;                // packets the NIC dropped for any reason (rx-hw-drops)
+
+    std::vector<flow_pages> flows;  // of the session, and of others in whose loans pages of it are
+
+    friend bool operator==(pool_stats const&, pool_stats const&) = default;
 };
 
 }  // namespace gpurx

@@ -47,12 +47,16 @@ flow::flow(std::unique_ptr<flow_place> place, unique_fd socket)
       writes_in_place_{transport_->writes_in_place()}
 {
     place_->set_socket(socket_.get());
+    place_->set_holder(this);
 }
 
 flow::~flow()
 {
     // The watchdog must not touch a number that is about to mean another file.
     place_->set_socket(-1);
+    place_->set_holder(nullptr);
+    if (awaited_ != nullptr && is_here())
+        awaited_->forget(wake_.get());
     for (auto* list : {spare_, returned_.load()}) {
         while (list != nullptr) {
             std::unique_ptr<loan> const record{list};
@@ -103,6 +107,8 @@ std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcep
     } catch (system_error const& failure) {
         code = failure.code();
     }
+    if (record != nullptr && (!record->tokens.empty() || !record->pages.empty()))
+        list(*record);
     if (!code)
         return record;
     if (record != nullptr && (!record->tokens.empty() || !record->pages.empty())) {
@@ -146,6 +152,7 @@ std::size_t flow::receive_into(landing const& destination, std::size_t size, err
 
 bool flow::notify_of(lack what) noexcept
 {
+    look_at_streams();
     if (what == lack::pages)
         return transport_->notify_of_pages(wake_.get());
     budget_awaited_.store(true);
@@ -153,6 +160,15 @@ bool flow::notify_of(lack what) noexcept
         return true;
     budget_awaited_.store(false);
     return false;
+}
+
+bool flow::notify_of(stream_backlog& full) noexcept
+{
+    look_at_streams();
+    if (awaited_ != nullptr && awaited_ != &full)
+        awaited_->forget(wake_.get());
+    awaited_ = &full;
+    return full.notify(wake_.get());
 }
 
 void flow::drain_wake() noexcept
@@ -174,6 +190,35 @@ void flow::shut_down() noexcept
     }
 }
 
+void flow::list(loan& record) noexcept
+{
+    std::scoped_lock const lock{listed_lock_};
+    record.listed = true;
+    record.listed_before = nullptr;
+    record.listed_after = std::exchange(listed_, &record);
+    if (record.listed_after != nullptr)
+        record.listed_after->listed_before = &record;
+}
+
+void flow::unlist(loan& record) noexcept
+{
+    std::scoped_lock const lock{listed_lock_};
+    record.listed = false;
+    if (record.listed_after != nullptr)
+        record.listed_after->listed_before = record.listed_before;
+    (record.listed_before != nullptr ? record.listed_before->listed_after : listed_) = record.listed_after;
+}
+
+std::uint64_t flow::note_pages(page_use what, page_census& census) const noexcept
+{
+    std::uint64_t count = 0;
+    std::scoped_lock const lock{listed_lock_};
+    for (auto const* record = listed_; record != nullptr; record = record->listed_after)
+        if (record->use.load(std::memory_order_relaxed) == what)
+            record->for_each_original([&](fragment const& piece) { count += census.note(piece); });
+    return count;
+}
+
 void flow::charge(loan& record, std::atomic<std::size_t>& account) noexcept
 {
     record.account = &account;
@@ -183,6 +228,7 @@ void flow::charge(loan& record, std::atomic<std::size_t>& account) noexcept
 rx_buffer flow::lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) noexcept
 {
     charge(*record, owner->place_->on_loan);
+    record->use.store(page_use::on_loan, std::memory_order_relaxed);
     return {std::move(owner), record.release()};
 }
 
@@ -216,10 +262,11 @@ void flow::give_back(std::unique_ptr<loan> record) noexcept
     if (record->account == nullptr)
         charge(*record, place_->in_reads);
     record->keeper = shared_from_this();
-    when_passed(until, unpark, record.release());
+    record->use.store(page_use::parked, std::memory_order_relaxed);
+    when_passed(until, unpark, record.release(), waiting_for::pages);
 }
 
-void flow::unpark(void* parked) noexcept
+void flow::unpark(void* parked, error_code) noexcept
 {
     std::unique_ptr<loan> record{static_cast<loan*>(parked)};
     auto const keeper = std::move(record->keeper);
@@ -234,6 +281,8 @@ void flow::give_back_now(std::unique_ptr<loan> record) noexcept
         transport_->flush();  // the step ended meanwhile, perhaps before there was anything to see
     if (record->account != nullptr)
         record->account->fetch_sub(record->charge);
+    if (record->listed)
+        unlist(*record);
     keep_record(std::move(record));
     if (budget_awaited_.load() && budget_awaited_.exchange(false)) {
         std::uint64_t const one = 1;

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 
 #include <gpurx/error.hpp>
@@ -17,7 +18,9 @@
 #include <gpurx/stats.hpp>
 #include <gpurx/views.hpp>
 
+#include "brief_lock.hpp"
 #include "fork.hpp"
+#include "gpu_work.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
 #include "syscalls.hpp"
@@ -25,7 +28,7 @@
 
 namespace gpurx::detail {
 
-class flow : public std::enable_shared_from_this<flow> {
+class flow final : public std::enable_shared_from_this<flow>, private page_holder {
   public:
     // Throws system_error if there is no descriptor left for the wake-up.
     flow(std::unique_ptr<flow_place> place, unique_fd socket);
@@ -83,6 +86,8 @@ class flow : public std::enable_shared_from_this<flow> {
     enum class lack : std::uint8_t { loan_budget, read_budget, pages };
     // wake_fd() will be readable when what is lacking may be there. False: it is there now, and nothing was arranged.
     [[nodiscard]] bool notify_of(lack what) noexcept;
+    // The same where a stream has too much to do.
+    [[nodiscard]] bool notify_of(stream_backlog& full) noexcept;
     [[nodiscard]] int wake_fd() const noexcept { return wake_.get(); }
     // Makes wake_fd() unreadable again.
     void drain_wake() noexcept;
@@ -101,6 +106,12 @@ class flow : public std::enable_shared_from_this<flow> {
     // Now, or when the work that reads the bytes has finished. What no share was charged for yet was
     // received for a read.
     void give_back(std::unique_ptr<loan> record) noexcept;
+    // Takes `size` bytes off the front of what was received for a read.
+    void take_front(loan& record, std::size_t size) noexcept
+    {
+        std::scoped_lock const lock{listed_lock_};
+        drop(record, size);
+    }
     // When all work enqueued on `stream` so far has finished, too.
     void give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept;
 
@@ -110,11 +121,15 @@ class flow : public std::enable_shared_from_this<flow> {
         auto const used = account.load();
         return used < share ? share - used : 0;
     }
+    [[nodiscard]] std::uint64_t note_pages(page_use what, page_census& census) const noexcept override;
+    // What holds pages is in the list from when it was received until they are the kernel's again.
+    void list(loan& record) noexcept;
+    void unlist(loan& record) noexcept;
     void note_end_of_receive(error_code code) noexcept;
     static void charge(loan& record, std::atomic<std::size_t>& account) noexcept;
     void give_back_now(std::unique_ptr<loan> record) noexcept;
     // Runs when the streams that a parked loan waits for have passed.
-    static void unpark(void* parked) noexcept;
+    static void unpark(void* parked, error_code) noexcept;
     void begin_step() noexcept { in_step_.store(true); }
     void end_step() noexcept
     {
@@ -136,7 +151,8 @@ class flow : public std::enable_shared_from_this<flow> {
     process_ptr<flow_transport> transport_;
     bool writes_in_place_;
     bool drained_ = false;
-    unsigned in_vain_ = 0;  // waits until the socket is asked again though it was drained
+    unsigned in_vain_ = 0;               // waits until the socket is asked again though it was drained
+    stream_backlog* awaited_ = nullptr;  // that may still write to wake_
 
     // Between the receiving side and those who give loans back. Sequentially consistent: each side writes its own and
     // then reads the other's.
@@ -145,6 +161,9 @@ class flow : public std::enable_shared_from_this<flow> {
     // Records to be used again, as lists: those that came back, and those the receiving side has taken from there.
     std::atomic<loan*> returned_{nullptr};
     loan* spare_ = nullptr;
+
+    mutable brief_lock listed_lock_;  // guards the list, and fragments of what is in it
+    loan* listed_ = nullptr;
 };
 
 }  // namespace gpurx::detail

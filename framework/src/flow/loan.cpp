@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace gpurx::detail {
 
@@ -10,6 +11,7 @@ void loan::clear() noexcept
 {
     fragments.clear();
     consumed = 0;
+    front_taken = 0;
     bytes = 0;
     charge = 0;
     account = nullptr;
@@ -20,6 +22,7 @@ void loan::clear() noexcept
     host = nullptr;
     wrapped.reset();
     foreign.clear();
+    use.store(page_use::in_reads, std::memory_order_relaxed);
 }
 
 void drop(loan& from, std::size_t size) noexcept
@@ -30,13 +33,17 @@ void drop(loan& from, std::size_t size) noexcept
         auto const count = std::min(front.size, size);
         front.address += count;
         front.size -= count;
+        from.front_taken += count;
         size -= count;
-        if (front.size == 0)
+        if (front.size == 0) {
+            front.size = std::exchange(from.front_taken, 0);
+            front.address -= front.size;
             ++from.consumed;
+        }
     }
 }
 
-std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexcept
+std::size_t copy_front(loan const& from, std::byte* destination, std::size_t size) noexcept
 {
     std::size_t placed = 0;
     for (auto const& piece : from.remaining()) {
@@ -46,7 +53,6 @@ std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexce
         std::memcpy(destination + placed, reinterpret_cast<std::byte const*>(piece.address), count);
         placed += count;
     }
-    drop(from, placed);
     return placed;
 }
 

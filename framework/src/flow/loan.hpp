@@ -17,6 +17,7 @@
 #include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
 #include "reused_list.hpp"
+#include "session/page_census.hpp"
 
 namespace gpurx::detail {
 
@@ -67,7 +68,8 @@ struct foreign_hold {
 // Records are recycled by their flow, so that lists keep their room.
 struct loan {
     reused_list<fragment> fragments;  // stream order
-    std::size_t consumed = 0;         // fragments before this one were taken by async_read
+    std::size_t consumed = 0;         // fragments before this one were taken by async_read, and are what they were
+    std::size_t front_taken = 0;      // bytes that were taken of the one after them
     std::size_t bytes = 0;            // not yet consumed
     // What it takes of a share of the memory until all of it goes back: whole pages, each once, and bytes on the host.
     std::size_t charge = 0;
@@ -81,6 +83,11 @@ struct loan {
     stream_point* read_until = nullptr;           // work that reads the bytes, and that the pages must wait for
     std::shared_ptr<flow> keeper;                 // while they do
     loan* next = nullptr;                         // of a list of records that wait to be used again
+    // Of the list of those that hold pages (flow::note_pages).
+    std::atomic<page_use> use{page_use::in_reads};
+    bool listed = false;
+    loan* listed_before = nullptr;
+    loan* listed_after = nullptr;
 
     // What the program had read itself before the flow was adopted; usually null.
     std::unique_ptr<std::byte[]> wrapped;
@@ -88,6 +95,19 @@ struct loan {
     [[nodiscard]] std::span<fragment const> remaining() const noexcept
     {
         return std::span{fragments}.subspan(consumed);
+    }
+    // All that was ever appended, what was taken since included.
+    template <class Visit>
+    void for_each_original(Visit&& visit) const
+    {
+        for (std::size_t i = 0; i < fragments.size(); ++i) {
+            auto piece = fragments.begin()[i];
+            if (i == consumed) {
+                piece.address -= front_taken;
+                piece.size += front_taken;
+            }
+            visit(piece);
+        }
     }
     // Appends a piece of the stream; one that goes on in memory where the last one ends becomes part of it.
     void append(fragment const& piece)
@@ -115,9 +135,9 @@ struct loan {
 
 // Takes `size` bytes off the front. Precondition: so many are there.
 void drop(loan& from, std::size_t size) noexcept;
-// Copies the next bytes, at most `size`, to `destination` and takes them off the front; returns how many.
-// Precondition: the fragments lie in host memory.
-std::size_t consume(loan& from, std::byte* destination, std::size_t size) noexcept;
+// Copies the next bytes, at most `size`, to `destination`; returns how many. Precondition: the fragments lie in host
+// memory.
+std::size_t copy_front(loan const& from, std::byte* destination, std::size_t size) noexcept;
 // Whether the CPU can read the next `size` bytes.
 [[nodiscard]] bool is_on_host(loan const& from, std::size_t size) noexcept;
 

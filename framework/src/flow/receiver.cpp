@@ -191,11 +191,20 @@ struct placed {
 landing landing_on(destination const& to, error_code& code) noexcept
 {
     auto const where = to.where();
-    landing at{
-        .kind = where.kind(), .address = where.address(), .size = where.size(), .on = {}, .nowhere = to.is_nowhere()};
+    landing at{.kind = where.kind(),
+               .address = where.address(),
+               .size = where.size(),
+               .on = {},
+               .memory_of = nullptr,
+               .nowhere = to.is_nowhere(),
+               .backlog = nullptr};
     if (at.kind == memory_kind::device && at.size > 0) {
-        at.on = {.ordinal = gpu_of(at.address), .stream = to.stream()};
+        auto const place = place_of(at.address);
+        at.on = {.ordinal = place.ordinal, .stream = to.stream()};
+        at.memory_of = place.context;
         auto const refused = at.on.ordinal == no_gpu ? error_code{errc::bad_destination} : resolve(at.on);
+        if (!refused)
+            at.backlog = backlog_of(at.on);
         if (!code)
             code = refused;
     }

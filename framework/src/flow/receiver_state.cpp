@@ -110,7 +110,7 @@ void receiver_state::set_up(asio::ip::tcp::endpoint const& peer, error_code& cod
 
 void receiver_state::steer(asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& peer, error_code& code)
 {
-    auto asked = session_->steer_flow(local, peer, code);
+    auto asked = session_->steer_flow(socket_.native_handle(), local, peer, code);
     if (code)
         return;
     auto second = duplicate(asked->event.get(), code);
@@ -336,36 +336,50 @@ stream_result receiver_state::place(landing const& destination, std::size_t size
     stream_result result;
     if (destination.nowhere) {
         result.bytes = std::min(size, carried_->bytes);
-        drop(*carried_, result.bytes);
+        flow_->take_front(*carried_, result.bytes);
     } else if (destination.kind == memory_kind::device) {
         device_span const span{destination.kind, destination.address, size};
         gather_source const from{.memory = flow_->place().session().memory().known_to(destination.on.ordinal),
-                                 .read_until = &carried_->read_until};
+                                 .destination_of = destination.memory_of,
+                                 .read_until = &carried_->read_until,
+                                 .backlog = destination.backlog};
         result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, from, result.code);
         if (result.code)
             mark(carried_->read_until, destination.on);  // what of it was enqueued is not known
-        drop(*carried_, result.bytes);
+        flow_->take_front(*carried_, result.bytes);
     } else if (is_on_host(*carried_, size)) {
         flow_->acquire_for_cpu(*carried_);
-        result.bytes = consume(*carried_, destination.on_host(), size);
+        result.bytes = copy_front(*carried_, destination.on_host(), size);
+        flow_->take_front(*carried_, result.bytes);
     } else {
         result.bytes = copy_from_gpu(carried_->remaining(), {destination.on_host(), size},
                                      flow_->reading_gpu(*carried_), nullptr, result.code);
-        drop(*carried_, result.bytes);
+        flow_->take_front(*carried_, result.bytes);
     }
     if (carried_->bytes == 0)
         flow_->give_back(std::move(carried_));
     return result;
 }
 
-bool receiver_state::prepare_wait(stream_action::what kind, error_code& code) noexcept
+bool receiver_state::arrange_wake(stream_action::what kind, landing const& destination) noexcept
+{
+    auto const [lack, waits_for] = lacking(kind);
+    auto const of_stream = kind == stream_action::what::wait_streams && destination.backlog != nullptr &&
+                           flow_->notify_of(*destination.backlog);
+    if (!of_stream && !flow_->notify_of(lack))
+        return false;
+    flow_->place().counters.loan_waits.add(1);
+    flow_->place().set_waiting(waits_for);
+    return true;
+}
+
+bool receiver_state::prepare_wait(stream_action::what kind, landing const& destination, error_code& code) noexcept
 {
     auto& place = flow_->place();
     if (kind == stream_action::what::wait_readable) {
         place.counters.waits.add(1);
         place.set_waiting(flow_wait::data);
     } else {
-        auto const [lack, waits_for] = lacking(kind);
         if (!wake_.is_open()) {
             auto second = duplicate(flow_->wake_fd(), code);
             if (!code)
@@ -374,10 +388,8 @@ bool receiver_state::prepare_wait(stream_action::what kind, error_code& code) no
                 return false;
             static_cast<void>(second.release());
         }
-        if (!flow_->notify_of(lack))
+        if (!arrange_wake(kind, destination))
             return false;
-        place.counters.loan_waits.add(1);
-        place.set_waiting(waits_for);
     }
     waiting_for_ = kind;
     return true;

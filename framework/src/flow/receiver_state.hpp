@@ -166,14 +166,16 @@ class receiver_state {
     void take_over(unique_fd socket, std::unique_ptr<flow_place> place, asio::ip::tcp const& protocol,
                    error_code& code);
     void forget() noexcept;
-    [[nodiscard]] stream_facts facts() const noexcept;
+    [[nodiscard]] stream_facts facts(landing const& destination) const noexcept;
     // A receive has ended with it.
     void note_end(error_code code) noexcept;
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
     // After `bytes` of it are filled.
     void move_on(landing& destination, std::size_t bytes) noexcept;
     // True if there is something to wait for.
-    [[nodiscard]] bool prepare_wait(stream_action::what kind, error_code& code) noexcept;
+    [[nodiscard]] bool prepare_wait(stream_action::what kind, landing const& destination, error_code& code) noexcept;
+    // The same for what comes back and not from the socket.
+    [[nodiscard]] bool arrange_wake(stream_action::what kind, landing const& destination) noexcept;
     void after_wait() noexcept;
 
     asio::any_io_executor executor_;
@@ -236,7 +238,7 @@ class receiver_state::claim {
 };
 
 // Inline, as all that each receive runs through once.
-inline stream_facts receiver_state::facts() const noexcept
+inline stream_facts receiver_state::facts(landing const& destination) const noexcept
 {
     if (flow_ == nullptr)
         return {};
@@ -246,6 +248,7 @@ inline stream_facts receiver_state::facts() const noexcept
         .loan_budget = flow_->loan_budget(),
         .read_budget = flow_->read_budget(),
         .drained = flow_->is_drained(),
+        .stream_full = destination.backlog != nullptr && destination.backlog->is_full(),
         .over = over_,
     };
 }
@@ -273,10 +276,10 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
     if (was_cancelled())
         result.cancelled |= asio::cancellation_type::terminal;
     if (flow_ == nullptr)
-        return machine.resume(facts(), result);
+        return machine.resume({}, result);
     flow::step const step{*flow_};
     for (;;) {
-        auto const next = machine.resume(facts(), result);
+        auto const next = machine.resume(facts(destination), result);
         switch (next.kind) {
             case stream_action::what::receive:
                 result = {};
@@ -300,7 +303,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
             case stream_action::what::wait_streams:
             case stream_action::what::wait_pages:
                 result = {};
-                if (prepare_wait(next.kind, result.code))
+                if (prepare_wait(next.kind, destination, result.code))
                     return next;
                 break;
             case stream_action::what::yield:

@@ -96,16 +96,19 @@ stream_action read_fsm::proceed(stream_facts const& now) noexcept
     auto const missing = size_ - placed_;
     if (missing == 0)
         return done({});
-    if (now.carried > 0)
+    if (now.carried > 0 && !now.stream_full)
         return go(point::placed, what::place, missing);
     if (placed_ >= enough_)
         return done({});
-    if (now.over)
+    if (now.carried == 0 && now.over)
         return done(now.over);
     if (in_turn_ >= turn) {
         in_turn_ = 0;
         return go(point::waited, what::yield);
     }
+    // Nothing is received for it either: what comes in meanwhile makes one large batch in the place of many small ones.
+    if (now.stream_full)
+        return go(point::waited, what::wait_streams);
     if (now.drained)
         return go(point::waited, what::wait_readable);
     if (way_ == way::in_place)

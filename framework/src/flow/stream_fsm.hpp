@@ -22,6 +22,8 @@ struct stream_facts {
     std::size_t read_budget = 0;  // bytes that a read may receive before earlier ones have to pass their streams
     // The socket has very likely nothing: to ask it before waiting would be in vain.
     bool drained = false;
+    // The destination's stream has so much to do that what is enqueued now might block the thread.
+    bool stream_full = false;
     error_code over;  // how the stream ended, if it has
 };
 
@@ -39,7 +41,7 @@ struct stream_action {
         place,             // copy at most `bytes` from what is carried to the destination; may end with an error
         wait_readable,     // until the socket is readable
         wait_budget,       // until a loan returns
-        wait_streams,      // until streams have passed that earlier reads were given
+        wait_streams,      // until streams have passed that earlier reads were given, or have done enough of it
         wait_pages,        // until a page is free, or staging
         yield,             // let other handlers run
         done,              // complete with `code` and `bytes`

@@ -22,8 +22,10 @@ struct landing {
     memory_kind kind = memory_kind::host;
     std::uintptr_t address = 0;
     std::size_t size = 0;
-    gpu_stream on;         // that writes there, if kind is device
-    bool nowhere = false;  // the bytes are not wanted; there is no address
+    gpu_stream on;                      // that writes there, if kind is device
+    CUctx_st* memory_of = nullptr;      // gpu_place::context
+    bool nowhere = false;               // the bytes are not wanted; there is no address
+    stream_backlog* backlog = nullptr;  // of `on`, if any
 
     [[nodiscard]] std::byte* on_host() const noexcept { return reinterpret_cast<std::byte*>(address); }
 };

@@ -137,7 +137,7 @@ void page_filler::settle(offer const& what, std::size_t received, loan& into) no
     pool_.put(std::span{what.pages}.subspan(used, what.count - used));
 }
 
-error_code last_error() noexcept
+error_code receive_error() noexcept
 {
     if (errno == EAGAIN)
         return asio::error::would_block;
@@ -264,7 +264,7 @@ error_code copy_transport::receive_into(landing const& destination, std::size_t 
     iovec bytes{.iov_base = room.data(), .iov_len = std::min(size, room.size())};
     if (auto const code = call(&bytes, 1, placed))
         return code;
-    return ended_ = staging_->copy(destination.address, placed);
+    return ended_ = staging_->copy(destination.address, placed, destination.backlog);
 }
 
 error_code copy_transport::find_staging(gpu_stream const& on, std::span<std::byte>& room)
@@ -294,7 +294,7 @@ error_code copy_transport::call(iovec* bytes, std::size_t count, std::size_t& re
         if (answer < 0 && errno == EINTR)
             continue;
         if (answer < 0)
-            return last_error();
+            return receive_error();
         received = static_cast<std::size_t>(answer);
         set_drained(received < room);
         place_.counters.host_bytes.add(received);

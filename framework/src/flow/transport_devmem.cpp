@@ -14,6 +14,7 @@
 
 #include "devmem_cmsg.hpp"
 #include "devmem_uapi.hpp"
+#include "gpu_work.hpp"
 #include "loan.hpp"
 #include "syscalls.hpp"
 #include "transport.hpp"
@@ -207,7 +208,8 @@ host_chunk* devmem_transport::allocate_chunk()
 void devmem_transport::share_chunk(loan& into, std::size_t size) noexcept
 {
     into.host = chunk_;
-    chunk_->used += size;
+    // The next call writes nothing that a gather of these bytes reads.
+    chunk_->used += (size + gather_block - 1) / gather_block * gather_block;
     chunk_->holders.fetch_add(1, std::memory_order_relaxed);
     got_host_bytes_ = true;
 }

@@ -165,7 +165,7 @@ std::optional<std::size_t> module_size_limit()
     return std::nullopt;
 }
 
-void report(std::string operation, std::string object, std::size_t bytes, error_code& code, diagnostics& why)
+void note_failure(std::string operation, std::string object, std::size_t bytes, error_code& code, diagnostics& why)
 {
     code.assign(errno, boost::system::system_category());
     why = {.operation = std::move(operation),
@@ -180,7 +180,7 @@ unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnosti
 {
     unique_fd const device{::open(device_path, O_RDWR | O_CLOEXEC)};
     if (!device) {
-        report("open", device_path, bytes, code, why);
+        note_failure("open", device_path, bytes, code, why);
         return {};
     }
     udmabuf_create request{};
@@ -189,7 +189,7 @@ unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnosti
     request.size = bytes;
     unique_fd dmabuf{::ioctl(device.get(), UDMABUF_CREATE, &request)};
     if (!dmabuf)
-        report("export", fmt::format("{} through {}", size_text(bytes), device_path), bytes, code, why);
+        note_failure("export", fmt::format("{} through {}", size_text(bytes), device_path), bytes, code, why);
     return dmabuf;
 }
 

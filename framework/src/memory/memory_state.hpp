@@ -38,6 +38,8 @@ class memory_state {
     [[nodiscard]] std::size_t page_size() const noexcept { return page_size_; }
     // -1: not exported. The owner is this object.
     [[nodiscard]] int dmabuf_fd() const noexcept { return dmabuf_fd_; }
+    // Another dmabuf of the same bytes, for a device that cannot be attached to the first one; -1: there is none.
+    [[nodiscard]] virtual int other_dmabuf_fd() { return -1; }
     // Why dmabuf_fd() is -1; defaults if it is not.
     [[nodiscard]] error_code export_error() const noexcept { return export_error_; }
     [[nodiscard]] diagnostics const& why_not_exported() const noexcept { return why_not_exported_; }

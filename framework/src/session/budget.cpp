@@ -31,18 +31,33 @@ bool has_flows(budget_request const& request, error_code& code, diagnostics& why
 
 diagnostics too_small(std::size_t available, std::size_t least, unsigned flows, std::string const& remedy)
 {
-    diagnostics why{.operation = "share out",
-                    .object = fmt::format("{} among {} flows", size_text(available), flows),
-                    .kernel_message = {},
-                    .advice = fmt::format("each needs {}: {}", size_text(least), remedy)};
-    if (auto const fitting = available / least; fitting > 0)
+    return {.operation = "share out",
+            .object = fmt::format("{} among {} flows", size_text(available), flows),
+            .kernel_message = {},
+            .advice = fmt::format("each needs {}: {}", size_text(least), remedy)};
+}
+
+void offer_fewer_flows(diagnostics& why, std::size_t fitting)
+{
+    if (fitting > 0)
         why.advice += fmt::format(", or lower max_flows to {}", fitting);
-    return why;
+}
+
+std::size_t left_by_rings(budget_request const& request) noexcept
+{
+    return request.memory - std::min(request.memory, request.rings.bytes());
+}
+
+// Bytes that size_text() does not round down.
+std::size_t sayable(std::size_t bytes) noexcept
+{
+    constexpr auto gibibyte = 1024 * mebibyte;
+    return round_up(bytes, bytes < mebibyte ? kibibyte : bytes < gibibyte ? mebibyte : gibibyte / 2);
 }
 
 std::size_t receive_memory_of(budget_request const& request) noexcept
 {
-    return request.receive_memory != 0 ? request.receive_memory : request.memory / 2;
+    return request.receive_memory != 0 ? request.receive_memory : left_by_rings(request) / 2;
 }
 
 // What loans and reads may have is never less than a segment, however little receive_memory leaves.
@@ -54,8 +69,43 @@ std::size_t smallest_part(std::size_t page_size) noexcept
 // Of what receive buffers leave of a flow's share, loans have one half and reads the other.
 std::size_t part_of_rest(budget_request const& request, std::size_t receive_memory) noexcept
 {
-    auto const rest = request.memory - std::min(request.memory, receive_memory);
+    auto const all = left_by_rings(request);
+    auto const rest = all - std::min(all, receive_memory);
     return std::max(rest / request.max_flows / 2, smallest_part(request.page_size));
+}
+
+// What a flow needs at least of what the rings leave: half of it is for receiving, unless the caller says how much.
+std::size_t least_per_flow(budget_request const& request) noexcept
+{
+    return (request.receive_memory != 0 ? 1 : 2) * smallest_share(request.page_size);
+}
+
+diagnostics too_little_receive_memory(budget_request const& request)
+{
+    auto const least = smallest_share(request.page_size);
+    auto why = too_small(request.receive_memory, least, request.max_flows,
+                         fmt::format("raise receive_memory to {}", size_text(least * request.max_flows)));
+    offer_fewer_flows(why, request.receive_memory / least);
+    return why;
+}
+
+diagnostics too_little_memory(budget_request const& request)
+{
+    auto const left = left_by_rings(request);
+    auto const each = least_per_flow(request);
+    auto const ring = request.rings.bytes();
+    auto const half = request.receive_memory == 0;
+    auto why = too_small(half ? left / 2 : left, smallest_share(request.page_size), request.max_flows,
+                         fmt::format("give a memory of {}{}", size_text(sayable(ring + each * request.max_flows)),
+                                     half ? ", of which half is for receiving" : ""));
+    if (ring > 0) {
+        why.object += fmt::format(", as {}", describe(request.rings, request.interface));
+        auto const spare = request.memory - std::min(request.memory, each * request.max_flows);
+        if (auto const frames = request.rings.frames_within(spare))
+            why.advice += fmt::format(", or a smaller ring (ethtool -G {} rx {})", request.interface, *frames);
+    }
+    offer_fewer_flows(why, left / each);
+    return why;
 }
 
 int buffer_for(std::size_t share) noexcept
@@ -76,13 +126,10 @@ budget plan_budget(budget_request const& request, error_code& code, diagnostics&
         return {};
     auto const total = receive_memory_of(request);
     auto const share = total / request.max_flows;
-    if (auto const least = smallest_share(request.page_size); share < least) {
+    bool const memory_suffices = left_by_rings(request) / request.max_flows >= least_per_flow(request);
+    if (!memory_suffices || share < smallest_share(request.page_size)) {
         code = errc::memory_too_small;
-        auto const for_all = least * request.max_flows;
-        why = too_small(total, least, request.max_flows,
-                        request.receive_memory != 0 ? fmt::format("raise receive_memory to {}", size_text(for_all))
-                                                    : fmt::format("give a memory of {}, of which half is for receiving",
-                                                                  size_text(2 * for_all)));
+        why = memory_suffices ? too_little_receive_memory(request) : too_little_memory(request);
         return {};
     }
     return {.receive_memory = total,
@@ -100,6 +147,7 @@ budget plan_copy_budget(budget_request const& request, std::size_t smallest, err
         code = errc::memory_too_small;
         why = too_small(request.memory, smallest / request.max_flows, request.max_flows,
                         fmt::format("give a memory of {}", size_text(smallest)));
+        offer_fewer_flows(why, request.memory / (smallest / request.max_flows));
         return {};
     }
     auto const total = receive_memory_of(request);

@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory budget: how much of a session's memory receive buffers may fill, loans may hold, and reads
-// may leave to wait for GPU streams, so that none of them can take what another needs to go on. The
+// The memory budget: how much of what the NIC's rings leave of a session's memory receive buffers may fill, loans may
+// hold, and reads may leave to wait for GPU streams, so that none of them can take what another needs to go on. The
 // reasoning is in docs/memory-budget.md.
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include <gpurx/error.hpp>
+
+#include "ring_demand.hpp"
 
 namespace gpurx::detail {
 
 struct budget_request {
-    std::size_t memory = 0;          // bytes bound to the NIC
-    std::size_t page_size = 0;       // bytes of one NIC page; 0 with transport copy
-    unsigned max_flows = 0;          // > 0
-    std::size_t receive_memory = 0;  // of all flows together, as the kernel counts; 0: half of the memory
-    std::size_t loan_limit = 0;      // bytes on loan to one flow; 0: half of its share of what receive_memory leaves
+    std::size_t memory = 0;     // bytes bound to the NIC
+    std::size_t page_size = 0;  // bytes of one NIC page; 0 with transport copy
+    unsigned max_flows = 0;     // > 0
+    // Of all flows together, as the kernel counts; 0: half of what the rings leave.
+    std::size_t receive_memory = 0;
+    std::size_t loan_limit = 0;  // bytes on loan to one flow; 0: half of its share of what receive_memory leaves
+    ring_demand rings = {};
+    std::string_view interface = {};  // whose rings they are
 };
 
 struct budget {
@@ -32,7 +38,8 @@ struct budget {
 // The least that lets a flow move: less, and one large segment fills the receive buffer.
 [[nodiscard]] std::size_t smallest_share(std::size_t page_size) noexcept;
 
-// Transport devmem. EINVAL for no flows; errc::memory_too_small, with numbers in why.advice.
+// Transport devmem. EINVAL for no flows; errc::memory_too_small, with numbers in why.advice: the memory cannot feed the
+// rings and the flows.
 [[nodiscard]] budget plan_budget(budget_request const& request, error_code& code, diagnostics& why);
 
 // Transport copy: what has arrived waits in the kernel's own memory, so nothing can lock up, and receive buffers are

@@ -10,8 +10,12 @@
 #include <gpurx/session.hpp>
 
 #include "budget.hpp"
+#include "lease_memory.hpp"
 #include "memory/byte_size.hpp"
+#include "nic/daemon_nic.hpp"
 #include "nic/queue_lease.hpp"
+#include "nic/rights.hpp"
+#include "ring_demand.hpp"
 #include "session_state.hpp"
 
 namespace gpurx {
@@ -83,6 +87,11 @@ stats rx_session::stats() const
     return state_->total();
 }
 
+std::optional<pool_stats> rx_session::pool_stats() const
+{
+    return state_->pool();
+}
+
 device_memory const& rx_session::memory() const noexcept
 {
     return state_->memory_handle();
@@ -139,7 +148,8 @@ void check(rx_session_options const& options, memory_state const* memory)
 }
 
 // Throws what speaks against devmem here.
-std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state const& memory)
+std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state& memory,
+                                              std::string const& daemon, bool& other_dmabuf)
 {
     if (options.interface.empty())
         refuse(errc::transport_unavailable, {.operation = "open",
@@ -150,38 +160,70 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
         refuse(memory.export_error(), memory.why_not_exported());
     error_code code;
     diagnostics why;
-    // Before the NIC is touched.
+    // Before the NIC is touched, and what of it needs no question to the NIC before it is asked anything.
     auto const page_size = options.rx_page_size != 0 ? options.rx_page_size : 4 * kibibyte;
-    (void)plan_budget({.memory = memory.span().size(),
-                       .page_size = page_size,
-                       .max_flows = options.max_flows,
-                       .receive_memory = options.receive_memory,
-                       .loan_limit = options.loan_limit},
-                      code, why);
-    if (code)
-        refuse(code, std::move(why));
-    auto nic = queue_lease::open({.interface = options.interface,
+    auto const check_budget = [&](ring_demand const& rings) {
+        error_code failed;
+        diagnostics reason;
+        (void)plan_budget({.memory = memory.span().size(),
+                           .page_size = page_size,
+                           .max_flows = options.max_flows,
+                           .receive_memory = options.receive_memory,
+                           .loan_limit = options.loan_limit,
+                           .rings = rings,
+                           .interface = options.interface},
+                          failed, reason);
+        if (failed)
+            refuse(failed, std::move(reason));
+    };
+    check_budget({});
+    auto const check_ring = [&](nic_ring const& ring) { check_budget(demand_of(ring, options.rx_queues, page_size)); };
+    auto const lease = [&](int dmabuf, error_code& failed, diagnostics& reason) -> std::unique_ptr<session_nic> {
+        if (!daemon.empty())
+            return daemon_nic::open({.interface = options.interface,
+                                     .rx_queues = options.rx_queues,
+                                     .rx_page_size = options.rx_page_size,
+                                     .dmabuf_fd = dmabuf,
+                                     .socket = daemon,
+                                     .check_ring = check_ring,
+                                     .notice = options.notice},
+                                    failed, reason);
+        return queue_lease::open({.interface = options.interface,
                                   .rx_queues = options.rx_queues,
                                   .rx_page_size = options.rx_page_size,
-                                  .dmabuf_fd = memory.dmabuf_fd(),
+                                  .dmabuf_fd = dmabuf,
                                   .state_directory = options.state_directory,
+                                  .check_ring = check_ring,
                                   .notice = options.notice},
-                                 code, why);
+                                 failed, reason);
+    };
+    auto nic = lease_for(memory, lease, other_dmabuf, code, why);
     if (!nic)
         refuse(code, std::move(why));
     return nic;
 }
 
-std::string explain_devmem(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
+std::string explain_devmem(rx_session_options const& options, session_nic const& nic, memory_state const& memory,
+                           std::string const& daemon, bool other_dmabuf)
 {
     auto const queues = nic.queues();
     return fmt::format(
-        "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}), with {}\n"
-        "copy: not in use: it works too, but the CPU would copy each byte",
+        "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}{}), with {}{}\n"
+        "copy: not in use: it works too, but the CPU would copy each byte\n"
+        "memory: {}; {}",
         options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
-        memory.explain(),
+        memory.explain(), other_dmabuf ? "; exported anew, as the NIC cannot be attached to that" : "",
         nic.has_array_tokens() ? "array tokens, which cost less to give back"
-                               : "xarray tokens, as this kernel has no array tokens");
+                               : "xarray tokens, as this kernel has no array tokens",
+        daemon.empty() ? "" : "; set up by gpurxd (" + daemon + "), as this process has no CAP_NET_ADMIN",
+        size_text(memory.span().size()), describe(rings_of(nic), options.interface));
+}
+
+void advise_on_ring(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
+{
+    auto const rings = rings_of(nic);
+    if (options.notice && rings.is_tight(memory.span().size()))
+        options.notice(advice_on_tight_ring(rings, options.interface, memory.span().size()));
 }
 
 std::string explain_copy(std::string_view why_not_devmem, memory_state const& memory)
@@ -206,8 +248,11 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options, s
     std::string why_not = "transport copy was asked for";
     if (options.transport != gpurx::transport::copy) {
         try {
-            auto nic = lease_for_devmem(options, *memory);
-            auto explanation = explain_devmem(options, *nic, *memory);
+            bool other_dmabuf = false;
+            auto const daemon = may_configure_nics() ? std::string{} : find_daemon();
+            auto nic = lease_for_devmem(options, *memory, daemon, other_dmabuf);
+            auto explanation = explain_devmem(options, *nic, *memory, daemon, other_dmabuf);
+            advise_on_ring(options, *nic, *memory);
             return create(options, memory, std::move(nic), std::move(explanation));
         } catch (system_error const& failure) {
             if (options.transport == gpurx::transport::devmem)

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -19,6 +20,8 @@
 #include "budget.hpp"
 #include "memory/byte_size.hpp"
 #include "memory/page_pool.hpp"
+#include "pool_account.hpp"
+#include "tcp_socket.hpp"
 
 namespace gpurx::detail {
 
@@ -30,7 +33,9 @@ budget plan_for(rx_session_options const& options, std::size_t memory, session_n
                                  .page_size = nic != nullptr ? nic->page_size() : 0,
                                  .max_flows = options.max_flows,
                                  .receive_memory = options.receive_memory,
-                                 .loan_limit = options.loan_limit};
+                                 .loan_limit = options.loan_limit,
+                                 .rings = nic != nullptr ? rings_of(*nic) : ring_demand{},
+                                 .interface = options.interface};
     error_code code;
     diagnostics why;
     auto const plan = nic != nullptr
@@ -81,6 +86,15 @@ struct session_registry {
         std::erase_if(bindings, [](auto const& entry) { return entry.second.expired(); });
     }
 
+    // Nobody begins or ends a flow, in any session, while one lives.
+    class hold_all {
+      public:
+        hold_all() { lock_all(); }
+        hold_all(hold_all const&) = delete;
+        hold_all& operator=(hold_all const&) = delete;
+        ~hold_all() { unlock_all(); }
+    };
+
   private:
     static void lock_all()
     {
@@ -122,12 +136,14 @@ class session_state::steering_job final : public nic_worker::job {
         if (what_.use_count() == 1)
             return;
         try {
-            auto rule = what_->session->nic_->steer_flow(what_->local, what_->remote, what_->code, what_->why);
+            auto rule = what_->session->nic_->steer_flow(what_->socket.get(), what_->local, what_->remote, what_->code,
+                                                         what_->why);
             if (rule)
                 what_->rule.reset(new kept_rule{std::move(rule)});
         } catch (std::bad_alloc const&) {
             what_->code = make_error_code(boost::system::errc::not_enough_memory);
         }
+        what_->socket.reset();
         what_->done.store(true, std::memory_order_release);
         std::uint64_t const one = 1;
         [[maybe_unused]] auto const written = ::write(what_->event.get(), &one, sizeof one);
@@ -162,7 +178,8 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
       read_share_{plan.read_share},
       explanation_{std::move(explanation)},
       nic_{nic.get()},
-      restoration_{nic ? new restoration{memory_, std::move(nic)} : nullptr}
+      restoration_{nic ? new restoration{memory_, std::move(nic)} : nullptr},
+      rings_{nic_ != nullptr ? rings_of(*nic_) : ring_demand{}}
 {
     if (nic_ == nullptr) {
         pages_ = std::make_unique<page_pool>(memory_->span().size(), options_.max_flows);
@@ -216,6 +233,93 @@ stats session_state::total() const
     return sum;
 }
 
+void session_state::count_held(pool_stats& account) const
+{
+    page_census census{memory_->span(), account.page_size};
+    session_registry::hold_all const held;
+    auto places = flows_;
+    for (auto const* session : session_registry::instance().all)
+        if (session != this)
+            places.insert(places.end(), session->flows_.begin(), session->flows_.end());
+    account.flows.resize(places.size());
+    // One use after the other, as a page that is on loan and parked, too, is on loan.
+    for (auto const& [use, of_all, of_flow] :
+         {std::tuple{page_use::on_loan, &pool_stats::on_loan, &flow_pages::on_loan},
+          {page_use::parked, &pool_stats::parked, &flow_pages::parked},
+          {page_use::in_reads, &pool_stats::in_reads, &flow_pages::in_reads}}) {
+        for (std::size_t i = 0; i < places.size(); ++i) {
+            auto& pages = account.flows[i].*of_flow;
+            if (auto const* const holder = places[i]->holder_)
+                pages = holder->note_pages(use, census);
+            account.*of_all += pages;
+        }
+    }
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        auto& flow = account.flows[i];
+        flow.connection = connection_name(places[i]->socket_);
+        flow.in_socket = i < flows_.size() ? bytes_held(places[i]->socket_) : 0;
+        account.in_sockets += flow.in_socket;
+    }
+    auto const others = account.flows.begin() + static_cast<std::ptrdiff_t>(flows_.size());
+    account.flows.erase(
+        std::remove_if(others, account.flows.end(),
+                       [](flow_pages const& flow) { return flow.on_loan + flow.parked + flow.in_reads == 0; }),
+        account.flows.end());
+}
+
+void session_state::count_in_kernel(pool_stats& account, pool_sample const& sample) const noexcept
+{
+    if (rings_.frames > 0)
+        account.ring_demand = rings_.bytes() / account.page_size;
+    account.allocation_failures = sample.allocation_failures;
+    account.overruns = sample.overruns;
+    account.drops = sample.drops;
+    if (watchdog_ && sample.allocation_failures)
+        account.dry_time = dry_time_.load(std::memory_order_relaxed);
+}
+
+std::optional<pool_stats> session_state::pool() const
+{
+    if (!born_.is_here())
+        return std::nullopt;
+    pool_stats account;
+    std::uint64_t in_flight = 0;
+    if (nic_ != nullptr) {
+        auto const sample = nic_->sample();
+        if (!sample)
+            return std::nullopt;
+        account.pages = page_count();
+        account.page_size = nic_->page_size();
+        in_flight = sample->in_flight;
+        count_in_kernel(account, *sample);
+    } else {
+        account.pages = pages_->page_count();
+        account.page_size = pages_->page_size();
+        in_flight = account.pages - pages_->free_count();
+    }
+    count_held(account);
+    divide(account, in_flight);
+    note_in_flight(account.pages - account.free);
+    account.high_water = in_flight_high_water_.load(std::memory_order_relaxed);
+    return account;
+}
+
+void session_state::note_in_flight(std::uint64_t pages) const noexcept
+{
+    auto most = in_flight_high_water_.load(std::memory_order_relaxed);
+    while (most < pages && !in_flight_high_water_.compare_exchange_weak(most, pages, std::memory_order_relaxed)) {
+    }
+}
+
+void session_state::note_dryness(lock_up_sample const& sample) noexcept
+{
+    if (sample.pool && sample.pool->allocation_failures)
+        dry_.look(sample.at, is_dry(*sample.pool, page_count(), nic_->page_size()), *sample.pool->allocation_failures);
+    else
+        dry_.pause();
+    dry_time_.store(dry_.total(), std::memory_order_relaxed);
+}
+
 void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why)
 {
     if (refuses_child(born_, code)) {
@@ -244,12 +348,12 @@ void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, d
     }
     code.clear();
     worker_->run([&] {
-        if (auto rule = nic_->steer_port(local, also_v4, code, why))
+        if (auto rule = nic_->steer_port(acceptor.native_handle(), local, also_v4, code, why))
             restoration_->listeners.push_back(std::move(rule));
     });
 }
 
-std::shared_ptr<steering> session_state::steer_flow(asio::ip::tcp::endpoint const& local,
+std::shared_ptr<steering> session_state::steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                     asio::ip::tcp::endpoint const& remote, error_code& code)
 {
     code.clear();
@@ -258,7 +362,11 @@ std::shared_ptr<steering> session_state::steer_flow(asio::ip::tcp::endpoint cons
         code.assign(errno, boost::system::system_category());
         return nullptr;
     }
-    auto asked = std::make_shared<steering>(shared_from_this(), local, remote, std::move(event));
+    // One of the job's own: the receiver may close its socket meanwhile, and the number mean another.
+    auto second = duplicate(socket, code);
+    if (code)
+        return nullptr;
+    auto asked = std::make_shared<steering>(shared_from_this(), std::move(second), local, remote, std::move(event));
     worker_->post(std::make_unique<steering_job>(asked));
     return asked;
 }
@@ -365,10 +473,15 @@ std::optional<lock_up_sample> session_state::look() noexcept
             sample.bytes_held += bytes_held(flow->socket_);
         }
     }
-    if (!any_waits)
+    if (!any_waits) {
+        dry_.pause();
         return std::nullopt;
+    }
     if (sample.needs_pool())
         sample.pool = nic_->sample();
+    if (sample.pool)
+        note_in_flight(std::min(sample.pool->in_flight, page_count()));
+    note_dryness(sample);
     return sample;
 }
 
@@ -438,9 +551,12 @@ std::string session_state::explain() const
     auto text = explanation_;
     if (!nic_)
         return text;
-    auto const sample = nic_->sample();
+    auto const account = pool();
+    if (account)
+        text += "\n" + describe(*account);
     std::scoped_lock const lock{mutex_};
-    auto const dry = sample && is_dry(*sample, memory_->span().size() / nic_->page_size(), nic_->page_size());
+    auto const dry = account && is_dry({.in_flight = account->pages - account->free, .allocation_failures = {}},
+                                       account->pages, account->page_size);
     bool any_starves = false;
     for (auto const* flow : flows_) {
         auto const waits = flow->waiting_.load();
@@ -472,6 +588,12 @@ void flow_place::set_waiting(flow_wait what) noexcept
     waiting_.store(what);
     if (what == flow_wait::data)
         session_->flow_waits();
+}
+
+void flow_place::set_holder(page_holder const* holder) noexcept
+{
+    std::scoped_lock const lock{session_->mutex_};
+    holder_ = holder;
 }
 
 void flow_place::set_socket(int fd) noexcept

@@ -18,10 +18,13 @@
 #include <gpurx/session.hpp>
 
 #include "counters.hpp"
+#include "dry_clock.hpp"
 #include "fork.hpp"
 #include "memory/memory_state.hpp"
 #include "nic/session_nic.hpp"
 #include "nic_worker.hpp"
+#include "page_census.hpp"
+#include "ring_demand.hpp"
 #include "syscalls.hpp"
 #include "watchdog.hpp"
 
@@ -47,15 +50,20 @@ class kept_rule final : public nic_worker::job {
 // A rule that was asked for: shared by who asked and the session's thread, so either may go first. A rule that nobody
 // takes is removed again.
 struct steering {
-    steering(std::shared_ptr<session_state> owner, asio::ip::tcp::endpoint here, asio::ip::tcp::endpoint there,
-             unique_fd told)
-        : session{std::move(owner)}, local{std::move(here)}, remote{std::move(there)}, event{std::move(told)}
+    steering(std::shared_ptr<session_state> owner, unique_fd flow, asio::ip::tcp::endpoint here,
+             asio::ip::tcp::endpoint there, unique_fd told)
+        : session{std::move(owner)},
+          socket{std::move(flow)},
+          local{std::move(here)},
+          remote{std::move(there)},
+          event{std::move(told)}
     {}
     steering(steering const&) = delete;
     steering& operator=(steering const&) = delete;
     ~steering();
 
     std::shared_ptr<session_state> session;
+    unique_fd socket;  // the flow's, until the end
     asio::ip::tcp::endpoint local;
     asio::ip::tcp::endpoint remote;
     unique_fd event;  // an eventfd, readable at the end
@@ -88,6 +96,8 @@ class flow_place {
 
     // For the watchdog, which looks at flows that wait for data, and for explain().
     void set_waiting(flow_wait what) noexcept;
+    // Who knows the pages of the flow's loans, for pool(); null, also before it is gone.
+    void set_holder(page_holder const* holder) noexcept;
     // The flow's own descriptor, for the watchdog; -1, also before the descriptor is closed.
     void set_socket(int fd) noexcept;
     // The watchdog found the flow locked up and has ended its connection, which wakes the waiter.
@@ -103,7 +113,8 @@ class flow_place {
     process_ptr<kept_rule> rule_;  // null: no rule of its own
     std::atomic<flow_wait> waiting_{flow_wait::nothing};
     std::atomic<bool> locked_up_{false};
-    int socket_ = -1;  // guarded by the session's mutex
+    int socket_ = -1;                      // guarded by the session's mutex
+    page_holder const* holder_ = nullptr;  // the same
 };
 
 class session_state final : public std::enable_shared_from_this<session_state>, private watchdog_subject {
@@ -126,6 +137,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // What the session is, and a line for each flow that waits for something else than data.
     [[nodiscard]] std::string explain() const;
     [[nodiscard]] stats total() const;
+    [[nodiscard]] std::optional<pool_stats> pool() const;
     [[nodiscard]] std::vector<unsigned> queues() const;
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
 
@@ -140,9 +152,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] std::unique_ptr<flow_place> admit(error_code& code);
     // How many more flows would be admitted now.
     [[nodiscard]] unsigned free_places() const;
-    // Begins to steer one flow, by 5-tuple or else by local port, before it connects. Null with `code` set if it cannot
-    // be begun. Not with transport copy.
-    [[nodiscard]] std::shared_ptr<steering> steer_flow(asio::ip::tcp::endpoint const& local,
+    // Begins to steer one flow, by 5-tuple or else by local port, before it connects: its socket is bound to `local`.
+    // Null with `code` set if it cannot be begun. Not with transport copy.
+    [[nodiscard]] std::shared_ptr<steering> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                        asio::ip::tcp::endpoint const& remote, error_code& code);
     // Has a rule removed, and does not wait for it. Null: nothing. In a child that was forked: nothing.
     void unsteer(process_ptr<kept_rule> rule) noexcept;
@@ -182,6 +194,13 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] std::optional<lock_up_sample> look() noexcept override;
     void end_a_flow() noexcept override;
     void tell_starved() noexcept override;
+    [[nodiscard]] std::uint64_t page_count() const noexcept { return memory_->span().size() / nic_->page_size(); }
+    // What the program holds.
+    void count_held(pool_stats& account) const;
+    void count_in_kernel(pool_stats& account, pool_sample const& sample) const noexcept;
+    // Notes a look at the pool.
+    void note_in_flight(std::uint64_t pages) const noexcept;
+    void note_dryness(lock_up_sample const& sample) noexcept;
     // With the mutex: whose loans and reads hold how many pages.
     [[nodiscard]] std::string holders() const;
     void tell(std::string_view sentence) const;
@@ -203,6 +222,10 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::atomic<std::uint64_t> tokens_out_{0};
     std::atomic<std::uint64_t> tokens_high_water_{0};
     std::atomic<bool> told_of_buffer_limit_{false};
+    ring_demand rings_;
+    mutable std::atomic<std::uint64_t> in_flight_high_water_{0};
+    dry_clock dry_;  // the watchdog's
+    std::atomic<std::chrono::nanoseconds> dry_time_{std::chrono::nanoseconds{0}};
 
     mutable std::mutex mutex_;        // guards what follows
     std::vector<flow_place*> flows_;  // alive

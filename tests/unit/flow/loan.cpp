@@ -20,7 +20,8 @@ std::uintptr_t address_of(std::string const& text, std::size_t offset = 0)
 std::string taken(loan& from, std::size_t size)
 {
     std::string text(size, '?');
-    auto const placed = consume(from, reinterpret_cast<std::byte*>(text.data()), size);
+    auto const placed = copy_front(from, reinterpret_cast<std::byte*>(text.data()), size);
+    drop(from, placed);
     text.resize(placed);
     return text;
 }

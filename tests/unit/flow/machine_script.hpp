@@ -33,7 +33,14 @@ using cancel = asio::cancellation_type;
 inline constexpr std::size_t plenty = 1 << 20;
 
 inline stream_facts const connected{
-    .open = true, .carried = 0, .loan_budget = plenty, .read_budget = plenty, .drained = false, .over = {}};
+    .open = true,
+    .carried = 0,
+    .loan_budget = plenty,
+    .read_budget = plenty,
+    .drained = false,
+    .stream_full = false,
+    .over = {},
+};
 
 inline stream_facts carrying(std::size_t bytes)
 {
@@ -51,6 +58,11 @@ inline stream_facts with_read_budget(std::size_t bytes)
 {
     auto now = connected;
     now.read_budget = bytes;
+    return now;
+}
+inline stream_facts with_full_stream(stream_facts now = connected)
+{
+    now.stream_full = true;
     return now;
 }
 inline stream_facts drained()

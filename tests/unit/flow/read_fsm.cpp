@@ -121,6 +121,25 @@ TEST_CASE("read: with all of its share waiting for streams it waits for them, to
          copying(100));
 }
 
+TEST_CASE("read: a stream that has too much to do is waited for, and nothing is received for it")
+{
+    std::vector<script> const scripts{
+        {"from the start", {{with_full_stream(), {}, action(what::wait_streams)}}},
+        {"what is carried waits as well",
+         {{carrying(40), {}, action(what::place, 100)},
+          {with_full_stream(carrying(20)), placed(20), action(what::wait_streams)},
+          {with_full_stream(carrying(20)), {}, action(what::wait_streams)},
+          {carrying(20), {}, action(what::place, 80)}}},
+        {"before a socket that was drained", {{with_full_stream(drained()), {}, action(what::wait_streams)}}},
+        {"at the end of the stream there is nothing to wait for",
+         {{with_full_stream(over(error::eof)), {}, done(error::eof)}}},
+        {"cancelled",
+         {{with_full_stream(), {}, action(what::wait_streams)},
+          {with_full_stream(), failed({}, cancel::total), done(error::operation_aborted)}}}};
+    play(scripts, copying(100));
+    play({{"in place", {{with_full_stream(), {}, action(what::wait_streams)}}}}, in_place(100));
+}
+
 TEST_CASE("read: a socket that was drained is waited for before it is asked")
 {
     auto rest = carrying(40);

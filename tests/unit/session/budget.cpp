@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdint>
+#include <tuple>
 
 #include "memory/byte_size.hpp"
 
@@ -98,6 +99,68 @@ TEST_CASE("what a refusal advises is accepted")
     CHECK_FALSE(code.failed());
     (void)plan_budget({64 * mebibyte, 4 * kibibyte, 8, mebibyte, 0}, code, why);
     CHECK_FALSE(code.failed());
+}
+
+namespace {
+
+// So many frames of a page each.
+gpurx::detail::ring_demand ring_of(std::uint32_t frames, std::size_t queues = 1)
+{
+    return gpurx::detail::demand_of({frames, 1500}, queues, 4 * kibibyte);
+}
+
+}  // namespace
+
+TEST_CASE("what the NIC's rings keep posted is shared out to nobody")
+{
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    auto const plan = plan_budget({64 * mebibyte, 4 * kibibyte, 4, 0, 0, ring_of(4096, 2), "eth0"}, code, why);
+    CHECK_FALSE(code.failed());
+    CHECK(plan == budget{16 * mebibyte, 4 * mebibyte, 2 * mebibyte, 2 * mebibyte, 2 * mebibyte});
+    // The caller's own receive_memory is as it was; what loans and reads have is smaller.
+    auto const own =
+        plan_budget({64 * mebibyte, 4 * kibibyte, 4, 8 * mebibyte, 0, ring_of(4096, 2), "eth0"}, code, why);
+    CHECK_FALSE(code.failed());
+    CHECK(own == budget{8 * mebibyte, 2 * mebibyte, 1 * mebibyte, 3 * mebibyte, 3 * mebibyte});
+}
+
+TEST_CASE("a memory that cannot feed rings and flows is refused with the numbers and the ways out")
+{
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    auto const plan = [&](std::size_t memory, unsigned flows, std::size_t receive, std::uint32_t frames) {
+        return plan_budget({memory, 4 * kibibyte, flows, receive, 0, ring_of(frames), "eth0"}, code, why);
+    };
+    // Enough without the ring.
+    CHECK(plan(8 * mebibyte, 16, 0, 1280) == budget{});
+    CHECK(code == gpurx::errc::memory_too_small);
+    CHECK_THAT(describe(code, why),
+               ContainsSubstring("1.5 MiB among 16 flows, as the ring of eth0 keeps at least 5 MiB of it posted (1280 "
+                                 "frames of 4 KiB)") &&
+                   ContainsSubstring("each needs 128 KiB: give a memory of 9 MiB, of which half is for receiving, or a "
+                                     "smaller ring (ethtool -G eth0 rx 1024), or lower max_flows to 12"));
+    // What is advised is accepted.
+    for (auto const& [memory, flows, frames] :
+         {std::tuple{9 * mebibyte, 16U, 1280U}, {8 * mebibyte, 16U, 1024U}, {8 * mebibyte, 12U, 1280U}}) {
+        CAPTURE(memory, flows, frames);
+        CHECK(plan(memory, flows, 0, frames) != budget{});
+        CHECK_FALSE(code.failed());
+    }
+
+    // The ring takes all, and with a receive_memory of the caller's.
+    (void)plan(mebibyte, 1, 0, 8192);
+    CHECK(code == gpurx::errc::memory_too_small);
+    CHECK_THAT(describe(code, why), ContainsSubstring("0 bytes among 1 flows") && ContainsSubstring("33 MiB") &&
+                                        ContainsSubstring("ethtool -G eth0 rx 128") &&
+                                        !ContainsSubstring("lower max_flows"));
+    (void)plan(mebibyte, 1, 16 * mebibyte, 256);
+    CHECK(code == gpurx::errc::memory_too_small);
+    (void)plan(mebibyte, 1, 16 * mebibyte, 224);
+    CHECK_FALSE(code.failed());
+    // Too small for its flows without any ring: no ring is small enough.
+    (void)plan(mebibyte, 16, 0, 128);
+    CHECK_THAT(describe(code, why), !ContainsSubstring("ethtool"));
 }
 
 TEST_CASE("transport copy leaves receive buffers to the system unless told")

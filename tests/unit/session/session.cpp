@@ -141,7 +141,7 @@ TEST_CASE("a session on a NIC shares its memory out and is found by its binding"
     CHECK(session->receive_buffer_size() == 512 * 1024);
     CHECK(session->loan_limit() == mebibyte / 2);
     CHECK(session->read_share() == mebibyte / 2);
-    CHECK(session->explain() == "explained");
+    CHECK_THAT(session->explain(), StartsWith("explained\npages: 2048 of 4 KiB: 2048 free, 0 with the kernel"));
     CHECK(session_state::find_binding(4711) == session);
     CHECK(session_state::find_binding(4712) == nullptr);
 
@@ -256,7 +256,7 @@ TEST_CASE("a flow has a rule of its own while it lives")
     tcp::endpoint const remote{asio::ip::make_address("10.77.0.2"), 5000};
     error_code code;
     auto const steer = [&] {
-        auto asked = session->steer_flow(local, remote, code);
+        auto asked = session->steer_flow(STDOUT_FILENO, local, remote, code);
         REQUIRE_FALSE(code.failed());
         settle(*session);
         REQUIRE(asked->done);
@@ -283,8 +283,8 @@ TEST_CASE("a rule that nobody waits for any more is not made, or removed again")
     auto const session = devmem_session({}, log);
     error_code code;
     log->hold();
-    auto first = session->steer_flow({}, {}, code);
-    auto second = session->steer_flow({}, {}, code);
+    auto first = session->steer_flow(STDOUT_FILENO, {}, {}, code);
+    auto second = session->steer_flow(STDOUT_FILENO, {}, {}, code);
     log->wait_until_busy();
     first.reset();
     second.reset();
@@ -458,6 +458,52 @@ TEST_CASE("a flow that is locked up is ended, and another one is not")
     idle_flow->set_socket(-1);
 }
 
+TEST_CASE("how long the pool was dry is counted by the watchdog")
+{
+    auto const log = std::make_shared<nic_log>();
+    auto const session = devmem_session({.lock_up_limit = 40ms}, log);
+    error_code code;
+    auto const flow = session->admit(code);
+    session->tokens_taken(2048);
+    flow->set_waiting(flow_wait::data);
+    REQUIRE(eventually([&] { return log->samples > 3; }));
+    auto account = session->pool();
+    REQUIRE(account);
+    CHECK(account->dry_time == 0ns);  // packets found no page, but there were some
+    CHECK(account->high_water == 0);
+    CHECK(account->allocation_failures > 0U);
+    log->in_flight = 2048;
+    REQUIRE(eventually([&] { return session->pool()->dry_time > 0ns; }));
+    log->failures_stand_still = true;
+    log->in_flight = 5;
+    CHECK(session->pool()->high_water == 2048);
+    CHECK(session->pool()->in_kernel == 5);
+    flow->set_waiting(flow_wait::nothing);
+    session->tokens_returned(2048);
+}
+
+TEST_CASE("a session whose NIC keeps most of the memory posted is refused")
+{
+    auto const log = std::make_shared<nic_log>();
+    log->ring = {1024, 9000};  // of two queues: 32 MiB
+    try {
+        devmem_session({.interface = "fake0", .lock_up_limit = 0ms}, log);
+        FAIL("a session without memory for its flows");
+    } catch (gpurx::system_error const& failure) {
+        CHECK(failure.code() == gpurx::errc::memory_too_small);
+        CHECK_THAT(failure.what(),
+                   ContainsSubstring("the 2 rings of fake0 keep at least 32 MiB of it posted (1024 frames "
+                                     "of 16 KiB each)") &&
+                       ContainsSubstring("give a memory of 36 MiB") && ContainsSubstring("ethtool -G fake0 rx 128"));
+    }
+    CHECK_FALSE(log->alive);
+    log->ring = {128, 1500};
+    auto const session = devmem_session({.lock_up_limit = 0ms}, log);
+    // A quarter of what 1 MiB of 8 MiB leaves, and 16 flows.
+    CHECK(session->pool()->ring_demand == 256U);
+    CHECK(session->receive_buffer_size() == 7 * 1024 * 1024 / 2 / 16 / 2);
+}
+
 TEST_CASE("a session without a lock-up limit never looks")
 {
     auto const log = std::make_shared<nic_log>();
@@ -498,7 +544,7 @@ TEST_CASE("flows that wait in vain for pages say so, and who holds them")
     auto const name = [&](std::size_t i) { return gpurx::detail::connection_name(ends[i].native_handle()); };
     CHECK(name(0) == "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port()) +
                          " <- 127.0.0.1:" + std::to_string(peers[0].local_endpoint().port()));
-    CHECK(session->explain() == "explained");
+    CHECK_THAT(session->explain(), StartsWith("explained\npages: ") && !ContainsSubstring("waits for"));
 
     // One flow has all its loans out, another left half of the memory to a stream; the third waits for data.
     flows[0]->on_loan = 4 * mebibyte;

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics_text.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <iterator>
+#include <string_view>
+
+namespace gpurx::detail {
+
+namespace {
+
+// One line for each session: `name{session="...",labels} value`.
+struct metric {
+    std::string_view name;
+    std::string_view labels;                                // beside `session`; those of one name follow each other
+    std::string_view help;                                  // of the first of a name
+    std::optional<double> (*value)(session_sample const&);  // empty: not known of this session
+};
+
+std::optional<double> known(std::uint64_t value)
+{
+    return static_cast<double>(value);
+}
+
+template <std::uint64_t stats::*Counter>
+std::optional<double> counted(session_sample const& from)
+{
+    return known(from.counted.*Counter);
+}
+
+template <auto pool_stats::*Figure>
+std::optional<double> in_pool(session_sample const& from)
+{
+    if (!from.pool)
+        return std::nullopt;
+    std::optional<std::uint64_t> const figure = (*from.pool).*Figure;
+    return figure ? known(*figure) : std::nullopt;
+}
+
+std::optional<double> dry_seconds(session_sample const& from)
+{
+    if (!from.pool || !from.pool->dry_time)
+        return std::nullopt;
+    return std::chrono::duration<double>{*from.pool->dry_time}.count();
+}
+
+constexpr std::string_view counter_ending = "_total";
+
+constexpr std::array metrics{
+    metric{"gpurx_received_bytes_total", R"(way="device")",
+           "Bytes received, by the way they came: into device memory, into that of another session, linear (copied by "
+           "the kernel), to host memory.",
+           counted<&stats::device_bytes>},
+    metric{"gpurx_received_bytes_total", R"(way="resteered")", {}, counted<&stats::resteered_bytes>},
+    metric{"gpurx_received_bytes_total", R"(way="linear")", {}, counted<&stats::linear_bytes>},
+    metric{"gpurx_received_bytes_total", R"(way="host")", {}, counted<&stats::host_bytes>},
+    metric{"gpurx_fragments_total", {}, "Pieces delivered, of every kind.", counted<&stats::fragments>},
+    metric{"gpurx_tokens_out",
+           {},
+           "Device pages on loan from the kernel, once for each fragment on them.",
+           counted<&stats::tokens_out>},
+    metric{"gpurx_tokens_high_water",
+           {},
+           "The most device pages that were ever on loan.",
+           counted<&stats::tokens_high_water>},
+    metric{"gpurx_xarray_tokens_total",
+           {},
+           "Tokens that cost the kernel a lock and an entry per fragment.",
+           counted<&stats::xarray_tokens>},
+    metric{"gpurx_receive_calls_total", {}, "System calls that receive.", counted<&stats::receive_calls>},
+    metric{"gpurx_release_calls_total", {}, "System calls that give pages back.", counted<&stats::release_calls>},
+    metric{"gpurx_waits_total", R"(reason="data")",
+           "Times an operation had to wait: for data, or for loans and pages to come back.", counted<&stats::waits>},
+    metric{"gpurx_waits_total", R"(reason="loans")", {}, counted<&stats::loan_waits>},
+    metric{"gpurx_release_shortfalls_total",
+           {},
+           "Tokens that were back already: a fault, to be reported.",
+           counted<&stats::release_shortfalls>},
+    metric{
+        "gpurx_release_failures_total", {}, "Calls to give pages back that failed.", counted<&stats::release_failures>},
+    metric{"gpurx_starved_total",
+           {},
+           "Times a flow waited while loans of the program held every page.",
+           counted<&stats::starved>},
+    metric{"gpurx_host_memory_bytes",
+           {},
+           "Host memory of flows for what does not land in device memory.",
+           counted<&stats::host_memory>},
+    metric{"gpurx_memory_bytes",
+           {},
+           "The session's memory, into which the NIC or the CPU writes.",
+           [](session_sample const& from) { return known(from.memory_bytes); }},
+    metric{"gpurx_queues",
+           {},
+           "RX queues of the NIC that belong to the session.",
+           [](session_sample const& from) { return known(from.queues); }},
+    metric{"gpurx_pool_pages", R"(place="free")",
+           "Pages of the session's memory by where they are; together all that it has.", in_pool<&pool_stats::free>},
+    metric{"gpurx_pool_pages", R"(place="kernel")", {}, in_pool<&pool_stats::in_kernel>},
+    metric{"gpurx_pool_pages", R"(place="loan")", {}, in_pool<&pool_stats::on_loan>},
+    metric{"gpurx_pool_pages", R"(place="parked")", {}, in_pool<&pool_stats::parked>},
+    metric{"gpurx_pool_pages", R"(place="read")", {}, in_pool<&pool_stats::in_reads>},
+    metric{"gpurx_pool_page_bytes", {}, "Bytes of one of these pages.", in_pool<&pool_stats::page_size>},
+    metric{"gpurx_pool_high_water_pages", {}, "The most pages that were not free.", in_pool<&pool_stats::high_water>},
+    metric{"gpurx_pool_ring_demand_pages",
+           {},
+           "Pages that the NIC's rings keep posted, at least.",
+           in_pool<&pool_stats::ring_demand>},
+    metric{"gpurx_pool_dry_seconds_total", {}, "Time in which no page was free and packets found none.", dry_seconds},
+    metric{"gpurx_pool_allocation_failures_total",
+           {},
+           "Times the driver got no page.",
+           in_pool<&pool_stats::allocation_failures>},
+    metric{"gpurx_nic_overruns_total",
+           {},
+           "Packets that the session's queues dropped for want of a buffer.",
+           in_pool<&pool_stats::overruns>},
+    metric{"gpurx_nic_drops_total", {}, "Packets that the session's queues dropped.", in_pool<&pool_stats::drops>},
+};
+
+// Backslash, quotation mark and line feed are written with a backslash.
+std::string escaped(std::string_view text)
+{
+    std::string all;
+    for (auto const each : text) {
+        if (each == '\\' || each == '"')
+            all += '\\';
+        if (each == '\n')
+            all += "\\n";
+        else
+            all += each;
+    }
+    return all;
+}
+
+void add_header(std::string& to, std::string_view name, std::string_view help)
+{
+    auto const* const type = name.ends_with(counter_ending) ? "counter" : "gauge";
+    fmt::format_to(std::back_inserter(to), "# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+}
+
+void add_infos(std::string& to, std::string_view version, std::span<session_sample const> samples)
+{
+    add_header(to, "gpurx_build_info", "The library that counts.");
+    fmt::format_to(std::back_inserter(to), "gpurx_build_info{{version=\"{}\"}} 1\n", escaped(version));
+    if (samples.empty())
+        return;
+    add_header(to, "gpurx_session_info", "How a session receives.");
+    for (auto const& each : samples)
+        fmt::format_to(std::back_inserter(to),
+                       "gpurx_session_info{{session=\"{}\",interface=\"{}\",transport=\"{}\",tokens=\"{}\"}} 1\n",
+                       escaped(each.name), escaped(each.interface), each.transport, each.tokens);
+}
+
+void add_metric(std::string& to, metric const& what, std::span<session_sample const> samples)
+{
+    std::string lines;
+    for (auto const& from : samples) {
+        if (auto const value = what.value(from))
+            fmt::format_to(std::back_inserter(lines), "{}{{session=\"{}\"{}{}}} {}\n", what.name, escaped(from.name),
+                           what.labels.empty() ? "" : ",", what.labels, *value);
+    }
+    if (!what.help.empty() && !lines.empty())
+        add_header(to, what.name, what.help);
+    to += lines;
+}
+
+}  // namespace
+
+std::string format_metrics(std::string_view version, std::span<session_sample const> samples)
+{
+    std::string text;
+    add_infos(text, version, samples);
+    if (samples.empty())
+        return text;
+    for (auto const& each : metrics)
+        add_metric(text, each, samples);
+    return text;
+}
+
+}  // namespace gpurx::detail

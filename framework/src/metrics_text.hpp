@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prometheus' text format of what sessions count. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <gpurx/stats.hpp>
+
+namespace gpurx::detail {
+
+struct session_sample {
+    std::string name;
+    std::string interface;
+    std::string transport;
+    std::string tokens;
+    std::uint64_t memory_bytes = 0;
+    std::uint64_t queues = 0;
+    gpurx::stats counted;
+    std::optional<pool_stats> pool{};  // empty: nobody knows
+};
+
+[[nodiscard]] std::string format_metrics(std::string_view version, std::span<session_sample const> samples);
+
+}  // namespace gpurx::detail

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the pages of a memory are, as a session tells it, on a real pool: under every fault of the software NIC parts
+// add up and agree with what the kernel says; and a ring that takes the memory is refused, or said.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bed.hpp"
+#include "nic.hpp"
+
+using namespace gpurx::lab;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+constexpr std::size_t memory_size = 8 * mebibyte;
+constexpr std::uint64_t ring = 128;
+
+std::uint64_t held(gpurx::pool_stats const& said)
+{
+    return said.on_loan + said.parked + said.in_reads;
+}
+
+// What holds of every account, whatever happens.
+gpurx::pool_stats account_of(gpurx::rx_session const& session)
+{
+    auto const said = session.pool_stats();
+    REQUIRE(said);
+    INFO(session.explain());
+    CHECK(said->pages == memory_size / 4096);
+    CHECK(said->free + said->in_kernel + held(*said) == said->pages);
+    CHECK(said->ring_demand == ring);
+    std::uint64_t of_flows = 0;
+    for (auto const& flow : said->flows)
+        of_flows += flow.on_loan + flow.parked + flow.in_reads;
+    CHECK(of_flows == held(*said));
+    CHECK(said->high_water >= said->pages - said->free);
+    return *said;
+}
+
+// A flow that lends for a while without giving back, and one beside it that reads; what is held is counted while both
+// stand still.
+class two_flows {
+  public:
+    two_flows(gpurx::rx_session& session, std::uint64_t bytes)
+        : session_{session},
+          acceptor_{listen_on(session, context_.get_executor(), family::v4)},
+          lent_to_{acceptor_.local_endpoint(), {71, bytes}}
+    {
+        lends_.emplace(context_, session, acceptor_.accept());
+        read_by_.emplace(acceptor_.local_endpoint(), stream{72, bytes});
+        reads_.emplace(context_, session, acceptor_.accept());
+    }
+
+    // Receives so many bytes into loans that stay.
+    void lend(std::size_t bytes)
+    {
+        asio::co_spawn(
+            context_,
+            [&]() -> asio::awaitable<void> {
+                for (std::size_t so_far = 0; so_far < bytes;) {
+                    auto [error, loan] = co_await lends_->async_receive(token);
+                    REQUIRE_FALSE(error);
+                    so_far += loan.size();
+                    loans_.push_back(std::move(loan));
+                }
+            },
+            rethrow);
+        run();
+    }
+    void read(std::size_t bytes)
+    {
+        asio::co_spawn(
+            context_,
+            [&]() -> asio::awaitable<void> {
+                std::vector<std::byte> landing(bytes);
+                auto const [error, size] =
+                    co_await async_read(*reads_, gpurx::host_span{landing.data(), landing.size()}, token);
+                REQUIRE_FALSE(error);
+            },
+            rethrow);
+        run();
+    }
+    void give_back(std::size_t loans)
+    {
+        loans_.erase(loans_.begin(), loans_.begin() + static_cast<std::ptrdiff_t>(std::min(loans, loans_.size())));
+    }
+    // Pages that lie in device memory, of all loans: each once.
+    [[nodiscard]] std::uint64_t pages_lent() const
+    {
+        auto const memory = session_.memory().span();
+        std::vector<bool> seen(memory.size() / 4096);
+        for (auto const& loan : loans_) {
+            for (auto const& piece : loan.fragments()) {
+                if (piece.address < memory.address() || piece.address >= memory.address() + memory.size())
+                    continue;
+                auto const begin = piece.address - memory.address();
+                for (auto page = begin / 4096; page <= (begin + piece.size - 1) / 4096; ++page)
+                    seen[page] = true;
+            }
+        }
+        return static_cast<std::uint64_t>(std::count(seen.begin(), seen.end(), true));
+    }
+
+  private:
+    void run()
+    {
+        context_.restart();
+        context_.run();
+    }
+
+    gpurx::rx_session& session_;
+    asio::io_context context_{1};
+    tcp::acceptor acceptor_;
+    peer_sender lent_to_;
+    std::optional<peer_sender> read_by_;
+    std::optional<gpurx::receiver> lends_;
+    std::optional<gpurx::receiver> reads_;
+    std::vector<gpurx::rx_buffer> loans_;
+};
+
+struct fault_row {
+    char const* name;
+    unsigned value;
+};
+
+constexpr fault_row rows[] = {
+    {"drop", 37},       {"duplicate", 5}, {"reorder", 23},       {"delay_us", 2000},
+    {"alloc_fail", 41}, {"corrupt", 29},  {"linear_bytes", 100}, {"linear_bytes", 65535},
+    {"no_split", 7},    {"no_split", 1},  {"pack", 1},
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(unchanged_nic, "the pages of a memory add up under every fault of the NIC", "[faults][pool]")
+{
+    // Frames of the MTU's size, so that packed pages are shared by many loans.
+    run_command("ethtool -K dms0 rx-gro-hw off");
+    for (auto const& [name, value] : rows) {
+        CAPTURE(name, value);
+        auto session = open_session(memory_size, {.max_flows = 2, .loan_limit = 6 * mebibyte});
+        auto const idle = account_of(session);
+        CHECK(idle.free == idle.pages - ring);
+        CHECK(idle.in_kernel == ring);
+        CHECK(idle.allocation_failures == 0U);
+        CHECK(idle.overruns == 0U);
+        nic_fault const fault{name, value};
+        {
+            two_flows flows{session, 2 * mebibyte};
+            for (int turn = 0; turn < 4; ++turn) {
+                flows.lend(200'000);
+                flows.read(100'000);
+                auto const said = account_of(session);
+                CHECK(said.on_loan == flows.pages_lent());
+                CHECK(said.parked == 0);
+                flows.give_back(3);
+                CHECK(account_of(session).on_loan == flows.pages_lent());
+            }
+            CHECK(session.stats().release_shortfalls == 0);
+        }
+        CHECK(fault.injected() > 0);
+        auto const after = account_of(session);
+        CHECK(held(after) == 0);
+        CHECK(after.flows.empty());
+        if (std::string_view{name} == "alloc_fail")
+            CHECK(after.allocation_failures > 0U);
+    }
+    run_command("ethtool -K dms0 rx-gro-hw on");
+}
+
+TEST_CASE_METHOD(unchanged_nic, "who holds the pages is told while loans have most of them", "[pool]")
+{
+    auto session = open_session(memory_size, {.max_flows = 2, .receive_memory = mebibyte, .loan_limit = 64 * mebibyte});
+    two_flows flows{session, 64 * mebibyte};
+    flows.lend(memory_size / 2);
+    auto const said = account_of(session);
+    CHECK(said.on_loan == flows.pages_lent());
+    CHECK(2 * said.on_loan >= said.pages);
+    auto const text = session.explain();
+    fmt::print("{}\n", text);
+    CHECK_THAT(text, ContainsSubstring(fmt::format(" {} on loan", said.on_loan)) &&
+                         ContainsSubstring("rings want at least 128") &&
+                         ContainsSubstring("the ring of dms0 keeps at least 512 KiB of it posted"));
+    flows.give_back(100'000);
+    CHECK(account_of(session).on_loan == 0);
+}
+
+TEST_CASE_METHOD(unchanged_nic, "a ring that takes the memory is refused, and one that takes much of it is said",
+                 "[pool]")
+{
+    std::string notices;
+    auto const open = [&](std::size_t size) {
+        return open_session(size, {.max_flows = 1, .notice = [&](std::string_view sentence) {
+                                       notices.append(sentence).append("\n");
+                                   }});
+    };
+    run_command("ethtool -G dms0 rx 1024");
+    try {
+        auto const session = open(4 * mebibyte);
+        FAIL("a session without memory for its flows");
+    } catch (gpurx::system_error const& refusal) {
+        INFO(refusal.what());
+        CHECK(refusal.code() == gpurx::errc::memory_too_small);
+        CHECK_THAT(refusal.what(), ContainsSubstring("keeps at least 4 MiB of it posted (1024 frames of 4 KiB)") &&
+                                       ContainsSubstring("ethtool -G dms0 rx 512"));
+    }
+    CHECK(notices.empty());
+    {
+        auto const session = open(8 * mebibyte);
+        CHECK_THAT(notices, ContainsSubstring("keeps at least 4 MiB of it posted") &&
+                                ContainsSubstring("ethtool -G dms0 rx 512"));
+        CHECK(session.pool_stats()->ring_demand == 1024U);
+        CHECK(session.pool_stats()->in_kernel == 1024U);
+    }
+    notices.clear();
+    run_command("ethtool -G dms0 rx 512");
+    {
+        auto const session = open(8 * mebibyte);
+        CHECK(notices.empty());
+        CHECK(session.pool_stats()->in_kernel == 512U);
+    }
+    // As mlx5: frames of 16 KiB.
+    run_command("ip link set dms0 mtu 9000");
+    CHECK_THROWS_AS(open(8 * mebibyte), gpurx::system_error);
+    {
+        auto const session = open(16 * mebibyte);
+        CHECK(session.pool_stats()->in_kernel == 2048U);
+        CHECK(session.pool_stats()->ring_demand == 2048U);
+    }
+    run_command("ip link set dms0 mtu 1500");
+    run_command("ethtool -G dms0 rx 128");
+}

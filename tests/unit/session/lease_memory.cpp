@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "session/lease_memory.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <cerrno>
+#include <vector>
+
+namespace gpurx::test {
+
+namespace {
+
+constexpr int first_dmabuf = 100;
+constexpr int second_dmabuf = 101;
+
+struct exported_memory final : detail::memory_state {
+    explicit exported_memory(int other) : other_{other} { set_export(first_dmabuf, {}, {}); }
+    [[nodiscard]] std::string explain() const override { return {}; }
+    void acquire(cuda_stream_ref /*stream*/) noexcept override {}
+    [[nodiscard]] int other_dmabuf_fd() override { return other_; }
+
+  private:
+    int other_;
+};
+
+struct no_nic final : detail::session_nic {
+    [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return 0; }
+    [[nodiscard]] std::vector<unsigned> queues() const override { return {}; }
+    [[nodiscard]] std::size_t page_size() const noexcept override { return 0; }
+    [[nodiscard]] bool has_array_tokens() const noexcept override { return false; }
+    [[nodiscard]] detail::nic_ring ring() const noexcept override { return {}; }
+    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_flow(int /*socket*/,
+                                                                    asio::ip::tcp::endpoint const& /*local*/,
+                                                                    asio::ip::tcp::endpoint const& /*remote*/,
+                                                                    error_code& /*code*/, diagnostics& /*why*/) override
+    {
+        return nullptr;
+    }
+    [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_port(int /*socket*/,
+                                                                    asio::ip::tcp::endpoint const& /*local*/,
+                                                                    bool /*also_v4*/, error_code& /*code*/,
+                                                                    diagnostics& /*why*/) override
+    {
+        return nullptr;
+    }
+    [[nodiscard]] std::optional<detail::pool_sample> sample() noexcept override { return {}; }
+};
+
+error_code number(int of)
+{
+    return {of, boost::system::system_category()};
+}
+
+// Leases that fail so for each dmabuf but those that are taken.
+struct nic_that_takes {
+    std::vector<int> taken;
+    error_code refusal = number(524);
+    char const* operation = "bind-rx";
+    std::vector<int> asked{};
+
+    std::unique_ptr<detail::session_nic> lease(detail::memory_state& memory, bool& other, error_code& code,
+                                               diagnostics& why)
+    {
+        auto const bind = [this](int dmabuf, error_code& failed,
+                                 diagnostics& reason) -> std::unique_ptr<detail::session_nic> {
+            asked.push_back(dmabuf);
+            failed.clear();
+            if (std::find(taken.begin(), taken.end(), dmabuf) != taken.end())
+                return std::make_unique<no_nic>();
+            failed = refusal;
+            reason = {.operation = operation, .object = {}, .kernel_message = {}, .advice = "the first"};
+            refusal = number(EINVAL);
+            return nullptr;
+        };
+        return detail::lease_for(memory, bind, other, code, why);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a NIC that cannot be attached to a memory's dmabuf gets the other one")
+{
+    exported_memory memory{second_dmabuf};
+    nic_that_takes nic{.taken = {second_dmabuf}};
+    bool other = false;
+    error_code code;
+    diagnostics why;
+    CHECK(nic.lease(memory, other, code, why) != nullptr);
+    CHECK_FALSE(code);
+    CHECK(other);
+    CHECK(nic.asked == std::vector{first_dmabuf, second_dmabuf});
+}
+
+TEST_CASE("where both are refused, the first refusal is told")
+{
+    exported_memory memory{second_dmabuf};
+    nic_that_takes nic{.taken = {}};
+    bool other = true;
+    error_code code;
+    diagnostics why;
+    CHECK(nic.lease(memory, other, code, why) == nullptr);
+    CHECK(code == number(524));
+    CHECK_FALSE(other);
+    CHECK(nic.asked.size() == 2);
+}
+
+TEST_CASE("the other dmabuf is not tried where the first was taken, was not the reason, or is the only one")
+{
+    exported_memory both{second_dmabuf};
+    exported_memory one{-1};
+    bool other = true;
+    error_code code;
+    diagnostics why;
+    nic_that_takes first{.taken = {first_dmabuf, second_dmabuf}};
+    CHECK(first.lease(both, other, code, why) != nullptr);
+    CHECK(first.asked.size() == 1);
+    CHECK_FALSE(other);
+    nic_that_takes forbidden{.taken = {second_dmabuf}, .refusal = number(EPERM)};
+    CHECK(forbidden.lease(both, other, code, why) == nullptr);
+    CHECK(forbidden.asked.size() == 1);
+    nic_that_takes unable{.taken = {second_dmabuf}, .operation = "set channels"};
+    CHECK(unable.lease(both, other, code, why) == nullptr);
+    CHECK(unable.asked.size() == 1);
+    nic_that_takes nothing_else{.taken = {second_dmabuf}};
+    CHECK(nothing_else.lease(one, other, code, why) == nullptr);
+    CHECK(nothing_else.asked.size() == 1);
+    CHECK(code == number(524));
+}
+
+}  // namespace gpurx::test
