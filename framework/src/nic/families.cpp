@@ -109,13 +109,13 @@ nl::request queue_stats_request(std::uint16_t family, unsigned ifindex)
     return result;
 }
 
-std::optional<alloc_failures> read_alloc_failures(nl::attributes const& answer)
+std::optional<rx_losses> read_rx_losses(nl::attributes const& answer)
 {
     auto const queue = answer.u32(nd::qstats_queue_id);
-    auto const count = answer.uint(nd::qstats_rx_alloc_fail);
-    if (!queue || !count || answer.u32(nd::qstats_queue_type) != nd::queue_type_rx)
+    if (!queue || answer.u32(nd::qstats_queue_type) != nd::queue_type_rx)
         return std::nullopt;
-    return alloc_failures{*queue, *count};
+    return rx_losses{*queue, answer.uint(nd::qstats_rx_alloc_fail), answer.uint(nd::qstats_rx_hw_drop_overruns),
+                     answer.uint(nd::qstats_rx_hw_drops)};
 }
 
 }  // namespace gpurx::detail::netdev
@@ -160,6 +160,7 @@ rings read_rings(nl::attributes const& answer)
     else if (split == static_cast<std::uint8_t>(data_split::on))
         result.split = data_split::on;
     result.hds_threshold = answer.u32(et::rings_hds_thresh);
+    result.rx_frames = answer.u32(et::rings_rx);
     return result;
 }
 
@@ -174,6 +175,13 @@ nl::request set_hds_threshold_request(std::uint16_t family, unsigned ifindex, st
 {
     auto result = make(family, et::msg_rings_set, NLM_F_ACK, ifindex);
     result.put(et::rings_hds_thresh, value);
+    return result;
+}
+
+nl::request set_rx_ring_request(std::uint16_t family, unsigned ifindex, std::uint32_t frames)
+{
+    auto result = make(family, et::msg_rings_set, NLM_F_ACK, ifindex);
+    result.put(et::rings_rx, frames);
     return result;
 }
 

@@ -61,16 +61,18 @@ struct bind_rx {
 [[nodiscard]] netlink::request page_pools_request(std::uint16_t family);
 [[nodiscard]] page_pool read_page_pool(netlink::attributes const& answer);
 
-// Drops for want of a page, per queue.
-struct alloc_failures {
+// What an RX queue has lost so far. Empty: the driver does not count it.
+struct rx_losses {
     unsigned queue = 0;
-    std::uint64_t count = 0;
+    std::optional<std::uint64_t> allocation_failures;  // tries to get a page, or another buffer, that failed
+    std::optional<std::uint64_t> overruns;             // packets that found no buffer posted
+    std::optional<std::uint64_t> drops;                // packets dropped by the NIC for any reason, overruns included
 
-    friend bool operator==(alloc_failures const&, alloc_failures const&) = default;
+    friend bool operator==(rx_losses const&, rx_losses const&) = default;
 };
 [[nodiscard]] netlink::request queue_stats_request(std::uint16_t family, unsigned ifindex);
-// Nothing for a TX queue, or where the driver does not count them.
-[[nodiscard]] std::optional<alloc_failures> read_alloc_failures(netlink::attributes const& answer);
+// Nothing for a TX queue.
+[[nodiscard]] std::optional<rx_losses> read_rx_losses(netlink::attributes const& answer);
 
 }  // namespace gpurx::detail::netdev
 
@@ -83,8 +85,9 @@ enum class data_split : std::uint8_t {
 };
 
 struct rings {
-    data_split split = data_split::automatic;    // in effect, not necessarily asked for
-    std::optional<std::uint32_t> hds_threshold;  // nothing: the driver has no such setting
+    data_split split = data_split::automatic;     // in effect, not necessarily asked for
+    std::optional<std::uint32_t> hds_threshold;   // nothing: the driver has no such setting
+    std::optional<std::uint32_t> rx_frames = {};  // that the ring of an RX queue has room for
 
     friend bool operator==(rings const&, rings const&) = default;
 };
@@ -123,6 +126,7 @@ struct rss_context {
 [[nodiscard]] rings read_rings(netlink::attributes const& answer);
 [[nodiscard]] netlink::request set_data_split_request(std::uint16_t family, unsigned ifindex, data_split value);
 [[nodiscard]] netlink::request set_hds_threshold_request(std::uint16_t family, unsigned ifindex, std::uint32_t value);
+[[nodiscard]] netlink::request set_rx_ring_request(std::uint16_t family, unsigned ifindex, std::uint32_t frames);
 // True if a notification says that this device's ring settings have changed.
 [[nodiscard]] bool is_rings_change(netlink::generic_message const& notification, unsigned ifindex);
 

@@ -15,8 +15,8 @@ namespace gpurx::detail {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> setting_names{"rx-gro-hw",      "tcp-data-split", "hds-thresh",
-                                                        "ntuple-filters", "channels",       "rss-table"};
+constexpr std::array<std::string_view, 8> setting_names{"rx-gro-hw", "tcp-data-split", "hds-thresh", "ntuple-filters",
+                                                        "channels",  "rss-table",      "rx-ring",    "link"};
 
 std::string number_or_pending(std::optional<std::uint32_t> const& id)
 {
@@ -231,11 +231,9 @@ std::optional<std::uint32_t> number_or_pending(words& line)
 
 setting to_setting(std::string_view word)
 {
-    for (auto const what : {setting::hardware_gro, setting::data_split, setting::hds_threshold, setting::ntuple_filters,
-                            setting::channels, setting::rss_table}) {
-        if (to_string(what) == word)
-            return what;
-    }
+    auto const* const found = std::find(setting_names.begin(), setting_names.end(), word);
+    if (found != setting_names.end())
+        return static_cast<setting>(found - setting_names.begin());
     throw damage{"no setting is called '" + std::string{word.substr(0, 32)} + "'"};
 }
 

@@ -41,7 +41,19 @@ namespace gpurx::detail {
 //   ntuple_filters    0 off, 1 on
 //   channels          RX, TX, combined
 //   rss_table         a queue per hash value
-enum class setting : std::uint8_t { hardware_gro, data_split, hds_threshold, ntuple_filters, channels, rss_table };
+//   rx_ring           frames of each RX queue
+//   link              0 down, 1 up
+// A session changes none of the last two: gpurx-doctor does, in a journal of its own.
+enum class setting : std::uint8_t {
+    hardware_gro,
+    data_split,
+    hds_threshold,
+    ntuple_filters,
+    channels,
+    rss_table,
+    rx_ring,
+    link
+};
 [[nodiscard]] std::string_view to_string(setting value) noexcept;
 using setting_value = std::vector<std::uint32_t>;
 

@@ -68,6 +68,17 @@ std::optional<std::string> ethtool_ioctl::name() const
     return request.ifr_name;
 }
 
+std::uint32_t ethtool_ioctl::mtu() const
+{
+    ifreq request{};
+    auto const interface = name();
+    if (interface)
+        interface->copy(request.ifr_name, IFNAMSIZ - 1);
+    if (!interface || ::ioctl(socket_.get(), SIOCGIFMTU, &request) != 0)
+        refuse(interface ? errno : ENODEV, "get mtu");
+    return static_cast<std::uint32_t>(request.ifr_mtu);
+}
+
 void ethtool_ioctl::refuse(int error, std::string operation, std::string const& object) const
 {
     auto advice = advice_on(operation, error);
@@ -86,6 +97,31 @@ int ethtool_ioctl::call(void* command) const
     if (::ioctl(socket_.get(), SIOCETHTOOL, &request) == 0)
         return 0;
     return errno == driver_enotsupp ? EOPNOTSUPP : errno;
+}
+
+void ethtool_ioctl::ask(unsigned long what, ifreq& request, char const* operation) const
+{
+    auto const interface = name();
+    if (interface)
+        interface->copy(request.ifr_name, IFNAMSIZ - 1);
+    if (!interface || ::ioctl(socket_.get(), what, &request) != 0)
+        refuse(interface ? errno : ENODEV, operation);
+}
+
+bool ethtool_ioctl::is_up() const
+{
+    ifreq request{};
+    ask(SIOCGIFFLAGS, request, "get flags");
+    return (request.ifr_flags & IFF_UP) != 0;
+}
+
+void ethtool_ioctl::set_up(bool up) const
+{
+    ifreq request{};
+    ask(SIOCGIFFLAGS, request, "get flags");
+    auto const others = static_cast<short>(request.ifr_flags & ~IFF_UP);
+    request.ifr_flags = static_cast<short>(up ? others | IFF_UP : others);
+    ask(SIOCSIFFLAGS, request, up ? "set up" : "set down");
 }
 
 std::vector<std::uint32_t> ethtool_ioctl::rss_table() const
@@ -360,6 +396,11 @@ void kernel_nic::set_hds_threshold(std::uint32_t value)
     ask(ethtool::set_hds_threshold_request(ethtool_.id, index_, value), "set hds-thresh", {});
 }
 
+void kernel_nic::set_rx_ring(std::uint32_t frames)
+{
+    ask(ethtool::set_rx_ring_request(ethtool_.id, index_, frames), "set rx ring", {});
+}
+
 ethtool::feature_state kernel_nic::feature(ethtool::feature which)
 {
     ethtool::feature_state result;
@@ -428,14 +469,14 @@ std::vector<netdev::page_pool> kernel_nic::page_pools()
     return result;
 }
 
-std::vector<netdev::alloc_failures> kernel_nic::alloc_failures()
+std::vector<netdev::rx_losses> kernel_nic::rx_losses()
 {
-    std::vector<netdev::alloc_failures> result;
+    std::vector<netdev::rx_losses> result;
     auto request = netdev::queue_stats_request(netdev_.id, index_);
     auto const said = socket_.exchange(
         request,
         [&result](netlink::generic_message const& answer) {
-            if (auto const queue = netdev::read_alloc_failures(answer.attrs))
+            if (auto const queue = netdev::read_rx_losses(answer.attrs))
                 result.push_back(*queue);
         },
         [&result] { result.clear(); });

@@ -15,6 +15,8 @@
 #include "nic_device.hpp"
 #include "syscalls.hpp"
 
+struct ifreq;
+
 namespace gpurx::detail {
 
 // The calls of nic_device with the same names.
@@ -25,6 +27,10 @@ class ethtool_ioctl {
 
     // Nothing: the interface is gone.
     [[nodiscard]] std::optional<std::string> name() const;
+    [[nodiscard]] std::uint32_t mtu() const;
+
+    [[nodiscard]] bool is_up() const;
+    void set_up(bool up) const;
 
     [[nodiscard]] std::vector<std::uint32_t> rss_table() const;
     void set_rss_table(std::span<std::uint32_t const> table) const;
@@ -48,6 +54,8 @@ class ethtool_ioctl {
     void look_for_places();
     // Nothing: all are taken.
     [[nodiscard]] std::optional<std::uint32_t> free_place();
+    // Fills the name in and asks. Throws system_error as `operation`.
+    void ask(unsigned long what, ifreq& request, char const* operation) const;
     // 0, or errno.
     [[nodiscard]] int call(void* command) const;
     [[noreturn]] void refuse(int error, std::string operation, std::string const& object = {}) const;
@@ -68,8 +76,12 @@ class kernel_nic final : public nic_device {
     [[nodiscard]] bool present() const override { return ioctl_.name().has_value(); }
 
     [[nodiscard]] ethtool::rings rings() override;
+    [[nodiscard]] std::uint32_t mtu() override { return ioctl_.mtu(); }
     bool set_data_split(ethtool::data_split value) override;
     void set_hds_threshold(std::uint32_t value) override;
+    void set_rx_ring(std::uint32_t frames) override;
+    [[nodiscard]] bool is_up() override { return ioctl_.is_up(); }
+    void set_up(bool up) override { ioctl_.set_up(up); }
     [[nodiscard]] ethtool::feature_state feature(ethtool::feature which) override;
     void set_feature(ethtool::feature which, bool on) override;
     [[nodiscard]] ethtool::channels channels() override;
@@ -90,7 +102,7 @@ class kernel_nic final : public nic_device {
 
     [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;
     [[nodiscard]] std::vector<netdev::page_pool> page_pools() override;
-    [[nodiscard]] std::vector<netdev::alloc_failures> alloc_failures() override;
+    [[nodiscard]] std::vector<netdev::rx_losses> rx_losses() override;
     [[nodiscard]] bool has_array_tokens() override;
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
                                                       std::uint32_t rx_page_size) override;

@@ -44,10 +44,17 @@ class nic_device {
     [[nodiscard]] virtual bool present() const = 0;
 
     [[nodiscard]] virtual ethtool::rings rings() = 0;
+    // Bytes of the largest packet, its IP header included.
+    [[nodiscard]] virtual std::uint32_t mtu() = 0;
     // Returns true if the configuration has changed, false if it was this very value already. What is in effect (see
     // rings()) may be "on" all the same where the configuration is "automatic".
     virtual bool set_data_split(ethtool::data_split value) = 0;
     virtual void set_hds_threshold(std::uint32_t value) = 0;
+    // Of each RX queue. Restarts the queues.
+    virtual void set_rx_ring(std::uint32_t frames) = 0;
+
+    [[nodiscard]] virtual bool is_up() = 0;
+    virtual void set_up(bool up) = 0;
 
     [[nodiscard]] virtual ethtool::feature_state feature(ethtool::feature which) = 0;
     virtual void set_feature(ethtool::feature which, bool on) = 0;
@@ -74,8 +81,8 @@ class nic_device {
     // Empty while the interface is down.
     [[nodiscard]] virtual std::vector<netdev::rx_queue> rx_queues() = 0;
     [[nodiscard]] virtual std::vector<netdev::page_pool> page_pools() = 0;
-    // Per RX queue; empty if the driver does not count them.
-    [[nodiscard]] virtual std::vector<netdev::alloc_failures> alloc_failures() = 0;
+    // Per RX queue; empty if the driver counts nothing.
+    [[nodiscard]] virtual std::vector<netdev::rx_losses> rx_losses() = 0;
 
     // Of the kernel: sockets get them of what bind_rx() binds.
     [[nodiscard]] virtual bool has_array_tokens() = 0;

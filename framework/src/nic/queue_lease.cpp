@@ -13,6 +13,7 @@
 
 #include "kernel_nic.hpp"
 #include "lease_steps.hpp"
+#include "pool_look.hpp"
 #include "steering.hpp"
 
 namespace gpurx::detail {
@@ -78,6 +79,11 @@ struct queue_lease::state {
     config options;
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
     lease_environment environment;
+    // With device_mutex.
+    [[nodiscard]] pool_sample look() const { return look_at_pool(*device, acquired.binding->id(), acquired.queues); }
+
+    nic_ring ring;
+    pool_sample before;  // losses of the queues when they were leased
     acquisition acquired;
     // One call at a time, with the journal; and one that speaks to the device, which those that only look
     // at it wait for.
@@ -183,11 +189,16 @@ std::unique_ptr<queue_lease> queue_lease::open(config options, std::unique_ptr<n
         undo_dead(log, *self.device, self.environment, said);
         append(notices, all_of(std::move(said)));
         try {
+            self.ring = {self.device->rings().rx_frames, self.device->mtu()};
+            if (self.options.check_ring)
+                self.options.check_ring(self.ring);
             self.acquired =
                 acquire(log, *self.device, self.environment,
                         {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size}, notices);
+            self.before = self.look();
         } catch (...) {
             report undone;
+            self.acquired.binding.reset();
             undo_lease(log, *self.device, self.environment.self, undone);
             append(notices, std::move(undone.left));
             throw;
@@ -238,7 +249,7 @@ bool queue_lease::has_array_tokens() const noexcept
     return state_->acquired.array_tokens;
 }
 
-std::unique_ptr<steering_rule> queue_lease::steer_flow(asio::ip::tcp::endpoint const& local,
+std::unique_ptr<steering_rule> queue_lease::steer_flow(int /*socket*/, asio::ip::tcp::endpoint const& local,
                                                        asio::ip::tcp::endpoint const& remote, error_code& code,
                                                        diagnostics& why)
 {
@@ -258,8 +269,8 @@ std::unique_ptr<steering_rule> queue_lease::steer_flow(asio::ip::tcp::endpoint c
     });
 }
 
-std::unique_ptr<steering_rule> queue_lease::steer_port(asio::ip::tcp::endpoint const& local, bool also_v4,
-                                                       error_code& code, diagnostics& why)
+std::unique_ptr<steering_rule> queue_lease::steer_port(int /*socket*/, asio::ip::tcp::endpoint const& local,
+                                                       bool also_v4, error_code& code, diagnostics& why)
 {
     return reporting(code, why, [&] {
         std::unique_lock lock{state_->mutex};
@@ -308,18 +319,16 @@ void queue_lease::unsteer(std::uint64_t number) noexcept
     state_->tell(said.left);
 }
 
+nic_ring queue_lease::ring() const noexcept
+{
+    return state_->ring;
+}
+
 std::optional<pool_sample> queue_lease::sample() noexcept
 {
     try {
         std::lock_guard const lock{state_->device_mutex};
-        pool_sample result;
-        for (auto const& pool : state_->device->page_pools())
-            result.in_flight += pool.dmabuf == dmabuf_id() ? pool.inflight : 0;
-        auto const& ours = state_->acquired.queues;
-        for (auto const& entry : state_->device->alloc_failures())
-            if (std::ranges::find(ours, entry.queue) != ours.end())
-                result.allocation_failures = result.allocation_failures.value_or(0) + entry.count;
-        return result;
+        return losses_since(state_->before, state_->look());
     } catch (std::exception const&) {
         return std::nullopt;  // the device has gone, or there is no memory for a question to the kernel
     }

@@ -31,6 +31,8 @@ struct queue_lease_config {
     std::uint32_t rx_page_size = 0;  // bytes; 0: the driver's default, one system page
     int dmabuf_fd = -1;              // used inside open() only: the binding keeps its own reference
     std::string state_directory = "/run/gpurx";
+    // Called once before anything is changed on the NIC; refuses its ring by throwing system_error. May be empty.
+    std::function<void(nic_ring const&)> check_ring = {};
     std::function<void(std::string_view)> notice;  // must not throw; may be empty
 };
 
@@ -60,15 +62,16 @@ class queue_lease final : public session_nic {
 
     // Packets from `remote` to `local` arrive on one of the queues (queues take turns). The rule matches both ends;
     // where the driver refuses that, the local end, or the local port alone, and config::notice says so.
-    [[nodiscard]] std::unique_ptr<steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
+    [[nodiscard]] std::unique_ptr<steering_rule> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                             asio::ip::tcp::endpoint const& remote, error_code& code,
                                                             diagnostics& why) override;
     // By address and port, by port alone where the address is unspecified or the driver refuses more. Several queues
     // share the connections by an RSS context where the driver has them; else all go to the first queue, and
     // config::notice says so.
-    [[nodiscard]] std::unique_ptr<steering_rule> steer_port(asio::ip::tcp::endpoint const& local, bool also_v4,
-                                                            error_code& code, diagnostics& why) override;
+    [[nodiscard]] std::unique_ptr<steering_rule> steer_port(int socket, asio::ip::tcp::endpoint const& local,
+                                                            bool also_v4, error_code& code, diagnostics& why) override;
 
+    [[nodiscard]] nic_ring ring() const noexcept override;
     [[nodiscard]] std::optional<pool_sample> sample() noexcept override;
 
     // Undoes what dead owners left on the interface. Returns what was done, a sentence each. Throws system_error.

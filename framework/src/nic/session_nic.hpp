@@ -27,7 +27,18 @@ class steering_rule {
 // How full the bound memory is. All counts are of pages of the size that was bound, over all queues of the session.
 struct pool_sample {
     std::uint64_t in_flight = 0;  // held by the NIC, TCP, or a program; includes what the pool keeps for recycling
-    std::optional<std::uint64_t> allocation_failures;  // so far; empty: the driver does not count them
+    // What the queues have lost since they were leased; empty: the driver does not count it.
+    std::optional<std::uint64_t> allocation_failures;
+    std::optional<std::uint64_t> overruns = {};  // packets that found no buffer posted
+    std::optional<std::uint64_t> drops = {};     // packets dropped by the NIC for any reason, overruns included
+};
+
+// The ring of each of a NIC's RX queues.
+struct nic_ring {
+    std::optional<std::uint32_t> frames;  // that it has room for; empty: the driver does not say
+    std::uint32_t mtu = 0;
+
+    friend bool operator==(nic_ring const&, nic_ring const&) = default;
 };
 
 // Destroying it unbinds the memory and restores the NIC. All but the getters and sample() block; the session calls them
@@ -47,14 +58,18 @@ class session_nic {
     // The kernel has them; else all tokens are xarray tokens.
     [[nodiscard]] virtual bool has_array_tokens() const noexcept = 0;
 
-    // By 5-tuple, or else by local port. Null with `code` set.
-    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(asio::ip::tcp::endpoint const& local,
+    // By 5-tuple, or else by local port. `socket`: bound to `local`, and proof that the flow is this process's own
+    // where somebody else makes the rule. Null with `code` set.
+    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,
                                                                     error_code& code, diagnostics& why) = 0;
     // All connections to this local address (which may be unspecified) and port. `also_v4`: a v6 listener that takes
-    // IPv4 as well. Null with `code` set.
-    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_port(asio::ip::tcp::endpoint const& local, bool also_v4,
-                                                                    error_code& code, diagnostics& why) = 0;
+    // IPv4 as well. `socket`: as above. Null with `code` set.
+    [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_port(int socket, asio::ip::tcp::endpoint const& local,
+                                                                    bool also_v4, error_code& code,
+                                                                    diagnostics& why) = 0;
+    // As it was just before the memory was bound.
+    [[nodiscard]] virtual nic_ring ring() const noexcept = 0;
     // Empty: the kernel did not say.
     [[nodiscard]] virtual std::optional<pool_sample> sample() noexcept = 0;
 };

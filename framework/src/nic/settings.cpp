@@ -53,6 +53,10 @@ void write_plain(nic_device& nic, setting what, setting_value const& value)
         nic.set_feature(ethtool::feature::hardware_gro, value[0] != 0);
     else if (what == setting::channels)
         write_channels(nic, value);
+    else if (what == setting::rx_ring)
+        nic.set_rx_ring(value[0]);
+    else if (what == setting::link)
+        nic.set_up(value[0] != 0);
 }
 
 // "Automatic" first: most likely it was that. Some drivers then keep header split as we made it; those are told.
@@ -204,6 +208,12 @@ setting_value read_setting(nic_device& nic, setting what)
             return value_of(nic.channels());
         case setting::rss_table:
             return nic.rss_table();
+        case setting::rx_ring: {
+            auto const frames = nic.rings().rx_frames;
+            return frames ? setting_value{*frames} : setting_value{};
+        }
+        case setting::link:
+            return {nic.is_up() ? 1U : 0U};
     }
     return {};
 }
@@ -222,6 +232,10 @@ std::string describe(setting what, setting_value const& value)
         case setting::hardware_gro:
         case setting::ntuple_filters:
             return value[0] != 0 ? "on" : "off";
+        case setting::rx_ring:
+            return fmt::format("{} frames", value[0]);
+        case setting::link:
+            return value[0] != 0 ? "up" : "down";
         case setting::channels:
             return fmt::format("{} RX, {} TX, {} combined", value.at(0), value.at(1), value.at(2));
         case setting::rss_table:
@@ -321,6 +335,8 @@ void restore_settings(device_journal& log, nic_device& nic, report& said)
     restore_setting(log, nic, setting::hds_threshold, said);
     restore_setting(log, nic, setting::data_split, said);
     restore_setting(log, nic, setting::hardware_gro, said);
+    restore_setting(log, nic, setting::link, said);
+    restore_setting(log, nic, setting::rx_ring, said);
 }
 
 }  // namespace gpurx::detail

@@ -74,6 +74,8 @@ inline constexpr std::uint16_t qstats_queue_type = 2;
 inline constexpr std::uint16_t qstats_queue_id = 3;
 inline constexpr std::uint16_t qstats_scope = 4;
 inline constexpr std::uint16_t qstats_rx_alloc_fail = 12;
+inline constexpr std::uint16_t qstats_rx_hw_drops = 13;
+inline constexpr std::uint16_t qstats_rx_hw_drop_overruns = 14;
 }  // namespace netdev
 
 namespace ethtool {
@@ -95,6 +97,7 @@ inline constexpr std::uint16_t header_dev_index = 1;
 inline constexpr std::uint16_t header_flags = 3;
 inline constexpr std::uint32_t flag_omit_reply = 2;
 
+inline constexpr std::uint16_t rings_rx = 6;
 inline constexpr std::uint16_t rings_tcp_data_split = 11;  // u8
 inline constexpr std::uint16_t rings_hds_thresh = 17;
 inline constexpr std::uint16_t rings_hds_thresh_max = 18;

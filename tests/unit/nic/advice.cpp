@@ -18,6 +18,9 @@ TEST_CASE("advice goes by operation, errno and attribute")
     CHECK_THAT(advice_on("bind-rx", EINVAL, "queues.id"), ContainsSubstring("no such RX queue"));
     CHECK_THAT(advice_on("bind-rx", EEXIST), ContainsSubstring("XDP"));
     CHECK_THAT(advice_on("bind-rx", EOPNOTSUPP), ContainsSubstring("queue management"));
+    CHECK_THAT(advice_on("bind-rx", 524), ContainsSubstring("nvidia-smi topo -m") && ContainsSubstring("ACS") &&
+                                              ContainsSubstring("GrdmaPciTopoCheckOverride"));
+    CHECK_THAT(advice_on("bind-rx", ENOMEM), ContainsSubstring("BAR1"));
     CHECK_THAT(advice_on("bind-rx", ENODATA), ContainsSubstring("header split"));
 }
 

@@ -72,7 +72,7 @@ ethtool::rings fake_device::rings()
     auto split = hw_.state.split;
     if (split == ethtool::data_split::automatic && hw_.state.automatic_means_on)
         split = ethtool::data_split::on;
-    return {split, hw_.state.hds_threshold};
+    return {split, hw_.state.hds_threshold, hw_.rx_frames};
 }
 
 bool fake_device::set_data_split(ethtool::data_split value)
@@ -99,6 +99,16 @@ void fake_device::set_hds_threshold(std::uint32_t value)
             refuse(EINVAL, "set hds-thresh");
         hw_.state.hds_threshold = value;
     });
+}
+
+void fake_device::set_rx_ring(std::uint32_t frames)
+{
+    make("rx ring", [&] { hw_.rx_frames = frames; });
+}
+
+void fake_device::set_up(bool up)
+{
+    make(up ? "up" : "down", [&] { hw_.up = up; });
 }
 
 ethtool::feature_state fake_device::feature(ethtool::feature which)
@@ -276,12 +286,12 @@ std::vector<netdev::page_pool> fake_device::page_pools()
     return all;
 }
 
-std::vector<netdev::alloc_failures> fake_device::alloc_failures()
+std::vector<netdev::rx_losses> fake_device::rx_losses()
 {
     check_present();
-    std::vector<netdev::alloc_failures> all;
+    std::vector<netdev::rx_losses> all;
     for (unsigned id = 0; id < hw_.rx_queues(); ++id)
-        all.push_back({id, std::uint64_t{1} << id});
+        all.push_back({id, hw_.losses + id, hw_.losses, {}});
     return all;
 }
 

@@ -68,6 +68,10 @@ class fake_hardware {
     [[nodiscard]] std::size_t table_size(unsigned queues) const;
     std::size_t configured_size = 0;  // of the table when it was configured; it never gets smaller than that
 
+    std::optional<std::uint32_t> rx_frames = 1024;
+    std::uint32_t mtu = 1500;
+    std::uint64_t losses = 100;  // of each kind and queue, so far
+
     unsigned listings = 0;  // of all rules
     std::uint32_t next_binding = 1;
     std::uint32_t asked_page_size = 0;  // by the last bind
@@ -83,8 +87,12 @@ class fake_device final : public nic_device {
     [[nodiscard]] bool present() const override { return hw_.present; }
 
     [[nodiscard]] ethtool::rings rings() override;
+    [[nodiscard]] std::uint32_t mtu() override { return hw_.mtu; }
     bool set_data_split(ethtool::data_split value) override;
     void set_hds_threshold(std::uint32_t value) override;
+    void set_rx_ring(std::uint32_t frames) override;
+    [[nodiscard]] bool is_up() override { return hw_.up; }
+    void set_up(bool up) override;
     [[nodiscard]] ethtool::feature_state feature(ethtool::feature which) override;
     void set_feature(ethtool::feature which, bool on) override;
     [[nodiscard]] ethtool::channels channels() override { return hw_.state.channels; }
@@ -100,7 +108,7 @@ class fake_device final : public nic_device {
     void remove_rule(std::uint32_t id) override;
     [[nodiscard]] std::vector<netdev::rx_queue> rx_queues() override;
     [[nodiscard]] std::vector<netdev::page_pool> page_pools() override;
-    [[nodiscard]] std::vector<netdev::alloc_failures> alloc_failures() override;
+    [[nodiscard]] std::vector<netdev::rx_losses> rx_losses() override;
     [[nodiscard]] bool has_array_tokens() override { return hw_.has_array_tokens; }
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
                                                       std::uint32_t rx_page_size) override;

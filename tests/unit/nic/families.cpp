@@ -243,16 +243,18 @@ TEST_CASE("a page pool says whose pages it has and how many are out")
     CHECK(netdev::read_page_pool(attributes{left}) == netdev::page_pool{0, std::nullopt, 0x100000001, true});
 }
 
-TEST_CASE("drops for want of a page are read per RX queue")
+TEST_CASE("what a queue has lost is read per RX queue, as far as its driver counts it")
 {
     bytes const asked{8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 4, 0, 1, 0, 0, 0};
     CHECK(is_request(netdev::queue_stats_request(family, 4), 12, 1, dump, asked));
     bytes const counted = bytes{8, 0, 3, 0, 3, 0, 0, 0, 8, 0, 2, 0, 0, 0, 0, 0, 8, 0, 12, 0, 7, 0, 0, 0};
-    CHECK(netdev::read_alloc_failures(attributes{counted}) == netdev::alloc_failures{3, 7});
+    CHECK(netdev::read_rx_losses(attributes{counted}) == netdev::rx_losses{3, 7, {}, {}});
+    bytes const all = counted + bytes{8, 0, 13, 0, 9, 0, 0, 0, 8, 0, 14, 0, 5, 0, 0, 0};
+    CHECK(netdev::read_rx_losses(attributes{all}) == netdev::rx_losses{3, 7, 5, 9});
     bytes const transmit = bytes{8, 0, 3, 0, 3, 0, 0, 0, 8, 0, 2, 0, 1, 0, 0, 0, 8, 0, 12, 0, 7, 0, 0, 0};
-    CHECK_FALSE(netdev::read_alloc_failures(attributes{transmit}));
+    CHECK_FALSE(netdev::read_rx_losses(attributes{transmit}));
     bytes const uncounted = bytes{8, 0, 3, 0, 3, 0, 0, 0, 8, 0, 2, 0, 0, 0, 0, 0};
-    CHECK_FALSE(netdev::read_alloc_failures(attributes{uncounted}));
+    CHECK(netdev::read_rx_losses(attributes{uncounted}) == netdev::rx_losses{3, {}, {}, {}});
 }
 
 namespace {
@@ -277,6 +279,8 @@ TEST_CASE("ring settings that a driver lacks are absent")
     using ethtool::data_split;
     bytes const all = bytes{5, 0, 11, 0, 1, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0};
     CHECK(ethtool::read_rings(attributes{all}) == ethtool::rings{data_split::off, 256});
+    bytes const sized = all + bytes{8, 0, 2, 0, 0, 16, 0, 0, 8, 0, 6, 0, 0, 4, 0, 0};
+    CHECK(ethtool::read_rings(attributes{sized}) == ethtool::rings{data_split::off, 256, 1024});
     bytes const on{5, 0, 11, 0, 2, 0, 0, 0};
     CHECK(ethtool::read_rings(attributes{on}) == ethtool::rings{data_split::on, std::nullopt});
     bytes const unheard_of{5, 0, 11, 0, 9, 0, 0, 0};

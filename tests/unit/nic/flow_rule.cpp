@@ -12,7 +12,7 @@ using boost::asio::ip::tcp;
 
 namespace {
 
-tcp::endpoint at(char const* address, unsigned short port)
+tcp::endpoint end_at(char const* address, unsigned short port)
 {
     return {make_address(address), port};
 }
@@ -21,48 +21,48 @@ tcp::endpoint at(char const* address, unsigned short port)
 
 TEST_CASE("a connection is matched by both of its ends")
 {
-    auto const match = match_connection(at("10.77.0.1", 5000), at("10.77.0.2", 4000));
+    auto const match = match_connection(end_at("10.77.0.1", 5000), end_at("10.77.0.2", 4000));
     CHECK_FALSE(match.v6);
     CHECK(match.local == make_address("10.77.0.1"));
     CHECK(match.local_port == 5000);
-    CHECK(match.remote == at("10.77.0.2", 4000));
+    CHECK(match.remote == end_at("10.77.0.2", 4000));
     CHECK(to_string(match) == "tcp4 10.77.0.2:4000 -> 10.77.0.1:5000");
 }
 
 TEST_CASE("scopes are left out and mapped addresses are IPv4: neither is on the wire")
 {
-    auto const scoped = match_connection(at("fe80::1%1", 5000), at("fe80::2%1", 4000));
+    auto const scoped = match_connection(end_at("fe80::1%1", 5000), end_at("fe80::2%1", 4000));
     CHECK(scoped.local == make_address("fe80::1"));
-    CHECK(scoped.remote == at("fe80::2", 4000));
+    CHECK(scoped.remote == end_at("fe80::2", 4000));
     CHECK(to_string(scoped) == "tcp6 [fe80::2]:4000 -> [fe80::1]:5000");
 
-    CHECK(match_connection(at("::ffff:10.77.0.1", 5000), at("::ffff:10.77.0.2", 4000)) ==
-          match_connection(at("10.77.0.1", 5000), at("10.77.0.2", 4000)));
+    CHECK(match_connection(end_at("::ffff:10.77.0.1", 5000), end_at("::ffff:10.77.0.2", 4000)) ==
+          match_connection(end_at("10.77.0.1", 5000), end_at("10.77.0.2", 4000)));
 }
 
 TEST_CASE("a listener is matched by its address and port")
 {
-    auto const matches = match_listener(at("10.77.0.1", 5000), false);
+    auto const matches = match_listener(end_at("10.77.0.1", 5000), false);
     REQUIRE(matches.size() == 1);
     CHECK(to_string(matches[0]) == "tcp4 * -> 10.77.0.1:5000");
-    CHECK(to_string(match_listener(at("0.0.0.0", 5000), false).at(0)) == "tcp4 * -> *:5000");
+    CHECK(to_string(match_listener(end_at("0.0.0.0", 5000), false).at(0)) == "tcp4 * -> *:5000");
 }
 
 TEST_CASE("a listener on all IPv6 addresses may take IPv4 as well")
 {
-    auto const both = match_listener(at("::", 5000), true);
+    auto const both = match_listener(end_at("::", 5000), true);
     REQUIRE(both.size() == 2);
     CHECK(to_string(both[0]) == "tcp6 * -> *:5000");
     CHECK(to_string(both[1]) == "tcp4 * -> *:5000");
-    CHECK(match_listener(at("::", 5000), false).size() == 1);
-    CHECK(match_listener(at("fd77::1", 5000), true).size() == 1);
-    CHECK(match_listener(at("0.0.0.0", 5000), true).size() == 1);
-    CHECK_FALSE(match_listener(at("::ffff:10.77.0.1", 5000), true).at(0).v6);
+    CHECK(match_listener(end_at("::", 5000), false).size() == 1);
+    CHECK(match_listener(end_at("fd77::1", 5000), true).size() == 1);
+    CHECK(match_listener(end_at("0.0.0.0", 5000), true).size() == 1);
+    CHECK_FALSE(match_listener(end_at("::ffff:10.77.0.1", 5000), true).at(0).v6);
 }
 
 TEST_CASE("a match widens from both ends to the local end to the local port")
 {
-    auto const wider = widened(match_connection(at("10.77.0.1", 5000), at("10.77.0.2", 4000)));
+    auto const wider = widened(match_connection(end_at("10.77.0.1", 5000), end_at("10.77.0.2", 4000)));
     REQUIRE(wider.size() == 3);
     CHECK(to_string(wider[1]) == "tcp4 * -> 10.77.0.1:5000");
     CHECK(to_string(wider[2]) == "tcp4 * -> *:5000");
@@ -72,7 +72,7 @@ TEST_CASE("a match widens from both ends to the local end to the local port")
 
 TEST_CASE("a rule for IPv4 in the kernel's form")
 {
-    flow_rule const rule{match_connection(at("10.77.0.1", 5000), at("10.77.0.2", 4000)), rule_target::queue, 3};
+    flow_rule const rule{match_connection(end_at("10.77.0.1", 5000), end_at("10.77.0.2", 4000)), rule_target::queue, 3};
     auto const raw = encode_rule(rule);
     CHECK(raw.cmd == ETHTOOL_SRXCLSRLINS);
     CHECK(raw.fs.flow_type == TCP_V4_FLOW);
@@ -92,7 +92,7 @@ TEST_CASE("a rule for IPv4 in the kernel's form")
 
 TEST_CASE("a rule to an RSS context in the kernel's form")
 {
-    flow_rule const rule{match_listener(at("::", 5000), false).at(0), rule_target::context, 2};
+    flow_rule const rule{match_listener(end_at("::", 5000), false).at(0), rule_target::context, 2};
     auto const raw = encode_rule(rule);
     CHECK(raw.fs.flow_type == (TCP_V6_FLOW | FLOW_RSS));
     CHECK(raw.fs.ring_cookie == 0);
@@ -105,11 +105,11 @@ TEST_CASE("a rule to an RSS context in the kernel's form")
 
 TEST_CASE("a rule of ours reads back as what it was")
 {
-    auto const match =
-        GENERATE(match_connection(at("10.77.0.1", 5000), at("10.77.0.2", 4000)),
-                 match_connection(at("fd77::1", 5000), at("fd77::2", 4000)),
-                 match_listener(at("10.77.0.1", 5000), false).at(0), match_listener(at("fd77::1", 5000), false).at(0),
-                 match_listener(at("0.0.0.0", 1), false).at(0), match_listener(at("::", 65535), false).at(0));
+    auto const match = GENERATE(
+        match_connection(end_at("10.77.0.1", 5000), end_at("10.77.0.2", 4000)),
+        match_connection(end_at("fd77::1", 5000), end_at("fd77::2", 4000)),
+        match_listener(end_at("10.77.0.1", 5000), false).at(0), match_listener(end_at("fd77::1", 5000), false).at(0),
+        match_listener(end_at("0.0.0.0", 1), false).at(0), match_listener(end_at("::", 65535), false).at(0));
     auto const kind = GENERATE(rule_target::queue, rule_target::context);
     flow_rule const rule{match, kind, 5};
     auto raw = encode_rule(rule);
@@ -122,7 +122,8 @@ TEST_CASE("a rule of ours reads back as what it was")
 
 TEST_CASE("a rule of another form is told apart")
 {
-    auto raw = encode_rule({match_connection(at("10.77.0.1", 5000), at("10.77.0.2", 4000)), rule_target::queue, 3});
+    auto raw =
+        encode_rule({match_connection(end_at("10.77.0.1", 5000), end_at("10.77.0.2", 4000)), rule_target::queue, 3});
     SECTION("part of an address")
     {
         raw.fs.m_u.tcp_ip4_spec.ip4src = htonl(0xffffff00);
@@ -157,7 +158,8 @@ TEST_CASE("a rule of another form is told apart")
 
 TEST_CASE("a rule that leads to no queue of the device itself is not ours")
 {
-    auto raw = encode_rule({match_connection(at("10.77.0.1", 5000), at("10.77.0.2", 4000)), rule_target::queue, 3});
+    auto raw =
+        encode_rule({match_connection(end_at("10.77.0.1", 5000), end_at("10.77.0.2", 4000)), rule_target::queue, 3});
     raw.fs.ring_cookie = GENERATE(RX_CLS_FLOW_DISC, RX_CLS_FLOW_WAKE, std::uint64_t{1} << 32 | 3);
     CHECK_FALSE(decode_rule(raw).rule);
     CHECK_FALSE(decode_rule(raw).queue);

@@ -67,6 +67,18 @@ unsigned damaged_line(std::string const& text)
 
 }  // namespace
 
+TEST_CASE("every setting is written and read by its name")
+{
+    journal log;
+    log.device = {"5b2e-77", "dms0", 4, 7};
+    for (auto const what : {setting::hardware_gro, setting::data_split, setting::hds_threshold, setting::ntuple_filters,
+                            setting::rx_ring, setting::link})
+        log.record({what, {0}, {1}});
+    log.record({setting::channels, {0, 0, 2}, {0, 0, 3}});
+    log.record({setting::rss_table, {0, 1}, {0, 0}});
+    CHECK(parsed(serialise(log)) == log);
+}
+
 TEST_CASE("a journal reads as what was written")
 {
     auto const read = parsed(full);

@@ -123,7 +123,7 @@ std::unique_ptr<steering_rule> steer(queue_lease& lease, boost::asio::ip::tcp::e
 {
     error_code code;
     diagnostics why;
-    auto flow = lease.steer_flow(local, remote, code, why);
+    auto flow = lease.steer_flow(-1, local, remote, code, why);
     INFO(describe(code, why));
     REQUIRE(flow);
     return flow;
@@ -133,7 +133,7 @@ std::unique_ptr<steering_rule> steer_port(queue_lease& lease, boost::asio::ip::t
 {
     error_code code;
     diagnostics why;
-    auto flow = lease.steer_port(local, also_v4, code, why);
+    auto flow = lease.steer_port(-1, local, also_v4, code, why);
     INFO(describe(code, why));
     REQUIRE(flow);
     return flow;

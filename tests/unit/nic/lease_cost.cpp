@@ -154,7 +154,7 @@ TEST_CASE("two sessions that take turns know of each other's rules")
         flows.push_back(steer(lease, here, at("10.77.0.2", port)));
         gpurx::error_code code;
         gpurx::diagnostics why;
-        CHECK_FALSE((port % 3 == 0 ? *second : *first).steer_flow(here, at("10.77.0.2", port), code, why));
+        CHECK_FALSE((port % 3 == 0 ? *second : *first).steer_flow(-1, here, at("10.77.0.2", port), code, why));
         CHECK(code == boost::system::errc::file_exists);
         if (port % 4 == 0)
             flows.pop_front();
@@ -203,7 +203,7 @@ TEST_CASE("a rule that cannot be recorded is not made, and the journal stays who
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &low) == 0);
     gpurx::error_code code;
     gpurx::diagnostics why;
-    auto const refused = lease->steer_flow(here, at("10.77.0.2", 9), code, why);
+    auto const refused = lease->steer_flow(-1, here, at("10.77.0.2", 9), code, why);
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
     ::signal(SIGXFSZ, handler);
     CHECK(refused == nullptr);

@@ -101,11 +101,11 @@ TEST_CASE("a NIC that cannot steer at all says why")
     bench.hardware.state.ntuple = false;
     gpurx::error_code code;
     gpurx::diagnostics why;
-    CHECK_FALSE(lease->steer_flow(here, there, code, why));
+    CHECK_FALSE(lease->steer_flow(-1, here, there, code, why));
     CHECK(code == errno_code(EOPNOTSUPP));
     CHECK(why.operation == "add rule");
     CHECK_THAT(bench.journal_text(), !ContainsSubstring("rule "));
-    CHECK_FALSE(lease->steer_port(at("::", 6000), true, code, why));
+    CHECK_FALSE(lease->steer_port(-1, at("::", 6000), true, code, why));
     CHECK(code == errno_code(EOPNOTSUPP));
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("a listener that takes both families gets both rules or none")
     };
     gpurx::error_code code;
     gpurx::diagnostics why;
-    CHECK_FALSE(lease->steer_port(at("::", 6000), true, code, why));
+    CHECK_FALSE(lease->steer_port(-1, at("::", 6000), true, code, why));
     CHECK(code == errno_code(ENOSPC));
     CHECK(bench.hardware.state.rules.empty());
 }
@@ -167,7 +167,7 @@ TEST_CASE("two sessions cannot steer the same packets")
     auto const flow = steer_port(*first, here);
     gpurx::error_code code;
     gpurx::diagnostics why;
-    CHECK_FALSE(second->steer_port(here, false, code, why));
+    CHECK_FALSE(second->steer_port(-1, here, false, code, why));
     CHECK(code == errno_code(EEXIST));
     CHECK_THAT(why.advice, ContainsSubstring("process 1"));
     CHECK(steer_port(*first, here));  // twice by the same one is done once
@@ -186,7 +186,7 @@ TEST_CASE("flows may be steered, and the lease looked at, from several threads")
                 gpurx::error_code code;
                 gpurx::diagnostics why;
                 auto const port = static_cast<unsigned short>(1000 * thread + i + 1);
-                auto const flow = lease->steer_flow(here, at("10.77.0.2", port), code, why);
+                auto const flow = lease->steer_flow(-1, here, at("10.77.0.2", port), code, why);
                 failed += flow && lease->sample() ? 0 : 1;
             }
         });

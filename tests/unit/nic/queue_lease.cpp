@@ -33,10 +33,6 @@ TEST_CASE("a lease sets the NIC up")
     CHECK(lease->queues() == queues{2, 3});
     CHECK(lease->dmabuf_id() == 1);
     CHECK(lease->page_size() == 4096);
-    auto const sample = lease->sample();
-    REQUIRE(sample);
-    CHECK(sample->in_flight == 128);
-    CHECK(sample->allocation_failures == 12U);
     CHECK(bench.notices.empty());
 }
 
@@ -54,6 +50,50 @@ TEST_CASE("the system's own page size is not asked for: older kernels know no ch
         queue_lease::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
     CHECK(bench.hardware.asked_page_size == asked);
     CHECK(lease->page_size() == (wanted == 0 ? page : wanted));
+}
+
+TEST_CASE("a lease tells what its queues have in flight, and have lost since it was made")
+{
+    lease_bench bench;
+    auto const lease = bench.open(2);
+    auto const sample = [&] {
+        auto const seen = lease->sample();
+        REQUIRE(seen);
+        CHECK(seen->in_flight == 128);
+        CHECK_FALSE(seen->drops);
+        return std::pair{seen->allocation_failures, seen->overruns};
+    };
+    CHECK(sample() == std::pair{std::optional<std::uint64_t>{0}, std::optional<std::uint64_t>{0}});
+    bench.hardware.losses += 10;
+    CHECK(sample() == std::pair{std::optional<std::uint64_t>{20}, std::optional<std::uint64_t>{20}});
+    // A driver that begins anew.
+    bench.hardware.losses = 1;
+    CHECK(sample() == std::pair{std::optional<std::uint64_t>{2 + 2 + 3}, std::optional<std::uint64_t>{2}});
+}
+
+TEST_CASE("a ring that is refused leaves the NIC untouched")
+{
+    lease_bench bench;
+    bench.hardware.rx_frames = GENERATE(std::optional<std::uint32_t>{}, std::optional{4096U});
+    bench.hardware.mtu = 9000;
+    nic_ring seen;
+    queue_lease_config options;
+    options.interface = "fake0";
+    options.check_ring = [&](nic_ring const& ring) {
+        seen = ring;
+        fail(make_error_code(gpurx::errc::memory_too_small), "share out", "memory");
+    };
+    auto const before = bench.hardware.state;
+    CHECK_THROWS_AS(queue_lease::open(options, std::make_unique<fake_device>(bench.hardware), bench.environment(1)),
+                    gpurx::system_error);
+    CHECK(seen == nic_ring{bench.hardware.rx_frames, 9000});
+    CHECK(bench.hardware.state == before);
+    CHECK(bench.hardware.changes.empty());
+
+    options.check_ring = {};
+    auto const lease =
+        queue_lease::open(std::move(options), std::make_unique<fake_device>(bench.hardware), bench.environment(1));
+    CHECK(lease->ring() == seen);
 }
 
 TEST_CASE("a lease says whether the kernel has array tokens")

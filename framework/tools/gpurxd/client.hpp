@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one client has, and what it may still have: it answers its requests. It knows no system call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+
+#include "nic/daemon_protocol.hpp"
+#include "nic/session_nic.hpp"
+#include "policy.hpp"
+#include "rule_rate.hpp"
+#include "syscalls.hpp"
+
+namespace gpurx::gpurxd {
+
+// What a client asks of the machine. Tests put their own in its place. Each throws system_error to refuse.
+class surroundings {
+  public:
+    surroundings() = default;
+    surroundings(surroundings const&) = delete;
+    surroundings& operator=(surroundings const&) = delete;
+    virtual ~surroundings() = default;
+
+    // Whether this client may use the interface, and how much. Called once; takes one of the user's places on it.
+    [[nodiscard]] virtual limits admit(std::string_view interface) = 0;
+    // Bytes of a dmabuf. Refuses everything else.
+    [[nodiscard]] virtual std::uint64_t dmabuf_size(int descriptor) = 0;
+    [[nodiscard]] virtual std::unique_ptr<detail::session_nic> lease(
+        detail::open_request const& what, int dmabuf, std::function<void(std::string_view)> const& notice) = 0;
+    // That the descriptor is the client's own socket for just this, and that nobody else is reached by the rule.
+    virtual void check_flow(int descriptor, detail::steer_flow_request const& what) = 0;
+    virtual void check_listener(int descriptor, detail::steer_port_request const& what) = 0;
+    // Those of the ports on which somebody else has sockets by now.
+    [[nodiscard]] virtual std::set<std::uint16_t> shared_of(std::set<std::uint16_t> const& ports) = 0;
+};
+
+// Destroying it removes its rules and gives its queues back.
+class client {
+  public:
+    // `notice` outlives it, and must not throw.
+    client(surroundings& around, std::function<void(std::string_view)> notice)
+        : around_{around}, notice_{std::move(notice)}
+    {}
+    client(client const&) = delete;
+    client& operator=(client const&) = delete;
+    ~client();
+
+    // How long the request has to wait before handle().
+    [[nodiscard]] rule_rate::clock::duration wait_before(detail::daemon_request const& what,
+                                                         rule_rate::clock::time_point now);
+    // `descriptor`: what came with it; empty if nothing did. Never throws but std::bad_alloc: a refusal is an answer.
+    [[nodiscard]] detail::daemon_reply handle(detail::daemon_request const& what, detail::unique_fd descriptor);
+    [[nodiscard]] bool has_opened() const noexcept { return nic_ != nullptr; }
+    // To be called now and then. A client can close the socket that it has shown and keep the rule: if its port is
+    // somebody else's, too, by now, the rule is taken away.
+    void look_at_ports();
+
+  private:
+    [[nodiscard]] detail::daemon_reply open(detail::open_request const& what, int dmabuf);
+    [[nodiscard]] detail::daemon_reply steer(detail::daemon_request const& what, int socket);
+    [[nodiscard]] detail::daemon_reply unsteer(detail::unsteer_request const& what);
+
+    surroundings& around_;
+    std::function<void(std::string_view)> notice_;
+    limits most_;
+    std::optional<rule_rate> rate_;
+    std::unique_ptr<detail::session_nic> nic_;  // null: not opened yet
+    std::uint32_t last_rule_ = 0;
+    struct held_rule {
+        std::uint16_t port = 0;  // local
+        std::unique_ptr<detail::steering_rule> rule;
+    };
+    std::unordered_map<std::uint32_t, held_rule> rules_;
+};
+
+}  // namespace gpurx::gpurxd

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpurxd: binds memory to NIC queues and steers flows to them for programs without the right to.
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include <gpurx/error.hpp>
+
+#include "machine.hpp"
+#include "nic/daemon_channel.hpp"
+#include "nic/failure.hpp"
+#include "options.hpp"
+#include "reception.hpp"
+#include "rights.hpp"
+#include "serve.hpp"
+
+namespace {
+
+using namespace gpurx::gpurxd;
+using gpurx::detail::unique_fd;
+
+char const* name_of(parting how)
+{
+    switch (how) {
+        case parting::hung_up:
+            return "hung up";
+        case parting::silent:
+            return "asked for nothing";
+        case parting::not_ours:
+            return "does not speak the protocol";
+        case parting::refused:
+            return "was refused";
+    }
+    return "left";
+}
+
+// So long may a client not read what is said to it.
+void limit_sending(int connection)
+{
+    timeval const limit{.tv_sec = 5, .tv_usec = 0};
+    if (::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0)
+        gpurx::detail::fail(errno, "set a time limit for", "the connection");
+}
+
+int serve_client(options const& chosen)
+{
+    std::signal(SIGINT, SIG_IGN);
+    // Outlives the client's place, which is free when the client sees the end.
+    gpurx::detail::daemon_channel connection{unique_fd{chosen.connection}};
+    limit_sending(connection.native_handle());
+    auto from = caller_of(connection.native_handle());
+    auto const uid = from.uid;
+    machine around{chosen.where, std::move(from)};
+    auto const how = serve(connection, around);
+    if (how != parting::hung_up)
+        fmt::print(stderr, "a client of user {} {}\n", uid, name_of(how));
+    return 0;
+}
+
+int check(options const& chosen)
+{
+    fmt::print("{}: {} lines that allow something\n", chosen.where.policy, read_policy(chosen.where.policy).size());
+    return 0;
+}
+
+int run(options const& chosen)
+{
+    keep_only_net_admin();
+    static_cast<void>(read_policy(chosen.where.policy));
+    boost::asio::io_context io{1};
+    reception door{io, chosen, listening_socket(chosen.socket)};
+    door.open();
+    fmt::print(stderr, "gpurxd {}: at {}\n", GPURX_VERSION, chosen.socket);
+    io.run();
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv)
+try {
+    int exit_code = 0;
+    auto const chosen = parse_command_line(argc, argv, exit_code);
+    if (!chosen)
+        return exit_code;
+    if (chosen->check)
+        return check(*chosen);
+    return chosen->connection >= 0 ? serve_client(*chosen) : run(*chosen);
+} catch (std::exception const& error) {
+    fmt::print(stderr, "gpurxd: {}\n", error.what());
+    return 1;
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A client and its server over a socket pair, with a NIC that is none: hang-ups, half messages, descriptors that are
+// too many or of something else, and what is undone after each.
+#include "serve.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "fake_nic.hpp"
+#include "nic/daemon_nic.hpp"
+#include "nic/failure.hpp"
+
+using namespace gpurx;
+using namespace gpurx::gpurxd;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Lets everybody have what `most` says, of a fake NIC.
+class fake_surroundings final : public surroundings {
+  public:
+    fake_surroundings(std::shared_ptr<test::nic_log> log, limits most) : log_{std::move(log)}, most_{most} {}
+
+    limits admit(std::string_view interface) override
+    {
+        if (interface != "fake0")
+            detail::fail(EACCES, "open", std::string{interface});
+        return most_;
+    }
+    std::uint64_t dmabuf_size(int descriptor) override
+    {
+        if (descriptor < 0)
+            detail::fail(EBADF, "open", "nothing");
+        return 1 << 20;
+    }
+    std::unique_ptr<detail::session_nic> lease(detail::open_request const&, int,
+                                               std::function<void(std::string_view)> const& notice) override
+    {
+        notice("a word before");
+        return std::make_unique<test::fake_nic>(log_, 7);
+    }
+    void check_flow(int descriptor, detail::steer_flow_request const&) override { check(descriptor); }
+    void check_listener(int descriptor, detail::steer_port_request const&) override { check(descriptor); }
+    std::set<std::uint16_t> shared_of(std::set<std::uint16_t> const& ports) override
+    {
+        auto const port = log_->shared_port.load();
+        return ports.contains(port) ? std::set{port} : std::set<std::uint16_t>{};
+    }
+
+  private:
+    static void check(int descriptor)
+    {
+        if (descriptor < 0)
+            detail::fail(EBADF, "steer", "nothing");
+    }
+
+    std::shared_ptr<test::nic_log> log_;
+    limits most_;
+};
+
+// A server for one client after the other, at a path, on a thread of its own.
+class server {
+  public:
+    explicit server(limits most = {}, unsigned clients = 1, std::chrono::milliseconds patience = 20s)
+        : path_{std::filesystem::temp_directory_path() / fmt::format("gpurxd-unit-{}", ::getpid())}
+    {
+        std::filesystem::remove(path_);
+        listening_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        std::strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
+        REQUIRE(::bind(listening_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+        REQUIRE(::listen(listening_.get(), 4) == 0);
+        thread_ = std::thread{[this, most, clients, patience] { run(most, clients, patience); }};
+    }
+    server(server const&) = delete;
+    server& operator=(server const&) = delete;
+    ~server()
+    {
+        if (thread_.joinable())
+            thread_.join();
+        std::filesystem::remove(path_);
+    }
+
+    [[nodiscard]] std::string path() const { return path_.string(); }
+    // Waits until all clients have gone.
+    [[nodiscard]] parting end()
+    {
+        thread_.join();
+        return end_.value();
+    }
+    std::shared_ptr<test::nic_log> nic = std::make_shared<test::nic_log>();
+
+  private:
+    void run(limits most, unsigned clients, std::chrono::milliseconds patience)
+    {
+        for (unsigned i = 0; i < clients; ++i) {
+            detail::daemon_channel connection{
+                detail::unique_fd{::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)}};
+            fake_surroundings around{nic, most};
+            end_ = serve(connection, around, patience, 5ms);
+        }
+    }
+
+    std::filesystem::path path_;
+    detail::unique_fd listening_;
+    std::optional<parting> end_;
+    std::thread thread_;
+};
+
+std::unique_ptr<detail::daemon_nic> open_at(server const& at, error_code& code, diagnostics& why, unsigned queues = 1,
+                                            std::string interface = "fake0")
+{
+    return detail::daemon_nic::open({.interface = std::move(interface),
+                                     .rx_queues = queues,
+                                     .dmabuf_fd = STDOUT_FILENO,
+                                     .socket = at.path(),
+                                     .notice = {}},
+                                    code, why);
+}
+
+asio::ip::tcp::endpoint const here{asio::ip::make_address("10.0.0.1"), 80};
+asio::ip::tcp::endpoint const there{asio::ip::make_address("10.0.0.2"), 81};
+
+// A client that keeps to nothing.
+void send_raw(detail::daemon_channel const& channel, void const* bytes, std::size_t size, int descriptors = 0)
+{
+    iovec part{.iov_base = const_cast<void*>(bytes), .iov_len = size};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    std::array<int, 64> numbers{};
+    numbers.fill(STDOUT_FILENO);
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof numbers)> control{};
+    if (descriptors > 0) {
+        auto const length = static_cast<std::size_t>(descriptors) * sizeof(int);
+        message.msg_control = control.data();
+        message.msg_controllen = CMSG_SPACE(length);
+        auto* const rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(length);
+        std::memcpy(CMSG_DATA(rights), numbers.data(), length);
+    }
+    REQUIRE(::sendmsg(channel.native_handle(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
+}
+
+int refusal_from(detail::daemon_channel& channel)
+{
+    auto const message = channel.receive();
+    REQUIRE(message);
+    auto const parsed = detail::parse_daemon_reply(message->bytes);
+    REQUIRE(std::holds_alternative<detail::daemon_reply>(parsed));
+    auto const& reply = std::get<detail::daemon_reply>(parsed);
+    REQUIRE(std::holds_alternative<detail::refused_reply>(reply));
+    return std::get<detail::refused_reply>(reply).code.value();
+}
+
+std::size_t open_descriptors()
+{
+    std::size_t count = 0;
+    for ([[maybe_unused]] auto const& one : std::filesystem::directory_iterator{"/proc/self/fd"})
+        ++count;
+    return count;
+}
+
+}  // namespace
+
+TEST_CASE("a client gets a NIC, rules and notices, and all is undone when it goes")
+{
+    server at;
+    std::vector<std::string> notices;
+    error_code code;
+    diagnostics why;
+    auto nic = detail::daemon_nic::open({.interface = "fake0",
+                                         .dmabuf_fd = STDOUT_FILENO,
+                                         .socket = at.path(),
+                                         .notice = [&](std::string_view text) { notices.emplace_back(text); }},
+                                        code, why);
+    REQUIRE(nic);
+    CHECK(notices == std::vector<std::string>{"a word before"});
+    CHECK(nic->dmabuf_id() == 7);
+    CHECK(nic->queues() == std::vector<unsigned>{6, 7});
+    CHECK(nic->page_size() == 4096);
+    {
+        auto const flow = nic->steer_flow(STDOUT_FILENO, here, there, code, why);
+        auto const port = nic->steer_port(STDOUT_FILENO, here, false, code, why);
+        REQUIRE(flow);
+        REQUIRE(port);
+        CHECK(at.nic->rules == 1);
+        CHECK(at.nic->listeners == 1);
+        CHECK(at.nic->flows.at(0) == std::pair{here, there});
+    }
+    CHECK(at.nic->rules == 0);
+    CHECK(at.nic->listeners == 0);
+    nic.reset();
+    CHECK_FALSE(at.nic->alive);
+    CHECK(at.end() == parting::hung_up);
+}
+
+TEST_CASE("what a client may not have is refused with the reason, and leaves nothing")
+{
+    server at{limits{.queues = 2, .flows = 1}, 4};
+    error_code code;
+    diagnostics why;
+    CHECK_FALSE(open_at(at, code, why, 1, "other0"));
+    CHECK(code.value() == EACCES);
+    CHECK_FALSE(open_at(at, code, why, 3));
+    CHECK(describe(code, why).find("3 queues of fake0, of which 2 are allowed") != std::string::npos);
+    CHECK_FALSE(open_at(at, code, why, 0));
+
+    auto nic = open_at(at, code, why, 2);
+    REQUIRE(nic);
+    auto first = nic->steer_flow(STDOUT_FILENO, here, there, code, why);
+    CHECK_FALSE(nic->steer_port(STDOUT_FILENO, here, false, code, why));
+    CHECK(code.value() == EDQUOT);
+    first.reset();
+    CHECK(nic->steer_port(STDOUT_FILENO, here, false, code, why));
+    at.nic->refusal = error_code{ENOSPC, boost::system::system_category()};
+    CHECK_FALSE(nic->steer_flow(STDOUT_FILENO, here, there, code, why));
+    CHECK(code.value() == ENOSPC);
+    CHECK(why.kernel_message == "no room");
+    nic.reset();
+    CHECK_FALSE(at.nic->alive);
+}
+
+TEST_CASE("a client that vanishes leaves nothing, rules included")
+{
+    server at;
+    {
+        detail::daemon_channel channel{at.path(), 20s};
+        channel.send(detail::encode(detail::open_request{"fake0", 1, 0}), STDOUT_FILENO);
+        static_cast<void>(channel.receive());
+        static_cast<void>(channel.receive());
+        channel.send(detail::encode(detail::steer_flow_request{here, there}), STDOUT_FILENO);
+        static_cast<void>(channel.receive());
+        CHECK(at.nic->rules == 1);
+    }
+    CHECK(at.end() == parting::hung_up);
+    CHECK_FALSE(at.nic->alive);
+    CHECK(at.nic->outlived == 0);
+}
+
+TEST_CASE("a rule for a port that has become somebody else's, too, is taken away")
+{
+    server at;
+    std::vector<std::string> notices;
+    error_code code;
+    diagnostics why;
+    auto nic = detail::daemon_nic::open({.interface = "fake0",
+                                         .dmabuf_fd = STDOUT_FILENO,
+                                         .socket = at.path(),
+                                         .notice = [&](std::string_view text) { notices.emplace_back(text); }},
+                                        code, why);
+    REQUIRE(nic);
+    auto flow = nic->steer_flow(STDOUT_FILENO, here, there, code, why);
+    auto own = nic->steer_flow(STDOUT_FILENO, there, here, code, why);
+    auto port = nic->steer_port(STDOUT_FILENO, here, false, code, why);
+    REQUIRE((flow && own && port));
+    std::this_thread::sleep_for(20ms);
+    CHECK(at.nic->rules + at.nic->listeners == 3);
+    at.nic->shared_port = here.port();
+    auto const end = std::chrono::steady_clock::now() + 20s;
+    while (at.nic->rules + at.nic->listeners > 1 && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(20ms);
+    CHECK(at.nic->rules == 1);
+    CHECK(at.nic->listeners == 0);
+    // What the client gives up afterwards is no error.
+    flow.reset();
+    port.reset();
+    own.reset();
+    nic.reset();
+    CHECK(notices.back() == "2 rules for port 80 were taken away: another user has sockets on it, too");
+}
+
+TEST_CASE("a client that asks for nothing is not waited for")
+{
+    server at{{}, 1, 20ms};
+    detail::daemon_channel const channel{at.path(), 20s};
+    CHECK(at.end() == parting::silent);
+}
+
+TEST_CASE("half a message, one too long, and too many descriptors end the connection")
+{
+    auto const before = open_descriptors();
+    {
+        server at{{}, 4};
+        auto const whole = detail::encode(detail::open_request{"fake0", 1, 0});
+        {
+            detail::daemon_channel channel{at.path(), 20s};
+            send_raw(channel, whole.data(), whole.size() / 2);
+            CHECK(refusal_from(channel) == EPROTO);
+            CHECK_FALSE(channel.receive());
+        }
+        {
+            detail::daemon_channel channel{at.path(), 20s};
+            std::vector<std::byte> const much(100'000);
+            send_raw(channel, much.data(), much.size());
+            CHECK(refusal_from(channel) == EPROTO);
+        }
+        {
+            detail::daemon_channel channel{at.path(), 20s};
+            send_raw(channel, whole.data(), whole.size(), 64);
+            CHECK(refusal_from(channel) == EPROTO);
+        }
+        {
+            detail::daemon_channel channel{at.path(), 20s};
+            std::array<std::uint16_t, 3> const other{99, 1, 0};
+            send_raw(channel, other.data(), sizeof other);
+            CHECK(refusal_from(channel) == EPROTONOSUPPORT);
+        }
+        CHECK(at.end() == parting::not_ours);
+        CHECK_FALSE(at.nic->alive);
+    }
+    CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("nothing is steered before a NIC is open, and none is opened twice")
+{
+    server at{{}, 2};
+    {
+        detail::daemon_channel channel{at.path(), 20s};
+        channel.send(detail::encode(detail::steer_flow_request{here, there}), STDOUT_FILENO);
+        CHECK(refusal_from(channel) == ENOTCONN);
+        CHECK_FALSE(channel.receive());
+    }
+    {
+        detail::daemon_channel channel{at.path(), 20s};
+        auto const open = detail::encode(detail::open_request{"fake0", 1, 0});
+        channel.send(open, STDOUT_FILENO);
+        static_cast<void>(channel.receive());
+        static_cast<void>(channel.receive());
+        channel.send(open, STDOUT_FILENO);
+        CHECK(refusal_from(channel) == EALREADY);
+        channel.send(detail::encode(detail::unsteer_request{1}));
+        CHECK(refusal_from(channel) == ENOENT);
+        CHECK(at.nic->alive);
+    }
+    CHECK(at.end() == parting::hung_up);
+}
+
+TEST_CASE("rules above the rate wait, and a client that goes meanwhile is not waited for")
+{
+    server at{limits{.flows = 100, .rules = 1}};
+    auto const start = std::chrono::steady_clock::now();
+    {
+        detail::daemon_channel channel{at.path(), 20s};
+        channel.send(detail::encode(detail::open_request{"fake0", 1, 0}), STDOUT_FILENO);
+        for (int i = 0; i < 60; ++i)
+            channel.send(detail::encode(detail::steer_flow_request{here, there}), STDOUT_FILENO);
+    }
+    CHECK(at.end() == parting::hung_up);
+    CHECK(std::chrono::steady_clock::now() - start < 15s);
+    CHECK_FALSE(at.nic->alive);
+}
+
+TEST_CASE("when the daemon has gone, a session is told so")
+{
+    error_code code;
+    diagnostics why;
+    server at{{}, 0};  // takes nobody, and ends
+    auto const nowhere = at.path() + "-nowhere";
+    CHECK_FALSE(detail::daemon_nic::open({.interface = "fake0", .socket = nowhere, .notice = {}}, code, why));
+    CHECK(code.value() == ENOENT);
+    CHECK(why.advice.find("see whether gpurxd runs") != std::string::npos);
+    CHECK_FALSE(detail::daemon_nic::open({.interface = "fake0", .socket = at.path(), .patience = 50ms, .notice = {}},
+                                         code, why));
+    CHECK(code.value() == ETIMEDOUT);
+    CHECK(why.advice.find("does not answer") != std::string::npos);
+}
