@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From facts to findings: what stands in the way of transport devmem, how that was seen, and what mends it. Decisions
+// only; no I/O.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "facts.hpp"
+
+namespace gpurx::doctor {
+
+enum class severity : std::uint8_t {
+    fine,      // as it should be
+    note,      // worth knowing: a session deals with it, or it matters to some only
+    degraded,  // works, but worse than it could, or at somebody else's expense
+    blocking,  // transport devmem cannot work so
+};
+[[nodiscard]] std::string_view to_string(severity value) noexcept;
+
+// The whole of an interface, or of the machine.
+enum class verdict : std::uint8_t { ready, degraded, not_possible };
+[[nodiscard]] std::string_view to_string(verdict value) noexcept;
+
+// What --fix does about a finding.
+struct mending {
+    enum class kind : std::uint8_t {
+        recover,  // undo what dead sessions left
+        link_up,
+        rx_ring,  // `value` frames
+    };
+    kind what = kind::recover;
+    std::uint32_t value = 0;
+
+    friend bool operator==(mending const&, mending const&) = default;
+};
+
+struct finding {
+    severity level = severity::fine;
+    std::string topic;          // the same word for the same question, whatever the answer: "header-split"
+    std::string what;           // a sentence without its full stop
+    std::string evidence = {};  // what was seen
+    std::string command = {};   // that mends it, to be typed as it is; empty: none does, or nothing is to be mended
+    std::optional<mending> mend = {};  // nothing: --fix leaves it to whoever reads this
+
+    friend bool operator==(finding const&, finding const&) = default;
+};
+
+struct diagnosis {
+    verdict outcome = verdict::ready;
+    std::vector<finding> findings;
+};
+
+// The most severe of them decides.
+[[nodiscard]] verdict judge(std::vector<finding> const& findings) noexcept;
+
+// Of the kernel, host memory and this process: the same for all interfaces. With a GPU, host memory matters less.
+[[nodiscard]] std::vector<finding> look_at_machine(machine_facts const& machine, bool with_gpu, wishes const& wanted);
+[[nodiscard]] std::vector<finding> look_at_gpu(gpu_facts const& gpu, wishes const& wanted);
+// Of one interface, between which and the GPU, if any, the bytes go.
+[[nodiscard]] std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts const& machine,
+                                                     gpu_facts const* gpu, wishes const& wanted);
+
+// All of the above.
+[[nodiscard]] diagnosis diagnose(facts const& seen, interface_facts const& interface);
+// The interface on which it goes best; null: there is none. Of equal ones the first.
+[[nodiscard]] interface_facts const* best_of(facts const& seen);
+
+// Bytes of the memory that the ring of one queue holds all the time, at least.
+[[nodiscard]] std::uint64_t least_held_by_ring(std::uint32_t frames, std::uint32_t mtu,
+                                               std::uint64_t page_size) noexcept;
+
+}  // namespace gpurx::doctor

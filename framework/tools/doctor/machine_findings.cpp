@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <charconv>
+
+#include "findings.hpp"
+#include "memory/byte_size.hpp"
+
+namespace gpurx::doctor {
+
+namespace {
+
+using detail::mebibyte;
+using detail::size_text;
+
+// What gpurx was tried on begins here.
+constexpr unsigned oldest_tried[]{7, 2};
+
+bool is_older_than_tried(std::string_view release)
+{
+    unsigned parts[2]{};
+    auto const* at = release.data();
+    auto const* const end = release.data() + release.size();
+    for (auto& part : parts) {
+        auto const [stopped, error] = std::from_chars(at, end, part);
+        if (error != std::errc{})
+            return false;
+        at = stopped != end ? stopped + 1 : end;
+    }
+    return parts[0] < oldest_tried[0] || (parts[0] == oldest_tried[0] && parts[1] < oldest_tried[1]);
+}
+
+finding look_at_kernel(kernel_facts const& kernel)
+{
+    finding found{.level = severity::fine, .topic = "kernel", .what = "the kernel has device memory TCP"};
+    bool const configured = kernel.config.contains("NET_DEVMEM");
+    found.evidence = kernel.release;
+    if (!kernel.config_file.empty()) {
+        found.evidence +=
+            fmt::format(", CONFIG_NET_DEVMEM {} in {}", configured ? "is set" : "is not set", kernel.config_file);
+    }
+    if (kernel.has_bind_rx == false) {
+        found.level = severity::blocking;
+        found.what = "the kernel cannot bind memory to the queues of a NIC: boot Linux 7.2 or later";
+    } else if (!kernel.config_file.empty() && !configured) {
+        found.level = severity::blocking;
+        found.what = "the kernel was built without device memory TCP: boot one with CONFIG_NET_DEVMEM";
+    } else if (!kernel.has_bind_rx) {
+        found.level = severity::note;
+        found.what = "whether the kernel has device memory TCP cannot be asked here";
+    } else if (is_older_than_tried(kernel.release)) {
+        found.level = severity::note;
+        found.what = "the kernel has device memory TCP, but gpurx was not tried on kernels older than 7.2";
+    }
+    return found;
+}
+
+finding look_at_tokens(kernel_facts const& kernel)
+{
+    if (kernel.has_array_tokens)
+        return {
+            .topic = "tokens", .what = "pages are given back by array tokens", .evidence = "bind-rx takes autorelease"};
+    return {.level = severity::note,
+            .topic = "tokens",
+            .what = "pages are given back by xarray tokens, which cost more than those of gpurx's kernel patches",
+            .evidence = "bind-rx takes no autorelease"};
+}
+
+finding look_at_page_sizes(kernel_facts const& kernel)
+{
+    if (kernel.has_page_sizes)
+        return {.topic = "page-size",
+                .what = "the NIC's pages may be larger, where its driver can",
+                .evidence = "bind-rx takes rx-page-size"};
+    return {.level = severity::note,
+            .topic = "page-size",
+            .what = "the NIC's pages are of the system's size: this kernel has no choice",
+            .evidence = "bind-rx takes no rx-page-size"};
+}
+
+finding look_at_udmabuf(machine_facts const& machine, bool with_gpu, wishes const& wanted)
+{
+    auto const& memory = machine.memory;
+    auto const& kernel = machine.kernel;
+    auto const severe = with_gpu ? severity::note : severity::blocking;
+    auto const error = memory.udmabuf_error.value_or(0);
+    if (error == 0 && memory.udmabuf_size_limit && *memory.udmabuf_size_limit < wanted.memory) {
+        return {.level = severe,
+                .topic = "udmabuf",
+                .what = "host memory of this size cannot be exported to a NIC",
+                .evidence = fmt::format("{} of memory, and a udmabuf has {} at most", size_text(wanted.memory),
+                                        size_text(*memory.udmabuf_size_limit)),
+                .command = fmt::format("echo {} > /sys/module/udmabuf/parameters/size_limit_mb",
+                                       (wanted.memory + mebibyte - 1) / mebibyte)};
+    }
+    if (error == 0)
+        return {.topic = "udmabuf", .what = "host memory can be exported to a NIC", .evidence = "/dev/udmabuf opens"};
+
+    finding found{.level = severe, .topic = "udmabuf", .what = "host memory cannot be exported to a NIC: "};
+    found.evidence = fmt::format("/dev/udmabuf: {}", error == EACCES || error == EPERM ? "permission denied"
+                                                     : error == ENOENT                 ? "no such file"
+                                                                       : fmt::format("error {}", error));
+    if (error == EACCES || error == EPERM) {
+        found.what += "this user may not open /dev/udmabuf";
+        found.command = "setfacl -m u:$USER:rw /dev/udmabuf";
+    } else if (!kernel.config_file.empty() && !kernel.config.contains("UDMABUF")) {
+        found.what += "there is no UDMABUF in this kernel, boot one with CONFIG_UDMABUF";
+        found.evidence += fmt::format(", CONFIG_UDMABUF is not set in {}", kernel.config_file);
+    } else {
+        found.what += "there is no /dev/udmabuf (a container needs it given: --device /dev/udmabuf)";
+    }
+    return found;
+}
+
+finding look_at_huge_pages(host_memory_facts const& memory, wishes const& wanted)
+{
+    constexpr std::uint64_t huge_page = 2 * mebibyte;
+    auto const needed = (wanted.memory + huge_page - 1) / huge_page;
+    auto evidence = fmt::format("{} free, {} needed for {}", memory.free_huge_pages, needed, size_text(wanted.memory));
+    if (memory.free_huge_pages >= needed)
+        return {.topic = "huge-pages", .what = "host memory will be contiguous", .evidence = std::move(evidence)};
+    return {.level = severity::note,
+            .topic = "huge-pages",
+            .what = "host memory will be of single pages, which rules larger pages on the NIC out",
+            .evidence = std::move(evidence),
+            .command = fmt::format("sysctl vm.nr_hugepages={}", needed)};
+}
+
+finding look_at_rights(process_facts const& process)
+{
+    if (process.net_admin)
+        return {.topic = "rights", .what = "this process may configure NICs", .evidence = "CAP_NET_ADMIN"};
+    return {.level = severity::blocking,
+            .topic = "rights",
+            .what = "this process may not configure NICs: run it as root, or give the program the right",
+            .evidence = "no CAP_NET_ADMIN in the user namespace that owns the network namespace",
+            .command = "setcap cap_net_admin+ep PROGRAM"};
+}
+
+}  // namespace
+
+std::string_view to_string(severity value) noexcept
+{
+    switch (value) {
+        case severity::fine:
+            return "ok";
+        case severity::note:
+            return "note";
+        case severity::degraded:
+            return "degraded";
+        case severity::blocking:
+            return "blocking";
+    }
+    return {};
+}
+
+std::string_view to_string(verdict value) noexcept
+{
+    switch (value) {
+        case verdict::ready:
+            return "ready";
+        case verdict::degraded:
+            return "degraded";
+        case verdict::not_possible:
+            return "not possible";
+    }
+    return {};
+}
+
+verdict judge(std::vector<finding> const& findings) noexcept
+{
+    auto worst = severity::fine;
+    for (auto const& found : findings)
+        worst = std::max(worst, found.level);
+    if (worst == severity::blocking)
+        return verdict::not_possible;
+    return worst == severity::degraded ? verdict::degraded : verdict::ready;
+}
+
+std::vector<finding> look_at_machine(machine_facts const& machine, bool with_gpu, wishes const& wanted)
+{
+    std::vector<finding> found{look_at_kernel(machine.kernel)};
+    if (machine.kernel.has_bind_rx == true) {
+        found.push_back(look_at_tokens(machine.kernel));
+        found.push_back(look_at_page_sizes(machine.kernel));
+    }
+    found.push_back(look_at_udmabuf(machine, with_gpu, wanted));
+    if (!with_gpu && machine.memory.udmabuf_error == 0)
+        found.push_back(look_at_huge_pages(machine.memory, wanted));
+    found.push_back(look_at_rights(machine.process));
+    if (machine.process.net_admin && !machine.process.state_error.empty()) {
+        found.push_back({.level = severity::blocking,
+                         .topic = "state-directory",
+                         .what = "sessions cannot keep their journals, so they change no NIC",
+                         .evidence = machine.process.state_error,
+                         .command = "install -d -m 0700 -o $USER /run/gpurx"});
+    }
+    return found;
+}
+
+std::vector<finding> look_at_gpu(gpu_facts const& gpu, wishes const& wanted)
+{
+    auto const name = fmt::format("GPU {}", gpu.ordinal);
+    if (!gpu.error.empty())
+        return {{.level = severity::blocking,
+                 .topic = "gpu",
+                 .what = fmt::format("{} cannot be used", name),
+                 .evidence = gpu.error}};
+    std::vector<finding> found;
+    found.push_back({.level = gpu.exports ? severity::fine : severity::blocking,
+                     .topic = "gpu",
+                     .what = gpu.exports ? fmt::format("memory of {} ({}) can be exported to a NIC", name, gpu.name)
+                                         : fmt::format("memory of {} ({}) cannot be exported to a NIC", name, gpu.name),
+                     .evidence = gpu.explanation});
+    if (gpu.bar1 && *gpu.bar1 < wanted.memory) {
+        found.push_back(
+            {.level = severity::blocking,
+             .topic = "bar1",
+             .what = fmt::format("NICs cannot reach so much of {}: ask for less memory, or turn "
+                                 "resizable BAR on in the firmware",
+                                 name),
+             .evidence = fmt::format("BAR1 has {}, {} of memory", size_text(*gpu.bar1), size_text(wanted.memory))});
+    } else if (gpu.bar1) {
+        found.push_back({.topic = "bar1",
+                         .what = fmt::format("NICs can reach so much of {}", name),
+                         .evidence = fmt::format("BAR1 has {}", size_text(*gpu.bar1))});
+    }
+    return found;
+}
+
+}  // namespace gpurx::doctor

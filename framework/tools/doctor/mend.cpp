@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mend.hpp"
+
+#include <fmt/format.h>
+
+#include <gpurx/error.hpp>
+#include <optional>
+#include <utility>
+
+#include "nic/device_journal.hpp"
+#include "nic/queue_lease.hpp"
+#include "nic/settings.hpp"
+
+namespace gpurx::doctor {
+
+namespace {
+
+void change(detail::nic_device& nic, detail::lease_environment const& own, detail::setting what, std::uint32_t value,
+            mended& said)
+{
+    detail::known_journal nothing;
+    detail::device_journal log{own, nic, nothing};
+    auto const before = detail::read_setting(nic, what);
+    auto const* const found = log->find(what);
+    auto const earlier = found != nullptr ? std::optional{*found} : std::nullopt;
+    try {
+        detail::change_setting(log, nic, what, {value});
+    } catch (system_error const&) {
+        // The kernel refused, and nothing has changed.
+        if (earlier)
+            log.edit().record(*earlier);
+        else
+            log.edit().forget(what);
+        log.save();
+        throw;
+    }
+    said.done.push_back(fmt::format("{}: {} set from {} to {}", nic.name(), to_string(what),
+                                    detail::describe(what, before), detail::describe(what, {value})));
+}
+
+void apply(mending const& what, detail::nic_device& nic, detail::lease_environment const& own,
+           detail::lease_environment const& sessions, mended& said)
+{
+    switch (what.what) {
+        case mending::kind::recover:
+            for (auto& sentence : detail::queue_lease::recover(nic, sessions))
+                said.done.push_back(std::move(sentence));
+            break;
+        case mending::kind::link_up:
+            change(nic, own, detail::setting::link, what.value, said);
+            break;
+        case mending::kind::rx_ring:
+            change(nic, own, detail::setting::rx_ring, what.value, said);
+            break;
+    }
+}
+
+}  // namespace
+
+mended mend(std::vector<finding> const& findings, detail::nic_device& nic, detail::lease_environment const& own,
+            detail::lease_environment const& sessions)
+{
+    mended said;
+    for (auto const& found : findings) {
+        if (!found.mend)
+            continue;
+        try {
+            apply(*found.mend, nic, own, sessions, said);
+        } catch (system_error const& error) {
+            said.failed.emplace_back(error.what());
+        }
+    }
+    return said;
+}
+
+mended undo(detail::nic_device& nic, detail::lease_environment const& own)
+{
+    detail::known_journal nothing;
+    detail::device_journal log{own, nic, nothing};
+    detail::report said;
+    detail::restore_settings(log, nic, said);
+    log.save();
+    return {std::move(said.done), std::move(said.left)};
+}
+
+}  // namespace gpurx::doctor

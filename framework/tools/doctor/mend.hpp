@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What --fix and --undo do to an interface. Each change is in a journal before it is made, in the form that sessions
+// keep theirs in, but a file of its own: it is to outlive sessions. It is put back by undo(), as far as nobody else has
+// changed it since, and ends with the boot.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "findings.hpp"
+#include "nic/nic_device.hpp"
+#include "nic/process.hpp"
+
+namespace gpurx::doctor {
+
+// Sentences for people.
+struct mended {
+    std::vector<std::string> done;
+    std::vector<std::string> failed;
+};
+
+// Does what the findings name, in their order. `own` has the directory of the journal, `sessions` that of the
+// sessions' journals.
+[[nodiscard]] mended mend(std::vector<finding> const& findings, detail::nic_device& nic,
+                          detail::lease_environment const& own, detail::lease_environment const& sessions);
+// Throws system_error: the journal cannot be had.
+[[nodiscard]] mended undo(detail::nic_device& nic, detail::lease_environment const& own);
+
+}  // namespace gpurx::doctor

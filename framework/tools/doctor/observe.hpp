@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Looks: at this machine, at interfaces, at a GPU. Nothing is changed, and nothing is judged. What cannot be found out
+// stays absent; only what leaves nothing to look at is thrown, as system_error.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "facts.hpp"
+
+namespace gpurx::doctor {
+
+struct observation {
+    std::string interface;  // empty: all
+    std::optional<int> gpu;
+    wishes wanted;
+    std::string state_directory;  // of sessions
+    std::string own_directory;    // of what --fix changed
+};
+
+// Throws system_error: ENODEV if there is no such interface.
+[[nodiscard]] facts observe(observation const& what);
+
+[[nodiscard]] machine_facts observe_machine(std::string const& state_directory);
+[[nodiscard]] gpu_facts observe_gpu(int ordinal);
+// The journal of the interface with this index in `directory`; nothing: there is none, or it could not be read, and
+// `failure` says why. Read without its lock: it is replaced in one piece, and lines are added whole.
+[[nodiscard]] std::optional<detail::journal> journal_in(std::string const& directory, unsigned index,
+                                                        std::string& failure);
+// The place of a PCI device.
+[[nodiscard]] pci_facts observe_pci(std::string const& address);
+// A file of sysfs or procfs; empty if it cannot be read.
+[[nodiscard]] std::string read_text(std::string const& path);
+[[nodiscard]] std::string read_line(std::string const& path);
+
+}  // namespace gpurx::doctor

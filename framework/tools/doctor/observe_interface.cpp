@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <exception>
+#include <filesystem>
+#include <utility>
+#include <variant>
+
+#include <gpurx/error.hpp>
+
+#include "links.hpp"
+#include "nic/failure.hpp"
+#include "nic/kernel_nic.hpp"
+#include "nic/process.hpp"
+#include "observe.hpp"
+#include "syscalls.hpp"
+
+namespace gpurx::doctor {
+
+namespace {
+
+std::string driver_of(std::string const& interface)
+{
+    detail::unique_fd const any{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+    ethtool_drvinfo answer{};
+    answer.cmd = ETHTOOL_GDRVINFO;
+    ifreq request{};
+    interface.copy(request.ifr_name, IFNAMSIZ - 1);
+    request.ifr_data = reinterpret_cast<char*>(&answer);
+    return ::ioctl(any.get(), SIOCETHTOOL, &request) == 0 ? answer.driver : std::string{};
+}
+
+refusal refusal_of(system_error const& error)
+{
+    auto const& said = error.why().kernel_message;
+    return {error.code().value(), said.empty() ? error.code().message() : said};
+}
+
+// What `question` answers; nothing where it is refused.
+template <class Question>
+auto answer_to(Question&& question) -> std::optional<decltype(question())>
+{
+    try {
+        return question();
+    } catch (system_error const&) {
+        return std::nullopt;
+    }
+}
+
+void observe_settings(interface_facts& interface)
+{
+    try {
+        detail::kernel_nic nic{interface.name};
+        interface.rings = answer_to([&nic] { return nic.rings(); });
+        interface.ntuple = answer_to([&nic] { return nic.feature(detail::ethtool::feature::ntuple_filters); });
+        interface.hardware_gro = answer_to([&nic] { return nic.feature(detail::ethtool::feature::hardware_gro); });
+        interface.channels = answer_to([&nic] { return nic.channels(); });
+        interface.rss_table = answer_to([&nic] { return nic.rss_table(); }).value_or(std::vector<std::uint32_t>{});
+        interface.rss_contexts =
+            answer_to([&nic] { return nic.rss_contexts(); }).value_or(std::vector<detail::ethtool::rss_context>{});
+        interface.rules = answer_to([&nic] { return nic.rules(); });
+        interface.queues =
+            answer_to([&nic] { return nic.rx_queues(); }).value_or(std::vector<detail::netdev::rx_queue>{});
+    } catch (system_error const& error) {
+        interface.settings = refusal_of(error);
+    }
+}
+
+// The kernel looks at the descriptor after the interface and its driver, and before it changes anything.
+void probe_binding(interface_facts& interface)
+{
+    constexpr int none = -1;
+    std::array const first{0U};
+    try {
+        auto const bound =
+            detail::bind_rx(interface.name, {.ifindex = interface.index, .queues = first, .dmabuf_fd = none});
+    } catch (system_error const& error) {
+        interface.bind_probe = refusal_of(error);
+    }
+}
+
+session_facts session_of(detail::journal_owner owner)
+{
+    auto const alive = detail::is_alive(owner.key);
+    auto program = alive == true ? read_line(fmt::format("/proc/{}/comm", owner.key.pid)) : std::string{};
+    return {std::move(owner), alive, std::move(program)};
+}
+
+void observe_journals(interface_facts& interface, observation const& what)
+{
+    try {
+        if (auto sessions = journal_in(what.state_directory, interface.index, interface.journal_error)) {
+            interface.session_changes = std::move(sessions->changes);
+            for (auto& owner : sessions->owners)
+                interface.sessions.push_back(session_of(std::move(owner)));
+        }
+        if (auto own = journal_in(what.own_directory, interface.index, interface.journal_error))
+            interface.own_changes = std::move(own->changes);
+    } catch (system_error const& error) {
+        interface.journal_error = error.what();
+    }
+}
+
+void observe_interface(interface_facts& interface, observation const& what)
+{
+    interface.driver = driver_of(interface.name);
+    if (interface.pci)
+        interface.pci = observe_pci(interface.pci->address);
+    observe_settings(interface);
+    probe_binding(interface);
+    observe_journals(interface, what);
+}
+
+}  // namespace
+
+std::optional<detail::journal> journal_in(std::string const& directory, unsigned index, std::string& failure)
+{
+    detail::device_key key;
+    key.boot_id = detail::boot_id();
+    key.ifindex = index;
+    key.netns = detail::network_namespace();
+    std::error_code error;
+    for (auto const& entry : std::filesystem::directory_iterator{directory, error}) {
+        if (entry.path().extension() != ".journal")
+            continue;
+        auto const path = entry.path().string();
+        auto const text = read_text(path);
+        auto const device = detail::parse_device(text);
+        if (!device || !device->same_device(key))
+            continue;
+        auto found = detail::parse_journal(text);
+        if (auto* const journal = std::get_if<detail::journal>(&found))
+            return std::move(*journal);
+        auto const& damage = std::get<detail::journal_damage>(found);
+        failure = fmt::format("{} line {}: {}", path, damage.line, damage.what);
+    }
+    if (error && error != std::errc::no_such_file_or_directory)
+        failure = fmt::format("{}: {}", directory, error.message());
+    return std::nullopt;
+}
+
+facts observe(observation const& what)
+{
+    facts seen;
+    seen.wanted = what.wanted;
+    seen.interfaces = list_interfaces();
+    if (!what.interface.empty()) {
+        std::erase_if(seen.interfaces, [&what](auto const& one) { return one.name != what.interface; });
+        if (seen.interfaces.empty())
+            detail::fail(ENODEV, "find interface", what.interface, "ip link lists those of this network namespace");
+    }
+    seen.machine = observe_machine(what.state_directory);
+    for (auto& interface : seen.interfaces)
+        observe_interface(interface, what);
+    if (what.gpu)
+        seen.gpu = observe_gpu(*what.gpu);
+    return seen;
+}
+
+}  // namespace gpurx::doctor

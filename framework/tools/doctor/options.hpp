@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line of gpurx-doctor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gpurx::doctor {
+
+struct options {
+    std::string interface;  // empty: all
+    std::optional<int> gpu;
+    std::uint64_t memory = 64 << 20;
+    std::string state_directory = "/run/gpurx";
+    bool json = false;
+    bool fix = false;
+    bool dry_run = false;
+    bool undo = false;
+};
+
+enum exit_status : int { ready = 0, degraded = 1, not_possible = 2, bad_usage = 3 };
+
+// Nothing, with the exit status: --help or --version was printed, or what is wrong.
+[[nodiscard]] std::optional<options> parse_command_line(int argc, char** argv, int& exit_code);
+
+}  // namespace gpurx::doctor

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <iterator>
+
+namespace gpurx::doctor {
+
+namespace {
+
+constexpr int severity_width = 10;
+constexpr int topic_width = 16;
+
+void put_line(std::string& text, std::string_view line)
+{
+    fmt::format_to(std::back_inserter(text), "  {:{}}{}\n", "", severity_width + topic_width, line);
+}
+
+void put_finding(std::string& text, finding const& one)
+{
+    fmt::format_to(std::back_inserter(text), "  {:<{}}{:<{}}{}\n", to_string(one.level), severity_width, one.topic,
+                   topic_width, one.what);
+    put_line(text, "seen: " + one.evidence);
+    if (!one.command.empty())
+        put_line(text, "do:   " + one.command + (one.mend ? "   (--fix does it)" : ""));
+}
+
+std::vector<finding> worst_first(std::vector<finding> findings)
+{
+    std::ranges::stable_sort(findings, std::ranges::greater{}, &finding::level);
+    return findings;
+}
+
+// What is most the matter; else that all is well.
+std::string gist_of(std::vector<finding> const& findings)
+{
+    auto const sorted = worst_first(findings);
+    return sorted.empty() || sorted.front().level < severity::degraded ? std::string{"a session can have it"}
+                                                                       : sorted.front().what;
+}
+
+std::vector<finding> findings_of_machine(facts const& seen)
+{
+    auto found = look_at_machine(seen.machine, seen.gpu.has_value(), seen.wanted);
+    if (seen.gpu)
+        std::ranges::move(look_at_gpu(*seen.gpu, seen.wanted), std::back_inserter(found));
+    return found;
+}
+
+boost::json::object to_json(finding const& one)
+{
+    return {{"severity", to_string(one.level)}, {"topic", one.topic},     {"what", one.what},
+            {"evidence", one.evidence},         {"command", one.command}, {"fixable", one.mend.has_value()}};
+}
+
+boost::json::object to_json(interface_facts const& interface, diagnosis const& found)
+{
+    boost::json::array all;
+    for (auto const& one : worst_first(found.findings))
+        all.push_back(to_json(one));
+    return {{"name", interface.name},
+            {"driver", interface.driver},
+            {"verdict", to_string(found.outcome)},
+            {"findings", std::move(all)}};
+}
+
+}  // namespace
+
+std::string text_report(interface_facts const& interface, diagnosis const& found)
+{
+    auto text = fmt::format("{}: {}\n", interface.name, to_string(found.outcome));
+    for (auto const& one : worst_first(found.findings))
+        put_finding(text, one);
+    return text;
+}
+
+std::string text_overview(facts const& seen)
+{
+    std::string text;
+    for (auto const& one : worst_first(findings_of_machine(seen))) {
+        if (one.level != severity::fine)
+            put_finding(text, one);
+    }
+    auto const* const gpu = seen.gpu ? &*seen.gpu : nullptr;
+    auto const* const best = best_of(seen);
+    if (best == nullptr)
+        return text + "this network namespace has no interface\n";
+    std::size_t width = 0;
+    for (auto const& interface : seen.interfaces)
+        width = std::max(width, interface.name.size());
+    for (auto const& interface : seen.interfaces) {
+        auto const own = look_at_interface(interface, seen.machine, gpu, seen.wanted);
+        fmt::format_to(std::back_inserter(text), "{} {:<{}}  {:<14}{}\n", &interface == best ? '*' : ' ',
+                       interface.name, width, to_string(diagnose(seen, interface).outcome), gist_of(own));
+    }
+    return text;
+}
+
+std::string commands_to_fix(diagnosis const& found)
+{
+    std::string text;
+    for (auto const& one : found.findings) {
+        if (one.mend)
+            text += one.command + '\n';
+    }
+    return text;
+}
+
+std::string json_report(facts const& seen)
+{
+    boost::json::array interfaces;
+    for (auto const& interface : seen.interfaces)
+        interfaces.push_back(to_json(interface, diagnose(seen, interface)));
+    auto const* const best = best_of(seen);
+    boost::json::object const all{
+        {"version", GPURX_VERSION},
+        {"kernel", seen.machine.kernel.release},
+        {"verdict", to_string(best != nullptr ? diagnose(seen, *best).outcome : verdict::not_possible)},
+        {"best", best != nullptr ? boost::json::value(best->name) : boost::json::value(nullptr)},
+        {"interfaces", std::move(interfaces)}};
+    return boost::json::serialize(all) + '\n';
+}
+
+}  // namespace gpurx::doctor

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gpurx-doctor where there is no NIC for it: doctor_test.py PROGRAM MAN-PAGE."""
+
+import json
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import pcapng
+
+PROGRAM = ""
+MAN_PAGE = ""
+
+# The tap runs while a megabyte crosses the loopback, and something else at another port.
+TRANSFER = r"""
+ip link set lo up
+"$1" tap lo --port 5001 --write "{directory}/flows.pcapng" --json &
+tap=$!
+python3 - <<'END'
+import socket
+import time
+for port in (5001, 5002):
+    for _ in range(100):  # until the tap's socket sees packets
+        if any(line.split()[5] == "1" for line in open("/proc/net/packet")):
+            break
+        time.sleep(0.1)
+    listener = socket.create_server(("127.0.0.1", port))
+    sender = socket.create_connection(("127.0.0.1", port))
+    receiver, _ = listener.accept()
+    left = 1000000
+    while left > 0:
+        sender.sendall(bytes(min(left, 10000)))
+        got = 0
+        while got < min(left, 10000):
+            got += len(receiver.recv(65536))
+        left -= got
+    sender.close()
+    receiver.close()
+END
+kill -INT $tap
+wait $tap
+"""
+
+
+def run(*arguments: str, inside: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*inside, PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def finding(interface: dict, topic: str) -> dict:
+    return next(one for one in interface["findings"] if one["topic"] == topic)
+
+
+class Doctor(unittest.TestCase):
+    def test_loopback(self) -> None:
+        answer = run("lo", "--json")
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        interface = json.loads(answer.stdout)["interfaces"][0]
+        self.assertEqual(interface["verdict"], "not possible")
+        driver = finding(interface, "driver")
+        self.assertEqual(driver["severity"], "blocking")
+        self.assertIn("loopback", driver["what"])
+        self.assertIn("the loopback device cannot", run("lo").stdout)
+
+    def test_all_interfaces(self) -> None:
+        answer = run()
+        self.assertIn(answer.returncode, (0, 1, 2), answer.stderr)
+        marked = [line for line in answer.stdout.splitlines() if line.startswith("* ")]
+        self.assertEqual(len(marked), 1, answer.stdout)
+        everything = json.loads(run("--json").stdout)
+        self.assertEqual(marked[0].split()[1], everything["best"])
+        self.assertIn("lo", [one["name"] for one in everything["interfaces"]])
+
+    def namespace(self, script: str) -> subprocess.CompletedProcess[str]:
+        """What `script` prints in a network namespace of its own, where "$1" is the program."""
+        inside = ("unshare", "--user", "--map-root-user", "--net", "bash", "-ec")
+        return subprocess.run(
+            [*inside, script, "bash", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def check_namespaces(self) -> None:
+        probe = self.namespace("true")
+        if probe.returncode != 0:
+            self.skipTest(f"no network namespace can be made here: {probe.stderr.strip()}")
+
+    def test_nothing(self) -> None:
+        """A network namespace with a loopback that is down, and nothing else."""
+        self.check_namespaces()
+        answer = self.namespace('"$1"')
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        self.assertIn("* lo", answer.stdout)
+
+    def test_veth(self) -> None:
+        self.check_namespaces()
+        made = self.namespace("ip link add name one type veth peer name two")
+        if made.returncode != 0:
+            self.skipTest(f"no veth can be made here: {made.stderr.strip()}")
+        answer = self.namespace('ip link add name one type veth peer name two; "$1" one --json')
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        driver = finding(json.loads(answer.stdout)["interfaces"][0], "driver")
+        self.assertEqual(driver["severity"], "blocking")
+        self.assertIn("driver veth cannot bind memory", driver["what"])
+
+    def test_rights_are_those_over_the_network_namespace(self) -> None:
+        """All rights in a user namespace of one's own are none over a network namespace of others."""
+        self.check_namespaces()
+        theirs = run("lo", "--json", inside=("unshare", "--user", "--map-root-user"))
+        own = self.namespace('"$1" lo --json')
+        severities = [
+            finding(json.loads(answer.stdout)["interfaces"][0], "rights")["severity"] for answer in (theirs, own)
+        ]
+        self.assertEqual(severities, ["blocking", "ok"])
+
+    def test_a_gpu_that_is_not_there(self) -> None:
+        answer = run("lo", "--gpu", "99", "--json")
+        gpu = finding(json.loads(answer.stdout)["interfaces"][0], "gpu")
+        self.assertEqual(gpu["severity"], "blocking")
+        self.assertTrue(gpu["evidence"])
+
+    def test_nothing_to_fix(self) -> None:
+        answer = run("lo", "--fix", "--dry-run")
+        self.assertEqual(answer.stdout, "")
+        self.assertEqual(answer.returncode, 2)
+
+    def test_wrong_usage(self) -> None:
+        for arguments in (["--no-such"], ["no-such-if0"], ["--fix"], ["lo", "--dry-run"], ["lo", "--memory", "much"]):
+            answer = run(*arguments)
+            self.assertEqual(answer.returncode, 3, arguments)
+            self.assertTrue(answer.stderr, arguments)
+            self.assertEqual(answer.stdout, "", arguments)
+
+    def test_version(self) -> None:
+        answer = run("--version")
+        self.assertEqual(answer.returncode, 0)
+        self.assertRegex(answer.stdout, r"^gpurx-doctor \d+\.\d+\.\d+\n$")
+
+    def test_tap(self) -> None:
+        """A transfer over the loopback of a network namespace: the table, the file, and what is of the filter."""
+        self.check_namespaces()
+        with tempfile.TemporaryDirectory() as directory:
+            answer = self.namespace(TRANSFER.format(directory=directory))
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            totals = json.loads(answer.stdout)
+            file = pcapng.read(Path(directory, "flows.pcapng").read_bytes())
+        ends = {flow["local"]: flow for flow in totals["flows"]}
+        self.assertEqual(len(ends), 2, totals)
+        self.assertEqual(ends["127.0.0.1:5001"]["bytes"], 1000000)
+        # Of the loopback everything can be read.
+        self.assertEqual(ends["127.0.0.1:5001"]["unsplit"], ends["127.0.0.1:5001"]["packets"])
+        self.assertEqual((totals["dropped"], totals["odd"]), (0, 0))
+        self.assertEqual(file.interface, "lo")
+        self.assertEqual(len(file.packets), totals["packets"])
+        self.assertEqual((file.received, file.dropped), (totals["packets"], 0))
+        for packet in file.packets:
+            ports = struct.unpack_from("!HH", packet.captured, 34)
+            self.assertIn(5001, ports)
+            headers = 34 + (packet.captured[46] >> 4) * 4
+            self.assertEqual(len(packet.captured), headers, "headers, and nothing of the payload")
+        self.assertGreaterEqual(sum(packet.length - len(packet.captured) for packet in file.packets), 1000000)
+
+    def test_tap_without_sessions(self) -> None:
+        answer = run("tap", "lo", "--state-directory", "/nonexistent")
+        self.assertEqual(answer.returncode, 2)
+        self.assertIn("--port", answer.stderr)
+
+    def test_tap_wrong_usage(self) -> None:
+        for arguments in ([], ["no-such-if0", "--port", "1"], ["lo", "--flow", "x"], ["lo", "--port", "0"]):
+            answer = run("tap", *arguments)
+            self.assertEqual(answer.returncode, 3, arguments)
+            self.assertTrue(answer.stderr, arguments)
+            self.assertEqual(answer.stdout, "", arguments)
+
+    def test_man_page(self) -> None:
+        """It has every option of --help and of tap --help, and no other."""
+        described = "".join(run(*which, "--help").stdout.split("Exit status:")[0] for which in ((), ("tap",)))
+        options = set(re.findall(r"^  (?:-\w,)?(--[a-z-]+)", described, re.MULTILINE)) - {"--help"}
+        page = Path(MAN_PAGE).read_text().replace(r"\-", "-")
+        self.assertEqual(options, set(re.findall(r"^\.TP\n\.BI? (--[a-z-]+)", page, re.MULTILINE)))
+
+
+if __name__ == "__main__":
+    PROGRAM, MAN_PAGE = sys.argv[1], sys.argv[2]
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <functional>
+
+#include "nic.hpp"
+
+using namespace gpurx::doctor;
+using namespace gpurx::doctor::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct machine_row {
+    char const* name;
+    std::function<void(machine_facts&)> spoil;
+    char const* topic;
+    severity level;
+    char const* said;     // a part of it
+    char const* command;  // all of it
+    wishes wanted = {};
+};
+
+std::vector<machine_row> const machine_rows{
+    {"no bind-rx", [](auto& machine) { machine.kernel.has_bind_rx = false; }, "kernel", severity::blocking,
+     "boot Linux 7.2 or later", ""},
+    {"not asked", [](auto& machine) { machine.kernel.has_bind_rx.reset(); }, "kernel", severity::note,
+     "cannot be asked", ""},
+    {"no NET_DEVMEM", [](auto& machine) { machine.kernel.config.erase("NET_DEVMEM"); }, "kernel", severity::blocking,
+     "CONFIG_NET_DEVMEM", ""},
+    {"no configuration to read",
+     [](auto& machine) {
+         machine.kernel.config.clear();
+         machine.kernel.config_file.clear();
+     },
+     "kernel", severity::fine, "", ""},
+    {"an older kernel", [](auto& machine) { machine.kernel.release = "6.18.44-cloud"; }, "kernel", severity::note,
+     "not tried", ""},
+    {"the oldest that was tried", [](auto& machine) { machine.kernel.release = "7.2-rc1"; }, "kernel", severity::fine,
+     "", ""},
+    {"a later kernel", [](auto& machine) { machine.kernel.release = "10.0"; }, "kernel", severity::fine, "", ""},
+    {"xarray tokens", [](auto& machine) { machine.kernel.has_array_tokens = false; }, "tokens", severity::note,
+     "xarray", ""},
+    {"array tokens", [](auto&) {}, "tokens", severity::fine, "array tokens", ""},
+    {"no page sizes", [](auto& machine) { machine.kernel.has_page_sizes = false; }, "page-size", severity::note, "",
+     ""},
+
+    {"no UDMABUF",
+     [](auto& machine) {
+         machine.memory.udmabuf_error = ENOENT;
+         machine.kernel.config.erase("UDMABUF");
+     },
+     "udmabuf", severity::blocking, "no UDMABUF in this kernel", ""},
+    {"no device file", [](auto& machine) { machine.memory.udmabuf_error = ENOENT; }, "udmabuf", severity::blocking,
+     "--device /dev/udmabuf", ""},
+    {"a device file of others", [](auto& machine) { machine.memory.udmabuf_error = EACCES; }, "udmabuf",
+     severity::blocking, "may not open", "setfacl -m u:$USER:rw /dev/udmabuf"},
+    {"small udmabufs",
+     [](auto& machine) { machine.memory.udmabuf_size_limit = 64 << 20; },
+     "udmabuf",
+     severity::blocking,
+     "of this size",
+     "echo 65 > /sys/module/udmabuf/parameters/size_limit_mb",
+     {(64 << 20) + 1}},
+    {"large enough udmabufs",
+     [](auto& machine) { machine.memory.udmabuf_size_limit = 64 << 20; },
+     "udmabuf",
+     severity::fine,
+     "",
+     "",
+     {64 << 20}},
+    {"few huge pages", [](auto& machine) { machine.memory.free_huge_pages = 31; }, "huge-pages", severity::note, "",
+     "sysctl vm.nr_hugepages=32"},
+    {"huge pages enough", [](auto& machine) { machine.memory.free_huge_pages = 32; }, "huge-pages", severity::fine, "",
+     ""},
+
+    {"no right", [](auto& machine) { machine.process.net_admin = false; }, "rights", severity::blocking, "as root",
+     "setcap cap_net_admin+ep PROGRAM"},
+    {"no state directory", [](auto& machine) { machine.process.state_error = "/run/gpurx: Permission denied"; },
+     "state-directory", severity::blocking, "journals", "install -d -m 0700 -o $USER /run/gpurx"},
+};
+
+}  // namespace
+
+TEST_CASE("what is the matter with a machine")
+{
+    for (auto const& row : machine_rows) {
+        DYNAMIC_SECTION(row.name)
+        {
+            auto machine = good_machine();
+            row.spoil(machine);
+            auto const found = about(look_at_machine(machine, false, row.wanted), row.topic);
+            CHECK(found.topic == row.topic);
+            CHECK(to_string(found.level) == to_string(row.level));
+            CHECK_THAT(found.what, ContainsSubstring(row.said));
+            CHECK(found.command == row.command);
+        }
+    }
+}
+
+TEST_CASE("with a GPU host memory is a side matter")
+{
+    auto machine = good_machine();
+    machine.memory.udmabuf_error = ENOENT;
+    machine.memory.free_huge_pages = 0;
+    CHECK(judge(look_at_machine(machine, false, {})) == verdict::not_possible);
+    CHECK(judge(look_at_machine(machine, true, {})) == verdict::ready);
+}
+
+TEST_CASE("the worst finding is the verdict")
+{
+    auto const of = [](std::vector<severity> const& levels) {
+        std::vector<finding> all;
+        for (auto const level : levels)
+            all.push_back({.level = level, .topic = "x", .what = "y"});
+        return judge(all);
+    };
+    CHECK(of({}) == verdict::ready);
+    CHECK(of({severity::fine, severity::note}) == verdict::ready);
+    CHECK(of({severity::degraded, severity::note}) == verdict::degraded);
+    CHECK(of({severity::degraded, severity::blocking, severity::fine}) == verdict::not_possible);
+}

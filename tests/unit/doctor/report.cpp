@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <boost/json.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "nic.hpp"
+
+using namespace gpurx::doctor;
+using namespace gpurx::doctor::test;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
+
+namespace {
+
+// A NIC that is down, and a loopback.
+facts spoilt_facts()
+{
+    auto seen = good_facts();
+    seen.interfaces[0].up = false;
+    interface_facts loopback;
+    loopback.name = "lo";
+    loopback.loopback = true;
+    loopback.bind_probe = refusal{EOPNOTSUPP, "Operation not supported"};
+    seen.interfaces.insert(seen.interfaces.begin(), loopback);
+    return seen;
+}
+
+}  // namespace
+
+TEST_CASE("the report begins with the worst")
+{
+    auto const seen = spoilt_facts();
+    auto const text = text_report(seen.interfaces[1], diagnose(seen, seen.interfaces[1]));
+    CHECK_THAT(text, StartsWith("dms0: not possible\n"
+                                "  blocking  link            the interface is down\n"
+                                "                            seen: no IFF_UP\n"
+                                "                            do:   ip link set dev dms0 up   (--fix does it)\n"
+                                "  ok        kernel"));
+}
+
+TEST_CASE("the overview has a line for each interface and marks the best")
+{
+    auto seen = spoilt_facts();
+    CHECK(
+        text_overview(seen) ==
+        "  lo    not possible  the loopback device cannot bind memory to its queues: use a NIC of mlx5_core, bnxt_en, "
+        "gve, fbnic\n"
+        "* dms0  not possible  the interface is down\n");
+    seen.interfaces[1].up = true;
+    CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  ready         a session can have it\n"));
+    seen.machine.process.net_admin = false;
+    CHECK_THAT(text_overview(seen), StartsWith("  blocking  rights"));
+    CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  not possible  a session can have it\n"));
+    seen.interfaces.clear();
+    CHECK_THAT(text_overview(seen), ContainsSubstring("no interface"));
+}
+
+TEST_CASE("only what --fix does is among its commands")
+{
+    auto seen = spoilt_facts();
+    seen.interfaces[1].rings = {gpurx::detail::ethtool::data_split::off, 256, 65536};
+    CHECK(commands_to_fix(diagnose(seen, seen.interfaces[1])) == "ip link set dev dms0 up\nethtool -G dms0 rx 4096\n");
+    CHECK(commands_to_fix(diagnose(good_facts(), good_nic())).empty());
+}
+
+TEST_CASE("JSON says the same")
+{
+    auto const all = boost::json::parse(json_report(spoilt_facts())).as_object();
+    CHECK(all.at("verdict") == "not possible");
+    CHECK(all.at("best") == "dms0");
+    CHECK(all.at("kernel") == "7.3.4");
+    auto const& nics = all.at("interfaces").as_array();
+    REQUIRE(nics.size() == 2);
+    CHECK(nics[1].at("name") == "dms0");
+    CHECK(nics[1].at("driver") == "devmemsim");
+    auto const& worst = nics[1].at("findings").at(0);
+    CHECK(worst.at("severity") == "blocking");
+    CHECK(worst.at("topic") == "link");
+    CHECK(worst.at("command") == "ip link set dev dms0 up");
+    CHECK(worst.at("fixable") == true);
+
+    facts nothing;
+    CHECK(boost::json::parse(json_report(nothing)).at("best").is_null());
+    CHECK(boost::json::parse(json_report(nothing)).at("verdict") == "not possible");
+}
