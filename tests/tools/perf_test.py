@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gpurx-perf over loopback, with transport copy: perf_test.py PROGRAM MAN-PAGE."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROGRAM = ""
+MAN_PAGE = ""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def server(port: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [PROGRAM, "server", "--listen", "127.0.0.1", "--port", str(port), "--transport", "copy", "--memory", "8MiB"]
+    one = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
+    try:
+        yield one
+    finally:
+        one.kill()
+        one.communicate()
+
+
+def client(port: int, *arguments: str, seconds: str = "0.2") -> subprocess.CompletedProcess[str]:
+    command = [PROGRAM, "client", f"127.0.0.1:{port}", "--warm-up", "0.05", "--seconds", seconds, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+class Perf(unittest.TestCase):
+    def test_settings_take_turns(self) -> None:
+        port = free_port()
+        with server(port, "--compare", "--loan", "--rounds", "4", "--verify") as one:
+            answer = client(port, "--flows", "5", "--rounds", "4", "--message", "20000", "--json", "-")
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertEqual(one.wait(30), 0)
+        made = json.loads(answer.stdout)
+        self.assertEqual(
+            [one["setting"] for one in made["rounds"]], 2 * ["--read --transport copy", "--loan"]
+        )
+        for each in made["rounds"]:
+            self.assertEqual((each["transport"], each["wrong_words"]), ("copy", 0))
+            self.assertGreaterEqual(each["verified_bytes"], each["bytes"])
+            self.assertGreater(each["bytes"], 0)
+            self.assertGreater(each["process_cpu_per_gib"], 0)
+            latency = each["latency_us"]
+            self.assertTrue(0 < latency["p50"] <= latency["p99"] <= latency["max"], latency)
+            self.assertGreater(latency["count"], 0)
+        self.assertEqual([one["rounds"] for one in made["settings"]], [2, 2])
+
+    def test_a_table_and_a_file(self) -> None:
+        port = free_port()
+        with server(port, "--rounds", "1") as one, tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "perf.json"
+            answer = client(port, "--json", str(path), "--window", "1", "--message", "8")
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertIn("latency of a message", answer.stdout)
+            self.assertEqual(json.loads(path.read_text())["load"]["message"], 8)
+            one.wait(30)
+
+    def test_strangers_disturb_nobody(self) -> None:
+        port = free_port()
+        with server(port, "--rounds", "1") as one:
+            assert one.stderr
+            one.stderr.readline()
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 2)
+                self.assertEqual(stranger.recv(1), b"")
+            answer = client(port, "--flows", "2")
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertIn("none of this round's", one.communicate(timeout=30)[1])
+
+    def liar(self, last: int) -> tuple[str, int]:
+        """A client of ours that sends the pattern, but for the last word."""
+        port = free_port()
+        with server(port, "--rounds", "1", "--verify") as one:
+            assert one.stderr
+            one.stderr.readline()
+            with socket.create_connection(("127.0.0.1", port)) as flow:
+                number = lambda value, size: value.to_bytes(size, "little")  # noqa: E731
+                request = b"GPXREPF1" + b"".join(number(value, 4) for value in (0, 1, 16, 0, 1, 0))
+                flow.sendall(request)
+                flow.recv(160, socket.MSG_WAITALL)
+                words = [number((i + 1) * 6364136223846793005 % 2**64, 8) for i in range(2)]
+                flow.sendall(words[0] + number(int.from_bytes(words[1], "little") ^ last, 8))
+                flow.shutdown(socket.SHUT_WR)
+                while flow.recv(4096):
+                    pass
+            return one.communicate(timeout=30)[1], one.returncode
+
+    def test_wrong_bytes_are_seen(self) -> None:
+        words, status = self.liar(1 << 40)
+        self.assertEqual((status, "1 words of the load are not" in words), (3, True), words)
+        words, status = self.liar(0)
+        self.assertEqual(status, 0, words)
+
+    def test_more_flows_than_the_server_takes(self) -> None:
+        port = free_port()
+        with server(port, "--max-flows", "2", "--rounds", "1") as one:
+            answer = client(port, "--flows", "3")
+            self.assertEqual(answer.returncode, 1)
+            self.assertIn("its --max-flows may be too small", answer.stderr)
+            self.assertEqual(one.wait(30), 1)
+
+    def test_a_server_ends_when_it_is_told(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with server(free_port()) as one:
+                assert one.stderr
+                one.stderr.readline()
+                one.send_signal(number)
+                self.assertEqual(one.wait(30), 0)
+
+    def kill_a_client(self, port: int) -> None:
+        command = [PROGRAM, "client", f"127.0.0.1:{port}", "--seconds", "30", "--warm-up", "0"]
+        sender = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            with self.assertRaises(subprocess.TimeoutExpired):
+                sender.wait(0.5)
+        finally:
+            sender.kill()
+            sender.wait()
+
+    def test_a_client_that_is_killed_ends_its_round_and_no_other(self) -> None:
+        port = free_port()
+        with server(port) as one:
+            self.kill_a_client(port)
+            answer = client(port)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            one.terminate()
+            self.assertRegex(one.communicate(timeout=30)[1], "error: round 1: .+")
+            self.assertEqual(one.returncode, 0)
+
+    def test_a_client_that_is_killed_ends_a_number_of_rounds(self) -> None:
+        port = free_port()
+        with server(port, "--rounds", "2") as one:
+            self.kill_a_client(port)
+            self.assertEqual(one.wait(30), 1)
+
+    def test_usage(self) -> None:
+        self.assertEqual(subprocess.run([PROGRAM, "client"], capture_output=True, check=False).returncode, 2)
+        version = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout
+        self.assertRegex(version, r"^gpurx-perf \d+\.\d+\.\d+\n$")
+
+    def test_man_page(self) -> None:
+        """Has all options, and no others."""
+        page = Path(MAN_PAGE).read_text(encoding="utf-8").replace("\\-", "-")
+        helps = "".join(
+            subprocess.run([PROGRAM, which, "--help"], capture_output=True, text=True, check=True).stdout
+            for which in ("server", "client")
+        )
+        options = set(re.findall(r"--[a-z][a-z-]*", helps)) - {"--help", "--read"}
+        self.assertEqual(options, set(re.findall(r"--[a-z][a-z-]*", page)) - {"--read"})
+
+
+if __name__ == "__main__":
+    MAN_PAGE = sys.argv.pop()
+    PROGRAM = sys.argv.pop()
+    unittest.main()
