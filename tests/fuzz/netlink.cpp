@@ -28,7 +28,7 @@ void read_as_all(netlink::attributes const& attrs)
     static_cast<void>(netdev::read_binding(attrs));
     static_cast<void>(netdev::read_rx_queue(attrs));
     static_cast<void>(netdev::read_page_pool(attrs));
-    static_cast<void>(netdev::read_alloc_failures(attrs));
+    static_cast<void>(netdev::read_rx_losses(attrs));
     static_cast<void>(ethtool::read_rings(attrs));
     static_cast<void>(ethtool::read_channels(attrs));
     static_cast<void>(ethtool::read_feature(attrs, ethtool::feature::ntuple_filters));

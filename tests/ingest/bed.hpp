@@ -59,6 +59,7 @@ struct frame {
     bool last = false;
     bool ack = false;
     bool crc = false;
+    bool begins = false;
 
     [[nodiscard]] std::vector<std::byte> payload() const
     {
@@ -76,6 +77,7 @@ struct frame {
                 .rows = rows,
                 .wants_ack = ack,
                 .is_last = last,
+                .begins = begins,
                 .has_crc = crc,
                 .payload_crc = crc ? crc32c(payload()) : 0,
                 .tensors = rows > 0 ? row_tensors() : std::vector<tensor_spec>{}};

@@ -105,6 +105,86 @@ TEST_CASE("a source that is cut and does not come back ends by name, with what w
     CHECK(in.stream->errors()[1].why.advice == "source 0 has failed before, and is not taken again");
 }
 
+TEST_CASE("a sender that is alive and says no more is given up by name, wherever in a frame it stopped")
+{
+    auto const stops_at = GENERATE(std::size_t{0}, std::size_t{20}, frame_start_size + 1, std::size_t{250});
+    CAPTURE(stops_at);
+    bed in{two_sources({.reconnect_timeout = 50ms, .stall_timeout = 100ms})};
+    sender stuck{in.where()};
+    stuck.send({.rows = 4});
+    auto const next = frame{.sequence = 1, .first_row = 4, .rows = 4}.bytes();
+    stuck.send(std::span{next}.first(stops_at));
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    REQUIRE(in.soon([&] { return errors_of(in, 0).size() == 1; }));
+    auto const error = errors_of(in, 0)[0];
+    CHECK(error.code == errc::stream_cut);
+    CHECK(error.peer == stuck.socket().local_endpoint());
+    CHECK(error.why.advice ==
+          "after 1 frames: its connection stands, and nothing came for 100 ms (stall_timeout): it is stuck, or slow");
+    CHECK(in.refuses(stuck));
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+}
+
+TEST_CASE("a sender that was stuck, and comes again, loses nothing")
+{
+    bed in{two_sources({.stall_timeout = 100ms})};
+    sender stuck{in.where()};
+    stuck.send({.rows = 4});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    CHECK(in.refuses(stuck));
+    sender again{in.where()};
+    again.send({.sequence = 1, .first_row = 4, .rows = 4, .last = true});
+    CHECK(in.next_rows() == rows_from(0, 4, 4));
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(in.stream->errors().empty());
+}
+
+TEST_CASE("a sender that waits for the receiver, or is slow, is not stuck")
+{
+    bed in{two_sources({.queue_depth = 1, .reconnect_timeout = 0ms, .stall_timeout = 300ms})};
+    sender slow{in.where()};
+    for (std::uint64_t i = 0; i < 4; ++i)
+        slow.send({.sequence = i, .first_row = 4 * i, .rows = 4});
+    in.run_for(700ms);  // its frames wait for room
+    for (std::uint64_t row = 0; row < 16; row += 4)
+        CHECK(in.next_rows() == rows_from(0, row, 4));
+    auto const bytes = frame{.sequence = 4, .first_row = 16, .rows = 4, .last = true}.bytes();
+    for (std::size_t at = 0; at < bytes.size(); at += 16) {
+        slow.send(std::span{bytes}.subspan(at, std::min<std::size_t>(16, bytes.size() - at)));
+        in.run_for(50ms);
+    }
+    CHECK(in.next_rows() == rows_from(0, 16, 4));
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(in.stream->errors().empty());
+}
+
+TEST_CASE("who connects and never says a word is let go after a while, and is nobody's error")
+{
+    bed in{two_sources({.stall_timeout = 100ms})};
+    sender silent{in.where()};
+    CHECK(in.refuses(silent));
+    check_others_go_on(in);
+    CHECK(in.stream->errors().empty());
+}
+
+TEST_CASE("a source that is connected to, and accepts but never sends, does not hold up the end")
+{
+    asio::io_context io;
+    tcp::acceptor stuck{io, {asio::ip::address_v4::loopback(), 0}};
+    tcp::acceptor good{io, {asio::ip::address_v4::loopback(), 0}};
+    bed in{{.connect = {stuck.local_endpoint(), good.local_endpoint()}, .batch_size = 4, .stall_timeout = 100ms}};
+    sender other;
+    in.accept(good, other);
+    other.send({.source = 1, .rows = 4, .last = true});
+    CHECK(in.next_rows() == rows_from(1, 0, 4));
+    CHECK(in.next()->code == asio::error::eof);
+    REQUIRE(errors_of(in, 0).size() == 1);
+    CHECK(errors_of(in, 0)[0].code == errc::stream_cut);
+}
+
 TEST_CASE("in rounds, a source that never comes, or dies, holds up the others only so long")
 {
     bed in{two_sources({.order = frame_order::rounds, .start_timeout = 50ms, .reconnect_timeout = 50ms})};
@@ -292,6 +372,77 @@ TEST_CASE("a source whose last acknowledgement was lost gets it when it comes ag
     CHECK(in.stream->stats().duplicates == 1);
 }
 
+TEST_CASE("a second sender of the same number is refused and told apart, whenever it comes, and the first goes on")
+{
+    enum class first { sends, was_cut, has_ended };
+    auto const state = GENERATE(first::sends, first::was_cut, first::has_ended);
+    bed in{two_sources()};
+    sender one{in.where()};
+    one.send({.rows = 4, .last = state == first::has_ended, .begins = true});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    auto const port = one.socket().local_endpoint().port();
+    if (state == first::was_cut) {
+        one.close();
+        in.run_for(10ms);
+    }
+    sender two{in.where()};
+    two.send({.rows = 4, .begins = true});
+    CHECK(in.refuses(two));
+    auto const errors = errors_of(in, std::nullopt);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].code == errc::wrong_source);
+    CHECK(errors[0].peer == two.socket().local_endpoint());
+    CHECK(
+        errors[0].why.advice ==
+        "source 0 is that of 127.0.0.1:" + std::to_string(port) +
+            ", which has sent 1 frames: each sender needs a number of its own, and one that was started again must not "
+            "say that it begins (in Python: resume=True)");
+    if (state == first::was_cut)
+        sender{in.where()}.send({.sequence = 1, .first_row = 4, .rows = 4, .last = true});
+    else if (state == first::sends)
+        one.send({.sequence = 1, .first_row = 4, .rows = 4, .last = true});
+    if (state != first::has_ended)
+        CHECK(in.next_rows() == rows_from(0, 4, 4));
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(errors_of(in, 0).empty());
+    CHECK(in.stream->stats().duplicates == 0);
+}
+
+TEST_CASE("a sender whose first frame did not arrive whole may begin again")
+{
+    bed in{two_sources()};
+    {
+        sender first{in.where()};
+        auto const bytes = frame{.rows = 4, .begins = true}.bytes();
+        first.send(std::span{bytes}.first(bytes.size() - 1));
+        in.run_for(10ms);
+    }
+    in.run_for(10ms);
+    sender again{in.where()};
+    again.send({.rows = 4, .last = true, .begins = true});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    check_others_go_on(in);
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(in.stream->errors().empty());
+}
+
+TEST_CASE("a sender of a number that is none is not forgotten over any number of strangers")
+{
+    bed in{two_sources()};
+    sender lost{in.where()};
+    lost.send({.source = 2, .rows = 4, .begins = true});
+    CHECK(in.refuses(lost));
+    for (int i = 0; i < 70; ++i) {
+        sender stranger{in.where()};
+        stranger.send(std::as_bytes(std::span{"GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: everything\r\n\r\n"}));
+        CHECK(in.refuses(stranger));
+    }
+    auto const errors = errors_of(in, std::nullopt);
+    CHECK(errors.size() == 64);
+    CHECK(std::ranges::count(errors, error_code{errc::wrong_source}, &source_error::code) == 1);
+}
+
 TEST_CASE("a hundred connections that say nothing hold up nobody")
 {
     bed in{two_sources(), 110};
@@ -318,12 +469,71 @@ TEST_CASE("one connection more than the session takes is refused, and said")
     bed in{two_sources(), 2};
     sender a{in.where()};
     sender b{in.where()};
+    a.send({.source = 0, .rows = 4});
+    b.send({.source = 1, .rows = 4});
+    CHECK(in.next_rows().size() == 4);
+    CHECK(in.next_rows().size() == 4);
     sender c{in.where()};
     CHECK(in.refuses(c));
     auto const errors = errors_of(in, std::nullopt);
     REQUIRE(errors.size() == 1);
     CHECK(errors[0].code == gpurx::errc::too_many_flows);
     CHECK(errors[0].peer == c.socket().local_endpoint());
+}
+
+TEST_CASE("who has said nothing makes place for who comes later, the first of them first")
+{
+    bed in{two_sources(), 3};
+    sender good{in.where()};
+    good.send({.source = 1, .rows = 4});
+    CHECK(in.next_rows() == rows_from(1, 0, 4));
+    std::vector<std::unique_ptr<sender>> idle;
+    for (int i = 0; i < 20; ++i) {
+        idle.push_back(std::make_unique<sender>(in.where()));
+        in.run_for(2ms);
+    }
+    sender half_spoken{in.where()};
+    half_spoken.send(std::as_bytes(std::span{"GET /"}));
+    sender zero{in.where()};
+    zero.send({.rows = 4});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    for (auto const& each : idle)
+        CHECK(in.refuses(*each));
+    sender const other{in.where()};
+    CHECK(in.refuses(half_spoken));
+    zero.send({.sequence = 1, .last = true});
+    good.send({.source = 1, .sequence = 1, .first_row = 4, .rows = 4, .last = true});
+    CHECK(in.next_rows() == rows_from(1, 4, 4));
+    CHECK(in.next()->code == asio::error::eof);
+    CHECK(errors_of(in, 0).empty());
+    CHECK(errors_of(in, 1).empty());
+    auto const errors = errors_of(in, std::nullopt);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].peer == half_spoken.socket().local_endpoint());
+    CHECK(errors[0].why.advice == "it had not said yet which source it is, and another connection needed its place");
+}
+
+TEST_CASE("a source that never came is blamed on who came in its place")
+{
+    bed in{two_sources({.start_timeout = 300ms})};
+    std::optional<sender> gone{in.where()};
+    in.run_for(5ms);
+    gone.reset();
+    in.run_for(5ms);
+    sender stranger{in.where()};
+    std::string_view const text = "GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: everything\r\n\r\n";
+    stranger.send(std::as_bytes(std::span{text}));
+    CHECK(in.refuses(stranger));
+    sender const idle{in.where()};
+    sender const as_idle{in.where()};
+    sender one{in.where()};
+    one.send({.source = 1, .rows = 4, .last = true});
+    CHECK(in.rest() == rows_from(1, 0, 4));
+    REQUIRE(errors_of(in, 0).size() == 1);
+    CHECK(errors_of(in, 0)[0].why.advice ==
+          "no connection came; those of others: 2, the last from 127.0.0.1:" +
+              std::to_string(stranger.socket().local_endpoint().port()) +
+              R"(: it begins with "GET ", not with "gpTS"; open, and silent so far: 2)");
 }
 
 }  // namespace gpurx::ingest::test

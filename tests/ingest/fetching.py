@@ -78,7 +78,7 @@ class FetchTest(unittest.TestCase):
 
     def check(self, url: str, *arguments: str, data: bytes) -> dict[str, Any]:
         """Fetches it, looks at each byte, and returns the report."""
-        report: dict[str, Any] = json.loads(self.fetch(url, "--json", "--output", str(self.output), *arguments))
+        report: dict[str, Any] = json.loads(self.fetch(url, "--json", "--sha256", "--output", str(self.output), *arguments))
         self.assertEqual(self.output.read_bytes(), data)
         self.assertEqual(report["sha256"], hashlib.sha256(data).hexdigest())
         self.assertEqual(report["size"], len(data))

@@ -33,6 +33,18 @@ char const* text_of(errc value) noexcept
             return "the sender does not send valid frames";
         case errc::stream_cut:
             return "the sender's stream ended before its last frame";
+        case errc::wrong_source:
+            return "the sender has a number that is not its own";
+        case errc::no_credentials:
+            return "there are no credentials";
+        case errc::tls_failure:
+            return "there is no secure connection";
+        case errc::wrong_secret:
+            return "the sender does not know the secret";
+        case errc::epoch_ended:
+            return "the epoch has ended";
+        case errc::mirrors_differ:
+            return "the mirrors do not have the same object";
     }
     return "unknown error";
 }

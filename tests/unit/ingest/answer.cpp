@@ -50,7 +50,12 @@ TEST_CASE("of a header, what matters to a download is found")
     CHECK(parsed("HTTP/1.1 200 OK\r\n").keep_alive);
     CHECK_FALSE(parsed("HTTP/1.0 200 OK\r\n").keep_alive);
     CHECK(parsed("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n").content_encoding == "gzip");
-    CHECK(parsed("HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\n").content_encoding.empty());
+    CHECK(parsed("HTTP/1.1 200 OK\r\nContent-Encoding: Identity\r\n").content_encoding.empty());
+    CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n").transfer_encoding == "gzip");
+    CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n").transfer_encoding.empty());
+    CHECK(parsed("HTTP/1.1 503 Slow\r\nRetry-After: 7\r\n").retry_after == std::chrono::seconds{7});
+    std::string const range = "Content-Range: bytes 0-0/1\r\n";
+    CHECK(parsed("HTTP/1.1 206 P\r\n" + range + range).total == 1);
     CHECK(parsed("HTTP/1.1 302 Found\r\nLocation: /x\r\n").location == "/x");
 }
 
@@ -68,6 +73,7 @@ TEST_CASE("what is no header of HTTP/1 is refused")
     CHECK(is_refused("HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551616\r\n\r\n"));
     CHECK(is_refused("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"));
     CHECK(is_refused("HTTP/1.1 206 OK\r\nContent-Range: bytes 9-0/10\r\n\r\n"));
+    CHECK(is_refused("HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/10\r\nContent-Range: bytes 0-9/11\r\n\r\n"));
 }
 
 TEST_CASE("a Content-Range is a range, a size, or both")
@@ -84,6 +90,7 @@ TEST_CASE("a Content-Range is a range, a size, or both")
     REQUIRE(parse("bytes */77"));
     CHECK_FALSE(range);
     CHECK(total == 77);
+    CHECK(parse("Bytes 0-0/1"));
     REQUIRE(parse("bytes 0-18446744073709551613/18446744073709551614"));
     for (auto const* const wrong :
          {"", "bytes", "bytes ", "bytes 0-0", "bytes /", "bytes 0/1", "bytes -1/1", "bytes 0-/1", "bytes 0-1/1",
@@ -110,6 +117,19 @@ TEST_CASE("S3's CRC32C is four bytes in base64, and counts where it is the whole
     CHECK(parsed(part + "x-amz-checksum-type: FULL_OBJECT\r\n").crc32c);
     CHECK_FALSE(parsed(part + "x-amz-checksum-type: COMPOSITE\r\n").crc32c);
     CHECK(parsed("HTTP/1.1 206 P\r\nContent-Range: bytes 0-19/20\r\n" + field).crc32c);
+}
+
+TEST_CASE("S3's CRC-64/NVME is eight bytes in base64")
+{
+    CHECK(parse_base64_crc64("rosUhgp5mIg=") == 0xae8b14860a799888);
+    CHECK(parse_base64_crc64("AAAAAAAAAAA=") == 0);
+    CHECK(parse_base64_crc64("//////////8=") == UINT64_MAX);
+    for (auto const* const wrong : {"", "rosUhgp5mIg", "rosUhgp5mIg==", "rosUhgp5mIh=", "rosUhgp5mIg=-2",
+                                    "rosUhgp5m g=", "4waSgw==", "============"})
+        CHECK_FALSE(parse_base64_crc64(wrong));
+    std::string const field = "x-amz-checksum-crc64nvme: rosUhgp5mIg=\r\n";
+    CHECK(parsed("HTTP/1.1 200 OK\r\n" + field).crc64nvme == 0xae8b14860a799888);
+    CHECK_FALSE(parsed("HTTP/1.1 206 P\r\nContent-Range: bytes 0-9/20\r\n" + field).crc64nvme);
 }
 
 TEST_CASE("a request has what a server needs, and nothing that a signature forbids")

@@ -24,7 +24,7 @@ TEST_CASE("Every dtype has a name of its own, and is found by it")
         CHECK(dtype_named(name_of(type)) == type);
         ++known;
     }
-    CHECK(known == 21);
+    CHECK(known == 23);
     CHECK_FALSE(dtype_named("F31"));
     CHECK_FALSE(dtype_named(""));
 }

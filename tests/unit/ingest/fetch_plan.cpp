@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -13,7 +15,12 @@ using ranges = std::vector<byte_range>;
 
 ranges left_in(fetch_plan const& plan)
 {
-    return {plan.ranges().begin(), plan.ranges().end()};
+    return plan.ranges();
+}
+
+ranges in(std::deque<byte_range> const& taken)
+{
+    return {taken.begin(), taken.end()};
 }
 
 }  // namespace
@@ -39,11 +46,69 @@ TEST_CASE("what is taken comes from the front, at most so much")
     fetch_plan plan;
     plan.put({10, 20});
     plan.put({30, 40});
-    CHECK(plan.take(4) == byte_range{10, 14});
-    CHECK(plan.take(100) == byte_range{14, 20});
-    CHECK(plan.take(10) == byte_range{30, 40});
+    CHECK(plan.size() == 20);
+    CHECK(plan.take(4, 0).asked == byte_range{10, 14});
+    CHECK(plan.take(100, 9).asked == byte_range{14, 20});
+    CHECK(plan.size() == 10);
+    CHECK(plan.take(10, 0).asked == byte_range{30, 40});
     CHECK(plan.empty());
-    CHECK(plan.take(1).empty());
+    CHECK(plan.take(1, 1).asked.empty());
+}
+
+TEST_CASE("small gaps are asked for along, and not wanted")
+{
+    fetch_plan plan;
+    for (std::uint64_t i = 0; i < 100; i += 10)
+        plan.add({i, i + 7});
+    plan.add({200, 210});
+    auto const first = plan.take(25, 3);
+    CHECK(first.asked == byte_range{0, 25});
+    CHECK(in(first.wanted) == ranges{{0, 7}, {10, 17}, {20, 25}});
+    // Never more than what is wanted at the end.
+    auto const second = plan.take(23, 3);
+    CHECK(second.asked == byte_range{25, 47});
+    CHECK(in(second.wanted) == ranges{{25, 27}, {30, 37}, {40, 47}});
+    CHECK(plan.take(10, 2).asked == byte_range{50, 57});
+    CHECK(plan.take(UINT64_MAX, 3).asked == byte_range{60, 97});
+    CHECK(plan.take(UINT64_MAX, 3).asked == byte_range{200, 210});
+    CHECK(plan.size() == 0);
+}
+
+TEST_CASE("twenty thousand small tensors with gaps are a few requests")
+{
+    constexpr std::uint64_t tensors = 20'000;
+    fetch_plan plan;
+    for (std::uint64_t i = 0; i < tensors; ++i)
+        plan.add({i * 8192, i * 8192 + 4000});
+    unsigned requests = 0;
+    std::uint64_t wanted = 0;
+    for (; !plan.empty(); ++requests)
+        for (auto const& each : plan.take(8 << 20, 256 << 10).wanted)
+            wanted += each.size();
+    CHECK(wanted == tensors * 4000);
+    CHECK(requests <= 20);
+}
+
+TEST_CASE("what has been received, or is on its way, is not asked for again")
+{
+    fetch_plan plan;
+    plan.add({0, 100});
+    plan.add({110, 200});
+    CHECK(plan.take(50, 20).asked == byte_range{0, 50});
+    CHECK(plan.take(70, 20).asked == byte_range{50, 120});
+    // The first comes back after 40 bytes, the second whole, while a third is under way.
+    CHECK(plan.take(10, 20).asked == byte_range{120, 130});
+    plan.put({40, 50});
+    plan.put({50, 100});
+    plan.put({110, 120});
+    CHECK(plan.take(50, 20).asked == byte_range{40, 90});
+    CHECK(plan.take(50, 20).asked == byte_range{90, 120});
+    CHECK(plan.take(50, 20).asked == byte_range{130, 180});
+    plan.put({45, 90});
+    plan.put({115, 120});
+    CHECK(plan.take(80, 50).asked == byte_range{45, 90});
+    CHECK(plan.take(80, 50).asked == byte_range{115, 120});
+    CHECK(plan.take(80, 50).asked == byte_range{180, 200});
 }
 
 TEST_CASE("what lies within a range leaves the plan")
@@ -52,10 +117,10 @@ TEST_CASE("what lies within a range leaves the plan")
     plan.put({0, 10});
     plan.put({20, 30});
     plan.put({40, 50});
-    CHECK(plan.take_within({5, 45}) == ranges{{5, 10}, {20, 30}, {40, 45}});
+    CHECK(in(plan.take_within({5, 45})) == ranges{{5, 10}, {20, 30}, {40, 45}});
     CHECK(left_in(plan) == ranges{{0, 5}, {45, 50}});
     CHECK(plan.take_within({5, 45}).empty());
-    CHECK(plan.take_within({1, 2}) == ranges{{1, 2}});
+    CHECK(in(plan.take_within({1, 2})) == ranges{{1, 2}});
     CHECK(left_in(plan) == ranges{{0, 1}, {2, 5}, {45, 50}});
 }
 
@@ -79,8 +144,8 @@ TEST_CASE("whatever is taken and put back, a plan has each byte once")
                     in_plan[i] = true;
             } else {
                 auto const begin = random() % size;
-                auto taken = random() % 2 == 0 ? ranges{plan.take(1 + random() % 50)}
-                                               : plan.take_within({begin, begin + random() % 60});
+                auto const taken = random() % 2 == 0 ? plan.take(1 + random() % 50, random() % 9).wanted
+                                                     : plan.take_within({begin, begin + random() % 60});
                 for (auto const& range : taken) {
                     if (range.empty())
                         continue;
@@ -101,6 +166,7 @@ TEST_CASE("whatever is taken and put back, a plan has each byte once")
                 end = range.end;
             }
             REQUIRE(said == in_plan);
+            REQUIRE(plan.size() == static_cast<std::uint64_t>(std::ranges::count(in_plan, true)));
         }
     }
 }

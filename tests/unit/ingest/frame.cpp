@@ -81,6 +81,8 @@ TEST_CASE("What is encoded is parsed to the same")
     head.wants_ack = GENERATE(false, true);
     head.is_last = GENERATE(false, true);
     head.has_crc = GENERATE(false, true);
+    head.begins = GENERATE(false, true);
+    head.sequence = head.begins ? 0 : head.sequence;
     head.payload_crc = head.has_crc ? 0x12345678 : 0;
     auto const bytes = encode(head);
     CHECK(bytes.size() == frame_start_size + 3 * frame_tensor_size);
@@ -142,7 +144,8 @@ TEST_CASE("Every field that lies is found out")
     CHECK(complaint(patched(head, magic, 'H')) == R"(it begins with "HpTS", not with "gpTS")");
     CHECK(complaint(patched(head, magic, '\n')) == R"(it begins with ".pTS", not with "gpTS")");
     CHECK(complaint(patched(head, version, std::uint16_t{2})) == "its version is 2, not 1");
-    CHECK(complaint(patched(head, flags, std::uint16_t{8})) == "it has flags that version 1 does not know: 0x8");
+    CHECK(complaint(patched(head, flags, std::uint16_t{32})) == "it has flags that version 1 does not know: 0x20");
+    CHECK(complaint(patched(head, flags, std::uint16_t{8})) == "its sender begins, and it is frame 7");
     CHECK(complaint(patched(head, tensors, ~std::uint32_t{0})) == "it has 4294967295 tensors, more than 64");
     CHECK(complaint(patched(head, tensors, std::uint32_t{2})) ==
           "its head has another length than its number of tensors says");

@@ -52,7 +52,9 @@ TEST_CASE("a header tells each tensor's type, shape and place, in the file's ord
     CHECK(header.tensors[3] == safetensor{"scalar", dtype::boolean, {}, data + 32, 1});
     CHECK(header.metadata == std::map<std::string, std::string>{{"format", "pt"}});
     CHECK(parsed("{}", 0).tensors.empty());
+    CHECK(parsed(R"({"__metadata__":null})", 0).metadata.empty());
     CHECK(parsed(R"({"half":)" + tensor("[2,3]", 0, 3, "F4") + "}", 3).tensors[0].size == 3);
+    CHECK(parsed(R"({"none":)" + tensor("[0]", 0, 0, "F4") + "}", 0).tensors[0].size == 0);
 }
 
 TEST_CASE("what does not hold is refused, with the tensor's name")

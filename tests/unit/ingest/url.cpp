@@ -3,6 +3,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <gpurx/ingest/error.hpp>
 
+#include "http/shown.hpp"
 #include "http/url.hpp"
 
 namespace gpurx::ingest::detail {
@@ -26,7 +27,7 @@ std::string refused(std::string_view text)
     static_cast<void>(parse_url(text, code, why));
     INFO(text);
     CHECK(code == errc::bad_url);
-    CHECK(why.object == text);
+    CHECK(why.object == without_secrets(text));
     return why.advice;
 }
 
@@ -49,6 +50,20 @@ TEST_CASE("a URL is taken apart into what a request needs")
     CHECK(plain.target == "/bucket/key");
     CHECK(parsed("http://storage").target == "/");
     CHECK(parsed("http://storage?x").target == "/?x");
+    CHECK(parsed("http://h/k?token=abc").text == "http://h/k?token=abc");
+    CHECK(parsed("http://h/k?token=abc").shown == "http://h/k?token=...");
+
+    auto const secure = parsed("https://storage/key");
+    CHECK(secure.secure);
+    CHECK_FALSE(plain.secure);
+    CHECK(secure.port == "443");
+    CHECK(secure.authority == "storage");
+    CHECK(secure.user.empty());
+
+    auto const with_user = parsed("https://me:se%3Acret@storage/key");
+    CHECK(with_user.user == "me:se:cret");
+    CHECK(with_user.authority == "storage");
+    CHECK(with_user.shown == "https://storage/key");
 
     auto const full = parsed("http://[fd77::2]:9000/a%20b?list-type=2&prefix=%2F#part");
     CHECK(full.host == "fd77::2");
@@ -60,11 +75,10 @@ TEST_CASE("a URL is taken apart into what a request needs")
 TEST_CASE("a URL that cannot be used is refused with the reason")
 {
     using Catch::Matchers::ContainsSubstring;
-    CHECK_THAT(refused("https://storage/x"), ContainsSubstring("https cannot be received into device memory"));
+    CHECK_THAT(refused("ftp://storage/x"), ContainsSubstring("http:// or https:// or s3://"));
     CHECK_THAT(refused("s3://bucket/key"), ContainsSubstring("http://"));
     CHECK_THAT(refused("storage/x"), ContainsSubstring("http://"));
     CHECK_THAT(refused("http:///x"), ContainsSubstring("no host"));
-    CHECK_THAT(refused("http://me:secret@storage/x"), ContainsSubstring("password"));
     CHECK_THAT(refused("http://storage:0/x"), ContainsSubstring("port"));
     CHECK_THAT(refused("http://storage:65536/x"), ContainsSubstring("port"));
     CHECK_THAT(refused("http://storage:/x"), ContainsSubstring("port"));
@@ -80,9 +94,20 @@ TEST_CASE("a redirect is resolved against where it came from")
     CHECK(followed("http://a:8000/b/c/d", "../e") == "http://a:8000/b/e");
     CHECK(followed("http://a/b", "//other:81/e") == "http://other:81/e");
     CHECK(followed("http://a/b", "http://other/e") == "http://other/e");
-    CHECK(followed("http://a/b", "https://a/b") == "error");
+    CHECK(followed("http://a/b", "https://a/b") == "https://a/b");
+    CHECK(followed("https://a/b", "//c/d") == "https://c/d");
+    CHECK(followed("https://a/b", "http://a/b") == "error");
     CHECK(followed("http://a/b", "http://me@a/b") == "error");
+    CHECK(followed("http://me:secret@a/b", "/c") == "http://me:secret@a/c");
     CHECK(followed("http://a/b", "e f") == "error");
+}
+
+TEST_CASE("an origin is scheme, host and port")
+{
+    CHECK(is_same_origin(parsed("https://a/b"), parsed("https://a:443/c?d")));
+    CHECK_FALSE(is_same_origin(parsed("https://a/b"), parsed("http://a:443/b")));
+    CHECK_FALSE(is_same_origin(parsed("https://a/b"), parsed("https://a:444/b")));
+    CHECK_FALSE(is_same_origin(parsed("https://a/b"), parsed("https://c/b")));
 }
 
 TEST_CASE("a pre-signed URL allows the fields that were signed with it")

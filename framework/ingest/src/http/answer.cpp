@@ -3,11 +3,14 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <charconv>
+#include <chrono>
 #include <gpurx/ingest/error.hpp>
 
 #include "answer_parser.hpp"
+#include "http_date.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -33,11 +36,37 @@ std::string text_of(boost::beast::string_view field)
 
 // The checksum is the whole object's where it says so, or where all of the object was asked for. Made of the checksums
 // of an upload's parts it has their number behind a dash, and is none of bytes.
-std::optional<std::uint32_t> whole_crc(http::response_header<> const& header, answer const& found)
+bool has_whole_crc(http::response_header<> const& header, answer const& found)
 {
-    auto const whole = header["x-amz-checksum-type"] == "FULL_OBJECT" || found.status == 200 ||
-                       (found.range && found.total && found.range->begin == 0 && found.range->end == *found.total);
-    return whole ? parse_base64_crc(text_of(header["x-amz-checksum-crc32c"])) : std::nullopt;
+    return header["x-amz-checksum-type"] == "FULL_OBJECT" || found.status == 200 ||
+           (found.range && found.total && found.range->begin == 0 && found.range->end == *found.total);
+}
+
+// Digits of six bits each, `padding` behind them; what is left over of the last is zero.
+template <class Number>
+std::optional<Number> parse_base64(std::string_view field, std::string_view padding) noexcept
+{
+    constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    constexpr unsigned bits = 8 * sizeof(Number);
+    constexpr unsigned whole = bits / 6;
+    constexpr unsigned over = 6 - bits % 6;
+    if (field.size() != whole + 1 + padding.size() || !field.ends_with(padding))
+        return std::nullopt;
+    Number number = 0;
+    for (unsigned i = 0; i <= whole; ++i) {
+        auto const value = digits.find(field[i]);
+        if (value == std::string_view::npos || (i == whole && value % (1U << over) != 0))
+            return std::nullopt;
+        number = i < whole ? static_cast<Number>(number << 6 | value)
+                           : static_cast<Number>(number << (6 - over) | value >> over);
+    }
+    return number;
+}
+
+// Empty: none, which "identity" says too.
+std::string encoding_in(boost::beast::string_view field)
+{
+    return boost::beast::iequals(field, "identity") ? std::string{} : text_of(field);
 }
 
 bool take_fields(http::response_header<> const& header, answer& found, std::string& why)
@@ -47,15 +76,24 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
     found.etag = text_of(header[http::field::etag]);
     found.last_modified = text_of(header[http::field::last_modified]);
     found.location = text_of(header[http::field::location]);
-    found.content_encoding = text_of(header[http::field::content_encoding]);
-    if (found.content_encoding == "identity")
-        found.content_encoding.clear();
-    auto const range = header.find(http::field::content_range);
-    if (range != header.end() && !parse_content_range(text_of(range->value()), found.range, found.total)) {
-        why = "Content-Range is \"" + text_of(range->value()) + "\"";
+    found.bucket_region = text_of(header["x-amz-bucket-region"]);
+    found.content_encoding = encoding_in(header[http::field::content_encoding]);
+    found.transfer_encoding = encoding_in(header[http::field::transfer_encoding]);
+    found.retry_after = parse_retry_after(text_of(header[http::field::retry_after]), text_of(header[http::field::date]),
+                                          std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
+    auto const [begin, end] = header.equal_range(http::field::content_range);
+    for (auto each = begin; each != end; ++each) {
+        if (each->value() == begin->value() && parse_content_range(text_of(each->value()), found.range, found.total))
+            continue;
+        why = "Content-Range is \"" + text_of(begin->value()) + "\"";
+        if (each != begin)
+            why += ", and \"" + text_of(each->value()) + "\"";
         return false;
     }
-    found.crc32c = whole_crc(header, found);
+    if (has_whole_crc(header, found)) {
+        found.crc32c = parse_base64_crc(text_of(header["x-amz-checksum-crc32c"]));
+        found.crc64nvme = parse_base64_crc64(text_of(header["x-amz-checksum-crc64nvme"]));
+    }
     return true;
 }
 
@@ -110,10 +148,12 @@ bool parse_content_range(std::string_view field, std::optional<byte_range>& rang
                          std::optional<std::uint64_t>& total) noexcept
 {
     constexpr std::string_view unit = "bytes ";
+    auto const has_unit =
+        field.size() > unit.size() && boost::beast::iequals({field.data(), unit.size()}, {unit.data(), unit.size()});
     range.reset();
     total.reset();
     auto const slash = field.find('/');
-    if (!field.starts_with(unit) || slash == std::string_view::npos)
+    if (!has_unit || slash == std::string_view::npos)
         return false;
     auto const bytes = field.substr(unit.size(), slash - unit.size());
     auto const size = field.substr(slash + 1);
@@ -134,20 +174,12 @@ bool parse_content_range(std::string_view field, std::optional<byte_range>& rang
 
 std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept
 {
-    constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    // Six digits of six bits; the last four bits are padding.
-    if (field.size() != 8 || !field.ends_with("=="))
-        return std::nullopt;
-    std::uint64_t bits = 0;
-    for (auto const digit : field.substr(0, 6)) {
-        auto const value = digits.find(digit);
-        if (value == std::string_view::npos)
-            return std::nullopt;
-        bits = bits << 6 | value;
-    }
-    if ((bits & 0xf) != 0)
-        return std::nullopt;
-    return static_cast<std::uint32_t>(bits >> 4);
+    return parse_base64<std::uint32_t>(field, "==");
+}
+
+std::optional<std::uint64_t> parse_base64_crc64(std::string_view field) noexcept
+{
+    return parse_base64<std::uint64_t>(field, "=");
 }
 
 }  // namespace gpurx::ingest::detail

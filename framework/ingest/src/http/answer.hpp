@@ -3,6 +3,7 @@
 // The header of an HTTP answer: what of it matters to a download. Pure.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -30,17 +31,22 @@ struct answer {
     unsigned status = 0;
     std::string reason;
     std::optional<std::uint64_t> length;  // Content-Length
-    bool chunked = false;                 // Transfer-Encoding: the length is not known
-    bool keep_alive = true;               // another request may follow on this connection
+    bool chunked = false;
+    bool keep_alive = true;  // another request may follow on this connection
     // Content-Range. 206 has the range; 416 and some 206 have no range, or no size.
     std::optional<byte_range> range;
     std::optional<std::uint64_t> total;
     std::string etag;
     std::string last_modified;
     std::string location;
-    std::string content_encoding;  // other than "identity"
+    std::string bucket_region;      // x-amz-bucket-region: where the bucket is that was asked for
+    std::string content_encoding;   // other than "identity"
+    std::string transfer_encoding;  // likewise; a length is not known then, or is not that of the bytes
+    // How long the server asks to be left alone, with a refusal.
+    std::optional<std::chrono::seconds> retry_after;
     // x-amz-checksum-crc32c of the whole object, where the server says it is that.
     std::optional<std::uint32_t> crc32c;
+    std::optional<std::uint64_t> crc64nvme;  // the same for x-amz-checksum-crc64nvme
 
     [[nodiscard]] bool is_redirect() const noexcept
     {
@@ -56,11 +62,13 @@ struct answer {
 // Errors: errc::bad_response, and `why` in words.
 [[nodiscard]] answer parse_answer(std::string_view header, error_code& code, std::string& why);
 
-// The parts of `Content-Range: bytes 0-99/200`. Each may be missing ("*"). False: it is no such field.
+// The parts of `Content-Range: bytes 0-99/200`, the unit in any case. Each may be missing ("*"). False: it is no such
+// field.
 [[nodiscard]] bool parse_content_range(std::string_view field, std::optional<byte_range>& range,
                                        std::optional<std::uint64_t>& total) noexcept;
 
-// As S3 writes it: four bytes, the highest first, in base64.
+// As S3 writes it: four bytes or eight, the highest first, in base64.
 [[nodiscard]] std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept;
+[[nodiscard]] std::optional<std::uint64_t> parse_base64_crc64(std::string_view field) noexcept;
 
 }  // namespace gpurx::ingest::detail

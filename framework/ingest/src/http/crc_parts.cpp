@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crc_parts.hpp"
 
-#include <algorithm>
-#include <gpurx/gather.hpp>
+#include <gpurx/crc32c.hpp>
+#include <iterator>
+
+#include "../crc64nvme.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -10,42 +12,70 @@ namespace {
 
 constexpr std::size_t block_size = 4096;
 
+std::uint32_t one_after_other(std::uint32_t first, std::uint32_t second, std::uint64_t second_size)
+{
+    return crc32c_combine(first, second, second_size);
+}
+
+std::uint64_t one_after_other(std::uint64_t first, std::uint64_t second, std::uint64_t second_size)
+{
+    return crc64nvme_combine(first, second, second_size);
+}
+
 }  // namespace
 
-device_span crc_parts::add(byte_range bytes, memory_kind kind)
+template <class Checksum>
+void joined_parts<Checksum>::add(byte_range bytes, Checksum crc)
 {
-    auto* const slot = slot_for(kind);
-    parts_.push_back({bytes, slot});
-    return {memory_kind::host, reinterpret_cast<std::uintptr_t>(slot), sizeof *slot};
-}
-
-std::optional<std::uint32_t> crc_parts::combine(std::uint64_t size) const
-{
-    auto sorted = parts_;
-    std::ranges::sort(sorted, {}, [](part const& each) { return each.bytes.begin; });
-    std::uint32_t whole = 0;
-    std::uint64_t end = 0;
-    for (auto const& each : sorted) {
-        if (each.bytes.begin != end)
-            return std::nullopt;
-        whole = crc32c_combine(whole, *each.crc, each.bytes.size());
-        end = each.bytes.end;
+    if (bytes.empty())
+        return;
+    auto next = parts_.lower_bound(bytes.begin);
+    if (next != parts_.begin()) {
+        if (auto const last = std::prev(next); last->second.end == bytes.begin) {
+            crc = one_after_other(last->second.crc, crc, bytes.size());
+            bytes.begin = last->first;
+            next = parts_.erase(last);
+        }
     }
-    return end == size ? std::optional{whole} : std::nullopt;
+    if (next != parts_.end() && next->first == bytes.end) {
+        crc = one_after_other(crc, next->second.crc, next->second.end - next->first);
+        bytes.end = next->second.end;
+        next = parts_.erase(next);
+    }
+    parts_.emplace_hint(next, bytes.begin, part{bytes.end, crc});
 }
 
-// Where it is written; stays there.
-std::uint32_t* crc_parts::slot_for(memory_kind kind)
+template <class Checksum>
+std::optional<Checksum> joined_parts<Checksum>::whole(std::uint64_t size) const
 {
-    if (kind == memory_kind::host)
-        return &on_host_.emplace_back();
+    if (size == 0)
+        return Checksum{0};
+    if (parts_.empty() || parts_.begin()->first != 0 || parts_.begin()->second.end != size)
+        return std::nullopt;
+    return parts_.begin()->second.crc;
+}
+
+template class joined_parts<std::uint32_t>;
+template class joined_parts<std::uint64_t>;
+
+device_span crc_parts::add_on_gpu(byte_range bytes)
+{
     if (blocks_.empty() || used_ + sizeof(std::uint32_t) > block_size) {
         blocks_.push_back(device_memory::on_pinned_host(block_size));
         used_ = 0;
     }
     auto const at = blocks_.back().span().address() + used_;
     used_ += sizeof(std::uint32_t);
-    return reinterpret_cast<std::uint32_t*>(at);
+    on_gpu_.push_back({bytes, reinterpret_cast<std::uint32_t const*>(at)});
+    return {memory_kind::host, at, sizeof(std::uint32_t)};
+}
+
+std::optional<std::uint32_t> crc_parts::combine(std::uint64_t size) const
+{
+    auto all = on_host_;
+    for (auto const& each : on_gpu_)
+        all.add(each.bytes, *each.crc);
+    return all.whole(size);
 }
 
 }  // namespace gpurx::ingest::detail

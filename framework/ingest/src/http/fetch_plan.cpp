@@ -3,62 +3,98 @@
 
 #include <algorithm>
 #include <cassert>
-#include <numeric>
+#include <iterator>
+#include <utility>
 
 namespace gpurx::ingest::detail {
+
+void fetch_plan::add(byte_range range)
+{
+    if (range.empty())
+        return;
+    if (range.begin > added_to_)
+        gaps_.emplace_hint(gaps_.end(), added_to_, range.begin);
+    added_to_ = range.end;
+    put(range);
+}
 
 void fetch_plan::put(byte_range range)
 {
     if (range.empty())
         return;
-    auto const next = std::ranges::lower_bound(ranges_, range.begin, {}, &byte_range::begin);
-    auto place = ranges_.insert(next, range);
-    if (place + 1 != ranges_.end() && place->end == (place + 1)->begin) {
-        place->end = (place + 1)->end;
-        place = ranges_.erase(place + 1) - 1;
-    }
-    if (place != ranges_.begin() && (place - 1)->end == place->begin) {
-        (place - 1)->end = place->end;
-        ranges_.erase(place);
-    }
-}
-
-byte_range fetch_plan::take(std::uint64_t at_most)
-{
-    if (ranges_.empty())
-        return {};
-    auto& first = ranges_.front();
-    byte_range const taken{first.begin, first.begin + std::min(first.size(), at_most)};
-    first.begin = taken.end;
-    if (first.empty())
-        ranges_.erase(ranges_.begin());
-    return taken;
-}
-
-std::vector<byte_range> fetch_plan::take_within(byte_range range)
-{
-    std::vector<byte_range> taken;
-    std::vector<byte_range> left;
-    for (auto const& each : ranges_) {
-        byte_range const both{std::max(each.begin, range.begin), std::min(each.end, range.end)};
-        if (both.begin >= both.end) {
-            left.push_back(each);
-            continue;
+    size_ += range.size();
+    auto next = ends_.upper_bound(range.begin);
+    if (next != ends_.begin()) {
+        if (auto const last = std::prev(next); last->second == range.begin) {
+            range.begin = last->first;
+            ends_.erase(last);
         }
-        taken.push_back(both);
-        if (each.begin < both.begin)
-            left.push_back({each.begin, both.begin});
-        if (both.end < each.end)
-            left.push_back({both.end, each.end});
     }
-    ranges_ = std::move(left);
+    if (next != ends_.end() && next->first == range.end) {
+        range.end = next->second;
+        next = ends_.erase(next);
+    }
+    ends_.emplace_hint(next, range.begin, range.end);
+}
+
+fetch_plan::iterator fetch_plan::cut(iterator range, std::uint64_t end)
+{
+    auto const [begin, old_end] = *range;
+    size_ -= end - begin;
+    auto const next = ends_.erase(range);
+    return end == old_end ? next : ends_.emplace_hint(next, end, old_end);
+}
+
+bool fetch_plan::are_joined(std::uint64_t end, std::uint64_t begin, std::uint64_t gap) const
+{
+    if (begin == end)
+        return true;
+    auto const found = gaps_.find(end);
+    return found != gaps_.end() && found->second == begin && begin - end <= gap;
+}
+
+fetch_piece fetch_plan::take(std::uint64_t at_most, std::uint64_t gap)
+{
+    fetch_piece taken;
+    if (ends_.empty() || at_most == 0)
+        return taken;
+    auto const first = ends_.begin()->first;
+    auto const limit = first + std::min(at_most, UINT64_MAX - first);
+    taken.asked = {first, first};
+    for (auto next = ends_.begin(); next != ends_.end();) {
+        auto const [begin, end] = *next;
+        if (begin >= limit || !are_joined(taken.asked.end, begin, gap))
+            break;
+        taken.asked.end = std::min(end, limit);
+        taken.wanted.push_back({begin, taken.asked.end});
+        next = cut(next, taken.asked.end);
+    }
     return taken;
 }
 
-std::uint64_t fetch_plan::size() const noexcept
+std::deque<byte_range> fetch_plan::take_within(byte_range range)
 {
-    return std::accumulate(ranges_.begin(), ranges_.end(), std::uint64_t{0},
-                           [](std::uint64_t sum, byte_range const& each) { return sum + each.size(); });
+    std::deque<byte_range> taken;
+    if (range.empty())
+        return taken;
+    auto next = ends_.lower_bound(range.begin);
+    if (next != ends_.begin()) {
+        if (auto const last = std::prev(next); last->second > range.begin)
+            next = ends_.emplace_hint(next, range.begin, std::exchange(last->second, range.begin));
+    }
+    while (next != ends_.end() && next->first < range.end) {
+        taken.push_back({next->first, std::min(next->second, range.end)});
+        next = cut(next, taken.back().end);
+    }
+    return taken;
+}
+
+std::vector<byte_range> fetch_plan::ranges() const
+{
+    std::vector<byte_range> all;
+    for (auto const& [begin, end] : ends_)
+        all.push_back({begin, end});
+    return all;
 }
 
 bool placement_map::assign(std::span<placement const> placements, std::uint64_t size)

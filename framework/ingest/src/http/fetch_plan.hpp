@@ -4,7 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <deque>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -15,23 +16,43 @@
 
 namespace gpurx::ingest::detail {
 
-// The bytes that nobody has asked for yet, as ranges in order, none touching the next.
+// What one request asks for, and which of these bytes are wanted: the gaps between come along for nothing.
+struct fetch_piece {
+    byte_range asked;
+    std::deque<byte_range> wanted;
+};
+
+// The bytes that nobody has asked for yet, as ranges in order, none touching the next. What is put and taken costs the
+// logarithm of how many ranges there are.
 class fetch_plan {
   public:
+    // What is to be fetched, in the order of the object: the next range, which may touch the last.
+    void add(byte_range range);
     // Whoever could not fetch what it took puts it back. Precondition: none of it is in the plan.
     void put(byte_range range);
-    // The next bytes, at most so many; they leave the plan. Empty: there are none.
-    [[nodiscard]] byte_range take(std::uint64_t at_most);
+    // The next bytes, which leave the plan: at most so many are asked for, with gaps of up to `gap` that nobody wants.
+    // What somebody has taken is no gap: it has been received, or will be. Empty: there are none.
+    [[nodiscard]] fetch_piece take(std::uint64_t at_most, std::uint64_t gap);
     // Those within `range`, which leave the plan.
-    [[nodiscard]] std::vector<byte_range> take_within(byte_range range);
+    [[nodiscard]] std::deque<byte_range> take_within(byte_range range);
 
-    [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
+    [[nodiscard]] bool empty() const noexcept { return ends_.empty(); }
     // Bytes.
-    [[nodiscard]] std::uint64_t size() const noexcept;
-    [[nodiscard]] std::span<byte_range const> ranges() const noexcept { return ranges_; }
+    [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+    [[nodiscard]] std::vector<byte_range> ranges() const;
 
   private:
-    std::vector<byte_range> ranges_;
+    using iterator = std::map<std::uint64_t, std::uint64_t>::iterator;
+    // Takes the front of a range, up to there; the range behind.
+    iterator cut(iterator range, std::uint64_t end);
+
+    // Whether bytes follow each other, or with such a gap between.
+    [[nodiscard]] bool are_joined(std::uint64_t end, std::uint64_t begin, std::uint64_t gap) const;
+
+    std::map<std::uint64_t, std::uint64_t> ends_;  // by begin
+    std::map<std::uint64_t, std::uint64_t> gaps_;  // between what was added; ends by begin
+    std::uint64_t added_to_ = 0;
+    std::uint64_t size_ = 0;
 };
 
 // Where bytes of an object belong: placements, in the order of the object.

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http_connection.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/deferred.hpp>
-#include <boost/asio/error.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/http/read.hpp>
+#include <boost/beast/core/read_size.hpp>
+#include <boost/beast/http/error.hpp>
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
 
@@ -21,47 +18,74 @@ namespace {
 
 namespace http = boost::beast::http;
 
-constexpr auto tuple = asio::as_tuple(asio::use_awaitable);
-
 [[noreturn]] void fail(error_code code, std::string advice)
 {
     throw system_error{code, {.operation = {}, .object = {}, .kernel_message = {}, .advice = std::move(advice)}};
 }
 
+std::uint64_t bytes_in(std::chrono::milliseconds time, std::uint64_t speed) noexcept
+{
+    return speed * static_cast<std::uint64_t>(time.count()) / 1000;
+}
+
 }  // namespace
 
-http_connection::http_connection(asio::any_io_executor const& executor, rx_session& session,
-                                 std::chrono::milliseconds timeout, cuda_stream_ref stream)
-    : receiver_{executor, session}, stream_{stream}, silence_{executor}, timeout_{timeout}
+http_connection::http_connection(asio::any_io_executor const& executor, std::unique_ptr<wire> below,
+                                 connection_limits const& limits, cuda_stream_ref stream)
+    : wire_{std::move(below)},
+      stream_{stream},
+      limits_{limits},
+      slowness_{bytes_in(limits.timeout, limits.min_speed)},
+      next_look_{executor}
 {}
 
 asio::awaitable<void> http_connection::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
+    slowness_.wait_for(slowness::waiting_for::header);
     watch();
-    auto const [code, peer] = co_await receiver_.async_connect(to, tuple);
-    check(code);
-    // A second request must not wait for the acknowledgement of the first.
-    error_code ignored;
-    receiver_.set_option(asio::ip::tcp::no_delay{true}, ignored);
+    check(co_await wire_->async_connect(to));
 }
 
 asio::awaitable<void> http_connection::async_send(std::string request)
 {
-    auto const [code, sent] = co_await asio::async_write(receiver_, asio::buffer(request), tuple);
+    slowness_.wait_for(slowness::waiting_for::header);
+    auto const [code, sent] = co_await wire_->async_write(asio::buffer(request));
     check(code);
 }
 
-asio::awaitable<answer> http_connection::async_answer()
+asio::awaitable<answer> http_connection::async_answer(unsigned looks)
 {
-    for (;;) {
-        answer_parser parser;
-        // Not use_awaitable: it would be a coroutine of its own, and clang-tidy 14 gets lost in it.
-        auto const [code, size] =
-            co_await http::async_read_header(receiver_, early_, parser, asio::as_tuple(asio::deferred));
-        auto found = taken_from(parser, code);
-        if (found.status >= 200)
-            co_return found;
+    slowness_.wait_for(slowness::waiting_for::header, looks);
+    auto found = co_await read_header();
+    while (found.status < 200)
+        found = co_await read_header();
+    slowness_.wait_for(slowness::waiting_for::nothing);
+    co_return found;
+}
+
+asio::awaitable<answer> http_connection::read_header()
+{
+    answer_parser parser;
+    error_code code;
+    while (!parser.is_header_done() && (!code || code == http::error::need_more)) {
+        if (early_.size() == 0 || code == http::error::need_more)
+            code = co_await read_early();
+        if (code)
+            break;
+        early_.consume(parser.put(early_.cdata(), code));
     }
+    co_return taken_from(parser, code);
+}
+
+// Little at first: what comes along of a body is copied twice.
+asio::awaitable<error_code> http_connection::read_early()
+{
+    auto const room = boost::beast::read_size(early_, header_limit);
+    if (room == 0)
+        co_return http::error::buffer_overflow;
+    auto const [code, size] = co_await wire_->async_read_some(early_.prepare(room));
+    early_.commit(size);
+    co_return code;
 }
 
 asio::awaitable<http_connection::transferred> http_connection::async_body(device_span to)
@@ -70,7 +94,9 @@ asio::awaitable<http_connection::transferred> http_connection::async_body(device
     auto const placed = place_early(to, code);
     if (code || placed == to.size())
         co_return transferred{code, placed};
-    auto const [failed, read] = co_await async_read(receiver_, to.subspan(placed, to.size() - placed), stream_, tuple);
+    slowness_.wait_for(slowness::waiting_for::body);
+    auto const [failed, read] = co_await wire_->async_read(to.subspan(placed, to.size() - placed), stream_);
+    slowness_.wait_for(slowness::waiting_for::nothing);
     co_return transferred{failed, placed + read};
 }
 
@@ -83,7 +109,9 @@ asio::awaitable<void> http_connection::async_skip(std::uint64_t bytes)
 {
     auto const early = static_cast<std::size_t>(std::min<std::uint64_t>(early_.size(), bytes));
     early_.consume(early);
-    auto const [code, read] = co_await async_read(receiver_, destination::nowhere(bytes - early), tuple);
+    slowness_.wait_for(slowness::waiting_for::body);
+    auto const [code, read] = co_await wire_->async_skip(bytes - early);
+    slowness_.wait_for(slowness::waiting_for::nothing);
     check(code);
 }
 
@@ -94,7 +122,8 @@ asio::awaitable<std::string> http_connection::async_excerpt(std::size_t at_most)
     if (!text.empty())
         co_return text;
     text.resize(at_most);
-    auto const [code, size] = co_await receiver_.async_read_some(asio::buffer(text), tuple);
+    slowness_.wait_for(slowness::waiting_for::body);
+    auto const [code, size] = co_await wire_->async_read_some(asio::buffer(text));
     check(code);
     text.resize(size);
     co_return text;
@@ -103,17 +132,51 @@ asio::awaitable<std::string> http_connection::async_excerpt(std::size_t at_most)
 // Looks now and then: a timer set anew for each packet would cost more than it tells.
 void http_connection::watch()
 {
-    silence_.expires_after(timeout_);
-    silence_.async_wait([weak = weak_from_this()](error_code code) {
+    next_look_.expires_at(std::min(std::chrono::steady_clock::now() + limits_.timeout / looks_per_timeout,
+                                   std::max(limits_.deadline, std::chrono::steady_clock::now())));
+    next_look_.async_wait([weak = weak_from_this()](error_code code) {
         auto const self = weak.lock();
-        if (code || self == nullptr)
+        if (code || self == nullptr || self->rests_)
             return;
-        auto const now = self->receiver_.stats().bytes();
-        if (std::exchange(self->seen_, now) != now)
+        self->too_slow_ = self->look();
+        if (self->too_slow_.empty())
             return self->watch();
-        self->timed_out_ = true;
-        self->receiver_.close();
+        self->wire_->close();
     });
+}
+
+void http_connection::rest() noexcept
+{
+    rests_ = true;
+    next_look_.cancel();
+}
+
+bool http_connection::wake()
+{
+    if (early_.size() > 0 || !wire_->is_quiet())
+        return false;
+    rests_ = false;
+    watch();
+    return true;
+}
+
+std::string http_connection::look()
+{
+    if (std::chrono::steady_clock::now() >= limits_.deadline)
+        return "the deadline has passed";
+    auto const timeout = limits_.timeout.count();
+    switch (slowness_.look(wire_->arrived(), wire_->at_hand())) {
+        case slowness::verdict::fine:
+            return is_outrun() ? "another mirror is far faster" : std::string{};
+        case slowness::verdict::silent:
+            return fmt::format("nothing came for {} ms", timeout);
+        case slowness::verdict::header_too_slow:
+            return fmt::format("no answer came within {} ms", timeout);
+        case slowness::verdict::body_too_slow:
+            return fmt::format("only {} bytes came in {} ms: less than {} bytes a second", slowness_.measured(),
+                               timeout, limits_.min_speed);
+    }
+    return {};
 }
 
 answer http_connection::taken_from(answer_parser const& parser, error_code code) const
@@ -124,12 +187,19 @@ answer http_connection::taken_from(answer_parser const& parser, error_code code)
     return found;
 }
 
+bool http_connection::is_outrun() const
+{
+    auto const came = slowness_.came_in_body();
+    auto const look = std::chrono::duration<double>{limits_.timeout}.count() / looks_per_timeout;
+    return came && limits_.is_outrun && limits_.is_outrun(static_cast<double>(*came) / look);
+}
+
 void http_connection::check(error_code code, std::string why) const
 {
-    if (code && timed_out_)
-        fail(errc::gave_up, "nothing came for " + std::to_string(timeout_.count()) + " ms");
+    if (code && !too_slow_.empty())
+        fail(errc::gave_up, too_slow_);
     if (code)
-        fail(code, std::move(why));
+        fail(code, why.empty() ? wire_->why() : std::move(why));
 }
 
 // What came along with a header lies in ordinary memory: a gather to a GPU has read it when it returns.

@@ -10,32 +10,46 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <gpurx/receiver.hpp>
+#include <gpurx/views.hpp>
 
 #include "answer.hpp"
+#include "slowness.hpp"
+#include "wire.hpp"
 
 namespace gpurx::ingest::detail {
 
 class answer_parser;
 
+// Whether somebody else is so much faster than this, in bytes per second, that the connection is to end.
+using speed_check = std::function<bool(double)>;
+
+// What a server may take its time for.
+struct connection_limits {
+    std::chrono::milliseconds timeout;
+    std::uint64_t min_speed = 0;  // bytes of a body per second
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();  // for all of it
+    speed_check is_outrun = {};
+};
+
 // Belongs to one strand.
 class http_connection : public std::enable_shared_from_this<http_connection> {
   public:
-    // A connection on which nothing arrives for `timeout` is closed; what runs on it then ends with errc::gave_up.
-    http_connection(asio::any_io_executor const& executor, rx_session& session, std::chrono::milliseconds timeout,
+    // A connection that is slower than the limits allow is closed; what runs on it then ends with errc::gave_up.
+    http_connection(asio::any_io_executor const& executor, std::unique_ptr<wire> below, connection_limits const& limits,
                     cuda_stream_ref stream);
 
     // To the first of them that answers.
     [[nodiscard]] asio::awaitable<void> async_connect(std::vector<asio::ip::tcp::endpoint> const& to);
 
     [[nodiscard]] asio::awaitable<void> async_send(std::string request);
-    // The next header. Interim answers (status 1xx) are left out.
-    [[nodiscard]] asio::awaitable<answer> async_answer();
+    // The next header, within so much of the timeout. Interim answers (status 1xx) are left out.
+    [[nodiscard]] asio::awaitable<answer> async_answer(unsigned looks = looks_per_timeout);
 
     // The next bytes of a body, to their place. The first is an error if not all came; the second says how many did.
     using transferred = std::pair<error_code, std::size_t>;
@@ -45,20 +59,31 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     // What has come of a body of unknown length, or comes next: some of it, at most so much.
     [[nodiscard]] asio::awaitable<std::string> async_excerpt(std::size_t at_most);
 
+    // Nothing is under way for now, and the limits do not hold: no timer runs.
+    void rest() noexcept;
+    // It goes on. False: the peer has ended the connection meanwhile, or sent what nobody asked for.
+    [[nodiscard]] bool wake();
+
     // Throws an error, in the words for it: `why`, if there are no others.
     void check(error_code code, std::string why = {}) const;
 
   private:
+    [[nodiscard]] asio::awaitable<answer> read_header();
+    [[nodiscard]] asio::awaitable<error_code> read_early();
     [[nodiscard]] answer taken_from(answer_parser const& parser, error_code code) const;
     void watch();
+    // In words; empty: it is fast enough.
+    [[nodiscard]] std::string look();
+    [[nodiscard]] bool is_outrun() const;
     [[nodiscard]] std::size_t place_early(device_span to, error_code& code);
 
-    receiver receiver_;
+    std::unique_ptr<wire> wire_;
     cuda_stream_ref stream_;
-    asio::steady_timer silence_;
-    std::chrono::milliseconds timeout_;
-    std::uint64_t seen_ = 0;  // bytes, when the timer was last set
-    bool timed_out_ = false;
+    connection_limits limits_;
+    slowness slowness_;
+    asio::steady_timer next_look_;
+    bool rests_ = false;
+    std::string too_slow_;  // in words, once it has been closed for that
 
     boost::beast::flat_buffer early_{header_limit};  // what came along with a header
 };

@@ -2,12 +2,18 @@
 #include <gpurx/ingest/http.hpp>
 
 #include "download.hpp"
+#include "shown.hpp"
 
 namespace gpurx::ingest {
 
+std::string shown_url(std::string_view url)
+{
+    return detail::without_secrets(url);
+}
+
 http_object::http_object(asio::any_io_executor executor, rx_session& session, std::string_view url,
                          http_options options)
-    : download_{std::make_unique<detail::download>(executor, session, url, options)}
+    : download_{std::make_unique<detail::download>(executor, session, url, std::move(options))}
 {}
 
 http_object::http_object(http_object&&) noexcept = default;
@@ -21,12 +27,12 @@ asio::awaitable<void> http_object::async_open()
 
 std::uint64_t http_object::size() const noexcept
 {
-    return download_->object().size;
+    return download_->opened().object.size;
 }
 
 std::string const& http_object::etag() const noexcept
 {
-    return download_->object().etag;
+    return download_->opened().object.etag;
 }
 
 std::string const& http_object::url() const noexcept
@@ -36,12 +42,12 @@ std::string const& http_object::url() const noexcept
 
 bool http_object::serves_ranges() const noexcept
 {
-    return download_->serves_ranges();
+    return download_->opened().serves_ranges;
 }
 
 std::optional<std::uint32_t> http_object::announced_crc32c() const noexcept
 {
-    return download_->announced_crc32c();
+    return download_->checksums().announced_crc32c();
 }
 
 asio::awaitable<void> http_object::async_read_front(host_span destination)
@@ -59,9 +65,24 @@ asio::awaitable<void> http_object::async_fetch(std::span<placement const> placem
     return download_->async_fetch(placements);
 }
 
+asio::awaitable<void> http_object::async_fetch_pieces(piece_consumer take)
+{
+    return download_->async_fetch_pieces(std::move(take));
+}
+
 std::optional<std::uint32_t> http_object::crc32c() const noexcept
 {
-    return download_->computed_crc32c();
+    return download_->checksums().computed_crc32c();
+}
+
+std::optional<std::uint64_t> http_object::crc64nvme() const noexcept
+{
+    return download_->checksums().computed_crc64nvme();
+}
+
+std::vector<mirror_stats> http_object::mirrors() const
+{
+    return download_->mirrors_stats();
 }
 
 http_stats http_object::stats() const noexcept

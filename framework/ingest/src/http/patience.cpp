@@ -8,6 +8,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <gpurx/ingest/error.hpp>
+#include <random>
 
 namespace gpurx::ingest::detail {
 
@@ -16,9 +17,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto first_pause = 100ms;
-constexpr std::chrono::milliseconds longest_pause = 2s;
+constexpr std::chrono::milliseconds longest_pause = 20s;
+// A server that asks for more than this has refused.
+constexpr std::chrono::seconds longest_wait = 5min;
 
-[[noreturn]] void give_up(passing_error const& failure, unsigned failures)
+[[noreturn]] void give_up(passing_error const& failure, std::string const& reason)
 {
     auto why = failure.why();
     auto code = failure.code();
@@ -26,18 +29,37 @@ constexpr std::chrono::milliseconds longest_pause = 2s;
         code = errc::gave_up;
         why.advice = "the connection ends before the answer does";
     }
-    why.advice += fmt::format("{}{} attempts", why.advice.empty() ? "" : "; ", failures);
+    why.advice += (why.advice.empty() ? "" : "; ") + reason;
     throw system_error{code, why};
+}
+
+double spread()
+{
+    thread_local std::minstd_rand source{std::random_device{}()};
+    return std::uniform_real_distribution{}(source);
 }
 
 }  // namespace
 
+std::chrono::milliseconds pause_after(unsigned failures, double spread,
+                                      std::optional<std::chrono::seconds> retry_after) noexcept
+{
+    auto const doubled =
+        std::min<std::chrono::milliseconds>(first_pause * (1U << std::min(failures - 1, 10U)), longest_pause);
+    auto const pause = std::chrono::duration_cast<std::chrono::milliseconds>(doubled * (1 - spread / 5));
+    return std::max<std::chrono::milliseconds>(pause, retry_after.value_or(0s));
+}
+
 asio::awaitable<void> patience::async_pause(passing_error failure)
 {
     if (++failures_ >= attempts_)
-        give_up(failure, failures_);
-    pause_.expires_after(
-        std::min<std::chrono::milliseconds>(first_pause * (1U << std::min(failures_ - 1, 5U)), longest_pause));
+        give_up(failure, fmt::format("{} attempts", failures_));
+    if (failure.retry_after > longest_wait)
+        give_up(failure, fmt::format("the server asks to come again in {} s", failure.retry_after->count()));
+    auto const pause = pause_after(failures_, spread(), failure.retry_after);
+    if (std::chrono::steady_clock::now() + pause >= deadline_)
+        give_up(failure, fmt::format("{} attempts, and the deadline comes before the next", failures_));
+    pause_.expires_after(pause);
     co_await pause_.async_wait(asio::use_awaitable);
 }
 

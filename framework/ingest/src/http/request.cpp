@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <boost/beast/core/string.hpp>
 #include <gpurx/ingest/error.hpp>
 
 namespace gpurx::ingest::detail {
@@ -18,8 +20,8 @@ std::string text_of(byte_range range)
 byte_range bytes_of(answer const& head, error_code& code, std::string& why)
 {
     code = errc::unknown_size;
-    if (head.chunked) {
-        why = "it answers with Transfer-Encoding: chunked";
+    if (!head.transfer_encoding.empty()) {
+        why = "it answers with Transfer-Encoding: " + head.transfer_encoding;
         return {};
     }
     if (!head.content_encoding.empty()) {
@@ -59,6 +61,21 @@ std::string what_changed(object_identity const& before, answer const& head, std:
     return {};
 }
 
+std::string request_text(std::string_view method, url const& from, header_fields const& fields,
+                         header_fields const& more)
+{
+    auto text = fmt::format("{} {} HTTP/1.1\r\n", method, from.target);
+    auto const is_given = [&more](header_field const& own) {
+        return std::ranges::any_of(
+            more, [&own](header_field const& each) { return boost::beast::iequals(each.name, own.name); });
+    };
+    for (auto const& each : fields)
+        text += is_given(each) ? std::string{} : fmt::format("{}: {}\r\n", each.name, each.value);
+    for (auto const& each : more)
+        text += fmt::format("{}: {}\r\n", each.name, each.value);
+    return text + "\r\n";
+}
+
 bool begins_as_asked(byte_range bytes, byte_range asked)
 {
     return bytes.begin == asked.begin && bytes.end <= asked.end && !bytes.empty();
@@ -66,16 +83,25 @@ bool begins_as_asked(byte_range bytes, byte_range asked)
 
 }  // namespace
 
-std::string get_request(url const& from, byte_range range)
+header_fields get_fields(url const& from, byte_range range)
 {
-    auto text = fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: gpurx\r\nAccept-Encoding: identity\r\n",
-                            from.target, from.authority);
+    header_fields fields{{"Host", from.authority}, {"User-Agent", "gpurx"}, {"Accept-Encoding", "identity"}};
     if (!range.empty())
-        text += fmt::format("Range: bytes={}-{}\r\n", range.begin, range.end - 1);
+        fields.push_back({"Range", fmt::format("bytes={}-{}", range.begin, range.end - 1)});
     // Asks S3 to send checksums.
     if (from.allows("x-amz-checksum-mode"))
-        text += "x-amz-checksum-mode: ENABLED\r\n";
-    return text + "\r\n";
+        fields.push_back({"x-amz-checksum-mode", "ENABLED"});
+    return fields;
+}
+
+std::string get_request(url const& from, byte_range range, header_fields const& more)
+{
+    return request_text("GET", from, get_fields(from, range), more);
+}
+
+std::string head_request(url const& from, header_fields const& more)
+{
+    return request_text("HEAD", from, get_fields(from, {}), more);
 }
 
 first_answer understand_first(answer const& head, byte_range asked, error_code& code, std::string& why)
@@ -84,8 +110,8 @@ first_answer understand_first(answer const& head, byte_range asked, error_code& 
                        .follows = {},
                        .serves_ranges = head.status == 206};
     code.clear();
-    // No range of an empty object can be served, and one from the beginning of any other can. S3 does not say its size.
-    if (head.status == 416 && head.total.value_or(asked.begin) == 0)
+    // No range of an empty object can be served, and one from the beginning of any other can.
+    if (head.status == 416 && head.total == 0U)
         return found;
     if (head.status != 200 && head.status != 206) {
         code = errc::http_status;
@@ -102,6 +128,27 @@ first_answer understand_first(answer const& head, byte_range asked, error_code& 
         return {};
     }
     return found;
+}
+
+std::string what_differs(opened_object const& one, opened_object const& other)
+{
+    if (one.object.size != other.object.size)
+        return fmt::format("it has {} bytes there, and {} here", other.object.size, one.object.size);
+    if (one.serves_ranges && !other.serves_ranges)
+        return "no ranges are served there, and they are here";
+    if (one.crc32c && other.crc32c)
+        return one.crc32c == other.crc32c
+                   ? std::string{}
+                   : fmt::format("its CRC32C is {:08x} there, and {:08x} here", *other.crc32c, *one.crc32c);
+    if (one.crc64nvme && other.crc64nvme)
+        return one.crc64nvme == other.crc64nvme ? std::string{}
+                                                : fmt::format("its CRC-64/NVME is {:016x} there, and {:016x} here",
+                                                              *other.crc64nvme, *one.crc64nvme);
+    auto const& tag = one.object.etag;
+    if (tag.empty() || tag.starts_with("W/") || tag != other.object.etag)
+        return fmt::format("its ETag is {} there, and {} here, and no checksum is known of both",
+                           other.object.etag.empty() ? "none" : other.object.etag, tag.empty() ? "none" : tag);
+    return {};
 }
 
 byte_range understand(answer const& head, byte_range asked, object_identity const& object, error_code& code,

@@ -5,6 +5,8 @@
 #include <boost/url/url.hpp>
 #include <gpurx/ingest/error.hpp>
 
+#include "shown.hpp"
+
 namespace gpurx::ingest::detail {
 
 namespace {
@@ -13,15 +15,10 @@ namespace urls = boost::urls;
 
 char const* what_is_wrong(urls::url_view const& parsed)
 {
-    if (parsed.scheme_id() == urls::scheme::https)
-        return "https cannot be received into device memory: the payload is readable only after a CPU has decrypted "
-               "it. Use http within a network that you trust";
-    if (parsed.scheme_id() != urls::scheme::http)
-        return "the URL has to begin with http://";
+    if (parsed.scheme_id() != urls::scheme::http && parsed.scheme_id() != urls::scheme::https)
+        return "the URL has to begin with http:// or https:// or s3://";
     if (parsed.host_address().empty())
         return "the URL names no host";
-    if (parsed.has_userinfo())
-        return "a user's name and password in a URL are not supported";
     if (parsed.has_port() && (parsed.port_number() == 0 || parsed.port().empty()))
         return "the port has to be a number from 1 to 65535";
     return nullptr;
@@ -29,14 +26,20 @@ char const* what_is_wrong(urls::url_view const& parsed)
 
 url taken_apart(urls::url_view const& parsed)
 {
+    auto const secure = parsed.scheme_id() == urls::scheme::https;
     std::string target = parsed.encoded_path().empty() ? "/" : std::string{parsed.encoded_path()};
     if (parsed.has_query())
         target += "?" + std::string{parsed.encoded_query()};
     return {.text = std::string{parsed.buffer()},
+            .shown = without_secrets({parsed.buffer().data(), parsed.buffer().size()}),
             .host = parsed.host_address(),
-            .port = parsed.has_port() ? std::string{parsed.port()} : "80",
+            .port = parsed.has_port() ? std::string{parsed.port()}
+                    : secure          ? "443"
+                                      : "80",
             .authority = std::string{parsed.encoded_host_and_port()},
-            .target = std::move(target)};
+            .target = std::move(target),
+            .secure = secure,
+            .user = parsed.has_userinfo() ? parsed.user() + ":" + parsed.password() : std::string{}};
 }
 
 url usable(urls::url_view const& parsed, errc if_not, error_code& code, diagnostics& why)
@@ -66,9 +69,14 @@ bool url::allows(std::string_view field) const
     return listed.find(field) != std::string_view::npos;
 }
 
+bool is_same_origin(url const& one, url const& other) noexcept
+{
+    return one.secure == other.secure && one.host == other.host && one.port == other.port;
+}
+
 url parse_url(std::string_view text, error_code& code, diagnostics& why)
 {
-    why = {.operation = "parse", .object = std::string{text}, .kernel_message = {}, .advice = {}};
+    why = {.operation = "parse", .object = without_secrets(text), .kernel_message = {}, .advice = {}};
     auto const parsed = urls::parse_uri({text.data(), text.size()});
     if (parsed)
         return usable(*parsed, errc::bad_url, code, why);
@@ -80,15 +88,20 @@ url parse_url(std::string_view text, error_code& code, diagnostics& why)
 url follow(url const& from, std::string_view location, error_code& code, diagnostics& why)
 {
     why = {.operation = "follow",
-           .object = from.text + " -> " + std::string{location},
+           .object = from.shown + " -> " + without_secrets(location),
            .kernel_message = {},
            .advice = {}};
     auto const base = urls::parse_uri(from.text);
     auto const reference = urls::parse_uri_reference({location.data(), location.size()});
     urls::url resolved;
-    if (base && reference && urls::resolve(*base, *reference, resolved))
-        return usable(resolved, errc::bad_redirect, code, why);
     code = errc::bad_redirect;
+    if (!base || !reference || !urls::resolve(*base, *reference, resolved))
+        return {};
+    auto found = usable(resolved, errc::bad_redirect, code, why);
+    if (code || (!reference->has_userinfo() && (found.secure || !from.secure)))
+        return found;
+    code = errc::bad_redirect;
+    why.advice = reference->has_userinfo() ? "it names a user" : "it leads from https to http: name that yourself";
     return {};
 }
 

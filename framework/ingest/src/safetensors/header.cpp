@@ -85,7 +85,7 @@ std::uint64_t bytes_of(dtype type, std::span<std::uint64_t const> shape, std::st
             refuse_tensor(tensor,
                           fmt::format("shape [{}] is of more bits than 64-bit numbers count", fmt::join(shape, ", ")));
     }
-    if (bits % 8 != 0)
+    if (!empty && bits % 8 != 0)
         refuse_tensor(
             tensor, fmt::format("shape [{}] of {} is no number of whole bytes", fmt::join(shape, ", "), name_of(type)));
     return empty ? 0 : bits / 8;
@@ -119,6 +119,9 @@ safetensor tensor_of(std::string_view name, json::value const& value, std::uint6
 std::map<std::string, std::string> metadata_of(json::value const& value)
 {
     std::map<std::string, std::string> metadata;
+    // As the safetensors package reads it.
+    if (value.is_null())
+        return metadata;
     if (!value.is_object())
         refuse_file("\"__metadata__\" has to be an object of strings");
     for (auto const& [key, text] : value.get_object()) {

@@ -4,7 +4,10 @@
 
 namespace gpurx::ingest {
 
-asio::awaitable<safetensors_header> async_read_safetensors_header(http_object& file)
+namespace {
+
+template <class Object>
+asio::awaitable<safetensors_header> read_header(Object& file)
 {
     std::array<std::byte, safetensors_prefix> prefix{};
     // A file without even that is judged by its size.
@@ -13,6 +16,18 @@ asio::awaitable<safetensors_header> async_read_safetensors_header(http_object& f
     std::string text(safetensors_header_size(prefix, file.size()), '\0');
     co_await file.async_read_front(host_span{std::span{text}});
     co_return parse_safetensors(text, file.size());
+}
+
+}  // namespace
+
+asio::awaitable<safetensors_header> async_read_safetensors_header(http_object& file)
+{
+    return read_header(file);
+}
+
+asio::awaitable<safetensors_header> async_read_safetensors_header(object& file)
+{
+    return read_header(file);
 }
 
 }  // namespace gpurx::ingest

@@ -48,8 +48,13 @@ std::unique_ptr<block> batch_pool::take_beyond(std::size_t count) noexcept
 batch::batch() noexcept = default;
 
 batch::batch(std::shared_ptr<detail::batch_pool> pool, std::unique_ptr<detail::block> memory, std::size_t rows,
-             std::vector<tensor> tensors, cuda_stream_ref stream) noexcept
-    : pool_{std::move(pool)}, memory_{std::move(memory)}, rows_{rows}, tensors_{std::move(tensors)}, stream_{stream}
+             std::vector<tensor> tensors, cuda_stream_ref stream, shared_position position) noexcept
+    : pool_{std::move(pool)},
+      memory_{std::move(memory)},
+      rows_{rows},
+      tensors_{std::move(tensors)},
+      stream_{stream},
+      position_{std::move(position)}
 {}
 
 batch::batch(batch&& other) noexcept
@@ -57,7 +62,8 @@ batch::batch(batch&& other) noexcept
       memory_{std::move(other.memory_)},
       rows_{std::exchange(other.rows_, 0)},
       tensors_{std::exchange(other.tensors_, {})},
-      stream_{other.stream_}
+      stream_{other.stream_},
+      position_{std::move(other.position_)}
 {}
 
 batch& batch::operator=(batch&& other) noexcept
@@ -69,6 +75,7 @@ batch& batch::operator=(batch&& other) noexcept
         rows_ = std::exchange(other.rows_, 0);
         tensors_ = std::exchange(other.tensors_, {});
         stream_ = other.stream_;
+        position_ = std::move(other.position_);
     }
     return *this;
 }
@@ -89,6 +96,11 @@ tensor const& batch::operator[](std::string_view name) const
     if (auto const* const found = find(name))
         return *found;
     throw std::out_of_range{"no tensor of the batch is named " + std::string{name}};
+}
+
+stream_position batch::position() const
+{
+    return position_ ? *position_ : stream_position{};
 }
 
 void batch::release_after(cuda_stream_ref stream) noexcept

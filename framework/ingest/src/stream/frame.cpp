@@ -20,7 +20,7 @@ constexpr std::uint16_t version = 1;
 constexpr std::size_t name_size = 16;
 constexpr std::size_t max_row_dimensions = 7;
 
-enum flag : std::uint16_t { wants_ack = 1, is_last = 2, has_crc = 4, all_flags = 7 };
+enum flag : std::uint16_t { wants_ack = 1, is_last = 2, has_crc = 4, begins = 8, ends_epoch = 16, all_flags = 31 };
 
 // Both as on the wire: no padding, little endian.
 struct wire_start {
@@ -93,8 +93,12 @@ void check(wire_start const& start, frame_limits const& limits)
         refuse(fmt::format("its payload has {} bytes, more than {}", start.payload_size, limits.frame_size));
     if ((start.rows == 0) != (start.tensors == 0))
         refuse(fmt::format("it has {} rows of {} tensors", start.rows, start.tensors));
-    if (start.rows == 0 && (start.flags & is_last) == 0)
+    if (start.rows == 0 && (start.flags & (is_last | ends_epoch)) == 0)
         refuse("it has no rows, and is not the last");
+    if ((start.flags & is_last) != 0 && (start.flags & ends_epoch) != 0)
+        refuse("it is the last of its source, and of an epoch that another follows");
+    if ((start.flags & begins) != 0 && start.sequence != 0)
+        refuse(fmt::format("its sender begins, and it is frame {}", start.sequence));
     if ((start.flags & has_crc) == 0 && (start.payload_crc != 0 || start.head_crc != 0))
         refuse("it has a CRC32C, but not the flag that says so");
 }
@@ -204,7 +208,8 @@ std::vector<std::byte> encode(frame_head const& head)
     std::ranges::copy(magic, start.magic.begin());
     start.version = version;
     start.flags = static_cast<std::uint16_t>((head.wants_ack ? wants_ack : 0) | (head.is_last ? is_last : 0) |
-                                             (head.has_crc ? has_crc : 0));
+                                             (head.has_crc ? has_crc : 0) | (head.begins ? begins : 0) |
+                                             (head.ends_epoch ? ends_epoch : 0));
     start.source = head.source;
     start.tensors = static_cast<std::uint32_t>(head.tensors.size());
     start.sequence = head.sequence;
@@ -249,6 +254,8 @@ frame_head parse_head(std::span<std::byte const> head, frame_limits const& limit
                       .rows = start.rows,
                       .wants_ack = (start.flags & wants_ack) != 0,
                       .is_last = (start.flags & is_last) != 0,
+                      .ends_epoch = (start.flags & ends_epoch) != 0,
+                      .begins = (start.flags & begins) != 0,
                       .has_crc = (start.flags & has_crc) != 0,
                       .payload_crc = start.payload_crc};
     for (std::size_t i = 0; i < start.tensors; ++i)

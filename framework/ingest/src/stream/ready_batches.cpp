@@ -12,18 +12,28 @@ bool ready_batches::take(error_code& code, batch& result) noexcept
 {
     {
         std::scoped_lock const lock{mutex_};
+        if (batches_.empty() && !end_)
+            return false;
         if (batches_.empty()) {
-            if (end_)
-                code = *end_;
-            return end_.has_value();
+            code = *end_;
+            result.position_ = end_position_;
+            if (end_seen_)
+                return true;
+            end_seen_ = true;
+        } else {
+            result = std::move(batches_.front());
+            batches_.pop_front();
+            if (result.empty())
+                code = errc::epoch_ended;
+            else
+                ++taken_;
         }
-        result = std::move(batches_.front());
-        batches_.pop_front();
-        ++taken_;
+        if (result.position_)
+            position_ = result.position_;
     }
-    if (filled_on_ != cuda_stream_ref{})
+    if (!code && filled_on_ != cuda_stream_ref{})
         order_after(consumer_, filled_on_, code);
-    if (code) {
+    if (code && !result.empty()) {
         result = {};
         end(code);
         drop();
@@ -39,18 +49,27 @@ void ready_batches::put(batch next)
     wake_.cancel();
 }
 
-void ready_batches::end(error_code why) noexcept
+void ready_batches::put_end_of_epoch(std::shared_ptr<stream_position const> position)
+{
+    batch empty;
+    empty.position_ = std::move(position);
+    put(std::move(empty));
+}
+
+void ready_batches::end(error_code why, std::shared_ptr<stream_position const> position) noexcept
 {
     std::scoped_lock const lock{mutex_};
-    if (!end_ || *end_ == asio::error::eof || why == asio::error::operation_aborted)
+    if (!end_ || *end_ == asio::error::eof || why == asio::error::operation_aborted) {
         end_ = why;
+        end_position_ = std::move(position);
+    }
     wake_.cancel();
 }
 
-bool ready_batches::has_ended() const
+bool ready_batches::has_failed() const
 {
     std::scoped_lock const lock{mutex_};
-    return end_.has_value();
+    return end_ && *end_ != asio::error::eof;
 }
 
 void ready_batches::drop() noexcept
@@ -70,6 +89,12 @@ std::uint64_t ready_batches::taken() const
 {
     std::scoped_lock const lock{mutex_};
     return taken_;
+}
+
+std::shared_ptr<stream_position const> ready_batches::position() const
+{
+    std::scoped_lock const lock{mutex_};
+    return position_;
 }
 
 }  // namespace gpurx::ingest::detail

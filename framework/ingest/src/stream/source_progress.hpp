@@ -16,6 +16,10 @@ class source_progress {
         after_end,  // the source has sent its last frame
     };
 
+    source_progress() noexcept = default;
+    // Where another process was: this frame is to come, or none.
+    source_progress(std::uint64_t next, bool last_taken) noexcept : next_{next}, last_taken_{last_taken} {}
+
     [[nodiscard]] verdict judge(std::uint64_t sequence) const noexcept
     {
         if (sequence < next_)

@@ -2,7 +2,9 @@
 //
 // Who sends: listening, connecting, which connection speaks for which source, and what becomes of a
 // source that is gone.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +14,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
 #include <sstream>
 #include <utility>
 
@@ -47,6 +50,31 @@ std::string name_of(std::optional<std::uint32_t> source, tcp::endpoint const& pe
     return fmt::format("of source {} at {}", *source, text_of(peer));
 }
 
+[[noreturn]] void refuse_source(std::string why)
+{
+    throw system_error{errc::wrong_source,
+                       {.operation = "read frame", .object = {}, .kernel_message = {}, .advice = std::move(why)}};
+}
+
+// Another descriptor of the same connection. Throws system_error.
+tcp::socket twin_of(tcp::socket& of, asio::any_io_executor const& on)
+{
+    auto const fail = [](error_code code) {
+        throw system_error{code, {.operation = "adopt connection", .object = {}, .kernel_message = {}, .advice = {}}};
+    };
+    auto const descriptor = ::fcntl(of.native_handle(), F_DUPFD_CLOEXEC, 0);
+    if (descriptor < 0)
+        fail({errno, boost::system::system_category()});
+    tcp::socket twin{on};
+    error_code code;
+    twin.assign(of.local_endpoint().protocol(), descriptor, code);
+    if (code) {
+        ::close(descriptor);
+        fail(code);
+    }
+    return twin;
+}
+
 // What no sender is to blame for, and no other connection would cure.
 bool is_our_own(error_code code)
 {
@@ -70,6 +98,13 @@ void stream_state::check_options() const
         refuse_option("there have to be sources");
     if (of.batch_size == 0 || of.queue_depth == 0)
         refuse_option("batch_size and queue_depth have to be at least 1");
+    auto const count = of.connect.empty() ? of.sources : of.connect.size();
+    if (of.shuffle > 0 && count > of.world_size && of.order != frame_order::rounds)
+        refuse_option("rows of several sources are shuffled the same way again only with frame_order::rounds");
+    constexpr std::size_t least_secret = 16;
+    if (!of.secret.empty() && of.secret.size() < least_secret)
+        refuse_option(fmt::format("a secret has at least {} bytes, that nobody can guess; this one has {}",
+                                  least_secret, of.secret.size()));
     if (of.limits.frame_size > most_frame_size)
         refuse_option("limits.frame_size can be 4 GiB at most");
     if (of.tensors.empty())
@@ -87,6 +122,47 @@ void stream_state::find_sources()
     for (std::uint64_t number = options_.rank; number < all; number += options_.world_size)
         sources_.emplace_back(strand_, static_cast<std::uint32_t>(number));
     turns_.emplace(std::max<std::size_t>(sources_.size(), 1), options_.order == frame_order::rounds);
+    if (!options_.position.sources.empty())
+        go_on_at(options_.position);
+}
+
+void stream_state::go_on_at(stream_position const& where)
+{
+    if (sources_.empty())
+        return;
+    epoch_ = where.epoch;
+    windows_ = where.window;
+    batches_taken_ = where.batches;
+    std::vector<bool> over;
+    for (auto& each : sources_) {
+        auto const found = std::ranges::find(where.sources, each.number, &source_position::source);
+        if (found == where.sources.end())
+            refuse_option(
+                fmt::format("the position has no source {}: it is another stream's, or another rank's", each.number));
+        each.placed = *found;
+        each.progress = {found->frame, found->ended};
+        each.acknowledged = found->frame;
+        each.epoch_over = found->epoch_ended;
+        each.ended = found->ended;
+        each.confirmed = found->ended;
+        over.push_back(found->ended || found->epoch_ended);
+    }
+    turns_->begin(std::move(over), first_turn());
+}
+
+// In rounds: of those that have had the fewest frames of this epoch, the first.
+std::size_t stream_state::first_turn() const
+{
+    std::size_t first = 0;
+    std::uint64_t fewest = ~std::uint64_t{0};
+    for (std::size_t i = 0; i < sources_.size(); ++i) {
+        auto const& at = sources_[i].placed;
+        if (at.ended || at.epoch_ended || at.frame - at.epoch_frame >= fewest)
+            continue;
+        fewest = at.frame - at.epoch_frame;
+        first = i;
+    }
+    return first;
 }
 
 void stream_state::listen_at(tcp::endpoint const& here)
@@ -118,7 +194,7 @@ void stream_state::begin()
     for (auto& acceptor : acceptors_)
         asio::co_spawn(strand_, accept_from(acceptor), asio::detached);
     for (std::size_t i = 0; i < sources_.size(); ++i) {
-        if (options_.start_timeout > 0ms)
+        if (options_.start_timeout > 0ms && !sources_[i].ended)
             give_source_time(i, options_.start_timeout);
         if (!options_.connect.empty())
             asio::co_spawn(strand_, connect_to(i, options_.connect[sources_[i].number]), asio::detached);
@@ -149,7 +225,7 @@ asio::awaitable<void> stream_state::accept_from(tcp::acceptor& acceptor)
         if (stopped_)
             co_return;
         if (!code) {
-            adopt(std::move(accepted));
+            co_await adopt(std::move(accepted));
             continue;
         }
         // No descriptor left, most likely: others may give theirs back.
@@ -162,26 +238,80 @@ asio::awaitable<void> stream_state::accept_from(tcp::acceptor& acceptor)
     }
 }
 
-void stream_state::adopt(tcp::socket accepted)
+// Who has no place takes that of a connection of which nobody knows what it is: probes and the like must not keep out
+// a source.
+asio::awaitable<void> stream_state::adopt(tcp::socket accepted)
 {
     error_code gone;
     auto const peer = accepted.remote_endpoint(gone);
-    if (gone)
-        return;
-    try {
-        auto const made = make_connection(std::move(accepted));
-        if (!made)
-            return;
-        made->peer = peer;
-        watch_peer(made->rx);
-        {
-            std::scoped_lock const lock{told_mutex_};
-            ++stats_.connections;
+    while (!gone && !stopped_) {
+        ending refusal;
+        if (auto const made = try_to_adopt(accepted, peer, refusal)) {
+            asio::co_spawn(made->strand, receive_frames(shared_from_this(), made), asio::detached);
+            co_return;
         }
-        asio::co_spawn(made->strand, receive_frames(shared_from_this(), made), asio::detached);
-    } catch (system_error const& error) {
-        report({.source = {}, .peer = peer, .code = error.code(), .why = error.why()});
+        auto const unknown = longest_unknown();
+        if (refusal.code != gpurx::errc::too_many_flows || !unknown) {
+            if (!refusal.code)
+                co_return;  // the stream is closed
+            note_stranger(peer, refusal.code.message());
+            report({.source = {}, .peer = peer, .code = refusal.code, .why = std::move(refusal.why)});
+            co_return;
+        }
+        co_await make_place(unknown);
     }
+}
+
+// Leaves `accepted` as it is, which a receiver does not.
+std::shared_ptr<connection> stream_state::try_to_adopt(tcp::socket& accepted, tcp::endpoint const& peer,
+                                                       ending& refusal)
+try {
+    auto made = make_connection(twin_of(accepted, strand_));
+    if (!made)
+        return nullptr;
+    made->peer = peer;
+    made->number = ++accepted_;
+    watch_peer(made->rx);
+    std::scoped_lock const lock{told_mutex_};
+    ++stats_.connections;
+    return made;
+} catch (system_error const& error) {
+    refusal = {error.code(), error.why()};
+    return nullptr;
+}
+
+std::shared_ptr<connection> stream_state::longest_unknown() const
+{
+    std::shared_ptr<connection> longest;
+    for (auto const& each : connections_) {
+        if (!each->source && !each->makes_place && (!longest || each->number < longest->number))
+            longest = each;
+    }
+    return longest;
+}
+
+asio::awaitable<void> stream_state::make_place(std::shared_ptr<connection> who)
+{
+    who->makes_place = true;
+    close_soon(who);
+    while (!stopped_ && connections_.contains(who))
+        co_await changed_.async_wait(outcome);
+}
+
+void stream_state::note_stranger(tcp::endpoint const& peer, std::string const& why)
+{
+    ++strangers_;
+    last_stranger_ = fmt::format("{}: {}", name_of(std::nullopt, peer), why);
+}
+
+std::string stream_state::who_else_came() const
+{
+    std::string text;
+    if (strangers_ > 0)
+        text += fmt::format("; those of others: {}, the last {}", strangers_, last_stranger_);
+    if (auto const silent = std::ranges::count_if(connections_, [](auto const& each) { return !each->source; }))
+        text += fmt::format("; open, and silent so far: {}", silent);
+    return text;
 }
 
 asio::awaitable<error_code> stream_state::connect_once(std::size_t index, tcp::endpoint there)
@@ -234,7 +364,7 @@ asio::awaitable<void> stream_state::connect_to(std::size_t index, tcp::endpoint 
 
 void stream_state::close_soon(std::shared_ptr<connection> const& which)
 {
-    asio::post(which->strand, [which] { which->rx.close(); });
+    asio::post(which->strand, [which] { which->end(); });
 }
 
 // ---- sources ----
@@ -243,8 +373,8 @@ std::size_t stream_state::index_of(std::uint32_t number) const
 {
     auto const found = std::ranges::lower_bound(sources_, number, {}, &source::number);
     if (found == sources_.end() || found->number != number)
-        refuse_frame(fmt::format("source {} is none of those of rank {} of {}: they are fewer, or another process's",
-                                 number, options_.rank, options_.world_size));
+        refuse_source(fmt::format("source {} is none of those of rank {} of {}: they are fewer, or another process's",
+                                  number, options_.rank, options_.world_size));
     return static_cast<std::size_t>(found - sources_.begin());
 }
 
@@ -258,17 +388,79 @@ void stream_state::introduce(std::shared_ptr<connection> const& who, frame_head 
     auto& its = sources_[index_of(head.source)];
     if (its.failed)
         refuse_frame(fmt::format("source {} has failed before, and is not taken again", head.source));
-    if (its.now)
+    if (head.begins && (its.now || its.progress.expected() > 0))
+        refuse_second(its);
+    let_speak(who, its);
+}
+
+void stream_state::introduce(std::shared_ptr<connection> const& who, hello const& said)
+{
+    auto& its = sources_[index_of(said.source)];
+    switch (judge(said)) {
+        case greeting::has_failed:
+            refuse_frame(fmt::format("source {} has failed before, and is not taken again", said.source));
+        case greeting::other_sender:
+            refuse_second(its);
+        default:
+            break;
+    }
+    its.placed.sender = said.sender;
+    let_speak(who, its);
+}
+
+greeting stream_state::judge(hello const& said) const
+{
+    auto const found = std::ranges::find(sources_, said.source, &source::number);
+    if (found == sources_.end())
+        return greeting::no_source;
+    if (found->failed)
+        return greeting::has_failed;
+    auto const has_sent = found->now || found->progress.expected() > 0;
+    auto const is_same_one = found->placed.sender == said.sender;
+    return has_sent && !is_same_one && !said.resumes ? greeting::other_sender : greeting::taken;
+}
+
+void stream_state::let_speak(std::shared_ptr<connection> const& who, source& its)
+{
+    if (its.now && its.now != who)
         close_soon(its.now);  // its sender has come again, and the old connection does not know yet that it is dead
     its.now = who;
     its.last_peer = who->peer;
     its.absence.cancel();
-    who->source = head.source;
+    who->source = its.number;
+    changed();
+}
+
+void stream_state::refuse_second(source const& its) const
+{
+    refuse_source(
+        fmt::format("source {} is that of {}, which has sent {} frames: each sender needs a number of its own, and one "
+                    "that was started again must not say that it begins (in Python: resume=True)",
+                    its.number, text_of(its.last_peer), its.progress.expected()));
+}
+
+asio::awaitable<stream_state::meeting> stream_state::meet(std::shared_ptr<connection> who, hello const& said)
+{
+    if (stopped_)
+        throw system_error{asio::error::operation_aborted, {}};
+    meeting result{};
+    result.answer.says = judge(said);
+    try {
+        introduce(who, said);
+        auto const& its = sources_[index_of(said.source)];
+        result.answer.expected = its.progress.expected();
+        result.answer.acknowledged = its.acknowledged;
+        result.has_ended = its.progress.last_taken();
+    } catch (system_error const& error) {
+        result.refusal = {error.code(), error.why()};
+    }
+    co_return result;
 }
 
 asio::awaitable<void> stream_state::leave(std::shared_ptr<connection> who, ending how)
 {
     connections_.erase(who);
+    changed();
     how.why.object = name_of(who->source, who->peer);
     if (stopped_)
         co_return;
@@ -277,6 +469,11 @@ asio::awaitable<void> stream_state::leave(std::shared_ptr<connection> who, endin
         co_return;
     }
     if (!who->source) {
+        if (who->makes_place)
+            how.why.advice = "it had not said yet which source it is, and another connection needed its place";
+        note_stranger(who->peer, !who->has_spoken         ? "it said nothing"
+                                 : how.why.advice.empty() ? how.code.message()
+                                                          : how.why.advice);
         if (who->has_spoken)
             report({.source = {}, .peer = who->peer, .code = how.code, .why = std::move(how.why)});
         co_return;
@@ -286,13 +483,25 @@ asio::awaitable<void> stream_state::leave(std::shared_ptr<connection> who, endin
     if (its.now != who)
         co_return;
     its.now.reset();
+    if (its.ended && (!how.code || options_.reconnect_timeout == 0ms))
+        confirm(index);
+    else if (its.ended && !its.confirmed)
+        give_source_time(index, options_.reconnect_timeout);
     if (its.ended)
         co_return;
-    if (how.code.category() == ingest_category())
+    // Who keeps frames until they are acknowledged sends this one again.
+    auto const is_damaged = who->greeted && how.code == errc::wrong_checksum;
+    if (is_damaged) {
+        std::scoped_lock const lock{told_mutex_};
+        ++stats_.damaged;
+    }
+    if (how.code.category() == ingest_category() && !is_damaged)
         end_source(index, how.code, std::move(how.why));
     else {
-        its.last_trouble = how.code.message();
-        if (options_.reconnect_timeout > 0ms)
+        its.last_trouble = who->is_stuck || is_damaged ? how.why.advice : how.code.message();
+        // Who was connected to, and is stuck before the first byte, would be so again.
+        auto const may_come = !who->is_stuck || who->has_spoken;
+        if (may_come && options_.reconnect_timeout > 0ms)
             give_source_time(index, options_.reconnect_timeout);
         else
             give_up(index);
@@ -313,9 +522,11 @@ void stream_state::give_source_time(std::size_t index, std::chrono::milliseconds
 void stream_state::give_up(std::size_t index)
 {
     auto const& its = sources_[index];
-    if (stopped_ || its.ended || its.now)
+    if (stopped_ || its.now)
         return;
-    auto why = its.last_trouble.empty() ? std::string{"no connection came"}
+    if (its.ended)
+        return confirm(index);
+    auto why = its.last_trouble.empty() ? "no connection came" + who_else_came()
                                         : fmt::format("after {} frames: {}", its.progress.expected(), its.last_trouble);
     end_source(index, errc::stream_cut,
                {.operation = "receive frames",
@@ -333,6 +544,7 @@ void stream_state::end_source(std::size_t index, error_code code, diagnostics wh
     turns_->end(index);
     if (code) {
         its.failed = true;
+        its.confirmed = true;
         report({.source = its.number, .peer = its.last_peer, .code = code, .why = std::move(why)});
         for (auto const& each : connections_) {
             if (each->source == its.number)

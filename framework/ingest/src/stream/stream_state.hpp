@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include <gpurx/ingest/hello.hpp>
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <gpurx/session.hpp>
 
@@ -50,10 +51,23 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     [[nodiscard]] asio::any_io_executor const& strand() const noexcept { return strand_; }
     [[nodiscard]] std::shared_ptr<place> const& where() const noexcept { return place_; }
     [[nodiscard]] frame_limits const& limits() const noexcept { return options_.limits; }
+    [[nodiscard]] std::chrono::milliseconds stall_timeout() const noexcept { return options_.stall_timeout; }
+    [[nodiscard]] std::string const& secret() const noexcept { return options_.secret; }
+    void acknowledge(stream_position until);
     [[nodiscard]] ready_batches& ready() noexcept { return ready_; }
     [[nodiscard]] std::vector<asio::ip::tcp::endpoint> const& local_endpoints() const noexcept { return endpoints_; }
     [[nodiscard]] std::vector<source_error> errors() const;
     [[nodiscard]] tensor_stream_stats stats() const;
+
+    // ---- how a connection begins, if it says hello ----
+
+    struct meeting {
+        welcome answer;
+        ending refusal;
+        bool has_ended;  // the source: no frame comes any more
+    };
+    // Its sender has said who it is, and has proved what it had to.
+    asio::awaitable<meeting> meet(std::shared_ptr<connection> who, hello const& said);
 
     // ---- the steps of a frame, in this order ----
 
@@ -69,26 +83,42 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
 
   private:
     struct source {
-        source(asio::any_io_executor const& strand, std::uint32_t id) : number{id}, absence{strand}, retry{strand} {}
+        source(asio::any_io_executor const& strand, std::uint32_t id) : number{id}, absence{strand}, retry{strand}
+        {
+            placed.source = id;
+        }
 
         std::uint32_t number;
         source_progress progress{};
         std::shared_ptr<connection> now{};  // the connection that speaks for it
         asio::ip::tcp::endpoint last_peer{};
         std::string last_trouble{};  // what ended its last connection
+        source_position placed{};    // what is in batches
+        std::uint64_t acknowledged = 0;
+        bool has_bare_end = false;  // its last frame came, and has no rows
+        bool epoch_over = false;    // it has sent all of this epoch
         bool ended = false;
         bool failed = false;
+        bool confirmed = false;      // and its sender knows
         asio::steady_timer absence;  // runs while there is no connection
         asio::steady_timer retry;    // between two attempts to connect
     };
 
     void check_options() const;
     void find_sources();
+    void go_on_at(stream_position const& where);
+    [[nodiscard]] std::size_t first_turn() const;
     void listen_at(asio::ip::tcp::endpoint const& here);
     void begin();
 
     asio::awaitable<void> accept_from(asio::ip::tcp::acceptor& acceptor);
-    void adopt(asio::ip::tcp::socket accepted);
+    asio::awaitable<void> adopt(asio::ip::tcp::socket accepted);
+    [[nodiscard]] std::shared_ptr<connection> try_to_adopt(asio::ip::tcp::socket& accepted,
+                                                           asio::ip::tcp::endpoint const& peer, ending& refusal);
+    [[nodiscard]] std::shared_ptr<connection> longest_unknown() const;
+    asio::awaitable<void> make_place(std::shared_ptr<connection> who);
+    void note_stranger(asio::ip::tcp::endpoint const& peer, std::string const& why);
+    [[nodiscard]] std::string who_else_came() const;
     asio::awaitable<void> connect_to(std::size_t index, asio::ip::tcp::endpoint there);
     asio::awaitable<error_code> connect_once(std::size_t index, asio::ip::tcp::endpoint there);
     // Null: the stream is closed. Throws what receiver's constructors throw.
@@ -96,7 +126,11 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     [[nodiscard]] std::shared_ptr<connection> make_connection(Socket... accepted);
 
     [[nodiscard]] std::size_t index_of(std::uint32_t number) const;
+    [[nodiscard]] greeting judge(hello const& said) const;
     void introduce(std::shared_ptr<connection> const& who, frame_head const& head);
+    void introduce(std::shared_ptr<connection> const& who, hello const& said);
+    void let_speak(std::shared_ptr<connection> const& who, source& its);
+    [[noreturn]] void refuse_second(source const& its) const;
     void check_tensors(frame_head const& head) const;
     void learn_tensors(frame_head const& head);
 
@@ -104,15 +138,27 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     void changed();
     void room_made();
     asio::awaitable<void> put_rows_now(connection& from, frame_head const& head);
+    using shared_position = std::shared_ptr<stream_position const>;
+    [[nodiscard]] shared_position position() const;
+    void acknowledge_until(stream_position const& until);
+    void acknowledge_frames(source& its, std::uint64_t count);
     asio::awaitable<std::unique_ptr<block>> empty_block();
     asio::awaitable<void> until_read(block const& memory);
-    void fill(connection& from, std::size_t frame_rows, std::size_t from_row, std::size_t count);
-    void hand_out();
+    asio::awaitable<std::size_t> put_some(connection& from, std::size_t frame_rows, std::size_t from_row);
+    void fill(connection& from, block& to, std::size_t to_row, std::size_t frame_rows, std::size_t from_row,
+              std::size_t count);
+    void hand_out(std::unique_ptr<block> filled, std::size_t rows, shared_position behind);
+    asio::awaitable<void> begin_window();
+    void end_window();
+    void close_ranks(std::size_t rows);
 
     void give_source_time(std::size_t index, std::chrono::milliseconds limit);
     void give_up(std::size_t index);
     void end_source(std::size_t index, error_code code, diagnostics why);
     void end_if_complete();
+    void hand_out_rest();
+    void begin_epoch();
+    void confirm(std::size_t index);
     void fail(error_code code, diagnostics why);
     void stop();
     void close_soon(std::shared_ptr<connection> const& which);
@@ -131,14 +177,24 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
 
     std::list<asio::ip::tcp::acceptor> acceptors_;
     std::set<std::shared_ptr<connection>> connections_;
-    std::deque<source> sources_;  // those of this rank
+    std::uint64_t accepted_ = 0;
+    std::uint64_t strangers_ = 0;  // who came and were no source
+    std::string last_stranger_;    // and why it was none
+    std::deque<source> sources_;   // those of this rank
     std::optional<turns> turns_;
     asio::steady_timer changed_;  // never expires; cancelled to wake who waits
+    bool all_ended_ = false;
     bool stopped_ = false;
 
     std::optional<batch_layout> layout_;
     std::unique_ptr<block> filling_;
-    std::size_t filled_ = 0;  // rows of it
+    std::size_t filled_ = 0;  // rows of it, or of the window
+    std::uint64_t epoch_ = 0;
+    std::vector<std::unique_ptr<block>> window_;  // of rows that are shuffled
+    std::vector<std::size_t> order_;              // row i goes to place order_[i]
+    shared_position window_begin_;
+    std::uint64_t windows_ = 0;        // of this epoch, before this one
+    std::uint64_t batches_taken_ = 0;  // of the first window, before this stream began
     std::vector<row_copy> copies_;
 
     mutable std::mutex told_mutex_;  // guards what follows

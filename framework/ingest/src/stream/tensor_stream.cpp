@@ -56,6 +56,11 @@ tensor_stream_stats tensor_stream::stats() const
     return state_->stats();
 }
 
+void tensor_stream::acknowledge(stream_position const& until)
+{
+    state_->acknowledge(until);
+}
+
 void tensor_stream::close() noexcept
 {
     if (state_)

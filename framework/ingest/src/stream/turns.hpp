@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace gpurx::ingest::detail {
@@ -55,6 +56,17 @@ class turns {
         ended_[source] = true;
         if (in_rounds_)
             skip_ended();
+    }
+
+    // Another round begins, without those that have ended, with this source or the next that has not. Precondition: no
+    // ticket is waiting.
+    void begin(std::vector<bool> ended, std::size_t first)
+    {
+        ended_ = std::move(ended);
+        if (!in_rounds_)
+            return;
+        current_ = first;
+        skip_ended();
     }
 
     // Tickets whose frames are not placed yet.

@@ -27,7 +27,9 @@ enum class dtype : std::uint16_t {
     c128 = 0x0580,
     boolean = 0x0608,
     f8_e4m3 = 0x0a08,  // as safetensors and PyTorch mean it: e4m3fn
+    f8_e4m3fnuz = 0x0b08,
     f8_e5m2 = 0x0c08,
+    f8_e5m2fnuz = 0x0d08,
     f8_e8m0 = 0x0e08,
     f6_e2m3 = 0x0f06,
     f6_e3m2 = 0x1006,

@@ -10,8 +10,7 @@ namespace gpurx::ingest {
 
 enum class errc {
     // ---- HTTP ----
-    // Not an http:// URL, or one that cannot be used: https is not possible, as payload has to be
-    // readable where it lands.
+    // Not a URL of http, https or s3, or one that cannot be used.
     bad_url = 1,
     // The answer is not HTTP/1.1, or its header is larger than 16 KiB.
     bad_response,
@@ -25,7 +24,7 @@ enum class errc {
     wrong_range,
     // The object is not the one that the download began with: its ETag, date or size is another.
     object_changed,
-    // Nothing came for http_options::timeout, or every attempt ended early.
+    // The server is slower than http_options::timeout, min_speed or deadline allow, or every attempt ended early.
     gave_up,
     // The bytes are not those that the checksum was made of.
     wrong_checksum,
@@ -39,6 +38,26 @@ enum class errc {
     bad_frame,
     // A sender's connection ended before its last frame, and did not come back in time.
     stream_cut,
+    // A sender's number is another sender's, or none of this stream's. The source goes on, with the sender that it had.
+    wrong_source,
+
+    // ---- S3 ----
+    // There are no credentials for S3, or who hands them out did not.
+    no_credentials,
+
+    // ---- TLS ----
+    // The server is not who it should be, does not speak TLS as it should, or does not take who asks; or a file of
+    // tls_options cannot be used. The text has OpenSSL's words.
+    tls_failure,
+
+    // ---- streams of tensors: who is let in ----
+    // A sender does not know the stream's secret, or speaks the protocol's version 1, which has none.
+    wrong_secret,
+    // No failure: all sources have ended an epoch, and the next batch is one of the next.
+    epoch_ended,
+    // ---- mirrors ----
+    // The URLs of an object do not have the same; the text says what differs.
+    mirrors_differ,
 };
 
 [[nodiscard]] boost::system::error_category const& ingest_category() noexcept;

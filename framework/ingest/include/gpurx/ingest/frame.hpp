@@ -39,9 +39,13 @@ struct tensor_spec {
 struct frame_head {
     std::uint32_t source = 0;
     std::uint64_t sequence = 0;  // counts the frames of a source, from 0
-    std::uint64_t rows = 0;      // 0 if and only if there are no tensors: a frame that only says is_last
+    std::uint64_t rows = 0;      // 0 if and only if there are no tensors: a frame that only says is_last or ends_epoch
     bool wants_ack = false;
-    bool is_last = false;  // of its source
+    bool is_last = false;     // of its source
+    bool ends_epoch = false;  // it is its source's last in this epoch, and others follow in the next. Not with is_last
+    // Its sender has not sent before: the first frame of its first connection, sequence 0. Refused if the source has,
+    // or had, another.
+    bool begins = false;
     bool has_crc = false;
     std::uint32_t payload_crc = 0;  // CRC32C, if has_crc
     std::vector<tensor_spec> tensors{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// safetensors: the header of a file of tensors, where each is to lie in memory, and loading them from a server.
+// safetensors: the header of a file of tensors, and where each is to lie in memory.
 //
 // The format (github.com/huggingface/safetensors, format section): 8 bytes, the size of the header, lowest byte first;
 // the header, JSON, which may end in spaces: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …,
@@ -18,6 +18,7 @@
 #include <gpurx/ingest/dtype.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <gpurx/views.hpp>
 
 namespace gpurx::ingest {
@@ -63,11 +64,12 @@ struct tensor_layout {
 // a multiple of its element's size and of 16 (as vector loads and cuBLAS ask for) is moved on, to a multiple of 256.
 [[nodiscard]] tensor_layout lay_out(std::span<safetensor const> tensors);
 
-// For http_object::async_fetch: neighbours in the file and in the block as one.
+// For object::async_fetch and http_object::async_fetch: neighbours in the file and in the block as one.
 [[nodiscard]] std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
                                                    device_span block);
 
 // Reads the header of a file that is open, and not read yet.
 [[nodiscard]] asio::awaitable<safetensors_header> async_read_safetensors_header(http_object& file);
+[[nodiscard]] asio::awaitable<safetensors_header> async_read_safetensors_header(object& file);
 
 }  // namespace gpurx::ingest

@@ -41,9 +41,35 @@ namespace gpurx::ingest {
 
 namespace detail {
 class batch_pool;
+class ready_batches;
 class stream_state;
 struct block;
 }  // namespace detail
+
+// How far a source is.
+struct source_position {
+    std::uint32_t source = 0;
+    std::uint32_t sender = 0;       // which one of this number: hello::sender; 0: none has said
+    std::uint64_t frame = 0;        // the sequence of the first frame that is not all taken
+    std::uint64_t row = 0;          // of that frame: so many rows are
+    std::uint64_t epoch_frame = 0;  // the first of this epoch
+    bool epoch_ended = false;       // its last frame of this epoch is taken
+    bool ended = false;             // its last frame of all is
+
+    friend bool operator==(source_position const&, source_position const&) = default;
+};
+
+// A place between two batches of a stream, where another stream can begin: the process may have been started again.
+struct stream_position {
+    std::uint64_t epoch = 0;
+    // With tensor_stream_options::shuffle: which window of this epoch it is, and how many of its batches are taken. The
+    // sources are where it begins.
+    std::uint64_t window = 0;
+    std::uint64_t batches = 0;
+    std::vector<source_position> sources{};  // of the process' own, in the order of their numbers. Empty: at the begin
+
+    friend bool operator==(stream_position const&, stream_position const&) = default;
+};
 
 // One tensor of a batch. It has no owner: the batch has.
 struct tensor {
@@ -78,6 +104,10 @@ class batch {
     // Throws std::out_of_range if there is none of this name.
     [[nodiscard]] tensor const& operator[](std::string_view name) const;
 
+    // Behind the last row of this batch. Also of an empty one that async_next completed with at the end of an epoch
+    // or of the stream; of others that of a stream's begin. It stays when the batch is released.
+    [[nodiscard]] stream_position position() const;
+
     // Gives the memory back once all work that was enqueued on `stream` so far has finished; the batch is empty at
     // once. For a program that works on it on another stream than the options'. In host memory: now. A stream that is
     // being captured cannot be waited for: such memory is not used again.
@@ -85,14 +115,17 @@ class batch {
 
   private:
     friend class detail::stream_state;
+    friend class detail::ready_batches;
+    using shared_position = std::shared_ptr<stream_position const>;
     batch(std::shared_ptr<detail::batch_pool> pool, std::unique_ptr<detail::block> memory, std::size_t rows,
-          std::vector<tensor> tensors, cuda_stream_ref stream) noexcept;
+          std::vector<tensor> tensors, cuda_stream_ref stream, shared_position position) noexcept;
 
     std::shared_ptr<detail::batch_pool> pool_;
     std::unique_ptr<detail::block> memory_;
     std::size_t rows_ = 0;
     std::vector<tensor> tensors_;
     cuda_stream_ref stream_;
+    shared_position position_;
 };
 
 // In which order the frames of several sources become rows of batches.
@@ -103,12 +136,22 @@ enum class frame_order : std::uint8_t {
                    // wait for the slowest
 };
 
+// When a sender is told that it need not keep a frame any longer. (One that speaks the protocol's version 1 is told
+// as it asks for it, and always as with `received`.)
+enum class acknowledge_when : std::uint8_t {
+    received,  // its bytes are in the memory of this process, and are right
+    taken,     // all its rows are in batches that async_next has given
+    saved,     // tensor_stream::acknowledge() was given a position behind it
+};
+
 // A source, or somebody who connected, was not received to the end. The others go on.
 struct source_error {
     std::optional<std::uint32_t> source;  // none: it sent no frame from which one could know
     asio::ip::tcp::endpoint peer;         // the last one; default-constructed: never connected
-    // errc::bad_frame, wrong_checksum or stream_cut: the source has ended, and what it sent before is delivered.
-    // Others, for those who are no source: what the connection reported.
+    // errc::bad_frame, wrong_checksum or stream_cut: the source has ended, and what it sent before is delivered. (A
+    // wrong checksum only where the sender does not keep the frame: of the protocol's version 1.)
+    // wrong_source: rows are lost, as somebody sends who is none of the sources, or is a second one of that number.
+    // wrong_secret, and others, for those who are no source: what the connection reported.
     error_code code;
     diagnostics why;  // describe(code, why) is one sentence that names source and peer
 };
@@ -132,6 +175,23 @@ struct tensor_stream_options {
     // soon the senders do: TCP stops them.
     std::size_t queue_depth = 2;
     frame_order order = frame_order::as_they_come;
+    acknowledge_when acknowledge = acknowledge_when::received;
+    // Where to go on: the batches are those that would have followed, as far as the sources send the same frames, and
+    // in as_they_come up to the order in which they come. Rows before it are not asked for, or dropped. It has to
+    // have all sources of this process; others in it are not looked at.
+    stream_position position{};
+
+    // Rows within which the order of rows is mixed, rounded up to whole batches; 0: it is that of the frames. It
+    // depends on seed and epoch, and on which rows come, which takes frame_order::rounds if there are several
+    // sources. So many rows are in memory besides the queue, and handed out once they are there; each is copied by
+    // itself.
+    std::size_t shuffle = 0;
+    std::uint64_t seed = 0;
+
+    // What senders have to know, and have to be shown that this end knows: at least 16 bytes, that nobody can guess.
+    // Who does not prove it is let go before anything of him is read but that. Empty: everybody is let in. It says
+    // who connects; what then goes over the network can be read, and changed, by those who can do that.
+    std::string secret{};
 
     // The GPU (CUDA ordinal) in whose memory the batches are; -1: in the host's. It need not be where
     // the session's memory is.
@@ -144,6 +204,10 @@ struct tensor_stream_options {
     // errc::stream_cut. Zero: at first, without limit; later, it ends at once.
     std::chrono::milliseconds start_timeout{std::chrono::minutes{5}};
     std::chrono::milliseconds reconnect_timeout{std::chrono::seconds{30}};
+    // How long a connection may bring nothing while it is read: a process that is stopped or stuck keeps it alive. Then
+    // it is closed, and its source may come again as after any other loss. The time that frames wait for room in the
+    // queue does not count. Zero: without limit.
+    std::chrono::milliseconds stall_timeout{std::chrono::minutes{5}};
 
     // Frames that ask for more are refused with errc::bad_frame. frame_size: at most 4 GiB.
     frame_limits limits{};
@@ -160,6 +224,7 @@ struct tensor_stream_stats {
     std::uint64_t connections = 0;  // that there were
     std::uint64_t frames = 0;       // whose rows went into batches
     std::uint64_t duplicates = 0;   // dropped: they came again after a source had lost its connection
+    std::uint64_t damaged = 0;      // whose CRC32C was wrong, and which were sent again through another connection
     std::uint64_t rows = 0;
     std::uint64_t payload_bytes = 0;
     std::uint64_t batches = 0;  // handed out
@@ -178,10 +243,11 @@ struct tensor_stream_stats {
 // wrong leaves no row behind.
 //
 // Lifetime: the session must outlive the tensor_stream, or close(). Its options::max_flows is the most connections at
-// one time: give it some more than there are sources, so that one which comes back finds a place. No more than the
-// sources of this rank and four strangers wait to be accepted; who else connects has to try again, which TCP does
-// after a second. The tensor_stream must be destroyed before its execution context, or as a part of what is in it.
-// Batches may outlive both.
+// one time: give it some more than there are sources, so that one which comes back finds a place. Where there is none,
+// a connection whose first frame has not come makes place, the oldest first: probes and scanners keep out nobody. No
+// more than the sources of this rank and four strangers wait to be accepted; who else connects has to try again, which
+// TCP does after a second. The tensor_stream must be destroyed before its execution context, or as a part of what is
+// in it. Batches may outlive both.
 //
 // Thread safety: all members may be called at the same time, but for moving and destroying.
 class tensor_stream {
@@ -204,9 +270,13 @@ class tensor_stream {
     [[nodiscard]] executor_type get_executor() const noexcept;
     // Where it listens: with the port, where the options left that to the system. Empty with options::connect.
     [[nodiscard]] std::vector<asio::ip::tcp::endpoint> local_endpoints() const;
-    // Those who failed so far: all sources, and the last 64 of others.
+    // Those who failed so far: all sources, and the last 64 of others, of which errc::wrong_source is kept the longest.
     [[nodiscard]] std::vector<source_error> errors() const;
     [[nodiscard]] tensor_stream_stats stats() const;
+
+    // With acknowledge_when::saved: what stands before this position is kept elsewhere, or was used for good. One
+    // before that of an earlier call does nothing.
+    void acknowledge(stream_position const& until);
 
     // Closes all connections, and drops what is not handed out. A pending async_next, and every later one, completes
     // with operation_aborted. The coroutines end as soon as the executor runs.
@@ -217,8 +287,11 @@ class tensor_stream {
     // Signature: void(error_code, batch). The rules of receiver.hpp hold: the handler runs on its associated executor,
     //   never inside the initiating function.
     // Per-operation cancellation: terminal, partial, total. operation_aborted: no batch was taken.
-    // Errors: asio::error::eof when all sources have ended, well or not (errors() tells), and ever after. What keeps
-    //   the stream itself from going on: ENOMEM, what the CUDA driver reports; ever after as well.
+    // Errors: errc::epoch_ended, with an empty batch, between the last batch of an epoch and the first of the next: all
+    //   sources have said so, or have ended. asio::error::eof when all sources have ended, well or not (errors()
+    //   tells), and ever after. Connections stay for as long as it takes to acknowledge their last frame, and until
+    //   their sender has seen that. What keeps the stream itself from going on: ENOMEM, what the CUDA driver reports;
+    //   ever after as well.
     // Several may be pending; which of them gets the next batch is not said.
     // Cost: no copy. With a GPU two calls of the driver.
     template <asio::completion_token_for<void(error_code, batch)> Token = asio::use_awaitable_t<>>
@@ -249,25 +322,33 @@ class ready_batches {
     }
 
     void put(batch next);
+    // Behind the batches that are here.
+    void put_end_of_epoch(std::shared_ptr<stream_position const> position);
     // After those that are here. An error overrides the end of the stream, and operation_aborted everything.
-    void end(error_code why) noexcept;
-    [[nodiscard]] bool has_ended() const;
+    void end(error_code why, std::shared_ptr<stream_position const> position = {}) noexcept;
+    // Not at the end of the stream, but with an error.
+    [[nodiscard]] bool has_failed() const;
     void drop() noexcept;
     [[nodiscard]] std::size_t size() const;
     [[nodiscard]] std::uint64_t taken() const;
-    // Called, from whoever takes a batch, when there is room for another, or an error. Before the first
-    // use of anything above.
+    // Behind what was taken last. Null: nothing was.
+    [[nodiscard]] std::shared_ptr<stream_position const> position() const;
+    // Called, from whoever takes a batch, when there is room for another, the end was seen, or an error. Before the
+    // first use of anything above.
     void notify(std::function<void()> on_room) { on_room_ = std::move(on_room); }
 
   private:
     cuda_stream_ref filled_on_;
     cuda_stream_ref consumer_;
     std::function<void()> on_room_;
-    mutable std::mutex mutex_;  // guards everything below
-    asio::steady_timer wake_;   // never expires
-    std::deque<batch> batches_;
+    mutable std::mutex mutex_;   // guards everything below
+    asio::steady_timer wake_;    // never expires
+    std::deque<batch> batches_;  // an empty one is the end of an epoch
     std::optional<error_code> end_;
+    std::shared_ptr<stream_position const> end_position_;
+    bool end_seen_ = false;
     std::uint64_t taken_ = 0;
+    std::shared_ptr<stream_position const> position_;
 };
 
 struct next_op {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Objects of S3, s3://BUCKET/KEY: whom to ask for them and as whom, and which there are. http_object loads them.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gpurx/error.hpp>
+#include <gpurx/ingest/error.hpp>
+#include <gpurx/ingest/tls.hpp>
+
+namespace gpurx::ingest {
+
+// What is left empty comes from where AWS's own tools have it: the environment (AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+// AWS_REGION, AWS_DEFAULT_REGION), then the profile (AWS_PROFILE) in ~/.aws/config.
+//
+// Credentials always do: from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), the
+// profile in ~/.aws/credentials or ~/.aws/config, a container's agent, or the instance metadata service, version 2.
+// Those that expire are renewed five minutes before.
+struct s3_options {
+    // A server's URL; the buckets are below it. Empty in the end: AWS.
+    std::string endpoint;
+    // Empty in the end: us-east-1. If the bucket is in another the server says so, and is asked there.
+    std::string region;
+    // Sign nothing, and look for no credentials: for buckets that everybody may read.
+    bool anonymous = false;
+    // In the place of AWS_PROFILE; and credentials are not looked for in the environment then, as it is named here.
+    std::string profile;
+};
+
+struct s3_object {
+    std::string url;  // s3://BUCKET/KEY
+    std::uint64_t size = 0;
+    std::string etag;  // as the server wrote it, quotes included
+};
+
+// The objects whose URLs begin with `prefix`, s3://BUCKET/BEGINNING, in the order of their keys. A million at most.
+// It asks on the host, over connections of its own: no session is needed.
+//
+// Executor: the coroutine's. Cancellation: terminal. Errors: exceptions of type gpurx::system_error that name the
+// prefix: errc::bad_url, no_credentials, http_status, bad_response, gave_up, what resolving and connecting report.
+[[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, s3_options options = {},
+                                                                    tls_options tls = {});
+
+}  // namespace gpurx::ingest

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A file, for an object: read piece by piece, by several flows. Logic of blocks is in blocks.hpp, system calls are in
+// disk_file.hpp.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/any_io_executor.hpp>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "../http/crc_parts.hpp"
+#include "../http/fetch_plan.hpp"
+#include "../object/source.hpp"
+#include "disk_file.hpp"
+#include "staging.hpp"
+
+namespace gpurx::ingest::detail {
+
+class file_source final : public source {
+  public:
+    file_source(asio::any_io_executor executor, std::string_view text, http_options options);
+
+    [[nodiscard]] asio::awaitable<void> async_open() override;
+    [[nodiscard]] std::uint64_t size() const noexcept override { return file_.size(); }
+    [[nodiscard]] std::string const& etag() const noexcept override { return etag_; }
+    [[nodiscard]] std::string const& url() const noexcept override { return text_; }
+    [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination) override;
+    [[nodiscard]] std::uint64_t front() const noexcept override { return front_; }
+    [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements) override;
+    [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take) override;
+    [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept override { return crc_; }
+    [[nodiscard]] http_stats stats() const noexcept override;
+
+  private:
+    // A flow.
+    struct lane {
+        asio::any_io_executor executor;
+        staging memory;
+    };
+
+    [[noreturn]] void fail(char const* operation, error_code code, std::string advice) const;
+    // Throws what went wrong with a read.
+    void check(error_code code) const;
+
+    // ---- the flows ----
+    // All that is in the plan.
+    [[nodiscard]] asio::awaitable<void> run();
+    [[nodiscard]] asio::awaitable<void> work(lane& of);
+    [[nodiscard]] asio::awaitable<void> hand_over(lane& of, fetch_piece const& piece);
+    [[nodiscard]] asio::awaitable<void> bring(lane& of, fetch_piece const& piece);
+    // On a thread that may block.
+    [[nodiscard]] error_code read_in_place_of(byte_range bytes, device_span place, read_in_place const& parts,
+                                              std::span<std::byte> block);
+    // Out of the page cache, if all of it is there.
+    [[nodiscard]] bool read_cached(fetch_piece const& piece);
+    [[nodiscard]] error_code read_and_spread(fetch_piece const& piece, std::span<std::byte> blocks);
+    [[nodiscard]] error_code read(byte_range blocks, std::byte* to, std::uint64_t end);
+    // From where they were read to a GPU's memory, and until that is done.
+    [[nodiscard]] asio::awaitable<void> upload(lane& of, fetch_piece const& piece, std::span<std::byte> blocks);
+
+    // ---- the plan ----
+    [[nodiscard]] std::optional<fetch_piece> take();
+    [[nodiscard]] bool is_for_gpu(fetch_piece const& piece) const noexcept;
+    [[nodiscard]] std::size_t staging_size() const noexcept;
+    // Calls use(bytes of the file, their place) for each place of what is wanted.
+    template <class Use>
+    void for_each_place(fetch_piece const& piece, Use use) const;
+
+    // ---- the checksum ----
+    void sum_up(std::uint64_t offset, device_span bytes);
+    [[nodiscard]] asio::awaitable<void> finish_sum();
+
+    asio::any_io_executor executor_;
+    http_options options_;
+    std::string text_;  // as it was given
+    std::string path_;
+    std::string etag_;
+    std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
+    disk_file file_;
+    std::uint64_t front_ = 0;
+    placement_map places_;
+    piece_consumer take_;  // in the place of places, if there is one
+
+    std::mutex mutex_;  // guards what follows: lanes have strands of their own
+    fetch_plan plan_;
+    crc_parts sums_;
+
+    std::optional<std::uint32_t> crc_;
+    struct {
+        std::atomic<std::uint64_t> reads{0}, bytes{0};
+    } counters_;
+};
+
+}  // namespace gpurx::ingest::detail

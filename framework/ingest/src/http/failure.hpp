@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What goes wrong with an object, in words that name its URL, and whether another attempt may go better. Pure.
+#pragma once
+
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include <gpurx/error.hpp>
+
+#include "answer.hpp"
+#include "patience.hpp"
+#include "url.hpp"
+
+namespace gpurx::ingest::detail {
+
+// What the server said may be in it.
+[[nodiscard]] diagnostics words_for(url const& from, std::string_view advice);
+
+[[noreturn]] void fail(error_code code, url const& from, std::string_view advice);
+
+// A failure of one attempt, with the object's URL; thrown on if no other attempt could go better.
+[[nodiscard]] passing_error passing(system_error const& failure, url const& from);
+
+// What a server says for the moment, or for good.
+[[noreturn]] void refused(answer const& head, diagnostics const& why);
+
+// No failure of a connection, whatever its code: no other attempt would go better.
+struct consumer_failure : std::exception {
+    // NOLINTNEXTLINE(bugprone-throw-keyword-missing): the pointer is kept, not thrown
+    explicit consumer_failure(std::exception_ptr failure) noexcept : why{std::move(failure)} {}
+
+    std::exception_ptr why;
+};
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lane.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <gpurx/ingest/error.hpp>
+#include <string>
+#include <utility>
+
+#include "failure.hpp"
+
+namespace gpurx::ingest::detail {
+
+namespace {
+
+// A server that has the next request already begins with its answer soon after the last.
+constexpr std::chrono::seconds time_for_next{2};
+
+}  // namespace
+
+asio::awaitable<void> lane::async_connect()
+{
+    on_ = std::make_shared<http_connection>(executor_, at_->from.make_wire(executor_), context_->limits(is_outrun_),
+                                            context_->options.stream);
+    asked_ = answered_ = 0;
+    ++context_->counters.connections;
+    try {
+        co_await on_->async_connect(at_->from.endpoints());
+    } catch (system_error const& failure) {
+        if (!at_->from.proxy())
+            throw;
+        auto why = failure.why();
+        why.advice += fmt::format("{}through the proxy {}", why.advice.empty() ? "" : "; ", at_->from.proxy()->shown);
+        throw system_error{failure.code(), why};
+    }
+}
+
+void lane::rest() noexcept
+{
+    landing = {};
+    kept_ = on_ != nullptr;
+    if (kept_)
+        on_->rest();
+}
+
+void lane::wake()
+{
+    if (kept_ && !on_->wake())
+        disconnect();
+}
+
+asio::awaitable<void> lane::async_ask(pending_request what)
+{
+    what.ahead = !requests.empty();
+    if (!what.ahead)
+        since_ = std::chrono::steady_clock::now();
+    requests.push_back(std::move(what));
+    ++asked_;
+    ++context_->counters.requests;
+    auto text = co_await at_->from.async_get(requests.back().asked);
+    co_await on_->async_send(std::move(text));
+}
+
+asio::awaitable<answer> lane::answer_to(pending_request const& what)
+{
+    auto const look = context_->options.timeout / looks_per_timeout;
+    auto const soon = static_cast<unsigned>(std::clamp<std::int64_t>(time_for_next / look, 1, looks_per_timeout));
+    auto const limit = what.ahead ? soon : looks_per_timeout;
+    try {
+        co_return co_await on_->async_answer(limit);
+    } catch (system_error const& failure) {
+        // Some servers drop what comes while they answer.
+        if (what.ahead && failure.code() == errc::gave_up)
+            at_->from.pipelined = 1;
+        throw;
+    }
+}
+
+asio::awaitable<void> lane::async_read_header(pending_request& what)
+{
+    auto const head = co_await answer_to(what);
+    error_code code;
+    std::string why;
+    auto const bytes = understand(head, what.asked, at_->opened.object, code, why);
+    if (code == errc::http_status)
+        refused(head, words_for(at_->from.where(), why));
+    // The request was dropped, and this is the answer to a later one.
+    if (code == errc::wrong_range && what.ahead) {
+        at_->from.pipelined = 1;
+        throw passing_error{code, words_for(at_->from.where(), why)};
+    }
+    if (code)
+        fail(code, at_->from.where(), why);
+    what.answer = bytes;
+    what.answered = true;
+    what.last = !head.keep_alive;
+    learn(head);
+}
+
+double lane::speed_of(std::uint64_t bytes)
+{
+    auto const now = std::chrono::steady_clock::now();
+    std::chrono::duration<double> const took = now - std::exchange(since_, now);
+    return static_cast<double>(bytes) / std::max(took.count(), 1e-6);
+}
+
+void lane::learn(answer const& head) noexcept
+{
+    ++answered_;
+    kept_ = false;
+    if (!head.keep_alive)
+        at_->from.per_connection = answered_;
+    else if (answered_ >= at_->from.per_connection)
+        at_->from.per_connection = answered_ + 1;
+}
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A connection to an origin, and the requests that are under way on it.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "answer.hpp"
+#include "http_connection.hpp"
+#include "mirror.hpp"
+#include "request.hpp"
+#include "transfer_context.hpp"
+
+namespace gpurx::ingest::detail {
+
+// A request under way.
+struct pending_request {
+    byte_range asked;               // empty: for all of the object
+    byte_range answer;              // that its answer still brings, once the header has been read
+    std::deque<byte_range> wanted;  // of these, what has not come yet
+    bool answered = false;
+    bool ahead = false;  // it was sent before the answer to the last had come
+    bool last = false;   // the server closes the connection behind it
+};
+
+// Belongs to one strand.
+class lane {
+  public:
+    // What it refers to outlives it.
+    lane(asio::any_io_executor executor, transfer_context& context) : executor_{std::move(executor)}, context_{&context}
+    {}
+
+    [[nodiscard]] asio::any_io_executor const& executor() const noexcept { return executor_; }
+
+    // Whose the connection is, or the next will be; null: that is not known.
+    [[nodiscard]] mirror* at() const noexcept { return at_; }
+    void serve(mirror& whose, speed_check is_outrun)
+    {
+        at_ = &whose;
+        is_outrun_ = std::move(is_outrun);
+    }
+    void serve_none() noexcept { at_ = nullptr; }
+
+    // The connection; null: there is none.
+    [[nodiscard]] std::shared_ptr<http_connection> const& on() const noexcept { return on_; }
+    // Precondition of this and what follows: the mirror is known.
+    [[nodiscard]] asio::awaitable<void> async_connect();
+    // Requests stay: what they wanted is still to be had.
+    void disconnect() noexcept
+    {
+        on_.reset();
+        kept_ = false;
+    }
+    // Whether the connection has been kept, and nothing has come on it since: the server may have closed it.
+    [[nodiscard]] bool is_stale() const noexcept { return kept_; }
+    // Keeps the connection until wake(), which closes it if the server has done so.
+    void rest() noexcept;
+    void wake();
+    // With the connection its requests are gone.
+    void drop() noexcept
+    {
+        disconnect();
+        requests.clear();
+    }
+
+    // Whether another request may be sent before the answers to the last have come.
+    [[nodiscard]] bool has_room() const noexcept
+    {
+        return requests.size() < at_->from.pipelined && asked_ < at_->from.per_connection;
+    }
+    [[nodiscard]] asio::awaitable<void> async_ask(pending_request what);
+    // The header of the next answer, and which bytes it brings. Throws what is not as it was asked for.
+    [[nodiscard]] asio::awaitable<void> async_read_header(pending_request& what);
+    // One more answer has come.
+    void learn(answer const& head) noexcept;
+    // Bytes per second of an answer of so many that has come just now.
+    [[nodiscard]] double speed_of(std::uint64_t bytes);
+
+    // Under way, in their order.
+    std::deque<pending_request> requests;
+    std::uint64_t brought = 0;       // bytes
+    std::vector<std::byte> landing;  // of a piece that is taken from there
+
+  private:
+    [[nodiscard]] asio::awaitable<answer> answer_to(pending_request const& what);
+
+    asio::any_io_executor executor_;
+    transfer_context* context_;
+    mirror* at_ = nullptr;
+    speed_check is_outrun_;
+    std::shared_ptr<http_connection> on_;
+    std::uint64_t asked_ = 0;     // requests, on this connection
+    std::uint64_t answered_ = 0;  // of these
+    bool kept_ = false;
+    std::chrono::steady_clock::time_point since_;  // the next answer might come
+};
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The servers that have an object: its URL's, and those of http_options::mirrors. They have to have the same object,
+// and which of them is asked is decided for each connection.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gpurx/ingest/http.hpp>
+
+#include "lane.hpp"
+#include "mirror.hpp"
+#include "mirror_shares.hpp"
+#include "patience.hpp"
+#include "transfer_context.hpp"
+
+namespace gpurx::ingest::detail {
+
+// From several strands, once async_open is done.
+class mirrors {
+  public:
+    // Errors: as of http_object's constructor. The context outlives it.
+    mirrors(std::string_view text, transfer_context& context);
+
+    // The first that can be opened, through this lane, on which its answer is under way then; it says what the object
+    // is.
+    [[nodiscard]] asio::awaitable<void> async_open(lane& by);
+    [[nodiscard]] mirror const& first() const noexcept { return *first_; }
+    [[nodiscard]] bool are_several() const noexcept { return all_.size() > 1; }
+
+    // Connects the lane to the mirror whose turn it is, which is opened if it has not been. Errors: those of connecting
+    // and opening, and errc::mirrors_differ.
+    [[nodiscard]] asio::awaitable<void> async_connect(lane& by);
+    // The lane has no connection any more, and will not have another.
+    void leave(lane& by);
+
+    // What a failure of the lane's means: another attempt may go better, at its mirror or at another; else it is thrown
+    // on.
+    [[nodiscard]] passing_error passing(system_error const& failure, lane const& of);
+    // Whether the next attempt is made elsewhere, so that it need not wait.
+    [[nodiscard]] bool has_sound() const;
+    // The lane's mirror has brought what it was asked for, in so many bytes per second.
+    void progressed(lane const& of, double speed);
+
+    [[nodiscard]] std::vector<mirror_stats> stats() const;
+
+  private:
+    class opening_turn;
+
+    [[nodiscard]] bool assign(lane& to);
+    [[nodiscard]] asio::awaitable<void> open(lane& by, mirror& what);
+    // Empty: there is nobody else.
+    [[nodiscard]] speed_check check_of(mirror const& what);
+    void exclude(mirror& what, system_error const& failure);
+    [[nodiscard]] std::string words_of_others(mirror const& than) const;
+
+    transfer_context& context_;
+    std::vector<std::unique_ptr<mirror>> all_;
+    mirror* first_;  // to be opened; until then, of all
+
+    mutable std::mutex mutex_;  // guards what follows, and what a mirror says that is guarded
+    mirror_shares shares_;
+};
+
+}  // namespace gpurx::ingest::detail

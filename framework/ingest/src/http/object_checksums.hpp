@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The checksums of an object that is being received: which of them are computed, and whether they are the server's.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include <gpurx/ingest/http.hpp>
+#include <gpurx/views.hpp>
+
+#include "crc_parts.hpp"
+#include "url.hpp"
+
+namespace gpurx::ingest::detail {
+
+class object_checksums {
+  public:
+    object_checksums(http_options::checksum wanted, cuda_stream_ref stream) : wanted_{wanted}, stream_{stream} {}
+
+    // What the server says, before there is any byte.
+    void announce(std::optional<std::uint32_t> crc32c, std::optional<std::uint64_t> crc64nvme) noexcept
+    {
+        announced_crc_ = crc32c;
+        announced_crc64_ = crc64nvme;
+    }
+    // Bytes that have come, at their place; each byte once. From any thread.
+    void add(std::uint64_t offset, device_span bytes);
+    // All bytes have been added. `on_gpu`: one of the places, if any was a GPU's. Errors: errc::wrong_checksum.
+    [[nodiscard]] asio::awaitable<void> async_verify(asio::any_io_executor executor, device_span on_gpu,
+                                                     url const& from, std::uint64_t size);
+
+    [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept { return announced_crc_; }
+    [[nodiscard]] std::optional<std::uint32_t> computed_crc32c() const noexcept { return computed_crc_; }
+    [[nodiscard]] std::optional<std::uint64_t> computed_crc64nvme() const noexcept { return computed_crc64_; }
+
+  private:
+    [[nodiscard]] bool sums_up() const noexcept;
+    [[nodiscard]] bool sums_up_64() const noexcept;
+    void add_here(byte_range part, std::span<std::byte const> bytes);
+    void verify_64(url const& from, std::uint64_t size);
+
+    http_options::checksum wanted_;
+    cuda_stream_ref stream_;
+    std::optional<std::uint32_t> announced_crc_;
+    std::optional<std::uint32_t> computed_crc_;
+    std::optional<std::uint64_t> announced_crc64_;
+    std::optional<std::uint64_t> computed_crc64_;
+
+    std::mutex mutex_;  // guards what follows
+    crc_parts parts_;
+    crc64_parts parts_64_;
+};
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <gpurx/ingest/http.hpp>
+#include <stdexcept>
+
+#include "../s3/location.hpp"
+#include "authorization.hpp"
+#include "shown.hpp"
+
+namespace gpurx::ingest {
+
+namespace {
+
+void check_field(detail::header_field const& field, std::string_view what)
+{
+    if (auto const* const wrong = detail::what_is_wrong(field))
+        throw std::invalid_argument{fmt::format("{}: {}", what, wrong)};
+}
+
+}  // namespace
+
+void check(http_options const& options)
+{
+    if (options.flows == 0 || options.chunk_size == 0 || options.attempts == 0)
+        throw std::invalid_argument{"http_options: flows, chunk_size and attempts have to be at least 1"};
+    for (auto const& [name, value] : options.headers)
+        check_field({name, value}, fmt::format("header \"{}\"", detail::printable(name, 100)));
+    check_field({"Authorization", options.bearer}, "the bearer token");
+    if (options.tls.certificate.empty() && !options.tls.key.empty())
+        throw std::invalid_argument{"a key for TLS is that of a certificate, and none is named"};
+    detail::s3::check({options.s3.endpoint, options.s3.region});
+}
+
+}  // namespace gpurx::ingest

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "origin.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <gpurx/ingest/error.hpp>
+#include <iterator>
+#include <utility>
+
+#include "../s3/refusal.hpp"
+#include "authorization.hpp"
+#include "environment.hpp"
+#include "failure.hpp"
+#include "plain_wire.hpp"
+#include "proxy.hpp"
+#include "request.hpp"
+#include "tls_wire.hpp"
+
+namespace gpurx::ingest::detail {
+
+namespace {
+
+constexpr unsigned redirect_limit = 10;
+
+}  // namespace
+
+origin::origin(std::string_view text, transfer_context& context, url const* secrets_for) : context_{context}
+{
+    error_code code;
+    diagnostics why;
+    if (s3::is_location(text)) {
+        s3_ = std::make_unique<s3_source>(s3::parse_location(text, code, why), context.options);
+        from_.text = from_.shown = text;  // until it is known where that is
+        asks_for_checksum_ = context.options.crc32c == http_options::checksum::automatic;
+        if (!code && s3_->object.key.empty())
+            fail(errc::bad_url, from_, "it names a bucket; an object's key stands behind that: s3://bucket/key");
+    } else {
+        from_ = parse_url(text, code, why);
+    }
+    if (code)
+        throw system_error{code, why};
+    given_ = from_.shown;
+    introduce(secrets_for);
+}
+
+// What says who asks: of requests to S3 their signature does.
+void origin::introduce(url const* secrets_for)
+{
+    auto const& options = context_.options;
+    if (s3_ != nullptr)
+        return;
+    header_fields given;
+    for (auto const& [name, value] : options.headers)
+        given.push_back({name, value});
+    first_ = from_;
+    auto const netrc = from_.secure ? content_of(netrc_path(variable)) : std::string{};
+    auto const may_know = secrets_for == nullptr || is_same_origin(from_, *secrets_for);
+    if (!may_know)
+        given.clear();
+    own_ = asker_fields(from_, std::move(given), may_know ? options.bearer : std::string{}, variable, netrc);
+}
+
+asio::awaitable<void> origin::async_locate(asio::any_io_executor executor)
+{
+    if (s3_ != nullptr && from_.host.empty()) {
+        co_await s3_->asked.async_start();
+        from_ = s3_->asked.where(s3_->object);
+    }
+    if (endpoints_.empty())
+        co_await resolve(std::move(executor));
+    if (from_.secure && tls_ == nullptr)
+        tls_ = make_tls_context(context_.options.tls);
+}
+
+asio::awaitable<void> origin::resolve(asio::any_io_executor executor)
+{
+    error_code bad_proxy;
+    diagnostics why;
+    proxy_ = proxy_for(from_, variable, bad_proxy, why);
+    if (bad_proxy)
+        throw system_error{bad_proxy, why};
+    auto const& next = proxy_ ? *proxy_ : from_;
+    asio::ip::tcp::resolver resolver{executor};
+    auto const [code, found] =
+        co_await resolver.async_resolve(next.host, next.port, asio::as_tuple(asio::use_awaitable));
+    if (code)
+        throw system_error{code, {.operation = "resolve", .object = next.host, .kernel_message = {}, .advice = {}}};
+    endpoints_.assign(found.begin(), found.end());
+}
+
+// ---- where it leads ----
+
+void origin::redirect(answer const& head)
+{
+    if (++redirects_ > redirect_limit)
+        fail(errc::bad_redirect, from_, fmt::format("more than {} redirects", redirect_limit));
+    error_code code;
+    diagnostics why;
+    auto next = follow(from_, head.location, code, why);
+    if (code)
+        throw system_error{code, why};
+    from_ = std::move(next);
+    endpoints_.clear();
+    ++context_.counters.redirects;
+}
+
+bool origin::move_to(std::string_view region)
+{
+    if (s3_ == nullptr || !s3_->asked.move_to(region))
+        return false;
+    from_ = s3_->asked.where(s3_->object);
+    endpoints_.clear();
+    asks_for_checksum_ = context_.options.crc32c == http_options::checksum::automatic;
+    ++context_.counters.redirects;
+    return true;
+}
+
+void origin::refuse(answer const& head, std::string const& text)
+{
+    auto const said = s3::parse_refusal(text);
+    auto words = status_text(head);
+    if (!text.empty())
+        words += ": " + (said ? s3::words_of(*said) : text);
+    auto const moved = move_to(head.bucket_region) || (said && move_to(said->region));
+    if (moved || (s3_ != nullptr && said && s3::is_about_expiry(*said) && s3_->asked.end_credentials()))
+        throw passing_error{errc::http_status, words_for(from_, words)};
+    refused(head, words_for(from_, words));
+}
+
+// ---- how it is asked ----
+
+std::unique_ptr<wire> origin::make_wire(asio::any_io_executor const& executor) const
+{
+    if (from_.secure)
+        return std::make_unique<tls_wire>(executor, tls_, from_.host,
+                                          proxy_ ? connect_request(from_, *proxy_) : std::string{});
+    return std::make_unique<plain_wire>(executor, context_.session);
+}
+
+asio::awaitable<std::string> origin::async_get(byte_range asked)
+{
+    auto fields = co_await asker(asked);
+    auto const to = addressed(fields);
+    co_return get_request(to, asked, fields);
+}
+
+std::string origin::ask_for_checksum()
+{
+    if (!std::exchange(asks_for_checksum_, false))
+        return {};
+    auto signature = s3_->asked.sign("HEAD", from_, get_fields(from_, {}));
+    auto const to = addressed(signature);
+    return head_request(to, signature);
+}
+
+asio::awaitable<header_fields> origin::asker(byte_range asked)
+{
+    if (s3_ != nullptr) {
+        co_await s3_->asked.async_renew();
+        co_return s3_->asked.sign("GET", from_, get_fields(from_, asked));
+    }
+    // Secrets are for whom they were meant.
+    if (!is_same_origin(from_, first_))
+        co_return header_fields{};
+    co_return own_;
+}
+
+// A proxy that passes requests on wants to know where to, and perhaps who asks.
+url origin::addressed(header_fields& fields) const
+{
+    if (!proxy_ || from_.secure)
+        return from_;
+    std::ranges::move(proxy_fields(*proxy_), std::back_inserter(fields));
+    return in_absolute_form(from_);
+}
+
+}  // namespace gpurx::ingest::detail

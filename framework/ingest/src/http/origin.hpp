@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where an object is, as far as redirects and a bucket's region have led, and how it is asked for there: addresses,
+// proxy, TLS, and who asks. It has no connections: those are lanes (lane.hpp).
+#pragma once
+
+#include <atomic>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../s3/client.hpp"
+#include "answer.hpp"
+#include "header_field.hpp"
+#include "tls_context.hpp"
+#include "transfer_context.hpp"
+#include "url.hpp"
+#include "wire.hpp"
+
+namespace gpurx::ingest::detail {
+
+// An object of S3, and who asks for it.
+struct s3_source {
+    s3_source(s3::location which, http_options const& options)
+        : object{std::move(which)}, asked{options.s3, options.tls}
+    {}
+
+    s3::location object;
+    s3::client asked;
+};
+
+// Once it has been opened it moves no more, and may be asked from several strands.
+class origin {
+  public:
+    // Errors: as of http_object's constructor. The context outlives it.
+    // `secrets_for`: the URL that http_options::headers and bearer are for; null: this one.
+    origin(std::string_view text, transfer_context& context, url const* secrets_for = nullptr);
+
+    [[nodiscard]] url const& where() const noexcept { return from_; }
+    // As it was given, for messages.
+    [[nodiscard]] std::string const& given() const noexcept { return given_; }
+    // Finds its addresses, and what TLS needs, unless they are known.
+    [[nodiscard]] asio::awaitable<void> async_locate(asio::any_io_executor executor);
+
+    // ---- where it leads; throws where it cannot be followed ----
+    void redirect(answer const& head);
+    // Whether the bucket is elsewhere, and is now asked for there.
+    [[nodiscard]] bool move_to(std::string_view region);
+    // Throws what the server says with a status that is no success; `text` is the beginning of its body. The next
+    // attempt asks where the bucket is, or as somebody who still may.
+    [[noreturn]] void refuse(answer const& head, std::string const& text);
+
+    // ---- once it is located ----
+    [[nodiscard]] std::vector<asio::ip::tcp::endpoint> const& endpoints() const noexcept { return endpoints_; }
+    [[nodiscard]] std::optional<url> const& proxy() const noexcept { return proxy_; }
+    [[nodiscard]] std::unique_ptr<wire> make_wire(asio::any_io_executor const& executor) const;
+    // The text of a request for a range; empty: for all of it.
+    [[nodiscard]] asio::awaitable<std::string> async_get(byte_range asked);
+    // S3 says an object's checksum to who asks for all of it, or for nothing: so HEAD goes ahead of the first GET, once
+    // in each region. Empty: that is not for this one.
+    [[nodiscard]] std::string ask_for_checksum();
+
+    // ---- what has been learned of the server ----
+    // How many requests it answers before it closes a connection, as far as is known. One more must not be under way
+    // then: the server would reset the connection, and the end of its last answer be lost.
+    std::atomic<std::uint64_t> per_connection{UINT64_MAX};
+    // Requests of one connection that are under way together. One, once the server has not answered a second.
+    std::atomic<std::size_t> pipelined{2};
+
+  private:
+    void introduce(url const* secrets_for);
+    [[nodiscard]] asio::awaitable<void> resolve(asio::any_io_executor executor);
+    [[nodiscard]] asio::awaitable<header_fields> asker(byte_range asked);
+    [[nodiscard]] url addressed(header_fields& fields) const;
+
+    transfer_context& context_;
+    std::unique_ptr<s3_source> s3_;   // of an s3:// URL
+    bool asks_for_checksum_ = false;  // once, of each region
+    url from_;
+    std::vector<asio::ip::tcp::endpoint> endpoints_;
+    std::string given_;
+    url first_;          // where it began
+    header_fields own_;  // for requests to there
+    std::optional<url> proxy_;
+    tls_context tls_;  // once it is needed
+    unsigned redirects_ = 0;
+};
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// When a server is too slow to be waited for. Pure: time is counted in looks, `looks_per_timeout` of them in
+// http_options::timeout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace gpurx::ingest::detail {
+
+// So a stall is noticed an eighth of its limit late at most.
+inline constexpr unsigned looks_per_timeout = 8;
+
+class slowness {
+  public:
+    // What is waited for. A header that has not come whole within the timeout is one too slow, however many bytes, or
+    // interim answers, came of it; a body is measured by its speed.
+    enum class waiting_for { nothing, header, body };
+    enum class verdict { fine, silent, header_too_slow, body_too_slow };
+
+    // `least`: bytes of a body in one timeout.
+    explicit slowness(std::uint64_t least) noexcept : least_{least} {}
+
+    void wait_for(waiting_for what, unsigned looks = looks_per_timeout) noexcept;
+    // Once per look: `arrived` are the connection's bytes so far. `at_hand`: some wait to be taken, so it is not the
+    // server that is slow.
+    [[nodiscard]] verdict look(std::uint64_t arrived, bool at_hand) noexcept;
+    // Of a body, between the last two looks; empty: none was waited for.
+    [[nodiscard]] std::optional<std::uint64_t> came_in_body() const noexcept { return came_in_body_; }
+    // Bytes of a body per timeout, when that was last measured.
+    [[nodiscard]] std::uint64_t measured() const noexcept { return measured_; }
+
+  private:
+    waiting_for what_ = waiting_for::nothing;
+    std::uint64_t least_;
+    std::uint64_t arrived_ = 0;
+    std::uint64_t measured_ = 0;
+    std::uint64_t in_body_ = 0;
+    std::optional<std::uint64_t> came_in_body_;
+    unsigned header_limit_ = looks_per_timeout;
+    unsigned silent_looks_ = 0;
+    unsigned header_looks_ = 0;
+    unsigned body_looks_ = 0;
+};
+
+}  // namespace gpurx::ingest::detail

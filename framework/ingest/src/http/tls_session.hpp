@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OpenSSL's side of one connection. It never waits: each step does what can be done, and says what to wait for.
+#pragma once
+
+#include <boost/asio/buffer.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <gpurx/error.hpp>
+#include <gpurx/views.hpp>
+
+#include "tls_context.hpp"
+
+struct ssl_st;  // OpenSSL's SSL
+
+namespace gpurx::ingest::detail {
+
+class tls_session {
+  public:
+    // `descriptor`: a connected socket that does not block. It has to stay open for as long as steps are made.
+    // `host`: whose certificate it has to be, a name or an address.
+    tls_session(tls_context const& context, std::string host, int descriptor);
+
+    enum class waits_for { nothing, bytes, room };
+    struct step {
+        waits_for what = waits_for::nothing;
+        error_code code;  // asio::error::eof: the peer has ended the connection, in order or not
+        std::size_t bytes = 0;
+    };
+    [[nodiscard]] step handshake();
+    [[nodiscard]] step read(host_span to);
+    [[nodiscard]] step write(asio::const_buffer from);
+
+    // Bytes, as they came.
+    [[nodiscard]] std::uint64_t arrived() const noexcept { return peer_->arrived; }
+    // Why the last step failed, for people.
+    [[nodiscard]] std::string const& why() const noexcept { return why_; }
+
+    // What OpenSSL's callbacks see and leave behind.
+    struct peer {
+        int descriptor;
+        std::uint64_t arrived = 0;
+        bool ended = false;
+        int error = 0;
+        std::string names = {};  // of its certificate, if that was not good enough
+    };
+
+  private:
+    [[nodiscard]] step outcome(int result, std::size_t bytes);
+    [[nodiscard]] step last_words(step broken);
+    void expect(std::string const& host);
+
+    std::string host_;
+    std::unique_ptr<peer> peer_;
+    std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
+    std::string why_;
+};
+
+}  // namespace gpurx::ingest::detail

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the bytes of a connection come and go, below HTTP: plain_wire.hpp, tls_wire.hpp.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gpurx/error.hpp>
+#include <gpurx/views.hpp>
+
+namespace gpurx::ingest::detail {
+
+// Belongs to one strand; one operation of each direction at a time. Errors are results; close() ends what is under way.
+class wire {
+  public:
+    using transferred = std::tuple<error_code, std::size_t>;
+
+    wire() = default;
+    wire(wire const&) = delete;
+    wire& operator=(wire const&) = delete;
+    virtual ~wire() = default;
+
+    // To the first of them that answers, and until requests can be sent.
+    [[nodiscard]] virtual asio::awaitable<error_code> async_connect(std::vector<asio::ip::tcp::endpoint> const& to) = 0;
+    // All of it.
+    [[nodiscard]] virtual asio::awaitable<transferred> async_write(asio::const_buffer from) = 0;
+
+    // All of it. On a GPU completion means "enqueued on the stream".
+    [[nodiscard]] virtual asio::awaitable<transferred> async_read(device_span to, cuda_stream_ref stream) = 0;
+    // At least one byte: for headers.
+    [[nodiscard]] virtual asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) = 0;
+    [[nodiscard]] virtual asio::awaitable<transferred> async_skip(std::uint64_t bytes) = 0;
+
+    // Bytes so far, and whether more wait to be taken.
+    [[nodiscard]] virtual std::uint64_t arrived() const noexcept = 0;
+    [[nodiscard]] virtual bool at_hand() noexcept = 0;
+    // While nothing is read: whether nothing has come, the end neither.
+    [[nodiscard]] virtual bool is_quiet() = 0;
+    // More about the last failure, in words; empty: there is no more.
+    [[nodiscard]] virtual std::string why() const { return {}; }
+    virtual void close() noexcept = 0;
+};
+
+}  // namespace gpurx::ingest::detail

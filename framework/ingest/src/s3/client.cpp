@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <gpurx/ingest/error.hpp>
+
+#include "credential_source.hpp"
+#include "sigv4.hpp"
+
+namespace gpurx::ingest::detail::s3 {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::seconds early = 5min;
+constexpr std::string_view usual_region = "us-east-1";
+
+time_point now()
+{
+    return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+}
+
+[[noreturn]] void fail_without_credentials(std::string const& why)
+{
+    throw system_error{
+        errc::no_credentials,
+        {.operation = "find",
+         .object = "credentials for S3",
+         .kernel_message = {},
+         .advice = fmt::format("{}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or ask "
+                               "anonymously for what everybody may read",
+                               why)}};
+}
+
+url parsed(std::string const& text)
+{
+    error_code code;
+    diagnostics why;
+    auto found = parse_url(text, code, why);
+    if (code)
+        throw system_error{code, why};
+    return found;
+}
+
+// What others on the way may change or add is not signed.
+bool is_to_be_signed(header_field const& each)
+{
+    return each.name == "Host" || each.name == "Range" || each.name.starts_with("x-amz-");
+}
+
+}  // namespace
+
+asio::awaitable<void> client::async_start()
+{
+    if (started_)
+        co_return;
+    auto const found = read_setup(options_.profile);
+    at_.endpoint = options_.endpoint.empty() ? found.endpoint : options_.endpoint;
+    at_.region = options_.region.empty() ? found.region : options_.region;
+    check(at_);
+    if (at_.region.empty())
+        at_.region = usual_region;
+    if (!options_.anonymous) {
+        by_ = found.written;
+        source_ = found.service;
+        if (!by_ && !source_)
+            fail_without_credentials(found.obstacle.empty() ? "neither the environment nor a profile has them"
+                                                            : found.obstacle);
+    }
+    if (!options_.anonymous && !by_) {
+        std::string failure;
+        try {
+            by_ = co_await async_ask(*source_);
+        } catch (system_error const& error) {
+            if (source_->of == credential_service::kind::container)
+                throw;
+            failure = error.what();
+        }
+        if (!by_)
+            fail_without_credentials(
+                "neither the environment nor a profile has them, and this is no EC2 instance with a "
+                "role (" +
+                failure + ")");
+    }
+    started_ = true;
+}
+
+asio::awaitable<void> client::async_renew()
+{
+    {
+        std::scoped_lock const lock{mutex_};
+        if (!source_ || renewing_ || !ends_within(early))
+            co_return;
+        renewing_ = true;
+    }
+    std::optional<credentials> fresh;
+    std::exception_ptr failure;
+    try {
+        fresh = co_await async_ask(*source_);
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    std::scoped_lock const lock{mutex_};
+    renewing_ = false;
+    if (fresh)
+        by_ = std::move(fresh);
+    else if (ends_within(0s))
+        std::rethrow_exception(failure);
+}
+
+url client::where(location const& object)
+{
+    std::scoped_lock const lock{mutex_};
+    auto found = parsed(url_of(object, at_));
+    home_ = found.authority;
+    return found;
+}
+
+url client::where(std::string_view bucket, parameters query)
+{
+    std::scoped_lock const lock{mutex_};
+    auto found = parsed(url_of(bucket, query, at_));
+    home_ = found.authority;
+    return found;
+}
+
+header_fields client::sign(std::string_view method, url const& to, header_fields const& fields) const
+{
+    std::scoped_lock const lock{mutex_};
+    if (!by_ || !is_trusted(to))
+        return {};
+    header_fields covered;
+    std::ranges::copy_if(fields, std::back_inserter(covered), is_to_be_signed);
+    return signature_fields({.method = method, .target = to.target, .fields = covered, .payload_hash = empty_payload},
+                            *by_, at_.region, now());
+}
+
+bool client::move_to(std::string_view region)
+{
+    std::scoped_lock const lock{mutex_};
+    if (moved_ || !is_region(region) || region == at_.region)
+        return false;
+    moved_ = true;
+    at_.region = region;
+    return true;
+}
+
+bool client::end_credentials()
+{
+    std::scoped_lock const lock{mutex_};
+    if (ended_ || !source_ || !by_)
+        return false;
+    ended_ = true;
+    by_->expires = now();
+    return true;
+}
+
+bool client::is_trusted(url const& to) const
+{
+    return to.authority == home_ || (at_.endpoint.empty() && is_aws(to.host));
+}
+
+bool client::ends_within(std::chrono::seconds time) const
+{
+    return by_ && by_->expires && *by_->expires - now() <= time;
+}
+
+}  // namespace gpurx::ingest::detail::s3

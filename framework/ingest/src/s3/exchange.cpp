@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <gpurx/ingest/error.hpp>
+
+#include <memory>
+#include <sstream>
+
+#include "../http/http_date.hpp"
+#include "../http/tls_wire.hpp"
+
+namespace gpurx::ingest::detail::s3 {
+
+namespace {
+
+namespace http = boost::beast::http;
+
+constexpr unsigned http_1_1 = 11;
+
+constexpr auto tuple = asio::as_tuple(asio::use_awaitable);
+// Without a coroutine of its own, in which clang-tidy 14 gets lost.
+constexpr auto direct = asio::as_tuple(asio::deferred);
+
+using endpoints = std::vector<asio::ip::tcp::endpoint>;
+using answer_parser = http::response_parser<http::string_body>;
+
+// As a tls_wire, as far as an exchange needs it.
+class plain_line {
+  public:
+    explicit plain_line(asio::any_io_executor const& executor) : socket_{executor} {}
+
+    [[nodiscard]] asio::awaitable<error_code> async_connect(endpoints const& to)
+    {
+        auto const [code, peer] = co_await asio::async_connect(socket_, to, direct);
+        co_return code;
+    }
+    [[nodiscard]] asio::awaitable<wire::transferred> async_write(asio::const_buffer from)
+    {
+        co_return co_await asio::async_write(socket_, from, direct);
+    }
+    [[nodiscard]] asio::awaitable<wire::transferred> async_read_some(asio::mutable_buffer to)
+    {
+        co_return co_await socket_.async_read_some(to, direct);
+    }
+    [[nodiscard]] static std::string why() { return {}; }
+    void close() noexcept
+    {
+        error_code ignored;
+        socket_.close(ignored);
+    }
+
+  private:
+    asio::ip::tcp::socket socket_;
+};
+
+[[noreturn]] void fail_exchange(error_code code, std::string advice)
+{
+    throw system_error{code, {.operation = {}, .object = {}, .kernel_message = {}, .advice = std::move(advice)}};
+}
+
+std::string request_of(exchange const& what)
+{
+    http::request<http::empty_body> request{http::string_to_verb(what.method), what.to.target, http_1_1};
+    request.set(http::field::host, what.to.authority);
+    request.set(http::field::user_agent, "gpurx");
+    request.set(http::field::connection, "close");
+    for (auto const& each : what.fields)
+        request.set(each.name, each.value);
+    if (what.method == "PUT")
+        request.set(http::field::content_length, "0");
+    std::ostringstream text;
+    text << request;
+    return text.str();
+}
+
+std::string string_of(boost::beast::string_view field)
+{
+    return {field.data(), field.size()};
+}
+
+template <class Line>
+asio::awaitable<error_code> converse(Line& line, endpoints const& to, std::string const& request, answer_parser& parser)
+{
+    constexpr std::size_t piece = std::size_t{16} << 10;
+    if (auto const code = co_await line.async_connect(to); code)
+        co_return code;
+    auto const [broken, sent] = co_await line.async_write(asio::buffer(request));
+    if (broken)
+        co_return broken;
+    boost::beast::flat_buffer buffer;
+    while (!parser.is_done()) {
+        auto const [failed, size] = co_await line.async_read_some(buffer.prepare(piece));
+        buffer.commit(size);
+        error_code code;
+        if (failed == asio::error::eof)
+            parser.put_eof(code);
+        else if (failed)
+            co_return failed;
+        else
+            buffer.consume(parser.put(buffer.cdata(), code));
+        if (code && code != http::error::need_more)
+            co_return code;
+    }
+    co_return error_code{};
+}
+
+// Closes the line when there has been time enough.
+template <class Line>
+asio::awaitable<void> converse_in_time(std::shared_ptr<Line> line, exchange const& what, endpoints const& to,
+                                       answer_parser& parser)
+{
+    auto const late = std::make_shared<bool>(false);
+    asio::steady_timer end{co_await asio::this_coro::executor, what.limit};
+    end.async_wait([line, late](error_code code) {
+        *late = !code;
+        if (!code)
+            line->close();
+    });
+    auto const request = request_of(what);
+    auto const code = co_await converse(*line, to, request, parser);
+    end.cancel();
+    if (code && *late)
+        fail_exchange(errc::gave_up, "no answer within " + std::to_string(what.limit.count()) + " ms");
+    if (code)
+        fail_exchange(code, line->why());
+}
+
+}  // namespace
+
+asio::awaitable<small_answer> async_exchange(exchange what)
+{
+    auto const executor = co_await asio::this_coro::executor;
+    asio::ip::tcp::resolver resolver{executor};
+    auto const [unknown, found] = co_await resolver.async_resolve(what.to.host, what.to.port, tuple);
+    if (unknown)
+        fail_exchange(unknown, {});
+    endpoints const to{found.begin(), found.end()};
+    answer_parser parser;
+    parser.eager(true);
+    parser.body_limit(what.most);
+    if (what.to.secure) {
+        auto line = std::make_shared<tls_wire>(executor, make_tls_context(what.tls), what.to.host);
+        co_await converse_in_time(std::move(line), what, to, parser);
+    } else {
+        auto line = std::make_shared<plain_line>(executor);
+        co_await converse_in_time(std::move(line), what, to, parser);
+    }
+    auto const& answer = parser.get();
+    co_return small_answer{.status = answer.result_int(),
+                           .reason = string_of(answer.reason()),
+                           .region = string_of(answer["x-amz-bucket-region"]),
+                           .retry_after = parse_retry_after(
+                               string_of(answer[http::field::retry_after]), string_of(answer[http::field::date]),
+                               std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now())),
+                           .body = answer.body()};
+}
+
+}  // namespace gpurx::ingest::detail::s3

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shard_index.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <boost/url/encode.hpp>
+#include <boost/url/rfc/pchars.hpp>
+
+#include "../file/location.hpp"
+#include "../http/shown.hpp"
+#include "json_names.hpp"
+
+namespace gpurx::ingest::detail {
+
+namespace {
+
+[[noreturn]] void refuse_shards(std::string_view object, std::string_view what)
+{
+    throw system_error{errc::bad_safetensors,
+                       {.operation = "read the shards of",
+                        .object = is_local(object) ? printable(object, 2000) : shown_url(object),
+                        .kernel_message = {},
+                        .advice = printable(what, 1000)}};
+}
+
+// An index is somebody else's: it must not lead elsewhere.
+bool is_beside(std::string_view name)
+{
+    return !name.empty() && name.front() != '/' && name.find("..") == std::string_view::npos &&
+           name.find('\\') == std::string_view::npos && name.find('\0') == std::string_view::npos &&
+           name.find("://") == std::string_view::npos;
+}
+
+std::string beside(std::string_view where, std::string_view name)
+{
+    if (!is_beside(name))
+        refuse_shards(where, fmt::format("the index names the file \"{}\", which is not one beside it", name));
+    if (is_local(where) && !where.starts_with("file:"))
+        return fmt::format("{}{}", where.substr(0, where.rfind('/') + 1), name);
+    // A signature or a version in the query would be that of the index.
+    auto const path = where.substr(0, where.find_first_of("?#"));
+    auto const written = boost::urls::encode({name.data(), name.size()}, boost::urls::pchars + '/');
+    return fmt::format("{}{}", path.substr(0, path.rfind('/') + 1), written);
+}
+
+}  // namespace
+
+shard_index parse_index(std::string_view text, std::string_view where)
+{
+    error_code code;
+    std::string twice;
+    auto const parsed = parse_json_once(text, code, twice);
+    if (code)
+        refuse_shards(where, "the index is not JSON: " + code.message());
+    if (!twice.empty())
+        refuse_shards(where, fmt::format("the index has the name \"{}\" twice", twice));
+    auto const* const all = parsed.is_object() ? parsed.get_object().if_contains("weight_map") : nullptr;
+    if (all == nullptr || !all->is_object() || all->get_object().empty())
+        refuse_shards(where, "the index has no \"weight_map\" of tensors and the files that they are in");
+    shard_index index;
+    std::map<std::string, std::size_t, std::less<>> known;
+    for (auto const& [tensor, file] : all->get_object()) {
+        if (!file.is_string())
+            refuse_shards(where, "\"weight_map\" has to be an object of strings");
+        std::string name{file.get_string()};
+        auto const [found, is_new] = known.try_emplace(name, index.urls.size());
+        if (is_new)
+            index.urls.push_back(beside(where, name));
+        index.shards.emplace(std::string{tensor}, found->second);
+    }
+    return index;
+}
+
+void check_once(checkpoint const& of)
+{
+    std::map<std::string_view, checkpoint_shard const*> seen;
+    for (auto const& shard : of.shards) {
+        for (auto const& tensor : shard.tensors) {
+            auto const [found, is_new] = seen.try_emplace(tensor.name, &shard);
+            if (!is_new)
+                refuse_shards(shard.url, fmt::format("tensor \"{}\" is in {} too", tensor.name,
+                                                     is_local(found->second->url) ? found->second->url
+                                                                                  : shown_url(found->second->url)));
+        }
+    }
+}
+
+void check_index(checkpoint const& of, shard_index const& index, std::string_view where)
+{
+    std::map<std::string_view, std::size_t> found;
+    for (std::size_t i = 0; i < of.shards.size(); ++i) {
+        for (auto const& tensor : of.shards[i].tensors) {
+            if (!index.shards.contains(tensor.name))
+                refuse_shards(of.shards[i].url, fmt::format("tensor \"{}\" is not in the index", tensor.name));
+            found.emplace(tensor.name, i);
+        }
+    }
+    for (auto const& [name, shard] : index.shards) {
+        auto const there = found.find(name);
+        if (there == found.end() || there->second != shard)
+            refuse_shards(where, fmt::format("tensor \"{}\" is not in {}, where the index has it", name,
+                                             is_local(of.shards[shard].url) ? of.shards[shard].url
+                                                                            : shown_url(of.shards[shard].url)));
+    }
+}
+
+}  // namespace gpurx::ingest::detail

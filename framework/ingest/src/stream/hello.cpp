@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <gpurx/ingest/hello.hpp>
+#include <utility>
+
+namespace gpurx::ingest {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers go to the wire as they are");
+
+constexpr std::uint16_t hello_version = 2;
+constexpr std::uint16_t secret_flag = 1;
+constexpr std::uint16_t resumes_flag = 2;
+
+using tag = std::array<char, 4>;
+constexpr tag hello_tag{'g', 'p', 'T', 'S'};
+constexpr tag challenge_tag{'g', 'p', 'T', 'C'};
+constexpr tag welcome_tag{'g', 'p', 'T', 'W'};
+
+// As on the wire: no padding, little endian.
+struct wire_begin {
+    tag what;
+    std::uint16_t version;
+    std::uint16_t value;  // flags, or a greeting
+    std::uint32_t source;
+    std::uint32_t sender;
+};
+
+struct wire_hello {
+    wire_begin begin;
+    nonce random;
+};
+static_assert(sizeof(wire_hello) == hello_size && sizeof(wire_hello) == challenge_size);
+
+struct wire_welcome {
+    wire_begin begin;
+    std::uint64_t expected;
+    std::uint64_t acknowledged;
+    proof proven;
+};
+static_assert(sizeof(wire_welcome) == welcome_size);
+
+[[noreturn]] void refuse_hello(std::string why)
+{
+    throw system_error{errc::bad_frame,
+                       {.operation = "begin stream", .object = {}, .kernel_message = {}, .advice = std::move(why)}};
+}
+
+template <class Wire>
+Wire read_as(std::span<std::byte const> bytes)
+{
+    Wire wire{};
+    std::memcpy(&wire, bytes.data(), sizeof wire);
+    return wire;
+}
+
+void check_begin(wire_begin const& begin, tag const& expected, std::uint32_t most_value)
+{
+    if (begin.what != expected)
+        refuse_hello("it answers with something else than the protocol says");
+    if (begin.version != hello_version)
+        refuse_hello(fmt::format("it speaks version {} of the protocol, not {}", begin.version, hello_version));
+    if (begin.value > most_value)
+        refuse_hello(fmt::format("it says what version {} does not know: {:#x}", hello_version, begin.value));
+}
+
+void check_receiver(wire_begin const& begin)
+{
+    if (begin.source != 0 || begin.sender != 0)
+        refuse_hello("it has something where there must be zeros");
+}
+
+bool is_zero(nonce const& bytes)
+{
+    return std::ranges::all_of(bytes, [](std::byte each) { return each == std::byte{}; });
+}
+
+}  // namespace
+
+bool is_hello(std::span<std::byte const, hello_size> bytes) noexcept
+{
+    auto const begin = read_as<wire_begin>(bytes);
+    return begin.what == hello_tag && begin.version >= hello_version;
+}
+
+hello parse_hello(std::span<std::byte const, hello_size> bytes)
+{
+    auto const wire = read_as<wire_hello>(bytes);
+    check_begin(wire.begin, hello_tag, secret_flag | resumes_flag);
+    auto const flags = wire.begin.value;
+    hello const result{wire.begin.source, wire.begin.sender, (flags & secret_flag) != 0, (flags & resumes_flag) != 0,
+                       wire.random};
+    if (result.sender == 0)
+        refuse_hello("it does not say which sender it is of its number");
+    if (!result.has_secret && !is_zero(result.random))
+        refuse_hello("it has something where there must be zeros");
+    return result;
+}
+
+challenge parse_challenge(std::span<std::byte const, challenge_size> bytes)
+{
+    auto const wire = read_as<wire_hello>(bytes);
+    check_begin(wire.begin, challenge_tag, 0);
+    check_receiver(wire.begin);
+    return {wire.random};
+}
+
+welcome parse_welcome(std::span<std::byte const, welcome_size> bytes)
+{
+    auto const wire = read_as<wire_welcome>(bytes);
+    check_begin(wire.begin, welcome_tag, static_cast<std::uint16_t>(greeting::has_failed));
+    check_receiver(wire.begin);
+    if (wire.acknowledged > wire.expected)
+        refuse_hello(fmt::format("it acknowledges {} frames, and has {}", wire.acknowledged, wire.expected));
+    return {static_cast<greeting>(wire.begin.value), wire.expected, wire.acknowledged, wire.proven};
+}
+
+std::array<std::byte, hello_size> encode(hello const& what) noexcept
+{
+    auto const flags =
+        static_cast<std::uint16_t>((what.has_secret ? secret_flag : 0) | (what.resumes ? resumes_flag : 0));
+    return std::bit_cast<std::array<std::byte, hello_size>>(
+        wire_hello{{hello_tag, hello_version, flags, what.source, what.sender}, what.random});
+}
+
+std::array<std::byte, challenge_size> encode(challenge const& what) noexcept
+{
+    return std::bit_cast<std::array<std::byte, challenge_size>>(
+        wire_hello{{challenge_tag, hello_version, 0, 0, 0}, what.random});
+}
+
+std::array<std::byte, welcome_size> encode(welcome const& what) noexcept
+{
+    wire_begin const begin{welcome_tag, hello_version, static_cast<std::uint16_t>(what.says), 0, 0};
+    return std::bit_cast<std::array<std::byte, welcome_size>>(
+        wire_welcome{begin, what.expected, what.acknowledged, what.proven});
+}
+
+}  // namespace gpurx::ingest

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpoints in several files: on a disk, and on a server.
+#include <fmt/format.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <gpurx/ingest/checkpoint.hpp>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "file_bed.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using ingest::checkpoint;
+
+// Tensors of four bytes each.
+std::string shard_of(std::vector<std::string> const& names)
+{
+    std::string header = "{";
+    std::string bytes;
+    for (auto const& name : names) {
+        header += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[4],"data_offsets":[{},{}]}})",
+                              header.size() > 1 ? "," : "", name, bytes.size(), bytes.size() + 4);
+        bytes += fmt::format("{:4.4}", name);
+    }
+    header += "}";
+    std::string text;
+    for (int shift = 0; shift < 64; shift += 8)
+        text += static_cast<char>(header.size() >> shift & 0xff);
+    return text + header + bytes;
+}
+
+std::string index_of(std::vector<std::pair<std::string, std::string>> const& tensors)
+{
+    std::string map;
+    for (auto const& [tensor, file] : tensors)
+        map += fmt::format(R"({}"{}":"{}")", map.empty() ? "" : ",", tensor, file);
+    return R"({"metadata":{"total_size":8},"weight_map":{)" + map + "}}";
+}
+
+struct reading {
+    checkpoint found;
+    std::string error;
+    error_code code;
+};
+
+template <class Read>
+reading read(Read start)
+{
+    world in{transport::copy, {.max_flows = 5}};
+    reading result;
+    outcome ended;
+    run(in, ended, [&]() -> asio::awaitable<void> { result.found = co_await start(in); });
+    result.error = ended.error;
+    result.code = ended.code;
+    return result;
+}
+
+reading read_at(std::string const& where)
+{
+    return read([&](world& in) {
+        return ingest::async_read_checkpoint(in.io->get_executor(), *in.session, where, options_for_tests());
+    });
+}
+
+reading read_list(std::vector<std::string> const& urls)
+{
+    return read([&](world& in) {
+        return ingest::async_read_shards(in.io->get_executor(), *in.session, urls, options_for_tests());
+    });
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint in several files is read by its index, from a disk")
+{
+    directory const files;
+    auto const a = files.write("a.safetensors", shard_of({"one", "two"}));
+    auto const b = files.write("b.safetensors", shard_of({"three"}));
+    auto const index =
+        files.write("model.safetensors.index.json",
+                    index_of({{"three", "b.safetensors"}, {"one", "a.safetensors"}, {"two", "a.safetensors"}}));
+    for (auto const& where : {index, "file://" + index, files / ""}) {
+        INFO(where);
+        auto const result = read_at(where);
+        REQUIRE(result.error.empty());
+        REQUIRE(result.found.shards.size() == 2);
+        CHECK(result.found.shards[0].url.ends_with(b));
+        CHECK(result.found.shards[1].url.ends_with(a));
+        CHECK(result.found.shards[1].size == std::filesystem::file_size(a));
+        CHECK(result.found.shards[1].tensors[1].name == "two");
+        CHECK(result.found.shard_of("three") == result.found.shards.data());
+        CHECK(result.found.shard_of("four") == nullptr);
+    }
+}
+
+TEST_CASE("a directory without an index is read in the order of its files' names")
+{
+    directory const files;
+    auto const b = files.write("b.safetensors", shard_of({"three"}));
+    auto const a = files.write("a.safetensors", shard_of({"one", "two"}));
+    static_cast<void>(files.write("notes.txt", "no tensors"));
+    auto const result = read_at(files / "");
+    CHECK(result.error.empty());
+    REQUIRE(result.found.shards.size() == 2);
+    CHECK(result.found.shards[0].url == a);
+    auto const one = read_at(b);
+    CHECK(one.error.empty());
+    CHECK(one.found.shard_of("three") != nullptr);
+    static_cast<void>(files.write("x.safetensors.index.json", "{}"));
+    static_cast<void>(files.write("y.safetensors.index.json", "{}"));
+    CHECK_THAT(read_at(files / "").error, ContainsSubstring("several indices"));
+    directory const empty;
+    CHECK_THAT(read_at(empty / "").error, ContainsSubstring("no .safetensors file"));
+}
+
+TEST_CASE("a checkpoint is read from a server, the shards beside the index")
+{
+    std::map<std::string, http_content> const served{
+        {"/m/index.json", {index_of({{"one", "a 1.safetensors"}, {"two", "b.safetensors"}})}},
+        {"/m/a%201.safetensors", {shard_of({"one"})}},
+        {"/m/b.safetensors", {shard_of({"two"})}}};
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        auto const found = served.find(request.target.substr(0, request.target.find('?')));
+        if (found == served.end())
+            reply.send("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+        else
+            found->second.serve(request, reply);
+    }};
+    auto const result = read_at(server.url("/m/index.json?version=3"));
+    CHECK(result.error.empty());
+    REQUIRE(result.found.shards.size() == 2);
+    CHECK(result.found.shards[0].url == server.url("/m/a%201.safetensors"));
+    CHECK(result.found.shards[1].tensors.front().name == "two");
+}
+
+TEST_CASE("shards that do not fit each other, or their index, are errors by name")
+{
+    directory const files;
+    auto const a = files.write("a", shard_of({"one", "two"}));
+    auto const b = files.write("b", shard_of({"two", "three"}));
+    auto const c = files.write("c", shard_of({"four"}));
+    auto const twice = read_list({a, b});
+    CHECK(twice.code == ingest::errc::bad_safetensors);
+    CHECK_THAT(twice.error, ContainsSubstring(b) && ContainsSubstring("\"two\" is in " + a));
+    struct fault {
+        std::string index;
+        std::string says;
+    };
+    std::vector<fault> const faults{
+        {index_of({{"one", "a"}, {"two", "a"}, {"five", "c"}, {"four", "c"}}), "\"five\" is not in " + c},
+        {index_of({{"one", "a"}, {"two", "c"}, {"four", "c"}}), "\"two\" is not in " + c},
+        {index_of({{"one", "a"}, {"four", "c"}}), "\"two\" is not in the index"},
+        {index_of({{"one", "../a"}}), "not one beside it"},
+        {index_of({{"one", "/etc/passwd"}}), "not one beside it"},
+        {index_of({{"one", "http://host/a"}}), "not one beside it"},
+        {index_of({{"one", "a"}, {"one", "c"}}), "\"one\" twice"},
+        {index_of({{"one", "missing"}}), files / "missing"},
+        {index_of({}), "no \"weight_map\""},
+        {R"({"weight_map":{"one":1}})", "strings"},
+        {"[]", "no \"weight_map\""},
+        {"{", "not JSON"}};
+    for (auto const& each : faults) {
+        INFO(each.index);
+        CHECK_THAT(read_at(files.write("index.json", each.index)).error, ContainsSubstring(each.says));
+    }
+    auto const broken = read_list({c, files.write("broken", "12345678")});
+    CHECK_THAT(broken.error, ContainsSubstring(files / "broken"));
+}
+
+}  // namespace gpurx::test

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tests of http_object have in common: a world to fetch in, and what came of it.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <gpurx/ingest/http.hpp>
+#include <optional>
+#include <string>
+
+#include "http_server.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+inline std::string content_of(std::size_t size)
+{
+    std::string bytes(size, '\0');
+    for (std::size_t i = 0; i < size; ++i)
+        bytes[i] = std::to_integer<char>(pattern(i));
+    return bytes;
+}
+
+inline device_span span_of(std::string& bytes)
+{
+    return {memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
+}
+
+inline ingest::http_options options_for_tests()
+{
+    return {.flows = 3, .chunk_size = 10'000, .timeout = 1000ms, .attempts = 3};
+}
+
+// What came of a download.
+struct outcome {
+    std::string bytes;
+    std::string error;  // its text; empty: none
+    error_code code;
+    ingest::http_stats stats;
+    std::optional<std::uint32_t> crc;
+    bool ranges = false;
+};
+
+// Runs the coroutine on the world's io_context.
+template <class Work>
+void run(world& in, outcome& result, Work work)
+{
+    bool done = false;
+    asio::co_spawn(*in.io, std::move(work), [&](std::exception_ptr failure) {
+        done = true;
+        try {
+            if (failure)
+                std::rethrow_exception(failure);
+        } catch (boost::system::system_error const& error) {
+            result.code = error.code();
+            result.error = error.what();
+        }
+    });
+    in.run_until([&] { return done; });
+}
+
+// The whole object.
+inline outcome fetch(world& in, std::string const& url, ingest::http_options const& options = options_for_tests())
+{
+    outcome result;
+    ingest::http_object object{in.io->get_executor(), *in.session, url, options};
+    run(in, result, [&]() -> asio::awaitable<void> {
+        co_await object.async_open();
+        result.bytes.assign(object.size(), '\xee');
+        ingest::placement const all{0, span_of(result.bytes)};
+        co_await object.async_fetch({&all, 1});
+    });
+    result.stats = object.stats();
+    result.crc = object.crc32c();
+    result.ranges = object.serves_ranges();
+    return result;
+}
+
+inline outcome fetch_from(http_server const& server, ingest::http_options const& options = options_for_tests())
+{
+    world in{any_transport(), {.max_flows = 5}};
+    return fetch(in, server.url(), options);
+}
+
+}  // namespace gpurx::test

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// http_object with several URLs for one object: what one does not bring another does, and none brings what is not the
+// object.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <functional>
+#include <gpurx/ingest/http.hpp>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "http_bed.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using ingest::errc;
+using ingest::http_object;
+using ingest::http_options;
+
+constexpr std::size_t object_size = 200'000;
+constexpr std::string_view same_checksum = "x-amz-checksum-crc32c: AAAAAA==\r\nx-amz-checksum-type: FULL_OBJECT\r\n";
+
+struct mirrored : outcome {
+    std::vector<ingest::mirror_stats> mirrors;
+};
+
+http_options mirrored_at(std::string url)
+{
+    auto options = options_for_tests();
+    options.flows = 2;
+    options.mirrors = {std::move(url)};
+    options.crc32c = http_options::checksum::none;
+    return options;
+}
+
+mirrored fetch_mirrored(world& in, std::string const& url, http_options const& options)
+{
+    mirrored result;
+    http_object object{in.io->get_executor(), *in.session, url, options};
+    run(in, result, [&]() -> asio::awaitable<void> {
+        co_await object.async_open();
+        result.bytes.assign(object.size(), '\xee');
+        ingest::placement const all{0, span_of(result.bytes)};
+        co_await object.async_fetch({&all, 1});
+    });
+    result.stats = object.stats();
+    result.mirrors = object.mirrors();
+    return result;
+}
+
+// How the second of two servers answers, given the object as it is.
+using lie = std::function<void(http_content const&, http_request const&, http_reply&)>;
+
+struct row {
+    char const* what;
+    lie answers;
+    unsigned asked = 1;           // requests that it gets at least
+    error_code expected = {};     // none: all bytes come
+    std::string_view words = {};  // of the error's text; or why it is not asked any more
+    bool brings = false;          // some of the bytes
+};
+
+lie that_serves(http_content what)
+{
+    return [what](http_content const&, http_request const& request, http_reply& reply) { what.serve(request, reply); };
+}
+
+void refusing(http_content const&, http_request const&, http_reply& reply)
+{
+    reply.send("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+}
+
+void redirecting_once(http_content const& object, http_request const& request, http_reply& reply)
+{
+    if (request.target == "/object")
+        reply.send("HTTP/1.1 302 Found\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n");
+    else
+        object.serve(request, reply);
+}
+
+// Well, for the first request.
+void reset_later(http_content const& object, http_request const& request, http_reply& reply)
+{
+    if (request.number == 0)
+        object.serve(request, reply);
+    else
+        reply.reset();
+}
+
+void without_ranges(http_content const& object, http_request request, http_reply& reply)
+{
+    request.range.reset();
+    object.serve(request, reply);
+}
+
+std::vector<row> const& rows()
+{
+    static std::vector<row> const all{
+        {"the same", that_serves({content_of(object_size)}), 2, {}, {}, true},
+        {"behind a redirect", redirecting_once, 3, {}, {}, true},
+        {"another ETag, and the same checksum",
+         that_serves({content_of(object_size), "\"two\"", std::string{same_checksum}}),
+         2,
+         {},
+         {},
+         true},
+        {"dead after a while", reset_later, 2},
+        {"not there", refusing, 1, {}, "404 Not Found"},
+        {"another size", that_serves({content_of(object_size + 1)}), 1, errc::mirrors_differ,
+         "it has 200001 bytes there, and 200000 here"},
+        {"another ETag", that_serves({content_of(object_size), "\"two\""}), 1, errc::mirrors_differ,
+         "its ETag is \"two\" there, and \"one\" here"},
+        {"a weak ETag", that_serves({content_of(object_size), "W/\"one\""}), 1, errc::mirrors_differ,
+         "its ETag is W/\"one\" there"},
+        {"another checksum",
+         that_serves({content_of(object_size), "\"one\"",
+                      "x-amz-checksum-crc32c: AAAAAQ==\r\nx-amz-checksum-type: FULL_OBJECT\r\n"}),
+         1, errc::mirrors_differ, "its CRC32C is 00000001 there, and 00000000 here"},
+        {"without ranges", without_ranges, 1, errc::mirrors_differ, "no ranges are served there"},
+    };
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("a mirror brings its share of the object, or nothing that is not the object")
+{
+    world in{any_transport(), {.max_flows = 5}};
+    for (auto const& each : rows()) {
+        INFO(each.what);
+        http_content const object{content_of(object_size), "\"one\"", std::string{same_checksum}};
+        http_server second{
+            [&](http_request const& request, http_reply& reply) { each.answers(object, request, reply); }};
+        http_server first{[&](http_request const& request, http_reply& reply) {
+            // So that the second has its turn before nothing is left.
+            for (unsigned i = 0; request.number > 0 && i < 1000 && second.requests().size() < each.asked; ++i)
+                std::this_thread::sleep_for(5ms);
+            object.serve(request, reply);
+        }};
+        auto const result = fetch_mirrored(in, first.url(), mirrored_at(second.url()));
+        INFO(result.error);
+        CHECK(result.code == each.expected);
+        REQUIRE(result.mirrors.size() == 2);
+        CHECK(result.mirrors[0].url == first.url());
+        CHECK(result.mirrors[1].url == second.url());
+        CHECK((result.mirrors[1].bytes_placed > 0) == each.brings);
+        if (each.expected) {
+            CHECK_THAT(result.error, ContainsSubstring(std::string{each.words}));
+            CHECK_THAT(result.error, ContainsSubstring(first.url()));
+            CHECK_THAT(result.error, ContainsSubstring(second.url()));
+        } else {
+            CHECK(result.bytes == object.bytes);
+            CHECK_THAT(result.mirrors[1].failure, ContainsSubstring(std::string{each.words}));
+            CHECK(result.mirrors[0].bytes_placed + result.mirrors[1].bytes_placed == object_size);
+        }
+    }
+}
+
+TEST_CASE("a dead mirror costs nothing but an attempt")
+{
+    auto const is_first = GENERATE(false, true);
+    http_content const object{content_of(object_size)};
+    http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto const dead = fmt::format("http://127.0.0.1:{}/object", nobody_there(in).port());
+    auto options = mirrored_at(is_first ? server.url() : dead);
+    options.attempts = 1;  // no pause would be made
+    auto const result = fetch_mirrored(in, is_first ? dead : server.url(), options);
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+    CHECK(result.mirrors[is_first ? 1 : 0].bytes_placed == object_size);
+}
+
+TEST_CASE("a mirror that is far slower than another loses its work to that")
+{
+    http_content const object{content_of(object_size)};
+    std::atomic<bool> over = false;
+    std::atomic<bool> slow_began = false;
+    http_server slow{[&](http_request const& request, http_reply& reply) {
+        if (request.number == 0)
+            return object.serve(request, reply);
+        reply.send(object.header(request));
+        slow_began = true;
+        for (auto const& byte : object.body(request)) {
+            if (over)
+                return;
+            reply.send({&byte, 1});
+            std::this_thread::sleep_for(20ms);
+        }
+    }};
+    http_server fast{[&](http_request const& request, http_reply& reply) {
+        for (unsigned i = 0; request.number > 1 && i < 1000 && !slow_began; ++i)
+            std::this_thread::sleep_for(5ms);
+        object.serve(request, reply);
+    }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto options = mirrored_at(slow.url());
+    options.min_speed = 0;  // by itself it would do
+    auto const start = std::chrono::steady_clock::now();
+    auto const result = fetch_mirrored(in, fast.url(), options);
+    over = true;
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+    CHECK(result.mirrors[1].bytes_placed < 10'000);
+    CHECK(std::chrono::steady_clock::now() - start < 60s);  // alone it takes 200 s for its chunk
+}
+
+TEST_CASE("nobody waits for a silent mirror when nothing is left for it to bring")
+{
+    http_content const object{content_of(object_size)};
+    std::atomic<bool> asked = false;
+    http_server silent{[&](http_request const&, http_reply&) { asked = true; }};
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        for (unsigned i = 0; request.number > 0 && i < 1000 && !asked; ++i)
+            std::this_thread::sleep_for(5ms);
+        object.serve(request, reply);
+    }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto options = mirrored_at(silent.url());
+    options.timeout = 100s;
+    auto const start = std::chrono::steady_clock::now();
+    auto const result = fetch_mirrored(in, server.url(), options);
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+    CHECK(std::chrono::steady_clock::now() - start < 50s);
+}
+
+TEST_CASE("where every mirror refuses the error says what each has said")
+{
+    http_server first{[](http_request const&, http_reply& reply) {
+        reply.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    }};
+    http_server second{[](http_request const&, http_reply& reply) {
+        reply.send("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = fetch_mirrored(in, first.url(), mirrored_at(second.url("/object?token=secret")));
+    CHECK(result.code == errc::http_status);
+    for (auto const& words : {first.url(), second.url(), std::string{"403 Forbidden"}, std::string{"404 Not Found"}})
+        CHECK_THAT(result.error, ContainsSubstring(words));
+    CHECK_THAT(result.error, !ContainsSubstring("secret"));
+}
+
+TEST_CASE("a token is not for a mirror elsewhere")
+{
+    http_content const object{content_of(object_size)};
+    http_server second{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    http_server first{[&](http_request const& request, http_reply& reply) {
+        for (unsigned i = 0; request.number > 0 && i < 1000 && second.requests().size() < 2; ++i)
+            std::this_thread::sleep_for(5ms);
+        object.serve(request, reply);
+    }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto options = mirrored_at(second.url());
+    options.bearer = "the-token";
+    options.headers = {{"X-Own", "the-field"}};
+    auto const result = fetch_mirrored(in, first.url(), options);
+    CHECK(result.bytes == object.bytes);
+    for (auto const& request : first.requests())
+        CHECK_THAT(request.text, ContainsSubstring("the-token") && ContainsSubstring("the-field"));
+    REQUIRE(!second.requests().empty());
+    for (auto const& request : second.requests())
+        CHECK_THAT(request.text, !ContainsSubstring("the-token") && !ContainsSubstring("the-field"));
+}
+
+}  // namespace gpurx::test

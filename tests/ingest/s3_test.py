@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""s3:// against what others have written: botocore's signatures, moto's server, and one that checks every request:
+s3_test.py PROBE FETCH [DIRECTORY].
+
+PROBE is s3_probe.cpp, FETCH gpurx-fetch; DIRECTORY has the fake CUDA driver.
+"""
+
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fetching
+from fetching import FetchTest
+from servers import S3Server, python_program
+
+HERE = Path(__file__).resolve().parent
+DATA = random.Random(3).randbytes(3_000_001)
+WRITTEN = {"AWS_ACCESS_KEY_ID": "written-id", "AWS_SECRET_ACCESS_KEY": "written/secret+key"}
+LISTED = [f"model/shard {number:02}+ä&<>.safetensors" for number in range(7)]
+
+probe = ""
+data_file: Path
+strict: subprocess.Popen[str]
+root = secure_root = authority = ""  # of the strict server
+
+
+def setUpModule() -> None:
+    global data_file, strict, root, secure_root, authority
+    descriptor, name = tempfile.mkstemp(prefix="s3-")
+    os.close(descriptor)
+    data_file = Path(name)
+    data_file.write_bytes(DATA)
+    strict = subprocess.Popen([python_program(), HERE / "strict_s3.py", data_file], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)
+    assert strict.stdout
+    root, secure_root, authority = json.loads(strict.stdout.readline())
+
+
+def tearDownModule() -> None:
+    strict.communicate(timeout=30)
+    data_file.unlink()
+
+
+class S3Test(FetchTest):
+    """The programs get this environment, and nothing of the tester's."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        before = dict(os.environ)
+        self.addCleanup(os.environ.update, before)
+        self.addCleanup(os.environ.clear)
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]
+        os.environ.update({"HOME": str(self.directory), "AWS_ENDPOINT_URL_S3": root, "AWS_EC2_METADATA_DISABLED": "true"})
+
+    def probe(self, *arguments: str, status: int = 0) -> tuple[str, str]:
+        environment = dict(os.environ, LD_LIBRARY_PATH=fetching.driver) if fetching.driver else None
+        done = subprocess.run([probe, *arguments], env=environment, capture_output=True, text=True, timeout=60,
+                              check=False)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stdout, done.stderr
+
+    def listed(self, prefix: str) -> list[list[Any]]:
+        result: list[list[Any]] = json.loads(self.probe("list", prefix)[0])
+        return result
+
+    def check_denied(self, url: str, *words: str) -> None:
+        said = self.refused(url, "--attempts", "2")
+        for each in words:
+            self.assertIn(each, said)
+        for secret in ("written/secret", "-token", "-secret"):
+            self.assertNotIn(secret, said)
+
+    def counted(self) -> dict[str, int]:
+        with urllib.request.urlopen(f"{root}/counted") as answer:
+            result: dict[str, int] = ast.literal_eval(answer.read().decode())
+        return result
+
+
+class Signatures(S3Test):
+    def test_a_thousand_requests_are_signed_as_botocore_signs_them(self) -> None:
+        done = subprocess.run([python_program(), HERE / "s3_signatures.py", probe], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("1000 signatures are botocore's", done.stdout)
+
+    def test_each_request_of_a_download_is_signed(self) -> None:
+        os.environ.update(WRITTEN)
+        for key in ("key", "model/a b+c%20?x=1&y#z", "//odd/./../key", "ä/漢字", "~*'()!$,;:@="):
+            with self.subTest(key):
+                report = self.check_undisturbed(f"s3://models/{key}", "--chunk-size", "300KiB", data=DATA)
+                self.assertGreaterEqual(report["requests"], 10)
+
+    def test_a_wrong_key_is_refused_and_not_shown(self) -> None:
+        os.environ.update(WRITTEN, AWS_SECRET_ACCESS_KEY="written/secret-wrong")
+        self.check_denied("s3://models/key", "SignatureDoesNotMatch", "check AWS_SECRET_ACCESS_KEY")
+
+
+class WhoAsks(S3Test):
+    def test_a_profile(self) -> None:
+        (self.directory / ".aws").mkdir()
+        (self.directory / ".aws/credentials").write_text(
+            "[work]\naws_access_key_id = written-id\naws_secret_access_key = written/secret+key\n")
+        (self.directory / ".aws/config").write_text(f"[profile work]\nendpoint_url = {root}\nregion = us-east-1\n")
+        del os.environ["AWS_ENDPOINT_URL_S3"]
+        os.environ["AWS_PROFILE"] = "work"
+        self.check("s3://models/key", data=DATA)
+
+    def test_nobody_is_told_what_would_make_him_somebody(self) -> None:
+        self.check_denied("s3://models/key", "credentials for S3", "AWS_PROFILE")
+
+    def test_everybody(self) -> None:
+        self.check("s3://public/key", "--s3-anonymous", data=DATA)
+        self.check_denied("s3://models/key", "credentials")
+        self.assertIn("AccessDenied", self.refused("s3://models/key", "--s3-anonymous"))
+
+    def test_an_instance_by_version_2_of_its_metadata_service(self) -> None:
+        del os.environ["AWS_EC2_METADATA_DISABLED"]
+        os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = root
+        before = self.counted().get("asked for instance-id", 0)
+        self.check("s3://models/key", "--chunk-size", "300KiB", data=DATA)
+        self.assertEqual(self.counted()["asked for instance-id"], before + 1)
+
+    def test_no_instance(self) -> None:
+        del os.environ["AWS_EC2_METADATA_DISABLED"]
+        os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = f"{root}/nowhere"
+        self.check_denied("s3://models/key", "no EC2 instance", "404")
+
+    def test_a_container(self) -> None:
+        token = self.directory / "token"
+        token.write_text("agent-token\n")
+        os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{root}/container/long",
+                          AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=str(token))
+        self.check("s3://models/key", data=DATA)
+        token.write_text("another")
+        self.check_denied("s3://models/key", "/container/long", "403")
+        os.environ["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = "http://storage.invalid/credentials"
+        self.check_denied("s3://models/key", "has to be of this machine")
+
+    def test_credentials_that_end_soon_are_renewed(self) -> None:
+        os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{root}/container/short",
+                          AWS_CONTAINER_AUTHORIZATION_TOKEN="agent-token")
+        self.check("s3://models/key", "--chunk-size", "1MiB", "--flows", "1", data=DATA)
+        self.assertGreaterEqual(self.counted()["asked for short-id"], 3)
+
+
+    def test_credentials_of_which_the_server_says_that_they_have_ended_are_renewed_once(self) -> None:
+        os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{root}/container/long",
+                          AWS_CONTAINER_AUTHORIZATION_TOKEN="agent-token")
+        before = self.counted().get("asked for container-id", 0)
+        self.check("s3://models/expired/once/key", data=DATA)
+        self.assertEqual(self.counted()["asked for container-id"], before + 2)
+        self.check_denied("s3://models/expired/key", "ExpiredToken")
+
+
+class WhatServersSay(S3Test):
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ.update(WRITTEN)
+
+    def test_a_bucket_in_another_region(self) -> None:
+        for bucket in ("elsewhere", "strange"):
+            with self.subTest(bucket):
+                self.assertEqual(self.check(f"s3://{bucket}/key", data=DATA)["redirects"], 1)
+                self.check_undisturbed(f"s3://{bucket}/key", "--s3-region", "eu-west-1", data=DATA)
+        os.environ["AWS_REGION"] = "EU west"
+        self.check_denied("s3://models/key", "lower-case letters")
+
+    def test_slow_down(self) -> None:
+        report = self.check("s3://models/slow-down/3/key", data=DATA)
+        self.assertEqual(report["retries"], 3)
+        self.check_denied("s3://models/slow-down/99/key", "503", "SlowDown: Please reduce your request rate")
+
+    def test_refusals_say_what_to_change(self) -> None:
+        self.check_denied("s3://models/missing/key", "404", "NoSuchKey: The specified key does not exist.")
+        self.check_denied("s3://models/expired/key", "ExpiredToken", "get new credentials")
+        self.check_denied("s3://models/skewed/key", "Here it is 20261123T100000Z, there 2026-11-23T12:00:00Z")
+
+    def test_another_server_is_not_shown_who_asks(self) -> None:
+        seen: list[str] = []
+
+        class Other(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                seen.append(str(self.headers))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(DATA)))
+                self.end_headers()
+                self.wfile.write(DATA)
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+            threading.Thread(target=other.serve_forever).start()
+            try:
+                self.check(f"s3://models/at/{other.server_port}/key", data=DATA)
+            finally:
+                other.shutdown()
+        self.assertTrue(seen)
+        for each in seen:
+            self.assertNotIn("Authorization", each)
+            self.assertNotIn("x-amz-date", each)
+
+    def test_what_is_no_location_is_refused(self) -> None:
+        for url in ("s3://", "s3://x/key", "s3://user@bucket/key"):
+            self.check_denied(url, "s3://bucket/key")
+        self.check_denied("s3://models/", "names a bucket")
+
+
+class Checksums(S3Test):
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ.update(WRITTEN)
+
+    def test_what_s3_announces_of_objects_that_come_in_pieces_is_compared(self) -> None:
+        pieces = ("--chunk-size", "300KiB")
+        self.check_undisturbed("s3://models/crc64/key", *pieces, data=DATA)
+        self.assertTrue(self.check_undisturbed("s3://models/crc32/key", *pieces, data=DATA)["crc32c_announced"])
+        self.assertIn("CRC-64/NVME is", self.refused("s3://models/wrong-crc64/key", *pieces, status=3))
+        self.check_undisturbed("s3://models/wrong-crc64/key", *pieces, "--crc32c", "none", data=DATA)
+        # The region that HEAD is told of first is not the bucket's.
+        self.assertIn("CRC-64/NVME is", self.refused("s3://elsewhere/wrong-crc64/key", *pieces, status=3))
+
+
+class Listings(S3Test):
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ.update(WRITTEN)
+
+    def test_pages_of_a_prefix(self) -> None:
+        listed = self.listed("s3://models/model/shard")
+        self.assertEqual([url for url, _, _ in listed], [f"s3://models/{key}" for key in LISTED])
+        self.assertEqual([size for _, size, _ in listed], [len(key) for key in LISTED])
+        self.assertEqual(listed[1][2], '"1"')
+        self.assertEqual(len(self.listed("s3://elsewhere")), 9)
+        self.assertEqual(self.listed("s3://models/nothing"), [])
+        self.check(listed[0][0], data=DATA)
+
+    def test_refusals(self) -> None:
+        os.environ["AWS_SECRET_ACCESS_KEY"] = "written/secret-wrong"
+        said = self.probe("list", "s3://models/", status=1)[1]
+        self.assertIn("list s3://models/", said)
+        self.assertIn("SignatureDoesNotMatch", said)
+        self.assertNotIn("written/secret", said)
+
+
+class Https(S3Test):
+    def setUp(self) -> None:
+        super().setUp()
+        os.environ.update(WRITTEN, AWS_ENDPOINT_URL_S3=secure_root, SSL_CERT_FILE=authority)
+
+    def fetched(self, url: str) -> dict[str, Any]:
+        """Its bytes are none of the session's."""
+        report: dict[str, Any] = json.loads(self.fetch(url, "--json", "--output", str(self.output)))
+        self.assertEqual(self.output.read_bytes(), DATA)
+        return report
+
+    def test_objects_listings_and_credentials(self) -> None:
+        self.assertEqual(self.fetched("s3://elsewhere/key")["redirects"], 1)
+        self.assertEqual(len(self.listed("s3://models/model/shard")), len(LISTED))
+        for name in WRITTEN:
+            del os.environ[name]
+        os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{secure_root}/container/long",
+                          AWS_CONTAINER_AUTHORIZATION_TOKEN="agent-token")
+        self.fetched("s3://models/key")
+
+    def test_a_server_that_nobody_vouches_for_is_refused(self) -> None:
+        del os.environ["SSL_CERT_FILE"]
+        self.assertIn("certificate", self.probe("list", "s3://models/model/", status=1)[1])
+        self.check_denied("s3://models/key", "certificate")
+
+
+class Moto(S3Test):
+    """Another's server."""
+
+    def test_objects_and_listing(self) -> None:
+        server = S3Server(data_file)
+        self.addCleanup(server.stop)
+        os.environ.update(WRITTEN)
+        endpoint = server.urls["public"].rsplit("/", 2)[0]
+        for key in ("private", "parts"):
+            self.check(f"s3://models/{key}", "--s3-endpoint", endpoint, "--chunk-size", "300KiB", data=DATA)
+        self.assertIn("NoSuchKey", self.refused("s3://models/missing", "--s3-endpoint", endpoint))
+        self.assertIn("NoSuchBucket", self.refused("s3://no-such-bucket/key", "--s3-endpoint", endpoint))
+        os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"
+        os.environ["AWS_ENDPOINT_URL_S3"] = endpoint
+        self.assertEqual([url for url, _, _ in self.listed("s3://models/p")],
+                         ["s3://models/parts", "s3://models/private", "s3://models/public"])
+        self.assertEqual(self.listed("s3://models/empty")[0][1], 0)
+
+
+if __name__ == "__main__":
+    probe, fetching.program = sys.argv[1:3]
+    fetching.driver = sys.argv[3] if len(sys.argv) > 3 else ""
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <gpurx/ingest/error.hpp>
+#include <map>
+#include <string>
+
+#include "http/proxy.hpp"
+
+namespace gpurx::ingest::detail {
+
+namespace {
+
+using variables = std::map<std::string, std::string, std::less<>>;
+
+url parsed(std::string_view text)
+{
+    error_code code;
+    diagnostics why;
+    auto result = parse_url(text, code, why);
+    REQUIRE_FALSE(code);
+    return result;
+}
+
+// host:port of the proxy.
+std::string through(std::string_view to, variables const& set)
+{
+    error_code code;
+    diagnostics why;
+    auto const variable = [&](std::string_view name) {
+        auto const found = set.find(name);
+        return found == set.end() ? std::string{} : found->second;
+    };
+    auto const found = proxy_for(parsed(to), variable, code, why);
+    if (code)
+        return "error: " + why.object;
+    return found ? found->host + ":" + found->port : "nobody";
+}
+
+}  // namespace
+
+TEST_CASE("a proxy is taken from the environment, by scheme")
+{
+    variables const both{{"http_proxy", "http://p:1"}, {"https_proxy", "q:2"}};
+    CHECK(through("http://a/b", both) == "p:1");
+    CHECK(through("https://a/b", both) == "q:2");
+    CHECK(through("http://a/b", {}) == "nobody");
+    CHECK(through("http://a/b", {{"HTTP_PROXY", "http://p:1"}}) == "nobody");
+    CHECK(through("https://a/b", {{"HTTPS_PROXY", "http://p:1"}}) == "p:1");
+    CHECK(through("http://a/b", {{"all_proxy", "p:1"}}) == "p:1");
+    CHECK(through("http://a/b", {{"http_proxy", "p"}}) == "p:1080");
+    CHECK(through("http://a/b", {{"http_proxy",
+                                  "http://"
+                                  "me:secret@p:3"}}) == "p:3");
+    CHECK(through("http://a/b", {{"http_proxy", "socks5://me:secret@p:3"}}) == "error: socks5://p:3");
+    CHECK(through("http://a/b", {{"http_proxy", "https://p:3"}}) == "error: https://p:3");
+    CHECK(through("http://a/b", {{"http_proxy", "p:1"}, {"no_proxy", "x,a"}}) == "nobody");
+}
+
+TEST_CASE("no_proxy spares names, all below them, addresses and networks")
+{
+    CHECK(is_spared("a", "*"));
+    CHECK(is_spared("a.b", "b"));
+    CHECK(is_spared("A.b", ".B"));
+    CHECK(is_spared("a.b", "x, a.b"));
+    CHECK_FALSE(is_spared("aa.b", "a.b"));
+    CHECK_FALSE(is_spared("a.b", "a.b.c"));
+    CHECK_FALSE(is_spared("a", ""));
+    CHECK_FALSE(is_spared("a", ",,."));
+    CHECK(is_spared("10.1.2.3", "10.0.0.0/8"));
+    CHECK_FALSE(is_spared("11.1.2.3", "10.0.0.0/8"));
+    CHECK(is_spared("127.0.0.1", "127.0.0.1"));
+    CHECK(is_spared("fd77::2", "fd77::/16"));
+    CHECK(is_spared("fd77::2", "[fd77:0::2]"));
+    CHECK_FALSE(is_spared("fd77::2", "10.0.0.0/8"));
+    CHECK_FALSE(is_spared("10.1.2.3", "10.0.0.0/99"));
+}
+
+TEST_CASE("what a proxy is asked has the server's name, and not its user")
+{
+    auto const proxy = parsed(
+        "http://"
+        "me:secret@p:3");
+    CHECK(in_absolute_form(parsed("http://"
+                                  "u:v@a:8/b?c"))
+              .target == "http://a:8/b?c");
+    CHECK(connect_request(parsed("https://a/b"), proxy) ==
+          "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nUser-Agent: gpurx\r\n"
+          "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n\r\n");
+    CHECK(connect_request(parsed("https://[fd77::2]:8/b"), parsed("http://p:3")) ==
+          "CONNECT [fd77::2]:8 HTTP/1.1\r\nHost: [fd77::2]:8\r\nUser-Agent: gpurx\r\n\r\n");
+}
+
+}  // namespace gpurx::ingest::detail

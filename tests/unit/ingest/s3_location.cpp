@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <gpurx/ingest/error.hpp>
+
+#include "s3/location.hpp"
+
+namespace gpurx::ingest::detail::s3 {
+
+namespace {
+
+location parsed(std::string_view text)
+{
+    error_code code;
+    diagnostics why;
+    auto result = parse_location(text, code, why);
+    INFO(text << ": " << describe(code, why));
+    REQUIRE_FALSE(code);
+    return result;
+}
+
+bool is_refused(std::string_view text)
+{
+    error_code code;
+    diagnostics why;
+    static_cast<void>(parse_location(text, code, why));
+    return code == errc::bad_url && why.object == text && why.advice.find("s3://bucket/key") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("s3: all behind the bucket is the key")
+{
+    CHECK(parsed("s3://models/llama/part 1.safetensors").bucket == "models");
+    CHECK(parsed("s3://models/llama/part 1.safetensors").key == "llama/part 1.safetensors");
+    CHECK(parsed("s3://models//a?b#c%20/").key == "/a?b#c%20/");
+    CHECK(parsed("s3://models").key.empty());
+    CHECK(parsed("s3://models/").key.empty());
+    CHECK(parsed("s3://My_old.bucket/x").bucket == "My_old.bucket");
+}
+
+TEST_CASE("s3: what cannot be a bucket is refused")
+{
+    for (auto const* const text : {"s3://", "s3:///key", "s3://ab/key", "s3://arn:aws:s3:x/key", "s3://a..b/key",
+                                   "s3://.abc/key", "s3://user@bucket/key", "s3:bucket/key", "S3://bucket/key", ""})
+        CHECK(is_refused(text));
+}
+
+TEST_CASE("s3: AWS is asked by host name, except for buckets with dots, and other servers by path")
+{
+    service const aws{.endpoint = {}, .region = "eu-west-1"};
+    CHECK(url_of({"models", "a/b c"}, aws) == "https://models.s3.eu-west-1.amazonaws.com/a/b%20c");
+    CHECK(url_of({"my.models", "a"}, aws) == "https://s3.eu-west-1.amazonaws.com/my.models/a");
+    CHECK(url_of({"Models", "a"}, aws) == "https://s3.eu-west-1.amazonaws.com/Models/a");
+    CHECK(url_of({"models", "a"}, {.endpoint = {}, .region = "cn-north-1"}) ==
+          "https://models.s3.cn-north-1.amazonaws.com.cn/a");
+    service const own{.endpoint = "http://127.0.0.1:9000/", .region = "us-east-1"};
+    CHECK(url_of({"models", "a/b?c"}, own) == "http://127.0.0.1:9000/models/a/b%3Fc");
+}
+
+TEST_CASE("s3: AWS's hosts are known by their ends")
+{
+    CHECK(is_aws("models.s3.eu-west-1.amazonaws.com"));
+    CHECK(is_aws("s3.cn-north-1.amazonaws.com.cn"));
+    CHECK_FALSE(is_aws("amazonaws.com.example.org"));
+    CHECK_FALSE(is_aws("s3.aws.example.org"));
+    CHECK_FALSE(is_aws(""));
+}
+
+TEST_CASE("s3: the URL of a bucket has its parameters encoded")
+{
+    std::pair<std::string, std::string> const query[] = {{"list-type", "2"}, {"prefix", "a b/ä+&="}};
+    CHECK(url_of("models", query, {.endpoint = {}, .region = "x"}) ==
+          "https://models.s3.x.amazonaws.com/?list-type=2&prefix=a%20b%2F%C3%A4%2B%26%3D");
+    CHECK(url_of("models", query, {.endpoint = "http://h", .region = "x"}) ==
+          "http://h/models?list-type=2&prefix=a%20b%2F%C3%A4%2B%26%3D");
+}
+
+}  // namespace gpurx::ingest::detail::s3

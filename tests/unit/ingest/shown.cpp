@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <string>
+
+#include "http/shown.hpp"
+
+namespace gpurx::ingest::detail {
+
+TEST_CASE("a URL is shown without its secrets")
+{
+    CHECK(without_secrets("http://storage/a%20b?list&versionId=7#part") == "http://storage/a%20b?list&versionId=7");
+    CHECK(without_secrets("http://me:se@cret@h/a@b") == "http://h/a@b");
+    CHECK(without_secrets("http://h/k?X-Amz-Credential=id&X-Amz-Signature=abc&partNumber=2&") ==
+          "http://h/k?X-Amz-Credential=...&X-Amz-Signature=...&partNumber=2&");
+    CHECK(without_secrets("me:secret@storage/a?token=abc") == "me:secret@storage/a?token=...");
+}
+
+TEST_CASE("what a server says is shown without what a terminal obeys")
+{
+    CHECK(printable("plain, \xc3\xa9 and \xe2\x82\xac and \xf0\x9f\x90\xa7") ==
+          "plain, \xc3\xa9 and \xe2\x82\xac and \xf0\x9f\x90\xa7");
+    CHECK(printable("\x1b[2J\x07") == "\\x1b[2J\\x07");
+    CHECK(printable(" <html>\r\n\t <b>  ") == " <html> <b> ");
+    CHECK(printable(std::string_view{"a\0b", 3}) == "a\\x00b");
+    CHECK(printable("\xc2\x9b"
+                    "31m") == "\\xc2\\x9b31m");
+    CHECK(printable("\xff\xe2\x82") == "\\xff\\xe2\\x82");
+    CHECK(printable(std::string(400, 'x')) == std::string(300, 'x') + "...");
+}
+
+}  // namespace gpurx::ingest::detail
