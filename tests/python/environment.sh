@@ -58,7 +58,7 @@ make() {
     mkdir -p "$work"
     output=$work/pip.log
     [[ ! -t 2 ]] || output=/dev/stderr
-    note "fetching Python packages for the tests: numpy, scikit-learn, nanobind, an S3 server, and a language model to load (about 220 MB, 600 MB installed) ..."
+    note "fetching Python packages for the tests: numpy, scikit-learn, jax, nanobind, an S3 server, and a language model to load (about 310 MB, 1 GB installed) ..."
     # An environment cannot be moved, so the mark that it is complete comes last.
     if ! "$python" -m venv "$root" >>"$work/pip.log" 2>&1 ||
         ! "$root/bin/python" -m pip install --no-input --no-cache-dir --disable-pip-version-check --retries 1 --no-deps \

@@ -93,6 +93,12 @@ class OverDevmem(unittest.TestCase):
                 self.assertTrue(np.array_equal(np.from_dlpack(one), WEIGHTS[name]), name)
             self.assertEqual(weights.transport, "devmem")
             self.assertGreater(session.stats()["device_bytes"], 1_300_000)
+            pool = session.pool_stats()
+            assert pool
+            parts = ("free", "in_kernel", "on_loan", "parked", "in_reads")
+            self.assertEqual(sum(pool[part] for part in parts), pool["pages"])
+            self.assertEqual((pool["ring_demand"], pool["overruns"]), (128, 0))
+            self.assertGreaterEqual(pool["in_kernel"], 128)
 
     def test_the_nic_is_restored_when_python_ends(self) -> None:
         script = f"""

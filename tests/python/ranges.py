@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import http.server
 import re
+import ssl
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,35 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         super().__init__((host, port), Handler)
         self.files: dict[str, bytes] = {}
+        self.sizes: dict[str, int] = {}  # what it says, where that is more
         self.ranges: list[tuple[int, int]] = []
+        self.requests = 0
+        self.scheme = "http"
+        self.asked: list[dict[str, str]] = []  # header fields, names in lower case
         self.stalls = False
+        self.refuses: tuple[int, str] | None = None
+        self.connections = 0
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has enough, and goes, is none."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, ssl.SSLError)):
+            super().handle_error(request, client_address)
 
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/{name}"
+        return f"{self.scheme}://127.0.0.1:{self.server_address[1]}/{name}"
+
+
+@contextmanager
+def running(server: http.server.HTTPServer) -> Iterator[None]:
+    """In a thread of its own."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -31,7 +59,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections += 1
+
     def do_GET(self) -> None:
+        self.server.requests += 1
+        self.server.asked.append({name.lower(): value for name, value in self.headers.items()})
+        if self.server.refuses:
+            self.send_error(*self.server.refuses)
+            return
         data = self.server.files.get(self.path[1:])
         if data is None:
             self.send_error(404, "no such model")
@@ -41,7 +78,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.ranges.append((first, last))
         self.send_response(206 if wanted else 200)
         if wanted:
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{self.server.sizes.get(self.path[1:], len(data))}")
         self.send_header("Content-Length", str(last + 1 - first))
         self.send_header("ETag", '"one"')
         self.end_headers()

@@ -5,33 +5,25 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
-
-# A virtual environment of its own, that sees what the other one has.
-layer() {
-    local under=$1 over=$2
-    [[ -x $over/bin/python && $(<"$over/under") == "$under" ]] 2>/dev/null || {
-        rm -rf "$over"
-        "$under/bin/python" -m venv --without-pip "$over"
-        printf '%s\n' "$under" >"$over/under"
-    }
-    "$under/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-        >"$("$over/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/environment.pth"
-}
+. tests/python/layer.sh
 
 main() {
     local environment python=build/python/venv cuda=AUTO
     environment=$(tests/python/environment.sh)
     [[ -z $(cmake/cuda-toolkit.sh --path) ]] || cuda=ON
     layer "$environment" "$python"
+    lend_torch "$python"
     # No network, and no copy of the build environment: all that the build needs is in the environment.
     PATH=$environment/bin:$PATH "$environment/bin/python" -m pip --python "$python/bin/python" install --quiet --no-input \
         --disable-pip-version-check --no-index --no-deps --no-build-isolation --force-reinstall \
-        -Ccmake.define.GPURX_WERROR=ON -Ccmake.define.GPURX_CUDA="$cuda" ./framework/python
+        -Ccmake.define.GPURX_WERROR=ON -Ccmake.define.GPURX_CUDA="$cuda" \
+        -Ccmake.define.GPURX_STATIC_OPENSSL=ON .
     # What the tests talk to.
     local -a targets=(tensor_source)
     [[ $cuda == AUTO ]] || targets+=(fake_cuda)
     tests/build.sh -DGPURX_CUDA="$cuda" "${targets[@]}" >/dev/null
-    [[ -e /dev/nvidiactl ]] || export LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    "$python/bin/python" tests/gpu/has_gpu.py ||
+        export LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     "$python/bin/python" -m pytest -q -p no:cacheprovider tests/python "$@"
 }
 

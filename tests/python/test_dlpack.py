@@ -138,3 +138,11 @@ def test_a_tensor_as_an_object() -> None:
         len(tensor(np.float32(1)))
     with pytest.raises(ValueError, match="no float32 of that shape"):
         tensor_of_bytes(bytes(7), "float32", [2])
+
+
+@pytest.mark.parametrize("shape", [[-2], [-1, -2], [2, -1], [0, -1], [-(2**62), -4], [2**32, 2**32], [2**62, 4]])
+def test_shapes_that_are_none(shape: list[int]) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        tensor_of_bytes(bytes(8), "float32", shape)
+    with pytest.raises(ValueError, match="shape"):
+        tensor_of_bytes(b"", "float32", shape)

@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from capsules import Taken
-from conftest import address_of
+from conftest import address_of, soon
 from cuda import Driver
 
 import gpurx
@@ -280,6 +283,92 @@ def test_or_a_warning_or_nothing(stream: Make) -> None:
     assert [batch.rows for batch in receives] == [10]
 
 
+SENDS_AND_STOPS = """
+import os, signal, sys
+import numpy as np
+import gpurx
+sender = gpurx.TensorSender(sys.argv[1])
+sender.send(x=np.zeros(10, np.float32))
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_sender_that_is_stopped_does_not_hang_the_trainer(stream: Make) -> None:
+    receives = stream(batch_size=10, reconnect_timeout=0.1, stall_timeout=0.3)
+    sender = subprocess.Popen([sys.executable, "-c", SENDS_AND_STOPS, address_of(receives)])
+    try:
+        assert next(receives).rows == 10
+        with pytest.raises(gpurx.Error, match=r"source 0 at 127\.0\.0\.1:\d+.* nothing came for 300 ms"):
+            next(receives)
+        assert sender.poll() is None
+    finally:
+        sender.kill()
+        sender.wait()
+
+
+def test_a_stray_probe_does_not_make_an_epoch_fail(stream: Make) -> None:
+    receives = stream(batch_size=10)
+    host, port = receives.addresses()[0]
+    with socket.create_connection((host, port)) as probe:
+        probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: trainer\r\nUser-Agent: probe\r\n\r\n")
+        assert soon(lambda: len(receives.errors()) == 1)
+        thread = sending(address_of(receives), 20)
+        assert [batch.rows for batch in receives] == [10, 10]
+    thread.join()
+    [(source, error)] = receives.errors()
+    assert source is None and 'it begins with "GET "' in str(error)
+
+
+def test_connections_that_say_nothing_do_not_lock_out_a_sender(stream: Make) -> None:
+    receives = stream(batch_size=10)
+    host, port = receives.addresses()[0]
+    idle: list[socket.socket] = []
+    while len(idle) < 100:
+        idle.append(socket.create_connection((host, port)))
+        assert soon(lambda: receives.stats()["connections"] == len(idle))
+    thread = sending(address_of(receives), 20)
+    assert [batch.rows for batch in receives] == [10, 10]
+    thread.join()
+    for one in idle:
+        one.close()
+
+
+def test_a_sender_that_never_came_is_blamed_on_who_did(stream: Make) -> None:
+    receives = stream(start_timeout=0.5)
+    host, port = receives.addresses()[0]
+    idle = [socket.create_connection((host, port)) for _ in range(3)]
+    with pytest.raises(gpurx.Error, match="source 0: .*no connection came; open, and silent so far: 3"):
+        next(receives)
+    for one in idle:
+        one.close()
+
+
+def test_a_second_epoch_of_one_stream_is_an_error_and_not_empty(stream: Make) -> None:
+    receives = stream(batch_size=10)
+    thread = sending(address_of(receives), 20)
+    assert [batch.rows for batch in receives] == [10, 10]
+    thread.join()
+    assert next(receives, None) is None  # as of any iterator
+    with pytest.raises(gpurx.Error, match="has ended.*end_epoch.*another TensorStream") as met:
+        for _ in receives:
+            pass
+    assert met.value.operation == "iterate" and met.value.advice
+
+    async def receive() -> None:
+        async for _ in receives:
+            pass
+
+    with pytest.raises(gpurx.Error, match="has ended"):
+        asyncio.run(receive())
+
+
+def test_an_epoch_that_failed_is_not_followed_by_an_empty_one_either(stream: Make) -> None:
+    receives = stream(start_timeout=0.1)
+    for _ in range(2):
+        with pytest.raises(gpurx.Error, match="source 0|has ended"):
+            list(receives)
+
+
 def test_no_sender_in_time(stream: Make) -> None:
     receives = stream(start_timeout=0.1)
     with pytest.raises(gpurx.Error, match="source 0"):
@@ -322,6 +411,22 @@ def test_a_sender_says_what_it_cannot_send(stream: Make) -> None:
     with pytest.raises(ValueError, match="closed"):
         sender.send(x=np.zeros(3))
     assert next(receives, None) is None
+
+
+@pytest.mark.parametrize("which", ["start_timeout", "reconnect_timeout", "stall_timeout"])
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1, -0.001, 1e300])
+def test_times_that_are_none(which: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"{which} is a number of seconds, not"):
+        gpurx.TensorStream("127.0.0.1:0", transport="copy", **{which: seconds})
+
+
+def test_an_interface_that_does_not_exist_is_an_error_and_not_a_copy(tmp_path: Path) -> None:
+    for transport in ("automatic", "devmem", "copy"):
+        with pytest.raises(gpurx.Error, match="find interface eth77: No such device; there are .*lo") as met:
+            gpurx.TensorStream("127.0.0.1:0", interface="eth77", transport=transport)
+        assert (met.value.category, met.value.code, met.value.object) == ("system", errno.ENODEV, "eth77")
+    with gpurx.Session(interface="lo", state_directory=tmp_path) as session:
+        assert session.transport == "copy"
 
 
 def test_a_forked_process_is_refused_and_does_no_harm(stream: Make) -> None:

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
+import json
+import pickle
 import signal
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import safetensors.numpy
 from capsules import Taken
 from cuda import Driver
-from ranges import Server
+from ranges import Server, running
 
 import gpurx
 
@@ -36,12 +41,8 @@ TENSORS: dict[str, Any] = {
 def server() -> Iterator[Server]:
     one = Server()
     one.files["model.safetensors"] = safetensors.numpy.save(TENSORS, {"made": "for a test"})
-    thread = threading.Thread(target=one.serve_forever, args=(0.02,))
-    thread.start()
-    yield one
-    one.shutdown()
-    one.server_close()
-    thread.join()
+    with running(one):
+        yield one
 
 
 def load(url: str, **options: Any) -> gpurx.Weights:
@@ -68,6 +69,46 @@ def test_only_what_was_asked_for(server: Server) -> None:
     assert fetched < len(server.files["model.safetensors"]) / 2
     with pytest.raises(gpurx.Error, match="tensor 'absent'"):
         load(server.url("model.safetensors"), names=["absent"])
+
+
+# As the format spells them, and Python.
+DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "F16": "float16", "BF16": "bfloat16",
+    "I32": "int32", "U32": "uint32", "F32": "float32", "C64": "complex64", "F64": "float64", "I64": "int64", "U64": "uint64",
+    "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F4": "float4_e2m1fn", "F6_E2M3": "float6_e2m3fn", "F6_E3M2": "float6_e3m2fn",
+}  # fmt: skip
+
+
+def test_a_file_of_every_type(server: Server) -> None:
+    size = 24  # whole elements of each
+    width = {name: int(name.split("_")[0].lstrip("BUIFCOL") or 8) for name in DTYPES}  # bits of an element
+    header = json.dumps(
+        {
+            name: {"dtype": name, "shape": [8 * size // width[name]], "data_offsets": [size * i, size * (i + 1)]}
+            for i, name in enumerate(DTYPES)
+        }
+    ).encode()
+    data = RANDOM.bytes(size * len(DTYPES))
+    server.files["zoo"] = struct.pack("<Q", len(header)) + header + data
+    assert sorted(name for name, _ in safetensors.deserialize(server.files["zoo"])) == sorted(DTYPES)
+    weights = load(server.url("zoo"))
+    for i, (name, dtype) in enumerate(DTYPES.items()):
+        assert (weights[name].dtype, weights[name].shape) == (dtype, (8 * size // width[name],))
+        assert weights[name].view("uint8").numpy().tobytes() == data[size * i : size * (i + 1)], name
+
+
+def test_names_with_a_nul_are_names_like_others(server: Server) -> None:
+    arrays = {"a\0x": np.arange(3), "a\0y": np.arange(4), "a": np.arange(5), "\0": np.arange(6), "": np.arange(7)}
+    server.files["nul"] = safetensors.numpy.save(arrays, {"k\0x": "v\0w", "k": "v"})
+    weights = load(server.url("nul"))
+    assert sorted(weights) == sorted(arrays)
+    assert all(np.array_equal(np.from_dlpack(weights[name]), one) for name, one in arrays.items())
+    assert weights.metadata == {"k\0x": "v\0w", "k": "v"}
+    assert sorted(load(server.url("nul"), names=["a\0y"])) == ["a\0y"]
+    with pytest.raises(gpurx.Error) as met:
+        load(server.url("nul"), names=["a\0z"])
+    assert met.value.object == "tensor 'a\0z'" and "'a\0z'" in str(met.value)
 
 
 def test_one_tensor_keeps_the_memory(server: Server) -> None:
@@ -98,6 +139,102 @@ def test_errors_name_the_url_and_what_was_wrong(server: Server) -> None:
         load("https://127.0.0.1/model.safetensors")
     with pytest.raises(ValueError, match="checksum"):
         load(server.url("bad"), checksum="perhaps")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(404, gpurx.NotFound), (410, gpurx.NotFound), (401, gpurx.Forbidden), (403, gpurx.Forbidden), (400, gpurx.Error)],
+)
+def test_a_refusal_has_its_status_its_url_and_its_type(server: Server, status: int, kind: type[gpurx.Error]) -> None:
+    server.refuses = (status, "no 200 for you")
+    url = server.url("model.safetensors")
+    with pytest.raises(gpurx.Error) as met:
+        load(url)
+    assert type(met.value) is kind
+    assert (met.value.status, met.value.url) == (status, url)
+    assert met.value.code is gpurx.IngestErrorCode.HTTP_STATUS
+    again = pickle.loads(pickle.dumps(met.value))
+    assert type(again) is kind and (again.status, again.code, str(again)) == (status, met.value.code, str(met.value))
+
+
+def test_what_is_no_refusal_has_no_status(server: Server) -> None:
+    server.files["bad"] = b"x" * 403
+    with pytest.raises(gpurx.Error) as met:
+        load(server.url("bad"))
+    assert met.value.status is None and met.value.code is gpurx.IngestErrorCode.BAD_SAFETENSORS
+    with pytest.raises(gpurx.Error) as met:
+        load("http://127.0.0.1:1/model.safetensors")
+    assert (met.value.category, met.value.code) == ("system", errno.ECONNREFUSED)
+    assert type(met.value.code) is int
+
+
+def test_what_a_server_says_in_no_encoding_is_an_error_all_the_same(server: Server) -> None:
+    server.refuses = (403, b"interdit \xe0 tous".decode("latin-1"))
+    with pytest.raises(gpurx.Error, match="403 interdit .+ tous"):
+        load(server.url("model.safetensors"))
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 0, 1e300])
+def test_a_timeout_that_is_none(server: Server, seconds: float) -> None:
+    with pytest.raises(ValueError, match="timeout is a number of seconds"):
+        load(server.url("model.safetensors"), timeout=seconds)
+
+
+def test_attempts_are_the_programs_choice(server: Server) -> None:
+    server.refuses = (503, "later")
+    for attempts in (1, 3):
+        server.requests = 0
+        with pytest.raises(gpurx.Error, match="503"):
+            load(server.url("model.safetensors"), attempts=attempts)
+        assert server.requests == attempts
+    with pytest.raises(ValueError, match="attempts"):
+        load(server.url("model.safetensors"), attempts=0)
+
+
+def test_progress_is_told(server: Server) -> None:
+    server.files["large"] = safetensors.numpy.save({str(i): np.zeros(1 << 20, np.int8) for i in range(20)})
+    for names, total in (None, 20 << 20), (["3", "4"], 2 << 20):
+        told: list[tuple[int, int]] = []
+        load(server.url("large"), progress=lambda done, of: told.append((done, of)), names=names, chunk_size=1 << 16)
+        assert told == sorted(told) and told[-1] == (total, total)
+
+        async def in_loop(names: list[str] | None) -> None:
+            await gpurx.load_safetensors_async(
+                server.url("large"), transport="copy", size=4 << 20, names=names, progress=lambda *so_far: told.append(so_far)
+            )
+
+        told.clear()
+        asyncio.run(in_loop(names))
+        assert told == sorted(told) and told[-1] == (total, total)
+
+
+def test_a_deadline_for_all_of_it(server: Server) -> None:
+    server.stalls = True
+    start = time.monotonic()
+    with pytest.raises(gpurx.Error) as met:
+        load(server.url("model.safetensors"), deadline=0.5)
+    assert met.value.code is gpurx.IngestErrorCode.GAVE_UP and time.monotonic() - start < 5
+    for options in ({"deadline": -1.0}, {"deadline": float("nan")}, {"timeout": 0}):
+        with pytest.raises(ValueError, match="number of seconds"):
+            load(server.url("model.safetensors"), **options)
+
+
+def test_many_names(server: Server) -> None:
+    names = [f"layer.{i}" for i in range(40_000)]
+    header = json.dumps({x: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, x in enumerate(names)}).encode()
+    server.files["many"] = struct.pack("<Q", len(header)) + header + bytes(len(names))
+    start = time.process_time()
+    assert list(load(server.url("many"), names=names[::-1])) == names
+    assert time.process_time() - start < 5  # it was quadratic: 16 s
+
+
+def test_what_no_memory_can_hold(server: Server) -> None:
+    header = json.dumps({"a": {"dtype": "U8", "shape": [1 << 50], "data_offsets": [0, 1 << 50]}}).encode()
+    server.files["huge"] = struct.pack("<Q", len(header)) + header
+    server.sizes["huge"] = len(server.files["huge"]) + (1 << 50)
+    with pytest.raises(gpurx.Error, match=str(1 << 50)) as met:
+        load(server.url("huge"))
+    assert (met.value.category, met.value.code, met.value.url) == ("system", errno.ENOMEM, server.url("huge"))
 
 
 def test_control_c_ends_it(server: Server) -> None:
@@ -134,7 +271,13 @@ def test_one_session_for_several(server: Server) -> None:
         for _ in range(3):
             assert len(gpurx.load_safetensors(server.url("model.safetensors"), session=session)) == len(TENSORS)
         assert session.stats()["host_bytes"] > 3 * len(server.files["model.safetensors"])
+        pool = session.pool_stats()
+        assert pool["pages"] * pool["page_size"] == 4 << 20
+        assert sum(pool[part] for part in ("free", "in_kernel", "on_loan", "parked", "in_reads")) == pool["pages"]
+        assert pool["overruns"] is None and pool["dry_seconds"] is None and pool["flows"] == []
     assert session.closed
+    with pytest.raises(gpurx.Error, match="closed"):
+        session.pool_stats()
     with pytest.raises(gpurx.Error, match="closed"):
         gpurx.load_safetensors(server.url("model.safetensors"), session=session)
 

@@ -8,10 +8,14 @@
 """
 
 import atexit
+import importlib.metadata
 
-from ._error import Error
-from ._native import Session, Tensor
+from ._error import Error, Forbidden, NotFound
+from ._native import ErrorCode, IngestErrorCode, Session, Tensor
 from ._native import stop as _stop
+from ._open import async_safe_open, safe_open
+from ._options import Options
+from ._ranks import rank_addresses
 from ._sender import TensorSender
 from ._stream import Batch, TensorStream
 from ._stream import close_all as _close_all
@@ -20,14 +24,24 @@ from ._weights import Weights, load_safetensors, load_safetensors_async
 __all__ = [
     "Batch",
     "Error",
+    "ErrorCode",
+    "Forbidden",
+    "IngestErrorCode",
+    "NotFound",
+    "Options",
     "Session",
     "Tensor",
     "TensorSender",
     "TensorStream",
     "Weights",
+    "async_safe_open",
     "load_safetensors",
     "load_safetensors_async",
+    "rank_addresses",
+    "safe_open",
 ]
+
+__version__ = importlib.metadata.version("gpurx")
 
 # The last first: streams end, then the threads that they run in.
 atexit.register(_stop)

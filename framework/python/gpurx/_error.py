@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
+from enum import IntEnum
+
+from ._native import ErrorCode, IngestErrorCode
+
+_CODES: dict[str, type[IntEnum]] = {"gpurx": ErrorCode, "gpurx.ingest": IngestErrorCode}
+
 
 class Error(RuntimeError):
     """What went wrong, in the library's own words: str() has all of it.
 
     The attributes are its parts: `operation` and `object`, what was being done and with what; `kernel_message`, the
-    kernel's words where it has any; `advice`, what to change; and for programs `code`, a number of `category` ("gpurx",
-    "gpurx.ingest", "system" for errno, "cuda" for CUresult).
+    kernel's words where it has any; `advice`, what to change. For programs: `code` of `category`, an ErrorCode of "gpurx",
+    an IngestErrorCode of "gpurx.ingest", a number of errno of "system", of CUresult of "cuda". Where a server was asked,
+    `url`, and the `status` that it refused with, if it did.
     """
 
     def __init__(
@@ -21,9 +29,42 @@ class Error(RuntimeError):
         advice: str = "",
     ) -> None:
         super().__init__(text)
-        self.code = code
+        self.code = _known(code, category)
         self.category = category
         self.operation = operation
         self.object = object
         self.kernel_message = kernel_message
         self.advice = advice
+        self.url = object if re.match(r"https?://", object) else ""
+        self.status = _status_in(advice) if self.code is IngestErrorCode.HTTP_STATUS else None
+
+
+class NotFound(Error):
+    """The server has no such object: status 404 or 410."""
+
+
+class Forbidden(Error):
+    """The server does not give it to this client: status 401 or 403."""
+
+
+_OF_STATUS: dict[int | None, type[Error]] = {404: NotFound, 410: NotFound, 401: Forbidden, 403: Forbidden}
+
+
+def _known(code: int, category: str) -> int:
+    """As an enumerator, where it is one."""
+    try:
+        return _CODES[category](code)
+    except (KeyError, ValueError):
+        return code
+
+
+def _status_in(words: str) -> int | None:
+    """The library's words of a refusal begin with it: "it answers 404 Not Found"."""
+    found = re.search(r"\b[1-5][0-9]{2}\b", words)
+    return int(found[0]) if found else None
+
+
+def error_of(text: str, code: int, category: str, *parts: str) -> Error:
+    """What the library raises."""
+    error = Error(text, code, category, *parts)
+    return _OF_STATUS.get(error.status, Error)(text, code, category, *parts)

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import sys
+import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Optional
 
 from . import _native
 from ._error import Error
-from ._native import Operation, Session, Tensor
+from ._native import IngestErrorCode, Operation, Session, StreamPosition, Tensor
+from ._ranks import Rank
+from ._sender import secret_of
+from ._show import table
 from ._wait import wait, wait_in_loop
 
 _open_streams: weakref.WeakSet[TensorStream] = weakref.WeakSet()
@@ -49,6 +55,9 @@ class Batch(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         return f"gpurx.Batch(rows={self.rows}, {', '.join(f'{name}: {one!r}' for name, one in self._tensors.items())})"
 
+    def _repr_html_(self) -> str:
+        return table(f"gpurx.Batch: {self.rows} rows", self)
+
 
 def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tuple[str, int]]:
     """Numeric addresses and ports of "HOST:PORT", "[ADDRESS]:PORT" and, to listen everywhere, ":PORT"."""
@@ -64,6 +73,10 @@ def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tu
         known = socket.getaddrinfo(host.strip("[]") or "0.0.0.0", int(port), type=socket.SOCK_STREAM)
         found.append((str(known[0][4][0]), int(port)))
     return found
+
+
+# What comes next: the tensors of a batch, or none; where it ends; whether that is the end of the stream.
+_Next = tuple[Optional[list[tuple[str, Tensor]]], StreamPosition, bool]
 
 
 class _Last(NamedTuple):
@@ -85,8 +98,31 @@ class TensorStream:
     Iterating ends when all of `sources` have sent their last frame. It can be used with `async for` as well, and by
     several threads or tasks, each of which gets other batches.
 
+    **Epochs.** A loop ends when all sources have said that an epoch has (TensorSender.end_epoch()), and the next loop is the
+    next epoch. One over a stream that has ended, of which all senders were closed, is an Error. Epochs are for one thread
+    or task at a time, as state_dict() is.
+
+    **Going on elsewhere.** state_dict() is where the last batch ended; a stream of another process that was given it by
+    load_state_dict() goes on with the next one: no row is lost, and none comes twice, if the senders still have what follows.
+    TensorSender keeps a frame until it is acknowledged. `acknowledge` says when it is: "received", when it is in this
+    process' memory, which is enough for connections that are cut; "taken", when all its rows were in batches, for a process
+    that ends where it likes, with state_dict() of its last batch; "saved", when saved() was given a state behind it, for one that may be
+    killed at any time. `order="rounds"` gives the very same batches again, "as_they_come" with several sources the same rows.
+
+    **Shuffling.** With `shuffle` rows are mixed within windows of so many, by `seed` and epoch: the same rows are always in the
+    same order, so several sources need `order="rounds"`. A window is handed out when it is full, and its memory comes on top.
+
+    `secret`, at least 16 bytes: only senders that know it are received, and who does not is nobody's problem. It says who
+    connects; it does not hide what is sent.
+
     One that failed (a connection that was cut, a wrong checksum) holds up nobody; `source_errors` says what happens then:
-    "raise" an Error at the end of the stream, "warn" there, or "ignore". `errors()` has them all.
+    "raise" an Error at the end of the stream, "warn" there, or "ignore". `errors()` has them all, and those of others who
+    connected, such as probes and scanners: they never make a stream fail, and take no sender's place. A second sender of one
+    number, or one of a number that is none, does: its rows are lost.
+
+    A source is waited for until its first connection for `start_timeout` seconds, without one after that for
+    `reconnect_timeout`, and with one that brings nothing for `stall_timeout`: a process that is stopped or stuck keeps
+    its connection. 0 is no limit, but for `reconnect_timeout`, where it is no second connection.
 
     `session` is the NIC's memory and queues; without one a session is opened with `memory`, `size`, `interface` and
     `transport`, and `session.explain()` says which transport is in use and why. rank and world_size: this process gets
@@ -110,8 +146,13 @@ class TensorStream:
         world_size: int = 1,
         queue_depth: int = 2,
         order: Literal["as_they_come", "rounds"] = "as_they_come",
+        acknowledge: Literal["received", "taken", "saved"] = "received",
+        shuffle: int = 0,
+        seed: int = 0,
+        secret: str | bytes | None = None,
         start_timeout: float = 300.0,
         reconnect_timeout: float = 30.0,
+        stall_timeout: float = 300.0,
         source_errors: Literal["raise", "warn", "ignore"] = "raise",
         size: int = 64 << 20,
         interface: str = "",
@@ -127,83 +168,178 @@ class TensorStream:
         options = _native.StreamOptions()
         options.sources, options.rank, options.world_size = sources, rank, world_size
         options.batch_size, options.drop_last, options.queue_depth = batch_size, drop_last, queue_depth
+        options.shuffle, options.seed = shuffle, seed
         options.set_order(order)
-        options.set_timeouts(start_timeout, reconnect_timeout)
+        options.set_acknowledge(acknowledge)
+        options.set_secret(secret_of(secret))
+        options.set_timeouts(start_timeout, reconnect_timeout, stall_timeout)
         self._source_errors = source_errors
         self._closed = False
         self._last: _Last | None = None
-        self._told = False
-        self._kept: list[list[tuple[str, Tensor]]] = []  # what came although nobody waited any more
+        self._told = 0  # of the failures
+        self._ended = False
+        self._kept: list[_Next] = []  # what came although nobody waited any more
+        self._position = StreamPosition()
+        self._has_begun = False
+        self._batches = 0  # of this loop's epoch
+        self._mixes = [shuffle, seed, batch_size] if shuffle else None
+        self._options, self._connects, self._memory = options, connects, memory
         self._receiver = _native.TensorReceiver(self.session, listens, connects, memory, options)
         _open_streams.add(self)
+
+    @classmethod
+    def of_rank(cls, port: int, **options: Any) -> TensorStream:
+        """That of this process in a torchrun job: it listens everywhere at `port` + LOCAL_RANK, and has the sources that RANK and
+        WORLD_SIZE give it. rank_addresses(port) are those of all ranks, for the senders. The options are the constructor's."""
+        here = Rank.of(os.environ)
+        return cls(f":{port + here.local_rank}", rank=here.rank, world_size=here.world_size, **options)
 
     # ---- batches ----
 
     def __iter__(self) -> TensorStream:
+        self._check_not_ended()
         return self
 
     def __next__(self) -> Batch:
         if self._closed:
             raise StopIteration
-        if self._kept:
-            return Batch(self._kept.pop(0))
+        batch = self._given(self._kept.pop(0)) if self._kept else self._wait()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def _wait(self) -> Batch | None:
         operation = self._receiver.next()
         try:
-            tensors = wait(operation)
+            result = wait(operation)
         except Error:
             if self._closed:
-                raise StopIteration from None
+                return None
             raise
         except BaseException:
             self._keep(operation)
             raise
-        if tensors is None:
-            self._end()
-            raise StopIteration
-        return Batch(tensors)
+        return self._given(result)
 
     def __aiter__(self) -> TensorStream:
+        self._check_not_ended()
         return self
 
     async def __anext__(self) -> Batch:
         if self._closed:
             raise StopAsyncIteration
-        if self._kept:
-            return Batch(self._kept.pop(0))
+        batch = self._given(self._kept.pop(0)) if self._kept else await self._wait_in_loop()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    async def _wait_in_loop(self) -> Batch | None:
         operation = self._receiver.next()
         try:
-            tensors = await wait_in_loop(operation)
+            result = await wait_in_loop(operation)
         except Error:
             if self._closed:
-                raise StopAsyncIteration from None
+                return None
             raise
         except BaseException:
             self._keep(operation)
             raise
-        if tensors is None:
-            self._end()
-            raise StopAsyncIteration
-        return Batch(tensors)
+        return self._given(result)
 
     def _keep(self, operation: Operation) -> None:
         """Interrupted: a batch that was ready all the same is the next."""
         try:
-            tensors: Any = operation.result()
+            self._kept.append(operation.result())
         except Error:
             return
-        if tensors is not None:
-            self._kept.append(tensors)
 
-    def _end(self) -> None:
-        failed = [error for _, error in self.errors()]
-        if not failed or self._told:
+    def _given(self, result: _Next) -> Batch | None:
+        """To the program. None: the end of an epoch, or of the stream."""
+        tensors, self._position, is_end = result
+        first, self._has_begun = not self._has_begun, True
+        if tensors is not None:
+            self._batches += 1
+            return Batch(tensors)
+        was_empty, self._batches = self._batches == 0, 0
+        if not is_end:
+            self._tell_failures()
+            return None
+        if self._ended:
+            return None
+        self._ended = True
+        self._tell_failures()
+        if was_empty and not first and self._position.epoch > 0:
+            self._check_not_ended()
+        return None
+
+    def _check_not_ended(self) -> None:
+        """A loop over a stream that has ended would find nothing, and an epoch without a batch looks like one."""
+        if not self._ended or self._closed:
             return
-        self._told = True
-        if self._source_errors == "raise":
-            raise failed[0]
+        advice = "senders end an epoch with end_epoch(), and the last with close(); after that it takes another TensorStream"
+        raise Error(
+            f"iterate over {self!r}: it has ended, as all of its sources have; {advice}",
+            operation="iterate",
+            object=repr(self),
+            advice=advice,
+        )
+
+    def _tell_failures(self) -> None:
+        # Somebody who is no source, and whose rows are lost, has sent to this stream by mistake; others have not.
+        lost = IngestErrorCode.WRONG_SOURCE
+        failed = [error for source, error in self.errors() if source is not None or error.code is lost]
+        news, self._told = failed[self._told :], len(failed)
+        if news and self._source_errors == "raise":
+            raise news[0]
         if self._source_errors == "warn":
-            for error in failed:
-                warnings.warn(str(error), RuntimeWarning, stacklevel=3)
+            for error in news:
+                warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+
+    # ---- going on elsewhere ----
+
+    @property
+    def epoch(self) -> int:
+        """Of the next batch, from 0."""
+        return self._position.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last batch ended that was taken: numbers, strings and lists, for json as for pickle. By value."""
+        return {"version": 1, "shuffled": self._mixes, **self._position.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Before the first batch: it begins behind that of which this is the state, in a stream with the same sources, rank,
+        world_size, order, shuffle and seed, and as a rule batch_size. Senders that have connected are sent away, and those that
+        are TensorSenders come again. A ValueError: this is no such state. An Error: a source is missing, or batches were taken.
+        """
+        if self._has_begun or self._closed:
+            raise Error(f"load the state of {self!r}: batches were taken, or it is closed", operation="load state")
+        if state.get("version") != 1:
+            raise ValueError(f"this is no state of a TensorStream of version 1, but {state.get('version')!r}")
+        if state.get("shuffled") != self._mixes:
+            raise ValueError(
+                f"the state is of a stream with shuffle, seed and batch_size {state.get('shuffled')}; this one has {self._mixes}"
+            )
+        position = StreamPosition.of_state(dict(state))
+        listens = self._receiver.addresses()
+        self._options.position = position
+        self._receiver.close()
+        self._receiver = self._listen_again(listens)
+        self._position = position
+
+    def _listen_again(self, addresses: list[tuple[str, int]]) -> _native.TensorReceiver:
+        """The last receiver's threads may still be about to close what it listened with."""
+        end = time.monotonic() + 5
+        while True:
+            try:
+                return _native.TensorReceiver(self.session, addresses, self._connects, self._memory, self._options)
+            except Error as error:
+                if error.code != errno.EADDRINUSE or error.category != "system" or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)
+
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """This state is where it will not be lost. With acknowledge="saved": senders need not keep what is before it."""
+        self._receiver.acknowledge(StreamPosition.of_state(dict(state)))
 
     # ---- the stream ----
 
@@ -216,7 +352,7 @@ class TensorStream:
         return self._last.errors if self._last else self._receiver.errors()
 
     def stats(self) -> dict[str, int]:
-        """Counters: connections, frames, duplicates, rows, payload_bytes, batches, memory, memory_high_water."""
+        """Counters: connections, frames, duplicates, damaged, rows, payload_bytes, batches, memory, memory_high_water."""
         return self._last.stats if self._last else self._receiver.stats()
 
     def explain(self) -> str:
@@ -240,6 +376,14 @@ class TensorStream:
         return self
 
     def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> TensorStream:
+        return self
+
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()

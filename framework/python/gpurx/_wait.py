@@ -4,27 +4,106 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import os
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
 
 from ._native import Operation
 
 
-def wait(operation: Operation) -> Any:
-    """Its result. Ctrl-C ends the operation, and then raises KeyboardInterrupt."""
+class Waiting(NamedTuple):
+    """For an operation to be over. `tell` is called now and then meanwhile. One that is `shared` others wait for, too: it
+    goes on when one of them gives up."""
+
+    operation: Operation
+    tell: Callable[[], object] | None = None
+    shared: bool = False
+
+
+T = TypeVar("T")
+# What has to be waited for, one after the other, and what comes of it in the end: the same for threads and for coroutines.
+Steps = Generator[Waiting, None, T]
+
+
+def result_of(operation: Operation, tell: Callable[[], object] | None = None) -> Steps[Any]:
+    """Its result; `tell` is called a last time then."""
+    yield Waiting(operation, tell)
+    result = operation.result()
+    if tell is not None:
+        tell()
+    return result
+
+
+def run(steps: Steps[T]) -> T:
+    """In a thread, which waits. Ctrl-C ends the operation that is waited for, and then raises KeyboardInterrupt."""
     try:
-        operation.wait()
-    except BaseException:
-        operation.cancel()
-        operation.wait()
-        raise
-    return operation.result()
+        waiting = next(steps)
+        while True:
+            try:
+                _wait_for(waiting)
+            except BaseException as error:
+                waiting = steps.throw(error)
+            else:
+                waiting = next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def run_in_loop(steps: Steps[T]) -> T:
+    """In a coroutine, while the event loop goes on. Cancelling the task ends the operation that is waited for."""
+    try:
+        waiting = next(steps)
+        while True:
+            try:
+                await _wait_in_loop_for(waiting)
+            except BaseException as error:
+                waiting = steps.throw(error)
+            else:
+                waiting = next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def wait(operation: Operation) -> Any:
+    """Its result, in a thread."""
+    return run(result_of(operation))
 
 
 async def wait_in_loop(operation: Operation) -> Any:
-    """The same for a coroutine. Cancelling the task ends the operation."""
+    """Its result, in a coroutine."""
+    return await run_in_loop(result_of(operation))
+
+
+# Seconds between two calls of those who want to be told.
+_TELLING = 0.1
+_FOR_EVER = -1
+
+
+def _give_up(waiting: Waiting) -> None:
+    if not waiting.shared:
+        waiting.operation.cancel()
+        waiting.operation.wait()
+
+
+def _wait_for(waiting: Waiting) -> None:
+    operation, tell, _ = waiting
+    try:
+        while not operation.wait(_TELLING if tell else _FOR_EVER):
+            if tell:
+                tell()
+    except BaseException:
+        _give_up(waiting)
+        raise
+
+
+async def _wait_in_loop_for(waiting: Waiting) -> None:
+    operation, tell, _ = waiting
     loop = asyncio.get_running_loop()
     is_over: asyncio.Future[None] = loop.create_future()
-    descriptor = operation.fileno()
+    # A loop knows one reader of a descriptor, and several tasks may wait.
+    descriptor = os.dup(operation.fileno())
 
     def note() -> None:
         loop.remove_reader(descriptor)
@@ -33,10 +112,13 @@ async def wait_in_loop(operation: Operation) -> Any:
 
     loop.add_reader(descriptor, note)
     try:
+        while tell is not None and not is_over.done():
+            await asyncio.wait([is_over], timeout=_TELLING)
+            tell()
         await is_over
     except BaseException:
         loop.remove_reader(descriptor)
-        operation.cancel()
-        operation.wait()
+        _give_up(waiting)
         raise
-    return operation.result()
+    finally:
+        os.close(descriptor)

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading weights from a server."""
+"""Loading weights: all of a file, or tensors of it, into one block of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._native import Operation, Session, Tensor
-from ._wait import wait, wait_in_loop
+from ._error import Error
+from ._native import Session, Tensor, TensorFile
+from ._options import Checksum, Options, Settings, settings_of
+from ._places import Place, local_path, shown
+from ._show import size_text, table
+from ._wait import Steps, result_of, run, run_in_loop
 
-Checksum = Literal["none", "automatic", "always"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Progress = Callable[[int, int], object]
 
 
 class Weights(dict[str, Tensor]):
@@ -28,88 +37,100 @@ class Weights(dict[str, Tensor]):
         self.file_size = 0
         self.transport = ""
 
+    def __repr__(self) -> str:
+        size = size_text(sum(one.nbytes for one in self.values()))
+        return f"<gpurx.Weights: {len(self)} tensors, {size}, from {_native.shown_url(self.url)}>"
 
-def _session(given: Session | None, device: str, size: int, interface: str, transport: str, flows: int) -> Session:
-    if given is not None:
-        return given
-    # Twice the connections: one that failed may still have pages when the next takes its place.
-    return Session(device, size=size, interface=interface, transport=transport, max_flows=max(16, 2 * flows))
+    def _repr_html_(self) -> str:
+        return table(repr(self), self)
 
 
-def _weights(loaded: Any, session: Session) -> Weights:
-    tensors, metadata, url, etag, size = loaded
-    weights = Weights(tensors)
-    weights.metadata, weights.url, weights.etag, weights.file_size = metadata, url, etag, size
-    weights.transport = session.transport
+def _numbers(file: TensorFile, names: Iterable[str] | None, place: str) -> list[int]:
+    """Of the tensors that are wanted, in the order of the file."""
+    known = {tensor[0]: number for number, tensor in enumerate(file.tensors)}
+    if names is None:
+        return list(known.values())
+    for name in (wanted := list(names)):
+        if name not in known:
+            advice = f"it is not among those of {shown(place)}"
+            raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
+    return sorted({known[name] for name in wanted})
+
+
+def _load(
+    place: str, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
+) -> Steps[Weights]:
+    file: TensorFile = yield from result_of(_native.open_url(session, place, settings.device, settings.http, True))
+    about = file.tensors
+    numbers = _numbers(file, names, place)
+    total = sum(about[number][3] for number in numbers)
+    before = file.bytes_placed
+
+    def tell() -> None:
+        assert progress
+        progress(min(file.bytes_placed - before, total), total)
+
+    tensors: list[Tensor] = yield from result_of(file.fetch(numbers, together=True), tell if progress else None)
+    weights = Weights({about[number][0]: one for number, one in zip(numbers, tensors, strict=True)})
+    weights.metadata, weights.url, weights.etag, weights.file_size = file.metadata, file.url, file.etag, file.size
+    weights.transport = session.transport if session else "file"
     return weights
 
 
-def _start(
-    session: Session,
-    url: str,
-    device: str,
-    names: Iterable[str] | None,
-    flows: int,
-    chunk_size: int,
-    timeout: float,
-    checksum: Checksum,
-) -> Operation:
-    chosen = None if names is None else list(names)
-    return _native.load_safetensors(session, url, device, chosen, flows, chunk_size, timeout, checksum)
+@contextmanager
+def _loading(
+    url: Place, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
+) -> Iterator[Steps[Weights]]:
+    """With a session of its own where one is needed, and none is given."""
+    place = os.fspath(url)
+    if (path := local_path(place)) is not None:
+        yield _load(path, settings, names, progress, None)
+        return
+    with nullcontext(session) if session else settings.open_session() as used:
+        yield _load(place, settings, names, progress, used)
 
 
 def load_safetensors(
-    url: str,
+    url: Place,
     device: str = "host",
     *,
     names: Iterable[str] | None = None,
+    progress: Progress | None = None,
     session: Session | None = None,
-    flows: int = 4,
-    chunk_size: int = 8 << 20,
-    timeout: float = 30.0,
+    deadline: float = 0,
     checksum: Checksum = "automatic",
-    size: int = 64 << 20,
-    interface: str = "",
-    transport: Literal["automatic", "devmem", "copy"] = "automatic",
+    **options: Unpack[Options],
 ) -> Weights:
-    """The tensors of a safetensors file, from an HTTP server straight into memory of `device`.
+    """The tensors of a safetensors file, from a server straight into memory of `device`, or from a file of this machine.
 
         weights = gpurx.load_safetensors("http://10.77.0.2/model.safetensors", device="cuda:0")
         model.load_state_dict({name: torch.from_dlpack(one) for name, one in weights.items()})
 
-    names: only these; the others are not fetched. flows: connections at a time. timeout: seconds without a byte until a
-    connection is given up and its rest fetched through a new one. checksum: whether a CRC32C is computed, and compared
-    with the server's if that has sent one.
+    url: of http, https, s3 or file, or a path. names: only these; the others are not fetched. progress: called with the bytes
+    that have arrived and those that will, some ten times a second and at the end. deadline: seconds for all of it; 0: as long
+    as it takes. checksum: whether a CRC32C is computed, and compared with the server's if that has sent one.
 
-    Without `session` one is opened for this call, with `size` bytes of memory of `device` for the NIC to write into.
+    How the server is asked, by whom, and what session is opened where none is given: see gpurx.Options.
+
+    One file, all in one block of memory. For models in several files, and what need not be there at once, see safe_open().
     """
-    rx = _session(session, device, size, interface, transport, flows)
-    try:
-        return _weights(wait(_start(rx, url, device, names, flows, chunk_size, timeout, checksum)), rx)
-    finally:
-        if session is None:
-            rx.close()
+    settings = settings_of(device, options, deadline=deadline, checksum=checksum)
+    with _loading(url, settings, names, progress, session) as steps:
+        return run(steps)
 
 
 async def load_safetensors_async(
-    url: str,
+    url: Place,
     device: str = "host",
     *,
     names: Iterable[str] | None = None,
+    progress: Progress | None = None,
     session: Session | None = None,
-    flows: int = 4,
-    chunk_size: int = 8 << 20,
-    timeout: float = 30.0,
+    deadline: float = 0,
     checksum: Checksum = "automatic",
-    size: int = 64 << 20,
-    interface: str = "",
-    transport: Literal["automatic", "devmem", "copy"] = "automatic",
+    **options: Unpack[Options],
 ) -> Weights:
     """load_safetensors() for coroutines: the event loop goes on meanwhile. (Opening a session takes some 100 ms of it.)"""
-    rx = _session(session, device, size, interface, transport, flows)
-    try:
-        operation = _start(rx, url, device, names, flows, chunk_size, timeout, checksum)
-        return _weights(await wait_in_loop(operation), rx)
-    finally:
-        if session is None:
-            rx.close()
+    settings = settings_of(device, options, deadline=deadline, checksum=checksum)
+    with _loading(url, settings, names, progress, session) as steps:
+        return await run_in_loop(steps)

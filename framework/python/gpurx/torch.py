@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of tensors as torch's data loaders want them. Needs torch, which the rest of the package does not.
+"""Tensors of every element type as torch's, and streams of them as its data loaders want them. Needs torch, which the
+rest of the package does not.
 
+    weights = gpurx.torch.load_file("http://10.77.0.2/model.safetensors", device="cuda:0")
     loader = DataLoader(gpurx.torch.StreamDataset(stream), batch_size=None, num_workers=0)
 """
 
@@ -12,6 +14,9 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ._native import Tensor
+from ._open import load_as
+from ._places import Places
 from ._stream import TensorStream
 
 WHY_NO_WORKERS = (
@@ -19,6 +24,38 @@ WHY_NO_WORKERS = (
     "a fork, and the NIC's queues and the memory that they write into belong to this process. Use "
     "DataLoader(num_workers=0): receiving happens in threads of the library, which wait for no worker and no GIL"
 )
+
+
+# What every torch takes through DLPack.
+_AS_THEY_ARE = {
+    "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "bfloat16", "complex64", "complex128",
+}  # fmt: skip
+# The others come as numbers of the same size, and are seen as what they are.
+_SAME_SIZE = {"bool": "uint8", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
+# Of torch's own name, where it is another.
+_NAMES = {"float4_e2m1fn": "float4_e2m1fn_x2"}
+
+
+def as_tensor(one: Tensor) -> Any:
+    """A tensor of torch with the same memory, whatever its element type and how little torch's DLPack knows of it.
+
+    Of elements of four bits torch has pairs: the last dimension is half as long. What this torch has no type for at all is a
+    TypeError; `one.view("uint8")` has its bytes.
+    """
+    if one.dtype in _AS_THEY_ARE:
+        return torch.from_dlpack(one)
+    dtype = getattr(torch, _NAMES.get(one.dtype, one.dtype), None)
+    if dtype is None:
+        raise TypeError(
+            f"torch {torch.__version__} has no {one.dtype}: take its bits, from_dlpack(tensor.view('uint8')), or a newer torch"
+        )
+    return torch.from_dlpack(one.view(_SAME_SIZE.get(one.dtype, "uint8"))).view(dtype)
+
+
+def load_file(url: Places, device: Any = "cpu", **options: Any) -> dict[str, Any]:
+    """All tensors, as torch's own: as safetensors.torch.load_file has them, from a server as well, and of several files. The
+    options are those of gpurx.safe_open()."""
+    return load_as("pt", url, device, options)
 
 
 class StreamDataset(IterableDataset):  # type: ignore[misc, unused-ignore]
@@ -32,4 +69,4 @@ class StreamDataset(IterableDataset):  # type: ignore[misc, unused-ignore]
         if get_worker_info() is not None:
             raise RuntimeError(WHY_NO_WORKERS)
         for batch in self.stream:
-            yield {name: torch.from_dlpack(one) for name, one in batch.items()}
+            yield {name: as_tensor(one) for name, one in batch.items()}

@@ -6,20 +6,23 @@
 #include "engine.hpp"
 #include "error.hpp"
 #include "operation.hpp"
-#include "safetensors.hpp"
+#include "ranges.hpp"
 #include "session.hpp"
 #include "stream.hpp"
 #include "tensor.hpp"
+#include "tensor_file.hpp"
 
 NB_MODULE(_native, module)
 {
     using namespace gpurx::python;
     translate_errors();
+    bind_codes(module);
     bind_tensor(module);
     bind_operation(module);
     bind_session(module);
     bind_stream(module);
-    bind_safetensors(module);
+    bind_tensor_file(module);
+    bind_ranges(module);
     // A thread that waits when Python ends keeps what it has; that is no leak. For tests.
     nanobind::set_leak_warnings(false);
     module.def("warn_of_leaks", &nanobind::set_leak_warnings, nanobind::arg("warn"));

@@ -9,11 +9,13 @@ namespace {
 
 // How long Ctrl-C may go unnoticed.
 constexpr std::chrono::milliseconds glance{50};
+constexpr double forever = -1;
 
 }  // namespace
 
-void pending::wait() const
+bool pending::wait(double seconds) const
 {
+    auto const start = std::chrono::steady_clock::now();
     for (auto over = false;;) {
         {
             nb::gil_scoped_release const unlocked;
@@ -22,15 +24,17 @@ void pending::wait() const
                 ::pause();
         }
         if (over)
-            return;
+            return true;
         if (PyErr_CheckSignals() != 0)
             throw nb::python_error();
+        if (seconds >= 0 && std::chrono::steady_clock::now() - start >= std::chrono::duration<double>{seconds})
+            return false;
     }
 }
 
 nb::object pending::result()
 {
-    wait();
+    wait(forever);
     auto const take = std::exchange(take_, nullptr);
     if (take == nullptr)
         throw nb::value_error("its result was taken before");
@@ -41,7 +45,7 @@ void bind_operation(nb::module_& module)
 {
     nb::class_<pending>(module, "Operation")
         .def("is_over", &pending::is_over)
-        .def("wait", &pending::wait)
+        .def("wait", &pending::wait, nb::arg("seconds") = forever)
         .def("cancel", &pending::cancel)
         .def("fileno", &pending::descriptor)
         .def("result", &pending::result);

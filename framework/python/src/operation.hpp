@@ -24,8 +24,9 @@ class pending {
     {}
 
     [[nodiscard]] bool is_over() const { return operation_->wait_for({}); }
-    // Returns when it is over. Throws what a signal's handler in Python raises: KeyboardInterrupt.
-    void wait() const;
+    // Returns true when it is over, false if it is not after so many seconds; less than none: they do not count. Throws
+    // what a signal's handler in Python raises: KeyboardInterrupt.
+    bool wait(double seconds) const;
     void cancel() const { operation_->cancel(); }
     [[nodiscard]] int descriptor() const { return operation_->descriptor(); }
     // Waits, and returns or throws what came of it. Once.

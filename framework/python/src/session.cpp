@@ -2,11 +2,17 @@
 #include "session.hpp"
 
 #include <fmt/format.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <net/if.h>
+
 #include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -30,6 +36,21 @@ std::set<session*>& open_sessions()
 {
     static auto* const all = new std::set<session*>;
     return *all;
+}
+
+// With transport automatic a name that is wrong would only be a line of explain(), and everything copied.
+void check_interface(std::string const& name)
+{
+    if (name.empty() || ::if_nametoindex(name.c_str()) != 0)
+        return;
+    std::string known;
+    auto* const all = ::if_nameindex();
+    for (auto const* one = all; one != nullptr && one->if_name != nullptr; ++one)
+        known += fmt::format("{}{}", known.empty() ? "there are " : ", ", one->if_name);
+    ::if_freenameindex(all);
+    throw system_error{
+        make_error_code(boost::system::errc::no_such_device),
+        {.operation = "find interface", .object = name, .kernel_message = {}, .advice = std::move(known)}};
 }
 
 device_memory allocate(int gpu, std::size_t size)
@@ -60,10 +81,55 @@ nb::dict stats_of(session const& self)
     return all;
 }
 
+template <class Count>
+nb::object or_none(std::optional<Count> const& count)
+{
+    return count ? nb::cast(*count) : nb::none();
+}
+
+nb::object pool_stats_of(session const& self)
+{
+    auto const open = session_in(&self);  // another thread may close it meanwhile
+    std::optional<pool_stats> now;
+    {
+        nb::gil_scoped_release const others_run;
+        now = open->pool_stats();
+    }
+    if (!now)
+        return nb::none();
+    nb::dict all;
+    all["pages"] = now->pages;
+    all["page_size"] = now->page_size;
+    all["free"] = now->free;
+    all["in_kernel"] = now->in_kernel;
+    all["on_loan"] = now->on_loan;
+    all["parked"] = now->parked;
+    all["in_reads"] = now->in_reads;
+    all["ring_demand"] = or_none(now->ring_demand);
+    all["in_sockets"] = now->in_sockets;
+    all["high_water"] = now->high_water;
+    all["dry_seconds"] = now->dry_time ? nb::cast(std::chrono::duration<double>{*now->dry_time}.count()) : nb::none();
+    all["allocation_failures"] = or_none(now->allocation_failures);
+    all["overruns"] = or_none(now->overruns);
+    all["drops"] = or_none(now->drops);
+    nb::list flows;
+    for (auto const& flow : now->flows) {
+        nb::dict one;
+        one["connection"] = flow.connection;
+        one["on_loan"] = flow.on_loan;
+        one["parked"] = flow.parked;
+        one["in_reads"] = flow.in_reads;
+        one["in_socket"] = flow.in_socket;
+        flows.append(one);
+    }
+    all["flows"] = flows;
+    return all;
+}
+
 // NOLINTNEXTLINE(readability-function-size): the keywords that Python has
 void make_session(session* self, std::string_view memory, std::size_t size, std::string interface,
                   std::string_view transport_name, unsigned rx_queues, unsigned max_flows, std::uint32_t rx_page_size,
-                  std::string state_directory)
+                  std::filesystem::path const& state_directory)
 {
     rx_session_options options{
         .interface = std::move(interface),
@@ -71,7 +137,7 @@ void make_session(session* self, std::string_view memory, std::size_t size, std:
         .transport = parse_transport(transport_name),
         .rx_page_size = rx_page_size,
         .max_flows = max_flows,
-        .state_directory = std::move(state_directory),
+        .state_directory = state_directory.string(),
     };
     new (self) session{memory, size, std::move(options)};
 }
@@ -100,6 +166,7 @@ session::session(std::string_view memory, std::size_t size, rx_session_options o
 {
     auto const gpu = parse_place(memory);
     check_process();
+    check_interface(options.interface);
     options.notice = [into = notes_](std::string_view text) {
         std::scoped_lock const lock{into->mutex};
         into->all.emplace_back(text);
@@ -131,6 +198,12 @@ std::shared_ptr<rx_session> const& session::get() const
     return session_;
 }
 
+std::shared_ptr<rx_session> session_in(session const* one)
+{
+    check_process();
+    return one == nullptr ? nullptr : one->get();
+}
+
 std::vector<std::string> session::notices() const
 {
     std::scoped_lock const lock{notes_->mutex};
@@ -158,6 +231,12 @@ void bind_session(nb::module_& module)
         .def_prop_ro("notices", &session::notices, "What nobody was told otherwise: see rx_session_options::notice.")
         .def_prop_ro("closed", &session::closed)
         .def("stats", &stats_of, "Counters of all flows so far.")
+        .def(
+            "pool_stats", &pool_stats_of,
+            "Where the pages of the memory are: free, in_kernel (NIC's ring, socket queues, kept for the next packet: "
+            "the kernel does not tell which), on_loan, parked (behind GPU streams) and in_reads exclude each other and "
+            "add up to pages. Counts that a driver does not keep are None; all of it is where the kernel says nothing. "
+            "The fields are those of gpurx::pool_stats (stats.hpp); it costs some netlink calls.")
         .def("close", &session::close, "Restores the NIC, once those who still receive have ended.")
         .def("__enter__", [](nb::object const& self) { return self; })
         .def("__exit__", [](session& self, nb::args const&) { self.close(); });

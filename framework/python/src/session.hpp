@@ -42,6 +42,10 @@ class session {
     std::shared_ptr<rx_session> session_;
 };
 
+// What is received through it; null if there is none. Throws gpurx::system_error once it is closed, or in another
+// process.
+[[nodiscard]] std::shared_ptr<rx_session> session_in(session const* one);
+
 // For the end of the process: those that the program still has, as the interpreter does not destroy everything.
 void close_sessions() noexcept;
 

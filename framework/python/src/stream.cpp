@@ -3,6 +3,7 @@
 // Streams of tensors: batches for Python.
 #include "stream.hpp"
 
+#include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -17,6 +18,7 @@
 
 #include "error.hpp"
 #include "operation.hpp"
+#include "seconds.hpp"
 #include "session.hpp"
 #include "tensor.hpp"
 
@@ -40,7 +42,11 @@ struct stream_parts {
     {}
 };
 
-using maybe_batch = std::optional<ingest::batch>;
+// What async_next completed with, but for failures.
+struct next_of {
+    ingest::batch got;  // empty: no batch, but the end of the epoch, or of the stream
+    bool is_end = false;
+};
 
 std::vector<std::pair<std::string, tensor>> tensors_of(ingest::batch from, stream_parts const& of)
 {
@@ -53,26 +59,79 @@ std::vector<std::pair<std::string, tensor>> tensors_of(ingest::batch from, strea
     return all;
 }
 
-// Python's: a list of names and tensors, or None at the end.
-nb::object batch_object(maybe_batch from, stream_parts const& of)
+// Python's: a list of names and tensors, or None; the position behind it; whether it is the end of the stream.
+nb::object next_object(next_of from, stream_parts const& of)
 {
+    auto const position = nb::cast(from.got.position());
+    if (from.got.empty())
+        return nb::make_tuple(nb::none(), position, from.is_end);
     nb::list all;
-    if (!from)
-        return nb::none();
-    for (auto& [name, made] : tensors_of(std::move(*from), of))
+    for (auto& [name, made] : tensors_of(std::move(from.got), of))
         all.append(nb::make_tuple(name, std::move(made)));
+    return nb::make_tuple(all, position, false);
+}
+
+asio::awaitable<next_of> next_batch(std::shared_ptr<stream_parts> from)
+{
+    auto [code, next] = co_await from->receives.async_next(asio::as_tuple(asio::use_awaitable));
+    auto const is_end = code == asio::error::eof;
+    if (code && !is_end && code != ingest::errc::epoch_ended)
+        throw system_error{
+            code, {.operation = "receive", .object = "a batch of tensors", .kernel_message = {}, .advice = {}}};
+    next_of result{std::move(next), is_end};
+    co_return result;
+}
+
+nb::dict state_of(ingest::stream_position const& position)
+{
+    nb::list sources;
+    for (auto const& each : position.sources) {
+        nb::dict one;
+        one["source"] = each.source;
+        one["sender"] = each.sender;
+        one["frame"] = each.frame;
+        one["row"] = each.row;
+        one["epoch_frame"] = each.epoch_frame;
+        one["epoch_ended"] = each.epoch_ended;
+        one["ended"] = each.ended;
+        sources.append(one);
+    }
+    nb::dict all;
+    all["epoch"] = position.epoch;
+    all["window"] = position.window;
+    all["batches"] = position.batches;
+    all["sources"] = sources;
     return all;
 }
 
-asio::awaitable<maybe_batch> next_batch(std::shared_ptr<stream_parts> from)
+template <class T>
+T value_in(nb::dict const& state, char const* name)
 {
-    auto [code, next] = co_await from->receives.async_next(asio::as_tuple(asio::use_awaitable));
-    if (code == asio::error::eof)
-        co_return std::nullopt;
-    if (code)
-        throw system_error{
-            code, {.operation = "receive", .object = "a batch of tensors", .kernel_message = {}, .advice = {}}};
-    co_return maybe_batch{std::move(next)};
+    T value{};
+    if (!state.contains(name) || !nb::try_cast<T>(state[name], value))
+        throw nb::value_error(
+            fmt::format("this is no state of a TensorStream: {} is not as it should be", name).c_str());
+    return value;
+}
+
+ingest::stream_position position_of(nb::dict const& state)
+{
+    ingest::stream_position position{.epoch = value_in<std::uint64_t>(state, "epoch"),
+                                     .window = value_in<std::uint64_t>(state, "window"),
+                                     .batches = value_in<std::uint64_t>(state, "batches")};
+    for (nb::handle const each : value_in<nb::list>(state, "sources")) {
+        nb::dict one;
+        if (!nb::try_cast<nb::dict>(each, one))
+            throw nb::value_error("this is no state of a TensorStream: sources is not as it should be");
+        position.sources.push_back({.source = value_in<std::uint32_t>(one, "source"),
+                                    .sender = value_in<std::uint32_t>(one, "sender"),
+                                    .frame = value_in<std::uint64_t>(one, "frame"),
+                                    .row = value_in<std::uint64_t>(one, "row"),
+                                    .epoch_frame = value_in<std::uint64_t>(one, "epoch_frame"),
+                                    .epoch_ended = value_in<bool>(one, "epoch_ended"),
+                                    .ended = value_in<bool>(one, "ended")});
+    }
+    return position;
 }
 
 std::vector<tcp::endpoint> endpoints(std::vector<address> const& from)
@@ -107,9 +166,10 @@ class tensor_receiver {
     [[nodiscard]] pending next() const
     {
         auto const& from = parts();
-        auto what = operation_of<maybe_batch>::start([from] { return next_batch(from); });
-        return {std::move(what), [from](maybe_batch batch) { return batch_object(std::move(batch), *from); }};
+        auto what = operation_of<next_of>::start([from] { return next_batch(from); });
+        return {std::move(what), [from](next_of next) { return next_object(std::move(next), *from); }};
     }
+    void acknowledge(ingest::stream_position const& until) const { parts()->receives.acknowledge(until); }
     // The last call. Operations that go on keep what they need, and so do batches.
     void close() noexcept
     {
@@ -139,6 +199,7 @@ class tensor_receiver {
         all["connections"] = now.connections;
         all["frames"] = now.frames;
         all["duplicates"] = now.duplicates;
+        all["damaged"] = now.damaged;
         all["rows"] = now.rows;
         all["payload_bytes"] = now.payload_bytes;
         all["batches"] = now.batches;
@@ -161,9 +222,24 @@ class tensor_receiver {
     std::shared_ptr<stream_parts> parts_;
 };
 
-std::chrono::milliseconds milliseconds_of(double seconds)
+std::uint32_t crc_of(nb::bytes const& data, std::uint32_t crc, std::size_t from)
 {
-    return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1000)};
+    if (from > data.size())
+        throw nb::value_error("there are no bytes from there on");
+    std::span const all{static_cast<std::byte const*>(data.data()), data.size()};
+    nb::gil_scoped_release const unlocked;
+    return ingest::crc32c(all.subspan(from), crc);
+}
+
+ingest::acknowledge_when parse_acknowledge(std::string_view name)
+{
+    if (name == "received")
+        return ingest::acknowledge_when::received;
+    if (name == "taken")
+        return ingest::acknowledge_when::taken;
+    if (name == "saved")
+        return ingest::acknowledge_when::saved;
+    throw nb::value_error("acknowledge must be 'received', 'taken' or 'saved'");
 }
 
 ingest::frame_order parse_order(std::string_view name)
@@ -179,6 +255,11 @@ ingest::frame_order parse_order(std::string_view name)
 
 void bind_stream(nb::module_& module)
 {
+    nb::class_<ingest::stream_position>(module, "StreamPosition")
+        .def(nb::init<>())
+        .def("state", &state_of)
+        .def_static("of_state", &position_of, nb::arg("state"))
+        .def_ro("epoch", &ingest::stream_position::epoch);
     nb::class_<ingest::tensor_stream_options>(module, "StreamOptions")
         .def(nb::init<>())
         .def_rw("sources", &ingest::tensor_stream_options::sources)
@@ -187,22 +268,40 @@ void bind_stream(nb::module_& module)
         .def_rw("batch_size", &ingest::tensor_stream_options::batch_size)
         .def_rw("drop_last", &ingest::tensor_stream_options::drop_last)
         .def_rw("queue_depth", &ingest::tensor_stream_options::queue_depth)
+        .def_rw("shuffle", &ingest::tensor_stream_options::shuffle)
+        .def_rw("seed", &ingest::tensor_stream_options::seed)
+        .def_rw("position", &ingest::tensor_stream_options::position)
         .def(
             "set_order",
             [](ingest::tensor_stream_options& self, std::string_view name) { self.order = parse_order(name); },
             nb::arg("name"))
         .def(
-            "set_timeouts",
-            [](ingest::tensor_stream_options& self, double start, double reconnect) {
-                self.start_timeout = milliseconds_of(start);
-                self.reconnect_timeout = milliseconds_of(reconnect);
+            "set_acknowledge",
+            [](ingest::tensor_stream_options& self, std::string_view name) {
+                self.acknowledge = parse_acknowledge(name);
             },
-            nb::arg("start"), nb::arg("reconnect"));
+            nb::arg("name"))
+        .def(
+            "set_secret",
+            [](ingest::tensor_stream_options& self, nb::bytes const& secret) {
+                self.secret.assign(secret.c_str(), secret.size());
+            },
+            nb::arg("secret"))
+        .def(
+            "set_timeouts",
+            [](ingest::tensor_stream_options& self, double start, double reconnect, double stall) {
+                self.start_timeout = milliseconds_of(start, "start_timeout");
+                self.reconnect_timeout = milliseconds_of(reconnect, "reconnect_timeout");
+                self.stall_timeout = milliseconds_of(stall, "stall_timeout");
+            },
+            nb::arg("start"), nb::arg("reconnect"), nb::arg("stall"));
+    module.def("crc32c", &crc_of, nb::arg("data"), nb::arg("crc") = 0, nb::arg("begin") = 0);
     nb::class_<tensor_receiver>(module, "TensorReceiver")
         .def(nb::init<session const&, std::vector<address> const&, std::vector<address> const&, std::string_view,
                       ingest::tensor_stream_options>(),
              nb::arg("session"), nb::arg("listen"), nb::arg("connect"), nb::arg("memory"), nb::arg("options"))
         .def("next", &tensor_receiver::next)
+        .def("acknowledge", &tensor_receiver::acknowledge, nb::arg("until"))
         .def("close", &tensor_receiver::close)
         .def("addresses", &tensor_receiver::addresses)
         .def("errors", &tensor_receiver::errors)

@@ -40,11 +40,67 @@ constexpr std::array names{
     std::pair{ingest::dtype::boolean, "bool"},
     std::pair{ingest::dtype::f8_e4m3, "float8_e4m3fn"},
     std::pair{ingest::dtype::f8_e5m2, "float8_e5m2"},
+    std::pair{ingest::dtype::f8_e4m3fnuz, "float8_e4m3fnuz"},
+    std::pair{ingest::dtype::f8_e5m2fnuz, "float8_e5m2fnuz"},
     std::pair{ingest::dtype::f8_e8m0, "float8_e8m0fnu"},
     std::pair{ingest::dtype::f6_e2m3, "float6_e2m3fn"},
     std::pair{ingest::dtype::f6_e3m2, "float6_e3m2fn"},
     std::pair{ingest::dtype::f4_e2m1, "float4_e2m1fn"},
 };
+
+ingest::dtype dtype_of(std::string_view name)
+{
+    auto const* const found = std::ranges::find(names, name, &decltype(names)::value_type::second);
+    if (found == names.end())
+        throw nb::value_error(fmt::format("there is no dtype '{}'", name).c_str());
+    return found->first;
+}
+
+// The same bytes as other elements: what is larger or smaller about them is the last dimension's.
+tensor as_type(tensor const& from, ingest::dtype type)
+{
+    auto seen = from;
+    seen.type = type;
+    auto const here = static_cast<std::int64_t>(ingest::bits_of(from.type));
+    auto const there = static_cast<std::int64_t>(ingest::bits_of(type));
+    if (here == there)
+        return seen;
+    if (seen.shape.empty())
+        throw nb::value_error("without a dimension it can only be seen as an element of the same size");
+    auto const row = seen.shape.back() * here;
+    if (row % there != 0)
+        throw nb::value_error(fmt::format("its last dimension has {} bytes, no whole number of {}",
+                                          static_cast<double>(row) / 8, python_name_of(type))
+                                  .c_str());
+    seen.shape.back() = row / there;
+    return seen;
+}
+
+// Their number, if there can be so many.
+std::optional<std::int64_t> count_elements(std::span<std::int64_t const> shape)
+{
+    std::int64_t count = 1;
+    auto const none = std::ranges::find(shape, 0) != shape.end();
+    for (auto const size : shape) {
+        if (size < 0 || (!none && __builtin_mul_overflow(count, size, &count)))
+            return std::nullopt;
+    }
+    return none ? 0 : count;
+}
+
+tensor bytes_of(tensor const& from)
+{
+    auto seen = from;
+    seen.type = ingest::dtype::u8;
+    seen.shape = {static_cast<std::int64_t>(from.bytes.size())};
+    return seen;
+}
+
+// What is easier to say in Python, and needs its libraries.
+nb::object in_python(char const* function)
+{
+    return nb::module_::import_("gpurx._arrays").attr(function);
+}
 
 nb::tuple shape_of(tensor const& self)
 {
@@ -112,15 +168,16 @@ tensor copy_to(tensor const& from, int gpu)
 tensor tensor_of_bytes(nb::bytes const& data, std::string_view type, std::vector<std::int64_t> shape,
                        std::string_view device, bool read_only)
 {
-    auto const* const found = std::ranges::find(names, type, &decltype(names)::value_type::second);
-    if (found == names.end())
-        throw nb::value_error(fmt::format("there is no dtype '{}'", type).c_str());
+    auto const element = dtype_of(type);
     auto buffer = ingest::buffer::on_host(data.size());
     auto const bytes = buffer.span();
     if (!bytes.empty())
         std::memcpy(reinterpret_cast<void*>(bytes.address()), data.c_str(), bytes.size());
-    tensor made{nullptr, bytes, found->first, std::move(shape), false};
-    if (made.elements() * ingest::bits_of(made.type) != bytes.size() * 8)
+    tensor made{nullptr, bytes, element, std::move(shape), false};
+    auto const count = count_elements(made.shape);
+    std::int64_t bits = 0;
+    if (!count || __builtin_mul_overflow(*count, ingest::bits_of(made.type), &bits) ||
+        static_cast<std::uint64_t>(bits) != std::uint64_t{bytes.size()} * 8)
         throw nb::value_error(fmt::format("{} bytes are no {} of that shape", bytes.size(), type).c_str());
     auto const gpu = parse_place(device);
     made.memory = std::make_shared<storage>(std::move(buffer), host, nullptr, read_only && gpu == host);
@@ -148,6 +205,27 @@ void bind_tensor(nb::module_& module)
         .def_prop_ro(
             "data_ptr", [](tensor const& self) { return self.bytes.address(); },
             "The address. On a GPU its bytes are there for work on a stream that __dlpack__ was given.")
+        .def(
+            "view",
+            [](tensor const& self, nb::object const& type) {
+                return as_type(self, dtype_of(nb::cast<std::string>(in_python("type_name")(type))));
+            },
+            nb::arg("dtype"),
+            "The same memory as elements of another type, by name or dtype: for consumers that do not know this one. "
+            "The\n"
+            "last dimension changes with the size of an element.")
+        .def(
+            "numpy", [](nb::handle self, nb::object const& type) { return in_python("array_of")(self, type); },
+            nb::arg("dtype").none() = nb::none(),
+            "An array of numpy, of the same memory if it is the host's: of its own type, which ml_dtypes has where "
+            "numpy\n"
+            "has none, or converted to `dtype`. Elements of four bits become bytes.")
+        .def(
+            "__array__",
+            [](nb::handle self, nb::object const& type, std::optional<bool> copy) {
+                return in_python("array_of")(self, type, copy);
+            },
+            nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(), "For numpy.asarray: as numpy().")
         .def("__len__", &length)
         .def("__repr__", &describe_tensor)
         .def("__dlpack_device__", &dlpack_device)
@@ -157,6 +235,7 @@ void bind_tensor(nb::module_& module)
              "A capsule with the tensor, as the array API standard has it. On a GPU what `stream` does later sees the "
              "bytes,\n"
              "and what it has been given when the consumer lets go is waited for before they change.");
+    module.def("bytes_of", &bytes_of, nb::arg("tensor"));
     module.def("tensor_of_bytes", &tensor_of_bytes, nb::arg("data"), nb::arg("dtype"), nb::arg("shape"),
                nb::arg("device") = "host", nb::arg("read_only") = false);
 }

@@ -5,6 +5,6 @@
 
 namespace gpurx::python {
 
-void bind_safetensors(nanobind::module_& module);
+void bind_ranges(nanobind::module_& module);
 
 }  // namespace gpurx::python

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a model, open: which tensors there are, and in which file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from . import _native
+from ._native import HttpOptions, Operation, Session, TensorFile
+from ._options import Settings
+from ._places import (
+    Places,
+    Shards,
+    bad_files,
+    files_among,
+    files_in,
+    is_index,
+    is_prefix,
+    local_path,
+    shards_of,
+    shown,
+    within,
+)
+from ._wait import Steps, result_of
+
+# Much more than that of the largest models.
+_INDEX_LIMIT = 100_000_000
+
+
+class Entry(NamedTuple):
+    """A tensor that can be fetched."""
+
+    name: str
+    dtype: str  # as the format spells it
+    shape: tuple[int, ...]
+    nbytes: int
+    file: int
+    number: int  # in the file
+
+
+class Files:
+    """Empty until open(). A session is opened where a server is to be asked, and none was given."""
+
+    def __init__(self, places: Places, settings: Settings, session: Session | None) -> None:
+        self._places = [os.fspath(places)] if isinstance(places, (str, os.PathLike)) else [os.fspath(one) for one in places]
+        self._is_list = not isinstance(places, (str, os.PathLike))
+        if not self._places:
+            raise ValueError("there has to be at least one file")
+        more = f" and {len(self._places) - 1} more" if len(self._places) > 1 else ""
+        self.name = shown(self._places[0]) + more
+        self._settings = settings
+        self.session = session
+        self._owns_session = False
+        self.is_open = False
+        self.files: list[TensorFile] = []
+        self.entries: dict[str, Entry] = {}
+        self._mirrors: dict[str, list[str]] = {}  # of each file
+        self._before = 0
+        if self._is_list and settings.http.mirrors:
+            raise ValueError("mirrors are of one place, and these are several files: name their index")
+
+    def open(self) -> Steps[None]:
+        try:
+            shards = yield from self._shards()
+            self.files = yield from self._open(shards.files)
+            self.entries = self._entries(shards)
+        except BaseException:
+            self.close()
+            raise
+        self._before = self._placed()
+        self.is_open = True
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Of all files; where they differ the first is right."""
+        return {key: text for file in reversed(self.files) for key, text in file.metadata.items()}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.entries.values())
+
+    def fetched(self) -> int:
+        """Bytes so far. What comes between two rows counts, too."""
+        return min(self._placed() - self._before, self.nbytes)
+
+    def check_open(self) -> None:
+        if not self.is_open:
+            raise ValueError(f"{self.name} is closed")
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._owns_session and self.session is not None:
+            self.session.close()
+
+    def _placed(self) -> int:
+        return sum(file.bytes_placed for file in self.files)
+
+    # ---- opening ----
+
+    def _shards(self) -> Steps[Shards]:
+        if self._is_list:
+            return Shards(self._places, {})
+        (place,) = self._places
+        self._mirrors[place] = mirrors = self._settings.http.mirrors
+        if (there := (yield from self._in_directory(place))) is not None:
+            index, files = files_among(there, place)
+            for one in there:
+                self._mirrors[one] = [within(mirror, os.path.basename(one)) for mirror in mirrors]
+            if index is None:
+                return Shards(files, {})
+            place = index
+        if is_index(place):
+            text: bytes = yield from result_of(_native.read_url(*self._at(place), _INDEX_LIMIT, self._http_for(place)))
+            shards = shards_of(place, text)
+            elsewhere = [shards_of(mirror, text).files for mirror in self._mirrors[place]]
+            self._mirrors |= {one: [files[number] for files in elsewhere] for number, one in enumerate(shards.files)}
+            return shards
+        return Shards([place], {})
+
+    def _in_directory(self, place: str) -> Steps[list[str] | None]:
+        """What is there, or below a prefix of S3, but in no directory of it. None: it is neither."""
+        if is_prefix(place):
+            prefix = place if place.endswith("/") else place + "/"
+            found: list[str] = yield from result_of(_native.list_s3(prefix, self._settings.http))
+            return [one for one in found if "/" not in one[len(prefix) :]]
+        path = local_path(place)
+        return files_in(path) if path is not None and os.path.isdir(path) else None
+
+    def _at(self, place: str) -> tuple[Session | None, str]:
+        """Through which session what is to be asked for. A file needs none."""
+        if (path := local_path(place)) is not None:
+            return None, path
+        if self.session is None:
+            self.session = self._settings.open_session()
+            self._owns_session = True
+        return self.session, place
+
+    def _http_for(self, place: str) -> HttpOptions:
+        return self._settings.http.with_mirrors(self._mirrors.get(place, []))
+
+    def _start(self, place: str, goes_on: bool) -> Operation:
+        return _native.open_url(*self._at(place), self._settings.device, self._http_for(place), goes_on)
+
+    def _open(self, places: Sequence[str]) -> Steps[list[TensorFile]]:
+        """As many at a time as connections are wanted."""
+        started: list[Operation] = []
+        opened: list[TensorFile] = []
+        try:
+            for place in places:
+                if len(started) - len(opened) >= self._settings.http.flows:
+                    opened.append((yield from result_of(started[len(opened)])))
+                started.append(self._start(place, len(places) == 1))
+            while len(opened) < len(started):
+                opened.append((yield from result_of(started[len(opened)])))
+        except BaseException:
+            for operation in started[len(opened) :]:
+                operation.cancel()
+            raise
+        return opened
+
+    def _entries(self, shards: Shards) -> dict[str, Entry]:
+        entries: dict[str, Entry] = {}
+        for number, file in enumerate(self.files):
+            for position, (name, dtype, shape, nbytes) in enumerate(file.tensors):
+                if name in entries:
+                    both = f"{shown(shards.files[entries[name].file])} and {shown(shards.files[number])}"
+                    raise bad_files(f"tensor '{name}' is in two files, {both}", self.name)
+                entries[name] = Entry(name, dtype, shape, nbytes, number, position)
+        if shards.file_of:
+            self._compare(entries, shards)
+        return entries
+
+    def _compare(self, entries: dict[str, Entry], shards: Shards) -> None:
+        """An index that does not fit its files is one of others."""
+        for name, file in shards.file_of.items():
+            if name not in entries:
+                raise bad_files(f"tensor '{name}' is missing: it is to be in {shown(file)}", self.name)
+            if (there := shards.files[entries[name].file]) != file:
+                raise bad_files(f"tensor '{name}' is to be in {shown(file)}, and is in {shown(there)}", self.name)
+        for name, one in entries.items():
+            if name not in shards.file_of:
+                raise bad_files(f"tensor '{name}' of {shown(shards.files[one.file])} is not in the index", self.name)
+
+
+def groups(entries: Iterator[Entry], first: int, most: int) -> Iterator[list[Entry]]:
+    """Neighbours to be fetched at once, at most so many bytes unless it is one alone: the first few soon, then more."""
+    group: list[Entry] = []
+    size, limit = 0, first
+    for one in entries:
+        if group and (one.file != group[0].file or size + one.nbytes > limit):
+            yield group
+            group, size, limit = [], 0, min(2 * limit, most)
+        group.append(one)
+        size += one.nbytes
+    if group:
+        yield group

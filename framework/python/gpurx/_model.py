@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's files, open: what safe_open() and async_safe_open() have in common. What there is to wait for are steps, which
+the one waits for in a thread, and the other in an event loop."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ._error import Error
+from ._files import Entry, Files, groups
+from ._frameworks import converter, device_text
+from ._native import Operation, Session, Tensor
+from ._options import Options, settings_of
+from ._places import Places
+from ._slices import Part, part_of
+from ._wait import Steps, Waiting, result_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Progress = Callable[[int, int], object]
+Plan = Iterable["str | tuple[str, Any]"]
+
+# Bytes that are fetched at once: first, so that the first tensor is soon there, and later on.
+_FIRST = 4 << 20
+_MOST = 64 << 20
+
+
+class Slice:
+    """Of a tensor that is not fetched: `part[a:b, :, 3]` fetches that much of it; of async_safe_open(),
+    `await part[a:b, :, 3]`."""
+
+    def __init__(self, model: Model, entry: Entry) -> None:
+        self._model = model
+        self._entry = entry
+
+    def get_shape(self) -> list[int]:
+        return list(self._entry.shape)
+
+    def get_dtype(self) -> str:
+        """As the format spells it: "F32", "BF16"."""
+        return self._entry.dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        """Integers, slices with steps forwards, and an ellipsis mean what they do for numpy."""
+        return self._model._give(self._model._part(self._entry, part_of(self._entry.shape, index)))
+
+    def __repr__(self) -> str:
+        return f"<gpurx slice of {self._entry.name!r}: {self._entry.dtype} {self.get_shape()}>"
+
+
+class Model:
+    """See safe_open."""
+
+    def __init__(
+        self,
+        url: Places,
+        framework: str = "pt",
+        device: Any = "cpu",
+        *,
+        memory_limit: int | None = None,
+        progress: Progress | None = None,
+        session: Session | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        if memory_limit is not None and memory_limit <= 0:
+            raise ValueError(f"memory_limit is a number of bytes, not {memory_limit}")
+        self._convert = converter(framework)
+        self._limit = memory_limit
+        self._progress = progress
+        self._files = Files(url, settings_of(device_text(device), options), session)
+        self._fetched_before: dict[Any, tuple[Operation, int | None]] = {}
+        self._results: dict[Operation, list[Any]] = {}
+        self._lock = Lock()  # for results, which are taken once
+
+    def _give(self, steps: Steps[Any]) -> Any:
+        """What these lead to, or what is to be awaited for it."""
+        raise NotImplementedError
+
+    # ---- what there is ----
+
+    def keys(self) -> list[str]:
+        """The names, sorted."""
+        return sorted(self._files.entries)
+
+    def offset_keys(self) -> list[str]:
+        """The names, in the order of the files."""
+        return list(self._files.entries)
+
+    def metadata(self) -> dict[str, str] | None:
+        """What the files say of themselves; None: nothing."""
+        return self._files.metadata or None
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return self._files.nbytes
+
+    def __len__(self) -> int:
+        return len(self._files.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files.entries
+
+    # ---- fetching ----
+
+    def get_tensor(self, name: str) -> Any:
+        return self._give(self._tensor(name))
+
+    def get_slice(self, name: str) -> Slice:
+        """Nothing is fetched yet."""
+        return Slice(self, self._entry(name))
+
+    def get_tensors(self) -> Any:
+        """All, by their names."""
+        return self._give(self._tensors())
+
+    def prefetch(self, plan: Plan) -> None:
+        """Begins to fetch what get_tensor() and get_slice() will be asked for: names, and pairs of a name and an index. It
+        returns at once. Each is kept until it is asked for, once."""
+        names: list[Entry] = []
+        parts: list[tuple[Entry, Part]] = []
+        for one in plan:
+            if isinstance(one, str):
+                names.append(self._entry(one))
+            else:
+                entry = self._entry(one[0])
+                parts.append((entry, part_of(entry.shape, one[1])))
+        wanted = [one for one in dict.fromkeys(names) if one.name not in self._fetched_before]
+        self._check_fits(sum(one.nbytes for one in wanted) + sum(map(_size_of, parts)), "the plan")
+        in_order = sorted(wanted, key=lambda one: (one.file, one.number))
+        for group in groups(iter(in_order), _FIRST, _MOST):
+            operation = self._start(group)
+            for position, entry in enumerate(group):
+                self._fetched_before[entry.name] = (operation, position)
+        for entry, part in dict.fromkeys(parts):
+            if (entry.name, part) not in self._fetched_before:
+                self._fetched_before[entry.name, part] = (self._start_part(entry, part), None)
+
+    def close(self) -> None:
+        """What was fetched stays."""
+        for operation, _ in self._fetched_before.values():
+            operation.cancel()
+        self._fetched_before.clear()
+        self._results.clear()
+        self._files.close()
+
+    def __repr__(self) -> str:
+        return f"<gpurx.{type(self).__name__} {self._files.name}: {len(self)} tensors>"
+
+    # ---- steps ----
+
+    def _tensor(self, name: str) -> Steps[Any]:
+        entry = self._entry(name)
+        if name in self._fetched_before:
+            return self._convert((yield from self._take(name)))
+        self._check_fits(entry.nbytes, f"tensor '{name}'")
+        (tensor,) = yield from self._result_of(self._start([entry]))
+        return self._convert(tensor)
+
+    def _tensors(self) -> Steps[dict[str, Any]]:
+        self._check_fits(self.nbytes, "all of it")
+        made: dict[str, Any] = {}
+        for group in groups(iter(self._files.entries.values()), 1 << 62, 1 << 62):
+            tensors = yield from self._result_of(self._start(group))
+            for entry, tensor in zip(group, tensors, strict=True):
+                made[entry.name] = self._convert(tensor)
+        return made
+
+    def _part(self, entry: Entry, part: Part) -> Steps[Any]:
+        if (entry.name, part) in self._fetched_before:
+            return self._convert((yield from self._take((entry.name, part))))
+        self._check_fits(_size_of((entry, part)), f"the slice of '{entry.name}'")
+        return self._convert((yield from self._result_of(self._start_part(entry, part))))
+
+    def _take(self, key: Any) -> Steps[Tensor]:
+        """What was fetched before. The last of an operation takes it along; who gives up leaves it to be asked for again."""
+        operation, position = fetched = self._fetched_before.pop(key)
+        try:
+            yield Waiting(operation, self._teller(), shared=True)
+        except BaseException:
+            self._fetched_before[key] = fetched
+            raise
+        if position is None:
+            alone: Tensor = operation.result()
+            return alone
+        with self._lock:
+            if operation not in self._results:
+                self._results[operation] = operation.result()
+            results = self._results[operation]
+            tensor: Tensor = results[position]
+            results[position] = None
+            if all(one is None for one in results):
+                del self._results[operation]
+        return tensor
+
+    # ---- operations ----
+
+    def _start(self, group: list[Entry]) -> Operation:
+        self._files.check_open()
+        return self._files.files[group[0].file].fetch([one.number for one in group])
+
+    def _start_part(self, entry: Entry, part: Part) -> Operation:
+        self._files.check_open()
+        return self._files.files[entry.file].fetch_part(entry.number, part.extents, part.shape)
+
+    def _result_of(self, operation: Operation) -> Steps[Any]:
+        return result_of(operation, self._teller())
+
+    def _teller(self) -> Callable[[], object] | None:
+        if (progress := self._progress) is None:
+            return None
+        return lambda: progress(self._files.fetched(), self._files.nbytes)
+
+    # ---- errors ----
+
+    def _entry(self, name: str) -> Entry:
+        self._files.check_open()
+        if (entry := self._files.entries.get(name)) is not None:
+            return entry
+        advice = f"it is not among those of {self._files.name}"
+        raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
+
+    def _check_fits(self, size: int, what: str) -> None:
+        if self._limit is None or size <= self._limit:
+            return
+        advice = f"{what} has {size} bytes, and memory_limit is {self._limit}; take slices, or raise it"
+        raise Error(f"fetch {self._files.name}: {advice}", 12, "system", "fetch", self._files.name, "", advice)
+
+
+class Arrival:
+    """All tensors of a model, some at a time, in the order of the files: the next are fetched while these are used."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._limit = model._limit
+        most = min(_MOST, self._limit // 2) if self._limit else _MOST
+        self._rest: Iterator[list[Entry]] = groups(iter(model._files.entries.values()), min(_FIRST, most), most)
+        self._group = next(self._rest, None)
+        self._operation = self._start(self._group) if self._group else None
+
+    def some(self) -> Steps[deque[tuple[Entry, Tensor]]]:
+        """The next ones; none: these were all."""
+        group = self._group
+        if group is None:
+            return deque()
+        # What was too much beside those before.
+        operation = self._operation or self._start(group)
+        self._operation = None
+        tensors: list[Tensor] = yield from self._model._result_of(operation)
+        self._group = next(self._rest, None)
+        if self._group and self._both_fit(group, self._group):
+            self._operation = self._start(self._group)
+        return deque(zip(group, tensors, strict=True))
+
+    def close(self) -> None:
+        if self._operation is not None:
+            self._operation.cancel()
+
+    def _start(self, group: list[Entry]) -> Operation:
+        self._model._check_fits(sum(one.nbytes for one in group), f"tensor '{group[0].name}'")
+        return self._model._start(group)
+
+    def _both_fit(self, one: list[Entry], other: list[Entry]) -> bool:
+        return self._limit is None or sum(entry.nbytes for entry in (*one, *other)) <= self._limit
+
+
+def _size_of(what: tuple[Entry, Part]) -> int:
+    entry, part = what
+    elements = math.prod(entry.shape)
+    return entry.nbytes * math.prod(part.shape) // elements if elements else 0

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the files of a model are: one, its shards, a directory of them, or an index that names them. Pure, but for what a
+directory has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from ._error import Error
+from ._native import IngestErrorCode, shown_url
+
+Place = str | os.PathLike[str]
+Places = Place | Sequence[Place]
+
+INDEX_SUFFIX = ".safetensors.index.json"
+
+
+class Shards(NamedTuple):
+    """What an index says: the files, in the order in which it first names them, and where each tensor is."""
+
+    files: list[str]
+    file_of: dict[str, str]
+
+
+def shown(place: str) -> str:
+    """For messages: a URL may have secrets."""
+    return place if local_path(place) is not None else shown_url(place)
+
+
+def bad_files(text: str, place: str) -> Error:
+    name = shown(place)
+    return Error(
+        f"read {name}: {text}",
+        code=IngestErrorCode.BAD_SAFETENSORS,
+        category="gpurx.ingest",
+        operation="read",
+        object=name,
+        advice=text,
+    )
+
+
+def local_path(place: str) -> str | None:
+    """Of a file of this machine: a path, or what a file:// URL says. None: it is elsewhere."""
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place):
+        return place
+    parts = urlsplit(place)
+    if parts.scheme.lower() != "file":
+        return None
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"{place!r} names another machine: a file:// URL is one of this machine, file:///PATH")
+    return unquote(parts.path)
+
+
+def is_s3(place: str) -> bool:
+    """All behind the bucket is the key, as it is."""
+    return place[:5].lower() == "s3://"
+
+
+def is_prefix(place: str) -> bool:
+    """Of keys of a bucket: what a directory is elsewhere."""
+    return is_s3(place) and (place.endswith("/") or "/" not in place[5:])
+
+
+def is_index(place: str) -> bool:
+    if is_s3(place) or local_path(place) is not None:
+        return place.endswith(".json")
+    return urlsplit(place).path.endswith(".json")
+
+
+def files_among(places: Sequence[str], where: str) -> tuple[str | None, list[str]]:
+    """Of all that is there: the index, else None; and the files of tensors."""
+    indices = [one for one in places if one.endswith(INDEX_SUFFIX)]
+    files = [one for one in places if one.endswith(".safetensors")]
+    if len(indices) > 1:
+        raise bad_files(f"it has several indices: {', '.join(map(shown, indices))}; name one of them", where)
+    if not files:
+        raise bad_files("there is no .safetensors file in it", where)
+    return (indices[0] if indices else None), files
+
+
+def within(directory: str, name: str) -> str:
+    """Of a file in a directory, or below a URL or a prefix, which may have a query."""
+    if (path := local_path(directory)) is not None:
+        return os.path.join(path, name)
+    if is_s3(directory):
+        return f"{directory.rstrip('/')}/{name}"
+    parts = urlsplit(directory)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}").geturl()
+
+
+def files_in(directory: str) -> list[str]:
+    return [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' comes twice")
+    return found
+
+
+def _beside(index: str, name: str) -> str:
+    """Where a file is that an index names. It must be none elsewhere: an index is somebody else's."""
+    if not name or name.startswith("/") or "\\" in name or "\0" in name or ".." in name.split("/") or "://" in name:
+        raise bad_files(f"it names the file {name!r}, which is not one beside it", index)
+    if (path := local_path(index)) is not None:
+        return os.path.join(os.path.dirname(path), name)
+    if is_s3(index):
+        return index.rpartition("/")[0] + "/" + name
+    parts = urlsplit(index)
+    return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + quote(name), fragment=""))
+
+
+def shards_of(index: str, text: bytes) -> Shards:
+    """What the index at `index` says."""
+    try:
+        content = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise bad_files(f"it is no index: {error}", index) from None
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, Mapping) or not all(isinstance(file, str) for file in names.values()):
+        raise bad_files('it is no index: it has no "weight_map" of tensors and the files that they are in', index)
+    if not names:
+        raise bad_files("it names no tensors", index)
+    beside = {name: _beside(index, name) for name in dict.fromkeys(names.values())}
+    return Shards(list(beside.values()), {tensor: beside[name] for tensor, name in names.items()})

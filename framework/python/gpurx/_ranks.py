@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank of a torchrun job listens where. No input or output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Rank(NamedTuple):
+    """What torchrun tells a process: its number, that on its machine, and how many there are, also on each machine."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+
+    @staticmethod
+    def of(environment: Mapping[str, str]) -> Rank:
+        """Raises ValueError for an environment that is none of torchrun's."""
+
+        def number(name: str, default: int | None = None) -> int:
+            text = environment.get(name)
+            if text is None and default is not None:
+                return default
+            if text is None or not text.isdigit():
+                raise ValueError(f"{name} is {text!r} in the environment: torchrun sets it, for the processes that it starts")
+            return int(text)
+
+        world_size = number("WORLD_SIZE")
+        rank = number("RANK")
+        local_world_size = number("LOCAL_WORLD_SIZE", world_size)
+        local_rank = number("LOCAL_RANK", rank % max(1, local_world_size))
+        if not (rank < world_size and local_rank < local_world_size <= world_size):
+            raise ValueError(
+                f"RANK {rank} of WORLD_SIZE {world_size}, LOCAL_RANK {local_rank} of LOCAL_WORLD_SIZE {local_world_size}: "
+                "these do not belong together"
+            )
+        return Rank(rank, local_rank, world_size, local_world_size)
+
+
+def rank_addresses(
+    port: int, *, hosts: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+) -> list[str]:
+    """Where the streams of TensorStream.of_rank(port) listen, in the order of the ranks: source s sends to
+    addresses[s % len(addresses)].
+
+    hosts: the machines, in the order of their ranks, as many processes on each. Without it there is one machine, and it is
+    MASTER_ADDR. environment: that of a process of the job, or what one would have: WORLD_SIZE, LOCAL_WORLD_SIZE,
+    MASTER_ADDR; without it, this process'. Raises ValueError for one that does not say enough.
+    """
+    where = os.environ if environment is None else environment
+    known = Rank.of({"RANK": "0", "LOCAL_RANK": "0", **where})
+    nodes, rest = divmod(known.world_size, known.local_world_size)
+    if hosts is None:
+        master = where.get("MASTER_ADDR")
+        if master is None or nodes > 1:
+            raise ValueError(
+                f"hosts= has to name the {nodes} machines of WORLD_SIZE {known.world_size}, LOCAL_WORLD_SIZE "
+                f"{known.local_world_size}: MASTER_ADDR, {master!r}, is the first alone"
+            )
+        hosts = [master]
+    if rest or len(hosts) != nodes:
+        raise ValueError(f"{len(hosts)} hosts cannot have {known.world_size} ranks, {known.local_world_size} on each")
+    bracketed = [f"[{host}]" if ":" in host else host for host in hosts]
+    return [f"{host}:{port + local}" for host in bracketed for local in range(known.local_world_size)]

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of torch.distributed.checkpoint from a server, straight into memory of the device.
+
+    dcp.load(state, storage_reader=gpurx.dcp.StorageReader("http://10.77.0.2/checkpoints/step-1000/"))
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint import metadata as _metadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader as _Base
+from torch.futures import Future
+
+from . import _native
+from ._native import Session
+from ._options import Options, settings_of
+from ._places import local_path, within
+from ._wait import wait
+from .torch import as_tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# Much more than that of the largest checkpoints.
+_METADATA_LIMIT = 1 << 30
+
+# Beside those of torch.distributed.checkpoint.metadata.
+_IN_METADATA = {
+    ("builtins", "set"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("torch", "Size"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+}
+
+
+# What is stored of a tensor, or of anything else, and the plan's items that need it.
+Piece = tuple[Any, list[ReadItem]]
+# Offset and size of each.
+Ranges = Sequence[tuple[int, int]]
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    """For .metadata, which comes from elsewhere: makes what checkpoints have, and calls nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = module == _metadata.__name__ and "." not in name and isinstance(getattr(_metadata, name, None), type)
+        if allowed or (module, name) in _IN_METADATA:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(found := getattr(torch, name, None), (torch.dtype, torch.layout)):
+            return found
+        raise pickle.UnpicklingError(f"it has a {module}.{name}, which no checkpoint of torch's own writer has")
+
+
+class _Bytes(io.RawIOBase):
+    """Bytes of any device as a file: what is read of it comes to the host, the rest stays."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self._data = data
+        self._at = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence])
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        some = self._data[self._at : self._at + len(into)].cpu().numpy()
+        into[: len(some)] = memoryview(some)
+        self._at += len(some)
+        return len(some)
+
+
+def _tensor_in(saved: torch.Tensor) -> torch.Tensor:
+    """The tensor that torch.save() has written into these bytes, as a view of them."""
+    seen = torch.load(_Bytes(saved), map_location="meta", weights_only=True)  # type: ignore[arg-type, unused-ignore]
+    storage = seen.untyped_storage()
+    first = storage._checkpoint_offset
+    elements = saved[first : first + storage.nbytes()].view(seen.dtype)
+    return elements.as_strided(seen.size(), seen.stride(), elements.storage_offset() + seen.storage_offset())
+
+
+def _hand_over(saved: torch.Tensor, item: ReadItem, planner: LoadPlanner) -> None:
+    if item.type == LoadItemType.BYTE_IO:
+        planner.load_bytes(item, io.BytesIO(saved.cpu().numpy().tobytes()))
+        return
+    part = narrow_tensor_by_index(_tensor_in(saved), item.storage_offsets, item.lengths)
+    target = planner.resolve_tensor(item).detach()
+    if target.size() != part.size():
+        raise ValueError(
+            f"load {item.storage_index.fqn}: it has {list(part.size())} elements where {list(target.size())} belong"
+        )
+    target.copy_(part)
+    planner.commit_tensor(item, target)
+
+
+def _batches(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
+    """As they follow each other in a file, `limit` bytes at a time, but at least one."""
+    batch: list[Piece] = []
+    size = 0
+    for info, requests in sorted(pieces, key=lambda one: (one[0].relative_path, one[0].offset)):
+        if batch and (size + info.length > limit or info.relative_path != batch[0][0].relative_path):
+            yield batch
+            batch, size = [], 0
+        batch.append((info, requests))
+        size += info.length
+    if batch:
+        yield batch
+
+
+def _device_of(plan: LoadPlan, planner: LoadPlanner) -> str:
+    """Of the first tensor on a GPU; the host without one."""
+    for item in plan.items:
+        if item.type != LoadItemType.BYTE_IO and (device := planner.resolve_tensor(item).device).type == "cuda":
+            return f"cuda:{device.index or 0}"
+    return "host"
+
+
+class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
+    """Reads what FileSystemWriter has written, from the URL of its directory, or from a path.
+
+    `device` is where bytes land: by default where the tensors are that are loaded. Every stored piece that the plan needs is
+    received once, in batches of `memory_limit` bytes, a larger one alone, and copied from there to its place. How the server is
+    asked, by whom, and what session is opened where none is given: see gpurx.Options.
+
+    Each rank reads the pieces that its own plan names. Checkpoints that were written with extensions, such as compression,
+    are refused. What is no tensor is unpickled by torch's planner, which believes it: load checkpoints that you trust.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: str | os.PathLike[str] = "",
+        *,
+        device: str | None = None,
+        memory_limit: int = 512 << 20,
+        session: Session | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__()
+        self._device = device
+        self._limit = memory_limit
+        self._given = session
+        self._settings = settings_of("host", options)
+        self._stored: dict[Any, Any] = {}
+        self.reset(checkpoint_id)
+
+    # ---- torch's ----
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        path = local_path(os.fspath(checkpoint_id))
+        return path is None or os.path.isdir(path)
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        """The URL or the path."""
+        return self._directory
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        self._stored = {}
+        if checkpoint_id:
+            self._directory = os.fspath(checkpoint_id)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        rank = kwargs.get("rank")
+        name = ".metadata" if rank is None else f"__{rank}.metadata"
+        text = self._read_small(name)
+        try:
+            found = _MetadataUnpickler(io.BytesIO(text)).load()
+        except Exception as error:  # whatever a pickle that is none ends in
+            raise ValueError(f"read {self._place_of(name)}: it is no checkpoint's metadata: {error}") from error
+        if getattr(found, "storage_meta", None) is None:
+            found.storage_meta = _metadata.StorageMeta()
+        return found
+
+    def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._stored = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        with self._reading(self._device or _device_of(plan, planner)) as read:
+            for batch in _batches(self._pieces(plan), self._limit):
+                saved = read(batch[0][0].relative_path, [(info.offset, info.length) for info, _ in batch])
+                for data, (_, items) in zip(saved, batch, strict=True):
+                    for item in items:
+                        _hand_over(data, item, planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    # ---- what it does ----
+
+    def _pieces(self, plan: LoadPlan) -> Iterable[Piece]:
+        """What is stored once and asked for by several items is read once."""
+        pieces: dict[tuple[str, int], Piece] = {}
+        for item in plan.items:
+            info = self._stored[item.storage_index]
+            if getattr(info, "transform_descriptors", None):
+                raise ValueError(
+                    f"read {item.storage_index.fqn} of {self._directory}: it was written with {info.transform_descriptors}; "
+                    "write checkpoints for gpurx without extensions"
+                )
+            pieces.setdefault((info.relative_path, info.offset), (info, []))[1].append(item)
+        return pieces.values()
+
+    def _at(self, name: str) -> tuple[str, _native.HttpOptions]:
+        """Where a file of the checkpoint is, and how it is asked for."""
+        http = self._settings.http
+        return within(self._directory, name), http.with_mirrors([within(one, name) for one in http.mirrors])
+
+    @contextmanager
+    def _session(self, memory: str) -> Iterator[Session | None]:
+        """None: files of this machine need none."""
+        if self._given is not None or local_path(self._directory) is not None:
+            yield self._given
+            return
+        with self._settings._replace(device=memory).open_session() as session:
+            yield session
+
+    def _read_small(self, name: str) -> bytes:
+        with self._session("host") as session:
+            place, http = self._at(name)
+            text: bytes = wait(_native.read_url(session, place, _METADATA_LIMIT, http))
+            return text
+
+    @contextmanager
+    def _reading(self, device: str) -> Iterator[Callable[[str, Ranges], list[torch.Tensor]]]:
+        """Gives a function that brings ranges of a file of the checkpoint to the device."""
+        with self._session(device) as session:
+
+            def load(name: str, ranges: Ranges) -> list[torch.Tensor]:
+                place, http = self._at(name)
+                started = _native.load_ranges(session, place, device, ranges, http)
+                return [as_tensor(one) for one in wait(started)]
+
+            yield load

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor parallel loading with torch.distributed: each rank names the slices that are its own, and what several ranks of a
+machine need is fetched once. Needs torch, which the rest of the package does not.
+
+    weights = gpurx.distributed.load(url, {"up.weight": np.s_[rank::ranks], "down.weight": np.s_[:, 512:1024], "norm": ...})
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ._error import Error
+from ._native import Session
+from ._open import safe_open
+from ._options import Options
+from ._places import Places
+from ._shares import Range, Share, Wanted, blocks_of, piece_of, shares_of
+from ._slices import Part, part_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# As the format spells them. Elements of less than a byte are none that could be cut between ranks.
+_DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
+    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "C64": "complex64",
+}  # fmt: skip
+
+
+def load(
+    url: Places,
+    plan: Mapping[str, Any],
+    device: Any = "cpu",
+    *,
+    group: Any = None,
+    memory_limit: int = 512 << 20,
+    session: Session | None = None,
+    **options: Unpack[Options],
+) -> dict[str, torch.Tensor]:
+    """The slices of `plan`, tensors by name with what is wanted of each as get_slice() takes it (`...`: all), as torch's own
+    tensors on `device`. What safe_open() opens; each rank has a plan of its own.
+
+    A collective operation: all ranks of `group` call it, with the same files. What several ranks of a machine want, or would
+    fetch because it lies between what they want, as with columns, one of them reads, and hands on through `group`; the ranks
+    take turns, so that each reads about as much. It has to carry tensors of the host: gloo. None: the default group.
+
+    memory_limit: bytes that a rank holds at most beside the tensors that it returns, and beside a session (`size`).
+
+    What goes wrong on one rank is an Error on every rank, that names it; a rank that dies ends the others as torch has it. How
+    servers are asked, by whom, and what session is opened where none is given: see gpurx.Options.
+    """
+    if dist.get_backend(group) == "nccl":
+        raise ValueError("the group has to carry tensors of the host: group=torch.distributed.new_group(backend='gloo')")
+    mine = _Rank(group)
+    file, failure = None, None
+    try:
+        file = safe_open(url, "pt", device, memory_limit=memory_limit, session=session, **options)
+        result = _Result(file, plan, device)
+    except Exception as error:
+        failure = error
+    try:
+        all_wanted = mine.gather(failure, None if failure or file is None else result.parts)
+        assert file
+        shares = shares_of(_wanted(file, all_wanted), mine.nodes())
+        failure = _Exchange(file, mine, result, memory_limit // 3).run(shares)
+        mine.gather(failure, None)
+        return result.tensors()
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _node() -> str:
+    """Of this machine; containers with a name of their own count as one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + socket.gethostname()
+
+
+def _all_gather(what: Any, group: Any) -> list[Any]:
+    """As torch's own for objects, for what JSON has: that one needs a numpy which fits, and unpickles what comes."""
+    text = json.dumps(what).encode()
+    ranks = dist.get_world_size(group)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
+    dist.all_gather(sizes, torch.tensor([len(text)]), group=group)
+    longest = max(int(size) for size in sizes)
+    texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(ranks)]
+    dist.all_gather(texts, torch.tensor([*text.ljust(longest)], dtype=torch.uint8), group=group)
+    return [json.loads(bytes(one[: int(size)].tolist())) for one, size in zip(texts, sizes, strict=True)]
+
+
+class _Rank:
+    """Of the group, by the numbers that the default group has for them."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.number = dist.get_rank()
+        self._ranks: dict[int, str] = {}
+
+    def gather(self, failure: Exception | None, what: Any) -> dict[int, Any]:
+        """Of each rank what it has. One that failed is an error of all."""
+        told = _all_gather([self.number, _node(), failure and str(failure), what], self.group)
+        self._ranks = {rank: node for rank, node, _, _ in told}
+        if failure is not None:
+            raise failure
+        for rank, _, text, _ in told:
+            if text is not None:
+                raise Error(f"load on rank {rank}: {text}", 125, "system", "load", f"rank {rank}", "", text)
+        return {rank: one for rank, _, _, one in told}
+
+    def nodes(self) -> dict[int, str]:
+        return self._ranks
+
+    def send(self, data: torch.Tensor, to: int) -> None:
+        dist.send(data, to, group=self.group)
+
+    def receive(self, data: torch.Tensor, source: int) -> None:
+        dist.recv(data, source, group=self.group)
+
+
+class _Result:
+    """What this rank has asked for, empty at first."""
+
+    def __init__(self, file: safe_open, plan: Mapping[str, Any], device: Any) -> None:
+        self.parts: dict[str, Part] = {}
+        self.boxes: dict[str, torch.Tensor] = {}  # with dimensions that an integer has chosen from, of length 1
+        for name, index in plan.items():
+            there = file.get_slice(name)
+            dtype = getattr(torch, _DTYPES.get(there.get_dtype(), ""), None)
+            if dtype is None:
+                raise TypeError(f"torch {torch.__version__} has no elements of {there.get_dtype()}, which {name!r} has")
+            part = self.parts[name] = part_of(there.get_shape(), index)
+            self.boxes[name] = torch.empty([count for _, count, _ in part.extents], dtype=dtype, device=device)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {name: one.reshape(self.parts[name].shape) for name, one in self.boxes.items()}
+
+
+def _part(told: Any) -> Part:
+    extents, shape = told
+    return Part(tuple((begin, count, step) for begin, count, step in extents), tuple(shape))
+
+
+def _wanted(file: safe_open, parts: Mapping[int, Mapping[str, Any]]) -> list[Wanted]:
+    """In the order of the files."""
+    wanted = []
+    for name, one in file._files.entries.items():
+        if by := {rank: _part(each[name]) for rank, each in parts.items() if name in each}:
+            elements = torch.Size(one.shape).numel()
+            wanted.append(Wanted(name, one.shape, one.nbytes // max(elements, 1), by))
+    return wanted
+
+
+class _Block(NamedTuple):
+    share: Share
+    box: tuple[Range, ...]
+
+
+def _index(block: _Block) -> tuple[slice, ...]:
+    return tuple(slice(*each) for each in block.box)
+
+
+def _bytes(data: torch.Tensor) -> torch.Tensor:
+    """Of what is contiguous: the same memory."""
+    return data.reshape(-1).view(torch.uint8)
+
+
+class _Exchange:
+    """Reads what falls to this rank, and hands it on, block by block, in an order that is the same for all."""
+
+    def __init__(self, file: safe_open, mine: _Rank, result: _Result, at_most: int) -> None:
+        self._file = file
+        self._mine = mine
+        self._result = result
+        self._at_most = at_most
+        self._failure: Exception | None = None
+
+    def run(self, shares: Sequence[Share]) -> Exception | None:
+        """What went wrong with reading. The others are told of that, and not left waiting."""
+        here = self._mine.number
+        try:
+            blocks = [block for share in shares for block in self._blocks_of(share)]
+        except Exception as error:  # the same on all ranks
+            return error
+        own = [block for block in blocks if block.share.reader == here]
+        ahead = iter(own)
+        self._prefetch(next(ahead, None))
+        for block in blocks:
+            if block.share.reader == here:
+                self._prefetch(next(ahead, None))
+                self._hand_out(block, self._read(block))
+            else:
+                self._take(block)
+        return self._failure
+
+    def _blocks_of(self, share: Share) -> Iterator[_Block]:
+        entry = self._file._files.entries[share.name]
+        itemsize = entry.nbytes // torch.Size(entry.shape).numel()
+        try:
+            for box in blocks_of(share.box, itemsize, self._at_most):
+                yield _Block(share, box)
+        except ValueError as error:
+            raise ValueError(f"load tensor '{share.name}': {error}, a third of memory_limit; raise it") from None
+
+    def _prefetch(self, block: _Block | None) -> None:
+        if block is None or self._failure is not None:
+            return
+        try:
+            self._file.prefetch([(block.share.name, _index(block))])
+        except Exception as error:
+            self._failure = error
+
+    def _read(self, block: _Block) -> torch.Tensor | None:
+        if self._failure is not None:
+            return None
+        try:
+            data: torch.Tensor = self._file.get_slice(block.share.name)[_index(block)]
+            return data
+        except Exception as error:
+            self._failure = error
+            return None
+
+    def _hand_out(self, block: _Block, data: torch.Tensor | None) -> None:
+        for rank, part in block.share.takers:
+            if (piece := piece_of(part, block.box)) is None:
+                continue
+            there, here = piece
+            if rank != self._mine.number:
+                self._mine.send(torch.tensor([data is not None], dtype=torch.uint8), rank)
+                if data is not None:
+                    self._mine.send(_bytes(data[there].cpu().contiguous()), rank)
+            elif data is not None:
+                self._result.boxes[block.share.name][here].copy_(data[there])
+
+    def _take(self, block: _Block) -> None:
+        part = dict(block.share.takers).get(self._mine.number)
+        if part is None or (piece := piece_of(part, block.box)) is None:
+            return
+        is_there = torch.zeros(1, dtype=torch.uint8)
+        self._mine.receive(is_there, block.share.reader)
+        if not is_there:
+            return
+        # Rows of what was made contiguous are that, too.
+        target = self._result.boxes[block.share.name][piece[1]]
+        received = target if target.device.type == "cpu" else torch.empty_like(target, device="cpu")
+        self._mine.receive(_bytes(received), block.share.reader)
+        if received is not target:
+            target.copy_(received)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpurx as a storage library of DLIO, the benchmark behind MLPerf Storage: the objects of a workload, from S3 or elsewhere.
+
+    reader:
+      reader_classname: gpurx.dlio.Reader
+    storage:
+      storage_type: s3
+      storage_root: bucket
+      storage_options: {storage_library: gpurx, endpoint_url: "http://10.77.0.2:9000"}
+
+With another storage_library DLIO lists and generates through that, and reads through gpurx. The name gpurx is for
+    python -m gpurx.dlio workload=unet3d_h100 ...
+which is `dlio_benchmark` with this library: it lists, too, but cannot generate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlio_benchmark.common.constants import MODULE_DATA_READER
+from dlio_benchmark.common.enumerations import MetadataType, NamespaceType, StorageType
+from dlio_benchmark.reader.reader_handler import FormatReader
+from dlio_benchmark.storage.storage_factory import StorageFactory
+from dlio_benchmark.storage.storage_handler import DataStorage, Namespace
+from dlio_benchmark.utils.utility import Profile
+
+from . import _native
+from ._http import http_options, session_for
+from ._native import Operation, Tensor
+from ._wait import wait
+
+# Of storage_options: DLIO's names, and what the rest of gpurx reads them from.
+_ENVIRONMENT = {
+    "endpoint_url": "AWS_ENDPOINT_URL",
+    "region": "AWS_REGION",
+    "access_key_id": "AWS_ACCESS_KEY_ID",
+    "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+}
+
+# In a process of its own: DLIO forks its workers, and in children of a process that uses gpurx there is no gpurx.
+_LIST = """
+import json, sys
+from gpurx import _native
+from gpurx._wait import wait
+print(json.dumps(wait(_native.list_s3(sys.argv[1]))))
+"""
+
+_profile = Profile(MODULE_DATA_READER)
+
+
+def _options_of(arguments: Any) -> Mapping[str, Any]:
+    """storage_options, which DLIO 2.0 has not; what they say of the server is put where S3 is configured."""
+    options: Mapping[str, Any] = getattr(arguments, "storage_options", None) or {}
+    for option, variable in _ENVIRONMENT.items():
+        if value := options.get(option):
+            os.environ[variable] = str(value)
+    return options
+
+
+def _url_of(name: str, bucket: str) -> str:
+    """Of a key, or of a URL, also of one that DLIO 2.0 has taken for a path, and made absolute."""
+    if found := re.search(r"([a-z0-9]+):/+(.+)", name):
+        return f"{found[1]}://{found[2]}"
+    return f"s3://{bucket.strip('/')}/{name.lstrip('/')}"
+
+
+class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
+    """Reads objects whole, into memory, and decodes nothing, as the readers of DLIO's other object libraries do.
+
+    Of storage_options: `prefetch_window`, how many objects are on their way at a time (8); `flows`, connections for each (1);
+    `chunk_size`, bytes of a request (8 MiB); `memory` ("host"), `size`, `interface` and `transport`, as of Session. File names are
+    keys of the bucket storage_root, URLs of any kind, or, with storage_type local_fs, paths.
+
+    With read_threads above 0 each worker has a session of its own, begun in the worker; GPU memory needs
+    multiprocessing_context spawn then.
+    """
+
+    def __init__(self, dataset_type: Any, thread_index: int, epoch: int) -> None:
+        super().__init__(dataset_type, thread_index)
+        options = _options_of(self._args)
+        self._window = int(options.get("prefetch_window", 8))
+        flows = int(options.get("flows", 1))
+        self._memory = options.get("memory", "host")
+        self._http = http_options(flows, int(options.get("chunk_size", 8 << 20)), timeout=30, attempts=12, min_speed=1024)
+        self._session = session_for(
+            self._memory,
+            int(options.get("size", 64 << 20)),
+            options.get("interface", ""),
+            options.get("transport", "automatic"),
+            flows * (self._window + 1),
+        )
+        self._coming: Iterator[str] = iter(())
+        self._on_the_way: OrderedDict[str, Operation] = OrderedDict()
+
+    # ---- DLIO's ----
+
+    def open(self, filename: str) -> Tensor:
+        operation = self._on_the_way.pop(filename, None) or self._start(filename)
+        self._go_on()
+        loaded: Tensor = wait(operation)
+        return loaded
+
+    def close(self, filename: str) -> None:
+        """The caller forgets it: its memory goes."""
+
+    def get_sample(self, filename: str, sample_index: int) -> None:
+        _profile.update(image_size=self.open_file_map[filename].nbytes)
+
+    def next(self) -> Iterator[Any]:
+        self._coming = iter(dict.fromkeys(name for _, name, _ in self.file_map[self.thread_index]))
+        self._go_on()
+        yield from super().next()
+
+    def read_index(self, image_idx: int, step: int) -> Any:
+        _profile.update(step=step)
+        return super().read_index(image_idx, step)
+
+    def finalize(self) -> None:
+        for operation in self._on_the_way.values():
+            operation.cancel()
+            operation.wait()
+        self._on_the_way.clear()
+        self._session.close()
+
+    def is_index_based(self) -> bool:
+        return True
+
+    def is_iterator_based(self) -> bool:
+        return True
+
+    # ---- what it does ----
+
+    def _start(self, name: str) -> Operation:
+        if self._args.storage_type == StorageType.S3:
+            name = _url_of(name, self._args.storage_root)
+        return _native.load_object(self._session, name, self._memory, self._http)
+
+    def _go_on(self) -> None:
+        """As many on their way as the window has room for."""
+        while len(self._on_the_way) < self._window and (name := next(self._coming, None)) is not None:
+            self._on_the_way[name] = self._start(name)
+
+
+class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
+    """A bucket, as far as reading a dataset needs it."""
+
+    def __init__(self, namespace: str, framework: Any = None) -> None:
+        super().__init__(framework)
+        _options_of(self._args)
+        self.namespace = Namespace(namespace, NamespaceType.FLAT)
+
+    def get_uri(self, id: str) -> str:
+        return id if "://" in id else f"s3://{self.namespace.name.strip('/')}/{id.lstrip('/')}"
+
+    def get_basename(self, id: str) -> str:
+        return os.path.basename(id)
+
+    def walk_node(self, id: str, use_pattern: bool = False) -> list[str]:
+        """The names right below, as of a directory."""
+        if use_pattern:
+            raise NotImplementedError(f"list {id}: gpurx lists no patterns; set num_subfolders to 0")
+        prefix = self.get_uri(id).rstrip("/") + "/"
+        listing = subprocess.run([sys.executable, "-c", _LIST, prefix], check=True, stdout=subprocess.PIPE)
+        found: list[str] = json.loads(listing.stdout)
+        return list(dict.fromkeys(one[len(prefix) :].partition("/")[0] for one in found))
+
+    def get_node(self, id: str) -> Any:
+        return MetadataType.DIRECTORY if self.walk_node(id) else MetadataType.FILE
+
+    def get_namespace(self) -> Any:
+        return self.namespace.name
+
+    def create_namespace(self, exist_ok: bool = False) -> bool:
+        """Buckets are made by those who generate."""
+        return True
+
+    def create_node(self, id: str, exist_ok: bool = False) -> bool:
+        """Keys need no directories."""
+        return True
+
+    def delete_node(self, id: str) -> bool:
+        raise NotImplementedError(f"delete {self.get_uri(id)}: gpurx only reads; generate with another storage_library")
+
+    def put_data(self, id: str, data: Any, offset: int | None = None, length: int | None = None) -> bool:
+        raise NotImplementedError(f"write {self.get_uri(id)}: gpurx only reads; generate with another storage_library")
+
+
+def register() -> None:
+    """Makes storage_library gpurx known to the DLIO of this process, also one that knows no storage libraries."""
+    others = StorageFactory.get_storage
+
+    def get_storage(storage_type: Any, namespace: str, framework: Any = None) -> Any:
+        from dlio_benchmark.utils.config import ConfigArguments
+
+        library = (getattr(ConfigArguments.get_instance(), "storage_options", None) or {}).get("storage_library", "gpurx")
+        if storage_type == StorageType.S3 and library == "gpurx":
+            return Storage(namespace, framework)
+        return others(storage_type, namespace, framework)
+
+    StorageFactory.get_storage = staticmethod(get_storage)
+
+
+if __name__ == "__main__":
+    from dlio_benchmark.main import main
+
+    register()
+    main()

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as numpy's arrays. Needs numpy, which the rest of the package does not; and ml_dtypes where elements are of types
+that numpy does not have.
+
+    weights = gpurx.numpy.load_file("http://10.77.0.2/model.safetensors")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._open import load_as
+from ._places import Places
+
+
+def load_file(url: Places, **options: Any) -> dict[str, Any]:
+    """All tensors, as arrays that share no memory with anything else. The options are those of gpurx.safe_open()."""
+    return load_as("np", url, "cpu", options)

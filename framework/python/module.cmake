@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The extension module _native, on top of gpurx::ingest: for CMakeLists.txt here, which makes wheels, and for the Debian
+# packages. GPURX_NANOBIND_OPTIONS says how it has what all modules of nanobind share.
+
+nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMINSIZE
+    ${CMAKE_CURRENT_LIST_DIR}/src/box.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/dlpack_export.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/engine.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/error.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/module.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/operation.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/ranges.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/session.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/source.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/storage.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/stream.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/tensor.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/tensor_file.cpp)
+target_compile_features(_native PRIVATE cxx_std_20)
+target_link_libraries(_native PRIVATE gpurx::ingest fmt::fmt gpurx_warnings)
+# Asio and the library are in other extensions of the process too, in other versions.
+target_link_options(_native PRIVATE -Wl,--exclude-libs,ALL)

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranges of a server's object, or all of any object, as bytes: for formats that Python reads, or none does.
+#include "ranges.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <gpurx/error.hpp>
+#include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/object.hpp>
+#include <utility>
+
+#include "operation.hpp"
+#include "session.hpp"
+#include "source.hpp"
+#include "tensor.hpp"
+
+namespace gpurx::python {
+
+namespace {
+
+// Bytes [first, first + second).
+using byte_range = std::pair<std::uint64_t, std::uint64_t>;
+
+struct request {
+    std::string url;
+    int gpu = host;
+    std::vector<byte_range> ranges;
+    ingest::http_options options;
+};
+
+// Of memory of its own: each goes when its last user has.
+tensor bytes_in(std::size_t size, int gpu, std::shared_ptr<cuda_stream const> const& stream)
+{
+    auto block = gpu == host ? ingest::buffer::on_host(size) : ingest::buffer::on_gpu(gpu, size);
+    auto const span = block.span();
+    return {std::make_shared<storage>(std::move(block), gpu, stream, false),
+            span,
+            ingest::dtype::u8,
+            {static_cast<std::int64_t>(size)}};
+}
+
+std::shared_ptr<cuda_stream const> stream_for(request& what)
+{
+    if (what.gpu == host)
+        return {};
+    auto stream = std::make_shared<cuda_stream const>(cuda_stream::on(what.gpu));
+    what.options.stream = *stream;
+    return stream;
+}
+
+asio::awaitable<tensor> load_all(std::shared_ptr<rx_session> session, request what)
+{
+    auto const stream = stream_for(what);
+    auto object = object_at(session.get(), what.url, what.options);
+    co_await object.async_open();
+    auto loaded = bytes_in(object.size(), what.gpu, stream);
+    ingest::placement const all{0, loaded.bytes};
+    if (object.size() != 0)
+        co_await object.async_fetch({&all, 1});
+    co_return loaded;
+}
+
+asio::awaitable<std::vector<tensor>> load(std::shared_ptr<rx_session> session, request what)
+{
+    auto const stream = stream_for(what);
+    auto object = object_at(session.get(), what.url, what.options);
+    co_await object.async_open();
+    std::vector<tensor> loaded;
+    std::vector<ingest::placement> places;
+    for (auto const& [offset, size] : what.ranges) {
+        // Before memory is taken for what is not there.
+        if (offset > object.size() || size > object.size() - offset)
+            throw system_error{make_error_code(errc::bad_destination),
+                               {.operation = "fetch",
+                                .object = ingest::shown_url(object.url()),
+                                .kernel_message = {},
+                                .advice = fmt::format("it has {} bytes, and none at {} + {}; is it the right object?",
+                                                      object.size(), offset, size)}};
+        loaded.push_back(bytes_in(size, what.gpu, stream));
+        if (size != 0)
+            places.push_back({offset, loaded.back().bytes});
+    }
+    co_await object.async_fetch(places);
+    co_return loaded;
+}
+
+nb::object object_of(std::vector<tensor> from)
+{
+    nb::list tensors;
+    for (auto& one : from)
+        tensors.append(nb::cast(std::move(one)));
+    return tensors;
+}
+
+pending start_loading(session const* from, std::string url, std::string_view device, std::vector<byte_range> ranges,
+                      ingest::http_options const& options)
+{
+    request what{.url = std::move(url), .gpu = parse_place(device), .ranges = std::move(ranges), .options = options};
+    auto started =
+        operation_of<std::vector<tensor>>::start([session = session_in(from), what = std::move(what)]() mutable {
+            return load(std::move(session), std::move(what));
+        });
+    return {std::move(started), &object_of};
+}
+
+pending start_loading_all(session const* from, std::string url, std::string_view device,
+                          ingest::http_options const& options)
+{
+    request what{.url = std::move(url), .gpu = parse_place(device), .ranges = {}, .options = options};
+    auto started = operation_of<tensor>::start([session = session_in(from), what = std::move(what)]() mutable {
+        return load_all(std::move(session), std::move(what));
+    });
+    return {std::move(started), [](tensor loaded) { return nb::cast(std::move(loaded)); }};
+}
+
+}  // namespace
+
+void bind_ranges(nb::module_& module)
+{
+    module.def("load_ranges", &start_loading, nb::arg("session").none(), nb::arg("url"), nb::arg("device"),
+               nb::arg("ranges"), nb::arg("options"));
+    module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device"),
+               nb::arg("options"));
+}
+
+}  // namespace gpurx::python

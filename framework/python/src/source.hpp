@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A file of tensors, on a server or on this machine, for as long as Python has it: opened anew where an operation on it
+// has failed, and where nothing was to be kept open.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <cstdint>
+#include <gpurx/ingest/object.hpp>
+#include <gpurx/ingest/safetensors.hpp>
+#include <gpurx/session.hpp>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace gpurx::python {
+
+// Of what `url` names. `session` may be null for what is on this machine.
+[[nodiscard]] ingest::object object_at(rx_session* session, std::string const& url, ingest::http_options options);
+
+// Operations run one after the other; where one has failed the next begins anew.
+class source {
+  public:
+    // `goes_on`: what follows the header is fetched next. Else nothing is kept open behind it, as of one of many files.
+    source(std::shared_ptr<rx_session> session, std::string url, ingest::http_options options, bool goes_on)
+        : session_{std::move(session)}, options_{std::move(options)}, url_{std::move(url)}, goes_on_{goes_on}
+    {}
+    source(source const&) = delete;
+    source& operator=(source const&) = delete;
+    ~source() = default;
+
+    // The first operation. Errors: what the object reports, and errc::bad_safetensors.
+    [[nodiscard]] asio::awaitable<ingest::safetensors_header> async_header();
+    // In the place of that: all of a small file. Errors: as above; std::errc::file_too_large.
+    [[nodiscard]] asio::awaitable<std::string> async_text(std::size_t at_most);
+    // On a GPU completion means "enqueued". Errors: errc::object_changed, if it is another file by now.
+    [[nodiscard]] asio::awaitable<void> async_fetch(std::span<ingest::placement const> placements);
+
+    // ---- from any thread, once the first operation is over ----
+
+    [[nodiscard]] std::string const& url() const noexcept { return where_; }
+    // For messages: without the secrets that a URL may have.
+    [[nodiscard]] std::string name() const;
+    [[nodiscard]] std::string const& etag() const noexcept { return etag_; }
+    [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+
+    // At any time: of all operations.
+    [[nodiscard]] std::uint64_t bytes_placed() const;
+
+  private:
+    void rest() noexcept;
+    [[nodiscard]] asio::awaitable<void> open();
+
+    std::shared_ptr<rx_session> session_;  // null: a file of this machine
+    ingest::http_options options_;
+    std::string url_;
+    bool goes_on_;
+    std::string where_;  // redirects have led to
+    std::string etag_;
+    std::uint64_t size_ = 0;
+    bool is_known_ = false;
+    mutable std::mutex mutex_;  // guards that there is a file
+    std::optional<ingest::object> file_;
+    std::uint64_t placed_ = 0;
+};
+
+}  // namespace gpurx::python

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor_file.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/experimental/concurrent_channel.hpp>
+#include <gpurx/gather.hpp>
+#include <gpurx/ingest/safetensors.hpp>
+#include <new>
+#include <utility>
+
+#include "box.hpp"
+#include "operation.hpp"
+#include "seconds.hpp"
+#include "session.hpp"
+#include "source.hpp"
+#include "tensor.hpp"
+#include "text.hpp"
+
+namespace gpurx::python {
+
+namespace {
+
+// On the host a tensor of this size has memory of its own, and goes alone.
+constexpr std::uint64_t large = 4 << 20;
+
+// Whoever has it may use the source.
+class turn {
+  public:
+    explicit turn(asio::any_io_executor const& where) : channel_{where, 1} {}
+    turn(turn const&) = delete;
+    turn& operator=(turn const&) = delete;
+    ~turn() = default;
+    [[nodiscard]] asio::awaitable<void> async_take() { co_await channel_.async_send(error_code{}, asio::deferred); }
+    void give_back() noexcept
+    {
+        channel_.try_receive([](error_code) {});
+    }
+
+  private:
+    asio::experimental::concurrent_channel<void(error_code)> channel_;
+};
+
+class holder {
+  public:
+    explicit holder(turn& of) noexcept : of_{of} {}
+    holder(holder const&) = delete;
+    holder& operator=(holder const&) = delete;
+    ~holder() { of_.give_back(); }
+
+  private:
+    turn& of_;
+};
+
+// Of a tensor, and its shape.
+struct part {
+    std::size_t index = 0;
+    std::vector<extent> extents;
+    std::vector<std::int64_t> shape;
+};
+
+class tensor_file {
+  public:
+    tensor_file(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream)
+        : source_{std::move(from)}, gpu_{gpu}, stream_{std::move(stream)}, turn_{engine()}
+    {}
+    tensor_file(tensor_file const&) = delete;
+    tensor_file& operator=(tensor_file const&) = delete;
+    ~tensor_file() = default;
+
+    [[nodiscard]] asio::awaitable<void> async_open();
+    // Those with these numbers. `together`: in one block of memory, however large they are.
+    [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<std::size_t> indices, bool together);
+    [[nodiscard]] asio::awaitable<tensor> async_fetch_part(part what);
+
+    [[nodiscard]] ingest::safetensors_header const& header() const noexcept { return header_; }
+    [[nodiscard]] ingest::safetensor const& at(std::size_t index) const
+    {
+        if (index >= header_.tensors.size())
+            throw nb::index_error("there are not so many tensors");
+        return header_.tensors[index];
+    }
+    [[nodiscard]] source& from() const noexcept { return *source_; }
+
+  private:
+    [[nodiscard]] std::shared_ptr<storage> allocate(std::uint64_t bytes, device_span& where) const;
+    [[nodiscard]] asio::awaitable<void> fetch_reads(std::span<slice_read const> reads, device_span to);
+
+    std::shared_ptr<source> source_;
+    int gpu_;
+    std::shared_ptr<cuda_stream const> stream_;  // on a GPU
+    ingest::safetensors_header header_;
+    turn turn_;
+};
+
+std::vector<std::int64_t> shape_of(ingest::safetensor const& one)
+{
+    return {one.shape.begin(), one.shape.end()};
+}
+
+std::shared_ptr<storage> tensor_file::allocate(std::uint64_t bytes, device_span& where) const
+try {
+    auto block = gpu_ == host ? ingest::buffer::on_host(bytes) : ingest::buffer::on_gpu(gpu_, bytes);
+    where = block.span();
+    return std::make_shared<storage>(std::move(block), gpu_, stream_, false);
+} catch (std::bad_alloc const&) {
+    throw system_error{make_error_code(boost::system::errc::not_enough_memory),
+                       {.operation = "fetch",
+                        .object = source_->name(),
+                        .kernel_message = {},
+                        .advice = fmt::format("what is asked for has {} bytes; iterate, or take slices", bytes)}};
+}
+
+// What is wrong with a header names the tensor, and here the file too.
+asio::awaitable<void> tensor_file::async_open()
+try {
+    header_ = co_await source_->async_header();
+} catch (system_error const& error) {
+    if (error.code() != ingest::errc::bad_safetensors)
+        throw;
+    auto why = error.why();
+    why.object += " of " + source_->name();
+    throw system_error{error.code(), why};
+}
+
+asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::size_t> indices, bool together)
+{
+    co_await turn_.async_take();
+    holder const held{turn_};
+    std::vector<ingest::safetensor> small;
+    std::vector<ingest::placement> placements;
+    std::vector<tensor> result;
+    for (auto const index : indices) {
+        auto const& one = header_.tensors[index];
+        tensor made{nullptr, {}, one.type, shape_of(one), false};
+        if (!together && gpu_ == host && one.size >= large) {
+            made.memory = allocate(one.size, made.bytes);
+            placements.push_back({one.offset, made.bytes});
+        } else {
+            small.push_back(one);
+        }
+        result.push_back(std::move(made));
+    }
+    auto const layout = ingest::lay_out(small);
+    device_span block;
+    auto const memory = allocate(layout.size, block);
+    auto const shared = ingest::placements_of(small, layout, block);
+    placements.insert(placements.end(), shared.begin(), shared.end());
+    std::size_t next = 0;
+    for (auto& each : result) {
+        if (each.memory != nullptr)
+            continue;
+        if (small[next].size != 0)
+            each.bytes = block.subspan(layout.offsets[next], small[next].size);
+        each.memory = memory;
+        ++next;
+    }
+    if (!placements.empty())
+        co_await source_->async_fetch(placements);
+    co_return result;
+}
+
+asio::awaitable<tensor> tensor_file::async_fetch_part(part what)
+{
+    co_await turn_.async_take();
+    holder const held{turn_};
+    auto const& one = header_.tensors[what.index];
+    box rest{one.shape, what.extents, ingest::bits_of(one.type)};
+    tensor made{nullptr, {}, one.type, std::move(what.shape), false};
+    made.memory = allocate(rest.bytes(), made.bytes);
+    for (std::uint64_t to = 0; !rest.is_done();) {
+        auto reads = next_reads(rest, to, {});
+        for (auto& each : reads)
+            each.file.offset += one.offset;
+        co_await fetch_reads(reads, made.bytes);
+    }
+    co_return made;
+}
+
+// What is picked from is used again when the stream has passed: it is a storage, too.
+asio::awaitable<void> tensor_file::fetch_reads(std::span<slice_read const> reads, device_span to)
+{
+    std::uint64_t size = 0;
+    for (auto const& each : reads)
+        size += each.runs.empty() ? 0 : each.file.size;
+    device_span joined;
+    auto const memory = allocate(size, joined);
+    std::vector<ingest::placement> placements;
+    std::uint64_t at = 0;
+    for (auto const& each : reads) {
+        auto const alone = each.runs.empty();
+        placements.push_back(
+            {each.file.offset, alone ? to.subspan(each.to, each.file.size) : joined.subspan(at, each.file.size)});
+        at += alone ? 0 : each.file.size;
+    }
+    co_await source_->async_fetch(placements);
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+        auto const& read = reads[i];
+        if (read.runs.empty())
+            continue;
+        std::vector<fragment> picked;
+        std::uint64_t picked_size = 0;
+        for (auto const& run : read.runs) {
+            picked.push_back({placements[i].destination.address() + run.offset - read.runs.front().offset, run.size,
+                              placements[i].destination.kind()});
+            picked_size += run.size;
+        }
+        gather(picked, to.subspan(read.to, picked_size), stream_ ? cuda_stream_ref{*stream_} : cuda_stream_ref{});
+    }
+}
+
+// ---- for Python ----
+
+using opened = std::shared_ptr<tensor_file>;
+
+asio::awaitable<opened> open_file(opened file)
+{
+    co_await file->async_open();
+    co_return file;
+}
+
+std::shared_ptr<cuda_stream const> stream_on(int gpu)
+{
+    return gpu == host ? nullptr : std::make_shared<cuda_stream const>(cuda_stream::on(gpu));
+}
+
+void set_checksum(ingest::http_options& options, std::string_view name)
+{
+    using checksum = ingest::http_options::checksum;
+    if (name == "none")
+        options.crc32c = checksum::none;
+    else if (name == "automatic")
+        options.crc32c = checksum::automatic;
+    else if (name == "always")
+        options.crc32c = checksum::always;
+    else
+        throw nb::value_error("checksum must be 'none', 'automatic' or 'always'");
+}
+
+void set_times(ingest::http_options& options, double timeout, double deadline)
+{
+    options.timeout = milliseconds_of(timeout, "timeout", 0.001);
+    options.deadline = milliseconds_of(deadline, "deadline");
+}
+
+// Nothing reads these back: they may be secrets.
+void set_headers(ingest::http_options& options, std::vector<std::pair<std::string, std::string>> headers)
+{
+    options.headers = std::move(headers);
+}
+
+void set_bearer(ingest::http_options& options, std::string token)
+{
+    options.bearer = std::move(token);
+}
+
+void set_tls(ingest::http_options& options, std::string ca_file, std::string ca_directory, std::string certificate,
+             std::string key)
+{
+    options.tls = {std::move(ca_file), std::move(ca_directory), std::move(certificate), std::move(key)};
+}
+
+void set_s3(ingest::http_options& options, std::string endpoint, std::string region, bool anonymous,
+            std::string profile)
+{
+    options.s3 = {std::move(endpoint), std::move(region), anonymous, std::move(profile)};
+}
+
+pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream)
+{
+    auto file = owned_by_engine(std::make_unique<tensor_file>(std::move(from), gpu, std::move(stream)));
+    auto started = operation_of<opened>::start([file = std::move(file)] { return open_file(file); });
+    return {std::move(started), [](opened const& made) { return nb::cast(made); }};
+}
+
+pending open_url(session const* from, std::string url, std::string_view device, ingest::http_options options,
+                 bool goes_on)
+{
+    auto const gpu = parse_place(device);
+    auto stream = stream_on(gpu);
+    if (stream != nullptr)
+        options.stream = *stream;
+    auto what = std::make_shared<source>(session_in(from), std::move(url), std::move(options), goes_on);
+    return start_opening(std::move(what), gpu, std::move(stream));
+}
+
+pending read_url(session const* from, std::string url, std::size_t at_most, ingest::http_options options)
+{
+    auto what = std::make_shared<source>(session_in(from), std::move(url), std::move(options), false);
+    auto started = operation_of<std::string>::start([what, at_most] { return what->async_text(at_most); });
+    return {std::move(started), [](std::string const& text) { return nb::bytes(text.data(), text.size()); }};
+}
+
+using objects = std::vector<ingest::s3_object>;
+
+pending list_objects(std::string prefix, ingest::http_options const& options)
+{
+    auto started =
+        operation_of<objects>::start([prefix = std::move(prefix), s3 = options.s3, tls = options.tls]() mutable {
+            return ingest::async_list_s3(std::move(prefix), std::move(s3), std::move(tls));
+        });
+    return {std::move(started), [](objects const& found) {
+                nb::list urls;
+                for (auto const& each : found)
+                    urls.append(text_of(each.url));
+                return urls;
+            }};
+}
+
+nb::list tensors_of(tensor_file const& self)
+{
+    nb::list all;
+    for (auto const& one : self.header().tensors) {
+        nb::list shape;
+        for (auto const size : one.shape)
+            shape.append(size);
+        all.append(nb::make_tuple(text_of(one.name), ingest::name_of(one.type), nb::tuple(shape), one.size));
+    }
+    return all;
+}
+
+nb::dict metadata_of(tensor_file const& self)
+{
+    nb::dict all;
+    for (auto const& [key, text] : self.header().metadata)
+        all[text_of(key)] = text_of(text);
+    return all;
+}
+
+pending start_fetching(opened const& self, std::vector<std::size_t> indices, bool together)
+{
+    for (auto const index : indices)
+        static_cast<void>(self->at(index));
+    auto started = operation_of<std::vector<tensor>>::start([self, together, indices = std::move(indices)]() mutable {
+        return self->async_fetch(std::move(indices), together);
+    });
+    return {std::move(started), [](std::vector<tensor> made) { return nb::cast(std::move(made)); }};
+}
+
+ingest::http_options with_mirrors(ingest::http_options options, std::vector<std::string> urls)
+{
+    options.mirrors = std::move(urls);
+    return options;
+}
+
+// Of each dimension: the first index, how many, each of which.
+using triples = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
+
+pending start_fetching_part(opened const& self, std::size_t index, triples const& extents,
+                            std::vector<std::int64_t> shape)
+{
+    auto const& one = self->at(index);
+    part what{index, {}, std::move(shape)};
+    for (auto const& [begin, count, step] : extents)
+        what.extents.push_back({begin, count, step});
+    if (what.extents.size() != one.shape.size())
+        throw nb::value_error("an extent for each dimension");
+    static_cast<void>(box{one.shape, what.extents, ingest::bits_of(one.type)});
+    auto started = operation_of<tensor>::start(
+        [self, what = std::move(what)]() mutable { return self->async_fetch_part(std::move(what)); });
+    return {std::move(started), [](tensor made) { return nb::cast(std::move(made)); }};
+}
+
+}  // namespace
+
+void bind_tensor_file(nb::module_& module)
+{
+    nb::class_<ingest::http_options>(module, "HttpOptions")
+        .def(nb::init<>())
+        .def_rw("flows", &ingest::http_options::flows)
+        .def_rw("chunk_size", &ingest::http_options::chunk_size)
+        .def_rw("attempts", &ingest::http_options::attempts)
+        .def_rw("min_speed", &ingest::http_options::min_speed)
+        .def_rw("mirrors", &ingest::http_options::mirrors)
+        .def_rw("keep_connections", &ingest::http_options::keep_connections)
+        .def("with_mirrors", &with_mirrors, nb::arg("urls"))
+        .def("set_times", &set_times, nb::arg("timeout"), nb::arg("deadline"))
+        .def("set_checksum", &set_checksum, nb::arg("name"))
+        .def("set_headers", &set_headers, nb::arg("headers"))
+        .def("set_bearer", &set_bearer, nb::arg("token"))
+        .def("set_tls", &set_tls, nb::arg("ca_file"), nb::arg("ca_directory"), nb::arg("certificate"), nb::arg("key"))
+        .def("set_s3", &set_s3, nb::arg("endpoint"), nb::arg("region"), nb::arg("anonymous"), nb::arg("profile"))
+        .def("check", &ingest::check);
+    nb::class_<tensor_file>(module, "TensorFile")
+        .def_prop_ro("tensors", &tensors_of)
+        .def_prop_ro("metadata", &metadata_of)
+        .def_prop_ro("url", [](tensor_file const& self) { return self.from().url(); })
+        .def_prop_ro("etag", [](tensor_file const& self) { return self.from().etag(); })
+        .def_prop_ro("size", [](tensor_file const& self) { return self.from().size(); })
+        .def_prop_ro("bytes_placed", [](tensor_file const& self) { return self.from().bytes_placed(); })
+        .def("fetch", &start_fetching, nb::arg("indices"), nb::arg("together") = false)
+        .def("fetch_part", &start_fetching_part, nb::arg("index"), nb::arg("extents"), nb::arg("shape"));
+    module.def("open_url", &open_url, nb::arg("session").none(), nb::arg("url"), nb::arg("device"), nb::arg("options"),
+               nb::arg("goes_on"));
+    module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
+    module.def("shown_url", &ingest::shown_url, nb::arg("url"));
+    module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),
+               nb::arg("options"));
+}
+
+}  // namespace gpurx::python

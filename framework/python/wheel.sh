@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Python package for other machines, under build/wheel: a manylinux wheel for CPython from 3.10 on, which carries the
+# libraries that not every machine has, and the source distribution.
+#
+#   wheel.sh
+#
+# It is what tests/python/run.sh builds and tests, in the same directory: where that has run it is only packed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. kernel-support/lab/lib.sh
+
+# What is linked into the extension, or is put beside it.
+libraries=(libssl.a libboost_json.so libboost_url.so libboost_container.so libfmt.so libisal.so libmnl.so)
+
+package_of() { dpkg-query -S "$(realpath "$(g++ -print-file-name="$1")")" | cut -d: -f1; }
+
+# licences ENVIRONMENT INTO: of all that the wheel carries, and where that is from.
+licences() {
+    local library package source
+    command -v dpkg-query >/dev/null || die "a wheel is made on Debian or Ubuntu: the licences of what it carries are their packages'"
+    mkdir -p "$2"
+    for library in "${libraries[@]}"; do
+        package=$(package_of "$library")
+        source=$(dpkg-query -W -f '${source:Package}' "$package")
+        cp "/usr/share/doc/$package/copyright" "$2/$source.txt"
+        dpkg-query -W -f "$library: $source \${source:Version} of $(os_release PRETTY_NAME), $source.txt\n" "$package" >>"$2/SOURCES.txt"
+    done
+    cp /usr/share/common-licenses/LGPL-2.1 "$2/LGPL-2.1.txt"
+    cp "$("$1/bin/python" -c 'import importlib.metadata as m; print(next(f.locate() for f in m.files("nanobind") if f.name == "LICENSE"))')" "$2/nanobind.txt"
+}
+
+# add WHEEL DIRECTORY: auditwheel writes the list of files anew.
+add() {
+    python3 - "$1" "$2" <<'PYTHON'
+import sys, zipfile
+from pathlib import Path
+
+with zipfile.ZipFile(sys.argv[1], "a", zipfile.ZIP_DEFLATED) as wheel:
+    information = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")).rpartition("/")[0]
+    for path in sorted(Path(sys.argv[2]).iterdir()):
+        wheel.write(path, f"{information}/licenses/carried/{path.name}")
+PYTHON
+}
+
+mebibytes() { awk "BEGIN { printf \"%.1f MiB\", $(stat -c %s "$1") / 1048576 }"; }
+
+report() {
+    local wheel=$1 sdist=$2 cuda=$3
+    printf '%s: %s\n' "$wheel" "$(mebibytes "$wheel")"
+    printf '  for CPython from 3.10 on (abi3), %s\n' "$(basename "$wheel" .whl | sed 's/.*-//; s/\./, /g')"
+    printf '  carries%s, and OpenSSL inside the extension\n' "$(unzip -Z1 "$wheel" | sed -n 's|^gpurx.libs/\(.\)|\1|p' | sed 's/^/ /' | tr -d '\n')"
+    printf '  code for GPUs: %s\n' "$([[ $cuda == ON ]] && echo yes || echo 'no, there is no CUDA toolkit here')"
+    printf '%s: %s\n' "$sdist" "$(mebibytes "$sdist")"
+}
+
+main() {
+    local environment work raw wheel sdist cuda=AUTO out=build/wheel
+    (($# == 0)) || die "usage: wheel.sh"
+    "$lab_dir/packages.sh" build
+    [[ -z $(cmake/cuda-toolkit.sh) ]] || cuda=ON
+    environment=$(tests/python/environment.sh)
+    PATH=$environment/bin:$PATH
+    work=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    lock "wheel$(printf '%s' "$PWD" | tr / -)"
+
+    note "building the extension ..."
+    python -m pip wheel --quiet --no-input --disable-pip-version-check --no-index --no-deps --no-build-isolation \
+        -Ccmake.define.GPURX_WERROR=ON -Ccmake.define.GPURX_CUDA="$cuda" -Ccmake.define.GPURX_STATIC_OPENSSL=ON \
+        -w "$work/raw" .
+    raw=$(echo "$work"/raw/gpurx-*.whl)
+    licences "$environment" "$work/licences"
+    add "$raw" "$work/licences"
+    python -m auditwheel repair -w "$work/repaired" "$raw" >"$work/log" 2>&1 || die "$(<"$work/log")"
+    sdist=$(python -c 'import sys, scikit_build_core.build as b; print(b.build_sdist(sys.argv[1]))' "$work" 2>"$work/log" |
+        tail -n 1) || die "$(<"$work/log")"
+
+    wheel=$(basename "$work"/repaired/gpurx-*.whl)
+    rm -rf "$out"
+    mkdir -p "$out"
+    mv "$work/repaired/$wheel" "$work/$sdist" "$out"
+    report "$out/$wheel" "$out/$sdist" "$cuda"
+}
+
+main "$@"

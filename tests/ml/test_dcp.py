@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpurx.dcp: torch's own checkpoints, loaded from a server, equal to what torch's own reader makes of them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from ranges import Server
+from torch.distributed.checkpoint.api import CheckpointException
+
+import gpurx
+import gpurx.dcp
+
+Serve = Callable[[Path], Server]
+
+
+def state(seed: int) -> dict[str, Any]:
+    random = torch.Generator().manual_seed(seed)
+    made = {
+        f"layer.{i}.{name}": torch.randn(shape, generator=random).to(dtype)
+        for i in range(3)
+        for name, shape, dtype in (
+            ("weight", (129, 67), torch.float32),
+            ("half", (1000,), torch.bfloat16),
+            ("small", (3,), torch.float64),
+            ("scalar", (), torch.float16),
+            ("empty", (0, 5), torch.float32),
+        )
+    }
+    numbers = torch.randint(0, 100, (40, 50), generator=random)
+    return {
+        "model": made,
+        "bytes": torch.randint(0, 2, (17,), generator=random).bool(),
+        "transposed": numbers.T,
+        "part": numbers[3:9, 2:7],
+        "shared": (numbers[:5], numbers[5:]),
+        "step": 1000 + seed,
+        "name": f"run {seed}",
+        "optimizer": {"lr": 0.1 * seed, "betas": [0.9, 0.95]},
+    }
+
+
+def leaves(of: Any) -> list[Any]:
+    if isinstance(of, dict):
+        return [leaf for key in sorted(of) for leaf in leaves(of[key])]
+    return [leaf for one in of for leaf in leaves(one)] if isinstance(of, (list, tuple)) else [of]
+
+
+def equal(one: Any, other: Any) -> bool:
+    pairs = zip(leaves(one), leaves(other), strict=True)
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+
+@pytest.mark.parametrize("memory_limit", [1, 10_000, 512 << 20])
+def test_all_that_was_saved_is_loaded(serve: Serve, tmp_path: Path, memory_limit: int) -> None:
+    dcp.save(state(1), storage_writer=dcp.FileSystemWriter(tmp_path, thread_count=2), no_dist=True)
+    server = serve(tmp_path)
+    loaded = state(2)
+    reader = gpurx.dcp.StorageReader(server.url(""), memory_limit=memory_limit, transport="copy", size=4 << 20)
+    dcp.load(loaded, storage_reader=reader, no_dist=True)
+    assert equal(loaded, state(1)) and not equal(loaded, state(2))
+    by_torch = state(3)
+    dcp.load(by_torch, checkpoint_id=tmp_path, no_dist=True)
+    assert equal(loaded, by_torch)
+
+
+def test_from_s3(bucket: Callable[[Path], str], tmp_path: Path) -> None:
+    dcp.save(state(1), checkpoint_id=tmp_path, no_dist=True)
+    loaded = state(2)
+    dcp.load(loaded, storage_reader=gpurx.dcp.StorageReader(bucket(tmp_path), transport="copy"), no_dist=True)
+    assert equal(loaded, state(1))
+
+
+def test_from_a_mirror(serve: Serve, tmp_path: Path) -> None:
+    dcp.save(state(1), checkpoint_id=tmp_path, no_dist=True)
+    whole, lacks = serve(tmp_path), serve(tmp_path)
+    for name in [one for one in lacks.files if one.endswith(".distcp")]:
+        del lacks.files[name]
+    loaded = state(2)
+    reader = gpurx.dcp.StorageReader(lacks.url(""), mirrors=[whole.url("")], transport="copy")
+    dcp.load(loaded, storage_reader=reader, no_dist=True)
+    assert equal(loaded, state(1))
+
+
+def test_from_a_path_and_by_checkpoint_id(serve: Serve, tmp_path: Path) -> None:
+    dcp.save(state(1), checkpoint_id=tmp_path, no_dist=True)
+    for where in (str(tmp_path), tmp_path, serve(tmp_path).url("")[:-1]):
+        loaded = state(2)
+        dcp.load(loaded, checkpoint_id=where, storage_reader=gpurx.dcp.StorageReader(transport="copy"), no_dist=True)
+        assert equal(loaded, state(1)), where
+
+
+def ranks(count: int, *arguments: str) -> None:
+    program = str(Path(__file__).with_name("shards.py"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), program]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_shards_are_loaded_by_another_number_of_ranks(serve: Serve, tmp_path: Path) -> None:
+    ranks(2, "save", str(tmp_path))
+    server = serve(tmp_path)
+    assert len([name for name in server.files if name.endswith(".distcp")]) == 2
+    ranks(3, "load", server.url(""))
+
+
+def test_only_what_the_plan_needs_is_read_and_each_piece_once(serve: Serve, tmp_path: Path) -> None:
+    saved = {name: torch.arange(1 << 20) + i for i, name in enumerate("abcdefgh")}
+    dcp.save(saved, checkpoint_id=tmp_path, no_dist=True)
+    server = serve(tmp_path)
+    wanted = {"f": torch.zeros(1 << 20, dtype=torch.int64)}
+    dcp.load(wanted, storage_reader=gpurx.dcp.StorageReader(server.url(""), transport="copy"), no_dist=True)
+    assert torch.equal(wanted["f"], saved["f"])
+    size = next(len(data) for name, data in server.files.items() if name.endswith(".distcp"))
+    read = sum(last + 1 - first for first, last in server.ranges)
+    assert read < size / 2, (read, size)
+
+
+def test_metadata_that_would_run_something_is_refused(serve: Serve, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (print, ("it ran",))
+
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ValueError, match=r"\.metadata: it is no checkpoint's metadata: it has a builtins\.print"):
+        gpurx.dcp.StorageReader(serve(tmp_path).url(""), transport="copy").read_metadata()
+    (tmp_path / ".metadata").write_bytes(b"no pickle")
+    with pytest.raises(ValueError, match="no checkpoint's metadata"):
+        gpurx.dcp.StorageReader(tmp_path).read_metadata()
+
+
+def test_what_is_missing_is_named(serve: Serve, tmp_path: Path) -> None:
+    dcp.save({"a": torch.zeros(10)}, checkpoint_id=tmp_path, no_dist=True)
+    server = serve(tmp_path)
+    with pytest.raises(gpurx.NotFound, match="nowhere/.metadata"):
+        gpurx.dcp.StorageReader(server.url("nowhere"), transport="copy").read_metadata()
+    for name in [one for one in server.files if one.endswith(".distcp")]:
+        server.files[name] = server.files[name][:100]
+    with pytest.raises(CheckpointException, match="__0_0.distcp"):
+        reader = gpurx.dcp.StorageReader(server.url(""), transport="copy")
+        dcp.load({"a": torch.zeros(10)}, storage_reader=reader, no_dist=True)
+
+
+def test_a_tensor_of_another_shape_is_no_silent_mistake(serve: Serve, tmp_path: Path) -> None:
+    dcp.save({"a": torch.zeros(10)}, checkpoint_id=tmp_path, no_dist=True)
+    reader = gpurx.dcp.StorageReader(serve(tmp_path).url(""), transport="copy")
+    with pytest.raises(CheckpointException, match="(?i)size|shape"):
+        dcp.load({"a": torch.zeros(11)}, storage_reader=reader, no_dist=True)
+
+
+def test_a_tensor_is_seen_in_what_torch_save_wrote() -> None:
+    for one in (torch.arange(12.0).reshape(3, 4).T, torch.tensor(3), torch.zeros(0, 2), torch.randn(5, dtype=torch.complex64)):
+        file = io.BytesIO()
+        torch.save(one, file)
+        data = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        assert torch.equal(gpurx.dcp._tensor_in(data), one) and gpurx.dcp._tensor_in(data).dtype == one.dtype

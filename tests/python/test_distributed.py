@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpurx.distributed: ranks with torch.distributed's gloo, on loopback."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from ranges import Server, running
+
+from gpurx._shares import Wanted, blocks_of, fetched_bytes, piece_of, shares_of
+from gpurx._slices import part_of
+
+RANDOM = np.random.default_rng(3)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    with running(one):
+        yield one
+
+
+def start(case: str, ranks: int, server: Server, directory: Path) -> list[subprocess.Popen[str]]:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    program = str(Path(__file__).with_name("share_ranks.py"))
+    arguments = [str(ranks), str(directory / "store"), server.url("m"), case]
+    return [
+        subprocess.Popen(
+            [sys.executable, program, str(rank), *arguments], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+
+
+def finish(running: list[subprocess.Popen[str]]) -> None:
+    told = []
+    try:
+        for one in running:
+            told.append(one.communicate(timeout=120))
+    finally:
+        for one in running:
+            one.kill()
+    assert [one.returncode for one in running] == [0] * len(running), "\n".join(errors for _, errors in told)
+
+
+def together(running: list[subprocess.Popen[str]], says: str) -> None:
+    """Waits until all have come so far, and lets them go on."""
+    for one in running:
+        assert one.stdout
+        if one.stdout.readline().strip() != says:
+            finish(running)
+    for one in running:
+        assert one.stdin
+        one.stdin.write("\n")
+        one.stdin.flush()
+
+
+TENSORS = {
+    "a.column": RANDOM.standard_normal((700, 1200)),
+    "b.row": RANDOM.standard_normal((900, 500)).astype(np.float32),
+    "c.norm": RANDOM.standard_normal(5000).astype(np.float16),
+    "d.whole": RANDOM.integers(0, 100, (50, 60, 7)),
+    "e.odd": RANDOM.integers(0, 2, (40, 30)).astype(bool),
+    "f.number": np.array(7.5),
+    "g.norm": np.zeros(0, np.int32),
+    "h.column": RANDOM.standard_normal((1, 300_000)),
+}
+
+
+@pytest.mark.parametrize(("case", "nodes"), [("all_of_it", 1), ("on_two_nodes", 2)])
+def test_each_rank_has_its_slices_and_a_node_reads_what_is_shared_once(
+    case: str, nodes: int, server: Server, tmp_path: Path
+) -> None:
+    server.files["m"] = safetensors.numpy.save(TENSORS)
+    running = start(case, 3, server, tmp_path)
+    together(running, "go")
+    server.ranges.clear()
+    together(running, "done")
+    read = sum(last + 1 - first for first, last in server.ranges)
+    finish(running)
+    headers = 3 * 2 * (256 << 10)
+    once = len(server.files["m"])
+    assert once * 0.9 < read < once * (1 if nodes == 1 else 1.7) + headers
+    assert 3 * once > once * 1.7 + headers  # what it would be without
+
+
+def full(value: int, rows: int) -> bytes:
+    return bytes([value]) * (rows * 4096)
+
+
+def test_no_rank_has_more_memory_than_was_declared(server: Server, tmp_path: Path) -> None:
+    """Half of 240 MiB for each of two ranks, by columns."""
+    header, data = {}, []
+    for name, rows in [("warm.column", 1024)] + [(f"{i}.column", 12288) for i in range(5)]:
+        begin = sum(map(len, data))
+        data.append(full(int(name.split(".")[0].replace("warm", "1")), rows))
+        header[name] = {"dtype": "U8", "shape": [rows, 4096], "data_offsets": [begin, begin + len(data[-1])]}
+    text = json.dumps(header).encode()
+    server.files["m"] = b"".join([struct.pack("<Q", len(text)), text, *data])
+    finish(start("under_a_limit", 2, server, tmp_path))
+
+
+def test_what_goes_wrong_on_one_rank_is_an_error_on_all(server: Server, tmp_path: Path) -> None:
+    server.files["m"] = safetensors.numpy.save({str(i): RANDOM.standard_normal((100, 600)) for i in range(6)})
+    finish(start("failing", 3, server, tmp_path))
+
+
+# ---- who reads what ----
+
+
+def wanted(name: str, shape: tuple[int, ...], *indices: object) -> Wanted:
+    return Wanted(name, shape, 4, {rank: part_of(shape, index) for rank, index in enumerate(indices)})
+
+
+def test_what_is_read_once() -> None:
+    nodes = dict.fromkeys(range(2), "here")
+    norm, up, down = (
+        wanted("norm", (1000,), ..., ...),
+        wanted("up", (800, 1000), np.s_[:400], np.s_[400:]),
+        wanted("down", (800, 1000), np.s_[:, :500], np.s_[:, 500:]),
+    )
+    shares = shares_of([norm, up, down], nodes)
+    assert [(one.name, one.reader, len(one.takers)) for one in shares] == [
+        ("norm", 0, 2), ("up", 0, 1), ("up", 1, 1), ("down", 1, 2)
+    ]  # fmt: skip
+    assert shares[3].box == ((0, 800), (0, 1000)) and shares[2].box == ((400, 800), (0, 1000))
+    apart = shares_of([norm, up, down], {0: "here", 1: "there"})
+    assert all(len(one.takers) == 1 and one.reader == one.takers[0][0] for one in apart)
+    # Columns that are far from each other are fetched one by one.
+    wide = wanted("wide", (10, 1 << 20), np.s_[:, :9], np.s_[:, -9:])
+    assert [len(one.takers) for one in shares_of([wide], nodes)] == [1, 1]
+    assert shares_of([wanted("none", (0, 4), ..., ...)], nodes) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "size"),
+    [(np.s_[...], 48_000), (np.s_[3], 480), (np.s_[:, 5], 99 * 480 + 40 + 2 * 0), (np.s_[::2], 49 * 960 + 480), (np.s_[4:4], 0)],
+)
+def test_what_has_to_be_fetched(index: object, size: int) -> None:
+    assert fetched_bytes((100, 12, 10), part_of((100, 12, 10), index).extents, 4) == size
+
+
+@pytest.mark.parametrize("at_most", [64, 4000, 10**6])
+def test_blocks_and_parts_have_each_element_once(at_most: int) -> None:
+    whole = np.arange(30 * 20 * 3).reshape(30, 20, 3)
+    for index in (np.s_[...], np.s_[7:23:3], np.s_[:, 4:17:2], np.s_[5, ::7, 1], np.s_[29:30]):
+        part = part_of(whole.shape, index)
+        box = tuple((begin, begin + (count - 1) * step + 1) for begin, count, step in part.extents)
+        wider = tuple((max(0, first - 2), min(size, end + 3)) for (first, end), size in zip(box, whole.shape, strict=True))
+        if at_most < 240 and index == np.s_[...]:
+            at_most = 240
+        for around in (box, wider):
+            found = np.full([count for _, count, _ in part.extents], -1)
+            row = math.prod(end - first for first, end in around[1:]) * 4
+            if around[0][1] - around[0][0] > 1 and row > at_most:
+                with pytest.raises(ValueError, match="belong together"):
+                    list(blocks_of(around, 4, at_most))
+                continue
+            for block in blocks_of(around, 4, at_most):
+                data = whole[tuple(slice(*each) for each in block)]
+                assert data.size * 4 <= at_most
+                if piece := piece_of(part, block):
+                    assert (found[piece[1]] == -1).all()
+                    found[piece[1]] = data[piece[0]]
+            assert np.array_equal(found.reshape(part.shape), whole[index])

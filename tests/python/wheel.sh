@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The wheel as a user gets it: made, installed by pip, offline and without a compiler, into a fresh environment of each
+# CPython that is here, and used with nothing but the standard library beside it.
+#
+#   wheel.sh                      on loopback
+#   wheel.sh --lab [KERNEL]       and then over devmem, in the lab's guest
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. kernel-support/lab/lib.sh
+. tests/python/layer.sh
+
+# pythons: those that the wheel is for, as far as this machine has them.
+pythons() {
+    local minor python
+    for minor in 10 11 12 13 14; do
+        for python in "$(type -P "python3.$minor" || true)" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor".*/bin/python; do
+            if [[ -x $python ]] && "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+                printf '%s\n' "$python"
+                break
+            fi
+        done
+    done
+}
+
+# dependencies ENVIRONMENT: what the wheel asks for, for each of these, in the cache.
+dependencies() {
+    local into version minor
+    into=$cache_dir/wheel-$(sha256_of tests/python/wheel.txt | cut -c1-16)
+    lock wheel-dependencies
+    for minor in 10 11 12 13 14; do
+        version=3.$minor
+        compgen -G "$into/*-cp3$minor-*.whl" >/dev/null ||
+            "$1/bin/python" -m pip download --quiet --no-input --disable-pip-version-check --no-deps --require-hashes \
+                --only-binary=:all: --python-version "$version" -d "$into" -r tests/python/wheel.txt
+    done
+    printf '%s\n' "$into"
+}
+
+# without_compiler VENV COMMAND...: with the programs of that environment alone on the PATH.
+without_compiler() {
+    local venv=$1
+    shift
+    env -i HOME="$work" PATH="$venv/bin" "$@"
+}
+
+# install VENV DEPENDENCIES
+install() {
+    local start=${EPOCHREALTIME/./}
+    without_compiler "$1" "$1/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --no-cache-dir \
+        --no-index --find-links "$2" --find-links build/wheel --only-binary=:all: gpurx
+    printf '%s: installed in %d.%d s\n' "$("$1/bin/python" -V)" $(((${EPOCHREALTIME/./} - start) / 1000000)) \
+        $(((${EPOCHREALTIME/./} - start) / 100000 % 10))
+}
+
+# Another library would be one whose licence the wheel does not have, or of the machine that made it.
+check_carried() {
+    local wheel=$1 library licences
+    licences=$(unzip -p "$wheel" '*.dist-info/licenses/carried/SOURCES.txt')
+    for library in $(unzip -Z1 "$wheel" | sed -n 's|^gpurx.libs/\(lib[a-z0-9]*\)[-.].*|\1|p'); do
+        grep -q "^$library\.so: " <<<"$licences" || die "$wheel carries $library, but not its licence"
+    done
+    [[ $wheel == *-cp310-abi3-manylinux_* ]] || die "$wheel is not for every CPython from 3.10 on, and Linux"
+}
+
+# as_on_another_system PLACE CERT COMMAND...: where those whom it trusts are at PLACE, and nothing is where Debian has it.
+as_on_another_system() {
+    local place=$1 certificate=$2
+    shift 2
+    # shellcheck disable=SC2016
+    unshare --mount --map-root-user bash -c '
+        set -e
+        certificate=$(<"$2")
+        mount -t tmpfs none /etc
+        [[ ! -d /usr/lib/ssl ]] || mount -t tmpfs none /usr/lib/ssl
+        if [[ $1 != nowhere ]]; then
+            mkdir -p "${1%/*}"
+            printf "%s\n" "$certificate" >"$1"
+        fi
+        exec "${@:3}"' _ "$place" "$certificate" "$@"
+}
+
+# check_authorities VENV: a wheel brings no list of its own, and finds that of each system.
+check_authorities() {
+    local venv=$1 place certificate=$work/cert.pem key=$work/key.pem
+    if ! unshare --mount --map-root-user mount -t tmpfs none /mnt 2>/dev/null; then
+        note "SKIP authorities of other systems: no mount namespace can be made here"
+        return
+    fi
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=here \
+        -addext subjectAltName=IP:127.0.0.1 -keyout "$key" -out "$certificate" 2>/dev/null
+    for place in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem \
+        /etc/ssl/cert.pem /etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem; do
+        as_on_another_system "$place" "$certificate" \
+            env -i PATH="$venv/bin" "$venv/bin/python" -I tests/python/in_wheel.py trusts "$certificate" "$key"
+        printf 'authorities in %s: found\n' "$place"
+    done
+    as_on_another_system nowhere "$certificate" \
+        env -i PATH="$venv/bin" "$venv/bin/python" -I tests/python/in_wheel.py refuses "$certificate" "$key"
+    without_compiler "$venv" "$venv/bin/python" -I tests/python/in_wheel.py refuses "$certificate" "$key"
+    without_compiler "$venv" SSL_CERT_FILE="$certificate" "$venv/bin/python" -I tests/python/in_wheel.py trusts "$certificate" "$key"
+}
+
+# over_devmem ENVIRONMENT KERNEL
+over_devmem() {
+    local venv=build/wheel-lab
+    layer "$1" "$venv"
+    "$1/bin/python" -m pip --python "$venv/bin/python" install --quiet --no-input --disable-pip-version-check --no-index \
+        --no-deps --force-reinstall build/wheel/gpurx-*.whl
+    tests/build.sh fake_cuda >/dev/null
+    ./run lab --kernel "$2" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda" \
+        "$PWD/$venv/bin/python" -u tests/python/in_lab.py
+}
+
+main() {
+    local environment asked python venv kernel='' tried=0
+    if [[ ${1:-} == --lab ]]; then
+        kernel=${2:-debian}
+        shift $(($# > 1 ? 2 : 1))
+    fi
+    (($# == 0)) || die "usage: wheel.sh [--lab [KERNEL]]"
+    work=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    ./run wheel
+    environment=$(tests/python/environment.sh)
+    asked=$(dependencies "$environment")
+    check_carried build/wheel/gpurx-*.whl
+    for python in $(pythons); do
+        venv=$work/venv-$((++tried))
+        "$python" -m venv "$venv"
+        install "$venv" "$asked"
+        without_compiler "$venv" "$venv/bin/python" -I tests/python/in_wheel.py load
+    done
+    ((tried > 0)) || die "there is no CPython from 3.10 to 3.14 here, with venv"
+    check_authorities "$work/venv-1"
+    [[ -z $kernel ]] || over_devmem "$environment" "$kernel"
+}
+
+main "$@"
