@@ -11,6 +11,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <gpurx/gpurx.hpp>
@@ -102,6 +103,8 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
 {
     constexpr std::size_t landing_size = std::size_t{4} << 20;
     auto const landing = allocate(wanted.nic, landing_size);
+    // A reader that goes away is an error of the write.
+    std::signal(SIGPIPE, SIG_IGN);
     sink out{wanted.output};
     progress shown;
 
@@ -125,8 +128,12 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
         std::rethrow_exception(*outcome);
     report const result{session.transport(), session.explain(),     session.stats(), time,
                         out.finish(),        wanted.expected_sha256};
-    wanted.json ? print_json(result) : print_table(result);
-    if (!result.as_expected())
+    // Standard output may be where the bytes go.
+    auto* const to = wanted.output == "-" ? stderr : stdout;
+    wanted.json ? print_json(result, to) : print_table(result, to);
+    if (result.as_expected())
+        out.commit();
+    else
         fmt::print(stderr, "error: the SHA-256 is not the expected one, {}\n", wanted.expected_sha256);
     return result.as_expected() ? received : unexpected_bytes;
 }

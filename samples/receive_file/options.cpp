@@ -33,7 +33,9 @@ void add_consumption(CLI::App& app, options& parsed)
 {
     app.add_flag("--loan", parsed.loans,
                  "Consume the bytes where the NIC put them, instead of reading them into a range");
-    app.add_option("--output", parsed.output, "Write what arrives to this file");
+    app.add_option(
+        "--output", parsed.output,
+        "Write what arrives to this file, which has its name once all has come and is right; -: to standard output");
     add_expected_sha256(app, parsed.expected_sha256, "Fail unless this is the SHA-256 of what arrived");
     app.add_flag("--json", parsed.json, "Print the report as JSON, on standard output");
 }
@@ -45,6 +47,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     options parsed;
     CLI::App app{"Receives what one TCP connection sends, until it ends, into device memory."};
     app.footer(footer);
+    app.set_version_flag("--version", "receive_file " GPURX_VERSION, "Print the version");
 
     add_source(app, parsed);
     add_session_options(app, parsed.nic);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
-#include <cstdio>
 
 #include "progress.hpp"
 
@@ -22,39 +21,39 @@ double per_second(report const& report)
     return report.time.count() > 0 ? static_cast<double>(report.stats.bytes()) / report.time.count() : 0;
 }
 
-void line(std::string_view name, std::string const& value)
+void line(std::FILE* to, std::string_view name, std::string const& value)
 {
-    fmt::print("{:<22}{}\n", name, value);
+    fmt::print(to, "{:<22}{}\n", name, value);
 }
 
-void bytes_line(std::string_view name, std::uint64_t bytes)
+void bytes_line(std::FILE* to, std::string_view name, std::uint64_t bytes)
 {
-    line(name, fmt::format("{} ({})", bytes, size_text(static_cast<double>(bytes))));
+    line(to, name, fmt::format("{} ({})", bytes, size_text(static_cast<double>(bytes))));
 }
 
 }  // namespace
 
-void print_table(report const& report)
+void print_table(report const& report, std::FILE* to)
 {
     auto const& stats = report.stats;
-    fmt::print("{}\n", report.explanation);
-    bytes_line("received", stats.bytes());
-    bytes_line("  in device memory", stats.device_bytes + stats.resteered_bytes);
-    bytes_line("  not split by NIC", stats.linear_bytes);
-    bytes_line("  in host memory", stats.host_bytes);
-    line("time", fmt::format("{:.2f} s, {}/s", report.time.count(), size_text(per_second(report))));
-    line("fragments", fmt::format("{}", stats.fragments));
-    line("receive calls",
+    fmt::print(to, "{}\n", report.explanation);
+    bytes_line(to, "received", stats.bytes());
+    bytes_line(to, "  in device memory", stats.device_bytes + stats.resteered_bytes);
+    bytes_line(to, "  not split by NIC", stats.linear_bytes);
+    bytes_line(to, "  in host memory", stats.host_bytes);
+    line(to, "time", fmt::format("{:.2f} s, {}/s", report.time.count(), size_text(per_second(report))));
+    line(to, "fragments", fmt::format("{}", stats.fragments));
+    line(to, "receive calls",
          fmt::format("{}, {:.0f} per GiB", stats.receive_calls, per_gibibyte(stats.receive_calls, stats.bytes())));
-    line("release calls",
+    line(to, "release calls",
          fmt::format("{}, {:.0f} per GiB", stats.release_calls, per_gibibyte(stats.release_calls, stats.bytes())));
-    line("pages on loan, most", fmt::format("{}", stats.tokens_high_water));
-    line("SHA-256", report.sha256);
+    line(to, "pages on loan, most", fmt::format("{}", stats.tokens_high_water));
+    line(to, "SHA-256", report.sha256);
     if (!report.as_expected())
-        line("  expected", report.expected_sha256);
+        line(to, "  expected", report.expected_sha256);
 }
 
-void print_json(report const& report)
+void print_json(report const& report, std::FILE* to)
 {
     auto const& stats = report.stats;
     boost::json::object const object{
@@ -76,5 +75,5 @@ void print_json(report const& report)
         {"sha256", report.sha256},
         {"as_expected", report.as_expected()},
     };
-    fmt::print("{}\n", boost::json::serialize(object));
+    fmt::print(to, "{}\n", boost::json::serialize(object));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
 #include <gpurx/session.hpp>
 #include <gpurx/stats.hpp>
 #include <string>
@@ -19,5 +20,5 @@ struct report {
     [[nodiscard]] bool as_expected() const { return expected_sha256.empty() || expected_sha256 == sha256; }
 };
 
-void print_table(report const& report);
-void print_json(report const& report);
+void print_table(report const& report, std::FILE* to);
+void print_json(report const& report, std::FILE* to);

@@ -1,42 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpurx-fetch: receives an object of an HTTP server into device memory, through several flows; writes it to a file,
-// computes its checksums, or lists the tensors in it. What there is to learn from is in fetch() and load_tensors().
+// gpurx-fetch: receives an object of an HTTP server through several flows: into device memory, or piece by piece into a
+// file; computes its checksums, or lists the tensors in it. What there is to learn from is in fetch(), load_tensors()
+// and save().
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <gpurx/gpurx.hpp>
 #include <gpurx/ingest/buffer.hpp>
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/ingest/safetensors.hpp>
+#include <new>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
+#include "interruption.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "progress.hpp"
 #include "report.hpp"
-#include "sink.hpp"
+#include "sha256.hpp"
 
 namespace asio = boost::asio;
 namespace ingest = gpurx::ingest;
 
 namespace {
 
-enum exit_status : int { received = 0, transfer_failed = 1, unexpected_bytes = 3, no_session = 4, interrupted = 130 };
+enum exit_status : int { received = 0, transfer_failed = 1, unexpected_bytes = 3, no_session = 4 };
 
-ingest::buffer allocate_landing(int gpu, std::size_t bytes)
-{
+// Of an object that is written or hashed, so much at a time.
+constexpr std::size_t piece_size = std::size_t{4} << 20;
+
+ingest::buffer allocate_landing(ingest::http_object const& object, int gpu, std::size_t bytes)
+try {
     return gpu < 0 ? ingest::buffer::on_host(bytes) : ingest::buffer::on_gpu(gpu, bytes);
+} catch (std::bad_alloc const&) {
+    throw gpurx::system_error{
+        make_error_code(boost::system::errc::not_enough_memory),
+        {.operation = "fetch",
+         .object = ingest::shown_url(object.url()),
+         .kernel_message = {},
+         .advice = fmt::format("{} bytes are to be held in memory, and this machine has {}; --output takes the object "
+                               "piece by piece",
+                               bytes,
+                               static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                                   static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)))}};
 }
 
 std::chrono::duration<double> cpu_time_so_far()
@@ -52,7 +74,7 @@ std::chrono::duration<double> cpu_time_so_far()
 // The whole object, contiguous.
 asio::awaitable<ingest::buffer> fetch(ingest::http_object& object, int gpu)
 {
-    auto landing = allocate_landing(gpu, object.size());
+    auto landing = allocate_landing(object, gpu, object.size());
     ingest::placement const all{0, landing.span()};
     co_await object.async_fetch({&all, 1});
     co_return landing;
@@ -63,7 +85,7 @@ asio::awaitable<ingest::buffer> load_tensors(ingest::http_object& file, int gpu,
 {
     auto header = co_await ingest::async_read_safetensors_header(file);
     auto const layout = ingest::lay_out(header.tensors);
-    auto block = allocate_landing(gpu, layout.size);
+    auto block = allocate_landing(file, gpu, layout.size);
     auto const placements = ingest::placements_of(header.tensors, layout, block.span());
     co_await file.async_fetch(placements);
     found.tensors = std::move(header.tensors);
@@ -72,46 +94,104 @@ asio::awaitable<ingest::buffer> load_tensors(ingest::http_object& file, int gpu,
     co_return block;
 }
 
-// Brought to the host piece by piece. Returns the SHA-256 of it.
-std::string write_out(ingest::buffer const& landing, gpurx::cuda_stream_ref stream, options const& wanted)
+using bytes = std::span<std::byte const>;
+
+// The object, in pieces, as they come; in the order of the object where `out` is no file.
+asio::awaitable<void> save(ingest::http_object& object, output& out, sha256* hash)
 {
-    constexpr std::size_t piece_size = std::size_t{4} << 20;
-    sink out{wanted.output};
-    auto const all = landing.span();
-    for (std::size_t at = 0; at < all.size(); at += piece_size) {
-        gpurx::fragment const piece{all.address() + at, std::min(piece_size, all.size() - at), all.kind()};
-        out.write(std::span{&piece, 1}, stream);
-    }
-    return out.finish();
+    out.reserve(object.size());
+    ingest::piece_consumer take = [&out, hash](std::uint64_t offset, bytes piece) -> asio::awaitable<void> {
+        out.write(offset, piece);
+        if (hash != nullptr && !out.is_file())
+            hash->update(piece);
+        co_return;
+    };
+    co_await object.async_fetch_pieces(std::move(take));
 }
 
-asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, gpurx::cuda_stream_ref stream,
-                               progress& shown, report& found)
+// What was written: pieces came in no order.
+asio::awaitable<void> hash_file(output const& out, std::uint64_t size, sha256& hash)
 {
-    auto const executor = co_await asio::this_coro::executor;
-    auto const start = std::chrono::steady_clock::now();
-    auto const cpu_start = cpu_time_so_far();
-    auto http = wanted.http;
-    http.stream = stream;
-    ingest::http_object object{executor, session, wanted.url, http};
-    co_await object.async_open();
-    shown.expect(object.size());
-    ingest::buffer landing;
-    if (wanted.safetensors)
-        landing = co_await load_tensors(object, wanted.nic.gpu, found);
-    else
-        landing = co_await fetch(object, wanted.nic.gpu);
-    co_await gpurx::async_wait(executor, stream, landing.span());
-    found.time = std::chrono::steady_clock::now() - start;
-    found.cpu_time = cpu_time_so_far() - cpu_start;
-    if (wanted.sha256 || !wanted.output.empty())
-        found.sha256 = write_out(landing, stream, wanted);
+    std::vector<std::byte> piece(std::min<std::uint64_t>(size, piece_size));
+    for (std::uint64_t at = 0; at < size; at += piece.size()) {
+        auto const some = std::span{piece}.first(std::min<std::uint64_t>(piece.size(), size - at));
+        out.read(at, some);
+        hash.update(some);
+        // Whoever wants the program to end is heard between two pieces.
+        co_await asio::post(asio::use_awaitable);
+    }
+}
+
+// Of memory: brought to the host, if it is a GPU's.
+asio::awaitable<void> write_out(ingest::buffer const& landing, gpurx::cuda_stream_ref stream, output* out, sha256* hash)
+{
+    auto const all = landing.span();
+    std::vector<std::byte> brought(std::min(all.size(), piece_size));
+    for (std::size_t at = 0; at < all.size(); at += brought.size()) {
+        auto const size = std::min(brought.size(), all.size() - at);
+        gpurx::fragment const piece{all.address() + at, size, all.kind()};
+        gpurx::gather({&piece, 1}, gpurx::destination{gpurx::host_span{brought.data(), size}}.where(), stream);
+        bytes const here{brought.data(), size};
+        if (out != nullptr)
+            out->write(at, here);
+        if (hash != nullptr)
+            hash->update(here);
+        co_await asio::post(asio::use_awaitable);
+    }
+}
+
+void describe(ingest::http_object const& object, report& found)
+{
     found.url = object.url();
     found.etag = object.etag();
     found.size = object.size();
     found.http = object.stats();
+    found.mirrors = object.mirrors();
+    if (found.url.starts_with("https:"))
+        found.explanation +=
+            "\nhttps: a CPU decrypts what comes; devmem cannot be used, as a NIC sees nothing but what is encrypted";
     found.crc32c = object.crc32c();
     found.crc32c_announced = object.announced_crc32c().has_value();
+}
+
+// Into memory, and from there wherever else it is to go.
+asio::awaitable<void> load(ingest::http_object& object, options const& wanted, output* out, sha256* hash, report& found)
+{
+    auto const executor = co_await asio::this_coro::executor;
+    auto landing = wanted.safetensors ? load_tensors(object, wanted.nic.gpu, found) : fetch(object, wanted.nic.gpu);
+    auto const block = co_await std::move(landing);
+    co_await gpurx::async_wait(executor, wanted.http.stream, block.span());
+    if (out != nullptr || hash != nullptr)
+        co_await write_out(block, wanted.http.stream, out, hash);
+}
+
+asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, output* out, progress& shown,
+                               report& found)
+{
+    auto const executor = co_await asio::this_coro::executor;
+    auto const start = std::chrono::steady_clock::now();
+    auto const cpu_start = cpu_time_so_far();
+    std::optional<sha256> hash;
+    if (wanted.sha256)
+        hash.emplace();
+    auto* const hashing = hash ? &*hash : nullptr;
+    ingest::http_object object{executor, session, wanted.url, wanted.http};
+    co_await object.async_open();
+    shown.expect(object.size());
+    if (out != nullptr && !wanted.safetensors) {
+        co_await save(object, *out, hashing);
+        if (hash && out->is_file())
+            co_await hash_file(*out, object.size(), *hash);
+    } else {
+        co_await load(object, wanted, out, hashing, found);
+    }
+    found.time = std::chrono::steady_clock::now() - start;
+    found.cpu_time = cpu_time_so_far() - cpu_start;
+    describe(object, found);
+    if (hash)
+        found.sha256 = hash->finish();
+    if (out != nullptr && found.as_expected())
+        out->commit();
 }
 
 asio::awaitable<void> show_progress(gpurx::rx_session const& session, progress& shown)
@@ -124,17 +204,29 @@ asio::awaitable<void> show_progress(gpurx::rx_session const& session, progress& 
     }
 }
 
-exit_status run(options const& wanted, gpurx::rx_session& session)
+void say(options const& wanted, report const& found)
+{
+    // Standard output may be where the object goes.
+    auto* const to = wanted.output == "-" ? stderr : stdout;
+    wanted.json ? print_json(found, to) : print_table(found, to);
+    if (!found.as_expected())
+        fmt::print(stderr, "error: the SHA-256 is not the expected one, {}\n", wanted.expected_sha256);
+}
+
+int run(options wanted, gpurx::rx_session& session, output* out, asio::io_context& context,
+        interruption const& interrupted)
 {
     // Of our own, so that nothing else that the GPU does is waited for.
     gpurx::cuda_stream stream;
     if (wanted.nic.gpu >= 0)
         stream = gpurx::cuda_stream::on(wanted.nic.gpu);
+    wanted.http.stream = stream;
     progress shown;
     report found{.transport = session.transport(),
                  .explanation = session.explain(),
                  .stats = {},
                  .http = {},
+                 .mirrors = {},
                  .url = {},
                  .etag = {},
                  .crc32c = {},
@@ -144,15 +236,9 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
                  .offsets = {},
                  .block = 0};
 
-    asio::io_context context{static_cast<int>(wanted.threads)};
-    asio::signal_set signals{context, SIGINT, SIGTERM};
-    signals.async_wait([&](boost::system::error_code error, int) {
-        if (!error)
-            context.stop();
-    });
     std::optional<std::exception_ptr> outcome;
     asio::co_spawn(context, show_progress(session, shown), asio::detached);
-    asio::co_spawn(context, transfer(wanted, session, stream, shown, found), [&](std::exception_ptr failure) {
+    asio::co_spawn(context, transfer(wanted, session, out, shown, found), [&](std::exception_ptr failure) {
         outcome = failure;
         context.stop();
     });
@@ -164,14 +250,28 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
 
     static_cast<void>(shown.finish());
     if (!outcome)
-        return interrupted;
+        return 128 + interrupted.signal();
     if (*outcome)
         std::rethrow_exception(*outcome);
     found.stats = session.stats();
-    wanted.json ? print_json(found) : print_table(found);
-    if (!found.as_expected())
-        fmt::print(stderr, "error: the SHA-256 is not the expected one, {}\n", wanted.expected_sha256);
+    say(wanted, found);
     return found.as_expected() ? received : unexpected_bytes;
+}
+
+// The output comes first: where nothing can be written nothing has to be fetched.
+int fetch_as(options wanted)
+{
+    asio::io_context context{static_cast<int>(wanted.threads)};
+    interruption const interrupted{[&context] { context.stop(); }};
+    // A reader that goes away is an error of the write.
+    std::signal(SIGPIPE, SIG_IGN);
+    std::optional<output> out;
+    if (!wanted.output.empty())
+        out.emplace(wanted.output);
+    if (out && !out->is_file())
+        wanted.http.flows = wanted.threads = 1;
+    auto session = open_session(wanted.nic);
+    return session ? run(std::move(wanted), *session, out ? &*out : nullptr, context, interrupted) : no_session;
 }
 
 }  // namespace
@@ -182,8 +282,7 @@ try {
     auto const wanted = parse_command_line(argc, argv, exit_code);
     if (!wanted)
         return exit_code;
-    auto session = open_session(wanted->nic);
-    return session ? run(*wanted, *session) : no_session;
+    return fetch_as(*wanted);
 } catch (gpurx::system_error const& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return error.code() == ingest::errc::wrong_checksum ? unexpected_bytes : transfer_failed;

@@ -3,8 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "sha256_option.hpp"
 
@@ -17,7 +22,7 @@ constexpr char footer[] =
     "  gpurx-fetch http://storage/object --output object.bin\n"
     "\n"
     "Exit status: 0 received; 1 the transfer failed; 2 the command line is wrong; 3 the bytes are not the\n"
-    "expected ones; 4 the memory or the session could not be had; 130 interrupted.";
+    "expected ones; 4 the memory or the session could not be had; 128 and the number of the\nsignal that ended it.";
 
 checksum parse_checksum(std::string_view name)
 {
@@ -28,7 +33,10 @@ checksum parse_checksum(std::string_view name)
 
 void add_download(CLI::App& app, options& parsed)
 {
-    app.add_option("url", parsed.url, "http://HOST[:PORT]/PATH; of S3 a public or a pre-signed one")->required();
+    app.add_option("url", parsed.url, "http://HOST[:PORT]/PATH, https:// likewise, or s3://BUCKET/KEY")->required();
+    app.add_option("--mirror", parsed.http.mirrors,
+                   "Another URL of the same object, which takes its share; may be given again")
+        ->allow_extra_args(false);
     app.add_option("--flows", parsed.http.flows, "Connections at a time")
         ->capture_default_str()
         ->check(CLI::Range(1, 1024));
@@ -49,13 +57,58 @@ void add_download(CLI::App& app, options& parsed)
         ->check(CLI::Range(1, 256));
 }
 
+std::pair<std::string, std::string> parse_header(std::string const& line)
+{
+    auto const colon = line.find(':');
+    if (colon == 0 || colon == std::string::npos)
+        throw CLI::ValidationError{"--header", "it has to be like 'Name: value'"};
+    return {line.substr(0, colon), line.substr(std::min(line.find_first_not_of(' ', colon + 1), line.size()))};
+}
+
+std::string first_line_of(std::string const& path)
+{
+    std::ifstream file{path};
+    std::string line;
+    if (!std::getline(file, line) || line.empty())
+        throw CLI::ValidationError{"--bearer-file", path + " has no token in its first line"};
+    return line;
+}
+
+// Whom to trust, and who asks. A token is read from a file: a command line is seen by all users of the machine.
+void add_identity(CLI::App& app, gpurx::ingest::http_options& parsed)
+{
+    app.add_option("--ca", parsed.tls.ca_file,
+                   "File of the authorities that are trusted, in the place of the system's");
+    app.add_option("--cert", parsed.tls.certificate, "File of the certificate that says who asks");
+    app.add_option("--key", parsed.tls.key, "File of its key, if that is another");
+    app.add_option_function<std::vector<std::string>>(
+           "--header",
+           [&parsed](std::vector<std::string> const& lines) {
+               std::ranges::transform(lines, std::back_inserter(parsed.headers), parse_header);
+           },
+           "A field of each request, as 'Name: value'; may be given again")
+        ->allow_extra_args(false);
+    app.add_option_function<std::string>(
+        "--bearer-file", [&parsed](std::string const& path) { parsed.bearer = first_line_of(path); },
+        "File whose first line is a token that the server asks for");
+}
+
+// Credentials, and what is not given here, come from where AWS's own tools have them.
+void add_s3(CLI::App& app, gpurx::ingest::s3_options& parsed)
+{
+    app.add_option("--s3-endpoint", parsed.endpoint, "URL of the S3 server, if it is not AWS");
+    app.add_option("--s3-region", parsed.region, "Region of the bucket");
+    app.add_flag("--s3-anonymous", parsed.anonymous, "Sign nothing: the bucket is public");
+}
+
 void add_consumption(CLI::App& app, options& parsed)
 {
     auto* const listing = app.add_flag("--safetensors", parsed.safetensors,
                                        "The object is a safetensors file: load its tensors, and list them");
     app.add_option(
         "--output", parsed.output,
-        "Write the object to this file; with --safetensors the tensors, each at its offset in the JSON report");
+        "Write the object to this file, which has its name once all of it is there; -: to standard output, in order. "
+        "With --safetensors the tensors, each at its offset in the JSON report");
     app.add_option_function<std::string>(
            "--crc32c", [&parsed](std::string const& name) { parsed.http.crc32c = parse_checksum(name); },
            "Compute it where the bytes lie: none, always, or automatic: if the server announces one, to compare")
@@ -74,7 +127,10 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     parsed.threads = std::clamp(std::thread::hardware_concurrency(), 1U, parsed.http.flows);
     CLI::App app{"Receives an object of an HTTP server into device memory, through several flows."};
     app.footer(footer);
+    app.set_version_flag("--version", "gpurx-fetch " GPURX_VERSION, "Print the version");
     add_download(app, parsed);
+    add_identity(app, parsed.http);
+    add_s3(app, parsed.http.s3);
     add_session_options(app, parsed.nic);
     add_consumption(app, parsed);
     try {

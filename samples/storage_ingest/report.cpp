@@ -22,18 +22,36 @@ double cpu_per_gibibyte(report const& report)
     return report.size == 0 ? 0 : report.cpu_time.count() / (static_cast<double>(report.size) / gibibyte);
 }
 
-void line(std::string_view name, std::string const& value)
+void line(std::FILE* to, std::string_view name, std::string const& value)
 {
-    fmt::print("{:<22}{}\n", name, value);
+    fmt::print(to, "{:<22}{}\n", name, value);
 }
 
-void print_tensors(report const& report)
+void print_tensors(std::FILE* to, report const& report)
 {
     for (std::size_t i = 0; i < report.tensors.size(); ++i) {
         auto const& tensor = report.tensors[i];
-        fmt::print("{:#016x}  {:<8} {:<20} {}\n", report.block + report.offsets[i], name_of(tensor.type),
+        fmt::print(to, "{:#016x}  {:<8} {:<20} {}\n", report.block + report.offsets[i], name_of(tensor.type),
                    fmt::format("[{}]", fmt::join(tensor.shape, ", ")), tensor.name);
     }
+}
+
+void print_mirrors(std::FILE* to, report const& report)
+{
+    if (report.mirrors.size() == 1)
+        return;
+    for (auto const& each : report.mirrors)
+        line(to, "  from",
+             fmt::format("{}: {} bytes{}{}", each.url, each.bytes_placed,
+                         each.failure.empty() ? "" : "; left out: ", each.failure));
+}
+
+boost::json::array json_of_mirrors(report const& report)
+{
+    boost::json::array mirrors;
+    for (auto const& each : report.mirrors)
+        mirrors.push_back({{"url", each.url}, {"bytes", each.bytes_placed}, {"left_out", each.failure}});
+    return mirrors;
 }
 
 boost::json::array json_of_tensors(report const& report)
@@ -53,29 +71,31 @@ boost::json::array json_of_tensors(report const& report)
 
 }  // namespace
 
-void print_table(report const& report)
+void print_table(report const& report, std::FILE* to)
 {
-    fmt::print("{}\n", report.explanation);
-    print_tensors(report);
-    line("object", report.url);
-    line("size", fmt::format("{} ({})", report.size, size_text(static_cast<double>(report.size))));
-    line("time", fmt::format("{:.2f} s, {}/s", report.time.count(), size_text(rate(report))));
-    line("CPU time", fmt::format("{:.2f} s, {:.2f} s per GiB", report.cpu_time.count(), cpu_per_gibibyte(report)));
-    line("in device memory", fmt::format("{}", report.stats.device_bytes + report.stats.resteered_bytes));
-    line("not split by NIC", fmt::format("{}", report.stats.linear_bytes));
-    line("in host memory", fmt::format("{}", report.stats.host_bytes));
-    line("requests", fmt::format("{} on {} connections, {} retries", report.http.requests, report.http.connections,
-                                 report.http.retries));
+    fmt::print(to, "{}\n", report.explanation);
+    print_tensors(to, report);
+    line(to, "object", report.url);
+    line(to, "size", fmt::format("{} ({})", report.size, size_text(static_cast<double>(report.size))));
+    line(to, "time", fmt::format("{:.2f} s, {}/s", report.time.count(), size_text(rate(report))));
+    line(to, "CPU time", fmt::format("{:.2f} s, {:.2f} s per GiB", report.cpu_time.count(), cpu_per_gibibyte(report)));
+    line(to, "in device memory", fmt::format("{}", report.stats.device_bytes + report.stats.resteered_bytes));
+    line(to, "not split by NIC", fmt::format("{}", report.stats.linear_bytes));
+    line(to, "in host memory", fmt::format("{}", report.stats.host_bytes));
+    line(to, "requests",
+         fmt::format("{} on {} connections, {} retries", report.http.requests, report.http.connections,
+                     report.http.retries));
+    print_mirrors(to, report);
     if (report.crc32c)
-        line("CRC32C",
+        line(to, "CRC32C",
              fmt::format("{:08x}{}", *report.crc32c, report.crc32c_announced ? ", as the server announced" : ""));
     if (!report.sha256.empty())
-        line("SHA-256", report.sha256);
+        line(to, "SHA-256", report.sha256);
     if (!report.as_expected())
-        line("  expected", report.expected_sha256);
+        line(to, "  expected", report.expected_sha256);
 }
 
-void print_json(report const& report)
+void print_json(report const& report, std::FILE* to)
 {
     boost::json::object object{
         {"transport", gpurx::to_string(report.transport)},
@@ -102,7 +122,9 @@ void print_json(report const& report)
     }
     if (!report.sha256.empty())
         object["sha256"] = report.sha256;
+    if (report.mirrors.size() > 1)
+        object["mirrors"] = json_of_mirrors(report);
     if (!report.tensors.empty())
         object["tensors"] = json_of_tensors(report);
-    fmt::print("{}\n", boost::json::serialize(object));
+    fmt::print(to, "{}\n", boost::json::serialize(object));
 }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 #include <gpurx/session.hpp>
@@ -18,6 +19,7 @@ struct report {
     std::string explanation;  // rx_session::explain()
     gpurx::stats stats;
     gpurx::ingest::http_stats http;
+    std::vector<gpurx::ingest::mirror_stats> mirrors;
     std::chrono::duration<double> time{};
     std::chrono::duration<double> cpu_time{};  // of the process meanwhile
     std::string url;
@@ -34,5 +36,5 @@ struct report {
     [[nodiscard]] bool as_expected() const { return expected_sha256.empty() || expected_sha256 == sha256; }
 };
 
-void print_table(report const& report);
-void print_json(report const& report);
+void print_table(report const& report, std::FILE* to);
+void print_json(report const& report, std::FILE* to);

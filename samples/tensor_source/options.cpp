@@ -44,6 +44,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     options parsed;
     CLI::App app{"Sends tensors from files, or made up, to programs that receive tensor streams."};
     app.footer(footer);
+    app.set_version_flag("--version", "tensor_source " GPURX_VERSION, "Print the version");
     auto* const where = app.add_option_group("where", "Where the receivers are");
     where->add_option_function<std::vector<std::string>>(
         "--to",

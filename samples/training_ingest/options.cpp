@@ -52,6 +52,10 @@ void add_sources(CLI::App& app, options& parsed)
                                     "Seconds to wait for a source that was cut; 0: none")
         ->check(CLI::NonNegativeNumber)
         ->default_str("30");
+    app.add_option_function<double>("--stall-timeout", seconds(parsed.stream.stall_timeout),
+                                    "Seconds that a source may bring nothing on its connection; 0: without limit")
+        ->check(CLI::NonNegativeNumber)
+        ->default_str("300");
     app.add_option("--max-frame-size", parsed.stream.limits.frame_size, "Bytes that a sender's frame may have")
         ->transform(CLI::AsSizeValue{false})
         ->default_str("256MiB");
@@ -96,6 +100,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     options parsed;
     CLI::App app{"Receives a stream of tensors from many senders, as batches in device memory."};
     app.footer(footer);
+    app.set_version_flag("--version", "training_ingest " GPURX_VERSION, "Print the version");
     add_sources(app, parsed);
     add_batches(app, parsed);
     add_session_options(app, parsed.nic);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of samples/README.md, as they are printed:  readme_test.py BUILD_DIRECTORY | readme_test.py --lab
+"""The commands of samples/README.md, as they are printed:  readme_test.py BUILD_DIRECTORY | --lab | --ml
 
 With a build directory, those that run anywhere, with its programs in the place of build/release; with --lab, the build
-and those that need the lab.
+and those that need the lab; with --ml, those that need torch and Ray.
 """
 
 import contextlib
@@ -21,6 +21,13 @@ LIMIT = 300  # seconds for a block; the build may have to compile
 def blocks() -> list[str]:
     text = (REPO / "samples/README.md").read_text()
     return re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+
+
+def kind_of(block: str) -> str:
+    """What it needs."""
+    if "torch.distributed" in block:
+        return "ml"
+    return "lab" if "./run lab" in block or "cmake" in block else "anywhere"
 
 
 def run(block: str, limit: int) -> bool:
@@ -41,12 +48,11 @@ def run(block: str, limit: int) -> bool:
 def main() -> int:
     # Whoever ends this test ends what it has started, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    lab = sys.argv[1] == "--lab"
-    chosen = [block for block in blocks() if (("./run lab" in block or "cmake" in block) if lab else True)]
-    if not lab:
-        chosen = [block.replace("build/release", sys.argv[1]) for block in chosen
-                  if "./run lab" not in block and "cmake" not in block]
-    if len(chosen) < 3:
+    kind, least = {"--lab": ("lab", 3), "--ml": ("ml", 1)}.get(sys.argv[1], ("anywhere", 3))
+    chosen = [block for block in blocks() if kind_of(block) == kind]
+    if kind == "anywhere":
+        chosen = [block.replace("build/release", sys.argv[1]) for block in chosen]
+    if len(chosen) < least:
         print(f"not ok - samples/README.md has only {len(chosen)} blocks of commands for this")
         return 1
     failed = 0

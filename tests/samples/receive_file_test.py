@@ -76,6 +76,36 @@ class ReceiveFile(unittest.TestCase):
         self.assertIn("copy: in use", out)
         self.assertIn("devmem: not in use: transport copy was asked for", out)
 
+    def test_wrong_bytes_replace_nothing(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            output = Path(directory) / "received"
+            output.write_bytes(b"before")
+            receiver, port = listening("--output", str(output), "--expect-sha256", SHA256)
+            send(port, DATA[:-1]).close()
+            self.finish(receiver, 3)
+            self.assertEqual(output.read_bytes(), b"before")
+            self.assertEqual(os.listdir(directory), ["received"])
+
+    def test_what_ends_early_leaves_nothing(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            receiver, port = listening("--output", str(Path(directory) / "received"))
+            with send(port, DATA):
+                receiver.terminate()
+                self.finish(receiver, 130)
+            self.assertEqual(os.listdir(directory), [])
+
+    def test_output_that_cannot_be(self) -> None:
+        receiver = start("--listen", "127.0.0.1:0", "--transport", "copy", "--output", "/nowhere/received")
+        _, err = self.finish(receiver, 1)
+        self.assertIn("create /nowhere/received", err)
+
+    def test_standard_output(self) -> None:
+        receiver, port = listening("--output", "-", "--expect-sha256", SHA256)
+        send(port, b"some bytes").close()
+        out, err = self.finish(receiver, 3)
+        self.assertEqual(out, "some bytes")
+        self.assertIn("received              10 ", err)
+
     def test_loan(self) -> None:
         # Less memory than bytes: the loans come back while it receives.
         self.check_received("--loan", "--memory-size", "1MiB")
