@@ -1,124 +1,166 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`./run bench ingest`: what it costs to bring an object of a file server into memory, here and over devmem in the lab."""
+"""`./run bench ingest`: what it costs to bring an object of a server into memory, a file or Python, here and over devmem
+in the lab. A comparison is an entry of SCENES; who takes part in it is in ingest_contenders.py."""
+
+from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from ingest_contenders import Contenders, Cost
-from report import Bar, Report, print_table
+from ingest_contenders import Contenders, Peers, Programs, check_memory, to_file, to_memory
+from ingest_figures import (ANY, CPU, CPU_SECONDS, FIRST, MEMORY, MIB, RATE, REQUESTS, SECONDS, Column, Limit, Most,
+                            Samples, cpu, memory, requests, row, seconds, slopes_bar, slopes_table)
+from ingest_lab import LAB_SIZES, run_in_lab
+from ingest_servers import Object, Site
+from report import Report, print_table
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "ingest"))
-
-from servers import Nginx, nginx_program  # noqa: E402
-
-MIB = 1 << 20
-GIB = 1 << 30
-# In the lab the cost of a MiB is how the cost grows from one size to the next: without what a start costs.
-LAB_SIZES = (8 * MIB, 24 * MIB)
-OURS, RIVAL, LOOP = "gpurx-fetch", "curl, then a copy", "recv_into loop"
-
-Samples = dict[str, list[Cost]]
-
-
-def write_object(path: Path, size: int) -> None:
-    with path.open("wb") as file:
-        for begin in range(0, size, MIB):
-            file.write(os.urandom(min(MIB, size - begin)))
+COPY = ["--transport", "copy"]
+# Tensors of the files, and bytes of each; those of the large one are as large as is asked for.
+LARGE, SMALL, NAMES = 64, 40_000, 100_000
+SMALL_SIZE, NAMES_SIZE = 1024, 64
+EVERY_OTHER = f"{SMALL // 2:,} tensors, gaps between"
+ALL_NAMES = f"{NAMES:,} names"
 
 
-def measure(directory: Path, programs: Path, size: int, rounds: int) -> Samples:
-    write_object(directory / "object", size)
-    server = Nginx(directory)
-    try:
-        contenders = Contenders(programs, server.host, server.port, ["--transport", "copy"], directory).all()
-        samples: Samples = {name: [] for name in contenders}
-        # The first round warms up.
-        for number in range(rounds + 1):
-            for name, fetch in contenders.items():
-                cost = fetch("object")
-                if number > 0:
-                    samples[name].append(cost)
-            print(f"ingest: round {number} of {rounds} done", file=sys.stderr, flush=True)
-    finally:
-        server.stop()
+class Stage(NamedTuple):
+    """What contenders are made of."""
+
+    programs: Programs
+    site: Site
+    peers: Peers
+    large: Object
+    small: Object
+    names: Object
+
+
+class Scene(NamedTuple):
+    title: str
+    contenders: Callable[[Stage], Contenders]
+    columns: list[Column]
+    limits: list[Limit | Most]
+
+
+def into_memory(stage: Stage) -> Contenders:
+    url, site = stage.site.http(stage.large.name), stage.site
+    check_memory(stage.programs, url, COPY, stage.large.sha256)
+    return to_memory(stage.programs, url, COPY, stage.large.sha256, site.scratch)
+
+
+def into_a_file(stage: Stage) -> Contenders:
+    site, name = stage.site, stage.large.name
+    return to_file(stage.programs, site.http(name), COPY, site.path(name), site.scratch)
+
+
+def into_a_file_by_https(stage: Stage) -> Contenders:
+    site, name = stage.site, stage.large.name
+    return to_file(stage.programs, site.https(name), COPY, site.path(name), site.scratch, site.certificate)
+
+
+def from_s3(stage: Stage) -> Contenders:
+    for name, reason in stage.peers.missing.items():
+        print(f"not compared: {name}: {reason}")
+    return stage.peers.from_s3(stage.site.s3(stage.large.name), stage.large.digests["1"], stage.site.s3_environment())
+
+
+def many_tensors(stage: Stage) -> Contenders:
+    def by_name(peer: str, file: Object, step: str) -> Callable[[], Any]:
+        return stage.peers.contender(peer, stage.site.http(file.name), file.digests[step], {})
+
+    return {EVERY_OTHER: by_name("gpurx, every other name", stage.small, "2"),
+            ALL_NAMES: by_name("gpurx, all names", stage.names, "1")}
+
+
+SCENES = {
+    "memory": Scene(
+        "into host memory, http", into_memory, [CPU, RATE, MEMORY],
+        [Limit("CPU time", cpu, "gpurx-fetch", "curl, then a copy", 1.0),
+         Limit("CPU time", cpu, "gpurx-fetch", "recv_into loop", 1.0),
+         Limit("time", seconds, "gpurx-fetch", "recv_into loop", 1.0)]),
+    "file": Scene(
+        "to a file, http", into_a_file, [CPU, RATE, MEMORY, REQUESTS],
+        [Limit("time", seconds, "gpurx-fetch", ANY, 1.05), Most("memory", memory, "gpurx-fetch", "MiB", 64)]),
+    "https": Scene(
+        "to a file, https", into_a_file_by_https, [CPU, RATE, MEMORY, REQUESTS],
+        [Limit("CPU time", cpu, "gpurx-fetch", "curl", 1.1)]),
+    "s3": Scene(
+        "into one process of Python, S3", from_s3, [CPU, RATE, FIRST, REQUESTS],
+        [Limit("time", seconds, "gpurx", ANY, 1.0), Limit("CPU time", cpu, "gpurx", ANY, 1.0)]),
+    "names": Scene(
+        "tensors by their names, http", many_tensors, [CPU_SECONDS, SECONDS, REQUESTS],
+        [Most("requests", requests, EVERY_OTHER, "", 20), Most("time", seconds, ALL_NAMES, " s", 1.5, statistics.median)]),
+}
+
+
+def interleaved(contenders: Contenders, rounds: int, asked: Callable[[], int], label: str) -> Samples:
+    names = list(contenders)
+    samples: Samples = {name: [] for name in names}
+    # The first round warms up. Each begins with another one: what ran before leaves caches, and memory, as they are.
+    for number in range(rounds + 1):
+        begin = number % len(names)
+        for name in names[begin:] + names[:begin]:
+            asked()
+            cost = contenders[name]()._replace(requests=asked())
+            if number > 0:
+                samples[name].append(cost)
+        print(f"ingest: {label}, round {number} of {rounds} done", file=sys.stderr, flush=True)
     return samples
 
 
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
-
-
-def report_here(report: Report, samples: Samples, size: int) -> None:
-    cpu = {name: [cost.cpu * GIB / size for cost in costs] for name, costs in samples.items()}
-    print_table(["transport copy, to host memory", "CPU s per GiB", "GiB/s"],
-                [[name, spread(cpu[name]), spread([size / GIB / cost.seconds for cost in costs])]
-                 for name, costs in samples.items()])
-    # Of each round, as the machine may have been slower in one than in another.
-    for rival in RIVAL, LOOP:
-        ratio = statistics.median(mine / other for mine, other in zip(cpu[OURS], cpu[rival]))
-        report.bar(Bar(f"copy: CPU time, {OURS} / {rival}", ratio, "x", 1.0))
-    report.samples["copy"] = {name: [cost._asdict() for cost in costs] for name, costs in samples.items()}
-
-
-def run_in_lab(programs: Path, rounds: int, kernel: str) -> dict[str, dict[int, list[float]]]:
-    script = Path(__file__).resolve().parent / "ingest_guest.py"
-    command = [str(ROOT / "run"), "lab", "--kernel", kernel, "--exact", "--timeout", "900", "--", "python3", str(script),
-               str(programs), str(rounds), *map(str, LAB_SIZES)]
-    print(f"ingest: {rounds} rounds in the lab", file=sys.stderr, flush=True)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False,
-                          env=dict(os.environ, GPURX_TEST_NGINX=nginx_program()))
-    if done.returncode != 0:
-        sys.exit(f"ingest: the lab run failed (exit code {done.returncode}); its output was:\n{done.stdout}")
-    samples: dict[str, dict[int, list[float]]] = {}
-    for line in done.stdout.splitlines():
-        if line.startswith("{"):
-            sample = json.loads(line)
-            samples.setdefault(sample["name"], {}).setdefault(sample["size"], []).append(sample["cpu"] * 1e9)
-    return samples
-
-
-def report_lab(report: Report, samples: dict[str, dict[int, list[float]]]) -> None:
-    small, large = LAB_SIZES
-    rows = []
-    cost = {}
-    for name, sizes in samples.items():
-        each = [(more - less) * MIB / (large - small) for less, more in zip(sizes[small], sizes[large])]
-        cost[name] = statistics.median(each)
-        start = statistics.median(sizes[small]) - cost[name] * small / MIB
-        rows.append([name, f"{cost[name]:,.0f} ({min(each):,.0f}–{max(each):,.0f})", f"{start / 1e6:,.0f}"])
-    print_table(["devmem, in the lab", "instructions per MiB", "millions to start"], rows)
-    report.bar(Bar(f"devmem: instructions, {OURS} / {RIVAL}", cost[OURS] / cost[RIVAL], "x", 1.0))
-    report.samples["devmem"] = samples
+def play(name: str, stage: Stage, rounds: int, report: Report) -> None:
+    scene = SCENES[name]
+    samples = interleaved(scene.contenders(stage), rounds, stage.site.asked, name)
+    print_table([scene.title, *(column.title for column in scene.columns)],
+                [row(contender, costs, stage.large.bytes, scene.columns) for contender, costs in samples.items()])
+    for limit in scene.limits:
+        if bar := limit.bar(name, samples):
+            report.bar(bar)
+    report.samples[name] = {contender: [cost._asdict() for cost in costs] for contender, costs in samples.items()}
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench ingest", description=__doc__)
-    parser.add_argument("programs", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("build", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("python", help=argparse.SUPPRESS)
+    parser.add_argument("peers", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("rounds", type=int, nargs="?", default=9)
+    parser.add_argument("--only", nargs="+", choices=[*SCENES, "lab"], default=[*SCENES, "lab"], metavar="SCENE",
+                        help=f"these: {', '.join(SCENES)}, lab")
     parser.add_argument("--lab-rounds", type=int, default=5)
-    parser.add_argument("--kernel", choices=["stock", "branch"], default="stock")
-    parser.add_argument("--mebibytes", type=int, default=512, help="size of the object (512)")
-    return parser.parse_args()
+    parser.add_argument("--kernel", choices=["debian", "stock", "branch"], default="stock",
+                        help="of the lab; stock and branch are built the first time (stock)")
+    parser.add_argument("--mebibytes", type=int, default=512, help="size of the large object (512)")
+    parser.add_argument("--short", action="store_true", help="2 rounds with 64 MiB, none in the lab: does it work?")
+    arguments = parser.parse_args()
+    if arguments.short:
+        arguments.rounds, arguments.mebibytes, arguments.lab_rounds = 2, 64, 0
+    return arguments
 
 
 def main() -> int:
     arguments = parse_arguments()
-    size = arguments.mebibytes * MIB
-    report = Report("ingest", {"rounds": arguments.rounds, "bytes": size, "lab_rounds": arguments.lab_rounds,
-                               "lab_bytes": LAB_SIZES, "kernel": arguments.kernel})
+    each = arguments.mebibytes * MIB // LARGE
+    report = Report("ingest", {"rounds": arguments.rounds, "tensors_and_bytes_of_each": [LARGE, each],
+                               "lab_rounds": arguments.lab_rounds, "lab_bytes": LAB_SIZES, "kernel": arguments.kernel})
+    scenes = [name for name in SCENES if name in arguments.only]
     # In memory, so that no disk takes part.
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        report_here(report, measure(Path(directory), arguments.programs, size, arguments.rounds), size)
-    if arguments.lab_rounds:
-        report_lab(report, run_in_lab(arguments.programs, arguments.lab_rounds, arguments.kernel))
+    if scenes:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+            with Site(Path(directory), [(LARGE, each), (SMALL, SMALL_SIZE), (NAMES, NAMES_SIZE)]) as site:
+                stage = Stage(Programs(arguments.build), site, Peers(arguments.python, arguments.peers), *site.objects)
+                report.configuration["not_compared"] = stage.peers.missing
+                for name in scenes:
+                    play(name, stage, arguments.rounds, report)
+    if arguments.lab_rounds and "lab" in arguments.only:
+        samples = run_in_lab(arguments.build, arguments.lab_rounds, arguments.kernel)
+        print_table(*slopes_table(samples))
+        report.bar(slopes_bar(samples))
+        report.samples["devmem"] = samples
     return report.finish()
 
 

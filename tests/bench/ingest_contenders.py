@@ -1,65 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to bring an object of a file server into memory, and what each costs its receiver."""
+"""Ways to bring an object into memory, or into a file, and what each costs its receiver.
 
+Each function here returns contenders by their names: functions that bring the object once. One more is one more entry.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import functools
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from ingest_figures import Cost
+from ingest_peers import WHOLE, package_of
 
 HERE = Path(__file__).resolve().parent
-
-
-class Cost(NamedTuple):
-    cpu: float  # seconds: all of the processes that receive, from their start to their end
-    seconds: float
+Contenders = dict[str, Callable[[], Cost]]
 
 
 def run(command: list[str]) -> Cost:
+    """The memory is not less than this program's, which it is forked from."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     if status != 0:
         sys.exit(f"ingest: {command[0]} failed")
-    return Cost(used.ru_utime + used.ru_stime, time.monotonic() - start)
+    return Cost(used.ru_utime + used.ru_stime, time.monotonic() - start, used.ru_maxrss << 10)
 
 
-def both(first: Cost, second: Cost) -> Cost:
-    return Cost(first.cpu + second.cpu, first.seconds + second.seconds)
+def run_reporting(command: list[str], digest: str, environment: dict[str, str] | None = None) -> Cost:
+    """Of a program that says itself what it cost, and what came."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        sys.exit(f"ingest: {' '.join(command[1:])} failed")
+    said = json.loads(done.stdout)
+    if said["digest"] != digest:
+        sys.exit(f"ingest: {' '.join(command[1:])} has other bytes than the object's")
+    return Cost(said["cpu"], said["seconds"], first=said.get("first"))
 
 
-class Contenders:
-    """Each is called with the name of an object."""
+class Programs(NamedTuple):
+    build: Path
 
-    def __init__(self, programs: Path, host: str, port: int, nic: list[str], scratch: Path) -> None:
-        self._fetch = str(programs / "samples" / "gpurx-fetch" / "gpurx-fetch")
-        self._load = str(programs / "tests" / "bench" / "ingest_load")
-        self._host, self._port, self._nic, self._scratch = host, port, nic, scratch / "downloaded"
+    @property
+    def fetch(self) -> str:
+        return str(self.build / "samples" / "gpurx-fetch" / "gpurx-fetch")
 
-    def url(self, name: str) -> str:
-        return f"http://{self._host}:{self._port}/{name}"
+    @property
+    def load(self) -> str:
+        return str(self.build / "tests" / "bench" / "ingest_load")
 
-    def gpurx(self, name: str) -> Cost:
-        return run([self._fetch, self.url(name), *self._nic, "--crc32c", "none", "--json"])
 
-    def gpurx_one(self, name: str) -> Cost:
-        return run([self._fetch, self.url(name), *self._nic, "--crc32c", "none", "--json", "--flows", "1"])
+def check_memory(programs: Programs, url: str, nic: list[str], sha256: str) -> None:
+    """That gpurx-fetch brings into memory what the object has: its own rounds compute nothing."""
+    run([programs.fetch, url, *nic, "--expect-sha256", sha256])
 
-    def curl(self, name: str) -> Cost:
-        self._scratch.unlink(missing_ok=True)
-        downloaded = run(["curl", "-sf", "-o", str(self._scratch), self.url(name)])
-        loaded = run([self._load, str(self._scratch)])
-        self._scratch.unlink()
-        return both(downloaded, loaded)
 
-    def loop(self, name: str) -> Cost:
-        """Without the start of Python."""
-        start = time.monotonic()
-        program = [sys.executable, str(HERE / "ingest_loop.py"), self._host, str(self._port), name]
-        done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
-        return Cost(float(done.stdout), time.monotonic() - start)
+def to_memory(programs: Programs, url: str, nic: list[str], sha256: str, scratch: Path) -> Contenders:
+    downloaded = scratch / "downloaded"
 
-    def all(self) -> dict[str, Callable[[str], Cost]]:
-        return {"gpurx-fetch": self.gpurx, "gpurx-fetch, 1 flow": self.gpurx_one, "curl, then a copy": self.curl,
-                "recv_into loop": self.loop}
+    def curl_and_load() -> Cost:
+        downloaded.unlink(missing_ok=True)
+        first = run(["curl", "-sf", "-o", str(downloaded), url])
+        second = run([programs.load, str(downloaded)])
+        downloaded.unlink()
+        return Cost(first.cpu + second.cpu, first.seconds + second.seconds, max(first.memory, second.memory))
+
+    place = urlsplit(url)
+    loop = [sys.executable, str(HERE / "ingest_loop.py"), str(place.hostname), str(place.port), place.path[1:]]
+    fetch = [programs.fetch, url, *nic, "--crc32c", "none", "--json"]
+    return {
+        "gpurx-fetch": functools.partial(run, fetch),
+        "gpurx-fetch, 1 flow": functools.partial(run, [*fetch, "--flows", "1"]),
+        "curl, then a copy": curl_and_load,
+        "recv_into loop": functools.partial(run_reporting, loop, sha256),
+    }
+
+
+def to_file(programs: Programs, url: str, nic: list[str], original: Path, scratch: Path,
+            ca: Path | None = None) -> Contenders:
+    saved = scratch / "saved"
+
+    def save(command: list[str]) -> Cost:
+        saved.unlink(missing_ok=True)
+        cost = run([*command, url])
+        if not filecmp.cmp(original, saved, shallow=False):
+            sys.exit(f"ingest: {command[0]} wrote other bytes than the object's")
+        return cost
+
+    def trusting(option: str) -> list[str]:
+        return [f"{option}={ca}"] if ca else []
+
+    commands = {
+        "gpurx-fetch": [programs.fetch, *nic, "--output", str(saved), *trusting("--ca")],
+        "curl": ["curl", "-sf", "-o", str(saved), *(["--cacert", str(ca)] if ca else [])],
+        # As its manual says for a fast network: as many connections as it takes to one server.
+        "aria2c": ["aria2c", "-q", "-x4", "-s4", "-k1M", "--file-allocation=none", "-d", str(saved.parent), "-o",
+                   saved.name, *trusting("--ca-certificate")],
+        "wget": ["wget", "-q", "-O", str(saved), *trusting("--ca-certificate")],
+    }
+    return {name: functools.partial(save, command) for name, command in commands.items()}
+
+
+class Peers:
+    """The libraries of ingest_peers.py. `python` has gpurx, and lies on `root`, for which peers.sh has the others."""
+
+    def __init__(self, python: str, root: Path) -> None:
+        self._python = python
+        found = subprocess.run([HERE / "ingest" / "peers.sh", root], stdout=subprocess.PIPE, text=True, check=True)
+        lines = [line.split("\t") for line in found.stdout.splitlines()]
+        self._directories = {name: directory for name, directory, reason in lines if not reason}
+        self.missing = {name: reason for name, _, reason in lines if reason}
+
+    def contender(self, peer: str, url: str, digest: str, environment: dict[str, str]) -> Callable[[], Cost]:
+        variables = dict(os.environ, **environment, PYTHONPATH=self._directories.get(package_of(peer), ""))
+        command = [self._python, str(HERE / "ingest_peers.py"), peer, url]
+        return functools.partial(run_reporting, command, digest, variables)
+
+    def from_s3(self, url: str, digest: str, environment: dict[str, str]) -> Contenders:
+        """All that bring a whole file, and are there."""
+        names = [name for name in WHOLE if package_of(name) not in self.missing]
+        return {name: self.contender(name, url, digest, environment) for name in names}

@@ -7,7 +7,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/kernel-support/lab/lib.sh"
-benchmarks=(overhead tokens connect ingest)
+. "$root/tests/python/layer.sh"
+benchmarks=(overhead gather tokens connect tap perf ingest)
 
 build() {
     "$root/kernel-support/lab/packages.sh" build lab &&
@@ -23,9 +24,19 @@ run_overhead() {
     return "$worst"
 }
 
+# Counted, without a GPU.
+run_gather() {
+    build gather_bench && python3 "$root/tests/bench/gather.py" "$root/build/release"
+}
+
 run_tokens() {
     build tokens_bench &&
         python3 "$root/tests/bench/tokens.py" "$root/build/release/tests/bench/tokens/tokens_bench" "$@"
+}
+
+run_perf() {
+    build gpurx-perf &&
+        python3 "$root/tests/bench/perf.py" "$root/build/release/framework/tools/perf/gpurx-perf" "$@"
 }
 
 # Not among those that run without a name: it measures prototypes, and has no bars.
@@ -39,18 +50,40 @@ run_connect() {
         python3 "$root/tests/bench/connect.py" "$root/build/release/tests/bench/connect_bench" "$@"
 }
 
-# What gpurx-fetch is compared with.
-require_curl() {
-    command -v curl >/dev/null || {
-        note "missing: curl (to compare gpurx-fetch with)" &&
+run_tap() {
+    local release=$root/build/release
+    build tap_bench &&
+        python3 "$root/tests/bench/tap.py" "$release/tests/bench/tap_bench" \
+            "$release/framework/tools/doctor/gpurx-doctor" "$@"
+}
+
+# What gpurx-fetch is compared with, and what makes the certificate of their server.
+require_downloaders() {
+    command -v curl aria2c wget openssl | wc -l | grep -qx 4 || {
+        note "missing: of curl, aria2, wget and openssl (to compare gpurx-fetch with)" &&
             as_root apt-get -qq update >&2 &&
-            as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install curl >&2
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
+                curl aria2 wget openssl >&2
     }
 }
 
+# bench_python BUILD ROOT: an environment with this tree's package, above ROOT.
+bench_python() {
+    local python=build/bench/python cuda=AUTO
+    [[ -z $("$root/cmake/cuda-toolkit.sh" --path) ]] || cuda=ON
+    # The options of ./run test ml and python, with which it is built in the same place.
+    (cd "$root" && mkdir -p build/bench && layer "$2" "$python" &&
+        install_gpurx "$1" "$2" "$python" GPURX_WERROR=ON GPURX_CUDA="$cuda" >&2) &&
+        printf '%s\n' "$root/$python/bin/python"
+}
+
+# Above the environment with torch, if `./run test ml` has made it: two of those that gpurx is compared with need it.
 run_ingest() {
-    build ingest_bench && require_curl && "$root/tests/ingest/nginx.sh" >/dev/null &&
-        python3 "$root/tests/bench/ingest.py" "$root/build/release" "$@"
+    local builder below python
+    build ingest_bench && require_downloaders && "$root/tests/ingest/nginx.sh" >/dev/null &&
+        builder=$("$root/tests/python/environment.sh") && below=$("$root/tests/ml/environment.sh" --path) &&
+        below=${below:-$builder} && python=$(bench_python "$builder" "$below") &&
+        python3 "$root/tests/bench/ingest.py" "$root/build/release" "$python" "$below" "$@"
 }
 
 main() {
