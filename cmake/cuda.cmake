@@ -17,7 +17,8 @@ mark_as_advanced(GPURX_CUDA_ROOT GPURX_CUDA_ARCHITECTURES)
 set(gpurx_cuda_toolkit ${CMAKE_CURRENT_LIST_DIR}/cuda-toolkit.sh)
 set(gpurx_cuda_embed ${CMAKE_CURRENT_LIST_DIR}/cuda-embed.cmake)
 # Without the build's own flags: what runs on the GPU is the same in every preset.
-set(gpurx_nvcc_flags -std=c++20 --expt-relaxed-constexpr -O3 -fatbin)
+# Uncompressed, as the intermediate code else needs a driver that knows the compression (and tests read it).
+set(gpurx_nvcc_flags -std=c++20 --expt-relaxed-constexpr -O3 -fatbin --no-compress)
 
 # The toolkit's root, or nothing and why.
 function(gpurx_find_cuda root why)
@@ -81,9 +82,16 @@ function(gpurx_nvcc_targets options)
         message(FATAL_ERROR "${GPURX_NVCC} knows none of GPURX_CUDA_ARCHITECTURES (${GPURX_CUDA_ARCHITECTURES})")
     endif()
     list(SORT chosen COMPARE NATURAL)
-    list(GET chosen 0 lowest)
+    # As text as well, for GPUs of the future: of the lowest, and of the first that differs in what the source makes of it.
+    list(GET chosen 0 texts)
+    foreach(architecture IN LISTS chosen)
+        if(architecture GREATER_EQUAL 100 AND NOT texts MATCHES ";")
+            list(APPEND texts ${architecture})
+        endif()
+    endforeach()
     list(TRANSFORM chosen REPLACE "(.+)" "-gencode=arch=compute_\\1,code=sm_\\1")
-    set(${options} ${chosen} -gencode=arch=compute_${lowest},code=compute_${lowest} PARENT_SCOPE)
+    list(TRANSFORM texts REPLACE "(.+)" "-gencode=arch=compute_\\1,code=compute_\\1")
+    set(${options} ${chosen} ${texts} PARENT_SCOPE)
 endfunction()
 
 # gpurx_embed_cuda(TARGET SOURCE SYMBOL): compile SOURCE for the GPUs and put the result, a fat binary, into TARGET. C++

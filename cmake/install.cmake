@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installing: headers, library, CMake package, pkg-config file. The result may be moved as a whole.
+# Installing: headers, library, CMake package, pkg-config file. The result may be moved as a whole. The components are
+# the packages of packages/packages.cmake.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/gpurx)
 
-install(TARGETS gpurx EXPORT gpurxTargets FILE_SET HEADERS)
-install(EXPORT gpurxTargets NAMESPACE gpurx:: DESTINATION ${package_directory})
+# gpurx_install_library(TARGET EXPORT COMPONENT): a shared library is the component's; what compiles against it is dev's.
+function(gpurx_install_library target export component)
+    install(TARGETS ${target} EXPORT ${export}
+        LIBRARY COMPONENT ${component} NAMELINK_COMPONENT dev
+        ARCHIVE COMPONENT dev
+        FILE_SET HEADERS COMPONENT dev)
+    install(EXPORT ${export} NAMESPACE gpurx:: DESTINATION ${package_directory} COMPONENT dev)
+endfunction()
+gpurx_install_library(gpurx gpurxTargets libgpurx)
 if(TARGET gpurx_ingest)
     # A component: who does not ask for it needs nothing of what it needs.
-    install(TARGETS gpurx_ingest EXPORT gpurxIngestTargets FILE_SET HEADERS)
-    install(EXPORT gpurxIngestTargets NAMESPACE gpurx:: DESTINATION ${package_directory})
+    gpurx_install_library(gpurx_ingest gpurxIngestTargets libgpurx-ingest)
 endif()
 
 get_target_property(library_type gpurx TYPE)
@@ -22,15 +29,16 @@ configure_package_config_file(
 # Until 1.0 a minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/gpurxConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/gpurxConfig.cmake ${PROJECT_BINARY_DIR}/gpurxConfigVersion.cmake
-    DESTINATION ${package_directory})
+    DESTINATION ${package_directory} COMPONENT dev)
 
-# A static library hands its own dependencies on to whoever links it, also without `pkg-config --static`.
+# A static library hands its own dependencies on to whoever links it, also without `pkg-config --static`. A shared one has
+# them: who compiles against it need not have their headers, which Requires.private would ask for.
 if(library_type STREQUAL "STATIC_LIBRARY")
     set(pc_requires "Requires: fmt libisal libmnl")
 else()
-    set(pc_requires "Requires.private: fmt libisal libmnl")
+    set(pc_requires "")
 endif()
 cmake_path(SET pc_directory NORMALIZE ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${pc_directory} OUTPUT_VARIABLE pc_prefix)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/gpurx.pc.in ${PROJECT_BINARY_DIR}/gpurx.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/gpurx.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/gpurx.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
