@@ -42,13 +42,6 @@ asio::awaitable<error_code> lend_all(receiver& rx, pattern_check& check)
     }
 }
 
-asio::awaitable<void> connect_and_consume(rx_session& session, tcp::endpoint there, way how, outcome& result)
-{
-    receiver rx{co_await asio::this_coro::executor, session};
-    co_await rx.async_connect(there);
-    co_await consume(std::move(rx), how, result);
-}
-
 }  // namespace
 
 bool intact(outcome const& result, std::uint64_t bytes)
@@ -124,6 +117,13 @@ asio::awaitable<void> consume(receiver rx, way how, outcome& result)
     }
     result.what.bytes = result.bytes;
     result.stats = rx.stats();
+}
+
+asio::awaitable<void> connect_and_consume(rx_session& session, tcp::endpoint there, way how, outcome& result)
+{
+    receiver rx{co_await asio::this_coro::executor, session};
+    co_await rx.async_connect(there);
+    co_await consume(std::move(rx), how, result);
 }
 
 std::vector<outcome> transfer(rx_session& session, std::vector<stream> const& streams, family version, way how,

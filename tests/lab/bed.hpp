@@ -53,6 +53,8 @@ std::ostream& operator<<(std::ostream& out, outcome const& result);
 
 // Reads the header, then the stream to its end.
 asio::awaitable<void> consume(receiver rx, way how, outcome& result);
+// The same of a connection to `there`.
+asio::awaitable<void> connect_and_consume(rx_session& session, tcp::endpoint there, way how, outcome& result);
 
 // Receives all streams at the same time. Outcomes are in the order in which the connections came.
 [[nodiscard]] std::vector<outcome> transfer(rx_session& session, std::vector<stream> const& streams, family version,

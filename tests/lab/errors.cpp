@@ -32,7 +32,7 @@ namespace ethtool = gpurx::detail::ethtool;
 
 namespace {
 
-constexpr std::size_t memory_size = 4 << 20;
+constexpr std::size_t memory_size = 32 << 20;  // the rings of 15 queues want 7.5 MiB
 
 // Ring settings for a binding by hand, while this lives.
 class header_split {

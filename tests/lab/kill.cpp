@@ -17,14 +17,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
 #include <thread>
-#include <variant>
 #include <vector>
 
 #include "bed.hpp"
@@ -109,22 +106,6 @@ class victim {
     pid_t pid_ = -1;
     std::optional<int> status_;
 };
-
-// The journal of the interface, as it is on the disk now; empty if there is none.
-detail::journal journal_now()
-{
-    std::error_code ignored;
-    for (auto const& entry : std::filesystem::directory_iterator{"/run/gpurx", ignored}) {
-        if (entry.path().extension() != ".journal")
-            continue;
-        std::ifstream file{entry.path()};
-        auto found = detail::parse_journal(std::string{std::istreambuf_iterator<char>{file}, {}});
-        if (auto* const log = std::get_if<detail::journal>(&found);
-            log != nullptr && log->device.interface == near_interface)
-            return std::move(*log);
-    }
-    return {};
-}
 
 detail::journal_owner const* entry_of(detail::journal const& log, pid_t pid)
 {

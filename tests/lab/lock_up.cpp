@@ -56,10 +56,10 @@ class small_memory : public unchanged_nic {
     nic_fault delay_{"delay_us", 2000};
 };
 
-gpurx::rx_session open_small(gpurx::rx_session_options options)
+gpurx::rx_session open_small(gpurx::rx_session_options options, std::size_t size = memory_size)
 {
-    auto session = open_session(memory_size, std::move(options));
-    REQUIRE(session.memory().span().size() == memory_size);
+    auto session = open_session(size, std::move(options));
+    REQUIRE(session.memory().span().size() == size);
     return session;
 }
 
@@ -173,7 +173,9 @@ TEST_CASE_METHOD(small_memory, "the watchdog ends a flow that is locked up, and 
 
 TEST_CASE_METHOD(small_memory, "with the budget no flow locks up", "[lock_up]")
 {
-    auto session = open_small({.max_flows = 1, .lock_up_limit = 5000ms});
+    // The least that is accepted: what the ring keeps, and two shares, of which one is for receiving.
+    CHECK_THROWS_AS(open_small({.max_flows = 1}), gpurx::system_error);
+    auto session = open_small({.max_flows = 1, .lock_up_limit = 5000ms}, memory_size + (128 << 10));
     nic_fault const drops{"drop", losses};
     for (std::uint64_t seed = 41; seed < 44; ++seed) {
         auto const outcomes = transfer(session, {{seed, 8 * mebibyte}}, family::v4, way::read, role::accepts);
@@ -185,9 +187,9 @@ TEST_CASE_METHOD(small_memory, "with the budget no flow locks up", "[lock_up]")
 
 TEST_CASE_METHOD(small_memory, "an idle flow is not taken for one that is locked up", "[lock_up]")
 {
-    // A ring that holds all of the memory: every page is in flight all the time.
+    // A ring that holds all of the memory, as somebody may make it: every page is in flight all the time.
+    auto session = open_small({.max_flows = 1, .lock_up_limit = 500ms}, memory_size + (128 << 10));
     run_command("ethtool -G dms0 rx 128");
-    auto session = open_small({.max_flows = 1, .lock_up_limit = 500ms});
     // Fill the pool's caches first: all pages have been in use.
     auto const outcomes = transfer(session, {{34, 8 * mebibyte}}, family::v4, way::read, role::accepts);
     CHECK(intact(outcomes[0], 8 * mebibyte));

@@ -9,8 +9,12 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
+#include <utility>
+#include <variant>
 
 #include "memory/memory_state.hpp"
 #include "session/nic_worker.hpp"
@@ -140,9 +144,24 @@ bool pools_vanish()
 std::uint64_t allocation_failures()
 {
     std::uint64_t sum = 0;
-    for (auto const& queue : detail::kernel_nic{near_interface}.alloc_failures())
-        sum += queue.count;
+    for (auto const& queue : detail::kernel_nic{near_interface}.rx_losses())
+        sum += queue.allocation_failures.value_or(0);
     return sum;
+}
+
+detail::journal journal_now()
+{
+    std::error_code ignored;
+    for (auto const& entry : std::filesystem::directory_iterator{"/run/gpurx", ignored}) {
+        if (entry.path().extension() != ".journal")
+            continue;
+        std::ifstream file{entry.path()};
+        auto found = detail::parse_journal(std::string{std::istreambuf_iterator<char>{file}, {}});
+        if (auto* const log = std::get_if<detail::journal>(&found);
+            log != nullptr && log->device.interface == near_interface)
+            return std::move(*log);
+    }
+    return {};
 }
 
 nic_fault::nic_fault(std::string name, unsigned value) : name_{std::move(name)}, before_{injected_so_far(name_)}

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nic/journal.hpp"
 #include "nic/kernel_nic.hpp"
 
 namespace gpurx::lab {
@@ -41,6 +42,9 @@ struct dmabuf_pools {
 [[nodiscard]] bool pools_vanish();
 // Packets dropped, and tries to post a buffer that failed, for want of a page.
 [[nodiscard]] std::uint64_t allocation_failures();
+
+// The journal of the interface, as it is on the disk now; empty if there is none.
+[[nodiscard]] detail::journal journal_now();
 
 // One fault of devmemsim, on while this lives. Names and values: kernel-support/devmemsim/README.md.
 class nic_fault {
