@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every file says its licence; no file names a host that the project does not mean to name, nor a path of one machine.
+# Every file says its licence; no file names a host that the project does not mean to name, nor a path of one machine. The
+# tests that SECURITY.md names are there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -9,8 +10,12 @@ without_licence_line=(':!LICENSE' ':!kernel-support/COPYING' ':!*.json' ':!*.pat
 # The licences' publishers, the kernel's home, and names reserved for examples. No mirror or registry: where packages
 # come from is for each machine's own configuration to say.
 hosts='apache\.org|gnu\.org|fsf\.org|spdx\.org|kernel\.org|example\.(com|org)|github\.com|[a-z-]+\.invalid'
+# Hugging Face, whose tokens are for itself alone.
+hosts+='|huggingface\.co'
+# AWS, which is S3, and its services next to a machine.
+hosts+='|amazonaws\.com(\.cn)?|169\.254\.[0-9]+\.[0-9]+'
 # Loopback, what stands for a name, and what a program puts in. With or without a port.
-no_hosts='(\[[0-9a-f:]*\]?|127\.0\.0\.1|10\.77\.0\.[0-9]+|[A-Za-z@]+|\{[A-Za-z_.]+\})(\[?[:?][^:]*)?'
+no_hosts='(\[[0-9a-f:]*\]?|127\.0\.0\.1|10\.77\.0\.[0-9]+|[A-Za-z@]+|\{[A-Za-z_.]*\})(\[?[:?][^:]*)?'
 
 failed=0
 complain() {
@@ -32,5 +37,14 @@ found=$(git grep -InoE -e 'https?://[^/ "<>)]+' -e '\b([a-z0-9-]+\.)+(org|com)\b
 
 found=$(git grep -InE -e '(^|[^A-Za-z0-9_.$}])/(work|home|root|tmp/brief)/' || true)
 [[ -z $found ]] || complain "a path of one machine" "$found"
+
+# Of what stops whom, SECURITY.md names the tests.
+found=$(grep '^| ' SECURITY.md | grep -oE '"[^"]+"' | tr -d '"' | while read -r name; do
+    git grep -qF -e "$name" -- tests || printf '%s\n' "$name"
+done)
+found+=$(grep -oE 'tests/[A-Za-z0-9_./-]+' SECURITY.md | sort -u | while read -r path; do
+    [[ -e ${path%.} ]] || printf '%s\n' "$path"
+done)
+[[ -z $found ]] || complain "SECURITY.md names tests that are not there" "$found"
 
 exit "$failed"

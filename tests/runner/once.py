@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step of kind 'once' hangs on: kernel-support/ (documents aside; the NIC's own tests and the patches only for steps
-that run them), its kernels, the packages it uses, its command, and what counts its log. While none of that changes, a step
+that run them), or for the Debian packages what they are made of; its kernels, the packages it uses, its command, and what
+counts its log. While none of that changes, a step
 that has passed leaves a stamp in the cache, and is skipped."""
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from steps import Step
 
 PATCHED = ("branch", "debug", "fixes")
 
+# What the Debian packages are made of. Those documents that are in them are among it.
+PACKED = ("CMakeLists.txt", "CMakePresets.json", "CHANGELOG.md", "pyproject.toml", "run", "cmake", "framework", "samples",
+          "kernel-support/devmemsim", "kernel-support/lab/packages.sh", ":!framework/docs", ":!kernel-support/devmemsim/tests")
+
 
 def output_of(*command: str) -> str:
     return subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True).stdout
@@ -21,6 +26,8 @@ def output_of(*command: str) -> str:
 
 def pathspecs(step: Step) -> list[str]:
     """The files of the repository that the step hangs on, as git's pathspecs."""
+    if step.name.startswith("packages"):
+        return [*PACKED, "tests/packages", "tests/package", "tests/python/ranges.py", "tests/runner/tally.py"]
     found = ["kernel-support", ":!*.md", "tests/runner/tally.py"]
     if not step.name.startswith("nic"):
         found.append(":!kernel-support/devmemsim/tests")

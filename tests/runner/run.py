@@ -136,7 +136,7 @@ class Run:
             self.failed_logs.append(one.log)
             lines = one.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES_OF_A_FAILURE:]
             print(f"---- the end of {one.log} ----", *lines, f"---- all of it: {one.log} ----", sep="\n", flush=True)
-        elif one.stamp:
+        elif one.stamp and tally.passed:
             one.stamp.parent.mkdir(parents=True, exist_ok=True)
             one.stamp.write_text(f"{tally.passed} passed on {time.strftime('%F %H:%M')}")
 

@@ -35,15 +35,17 @@ def read_steps(text: str) -> list[Step]:
             quick = False
             continue
         name, minutes, kind, kernels, command = (field.strip() for field in line.split("|", 4))
-        if kind not in ("check", "tests", "once"):
+        if kind not in ("check", "tests", "once", "named"):
             raise ValueError(f"tests/steps: {name}: no such kind: {kind}")
         steps.append(Step(name, int(minutes), kind, tuple(kernels.split()), command, quick))
     return steps
 
 
 def choose(steps: list[Step], *, quick: bool, names: list[str]) -> list[Step]:
-    """Those that were asked for: all of them without a name."""
-    return [step for step in steps if (step.name in names if names else step.quick or not quick)]
+    """Those that were asked for: without a name all but those that run by name only."""
+    if names:
+        return [step for step in steps if step.name in names]
+    return [step for step in steps if step.kind != "named" and (step.quick or not quick)]
 
 
 def may_start(step: Step, running: list[Step], *, guests: int, gib: float) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import tempfile
 import unittest
+import unittest.mock
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,12 @@ class Table(unittest.TestCase):
         self.assertEqual(choose(steps, quick=True, names=[]), [BUILD])
         self.assertEqual(choose(steps, quick=True, names=["framework"]), [GUEST])
 
+    def test_what_is_for_its_name_alone_is_not_among_all(self) -> None:
+        (large,) = read_steps("ml | 60 | named | | run.sh\n")
+        self.assertEqual(choose([BUILD, large], quick=False, names=[]), [BUILD])
+        self.assertEqual(choose([BUILD, large], quick=True, names=[]), [BUILD])
+        self.assertEqual(choose([BUILD, large], quick=False, names=["ml"]), [large])
+
 
 class SideBySide(unittest.TestCase):
     def test_alone_whatever_there_is(self) -> None:
@@ -80,6 +87,12 @@ class Once(unittest.TestCase):
         self.assertIn(":!kernel-support/devmemsim/tests", once.pathspecs(DEBUG))
         self.assertNotIn(":!kernel-support/devmemsim/tests", once.pathspecs(replace(DEBUG, name="nic-stress")))
 
+    def test_packages_hang_on_what_they_are_made_of(self) -> None:
+        packages = once.pathspecs(Step("packages", 30, "once", (), "run.sh", quick=False))
+        self.assertIn("framework", packages)
+        self.assertIn("kernel-support/devmemsim", packages)
+        self.assertNotIn("kernel-support", packages)
+
 
 class Runs(unittest.TestCase):
     """The whole of it, with commands of a moment."""
@@ -111,6 +124,11 @@ class Runs(unittest.TestCase):
         with tempfile.NamedTemporaryFile(suffix=".xml") as results:
             one = self.run_steps(f"echo results: {results.name}", kind="tests")
         self.assertEqual(len(one.tallies["step0"].failures), 1)
+
+    def test_what_was_skipped_as_a_whole_has_not_passed(self) -> None:
+        with tempfile.TemporaryDirectory() as place, unittest.mock.patch.object(once, "stamp", lambda step, _: Path(place, step.name)):
+            self.run_steps("echo ok - a", "echo 'ok - b # SKIP offline'", kind="once")
+            self.assertEqual([path.name for path in Path(place).iterdir()], ["step0"])
 
 
 if __name__ == "__main__":
