@@ -28,11 +28,21 @@ version_of() { "$1/bin/nvcc" --version 2>/dev/null | sed -n 's/.* release \([0-9
 
 is_new_enough() { [[ -n $1 && $(printf '%s\n' "$minimum" "$1" | sort -V | head -n 1) == "$minimum" ]]; }
 
+# home_of NVCC: the root that it says it belongs to; nothing if it does not say. The file may be a script that starts the one
+# elsewhere, among links to the toolkit's headers.
+home_of() {
+    local top
+    top=$("$1" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p' || true)
+    [[ -z $top ]] || realpath -e -- "$top" 2>/dev/null || true
+}
+
 # The user named it, so what is wrong with it is an error.
 from_environment() {
     local root version
     root=$(realpath -e -- "$GPURX_CUDA_ROOT" 2>/dev/null) || die "GPURX_CUDA_ROOT=$GPURX_CUDA_ROOT: no such directory"
     is_toolkit "$root" || die "GPURX_CUDA_ROOT=$root is no CUDA toolkit: bin/nvcc or include/cuda.h is missing"
+    root=$(home_of "$root/bin/nvcc")
+    is_toolkit "$root" || die "GPURX_CUDA_ROOT=$GPURX_CUDA_ROOT: its bin/nvcc belongs to ${root:-no directory}, which is no CUDA toolkit"
     version=$(version_of "$root")
     is_new_enough "$version" || die "GPURX_CUDA_ROOT=$root is CUDA ${version:-of an unknown version}; $minimum or later is needed"
     printf '%s\n' "$root"
@@ -49,8 +59,9 @@ cached_root() {
 # The toolkit of this machine, if it has one.
 installed() {
     local nvcc root
-    nvcc=$(realpath -e -- "$(type -P nvcc)" 2>/dev/null) || nvcc=
-    for root in ${nvcc:+"${nvcc%/bin/nvcc}"} /usr/local/cuda; do
+    for nvcc in "$(type -P nvcc)" /usr/local/cuda/bin/nvcc; do
+        [[ -x $nvcc ]] || continue
+        root=$(home_of "$nvcc")
         if is_toolkit "$root" && is_new_enough "$(version_of "$root")"; then
             printf '%s\n' "$root"
             return
