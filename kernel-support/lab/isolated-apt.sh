@@ -10,15 +10,6 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-debian_mirror() {
-    local uri=${GPURX_DEBIAN_MIRROR:-}
-    if [[ -z $uri && $(os_release ID) == debian ]]; then
-        uri=$(apt_uri "$(os_release VERSION_CODENAME)")
-    fi
-    [[ -n $uri ]] || die "no Debian mirror in this machine's apt configuration: set GPURX_DEBIAN_MIRROR to the URI of one"
-    printf '%s' "$uri"
-}
-
 (($# >= 3)) || die "usage: isolated-apt.sh SUITE apt-get|apt-cache ARGS..."
 suite=$1
 tool=$2

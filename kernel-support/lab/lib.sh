@@ -43,6 +43,17 @@ apt_uri() {
     apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/$1/InRelease'.*|\1|p" | head -n 1
 }
 
+# debian_mirror: print where every suite of Debian is got from: GPURX_DEBIAN_MIRROR, or what this machine's apt uses. Works
+# before any package list was read.
+debian_mirror() {
+    local uri=${GPURX_DEBIAN_MIRROR:-}
+    if [[ -z $uri && $(os_release ID) == debian ]]; then
+        uri=$(apt_uri "$(os_release VERSION_CODENAME)")
+    fi
+    [[ -n $uri ]] || die "no Debian mirror in this machine's apt configuration: set GPURX_DEBIAN_MIRROR to the URI of one"
+    printf '%s' "$uri"
+}
+
 # wait_for LABEL PID: wait for PID to end, and show meanwhile how long that takes; its exit status. On a terminal the line is
 # rewritten in place; elsewhere one is printed every ten seconds.
 wait_for() {

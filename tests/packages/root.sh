@@ -6,9 +6,6 @@
 
 roots=$cache_dir/roots
 
-# mirror: where Debian is got from; it has every suite.
-mirror() { "$lab_dir/isolated-apt.sh" trixie apt-get indextargets --format '$(REPO_URI)' | head -n 1 | sed 's|/$||'; }
-
 # why_no_roots RELEASE: print why none can be made or entered here; nothing if they can.
 why_no_roots() {
     local at
@@ -22,7 +19,7 @@ why_no_roots() {
         echo "this kernel, or this container, has no overlay file system"
     elif ! mknod "$at/null" c 1 3 2>/dev/null || ! true 2>/dev/null >"$at/null"; then
         echo "no device nodes can be made here, which debootstrap needs"
-    elif ! wget -q --tries 1 --timeout 20 -O /dev/null "$(mirror)/dists/$1/InRelease" 2>/dev/null; then
+    elif ! wget -q --tries 1 --timeout 20 -O /dev/null "$(debian_mirror)/dists/$1/InRelease" 2>/dev/null; then
         echo "the Debian mirror does not answer"
     fi
     umount -R "$at" 2>/dev/null || true
@@ -43,7 +40,7 @@ base_root() (
     lock "root-$suite"
     if [[ ! -e $at.complete ]]; then
         note "making a root of Debian's $suite (100 MB) ..."
-        from=$(mirror)
+        from=$(debian_mirror)
         rm -rf "$at"
         mkdir -p "$at"
         tool=$(mktemp -d)

@@ -126,7 +126,7 @@ use_module() {
 # The newest headers of the kernels that the module is for; Debian 13's own kernel is older than that.
 install_headers() {
     local headers
-    printf 'deb %s trixie-backports main\n' "$(mirror)" >>"$1/etc/apt/sources.list"
+    printf 'deb %s trixie-backports main\n' "$(debian_mirror)" >>"$1/etc/apt/sources.list"
     inside "$1" apt-get -qq update
     headers=$(inside "$1" apt-cache search --names-only '^linux-headers-7[.0-9]*[+]deb13-amd64$' | cut -d' ' -f1 | sort -V | tail -n 1)
     [[ -n $headers ]] || die "trixie-backports has no headers of a kernel 7"
