@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tensor_source: sends tensors from files, or made up, frame by frame. Plain blocking sockets: a sender needs no more.
+// tensor_source: sends tensors from files, or made up, frame by frame.
 #include <fmt/format.h>
 #include <poll.h>
 
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <gpurx/ingest/frame.hpp>
 #include <optional>
 #include <thread>
 
 #include "options.hpp"
 #include "progress.hpp"
 #include "shard.hpp"
+#include "transfer.hpp"
 
 namespace asio = boost::asio;
-namespace ingest = gpurx::ingest;
 using asio::ip::tcp;
 using clock_type = std::chrono::steady_clock;
 
 namespace {
-
-// Frames that may be under way without an acknowledgement.
-constexpr std::uint64_t window = 16;
 
 // Connects, or accepts, until it works or the time is up.
 class way_to_receiver {
@@ -44,6 +37,7 @@ class way_to_receiver {
         fmt::print(stderr, "listening on port {}\n", acceptor_->local_endpoint().port());
     }
 
+    [[nodiscard]] asio::io_context& context() noexcept { return context_; }
     [[nodiscard]] tcp::socket open()
     {
         auto const deadline = clock_type::now() + wanted_.retry;
@@ -87,66 +81,6 @@ class way_to_receiver {
     std::optional<tcp::acceptor> acceptor_;
 };
 
-struct totals {
-    std::uint64_t frames = 0;
-    std::uint64_t bytes = 0;
-    std::uint64_t connections = 0;
-};
-
-// Across connections: each goes on after the last acknowledgement.
-class transfer {
-  public:
-    transfer(shard const& from, options const& wanted, totals& sum) : from_{from}, wanted_{wanted}, sum_{sum} {}
-
-    void run(tcp::socket& socket)
-    {
-        for (auto next = acknowledged_; next < from_.frames(); ++next) {
-            send(socket, next);
-            if (wanted_.ack && next + 1 - acknowledged_ >= window)
-                read_ack(socket);
-        }
-        while (wanted_.ack && acknowledged_ < from_.frames())
-            read_ack(socket);
-        if (!wanted_.ack)
-            await_end(socket);
-    }
-    [[nodiscard]] std::uint64_t acknowledged() const noexcept { return acknowledged_; }
-
-  private:
-    void send(tcp::socket& socket, std::uint64_t sequence)
-    {
-        auto const frame = from_.at(sequence);
-        auto const head = encode(frame.head);
-        std::vector<asio::const_buffer> all{asio::buffer(head)};
-        all.insert(all.end(), frame.payload.begin(), frame.payload.end());
-        sum_.bytes += asio::write(socket, all);
-        ++sum_.frames;
-        shown_.update(sum_.bytes);
-    }
-    void read_ack(tcp::socket& socket)
-    {
-        std::array<std::byte, ingest::frame_ack_size> ack{};
-        asio::read(socket, asio::buffer(ack));
-        acknowledged_ = std::max(acknowledged_, ingest::parse_ack(ack) + 1);
-    }
-    // The receiver closes when it has everything. That it refused the last bytes looks the same, but with --ack.
-    static void await_end(tcp::socket& socket)
-    {
-        socket.shutdown(tcp::socket::shutdown_send);
-        std::byte byte{};
-        boost::system::error_code error;
-        asio::read(socket, asio::buffer(&byte, 1), error);
-        if (error != asio::error::eof)
-            throw boost::system::system_error{error ? error : asio::error::invalid_argument, "wait for the end"};
-    }
-
-    shard const& from_;
-    options const& wanted_;
-    totals& sum_;
-    progress shown_;
-    std::uint64_t acknowledged_ = 0;  // frames
-};
-
 void send_all(shard const& rows, options const& wanted, totals& sum)
 {
     way_to_receiver way{wanted};
@@ -157,13 +91,12 @@ void send_all(shard const& rows, options const& wanted, totals& sum)
         auto socket = way.open();
         ++sum.connections;
         try {
-            return all.run(socket);
+            return all.run(way.context(), socket);
         } catch (boost::system::system_error const& error) {
-            // Without acknowledgements nobody knows what arrived. And who refuses a source refuses it again: with
-            // nothing new acknowledged there is an end to trying.
+            // With nothing new acknowledged there is an end to trying.
             if (all.acknowledged() > before)
                 last_progress = clock_type::now();
-            if (!wanted.ack || clock_type::now() - last_progress >= wanted.retry)
+            if (clock_type::now() - last_progress >= wanted.retry)
                 throw;
             fmt::print(stderr, "note: {}; connecting again\n", error.what());
             std::this_thread::sleep_for(std::chrono::milliseconds{100});

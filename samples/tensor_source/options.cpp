@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "secret_option.hpp"
+
 namespace {
 
 constexpr char footer[] =
@@ -16,7 +18,7 @@ constexpr char footer[] =
     "Of several sources each sends its share: of the frames of an epoch, those whose number modulo --sources is\n"
     "--source. RANK and WORLD_SIZE, as torchrun sets them, are the defaults of these two.\n"
     "\n"
-    "Exit status: 0 all was sent, and acknowledged with --ack; 1 it was not; 2 the command line is wrong.";
+    "Exit status: 0 all was sent and acknowledged; 1 it was not; 2 the command line is wrong.";
 
 void add_frames(CLI::App& app, options& parsed)
 {
@@ -30,10 +32,12 @@ void add_frames(CLI::App& app, options& parsed)
     app.add_option("--rows-per-frame", parsed.rows_per_frame, "Default: as many as make about 4 MiB")
         ->check(CLI::PositiveNumber);
     app.add_flag("--crc", parsed.crc, "Send CRC32Cs");
-    app.add_flag("--ack", parsed.ack, "Ask for acknowledgements, and wait for them");
+    app.add_flag("--resume", parsed.resume,
+                 "Go on where another process, which sent the same rows as this source, has ended");
+    add_secret_option(app, parsed.secret);
     app.add_option_function<unsigned>(
            "--retry", [&parsed](unsigned seconds) { parsed.retry = std::chrono::seconds{seconds}; },
-           "Seconds to go on trying to connect; with --ack also when a connection was cut")
+           "Seconds to go on trying to connect, also when a connection was cut")
         ->default_str("30");
 }
 

@@ -23,7 +23,8 @@ struct options {
     std::uint64_t epochs = 1;
     std::uint64_t rows_per_frame = 0;  // 0: as many as fit into about 4 MiB
     bool crc = false;
-    bool ack = false;
+    bool resume = false;
+    std::string secret;  // empty: none
     std::chrono::seconds retry{30};
     bool json = false;
 };

@@ -13,8 +13,7 @@ shard::shard(std::vector<tensor_rows> tensors, options const& wanted)
       epochs_{wanted.epochs},
       source_{wanted.source},
       sources_{wanted.sources},
-      crc_{wanted.crc},
-      ack_{wanted.ack}
+      crc_{wanted.crc}
 {
     constexpr std::uint64_t good_frame_size = 4 << 20;
     std::uint64_t row = 0;  // bytes, of all tensors
@@ -44,7 +43,6 @@ shard::frame shard::at(std::uint64_t sequence) const
     head.source = source_;
     head.sequence = sequence;
     head.is_last = sequence + 1 == frames();
-    head.wants_ack = ack_;
     head.has_crc = crc_;
     if (frames_per_epoch_ == 0)
         return result;

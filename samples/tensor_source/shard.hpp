@@ -34,5 +34,4 @@ class shard {
     std::uint32_t source_;
     std::uint32_t sources_;
     bool crc_;
-    bool ack_;
 };

@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "secret_option.hpp"
+
 namespace {
 
 constexpr char footer[] =
@@ -56,6 +58,7 @@ void add_sources(CLI::App& app, options& parsed)
                                     "Seconds that a source may bring nothing on its connection; 0: without limit")
         ->check(CLI::NonNegativeNumber)
         ->default_str("300");
+    add_secret_option(app, parsed.stream.secret);
     app.add_option("--max-frame-size", parsed.stream.limits.frame_size, "Bytes that a sender's frame may have")
         ->transform(CLI::AsSizeValue{false})
         ->default_str("256MiB");

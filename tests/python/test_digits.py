@@ -62,7 +62,7 @@ def test_training_from_a_stream_is_training_from_memory(
         subprocess.Popen(
             [program("tensor_source"), "--to", address_of(receives), "--source", str(source), "--sources", str(SOURCES)]
             + ["--tensor", f"image={tmp_path}/image.npy", "--tensor", f"label={tmp_path}/label.npy"]
-            + ["--epochs", str(EPOCHS), "--rows-per-frame", str(ROWS_PER_FRAME), "--crc", "--ack"],
+            + ["--epochs", str(EPOCHS), "--rows-per-frame", str(ROWS_PER_FRAME), "--crc"],
             stdout=subprocess.DEVNULL,
         )
         for source in range(SOURCES)

@@ -103,7 +103,7 @@ class TrainingIngest(unittest.TestCase):
 
     def test_files(self) -> None:
         receiver, where = self.listening("--batch-size", "64")
-        sender = start(SOURCE, "--to", where, *self.files, "--epochs", "2", "--crc", "--ack", "--rows-per-frame", "100")
+        sender = start(SOURCE, "--to", where, *self.files, "--epochs", "2", "--crc", "--rows-per-frame", "100")
         self.run_process(sender, 0)
         out, _ = self.run_process(receiver, 0)
         report = self.check_hashes(out, x=2 * self.x, image=2 * self.image, label=2 * self.label)
@@ -116,7 +116,7 @@ class TrainingIngest(unittest.TestCase):
         if not GPU_DRIVER:
             self.skipTest("built without CUDA")
         receiver, where = self.listening("--batch-size", "64", "--memory", "gpu:0")
-        sender = start(SOURCE, "--to", where, *self.files, "--crc", "--ack", "--rows-per-frame", "100")
+        sender = start(SOURCE, "--to", where, *self.files, "--crc", "--rows-per-frame", "100")
         self.run_process(sender, 0)
         out, _ = self.run_process(receiver, 0)
         self.check_hashes(out, x=self.x, image=self.image, label=self.label)
@@ -166,19 +166,43 @@ class TrainingIngest(unittest.TestCase):
         self.check_hashes(out, x=self.x, image=self.image, label=self.label)
 
     def test_killed_senders_come_again(self) -> None:
-        """With acknowledgements nothing is lost or doubled, however often a sender is killed in the middle."""
+        """Nothing is lost or doubled, however often a sender is killed in the middle."""
         receiver, where = self.listening("--train-time", "2", "--batch-size", "32")
-        arguments = ("--to", where, *self.files, "--rows-per-frame", "16", "--epochs", "20", "--crc", "--ack")
-        for _ in range(3):
-            killed = start(SOURCE, *arguments)
+        arguments = ("--to", where, *self.files, "--rows-per-frame", "16", "--epochs", "20", "--crc")
+        for resume in ([], ["--resume"], ["--resume"]):
+            killed = start(SOURCE, *arguments, *resume)
             time.sleep(0.2)
             killed.send_signal(signal.SIGKILL)
             killed.communicate()
-        self.run_process(start(SOURCE, *arguments), 0)
+        _, err = self.run_process(start(SOURCE, *arguments), 1)
+        self.assertIn("another sender of this number has sent; --resume", err)
+        out, _ = self.run_process(start(SOURCE, *arguments, "--resume", "--json"), 0)
+        self.assertLess(json.loads(out)["frames"], 20 * 63)
         out, err = self.run_process(receiver, 0)
         report = self.check_hashes(out, x=20 * self.x, image=20 * self.image, label=20 * self.label)
-        self.assertGreater(report["duplicates"], 0)
-        self.assertEqual(report["errors"], [], err)
+        errors = report["errors"]
+        assert isinstance(errors, list)
+        self.assertEqual(len(errors), 1, err)
+        self.assertIn("the sender has a number that is not its own", errors[0]["text"])
+
+    def test_a_secret(self) -> None:
+        def written(name: str, text: str) -> tuple[str, str]:
+            (self.folder / name).write_text(text, encoding="ascii")
+            return "--secret-file", str(self.folder / name)
+
+        right = written("right", "a secret of two hosts\n")
+        receiver, where = self.listening(*right)
+        for given, complaint in (((), "it wants a secret: --secret-file"),
+                                 (written("wrong", "another secret of theirs"), "it has another secret")):
+            _, err = self.run_process(start(SOURCE, "--to", where, *self.files, *given), 1)
+            self.assertIn(f"the receiver does not take source 0: {complaint}", err)
+        self.run_process(start(SOURCE, "--to", where, *self.files, *written("same", "a secret of two hosts")), 0)
+        out, _ = self.run_process(receiver, 0)
+        self.check_hashes(out, x=self.x, image=self.image, label=self.label)
+        for text, complaint in (("short", "it has less than 16 bytes"), (None, "it cannot be read")):
+            given = written("short", text) if text else ("--secret-file", str(self.folder / "nothing"))
+            _, err = self.run_process(start(SOURCE, "--to", where, *self.files, *given), 2)
+            self.assertIn(complaint, err)
 
     def test_one_bad_sender(self) -> None:
         receiver, where = self.listening("--sources", "2", "--start-timeout", "1")
