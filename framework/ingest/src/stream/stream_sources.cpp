@@ -395,8 +395,10 @@ void stream_state::introduce(std::shared_ptr<connection> const& who, frame_head 
 
 void stream_state::introduce(std::shared_ptr<connection> const& who, hello const& said)
 {
+    if (who->source && *who->source != said.source)
+        refuse_source(fmt::format("it says that it is source {}", said.source));
     auto& its = sources_[index_of(said.source)];
-    switch (judge(said)) {
+    switch (judge(*who, said)) {
         case greeting::has_failed:
             refuse_frame(fmt::format("source {} has failed before, and is not taken again", said.source));
         case greeting::other_sender:
@@ -408,14 +410,16 @@ void stream_state::introduce(std::shared_ptr<connection> const& who, hello const
     let_speak(who, its);
 }
 
-greeting stream_state::judge(hello const& said) const
+greeting stream_state::judge(connection const& who, hello const& said) const
 {
     auto const found = std::ranges::find(sources_, said.source, &source::number);
-    if (found == sources_.end())
+    if (found == sources_.end() || (who.source && *who.source != said.source))
         return greeting::no_source;
     if (found->failed)
         return greeting::has_failed;
-    auto const has_sent = found->now || found->progress.expected() > 0;
+    // Where we connected, the source's connection is this one from the begin.
+    auto const has_another = found->now && found->now.get() != &who;
+    auto const has_sent = has_another || found->progress.expected() > 0;
     auto const is_same_one = found->placed.sender == said.sender;
     return has_sent && !is_same_one && !said.resumes ? greeting::other_sender : greeting::taken;
 }
@@ -444,7 +448,7 @@ asio::awaitable<stream_state::meeting> stream_state::meet(std::shared_ptr<connec
     if (stopped_)
         throw system_error{asio::error::operation_aborted, {}};
     meeting result{};
-    result.answer.says = judge(said);
+    result.answer.says = judge(*who, said);
     try {
         introduce(who, said);
         auto const& its = sources_[index_of(said.source)];

@@ -126,7 +126,7 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     [[nodiscard]] std::shared_ptr<connection> make_connection(Socket... accepted);
 
     [[nodiscard]] std::size_t index_of(std::uint32_t number) const;
-    [[nodiscard]] greeting judge(hello const& said) const;
+    [[nodiscard]] greeting judge(connection const& who, hello const& said) const;
     void introduce(std::shared_ptr<connection> const& who, frame_head const& head);
     void introduce(std::shared_ptr<connection> const& who, hello const& said);
     void let_speak(std::shared_ptr<connection> const& who, source& its);
