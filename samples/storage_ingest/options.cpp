@@ -98,6 +98,8 @@ void add_s3(CLI::App& app, gpurx::ingest::s3_options& parsed)
 {
     app.add_option("--s3-endpoint", parsed.endpoint, "URL of the S3 server, if it is not AWS");
     app.add_option("--s3-region", parsed.region, "Region of the bucket");
+    app.add_option("--s3-profile", parsed.profile,
+                   "Profile of ~/.aws, in the place of AWS_PROFILE and of credentials in the environment");
     app.add_flag("--s3-anonymous", parsed.anonymous, "Sign nothing: the bucket is public");
 }
 

@@ -116,6 +116,9 @@ class WhoAsks(S3Test):
         del os.environ["AWS_ENDPOINT_URL_S3"]
         os.environ["AWS_PROFILE"] = "work"
         self.check("s3://models/key", data=DATA)
+        os.environ["AWS_PROFILE"] = "none"
+        os.environ.update(WRITTEN, AWS_SECRET_ACCESS_KEY="written/secret-wrong")
+        self.check("s3://models/key", "--s3-profile", "work", data=DATA)
 
     def test_nobody_is_told_what_would_make_him_somebody(self) -> None:
         self.check_denied("s3://models/key", "credentials for S3", "AWS_PROFILE")

@@ -55,7 +55,8 @@ def completions(program: str, word: str, before: str) -> list[str]:
 
 
 def check_completions() -> None:
-    assert completions("gpurx-fetch", "--s3-", "gpurx-fetch") == ["--s3-endpoint", "--s3-region", "--s3-anonymous"]
+    assert completions("gpurx-fetch", "--s3-", "gpurx-fetch") == [
+        "--s3-endpoint", "--s3-region", "--s3-profile", "--s3-anonymous"]
     assert completions("gpurx-fetch", "d", "--transport") == ["devmem"]
     assert completions("gpurx-doctor", "--dry", "gpurx-doctor") == ["--dry-run"]
     assert completions("gpurx-doctor", "", "gpurx-doctor") == ["lo"]
