@@ -8,7 +8,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/deferred.hpp>
-#include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
@@ -25,6 +24,7 @@
 
 #include "direct.hpp"
 #include "pattern.hpp"
+#include "together.hpp"
 
 namespace gpurx::perf {
 
@@ -108,12 +108,7 @@ asio::awaitable<void> sending_round::run()
         operations.push_back(asio::co_spawn(executor_, write_load(each), asio::deferred));
         operations.push_back(asio::co_spawn(executor_, read_answers(each), asio::deferred));
     }
-    auto const [order, failures] = co_await asio::experimental::make_parallel_group(std::move(operations))
-                                       .async_wait(asio::experimental::wait_for_one_error(), asio::use_awaitable);
-    for (auto const which : order) {
-        if (failures[which])
-            std::rethrow_exception(failures[which]);
-    }
+    co_await run_together(std::move(operations));
 }
 
 // Between two rounds nobody listens; in one somebody does until all flows are there.

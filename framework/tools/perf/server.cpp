@@ -7,7 +7,6 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
-#include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -27,6 +26,7 @@
 #include "cpu_time.hpp"
 #include "direct.hpp"
 #include "pattern.hpp"
+#include "together.hpp"
 #include "wire.hpp"
 
 namespace gpurx::perf {
@@ -124,12 +124,7 @@ asio::awaitable<result> receiving_round::run()
             each.landing = landing_.span().subspan(std::size_t{each.what.flow} * what.message_size, what.message_size);
         operations.push_back(asio::co_spawn(executor_, receive(each), asio::deferred));
     }
-    auto const [order, failures] = co_await asio::experimental::make_parallel_group(std::move(operations))
-                                       .async_wait(asio::experimental::wait_for_one_error(), asio::use_awaitable);
-    for (auto const which : order) {
-        if (failures[which])
-            std::rethrow_exception(failures[which]);
-    }
+    co_await run_together(std::move(operations));
     measured_.wrong_words = 0;
     for (auto const& each : flows_) {
         measured_.wrong_words += each.check.wrong_words();
