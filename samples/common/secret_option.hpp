@@ -9,6 +9,6 @@ namespace CLI {
 class App;
 }
 
-// What the file holds, less the end of its last line, becomes `secret`, which must outlive `app`. A secret on the command
-// line would be everybody's to read.
+// What the file holds, less the end of its last line, becomes `secret`, which must outlive `app`. On the command line a
+// secret would be everybody's to read.
 void add_secret_option(CLI::App& app, std::string& secret);
