@@ -23,7 +23,7 @@ from torch.futures import Future
 from . import _native
 from ._native import Session
 from ._options import Options, settings_of
-from ._places import local_path, within
+from ._places import local_path, shown, within
 from ._wait import wait
 from .torch import as_tensor
 
@@ -186,7 +186,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         try:
             found = _MetadataUnpickler(io.BytesIO(text)).load()
         except Exception as error:  # whatever a pickle that is none ends in
-            raise ValueError(f"read {self._place_of(name)}: it is no checkpoint's metadata: {error}") from error
+            raise ValueError(f"read {shown(self._at(name)[0])}: it is no checkpoint's metadata: {error}") from error
         if getattr(found, "storage_meta", None) is None:
             found.storage_meta = _metadata.StorageMeta()
         return found
@@ -220,8 +220,8 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
             info = self._stored[item.storage_index]
             if getattr(info, "transform_descriptors", None):
                 raise ValueError(
-                    f"read {item.storage_index.fqn} of {self._directory}: it was written with {info.transform_descriptors}; "
-                    "write checkpoints for gpurx without extensions"
+                    f"read {item.storage_index.fqn} of {shown(self._directory)}: it was written with "
+                    f"{info.transform_descriptors}; write checkpoints for gpurx without extensions"
                 )
             pieces.setdefault((info.relative_path, info.offset), (info, []))[1].append(item)
         return pieces.values()
