@@ -37,6 +37,8 @@ OTHERS = """
 [mypy]
 strict = True
 ignore_missing_imports = True
+[mypy-gpurx.*]
+ignore_missing_imports = False
 [mypy-torch.*,jax.*,cupy.*]
 follow_imports = skip
 follow_imports_for_stubs = True

@@ -32,8 +32,8 @@ from dlio_benchmark.storage.storage_handler import DataStorage, Namespace
 from dlio_benchmark.utils.utility import Profile
 
 from . import _native
-from ._http import http_options, session_for
-from ._native import Operation, Tensor
+from ._native import Operation, Session, Tensor
+from ._options import NAMES, settings_of
 from ._wait import wait
 
 # Of storage_options: DLIO's names, and what the rest of gpurx reads them from.
@@ -49,7 +49,7 @@ _LIST = """
 import json, sys
 from gpurx import _native
 from gpurx._wait import wait
-print(json.dumps(wait(_native.list_s3(sys.argv[1]))))
+print(json.dumps(wait(_native.list_s3(sys.argv[1], _native.HttpOptions()))))
 """
 
 _profile = Profile(MODULE_DATA_READER)
@@ -74,9 +74,9 @@ def _url_of(name: str, bucket: str) -> str:
 class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
     """Reads objects whole, into memory, and decodes nothing, as the readers of DLIO's other object libraries do.
 
-    Of storage_options: `prefetch_window`, how many objects are on their way at a time (8); `flows`, connections for each (1);
-    `chunk_size`, bytes of a request (8 MiB); `memory` ("host"), `size`, `interface` and `transport`, as of Session. File names are
-    keys of the bucket storage_root, URLs of any kind, or, with storage_type local_fs, paths.
+    Of storage_options: `prefetch_window`, how many objects are on their way at a time (8); `memory` ("host"), as of Session; and
+    all that gpurx.Options has, `flows` (1) being those of each object. File names are keys of the bucket storage_root, URLs of any
+    kind, or, with storage_type local_fs, paths.
 
     With read_threads above 0 each worker has a session of its own, begun in the worker; GPU memory needs
     multiprocessing_context spawn then.
@@ -86,15 +86,16 @@ class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
         super().__init__(dataset_type, thread_index)
         options = _options_of(self._args)
         self._window = int(options.get("prefetch_window", 8))
-        flows = int(options.get("flows", 1))
         self._memory = options.get("memory", "host")
-        self._http = http_options(flows, int(options.get("chunk_size", 8 << 20)), timeout=30, attempts=12, min_speed=1024)
-        self._session = session_for(
+        chosen = {"flows": 1} | {name: options[name] for name in NAMES if name in options}
+        settings = settings_of(self._memory, chosen)
+        self._http = settings.http
+        self._session = Session(
             self._memory,
-            int(options.get("size", 64 << 20)),
-            options.get("interface", ""),
-            options.get("transport", "automatic"),
-            flows * (self._window + 1),
+            size=settings.size,
+            interface=settings.interface,
+            transport=settings.transport,
+            max_flows=settings.http.flows * (self._window + 1),
         )
         self._coming: Iterator[str] = iter(())
         self._on_the_way: OrderedDict[str, Operation] = OrderedDict()
