@@ -86,6 +86,15 @@ std::optional<rx_queue> read_rx_queue(nl::attributes const& answer)
     return result;
 }
 
+std::string user_of(rx_queue const& queue)
+{
+    if (queue.dmabuf)
+        return "memory of binding " + std::to_string(*queue.dmabuf);
+    if (queue.io_uring)
+        return "io_uring zero copy";
+    return queue.xsk ? "an AF_XDP socket" : "a virtual device";
+}
+
 nl::request page_pools_request(std::uint16_t family)
 {
     return {family, nd::cmd_page_pool_get, nd::version, NLM_F_DUMP};

@@ -25,6 +25,8 @@ struct rx_queue {
     [[nodiscard]] bool taken() const noexcept { return dmabuf || io_uring || xsk || lease; }
     friend bool operator==(rx_queue const&, rx_queue const&) = default;
 };
+// Who has a queue that is taken, in words.
+[[nodiscard]] std::string user_of(rx_queue const& queue);
 
 struct page_pool {
     unsigned ifindex = 0;                 // 0: its device is gone, or it waits for its last pages

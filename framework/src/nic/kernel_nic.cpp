@@ -68,6 +68,13 @@ std::optional<std::string> ethtool_ioctl::name() const
     return request.ifr_name;
 }
 
+std::string ethtool_ioctl::driver() const
+{
+    ethtool_drvinfo answer{};
+    answer.cmd = ETHTOOL_GDRVINFO;
+    return call(&answer) == 0 ? answer.driver : std::string{};
+}
+
 std::uint32_t ethtool_ioctl::mtu() const
 {
     ifreq request{};

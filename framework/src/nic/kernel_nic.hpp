@@ -27,6 +27,7 @@ class ethtool_ioctl {
 
     // Nothing: the interface is gone.
     [[nodiscard]] std::optional<std::string> name() const;
+    [[nodiscard]] std::string driver() const;
     [[nodiscard]] std::uint32_t mtu() const;
 
     [[nodiscard]] bool is_up() const;
@@ -73,6 +74,7 @@ class kernel_nic final : public nic_device {
 
     [[nodiscard]] std::string name() const override;
     [[nodiscard]] unsigned index() const noexcept override { return index_; }
+    [[nodiscard]] std::string driver() override { return ioctl_.driver(); }
     [[nodiscard]] bool present() const override { return ioctl_.name().has_value(); }
 
     [[nodiscard]] ethtool::rings rings() override;

@@ -9,12 +9,12 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include <gpurx/error.hpp>
 
 #include "failure.hpp"
+#include "patience.hpp"
 #include "queue_plan.hpp"
 #include "settings.hpp"
 
@@ -22,19 +22,8 @@ namespace gpurx::detail {
 
 namespace {
 
-constexpr std::chrono::milliseconds busy_retry{20};
-
 // Who uses a queue, in words.
 using occupants = std::map<unsigned, std::string>;
-
-std::string user_of(netdev::rx_queue const& queue)
-{
-    if (queue.dmabuf)
-        return fmt::format("memory of binding {}", *queue.dmabuf);
-    if (queue.io_uring)
-        return "io_uring zero copy";
-    return queue.xsk ? "an AF_XDP socket" : "a virtual device";
-}
 
 void add_owners(occupants& users, journal const& log)
 {
@@ -76,6 +65,8 @@ occupants users_of_queues(journal const& log, nic_device& nic)
             users.emplace(queue.id, user_of(queue));
     }
     add_foreign_steering(users, log, nic);
+    for (unsigned const queue : reserved_queues(log.changes, nic.rss_table(), nic.channels().rx_queues()))
+        users.emplace(queue, "somebody else, who keeps it out of RSS (ethtool -x)");
     return users;
 }
 
@@ -98,20 +89,6 @@ occupants users_of_queues(journal const& log, nic_device& nic)
             fmt::format("{} {} used by {}", queues.size() == 1 ? "queue" : "queues", fmt::join(queues, ", "), by));
     }
     fail(make_error_code(errc::queue_busy), "lease", object, fmt::format("{}", fmt::join(words, "; ")));
-}
-
-// Calls `attempt` until it returns something, or patience ends: the kernel cleans up after a process that has died, and
-// may not be done.
-template <class Attempt>
-auto with_patience(std::chrono::milliseconds patience, Attempt&& attempt)
-{
-    auto const deadline = std::chrono::steady_clock::now() + patience;
-    for (;;) {
-        auto result = attempt(std::chrono::steady_clock::now() >= deadline);
-        if (result)
-            return result;
-        std::this_thread::sleep_for(busy_retry);
-    }
 }
 
 queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, std::chrono::milliseconds patience)

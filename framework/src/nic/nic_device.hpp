@@ -40,6 +40,8 @@ class nic_device {
     // For people; a device may be renamed.
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual unsigned index() const noexcept = 0;
+    // As `ethtool -i` calls it; empty: it does not say.
+    [[nodiscard]] virtual std::string driver() = 0;
     // False: removed, or moved to another network namespace.
     [[nodiscard]] virtual bool present() const = 0;
 

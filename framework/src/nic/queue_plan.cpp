@@ -43,6 +43,16 @@ ethtool::channels with_rx_queues(ethtool::channels now, unsigned rx_queues) noex
     return now;
 }
 
+std::set<unsigned> queues_outside(indirection_table const& table, unsigned queue_count)
+{
+    std::set<unsigned> outside;
+    for (unsigned queue = 0; !table.empty() && queue < queue_count; ++queue)
+        outside.insert(queue);
+    for (unsigned const queue : table)
+        outside.erase(queue);
+    return outside;
+}
+
 indirection_table avoid_queues(indirection_table const& table, unsigned queue_count, std::set<unsigned> const& avoid)
 {
     std::map<unsigned, std::size_t> load;  // entries per queue that may take more

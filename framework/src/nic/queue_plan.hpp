@@ -34,6 +34,9 @@ struct queue_plan {
 
 using indirection_table = std::vector<std::uint32_t>;
 
+// The queues below `queue_count` that no entry points at. Without a table: none.
+[[nodiscard]] std::set<unsigned> queues_outside(indirection_table const& table, unsigned queue_count);
+
 // `table` with no entry that points at a queue of `avoid`. Other entries stay as they are; those are shared out evenly
 // among the queues that the table uses already, or, if it uses no other, among all below `queue_count`. Empty: there is
 // no queue left.

@@ -279,6 +279,19 @@ void change_setting(device_journal& log, nic_device& nic, setting what, setting_
     write_plain(nic, what, wanted);
 }
 
+std::set<unsigned> reserved_queues(std::vector<setting_change> const& changes, setting_value const& table,
+                                   unsigned rx_queues)
+{
+    auto const* before = &table;
+    for (auto const& change : changes) {
+        if (change.what == setting::rss_table && same_table(table, change.ours))
+            before = &change.original;
+        else if (change.what == setting::channels)  // what gpurx has added nobody has reserved
+            rx_queues = std::min(rx_queues, change.original[0] + change.original[2]);
+    }
+    return queues_outside(*before, rx_queues);
+}
+
 void avoid_leased_queues(device_journal& log, nic_device& nic, setting_value const& before)
 {
     if (before.empty())

@@ -3,6 +3,7 @@
 // The settings that all sessions of an interface share: read, changed and put back as the journal has them.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,12 @@ struct report {
     std::vector<std::string> done;
     std::vector<std::string> left;  // found changed by somebody else, or impossible to put back
 };
+
+// Queues that somebody else keeps out of RSS, and so has reserved for something: perhaps to lease them to a container
+// that is still to come. `changes` are those of gpurx, whose own queues are out of RSS, too; `table` is the NIC's now,
+// which has `rx_queues` queues.
+[[nodiscard]] std::set<unsigned> reserved_queues(std::vector<setting_change> const& changes, setting_value const& table,
+                                                 unsigned rx_queues);
 
 // Turns header split on explicitly: a driver that reports it on without having been asked will not do for bind-rx. Some
 // drivers allow it only together with rx-gro-hw, which is turned on then.

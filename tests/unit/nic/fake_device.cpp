@@ -271,6 +271,7 @@ std::vector<netdev::rx_queue> fake_device::rx_queues()
         queue.id = id;
         if (auto const bound = hw_.state.bound.find(id); bound != hw_.state.bound.end())
             queue.dmabuf = bound->second;
+        queue.lease = hw_.leased_away.contains(id);
         all.push_back(queue);
     }
     return all;
@@ -308,6 +309,8 @@ std::unique_ptr<rx_binding> fake_device::bind_rx(std::span<unsigned const> queue
         for (unsigned const queue : queues) {
             if (queue >= hw_.rx_queues())
                 refuse(EINVAL, "bind-rx");
+            if (hw_.leased_away.contains(queue))
+                refuse(EBUSY, "bind-rx", "rx queue leased to a virtual netdev");
             if (hw_.state.bound.contains(queue))
                 refuse(EEXIST, "bind-rx", "designated queue already memory provider bound");
         }

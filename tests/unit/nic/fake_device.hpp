@@ -38,6 +38,9 @@ class fake_hardware {
   public:
     nic_state state;
 
+    std::string driver = "fake";
+    std::set<unsigned> leased_away;  // queues, to virtual devices
+
     // What it cannot do.
     bool has_table = true;
     bool has_contexts = true;
@@ -84,6 +87,7 @@ class fake_device final : public nic_device {
 
     [[nodiscard]] std::string name() const override { return "fake0"; }
     [[nodiscard]] unsigned index() const noexcept override { return 4; }
+    [[nodiscard]] std::string driver() override { return hw_.driver; }
     [[nodiscard]] bool present() const override { return hw_.present; }
 
     [[nodiscard]] ethtool::rings rings() override;

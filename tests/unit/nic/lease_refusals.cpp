@@ -47,6 +47,18 @@ TEST_CASE("queues that others use are passed over, and named when there are no o
         nic.contexts[5] = {3, 3, 3, 3, 3, 3, 3, 3};
         by = "RSS context 5 of somebody else";
     }
+    SECTION("a lease to a virtual device")
+    {
+        bench.hardware.leased_away = {3};
+        by = "a virtual device";
+    }
+    SECTION("somebody who keeps it out of RSS, and has not leased it yet")
+    {
+        nic.table = {0, 1, 2, 0, 1, 2, 0, 1};
+        nic.table_configured = true;
+        bench.hardware.configured_size = 8;
+        by = "somebody else, who keeps it out of RSS";
+    }
     auto const before = nic;
     {
         auto const lease = bench.open(2);

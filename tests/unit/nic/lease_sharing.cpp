@@ -270,3 +270,44 @@ TEST_CASE("an interface that another session is changing is not waited for witho
     auto const flow = steer(*lease, here, there);
     CHECK(checked);
 }
+
+TEST_CASE("queues that somebody keeps out of RSS stay reserved while sessions come and go")
+{
+    lease_bench bench;
+    auto& nic = bench.hardware.state;
+    nic.table = {0, 1, 2, 0, 1, 2, 0, 1};
+    nic.table_configured = true;
+    bench.hardware.configured_size = 8;
+    auto const before = nic;
+    auto first = bench.open(1, 1);
+    CHECK(first->queues() == queues{2});
+    auto second = bench.open(2, 2);
+    CHECK(second->queues() == queues{1, 4});  // 4 is one that gpurx has added
+    first.reset();
+    auto third = bench.open(1, 3);
+    CHECK(third->queues() == queues{2});
+    third.reset();
+    second.reset();
+    CHECK(nic == before);
+    CHECK(bench.notices.empty());
+}
+
+TEST_CASE("who takes queues out of RSS while sessions live reserves them, too")
+{
+    lease_bench bench;
+    bench.hardware.state.channels.combined_max = 4;
+    auto const first = bench.open(1, 1);
+    CHECK(first->queues() == queues{3});
+    bench.hardware.state.table = {0, 1, 0, 1, 0, 1, 0, 1};
+    CHECK(bench.open(1, 2)->queues() == queues{1});
+}
+
+TEST_CASE("queues that were added under gpurx's own table are nobody's")
+{
+    lease_bench bench;
+    auto const first = bench.open(3, 1);
+    auto const second = bench.open(1, 2);
+    CHECK(second->queues() == queues{4});
+    auto const third = bench.open(1, 3);
+    CHECK(third->queues() == queues{5});
+}

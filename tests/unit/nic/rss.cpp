@@ -37,6 +37,15 @@ TEST_CASE("a table that used only queues to avoid is spread over all others")
     CHECK(avoid_queues({0, 0}, 3, {0}) == indirection_table{1, 2});
 }
 
+TEST_CASE("queues that no entry points at are outside")
+{
+    CHECK(queues_outside({0, 1, 0, 1}, 4) == std::set<unsigned>{2, 3});
+    CHECK(queues_outside({0, 1, 2, 3}, 4).empty());
+    CHECK(queues_outside({1, 1}, 2) == std::set<unsigned>{0});
+    CHECK(queues_outside({0, 5}, 2) == std::set<unsigned>{1});
+    CHECK(queues_outside({}, 4).empty());
+}
+
 TEST_CASE("no table is left when every queue is to be avoided")
 {
     CHECK(avoid_queues({0, 1}, 2, {0, 1}).empty());
