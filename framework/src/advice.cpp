@@ -87,6 +87,23 @@ constexpr std::array table{
         "its BAR1 here: nvidia-smi -q -d MEMORY tells how much of that is free, and takes a smaller memory or a "
         "larger BAR (resizable BAR in the firmware)"},
 
+    // Of what is on the other side of a lease, by somebody who sees only this one.
+    advice{
+        "bind-rx of a leased queue", EINVAL, "",
+        "have header split turned on on the NIC that the queue is of (there: ethtool -G NIC tcp-data-split on "
+        "hds-thresh 0); the descriptor must be of a dmabuf, and every piece of the memory contiguous and aligned for "
+        "rx_page_size"},
+    advice{"bind-rx of a leased queue", EEXIST, "",
+           "the NIC that the queue is of has an XDP program, or the queue other memory bound: have that ended"},
+    advice{"bind-rx of a leased queue", EBUSY, "", "an AF_XDP socket has the queue: end that use"},
+    advice{"bind-rx of a leased queue", ENODEV, "", "have the NIC that the queue is of set up"},
+    advice{"bind-rx of a leased queue", ENETDOWN, "", "have the NIC that the queue is of set up"},
+    advice{"bind-rx of a leased queue", EAGAIN, "", "have the NIC that the queue is of set up"},
+    advice{
+        "bind-rx of a leased queue", EOPNOTSUPP, "",
+        "the driver of the NIC that the queue is of cannot bind memory to it, or not with this rx_page_size; through "
+        "a lease the kernel can since Linux 7.2"},
+
     advice{"get rings", EOPNOTSUPP, "", "the interface is no NIC that can split headers: use another"},
     advice{"set tcp-data-split", EOPNOTSUPP, "", "the NIC or its driver cannot split headers: use another NIC"},
     advice{"set tcp-data-split", EINVAL, "",

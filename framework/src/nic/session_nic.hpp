@@ -57,6 +57,8 @@ class session_nic {
     [[nodiscard]] virtual std::size_t page_size() const noexcept = 0;
     // The kernel has them; else all tokens are xarray tokens.
     [[nodiscard]] virtual bool has_array_tokens() const noexcept = 0;
+    // False: whoever leased the queues makes the rules that bring flows to them; those that are made here are none.
+    [[nodiscard]] virtual bool steers() const noexcept { return true; }
 
     // By 5-tuple, or else by local port. `socket`: bound to `local`, and proof that the flow is this process's own
     // where somebody else makes the rule. Null with `code` set.

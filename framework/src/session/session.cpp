@@ -13,6 +13,7 @@
 #include "lease_memory.hpp"
 #include "memory/byte_size.hpp"
 #include "nic/daemon_nic.hpp"
+#include "nic/open_nic.hpp"
 #include "nic/queue_lease.hpp"
 #include "nic/rights.hpp"
 #include "ring_demand.hpp"
@@ -188,19 +189,27 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
                                      .check_ring = check_ring,
                                      .notice = options.notice},
                                     failed, reason);
-        return queue_lease::open({.interface = options.interface,
-                                  .rx_queues = options.rx_queues,
-                                  .rx_page_size = options.rx_page_size,
-                                  .dmabuf_fd = dmabuf,
-                                  .state_directory = options.state_directory,
-                                  .check_ring = check_ring,
-                                  .notice = options.notice},
-                                 failed, reason);
+        return open_nic({.interface = options.interface,
+                         .rx_queues = options.rx_queues,
+                         .rx_page_size = options.rx_page_size,
+                         .dmabuf_fd = dmabuf,
+                         .state_directory = options.state_directory,
+                         .check_ring = check_ring,
+                         .notice = options.notice},
+                        failed, reason);
     };
     auto nic = lease_for(memory, lease, other_dmabuf, code, why);
     if (!nic)
         refuse(code, std::move(why));
     return nic;
+}
+
+std::string explain_lease(session_nic const& nic)
+{
+    if (nic.steers())
+        return {};
+    return "steering: not from here: the queues are leased from a NIC outside of this network namespace, and a rule "
+           "there has to send each flow to them; how many pages of the memory are in use can be seen there alone\n";
 }
 
 std::string explain_devmem(rx_session_options const& options, session_nic const& nic, memory_state const& memory,
@@ -210,13 +219,13 @@ std::string explain_devmem(rx_session_options const& options, session_nic const&
     return fmt::format(
         "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}{}), with {}{}\n"
         "copy: not in use: it works too, but the CPU would copy each byte\n"
-        "memory: {}; {}",
+        "{}memory: {}; {}",
         options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
         memory.explain(), other_dmabuf ? "; exported anew, as the NIC cannot be attached to that" : "",
         nic.has_array_tokens() ? "array tokens, which cost less to give back"
                                : "xarray tokens, as this kernel has no array tokens",
         daemon.empty() ? "" : "; set up by gpurxd (" + daemon + "), as this process has no CAP_NET_ADMIN",
-        size_text(memory.span().size()), describe(rings_of(nic), options.interface));
+        explain_lease(nic), size_text(memory.span().size()), describe(rings_of(nic), options.interface));
 }
 
 void advise_on_ring(rx_session_options const& options, session_nic const& nic, memory_state const& memory)

@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "nic/failure.hpp"
+#include "nic/open_nic.hpp"
 #include "nic/process.hpp"
-#include "nic/queue_lease.hpp"
 #include "port_users.hpp"
 
 namespace gpurx::gpurxd {
@@ -220,13 +220,13 @@ std::unique_ptr<detail::session_nic> machine::lease(detail::open_request const& 
 {
     error_code code;
     diagnostics why;
-    auto nic = detail::queue_lease::open({.interface = what.interface,
-                                          .rx_queues = what.rx_queues,
-                                          .rx_page_size = what.rx_page_size,
-                                          .dmabuf_fd = dmabuf,
-                                          .state_directory = where_.state_directory,
-                                          .notice = notice},
-                                         code, why);
+    auto nic = detail::open_nic({.interface = what.interface,
+                                 .rx_queues = what.rx_queues,
+                                 .rx_page_size = what.rx_page_size,
+                                 .dmabuf_fd = dmabuf,
+                                 .state_directory = where_.state_directory,
+                                 .notice = notice},
+                                code, why);
     if (!nic)
         throw system_error{code, std::move(why)};
     return nic;
