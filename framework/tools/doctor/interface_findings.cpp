@@ -13,6 +13,7 @@
 
 #include "findings.hpp"
 #include "memory/byte_size.hpp"
+#include "nic/leased_nic.hpp"
 #include "nic/queue_plan.hpp"
 #include "nic/settings.hpp"
 #include "pci.hpp"
@@ -166,6 +167,11 @@ std::string describe(session_facts const& session)
                                    : fmt::format("{}, process {}", session.program, pid);
 }
 
+unsigned queues_of(interface_facts const& nic)
+{
+    return nic.channels ? nic.channels->rx_queues() : static_cast<unsigned>(nic.queues.size());
+}
+
 // Who has each queue that a session cannot have.
 std::map<unsigned, std::string> users_of_queues(interface_facts const& nic)
 {
@@ -186,12 +192,9 @@ std::map<unsigned, std::string> users_of_queues(interface_facts const& nic)
         for (unsigned const queue : session.owner.queues)
             users[queue] = "gpurx: " + describe(session);
     }
+    for (unsigned const queue : detail::reserved_queues(nic.session_changes, nic.rss_table, queues_of(nic)))
+        users.emplace(queue, "kept out of RSS by somebody else");
     return users;
-}
-
-unsigned queues_of(interface_facts const& nic)
-{
-    return nic.channels ? nic.channels->rx_queues() : static_cast<unsigned>(nic.queues.size());
 }
 
 unsigned most_queues_of(interface_facts const& nic)
@@ -248,8 +251,8 @@ bool is_in(std::vector<std::uint32_t> const& table, unsigned queue)
     return std::ranges::find(table, queue) != table.end();
 }
 
-// A table that leaves out a queue that a session would take, although gpurx took nothing there.
-std::optional<finding> look_at_rss(interface_facts const& nic, unsigned queue)
+// A table that leaves out queues, although gpurx took nothing there.
+std::optional<finding> look_at_rss(interface_facts const& nic)
 {
     constexpr char topic[] = "rss";
     if (nic.rss_table.empty())
@@ -257,14 +260,19 @@ std::optional<finding> look_at_rss(interface_facts const& nic, unsigned queue)
                        .topic = topic,
                        .what = "the NIC has no RSS table: other traffic may arrive on the queue of a session",
                        .evidence = "no indirection table"};
-    if (queue >= queues_of(nic) || is_in(nic.rss_table, queue) || !nic.sessions.empty() || !nic.session_changes.empty())
+    auto reserved = detail::reserved_queues(nic.session_changes, nic.rss_table, queues_of(nic));
+    for (auto const& queue : nic.queues) {
+        if (queue.taken())
+            reserved.erase(queue.id);  // it is seen for what
+    }
+    if (reserved.empty())
         return std::nullopt;
     return finding{
-        .level = severity::degraded,
+        .level = severity::note,
         .topic = topic,
-        .what = fmt::format("somebody keeps queue {}, which a session would take, out of RSS: perhaps it is "
-                            "reserved",
-                            queue),
+        .what = fmt::format("somebody keeps queue{} {} out of RSS, perhaps for a container: sessions leave {} alone",
+                            reserved.size() == 1 ? "" : "s", fmt::join(reserved, ", "),
+                            reserved.size() == 1 ? "it" : "them"),
         .evidence = fmt::format("indirection table: {}", detail::describe(detail::setting::rss_table, nic.rss_table)),
         .command = fmt::format("ethtool -X {} default", nic.name)};
 }
@@ -476,6 +484,53 @@ std::optional<finding> look_at_iommu(interface_facts const& nic)
         .evidence = fmt::format("group of type {}", type)};
 }
 
+// Queues of a NIC that cannot be seen from here.
+finding look_at_leases(interface_facts const& nic)
+{
+    constexpr char topic[] = "leases";
+    auto const leased = detail::leased_queues(nic.queues);
+    auto evidence = fmt::format("{} RX queue{}, of which the first is its own", nic.queues.size(),
+                                nic.queues.size() == 1 ? "" : "s");
+    detail::netdev::rx_queue const* free = nullptr;
+    for (auto const& queue : leased) {
+        if (queue.taken())
+            fmt::format_to(std::back_inserter(evidence), "; queue {}: {}", queue.id, detail::netdev::user_of(queue));
+        else if (free == nullptr)
+            free = &queue;
+    }
+    if (leased.empty())
+        return {.level = severity::blocking,
+                .topic = topic,
+                .what = "no queue of a NIC is leased to the interface: that is done where the NIC is",
+                .evidence = std::move(evidence)};
+    if (free == nullptr)
+        return {.level = severity::blocking,
+                .topic = topic,
+                .what = "every queue that is leased to the interface is in use: end one of those that use them",
+                .evidence = std::move(evidence)};
+    return {.topic = topic,
+            .what = fmt::format("queue {}, which is leased to the interface, can be bound", free->id),
+            .evidence = std::move(evidence)};
+}
+
+// An interface that has its queues from a NIC: a session binds them, and changes nothing.
+std::vector<finding> look_at_lessee(interface_facts const& nic)
+{
+    std::vector<finding> found{look_at_link(nic)};
+    if (!nic.up)
+        return found;
+    found.push_back(look_at_leases(nic));
+    if (detail::leased_queues(nic.queues).empty())
+        return found;
+    found.push_back(look_at_driver(nic));
+    found.push_back({.level = severity::note,
+                     .topic = "lessor",
+                     .what = "header split, the ring, and rules that send flows to the queues are set on the NIC that "
+                             "they are leased from: run gpurx-doctor there",
+                     .evidence = name_of_driver(nic)});
+    return found;
+}
+
 }  // namespace
 
 std::uint64_t least_held_by_ring(std::uint32_t frames, std::uint32_t mtu, std::uint64_t page_size) noexcept
@@ -486,6 +541,8 @@ std::uint64_t least_held_by_ring(std::uint32_t frames, std::uint32_t mtu, std::u
 std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts const& machine, gpu_facts const* gpu,
                                        wishes const& wanted)
 {
+    if (detail::is_lessee(nic.driver) && nic.settings.error == 0)
+        return look_at_lessee(nic);
     std::vector<finding> found{look_at_driver(nic)};
     if (found.front().level == severity::blocking && nic.settings.error == 0 && !nic.channels) {
         return found;  // there is nothing of a NIC to speak of
@@ -504,10 +561,10 @@ std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts
         found.push_back(*std::move(gro));
     found.push_back(look_at_steering(nic));
     found.push_back(look_at_channels(nic));
+    if (auto rss = look_at_rss(nic))
+        found.push_back(*std::move(rss));
     if (auto const plan = plan_for(nic)) {
         auto const queue = plan->queues.front();
-        if (auto rss = look_at_rss(nic, queue))
-            found.push_back(*std::move(rss));
         look_at_contexts(nic, queue, found);
         look_at_rules(nic, queue, found);
     }
@@ -525,6 +582,9 @@ diagnosis diagnose(facts const& seen, interface_facts const& interface)
 {
     auto const* const gpu = seen.gpu ? &*seen.gpu : nullptr;
     auto found = look_at_machine(seen.machine, gpu != nullptr, seen.wanted);
+    // What changes nothing keeps no journal.
+    if (detail::is_lessee(interface.driver))
+        std::erase_if(found, [](finding const& one) { return one.topic == "state-directory"; });
     if (gpu != nullptr)
         std::ranges::move(look_at_gpu(*gpu, seen.wanted), std::back_inserter(found));
     std::ranges::move(look_at_interface(interface, seen.machine, gpu, seen.wanted), std::back_inserter(found));

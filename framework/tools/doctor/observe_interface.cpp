@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <linux/ethtool.h>
-#include <linux/sockios.h>
-#include <net/if.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
@@ -18,6 +13,7 @@
 #include "links.hpp"
 #include "nic/failure.hpp"
 #include "nic/kernel_nic.hpp"
+#include "nic/leased_nic.hpp"
 #include "nic/process.hpp"
 #include "observe.hpp"
 #include "syscalls.hpp"
@@ -25,17 +21,6 @@
 namespace gpurx::doctor {
 
 namespace {
-
-std::string driver_of(std::string const& interface)
-{
-    detail::unique_fd const any{::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
-    ethtool_drvinfo answer{};
-    answer.cmd = ETHTOOL_GDRVINFO;
-    ifreq request{};
-    interface.copy(request.ifr_name, IFNAMSIZ - 1);
-    request.ifr_data = reinterpret_cast<char*>(&answer);
-    return ::ioctl(any.get(), SIOCETHTOOL, &request) == 0 ? answer.driver : std::string{};
-}
 
 refusal refusal_of(system_error const& error)
 {
@@ -77,10 +62,12 @@ void observe_settings(interface_facts& interface)
 void probe_binding(interface_facts& interface)
 {
     constexpr int none = -1;
-    std::array const first{0U};
+    auto const leased = detail::is_lessee(interface.driver) ? detail::leased_queues(interface.queues)
+                                                            : std::vector<detail::netdev::rx_queue>{};
+    std::array const queue{leased.empty() ? 0U : leased.front().id};
     try {
         auto const bound =
-            detail::bind_rx(interface.name, {.ifindex = interface.index, .queues = first, .dmabuf_fd = none});
+            detail::bind_rx(interface.name, {.ifindex = interface.index, .queues = queue, .dmabuf_fd = none});
     } catch (system_error const& error) {
         interface.bind_probe = refusal_of(error);
     }
@@ -110,7 +97,7 @@ void observe_journals(interface_facts& interface, observation const& what)
 
 void observe_interface(interface_facts& interface, observation const& what)
 {
-    interface.driver = driver_of(interface.name);
+    interface.driver = detail::ethtool_ioctl{interface.index}.driver();
     if (interface.pci)
         interface.pci = observe_pci(interface.pci->address);
     observe_settings(interface);

@@ -156,10 +156,28 @@ std::vector<table_row> const rows{
      [](auto& nic) {
          nic.rss_table = {0, 1, 2, 0};
      },
-     "rss", severity::degraded, "0 1 2 0", "ethtool -X dms0 default"},
+     "rss", severity::note, "0 1 2 0", "ethtool -X dms0 default"},
+    {"a queue that is out of RSS as it is leased",
+     [](auto& nic) {
+         nic.rss_table = {0, 1, 2, 0};
+         nic.queues[3].lease = true;
+     },
+     "rss", severity::fine, "", ""},
+    {"which a session leaves alone",
+     [](auto& nic) {
+         nic.rss_table = {0, 1, 2, 0};
+     },
+     "channels", severity::fine, "queue 3: kept out of RSS by somebody else", ""},
+    {"every queue but the first is kept out of RSS",
+     [](auto& nic) {
+         nic.rss_table = {0, 0, 0, 0};
+         nic.channels->combined_max = 4;
+     },
+     "channels", severity::blocking, "queue 1: kept out of RSS", ""},
     {"a queue that gpurx keeps out of RSS",
      [](auto& nic) {
-         nic.rss_table = {0, 1, 0, 1};
+         nic.rss_table = {0, 1, 2, 0};
+         nic.session_changes = {{detail::setting::rss_table, {0, 1, 2, 3}, {0, 1, 2, 0}}};
          nic.sessions.push_back(session(true));
      },
      "rss", severity::fine, "", ""},
@@ -301,6 +319,57 @@ TEST_CASE("of a device that is no NIC one thing is said")
     auto const found = look_at_interface(veth, good_machine(), nullptr, {});
     REQUIRE(found.size() == 1);
     CHECK_THAT(found.front().what, ContainsSubstring("driver veth cannot bind memory"));
+}
+
+TEST_CASE("of an interface with leased queues is said what is seen from there")
+{
+    interface_facts netkit;
+    netkit.name = "nk0";
+    netkit.driver = "netkit";
+    netkit.up = true;
+    netkit.carrier = true;
+    netkit.bind_probe = refusal{EBADF, "Bad file descriptor"};
+    netkit.queues = {{.id = 0, .dmabuf = {}}, {.id = 1, .dmabuf = {}}};
+    auto const all = [&netkit] { return look_at_interface(netkit, good_machine(), nullptr, {}); };
+
+    SECTION("a queue is free")
+    {
+        CHECK(about(all(), "leases").level == severity::fine);
+        CHECK_THAT(about(all(), "leases").what, ContainsSubstring("queue 1"));
+        CHECK(about(all(), "driver").level == severity::fine);
+        CHECK(about(all(), "lessor").level == severity::note);
+        CHECK(judge(all()) == verdict::ready);
+    }
+    SECTION("a session of it needs no directory for journals")
+    {
+        auto seen = good_facts();
+        seen.machine.process.state_error = "/run/gpurx: No such file or directory";
+        CHECK(diagnose(seen, seen.interfaces.front()).outcome == verdict::not_possible);
+        CHECK(diagnose(seen, netkit).outcome == verdict::ready);
+    }
+    SECTION("it is in use")
+    {
+        netkit.queues[1].dmabuf = 9;
+        CHECK(about(all(), "leases").level == severity::blocking);
+        CHECK_THAT(about(all(), "leases").evidence, ContainsSubstring("queue 1: memory of binding 9"));
+    }
+    SECTION("nothing is leased to it")
+    {
+        netkit.queues.pop_back();
+        netkit.bind_probe = refusal{EOPNOTSUPP, "Device doesn't support DMA"};
+        auto const found = all();
+        CHECK(found.size() == 2);
+        CHECK(about(found, "leases").level == severity::blocking);
+    }
+    SECTION("it is down, and shows no queues")
+    {
+        netkit.up = false;
+        netkit.queues.clear();
+        auto const found = all();
+        REQUIRE(found.size() == 1);
+        CHECK(found.front().topic == "link");
+        CHECK(found.front().level == severity::blocking);
+    }
 }
 
 TEST_CASE("the best interface is the one that is nearest to ready")
