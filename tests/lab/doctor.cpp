@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bed.hpp"
+#include "container.hpp"
 #include "memory/memory_state.hpp"
 #include "nic.hpp"
 
@@ -129,7 +130,7 @@ TEST_CASE_METHOD(unchanged_nic, "what a session sets by itself is no fault", "[d
 
 TEST_CASE_METHOD(unchanged_nic, "what it says to do mends it", "[doctor]")
 {
-    check_mended("ethtool -X dms0 equal 3", "rss", "degraded", 1);
+    check_mended("ethtool -X dms0 equal 3", "rss", "note", 0);
     check_mended("ethtool -N dms0 flow-type tcp4 dst-port 7777 action 3", "rules", "degraded", 1);
     check_mended("ethtool -X dms0 context new start 2 equal 2", "rss-context", "degraded", 1);
 }
@@ -229,4 +230,28 @@ TEST_CASE_METHOD(unchanged_nic, "it puts back what a killed process left", "[doc
     CHECK(found.about("leftovers").command == "gpurx-doctor dms0 --fix");
     CHECK(run(fmt::format("{} {} --fix", GPURX_DOCTOR, near_interface)).status == 0);
     CHECK(examine().about("leftovers").severity == "none");
+}
+
+TEST_CASE_METHOD(unchanged_nic, "it knows queues that are leased, from both sides", "[doctor][lease]")
+{
+    if (auto const why = why_no_leases(); !why.empty())
+        SKIP(why);
+    leased_queues leased{{3}};
+    CHECK_THAT(examine().about("channels").evidence, ContainsSubstring("queue 3: leased to a virtual device"));
+    CHECK(examine().about("rss").severity == "none");
+    container one{rights::of_nobody_else, [](gpurx::test::child_report& child) {
+                      auto const doctor = fmt::format("{} {} 2>&1", GPURX_DOCTOR, leased_interface);
+                      auto const found = run(doctor);
+                      auto const says = [&](std::string_view part) {
+                          child.expect(found.text.find(part) != std::string::npos, found.text.c_str());
+                      };
+                      child.expect(found.status == 0, found.text.c_str());
+                      says("queue 1, which is leased to the interface, can be bound");
+                      says("driver netkit can bind memory to its queues");
+                      says("are set on the NIC that they are leased from");
+                  }};
+    one.enter(leased);
+    auto const said = one.report();
+    INFO(said);
+    CHECK(said.empty());
 }

@@ -31,6 +31,7 @@
 
 #include "bed.hpp"
 #include "child.hpp"
+#include "container.hpp"
 #include "nic.hpp"
 #include "nic/daemon_channel.hpp"
 #include "nic/daemon_protocol.hpp"
@@ -286,6 +287,64 @@ TEST_CASE_METHOD(unchanged_nic, "a listener without rights is steered by gpurxd"
     }};
     CHECK(receiver.succeeds());
     CHECK(settled(settings_before()));
+}
+
+TEST_CASE_METHOD(unchanged_nic, "gpurxd passes over queues that are leased or reserved", "[gpurxd][lease]")
+{
+    if (auto const why = why_no_leases(); !why.empty())
+        SKIP(why);
+    running_daemon daemon;
+    leased_queues const leased{{3}};
+    run_command("ethtool -X dms0 equal 2");
+    nobodys_program receiver{[](child_report& child) {
+        drop_rights(false);
+        auto const session = open_session(8 * mebibyte, {.max_flows = 2});
+        child.expect(session.queues() == std::vector<unsigned>{1}, "3 is leased, 2 is kept out of RSS");
+    }};
+    CHECK(receiver.succeeds());
+    CHECK(comes_true([] { return journal_now().owners.empty(); }));
+}
+
+TEST_CASE_METHOD(unchanged_nic, "gpurxd in a container gives its leased queue to those without rights",
+                 "[gpurxd][lease]")
+{
+    if (auto const why = why_no_leases(); !why.empty())
+        SKIP(why);
+    tcp::endpoint const here{asio::ip::make_address(leased_address), 9602};
+    leased_queues leased{{3}};
+    leased.steer(here.port());
+    peer_sender sender{here, {10, stream_bytes}};
+    container one{rights::of_the_host, [&](child_report& child) {
+                      running_daemon daemon{"allow user 65534 interface nk0 queues 1 memory 64MiB\n"};
+                      nobodys_program receiver{[&](child_report& inner) {
+                          drop_rights(false);
+                          gpurx::rx_session session{
+                              {.interface = leased_interface, .transport = gpurx::transport::devmem, .max_flows = 2},
+                              gpurx::device_memory::on_host(8 * mebibyte)};
+                          auto const said = session.explain();
+                          inner.expect(said.find("set up by gpurxd") != std::string::npos, said.c_str());
+                          asio::io_context context;
+                          gpurx::acceptor acceptor{context.get_executor(), session, here};
+                          outcome result;
+                          asio::co_spawn(
+                              context,
+                              [&]() -> asio::awaitable<void> {
+                                  auto rx = co_await acceptor.async_accept(asio::use_awaitable);
+                                  co_await consume(std::move(rx), way::read, result);
+                              },
+                              rethrow);
+                          context.run();
+                          inner.expect(intact(result, stream_bytes),
+                                       fmt::format("intact: {}", fmt::streamed(result)).c_str());
+                          inner.expect(result.stats.host_bytes == 0, "no byte arrived in host memory");
+                      }};
+                      auto const found = receiver.report();
+                      child.expect(found.empty(), found.c_str());
+                  }};
+    one.enter(leased);
+    auto const said = one.report();
+    INFO(said);
+    CHECK(said.empty());
 }
 
 TEST_CASE_METHOD(unchanged_nic, "gpurxd gives nothing to those whom the policy does not name", "[gpurxd]")
