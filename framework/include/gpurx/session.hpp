@@ -34,7 +34,8 @@ enum class transport : std::uint8_t {
 [[nodiscard]] std::string_view to_string(transport value) noexcept;
 
 struct rx_session_options {
-    // The NIC. Empty: only transport copy can work.
+    // The NIC, or in a container a netkit device that has queues of one (docs/leased-queues.md): then nothing but the
+    // memory is set up. Empty: only transport copy can work.
     std::string interface = {};
 
     // How many RX queues to set aside. They are taken from the top: with 8 queues and rx_queues 2, queues 6 and 7.
@@ -124,8 +125,8 @@ class rx_session {
     // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
     [[nodiscard]] gpurx::stats stats() const;
     // Where the pages of the memory are. Costs netlink calls (some 100 microseconds), and holds up flows that begin or
-    // end, but none that receives. Empty: the kernel does not say, as when the interface is gone; or a child that was
-    // forked.
+    // end, but none that receives. Empty: the kernel does not say, as when the interface is gone, or has its queues
+    // leased to it; or a child that was forked.
     [[nodiscard]] std::optional<gpurx::pool_stats> pool_stats() const;
     [[nodiscard]] device_memory const& memory() const noexcept;
     // RX queues that belong to this session; empty with transport copy.
