@@ -2,11 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpurxd where it has nothing to do: gpurxd_test.py PROGRAM SOURCE-DIRECTORY."""
 
+import contextlib
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 
 PROGRAM = ""
@@ -15,6 +21,187 @@ SOURCES = Path()
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def has_net_admin() -> bool:
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
+    return effective is not None and int(effective[1], 16) >> 12 & 1 == 1
+
+
+def comes_true(what, seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+
+
+def status_of(pid: int, field: str) -> int:
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(re.search(rf"^{field}:\s*([0-9a-f]+)", text, re.MULTILINE)[1], 16)
+
+
+class Daemon:
+    """A gpurxd with files of its own, that listens for metrics at a Unix socket and a port of loopback."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.directory = directory
+        self.port = port
+        policy = directory / "gpurxd.conf"
+        policy.write_text(f"metrics 127.0.0.1:{port}\nallow user * interface gpurx-none\n", encoding="ascii")
+        policy.chmod(0o600)
+        with (directory / "stderr").open("w", encoding="utf-8") as stderr:
+            self.process = subprocess.Popen(
+                [PROGRAM, "--socket", str(directory / "socket"), "--metrics-socket", str(directory / "metrics"),
+                 "--policy", str(policy), "--state-directory", str(directory / "state")],
+                stderr=stderr,
+            )
+
+    def is_up(self) -> bool:
+        return (self.directory / "socket").exists() and self.metrics_process() != 0
+
+    def metrics_process(self) -> int:
+        """0: there is none now. Others of its children serve clients."""
+        for child in children_of(self.process.pid):
+            with contextlib.suppress(OSError):
+                if b"--answer-for-metrics" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
+        return 0
+
+    def connect(self, name: str, kind: socket.SocketKind) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX, kind)
+        made.settimeout(20)
+        made.connect(str(self.directory / name))
+        return made
+
+    def scrape(self) -> str:
+        with self.connect("metrics", socket.SOCK_STREAM) as asked:
+            asked.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+            return read_to_end(asked)
+
+    def scrape_by_port(self) -> str:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as asked:
+            asked.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+            return read_to_end(asked)
+
+    def refused_client(self) -> bytes:
+        """What gpurxd says to a client that does not speak its protocol."""
+        with self.connect("socket", socket.SOCK_SEQPACKET) as client:
+            client.sendall(b"what?")
+            return client.recv(4096)
+
+
+def read_to_end(connection: socket.socket) -> str:
+    text = b""
+    while part := connection.recv(65536):
+        text += part
+    return text.decode("utf-8")
+
+
+@contextlib.contextmanager
+def running(port: int) -> Iterator[Daemon]:
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(Path(directory), port)
+        try:
+            if not comes_true(daemon.is_up):
+                raise AssertionError((Path(directory) / "stderr").read_text(encoding="utf-8"))
+            yield daemon
+        finally:
+            daemon.process.kill()
+            daemon.process.wait()
+
+
+@unittest.skipUnless(has_net_admin(), "gpurxd needs CAP_NET_ADMIN")
+class Metrics(unittest.TestCase):
+    def test_both_doors_answer_and_refusals_are_counted(self) -> None:
+        with running(free_port()) as daemon:
+            self.assertTrue(comes_true(lambda: " 200 OK" in daemon.scrape()))
+            self.assertIn("gpurxd_connections_total 0\n", daemon.scrape())
+            self.assertTrue(daemon.refused_client())
+            counted = 'gpurxd_refusals_total{request="message",reason="protocol"} 1\n'
+            self.assertTrue(comes_true(lambda: counted in daemon.scrape_by_port()))
+            self.assertIn("gpurxd_connections_total 1\n", daemon.scrape())
+
+    def test_the_process_that_answers_has_no_rights(self) -> None:
+        with running(free_port()) as daemon:
+            pid = daemon.metrics_process()
+            self.assertTrue(comes_true(lambda: status_of(pid, "CapPrm") == 0))
+            for which in ("CapPrm", "CapEff", "CapInh", "CapAmb"):
+                self.assertEqual(status_of(pid, which), 0, which)
+            self.assertEqual(status_of(pid, "NoNewPrivs"), 1)
+            self.assertIn(" 200 OK", daemon.scrape())
+            # The figures it can read, and nothing that it could write to but sockets and what it says to people.
+            flags = {}
+            for one in Path(f"/proc/{pid}/fd").iterdir():
+                flags[os.readlink(one)] = int(
+                    re.search(r"^flags:\s*([0-7]+)", (Path(f"/proc/{pid}/fdinfo") / one.name).read_text(encoding="ascii"), re.MULTILINE)[1], 8)
+            (figures,) = (flags[name] for name in flags if name.endswith("/figures"))
+            self.assertEqual(figures & os.O_ACCMODE, os.O_RDONLY)
+
+    def test_it_is_started_again_and_ends_with_the_daemon(self) -> None:
+        with running(free_port()) as daemon:
+            self.assertTrue(comes_true(lambda: " 200 OK" in daemon.scrape()))
+            first = daemon.metrics_process()
+            os.kill(first, signal.SIGKILL)
+            self.assertTrue(daemon.refused_client())
+            self.assertTrue(comes_true(lambda: daemon.metrics_process() not in (0, first)))
+            self.assertIn("gpurxd_connections_total 1\n", daemon.scrape())
+            second = daemon.metrics_process()
+            daemon.process.kill()
+            self.assertTrue(comes_true(lambda: not Path(f"/proc/{second}").exists() or status_state(second) == "Z"))
+
+    def test_what_is_counted_outlives_the_daemon(self) -> None:
+        with running(free_port()) as daemon:
+            self.assertTrue(daemon.refused_client())
+            daemon.process.terminate()
+            daemon.process.wait(20)
+            again = Daemon(daemon.directory, daemon.port)
+            try:
+                self.assertTrue(comes_true(again.is_up))
+                self.assertTrue(comes_true(lambda: "gpurxd_connections_total 1\n" in again.scrape()))
+            finally:
+                again.process.kill()
+                again.process.wait()
+
+    def test_slow_and_greedy_scrapers_disturb_nobody(self) -> None:
+        with running(free_port()) as daemon, contextlib.ExitStack() as held:
+            self.assertTrue(comes_true(lambda: " 200 OK" in daemon.scrape()))
+            for _ in range(60):
+                slow = held.enter_context(daemon.connect("metrics", socket.SOCK_STREAM))
+                slow.sendall(b"GET /met")
+            for _ in range(20):
+                greedy = held.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=20))
+                greedy.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 3000)
+            began = time.monotonic()
+            for _ in range(20):
+                self.assertTrue(daemon.refused_client())
+            self.assertIn(" 200 OK", daemon.scrape())
+            self.assertLess(time.monotonic() - began, 4)
+            # Beside what the daemon has for itself, a connection costs the process that answers one descriptor.
+            self.assertLess(len(list(Path(f"/proc/{daemon.metrics_process()}/fd").iterdir())), 40)
+
+    def test_a_port_that_is_in_use_keeps_nobody_from_their_queues(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken, running(taken.getsockname()[1]) as daemon:
+            self.assertTrue(daemon.refused_client())
+            self.assertTrue(comes_true(lambda: " 200 OK" in daemon.scrape()))
+            self.assertIn("no metrics there", (daemon.directory / "stderr").read_text(encoding="utf-8"))
+
+
+def status_state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
 
 
 class Gpurxd(unittest.TestCase):
@@ -41,11 +228,17 @@ class Gpurxd(unittest.TestCase):
         self.assertIn("let nobody but root write it", open_to_all.stderr)
         self.assertEqual(run("--check", "--policy", "/nonexistent").returncode, 1)
 
+    def test_metrics_are_for_this_machine_alone(self) -> None:
+        self.assertEqual(self.check_policy("metrics 127.0.0.1:9710\n").returncode, 0)
+        abroad = self.check_policy("metrics 0.0.0.0:9710\n")
+        self.assertEqual(abroad.returncode, 1)
+        self.assertIn("not an address of loopback", abroad.stderr)
+
     def test_policy_as_shipped(self) -> None:
         shipped = (SOURCES / "gpurxd.conf").read_text(encoding="utf-8")
         self.assertIn("0 lines", self.check_policy(shipped).stdout)
-        example = shipped.splitlines()[-1].removeprefix("# ")
-        self.assertIn("1 lines", self.check_policy(example + "\n").stdout)
+        metrics, example = (line.removeprefix("# ") for line in shipped.splitlines()[-2:])
+        self.assertIn("1 lines", self.check_policy(f"{metrics}\n{example}\n").stdout)
 
     def test_man_page(self) -> None:
         page = (SOURCES / "gpurxd.8").read_text(encoding="utf-8").replace("\\-", "-")

@@ -17,6 +17,13 @@ namespace {
 
 constexpr char changes_policy[] = "ask for less, or have the policy of gpurxd changed (/etc/gpurx/gpurxd.conf)";
 
+asked kind_of(detail::daemon_request const& what)
+{
+    if (std::holds_alternative<detail::open_request>(what))
+        return asked::open;
+    return std::holds_alternative<detail::unsteer_request>(what) ? asked::unsteer : asked::steer;
+}
+
 }  // namespace
 
 client::~client()
@@ -43,6 +50,7 @@ detail::daemon_reply client::handle(detail::daemon_request const& what, detail::
             return unsteer(*request);
         return steer(what, descriptor.get());
     } catch (system_error const& error) {
+        around_.has_refused(kind_of(what), error.code());
         return detail::refused_reply{error.code(), error.why()};
     }
 }
@@ -71,6 +79,12 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
                                .ring = nic->ring(),
                                .queues = nic->queues()};
     nic_ = std::move(nic);
+    around_.has_opened({.interface = interface,
+                        .most = most_,
+                        .memory = size,
+                        .dmabuf = reply.dmabuf_id,
+                        .page_size = reply.page_size,
+                        .queues = reply.queues});
     return reply;
 }
 
@@ -92,6 +106,7 @@ detail::daemon_reply client::steer(detail::daemon_request const& what, int socke
     if (made.rule == nullptr)
         throw system_error{code, std::move(why)};
     rules_.emplace(++last_rule_, std::move(made));
+    around_.has_rules(rules_.size(), 1, 0);
     return detail::steered_reply{last_rule_};
 }
 
@@ -99,6 +114,7 @@ detail::daemon_reply client::unsteer(detail::unsteer_request const& what)
 {
     if (rules_.erase(what.rule) == 0)
         fail(ENOENT, "unsteer", fmt::format("rule {}", what.rule));
+    around_.has_rules(rules_.size(), 0, 0);
     return detail::unsteered_reply{};
 }
 
@@ -111,6 +127,7 @@ void client::look_at_ports()
         ports.insert(held.port);
     for (auto const port : around_.shared_of(ports)) {
         auto const taken = std::erase_if(rules_, [port](auto const& each) { return each.second.port == port; });
+        around_.has_rules(rules_.size(), 0, taken);
         notice_(fmt::format("{} rules for port {} were taken away: another user has sockets on it, too", taken, port));
     }
 }

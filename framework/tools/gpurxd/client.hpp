@@ -11,6 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "figures.hpp"
 #include "nic/daemon_protocol.hpp"
 #include "nic/session_nic.hpp"
 #include "policy.hpp"
@@ -38,6 +39,11 @@ class surroundings {
     virtual void check_listener(int descriptor, detail::steer_port_request const& what) = 0;
     // Those of the ports on which somebody else has sockets by now.
     [[nodiscard]] virtual std::set<std::uint16_t> shared_of(std::set<std::uint16_t> const& ports) = 0;
+
+    // For whoever counts. `who`: a client that has queues now, but for its user.
+    virtual void has_opened(client_figures who) = 0;
+    virtual void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept = 0;
+    virtual void has_refused(asked what, error_code code) noexcept = 0;
 };
 
 // Destroying it removes its rules and gives its queues back.

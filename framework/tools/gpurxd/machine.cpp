@@ -14,12 +14,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "nic/failure.hpp"
 #include "nic/open_nic.hpp"
 #include "nic/process.hpp"
 #include "port_users.hpp"
+#include "socket_owners.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -81,25 +83,10 @@ void check_tcp_socket(int descriptor, asio::ip::tcp::endpoint const& local)
         fail(EACCES, "steer", "a flow with a socket that is bound to another address");
 }
 
-// The kernel's tables of all sockets of TCP in this network namespace, one after the other.
-std::string socket_tables()
-{
-    std::string tables;
-    for (std::string const path : {"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"}) {
-        unique_fd const file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-        if (!file && errno == ENOENT && path.ends_with('6'))
-            continue;  // a kernel without IPv6
-        if (!file)
-            fail(errno, "read", path);
-        tables += read_all(file, path);
-    }
-    return tables;
-}
-
 // Refuses a port that somebody else has sockets on, too: the rule could reach them.
 void check_port_users(std::uint16_t port, std::uint32_t uid)
 {
-    if (auto const other = find_other_user(socket_tables(), port, uid))
+    if (auto const other = find_other_user(sockets_on({port}), port, uid))
         fail(EACCES, "steer", fmt::format("port {}, on which user {} has sockets, too", port, *other),
              "use a port of your own");
 }
@@ -165,6 +152,15 @@ caller caller_of(int connection)
             result.groups.push_back(std::move(name));
     }
     return result;
+}
+
+machine::machine(places where, caller from) : where_{std::move(where)}, from_{std::move(from)}
+{
+    try {
+        counts_.emplace(figure_table::open(where_.state_directory));
+    } catch (system_error const& error) {
+        fmt::print(stderr, "a client of user {} is not counted: {}\n", from_.uid, error.what());
+    }
 }
 
 limits machine::admit(std::string_view interface)
@@ -257,7 +253,26 @@ void machine::check_listener(int descriptor, detail::steer_port_request const& w
 
 std::set<std::uint16_t> machine::shared_of(std::set<std::uint16_t> const& ports)
 {
-    return find_shared_ports(socket_tables(), ports, from_.uid);
+    return find_shared_ports(sockets_on(ports), ports, from_.uid);
+}
+
+void machine::has_opened(client_figures who)
+{
+    who.uid = from_.uid;
+    if (counts_)
+        counts_->show(who);
+}
+
+void machine::has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
+{
+    if (counts_)
+        counts_->show_rules(now, made, taken_away);
+}
+
+void machine::has_refused(asked what, error_code code) noexcept
+{
+    if (counts_)
+        counts_->count_refusal(what, reason_of(what, code));
 }
 
 }  // namespace gpurx::gpurxd

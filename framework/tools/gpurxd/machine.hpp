@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "client.hpp"
+#include "figure_table.hpp"
 #include "policy.hpp"
 
 namespace gpurx::gpurxd {
@@ -29,7 +31,7 @@ struct places {
 
 class machine final : public surroundings {
   public:
-    machine(places where, caller from) : where_{std::move(where)}, from_{std::move(from)} {}
+    machine(places where, caller from);
 
     [[nodiscard]] limits admit(std::string_view interface) override;
     [[nodiscard]] std::uint64_t dmabuf_size(int descriptor) override;
@@ -38,6 +40,9 @@ class machine final : public surroundings {
     void check_flow(int descriptor, detail::steer_flow_request const& what) override;
     void check_listener(int descriptor, detail::steer_port_request const& what) override;
     [[nodiscard]] std::set<std::uint16_t> shared_of(std::set<std::uint16_t> const& ports) override;
+    void has_opened(client_figures who) override;
+    void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept override;
+    void has_refused(asked what, error_code code) noexcept override;
 
   private:
     // One of so many on this interface; held by a lock, which ends with the process.
@@ -46,6 +51,7 @@ class machine final : public surroundings {
     places where_;
     caller from_;
     detail::unique_fd place_;
+    std::optional<figure_table> counts_;  // empty: it cannot be counted
 };
 
 }  // namespace gpurx::gpurxd

@@ -12,16 +12,20 @@
 #include <cstdio>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include <gpurx/error.hpp>
 
+#include "doors.hpp"
 #include "machine.hpp"
+#include "metrics_process.hpp"
 #include "nic/daemon_channel.hpp"
 #include "nic/failure.hpp"
 #include "options.hpp"
 #include "reception.hpp"
 #include "rights.hpp"
 #include "serve.hpp"
+#include "spawn.hpp"
 
 namespace {
 
@@ -66,18 +70,29 @@ int serve_client(options const& chosen)
     return 0;
 }
 
+int answer(options const& chosen)
+{
+    std::signal(SIGINT, SIG_IGN);
+    std::vector<unique_fd> listening;
+    for (int i = 1; i <= chosen.metrics; ++i)
+        listening.emplace_back(first_of_child + i);
+    answer_for_metrics(std::move(listening), unique_fd{first_of_child});
+    return 0;
+}
+
 int check(options const& chosen)
 {
-    fmt::print("{}: {} lines that allow something\n", chosen.where.policy, read_policy(chosen.where.policy).size());
+    fmt::print("{}: {} lines that allow something\n", chosen.where.policy,
+               read_policy(chosen.where.policy).lines.size());
     return 0;
 }
 
 int run(options const& chosen)
 {
     keep_only_net_admin();
-    static_cast<void>(read_policy(chosen.where.policy));
+    auto const known = read_policy(chosen.where.policy);
     boost::asio::io_context io{1};
-    reception door{io, chosen, listening_socket(chosen.socket)};
+    reception door{io, chosen, open_doors(chosen.socket, chosen.metrics_socket, known.metrics)};
     door.open();
     fmt::print(stderr, "gpurxd {}: at {}\n", GPURX_VERSION, chosen.socket);
     io.run();
@@ -94,6 +109,8 @@ try {
         return exit_code;
     if (chosen->check)
         return check(*chosen);
+    if (chosen->metrics > 0)
+        return answer(*chosen);
     return chosen->connection >= 0 ? serve_client(*chosen) : run(*chosen);
 } catch (std::exception const& error) {
     fmt::print(stderr, "gpurxd: {}\n", error.what());

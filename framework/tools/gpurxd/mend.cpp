@@ -44,7 +44,8 @@ void mend(places const& where) noexcept
     try {
         std::set<std::string> named;
         std::set<std::string> others;
-        for (auto const& line : read_policy(where.policy)) {
+        auto const known = read_policy(where.policy);
+        for (auto const& line : known.lines) {
             if (line.interface == "*")
                 others = existing_interfaces();
             else

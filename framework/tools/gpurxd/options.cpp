@@ -7,6 +7,8 @@ namespace gpurx::gpurxd {
 
 namespace {
 
+constexpr int most_metrics_sockets = 32;
+
 constexpr char description[] =
     "Binds memory to NIC queues and steers flows to them for programs that have no right to, as far as a policy lets "
     "them. Needs CAP_NET_ADMIN, and keeps nothing else.";
@@ -21,6 +23,10 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     app.add_option("--socket", parsed.socket, "Where clients connect; not used where systemd opens it")
         ->capture_default_str()
         ->option_text("PATH");
+    app.add_option("--metrics-socket", parsed.metrics_socket,
+                   "Where Prometheus' text is answered over HTTP; empty: nowhere; not used where systemd opens it")
+        ->capture_default_str()
+        ->option_text("PATH");
     app.add_option("--policy", parsed.where.policy, "Who may use which interface; read anew for each client")
         ->capture_default_str()
         ->option_text("PATH");
@@ -29,6 +35,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         ->option_text("PATH");
     app.add_flag("--check", parsed.check, "Read the policy, say what is wrong with it, and exit");
     app.add_option("--connection", parsed.connection)->group("");  // what the daemon starts itself with
+    app.add_option("--answer-for-metrics", parsed.metrics)->check(CLI::Range(1, most_metrics_sockets))->group("");
     try {
         app.parse(argc, argv);
     } catch (CLI::ParseError const& error) {

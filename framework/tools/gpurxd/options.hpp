@@ -15,8 +15,10 @@ inline constexpr int bad_usage = 2;
 struct options {
     places where;
     std::string socket = "/run/gpurxd.sock";
+    std::string metrics_socket = "/run/gpurxd-metrics.sock";  // empty: none
     bool check = false;
     int connection = -1;  // not -1: serve this one client
+    int metrics = 0;      // not 0: answer for metrics at so many sockets
 };
 
 // Nothing: `exit_code` says how to end.

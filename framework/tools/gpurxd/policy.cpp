@@ -105,6 +105,30 @@ std::string take_line(words const& from, policy_line& into)
     return {};
 }
 
+// "127.0.0.1:9710", "[::1]:9710". Empty: it has been taken over.
+std::string take_metrics(words const& from, policy& into)
+{
+    if (from.size() != 2 || into.metrics)
+        return "once: metrics ADDRESS:PORT";
+    auto const colon = from[1].rfind(':');
+    auto host = from[1].substr(0, std::min(colon, from[1].size()));
+    if (host.starts_with('[') && host.ends_with(']'))
+        host = host.substr(1, host.size() - 2);
+    else if (host.find(':') != std::string_view::npos)
+        return fmt::format("'{}' is no address and port, such as 127.0.0.1:9710 or [::1]:9710", from[1]);
+    error_code code;
+    auto const address = asio::ip::make_address(std::string{host}, code);
+    auto const digits = colon == std::string_view::npos ? std::string_view{} : from[1].substr(colon + 1);
+    auto const port = parse_number<std::uint16_t>(digits).value_or(0);
+    if (code || port == 0)
+        return fmt::format("'{}' is no address and port, such as 127.0.0.1:9710 or [::1]:9710", from[1]);
+    if (!address.is_loopback())
+        return fmt::format("'{}' is not an address of loopback: others could ask; put a proxy that knows them there",
+                           from[1]);
+    into.metrics = asio::ip::tcp::endpoint{address, port};
+    return {};
+}
+
 bool fits(policy_line const& line, caller const& from)
 {
     switch (line.kind) {
@@ -133,16 +157,18 @@ std::variant<policy, policy_damage> parse_policy(std::string_view text)
         if (line.empty())
             continue;
         policy_line parsed;
-        if (auto objection = take_line(line, parsed); !objection.empty())
+        bool const is_metrics = line[0] == "metrics";
+        if (auto objection = is_metrics ? take_metrics(line, result) : take_line(line, parsed); !objection.empty())
             return policy_damage{number, std::move(objection)};
-        result.push_back(std::move(parsed));
+        if (!is_metrics)
+            result.lines.push_back(std::move(parsed));
     }
     return result;
 }
 
-std::optional<limits> find_limits(policy const& lines, caller const& from, std::string_view interface)
+std::optional<limits> find_limits(policy const& known, caller const& from, std::string_view interface)
 {
-    for (auto const& line : lines) {
+    for (auto const& line : known.lines) {
         if ((line.interface == "*" || line.interface == interface) && fits(line, from))
             return line.most;
     }

@@ -4,16 +4,20 @@
 //
 //   allow user NAME|UID|*   interface NAME|*  [LIMIT VALUE]...
 //   allow group NAME|GID    interface NAME|*  [LIMIT VALUE]...
+//   metrics ADDRESS:PORT
 //
 // The first line that fits the caller and the interface counts. No I/O.
 #pragma once
 
+#include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include <gpurx/error.hpp>
 
 namespace gpurx::gpurxd {
 
@@ -39,7 +43,13 @@ struct policy_line {
     friend bool operator==(policy_line const&, policy_line const&) = default;
 };
 
-using policy = std::vector<policy_line>;
+struct policy {
+    std::vector<policy_line> lines;
+    // Where metrics can be asked for besides their Unix socket: an address of loopback, or none.
+    std::optional<asio::ip::tcp::endpoint> metrics = {};
+
+    friend bool operator==(policy const&, policy const&) = default;
+};
 
 struct policy_damage {
     unsigned line = 0;  // from 1
@@ -59,6 +69,6 @@ struct caller {
 };
 
 // Nothing: nobody allows it.
-[[nodiscard]] std::optional<limits> find_limits(policy const& lines, caller const& from, std::string_view interface);
+[[nodiscard]] std::optional<limits> find_limits(policy const& known, caller const& from, std::string_view interface);
 
 }  // namespace gpurx::gpurxd

@@ -1,21 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose sockets have a port: from the kernel's table of them (/proc/net/tcp, /proc/net/tcp6). No I/O.
+// Whose sockets have a port, from what the kernel says of them: the question and the answers of sock_diag(7), and its
+// table in /proc/net/tcp, where it has no sock_diag. No I/O.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace gpurx::gpurxd {
 
-// A user other than `uid` who has a socket with this local port. Sockets that no program has any more (TIME-WAIT) are
-// nobody's. Lines of another form are left out.
-[[nodiscard]] std::optional<std::uint32_t> find_other_user(std::string_view table, std::uint16_t port,
+struct owned_socket {
+    std::uint16_t port = 0;  // local
+    std::uint32_t uid = 0;
+    std::uint64_t inode = 0;  // 0: no program has it any more
+
+    friend bool operator==(owned_socket const&, owned_socket const&) = default;
+};
+
+// A netlink message that asks for TCP's sockets of a family (AF_INET, AF_INET6) with one of these local ports: all
+// others stay in the kernel. TIME-WAIT is left out. Precondition: no more than most_ports.
+inline constexpr std::size_t most_ports = 4096;
+[[nodiscard]] std::vector<std::byte> socket_request(int family, std::set<std::uint16_t> const& ports);
+// From the payload of an answer. Nothing: it is too short.
+[[nodiscard]] std::optional<owned_socket> read_socket(std::span<std::byte const> payload);
+
+// The sockets in a table of /proc that have one of these ports. Lines of another form are left out.
+[[nodiscard]] std::vector<owned_socket> sockets_in(std::string_view table, std::set<std::uint16_t> const& ports);
+
+// A user other than `uid` who has a socket with this local port. Sockets that no program has any more are nobody's.
+[[nodiscard]] std::optional<std::uint32_t> find_other_user(std::span<owned_socket const> all, std::uint16_t port,
                                                            std::uint32_t uid);
-// Those of `ports` for which there is one; one pass over the table.
-[[nodiscard]] std::set<std::uint16_t> find_shared_ports(std::string_view table, std::set<std::uint16_t> const& ports,
-                                                        std::uint32_t uid);
+// Those of `ports` for which there is one.
+[[nodiscard]] std::set<std::uint16_t> find_shared_ports(std::span<owned_socket const> all,
+                                                        std::set<std::uint16_t> const& ports, std::uint32_t uid);
 
 }  // namespace gpurx::gpurxd

@@ -8,22 +8,22 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <string>
+#include <optional>
 #include <unordered_map>
+#include <vector>
 
+#include "doors.hpp"
+#include "figure_table.hpp"
 #include "options.hpp"
 #include "syscalls.hpp"
 
 namespace gpurx::gpurxd {
 
-// A listening socket: systemd's, or one that is made at the path. Throws system_error: EADDRINUSE if somebody listens
-// there.
-[[nodiscard]] detail::unique_fd listening_socket(std::string const& path);
-
 class reception {
   public:
-    reception(asio::io_context& io, options chosen, detail::unique_fd listening);
+    reception(asio::io_context& io, options chosen, doors listening);
 
     // Until SIGTERM or SIGINT; whoever is being served is served on.
     void open();
@@ -36,12 +36,19 @@ class reception {
     // Processes that have ended.
     void reap();
     [[nodiscard]] std::size_t count_of(uid_t uid) const;
+    // The process that answers for metrics. If it ends, another one is started, after a rest.
+    void start_metrics();
+    void start_metrics_later();
 
     options chosen_;
     asio::posix::stream_descriptor door_;
     asio::signal_set signals_;
     asio::thread_pool mending_{1};
     std::unordered_map<pid_t, uid_t> served_;
+    std::optional<figure_table> counts_;
+    std::vector<detail::unique_fd> metrics_doors_;
+    pid_t metrics_ = -1;
+    asio::steady_timer rest_;
 };
 
 }  // namespace gpurx::gpurxd

@@ -47,12 +47,15 @@ detail::refused_reply objection(detail::message_damage const& damage)
 }
 
 // Nothing: it can go on.
-std::optional<parting> answer_one(daemon_channel& connection, client& served, detail::channel_message message)
+std::optional<parting> answer_one(daemon_channel& connection, surroundings& around, client& served,
+                                  detail::channel_message message)
 {
     auto const parsed = message.excessive ? detail::message_damage{"more than a message, or more than one descriptor"}
                                           : detail::parse_daemon_request(message.bytes);
     if (auto const* const damage = std::get_if<detail::message_damage>(&parsed)) {
-        connection.send(detail::encode(objection(*damage)));
+        auto const said = objection(*damage);
+        around.has_refused(asked::message, said.code);
+        connection.send(detail::encode(said));
         return parting::not_ours;
     }
     auto const& request = std::get<detail::daemon_request>(parsed);
@@ -65,7 +68,8 @@ std::optional<parting> answer_one(daemon_channel& connection, client& served, de
     return std::nullopt;
 }
 
-parting serve_until_end(daemon_channel& connection, client& served, milliseconds patience, milliseconds between_looks)
+parting serve_until_end(daemon_channel& connection, surroundings& around, client& served, milliseconds patience,
+                        milliseconds between_looks)
 {
     using clock = std::chrono::steady_clock;
     for (auto next_look = clock::now() + between_looks;;) {
@@ -84,7 +88,7 @@ parting serve_until_end(daemon_channel& connection, client& served, milliseconds
         auto message = connection.receive();
         if (!message)
             return parting::hung_up;
-        if (auto const end = answer_one(connection, served, std::move(*message)))
+        if (auto const end = answer_one(connection, around, served, std::move(*message)))
             return *end;
     }
 }
@@ -96,7 +100,7 @@ parting serve(daemon_channel& connection, surroundings& around, milliseconds pat
     notices said{connection};
     client served{around, [&](std::string_view sentence) { said.tell(sentence); }};
     try {
-        return serve_until_end(connection, served, patience, between_looks);
+        return serve_until_end(connection, around, served, patience, between_looks);
     } catch (system_error const& error) {
         // It was killed before it had its answer.
         if (error.code() == boost::system::errc::broken_pipe || error.code() == boost::system::errc::connection_reset)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <string>
 
-#include "port_users.hpp"
 #include "rule_rate.hpp"
 
 using namespace gpurx::gpurxd;
@@ -41,12 +42,12 @@ TEST_CASE("a policy says who may have how much")
         "allow user alice interface eth1 queues 4 memory 8GiB flows 1024 rules 200 clients 3  # a comment\n"
         "\tallow group 44 interface eth*\r\n"
         "allow user * interface * memory 512");
-    REQUIRE(lines.size() == 3);
-    CHECK(lines[0] == policy_line{who::user, "alice", "eth1", {4, std::uint64_t{8} << 30, 1024, 200, 3}});
-    CHECK(lines[1] == policy_line{who::group, "44", "eth*", {}});
-    CHECK(lines[2].kind == who::anyone);
-    CHECK(lines[2].most.memory == 512);
-    CHECK(parsed("").empty());
+    REQUIRE(lines.lines.size() == 3);
+    CHECK(lines.lines[0] == policy_line{who::user, "alice", "eth1", {4, std::uint64_t{8} << 30, 1024, 200, 3}});
+    CHECK(lines.lines[1] == policy_line{who::group, "44", "eth*", {}});
+    CHECK(lines.lines[2].kind == who::anyone);
+    CHECK(lines.lines[2].most.memory == 512);
+    CHECK(parsed("") == policy{});
 }
 
 TEST_CASE("the first line that fits counts")
@@ -67,9 +68,9 @@ TEST_CASE("the first line that fits counts")
 
 TEST_CASE("a user without a name is no user of an empty name, and a name no number")
 {
-    CHECK_FALSE(find_limits({policy_line{who::user, "", "eth1", {}}}, nameless, "eth1"));
-    CHECK_FALSE(find_limits({policy_line{who::user, "7x", "eth1", {}}}, nameless, "eth1"));
-    CHECK_FALSE(find_limits({policy_line{who::group, "1000x", "eth1", {}}}, alice, "eth1"));
+    CHECK_FALSE(find_limits(policy{{policy_line{who::user, "", "eth1", {}}}}, nameless, "eth1"));
+    CHECK_FALSE(find_limits(policy{{policy_line{who::user, "7x", "eth1", {}}}}, nameless, "eth1"));
+    CHECK_FALSE(find_limits(policy{{policy_line{who::group, "1000x", "eth1", {}}}}, alice, "eth1"));
 }
 
 TEST_CASE("what is wrong with a policy is said with its line")
@@ -86,6 +87,25 @@ TEST_CASE("what is wrong with a policy is said with its line")
     CHECK_THAT(damage_of("allow user a interface sixteen-letters-").what, ContainsSubstring("too long"));
 }
 
+TEST_CASE("metrics are to be asked for from this machine alone")
+{
+    using gpurx::asio::ip::make_address;
+    using endpoint = gpurx::asio::ip::tcp::endpoint;
+    auto const known = parsed("metrics 127.0.0.1:9710\nallow user * interface eth1\n");
+    CHECK(known.metrics == endpoint{make_address("127.0.0.1"), 9710});
+    CHECK(known.lines.size() == 1);
+    CHECK(parsed("metrics [::1]:65535").metrics == endpoint{make_address("::1"), 65535});
+    CHECK_FALSE(parsed("allow user * interface eth1").metrics);
+    for (auto const* const elsewhere : {"0.0.0.0:9710", "10.0.0.1:9710", "[::]:9710", "[fe80::1]:9710"})
+        CHECK_THAT(damage_of(fmt::format("metrics {}", elsewhere)).what,
+                   ContainsSubstring("not an address of loopback"));
+    for (auto const* const no_address : {"localhost:9710", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536",
+                                         "::1:9710", "[::1]", "[]:1", ":", ":9710"})
+        CHECK_THAT(damage_of(fmt::format("metrics {}", no_address)).what, ContainsSubstring("no address and port"));
+    CHECK_THAT(damage_of("metrics").what, ContainsSubstring("once"));
+    CHECK(damage_of("metrics 127.0.0.1:1\nmetrics 127.0.0.1:2\n").line == 2);
+}
+
 TEST_CASE("a second's worth of rules may come at once, and then one after the other")
 {
     rule_rate rate{10};
@@ -95,22 +115,4 @@ TEST_CASE("a second's worth of rules may come at once, and then one after the ot
     CHECK(rate.next(start) == 100ms);
     CHECK(rate.next(start) == 200ms);
     CHECK(rate.next(start + 1s) == 0s);
-}
-
-TEST_CASE("a port is not a user's own if somebody else has sockets on it")
-{
-    constexpr std::string_view table =
-        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-        "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 812 1 0 100 0\n"
-        "   1: 0100007F:1F90 0200007F:0050 06 00000000:00000000 00:00000000 00000000     0        0 0 3 0\n"
-        "   2: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 13 1 0 100 0\n"
-        "cut: 0100007F:1F90 000";
-    CHECK_FALSE(find_other_user(table, 8080, 1000));
-    CHECK(find_other_user(table, 8080, 7) == 1000U);
-    CHECK(find_other_user(table, 22, 1000) == 0U);
-    CHECK_FALSE(find_other_user(table, 81, 7));
-    CHECK_FALSE(find_other_user("", 81, 7));
-    CHECK(find_shared_ports(table, {22, 81, 8080}, 1000) == std::set<std::uint16_t>{22});
-    CHECK(find_shared_ports(table, {22, 81, 8080}, 7) == std::set<std::uint16_t>{22, 8080});
-    CHECK(find_shared_ports(table, {}, 7).empty());
 }

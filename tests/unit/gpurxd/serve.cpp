@@ -64,6 +64,10 @@ class fake_surroundings final : public surroundings {
         return ports.contains(port) ? std::set{port} : std::set<std::uint16_t>{};
     }
 
+    void has_opened(client_figures) override {}
+    void has_rules(std::uint64_t, std::uint64_t, std::uint64_t) noexcept override {}
+    void has_refused(asked, error_code) noexcept override {}
+
   private:
     static void check(int descriptor)
     {

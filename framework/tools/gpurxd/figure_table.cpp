@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "figure_table.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "nic/daemon_protocol.hpp"
+#include "nic/failure.hpp"
+
+namespace gpurx::gpurxd {
+
+using detail::fail;
+using detail::unique_fd;
+
+namespace {
+
+using shared_number = std::atomic<std::uint64_t>;
+static_assert(shared_number::is_always_lock_free);
+
+constexpr std::size_t name_words = 2;
+constexpr std::size_t ids_in_word = 4;
+constexpr std::size_t places = 1024;
+
+// All zero: nobody has been here.
+struct shared_client {
+    shared_number edition;  // odd: is being written; 0: never was
+    std::array<shared_number, name_words> interface;
+    shared_number uid;
+    shared_number most_queues;
+    shared_number most_memory;
+    shared_number most_flows;
+    shared_number most_rules;
+    shared_number most_clients;
+    shared_number memory;
+    shared_number dmabuf;
+    shared_number page_size;
+    shared_number rules;
+    shared_number queue_count;
+    std::array<shared_number, detail::daemon_queue_limit / ids_in_word> queues;
+};
+
+}  // namespace
+
+struct shared_figures {
+    shared_number version;
+    shared_number connections;
+    shared_number rules_made;
+    shared_number rules_taken_away;
+    std::array<std::array<shared_number, refusal_reasons>, asked_kinds> refusals;
+    std::array<shared_client, places> clients;
+};
+
+namespace {
+
+// Of the layout: another one is another file.
+constexpr std::uint64_t this_version = 0x6770'7572'7864'0001;
+
+// Who has the byte of a place locked has the place.
+struct flock place_lock(std::size_t place)
+{
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = static_cast<off_t>(place);
+    lock.l_len = 1;
+    return lock;
+}
+
+bool is_taken(int file, std::size_t place)
+{
+    auto lock = place_lock(place);
+    return ::fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+shared_figures* map(unique_fd const& file, int protection, std::string const& name)
+{
+    auto* const at = ::mmap(nullptr, sizeof(shared_figures), protection, MAP_SHARED, file.get(), 0);
+    if (at == MAP_FAILED)
+        fail(errno, "map", name);
+    return static_cast<shared_figures*>(at);
+}
+
+// Null: it is of another version.
+shared_figures* map_this_version(unique_fd const& file, std::string const& path)
+{
+    struct stat what {};
+    if (::fstat(file.get(), &what) != 0 || (what.st_size == 0 && ::ftruncate(file.get(), sizeof(shared_figures)) != 0))
+        fail(errno, "make", path);
+    if (what.st_size != 0 && what.st_size != sizeof(shared_figures))
+        return nullptr;
+    auto* const shared = map(file, PROT_READ | PROT_WRITE, path);
+    if (what.st_size == 0)
+        shared->version = this_version;
+    if (shared->version == this_version)
+        return shared;
+    ::munmap(shared, sizeof *shared);
+    return nullptr;
+}
+
+void write(client_figures const& from, shared_client& to)
+{
+    ++to.edition;
+    std::array<char, name_words * sizeof(std::uint64_t)> name{};
+    std::copy_n(from.interface.begin(), std::min(from.interface.size(), name.size() - 1), name.begin());
+    for (std::size_t i = 0; i < name_words; ++i) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, name.data() + i * sizeof word, sizeof word);
+        to.interface[i] = word;
+    }
+    to.uid = from.uid;
+    to.most_queues = from.most.queues;
+    to.most_memory = from.most.memory;
+    to.most_flows = from.most.flows;
+    to.most_rules = from.most.rules;
+    to.most_clients = from.most.clients;
+    to.memory = from.memory;
+    to.dmabuf = from.dmabuf;
+    to.page_size = from.page_size;
+    to.rules = from.rules;
+    auto const count = std::min(from.queues.size(), detail::daemon_queue_limit);
+    for (auto& word : to.queues)
+        word = 0;
+    for (std::size_t i = 0; i < count; ++i)
+        to.queues[i / ids_in_word] |= std::uint64_t{from.queues[i] & 0xffffU} << (i % ids_in_word * 16);
+    to.queue_count = count;
+    ++to.edition;
+}
+
+client_figures read_client(shared_client const& from)
+{
+    client_figures to;
+    std::array<char, name_words * sizeof(std::uint64_t) + 1> name{};
+    for (std::size_t i = 0; i < name_words; ++i) {
+        std::uint64_t const word = from.interface[i];
+        std::memcpy(name.data() + i * sizeof word, &word, sizeof word);
+    }
+    to.interface = name.data();
+    auto const narrow = [](shared_number const& number) { return static_cast<unsigned>(number); };
+    to.uid = narrow(from.uid);
+    to.most = {.queues = narrow(from.most_queues),
+               .memory = from.most_memory,
+               .flows = narrow(from.most_flows),
+               .rules = narrow(from.most_rules),
+               .clients = narrow(from.most_clients)};
+    to.memory = from.memory;
+    to.dmabuf = narrow(from.dmabuf);
+    to.page_size = narrow(from.page_size);
+    to.rules = from.rules;
+    auto const count = std::min<std::uint64_t>(from.queue_count, detail::daemon_queue_limit);
+    for (std::size_t i = 0; i < count; ++i)
+        to.queues.push_back(static_cast<unsigned>(from.queues[i / ids_in_word] >> (i % ids_in_word * 16) & 0xffffU));
+    return to;
+}
+
+}  // namespace
+
+figure_table::figure_table(unique_fd file, shared_figures* shared) noexcept : file_{std::move(file)}, shared_{shared} {}
+
+figure_table::figure_table(figure_table&& other) noexcept
+    : file_{std::move(other.file_)},
+      shared_{std::exchange(other.shared_, nullptr)},
+      place_{std::exchange(other.place_, std::nullopt)}
+{}
+
+figure_table::~figure_table()
+{
+    if (shared_ != nullptr)
+        ::munmap(shared_, sizeof *shared_);
+}
+
+figure_table figure_table::open(std::string const& state_directory)
+{
+    auto const directory = state_directory + "-clients";
+    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
+        fail(errno, "make", directory);
+    auto const path = directory + "/figures";
+    for (;;) {
+        unique_fd file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)};
+        if (!file)
+            fail(errno, "open", path);
+        // Whoever is first writes the version.
+        if (::flock(file.get(), LOCK_EX) != 0)
+            fail(errno, "lock", path);
+        auto* const shared = map_this_version(file, path);
+        ::flock(file.get(), LOCK_UN);
+        if (shared != nullptr)
+            return {std::move(file), shared};
+        if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+            fail(errno, "remove", path);
+    }
+}
+
+figure_table figure_table::read_from(unique_fd descriptor)
+{
+    struct stat what {};
+    if (::fstat(descriptor.get(), &what) != 0 || what.st_size != sizeof(shared_figures))
+        fail(EINVAL, "read", "gpurxd's figures");
+    auto* const shared = map(descriptor, PROT_READ, "gpurxd's figures");
+    return {std::move(descriptor), shared};
+}
+
+void figure_table::count_connection() noexcept
+{
+    ++shared_->connections;
+}
+
+void figure_table::count_refusal(asked what, refusal_reason why) noexcept
+{
+    ++shared_->refusals[static_cast<std::size_t>(what)][static_cast<std::size_t>(why)];
+}
+
+void figure_table::show(client_figures const& who)
+{
+    for (std::size_t place = 0; place < places && !place_; ++place) {
+        auto lock = place_lock(place);
+        if (::fcntl(file_.get(), F_OFD_SETLK, &lock) == 0)
+            place_ = place;
+    }
+    if (!place_)
+        return;
+    auto& mine = shared_->clients[*place_];
+    // Whoever had the place before may have been killed while it wrote.
+    if (mine.edition % 2 != 0)
+        ++mine.edition;
+    write(who, mine);
+}
+
+void figure_table::show_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
+{
+    shared_->rules_made += made;
+    shared_->rules_taken_away += taken_away;
+    if (place_)
+        shared_->clients[*place_].rules = now;
+}
+
+figures figure_table::read() const
+{
+    figures all;
+    all.connections = shared_->connections;
+    all.rules_made = shared_->rules_made;
+    all.rules_taken_away = shared_->rules_taken_away;
+    for (std::size_t what = 0; what < asked_kinds; ++what)
+        std::ranges::copy(shared_->refusals[what], all.refusals[what].begin());
+    for (std::size_t place = 0; place < places; ++place) {
+        auto const& client = shared_->clients[place];
+        auto const edition = client.edition.load();
+        // What was never written needs no question to the kernel.
+        if (edition == 0 || edition % 2 != 0 || !is_taken(file_.get(), place))
+            continue;
+        auto found = read_client(client);
+        if (client.edition == edition)
+            all.clients.push_back(std::move(found));
+    }
+    return all;
+}
+
+}  // namespace gpurx::gpurxd

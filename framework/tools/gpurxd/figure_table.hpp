@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What gpurxd and its clients' processes count, in a file that all of them have mapped: it outlives each of them, as the
+// clients do the daemon. A client has a place in it for as long as its process lives: a lock that the kernel ends.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "figures.hpp"
+#include "syscalls.hpp"
+
+namespace gpurx::gpurxd {
+
+struct shared_figures;
+
+// Thread safety: safe; several processes, too.
+class figure_table {
+  public:
+    // Makes the file, and its directory, if there is none of this version. Throws system_error.
+    [[nodiscard]] static figure_table open(std::string const& state_directory);
+    // The same file, to be read only. `descriptor`: of it.
+    [[nodiscard]] static figure_table read_from(detail::unique_fd descriptor);
+    figure_table(figure_table&& other) noexcept;
+    figure_table& operator=(figure_table&&) = delete;
+    ~figure_table();
+
+    void count_connection() noexcept;
+    void count_refusal(asked what, refusal_reason why) noexcept;
+    // Takes a place, which is this object's until its end. Nothing happens if all are taken: the client is not shown.
+    void show(client_figures const& who);
+    // Of the client that is shown, if one is.
+    void show_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept;
+
+    [[nodiscard]] figures read() const;
+    [[nodiscard]] int native_handle() const noexcept { return file_.get(); }
+
+  private:
+    figure_table(detail::unique_fd file, shared_figures* shared) noexcept;
+
+    detail::unique_fd file_;
+    shared_figures* shared_;
+    std::optional<std::size_t> place_;
+};
+
+}  // namespace gpurx::gpurxd

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics_page.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <iterator>
+#include <map>
+#include <utility>
+
+namespace gpurx::gpurxd {
+
+namespace {
+
+constexpr std::array<std::string_view, asked_kinds> asked_names{"connect", "open", "steer", "unsteer", "message"};
+constexpr std::array<std::string_view, refusal_reasons> reason_names{"policy",    "crowded", "flows",    "descriptor",
+                                                                     "elsewhere", "order",   "protocol", "nic"};
+
+// What one user has of one interface.
+struct share {
+    std::uint64_t clients = 0;
+    std::uint64_t queues = 0;
+    std::uint64_t memory = 0;
+    std::uint64_t rules = 0;
+    limits most;  // of the client that was found last: they differ if the policy was changed meanwhile
+};
+using shares = std::map<std::pair<std::string, std::uint32_t>, share>;  // by interface and user
+
+shares shares_of(figures const& counted)
+{
+    shares all;
+    for (auto const& client : counted.clients) {
+        auto& mine = all[{client.interface, client.uid}];
+        ++mine.clients;
+        mine.queues += client.queues.size();
+        mine.memory += client.memory;
+        mine.rules += client.rules;
+        mine.most = client.most;
+    }
+    return all;
+}
+
+class page {
+  public:
+    void begin(std::string_view name, std::string_view help)
+    {
+        name_ = name;
+        auto const* const type = name.ends_with("_total") ? "counter" : "gauge";
+        fmt::format_to(std::back_inserter(text_), "# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+    }
+    void add(std::string_view labels, std::uint64_t value)
+    {
+        fmt::format_to(std::back_inserter(text_), "{}{} {}\n", name_,
+                       labels.empty() ? "" : fmt::format("{{{}}}", labels), value);
+    }
+    [[nodiscard]] std::string take() { return std::move(text_); }
+
+  private:
+    std::string_view name_;
+    std::string text_;
+};
+
+// An interface may have any name but those with a slash or space: backslash and quotation mark are escaped.
+std::string escaped(std::string_view name)
+{
+    std::string all;
+    for (auto const each : name) {
+        if (each == '\\' || each == '"')
+            all += '\\';
+        if (each == '\n')
+            all += "\\n";
+        else
+            all += each;
+    }
+    return all;
+}
+
+void add_counts(page& to, figures const& counted)
+{
+    to.begin("gpurxd_connections_total", "Connections of programs that were taken.");
+    to.add({}, counted.connections);
+    to.begin("gpurxd_refusals_total", "What was refused, by what was asked and why.");
+    for (std::size_t what = 0; what < asked_kinds; ++what)
+        for (std::size_t why = 0; why < refusal_reasons; ++why)
+            to.add(fmt::format(R"(request="{}",reason="{}")", asked_names[what], reason_names[why]),
+                   counted.refusals[what][why]);
+    to.begin("gpurxd_rules_made_total", "Rules that were put on NICs for clients.");
+    to.add({}, counted.rules_made);
+    to.begin("gpurxd_rules_taken_away_total", "Rules taken from clients, as their ports were other users', too.");
+    to.add({}, counted.rules_taken_away);
+}
+
+void add_shares(page& to, shares const& all)
+{
+    auto const each = [&](std::string_view name, std::string_view help, std::uint64_t share::*figure) {
+        to.begin(name, help);
+        for (auto const& [whose, what] : all)
+            to.add(fmt::format(R"(interface="{}",user="{}")", escaped(whose.first), whose.second), what.*figure);
+    };
+    if (all.empty())
+        return;
+    each("gpurxd_clients", "Sessions of a user that have queues of an interface.", &share::clients);
+    each("gpurxd_queues", "RX queues that a user's sessions have.", &share::queues);
+    each("gpurxd_memory_bytes", "Memory of a user's sessions that is bound to queues.", &share::memory);
+    each("gpurxd_rules", "Rules on the NIC that bring flows to a user's queues.", &share::rules);
+    to.begin("gpurxd_limit", "What the policy lets a user's session have, and how many sessions there may be.");
+    for (auto const& [whose, what] : all) {
+        std::array<std::pair<std::string_view, std::uint64_t>, 5> const most{{{"queues", what.most.queues},
+                                                                              {"memory_bytes", what.most.memory},
+                                                                              {"flows", what.most.flows},
+                                                                              {"rules_per_second", what.most.rules},
+                                                                              {"clients", what.most.clients}}};
+        for (auto const& [limit, value] : most)
+            to.add(fmt::format(R"(interface="{}",user="{}",limit="{}")", escaped(whose.first), whose.second, limit),
+                   value);
+    }
+}
+
+using losses = detail::netdev::rx_losses;
+
+void add_losses(page& to, std::span<interface_figures const> seen, std::string_view name, std::string_view help,
+                std::optional<std::uint64_t> losses::*figure)
+{
+    bool begun = false;
+    for (auto const& one : seen) {
+        for (auto const& queue : one.losses) {
+            if (!(queue.*figure))
+                continue;
+            if (!std::exchange(begun, true))
+                to.begin(name, help);
+            to.add(fmt::format(R"(interface="{}",queue="{}")", escaped(one.interface), queue.queue), *(queue.*figure));
+        }
+    }
+}
+
+void add_interfaces(page& to, std::span<interface_figures const> seen)
+{
+    if (seen.empty())
+        return;
+    to.begin("gpurxd_pool_pages_in_flight", "Pages of clients that are with the NIC, the kernel or programs.");
+    for (auto const& one : seen)
+        to.add(fmt::format(R"(interface="{}")", escaped(one.interface)), one.pages_in_flight);
+    add_losses(to, seen, "gpurxd_queue_allocation_failures_total", "Times the driver got no page for a client's queue.",
+               &losses::allocation_failures);
+    add_losses(to, seen, "gpurxd_queue_overruns_total", "Packets that a client's queue dropped for want of a buffer.",
+               &losses::overruns);
+    add_losses(to, seen, "gpurxd_queue_drops_total", "Packets that a client's queue dropped.", &losses::drops);
+}
+
+}  // namespace
+
+std::string metrics_page(std::string_view version, figures const& counted, std::span<interface_figures const> seen)
+{
+    page text;
+    text.begin("gpurxd_build_info", "The gpurxd that runs.");
+    text.add(fmt::format(R"(version="{}")", escaped(version)), 1);
+    add_counts(text, counted);
+    add_shares(text, shares_of(counted));
+    add_interfaces(text, seen);
+    return text.take();
+}
+
+}  // namespace gpurx::gpurxd

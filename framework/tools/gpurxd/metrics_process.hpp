@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The process that answers for metrics: it has no capability, no files but the figures, which it may only read, and
+// ends with the daemon. Nothing that is asked of it reaches the daemon or a client.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "syscalls.hpp"
+
+namespace gpurx::gpurxd {
+
+// Blocks until SIGTERM, which the daemon's end is, too. Throws system_error.
+void answer_for_metrics(std::vector<detail::unique_fd> listening, detail::unique_fd figures);
+
+}  // namespace gpurx::gpurxd

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whose sockets have a port: by the kernel's table, and by sock_diag.
+#include "port_users.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <linux/inet_diag.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "socket_owners.hpp"
+#include "syscalls.hpp"
+
+using namespace gpurx::gpurxd;
+using gpurx::detail::unique_fd;
+
+namespace {
+
+unique_fd listener_at(int family, std::uint16_t port)
+{
+    unique_fd made{::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_addr = in6addr_loopback;
+    v6.sin6_port = htons(port);
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    v4.sin_port = htons(port);
+    auto const bound = family == AF_INET ? ::bind(made.get(), reinterpret_cast<sockaddr*>(&v4), sizeof v4)
+                                         : ::bind(made.get(), reinterpret_cast<sockaddr*>(&v6), sizeof v6);
+    if (bound != 0 || ::listen(made.get(), 4096) != 0)
+        return {};
+    return made;
+}
+
+std::uint16_t port_of(unique_fd const& socket)
+{
+    sockaddr_in6 here{};  // the port is at the same place in both
+    socklen_t size = sizeof here;
+    REQUIRE(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&here), &size) == 0);
+    return ntohs(here.sin6_port);
+}
+
+std::set<std::uint16_t> ports_of(std::vector<owned_socket> const& all)
+{
+    std::set<std::uint16_t> ports;
+    for (auto const& one : all)
+        ports.insert(one.port);
+    return ports;
+}
+
+}  // namespace
+
+TEST_CASE("a port is not a user's own if somebody else has sockets on it")
+{
+    constexpr std::string_view table =
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+        "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 812 1 0 100 0\n"
+        "   1: 0100007F:1F90 0200007F:0050 06 00000000:00000000 00:00000000 00000000     0        0 0 3 0\n"
+        "   2: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 13 1 0 100 0\n"
+        "cut: 0100007F:1F90 000";
+    std::set<std::uint16_t> const ports{22, 81, 8080};
+    auto const all = sockets_in(table, ports);
+    CHECK(all == std::vector<owned_socket>{{8080, 1000, 812}, {8080, 0, 0}, {22, 0, 13}});
+    CHECK(sockets_in(table, {81}).empty());
+    CHECK(sockets_in("", ports).empty());
+    CHECK_FALSE(find_other_user(all, 8080, 1000));
+    CHECK(find_other_user(all, 8080, 7) == 1000U);
+    CHECK(find_other_user(all, 22, 1000) == 0U);
+    CHECK_FALSE(find_other_user(all, 81, 7));
+    CHECK(find_shared_ports(all, ports, 1000) == std::set<std::uint16_t>{22});
+    CHECK(find_shared_ports(all, ports, 7) == std::set<std::uint16_t>{22, 8080});
+    CHECK(find_shared_ports(all, {}, 7).empty());
+}
+
+TEST_CASE("an answer of the kernel that is too short tells of no socket")
+{
+    inet_diag_msg said{};
+    said.id.idiag_sport = htons(4711);
+    said.idiag_uid = 3;
+    said.idiag_inode = 5;
+    auto const bytes = std::as_bytes(std::span{&said, 1});
+    CHECK(read_socket(bytes) == owned_socket{4711, 3, 5});
+    CHECK_FALSE(read_socket(bytes.first(bytes.size() - 1)));
+    CHECK_FALSE(read_socket({}));
+}
+
+TEST_CASE("the kernel tells of the sockets on these ports, and of no others")
+{
+    auto const one = listener_at(AF_INET, 0);
+    auto const two = listener_at(AF_INET, 0);
+    auto const six = listener_at(AF_INET6, 0);
+    REQUIRE((one && two));
+    std::set<std::uint16_t> const asked{port_of(one), six ? port_of(six) : port_of(one)};
+    for (auto const& found : {sockets_on(asked), sockets_on_by_table(asked)}) {
+        CHECK(ports_of(found) == asked);
+        for (auto const& each : found) {
+            CHECK(each.uid == ::getuid());
+            CHECK(each.inode != 0);
+        }
+    }
+    CHECK(sockets_on({}).empty());
+}
+
+TEST_CASE("a filter for many ports is one that the kernel takes")
+{
+    auto const mine = listener_at(AF_INET, 0);
+    auto const other = listener_at(AF_INET, 0);
+    REQUIRE((mine && other));
+    std::set<std::uint16_t> many{port_of(mine)};
+    // Around it, so that it is neither the first nor the last; and more than one message's.
+    for (std::uint16_t port = 1; many.size() < most_ports + 50; ++port) {
+        if (port != port_of(other))
+            many.insert(port);
+    }
+    auto const found = sockets_on(many);
+    auto const expected = sockets_on_by_table(many);
+    CHECK(std::ranges::find(found, port_of(mine), &owned_socket::port) != found.end());
+    CHECK(std::ranges::find(found, port_of(other), &owned_socket::port) == found.end());
+    CHECK(ports_of(found) == ports_of(expected));
+}
+
+// Run by its tag: what a look at one port costs with so many connections on the machine.
+TEST_CASE("the cost of looking who has a port", "[.cost]")
+{
+    using clock = std::chrono::steady_clock;
+    auto const listener = listener_at(AF_INET, 0);
+    REQUIRE(listener);
+    sockaddr_in there{};
+    there.sin_family = AF_INET;
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    there.sin_port = htons(port_of(listener));
+    std::vector<unique_fd> open;
+    for (std::size_t const connections : {0U, 500U, 2000U, 8000U}) {
+        while (open.size() < connections * 2) {
+            unique_fd near{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+            REQUIRE(::connect(near.get(), reinterpret_cast<sockaddr*>(&there), sizeof there) == 0);
+            open.push_back(std::move(near));
+            open.emplace_back(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+            REQUIRE(open.back());
+        }
+        constexpr int rounds = 20;
+        auto const cost = [&](auto look) {
+            std::array<double, rounds> each{};
+            for (auto& one : each) {
+                auto const begin = clock::now();
+                static_cast<void>(look());
+                one = std::chrono::duration<double, std::micro>(clock::now() - begin).count();
+            }
+            std::ranges::sort(each);
+            return each[rounds / 2];
+        };
+        fmt::print("{} sockets more: sock_diag {:.0f} us, /proc/net/tcp {:.0f} us\n", open.size(),
+                   cost([] { return sockets_on({1}); }), cost([] { return sockets_on_by_table({1}); }));
+    }
+}
