@@ -9,16 +9,17 @@ import unittest
 from pathlib import Path
 
 REPO = Path()
+WRITTEN_IN = ("framework/src/metrics_text.cpp", "framework/tools/gpurxd/metrics_page.cpp")
 
 
 def names_in(text: str) -> set[str]:
-    return set(re.findall(r"\bgpurx_[a-z_]+[a-z]\b", text))
+    return set(re.findall(r"\bgpurxd?_[a-z_]+[a-z]\b", text))
 
 
 class Dashboard(unittest.TestCase):
     def setUp(self) -> None:
         # Each is written once, as the name of a family.
-        self.known = names_in((REPO / "framework/src/metrics_text.cpp").read_text(encoding="utf-8"))
+        self.known = set().union(*(names_in((REPO / file).read_text(encoding="utf-8")) for file in WRITTEN_IN))
         self.dashboard = json.loads((REPO / "framework/tools/dashboards/grafana.json").read_text(encoding="utf-8"))
 
     def test_the_dashboard_asks_for_what_there_is(self) -> None:

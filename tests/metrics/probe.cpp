@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prints metrics, every family that there is, for promtool to check:  metrics_probe library|gpurxd
+#include <cstdio>
+#include <gpurx/metrics.hpp>
+#include <string_view>
+#include <vector>
+
+#include "metrics_page.hpp"
+#include "metrics_text.hpp"
+
+namespace {
+
+namespace detail = gpurx::detail;
+namespace gpurxd = gpurx::gpurxd;
+
+std::string library()
+{
+    std::vector<detail::session_sample> samples(2);
+    samples[0] = {
+        .name = "loader \"one\"\\", .interface = "eth0", .transport = "devmem", .tokens = "array", .counted = {}};
+    gpurx::pool_stats pool;
+    pool.dry_time = std::chrono::milliseconds{1500};
+    pool.ring_demand = 1;
+    pool.allocation_failures = 2;
+    pool.overruns = 3;
+    pool.drops = 4;
+    samples[0].pool = pool;
+    samples[1] = {.name = "two", .interface = "eth0", .transport = "copy", .tokens = "none", .counted = {}};
+    return detail::format_metrics(GPURX_VERSION, samples);
+}
+
+std::string daemon_page()
+{
+    gpurxd::figures counted;
+    counted.connections = 5;
+    counted.clients.resize(2);
+    counted.clients[0].interface = "eth0";
+    counted.clients[0].queues = {6, 7};
+    counted.clients[1].interface = "a\"b\\c";
+    std::vector<gpurxd::interface_figures> const seen{
+        {.interface = "eth0", .pages_in_flight = 1, .losses = {{6, 1, 2, 3}, {7, 4, 5, 6}}}};
+    return gpurxd::metrics_page(GPURX_VERSION, counted, seen);
+}
+
+}  // namespace
+
+int main(int argc, char** argv)
+{
+    std::string_view const which = argc == 2 ? argv[1] : "";
+    if (which != "library" && which != "gpurxd")
+        return 2;
+    auto const text = which == "library" ? library() : daemon_page();
+    return std::fputs(text.c_str(), stdout) >= 0 ? 0 : 1;
+}
