@@ -43,6 +43,14 @@ struct host_memory_facts {
 struct process_facts {
     bool net_admin = false;        // CAP_NET_ADMIN in the user namespace that owns this network namespace
     std::string state_error = {};  // why sessions cannot keep their journals; empty: they can, or it is not known
+    unsigned user = 0;
+    std::string daemon = {};  // gpurxd's socket; empty: it is not there, or nobody is to ask
+};
+
+// What gpurxd said to a request for queues that brought no memory.
+struct daemon_facts {
+    bool answered = false;
+    refusal said;  // EBADF: but for the memory it would be granted
 };
 
 struct machine_facts {
@@ -91,6 +99,8 @@ struct interface_facts {
     std::vector<detail::ethtool::rss_context> rss_contexts;
     std::optional<std::vector<detail::installed_rule>> rules;  // nothing: it cannot be asked
     std::vector<detail::netdev::rx_queue> queues;              // empty while it is down, or without queues of its own
+
+    std::optional<daemon_facts> daemon;  // nothing: it was not asked
 
     std::vector<session_facts> sessions;
     std::vector<detail::setting_change> session_changes;

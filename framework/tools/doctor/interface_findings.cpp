@@ -531,6 +531,35 @@ std::vector<finding> look_at_lessee(interface_facts const& nic)
     return found;
 }
 
+// What gpurxd says to this user. Who has the right does not need it.
+std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts const& process)
+{
+    if (!nic.daemon)
+        return std::nullopt;
+    auto const& said = nic.daemon->said;
+    finding found{.topic = "gpurxd", .what = {}, .evidence = said.text};
+    if (said.error == EBADF) {
+        found.what = fmt::format("gpurxd would set up queues of {} for user {}", nic.name, process.user);
+        found.evidence = fmt::format("its answer at {}", process.daemon);
+        return found;
+    }
+    found.level = process.net_admin ? severity::note : severity::blocking;
+    if (!nic.daemon->answered) {
+        found.what = "gpurxd does not answer";
+        found.command = "systemctl restart gpurxd.socket gpurxd";
+    } else if (said.error == EACCES) {
+        found.what = fmt::format("gpurxd's policy allows user {} nothing of {}", process.user, nic.name);
+        found.command =
+            fmt::format("echo allow user {} interface {} >> /etc/gpurx/gpurxd.conf", process.user, nic.name);
+    } else if (said.error == EUSERS) {
+        found.what =
+            fmt::format("user {} has as many sessions on {} as gpurxd's policy allows", process.user, nic.name);
+    } else {
+        found.what = fmt::format("gpurxd refuses queues of {}", nic.name);
+    }
+    return found;
+}
+
 }  // namespace
 
 std::uint64_t least_held_by_ring(std::uint32_t frames, std::uint32_t mtu, std::uint64_t page_size) noexcept
@@ -541,9 +570,12 @@ std::uint64_t least_held_by_ring(std::uint32_t frames, std::uint32_t mtu, std::u
 std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts const& machine, gpu_facts const* gpu,
                                        wishes const& wanted)
 {
-    if (detail::is_lessee(nic.driver) && nic.settings.error == 0)
-        return look_at_lessee(nic);
-    std::vector<finding> found{look_at_driver(nic)};
+    auto const is_lessee = detail::is_lessee(nic.driver) && nic.settings.error == 0;
+    auto found = is_lessee ? look_at_lessee(nic) : std::vector{look_at_driver(nic)};
+    if (auto daemon = look_at_daemon(nic, machine.process))
+        found.push_back(*std::move(daemon));
+    if (is_lessee)
+        return found;
     if (found.front().level == severity::blocking && nic.settings.error == 0 && !nic.channels) {
         return found;  // there is nothing of a NIC to speak of
     }

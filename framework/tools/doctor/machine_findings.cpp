@@ -131,10 +131,15 @@ finding look_at_rights(process_facts const& process)
 {
     if (process.net_admin)
         return {.topic = "rights", .what = "this process may configure NICs", .evidence = "CAP_NET_ADMIN"};
+    constexpr char evidence[] = "no CAP_NET_ADMIN in the user namespace that owns the network namespace";
+    if (!process.daemon.empty())
+        return {.topic = "rights",
+                .what = fmt::format("this process may not configure NICs: gpurxd at {} is asked", process.daemon),
+                .evidence = evidence};
     return {.level = severity::blocking,
             .topic = "rights",
-            .what = "this process may not configure NICs: run it as root, or give the program the right",
-            .evidence = "no CAP_NET_ADMIN in the user namespace that owns the network namespace",
+            .what = "this process may not configure NICs: run it as root, give the program the right, or start gpurxd",
+            .evidence = evidence,
             .command = "setcap cap_net_admin+ep PROGRAM"};
 }
 

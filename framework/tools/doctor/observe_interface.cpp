@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <utility>
@@ -11,6 +12,9 @@
 #include <gpurx/error.hpp>
 
 #include "links.hpp"
+#include "nic/daemon_channel.hpp"
+#include "nic/daemon_nic.hpp"
+#include "nic/daemon_protocol.hpp"
 #include "nic/failure.hpp"
 #include "nic/kernel_nic.hpp"
 #include "nic/leased_nic.hpp"
@@ -95,6 +99,31 @@ void observe_journals(interface_facts& interface, observation const& what)
     }
 }
 
+// gpurxd looks at its policy before it looks at the memory, of which there is none.
+daemon_facts ask_daemon(std::string const& socket, std::string const& interface)
+{
+    daemon_facts result;
+    try {
+        detail::daemon_channel channel{socket, std::chrono::seconds{5}};
+        channel.send(detail::encode(detail::open_request{.interface = interface}));
+        auto const message = channel.receive();
+        if (!message) {
+            result.said = {ECONNRESET, "it hung up"};
+            return result;
+        }
+        auto const reply = detail::parse_daemon_reply(message->bytes);
+        auto const* const said = std::get_if<detail::daemon_reply>(&reply);
+        auto const* const refused = said != nullptr ? std::get_if<detail::refused_reply>(said) : nullptr;
+        result.answered = true;
+        result.said = {EPROTO, "an answer that is none of this version's"};
+        if (refused != nullptr)
+            result.said = {refused->code.value(), describe(refused->code, refused->why)};
+    } catch (system_error const& error) {
+        result.said = refusal_of(error);
+    }
+    return result;
+}
+
 void observe_interface(interface_facts& interface, observation const& what)
 {
     interface.driver = detail::ethtool_ioctl{interface.index}.driver();
@@ -103,6 +132,8 @@ void observe_interface(interface_facts& interface, observation const& what)
     observe_settings(interface);
     probe_binding(interface);
     observe_journals(interface, what);
+    if (auto const socket = detail::find_daemon(); !socket.empty())
+        interface.daemon = ask_daemon(socket, interface.name);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <gpurx/error.hpp>
 
 #include "kernel_config.hpp"
+#include "nic/daemon_nic.hpp"
 #include "nic/families.hpp"
 #include "nic/kernel_nic.hpp"
 #include "nic/rights.hpp"
@@ -118,7 +119,10 @@ machine_facts observe_machine(std::string const& state_directory)
 {
     return {observe_kernel(),
             observe_memory(),
-            {.net_admin = detail::may_configure_nics(), .state_error = state_error(state_directory)}};
+            {.net_admin = detail::may_configure_nics(),
+             .state_error = state_error(state_directory),
+             .user = ::getuid(),
+             .daemon = detail::find_daemon()}};
 }
 
 pci_facts observe_pci(std::string const& address)

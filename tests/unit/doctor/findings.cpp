@@ -66,6 +66,32 @@ std::vector<table_row> const rows{
      },
      "driver", severity::note, "No such device", ""},
 
+    {"gpurxd allows it",
+     [](auto& nic) {
+         nic.daemon = daemon_facts{true, {EBADF, "no memory"}};
+     },
+     "gpurxd", severity::fine, "its answer", ""},
+    {"gpurxd's policy does not allow it",
+     [](auto& nic) {
+         nic.daemon = daemon_facts{true, {EACCES, "open dms0 for user 7"}};
+     },
+     "gpurxd", severity::note, "open dms0 for user 7", "echo allow user 0 interface dms0 >> /etc/gpurx/gpurxd.conf"},
+    {"gpurxd has no place left",
+     [](auto& nic) {
+         nic.daemon = daemon_facts{true, {EUSERS, "close one"}};
+     },
+     "gpurxd", severity::note, "close one", ""},
+    {"gpurxd does not answer",
+     [](auto& nic) {
+         nic.daemon = daemon_facts{false, {ECONNREFUSED, "Connection refused"}};
+     },
+     "gpurxd", severity::note, "Connection refused", "systemctl restart gpurxd.socket gpurxd"},
+    {"somebody may not reach gpurxd",
+     [](auto& nic) {
+         nic.daemon = daemon_facts{false, {EACCES, "Permission denied"}};
+     },
+     "gpurxd", severity::note, "Permission denied", "systemctl restart gpurxd.socket gpurxd"},
+
     {"down", [](auto& nic) { nic.up = false; }, "link", severity::blocking, "IFF_UP", "ip link set dev dms0 up",
      mending{mending::kind::link_up, 1}},
     {"no carrier", [](auto& nic) { nic.carrier = false; }, "link", severity::degraded, "without carrier", ""},
@@ -282,6 +308,27 @@ gpu_facts good_gpu()
 }
 
 }  // namespace
+
+TEST_CASE("for who has no right, what gpurxd refuses is in the way")
+{
+    auto machine = good_machine();
+    machine.process.net_admin = false;
+    machine.process.user = 1000;
+    machine.process.daemon = "/run/gpurxd.sock";
+    auto nic = good_nic();
+    nic.daemon = daemon_facts{true, {EACCES, "open dms0 for user 1000"}};
+    facts seen{machine, {nic}, std::nullopt, {}};
+    auto const refused = diagnose(seen, nic);
+    CHECK(refused.outcome == verdict::not_possible);
+    auto const found = about(refused.findings, "gpurxd");
+    CHECK(found.level == severity::blocking);
+    CHECK(found.command == "echo allow user 1000 interface dms0 >> /etc/gpurx/gpurxd.conf");
+    nic.daemon->said.error = EBADF;
+    CHECK(about(diagnose(seen, nic).findings, "gpurxd").level == severity::fine);
+    CHECK(about(diagnose(seen, nic).findings, "rights").level == severity::fine);
+    nic.daemon.reset();
+    CHECK(about(diagnose(seen, nic).findings, "gpurxd").topic.empty());
+}
 
 TEST_CASE("what is the matter with an interface")
 {

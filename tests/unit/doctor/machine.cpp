@@ -76,6 +76,12 @@ std::vector<machine_row> const machine_rows{
 
     {"no right", [](auto& machine) { machine.process.net_admin = false; }, "rights", severity::blocking, "as root",
      "setcap cap_net_admin+ep PROGRAM"},
+    {"no right, and gpurxd",
+     [](auto& machine) {
+         machine.process.net_admin = false;
+         machine.process.daemon = "/run/gpurxd.sock";
+     },
+     "rights", severity::fine, "gpurxd at /run/gpurxd.sock is asked", ""},
     {"no state directory", [](auto& machine) { machine.process.state_error = "/run/gpurx: Permission denied"; },
      "state-directory", severity::blocking, "journals", "install -d -m 0700 -o $USER /run/gpurx"},
 };
