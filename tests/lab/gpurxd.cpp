@@ -12,8 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <chrono>
@@ -22,10 +26,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <list>
+#include <memory>
 #include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -85,8 +92,9 @@ class running_daemon {
 
     void start()
     {
-        std::vector<std::string> command{GPURX_GPURXD, "--socket", socket(), "--policy",
-                                         (directory_ / "policy").string()};
+        std::vector<std::string> command{
+            GPURX_GPURXD,       "--socket", socket(), "--policy", (directory_ / "policy").string(),
+            "--metrics-socket", metrics()};
         std::vector<char*> arguments;
         arguments.reserve(command.size() + 1);
         for (auto& word : command)
@@ -103,6 +111,19 @@ class running_daemon {
     }
 
     [[nodiscard]] std::string socket() const { return (directory_ / "socket").string(); }
+    [[nodiscard]] std::string metrics() const { return (directory_ / "metrics").string(); }
+    // What Prometheus would read.
+    [[nodiscard]] std::string page() const
+    {
+        asio::io_context context{1};
+        asio::local::stream_protocol::socket asked{context};
+        asked.connect(asio::local::stream_protocol::endpoint{metrics()});
+        asio::write(asked, asio::buffer(std::string_view{"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"}));
+        std::string text;
+        gpurx::error_code code;
+        asio::read(asked, asio::dynamic_buffer(text), code);
+        return text;
+    }
 
   private:
     [[nodiscard]] bool is_there() const
@@ -478,3 +499,246 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd steers nothing that is not the client's 
     CHECK(settled(settings_before()));
     CHECK(pools_vanish());
 }
+
+namespace {
+
+// Until this ends, the peer's NIC is one of this namespace's.
+class second_nic {
+  public:
+    second_nic() { run_command("ip netns exec peer ip link set dms1 netns 1 && ip link set dms1 up"); }
+    second_nic(second_nic const&) = delete;
+    second_nic& operator=(second_nic const&) = delete;
+    ~second_nic()
+    {
+        run_command(
+            "ip link set dms1 netns peer && ip -n peer address add 10.77.0.2/24 dev dms1 && "
+            "ip -n peer address add fd77::2/64 dev dms1 nodad && ip -n peer link set dms1 up");
+    }
+};
+
+bool was_opened(std::optional<detail::daemon_reply> const& reply)
+{
+    return reply && std::holds_alternative<detail::opened_reply>(*reply);
+}
+
+// Connects as that user; this process is root again afterwards. No other thread may be there.
+std::unique_ptr<detail::daemon_channel> connected_as(uid_t user, std::string const& socket)
+{
+    REQUIRE(::seteuid(user) == 0);
+    std::unique_ptr<detail::daemon_channel> channel;
+    try {
+        channel = std::make_unique<detail::daemon_channel>(socket, 120s);
+    } catch (gpurx::system_error const&) {
+        channel.reset();
+    }
+    REQUIRE(::seteuid(0) == 0);
+    return channel;
+}
+
+bool says(std::string const& page, std::string_view line)
+{
+    return page.find(line) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(unchanged_nic, "who has what by gpurxd can be read while they have it", "[gpurxd]")
+{
+    running_daemon daemon;
+    peer_sender sender{family::v4, {11, stream_bytes}};
+    sender.pause_at(mebibyte);
+    nobodys_program receiver{receives_from(sender.endpoint(), way::read)};
+    REQUIRE(comes_true([&] { return sender.sent() >= mebibyte; }));
+    std::string page;
+    CHECK(comes_true([&] {
+        page = daemon.page();
+        return says(page, "\ngpurxd_rules{interface=\"dms0\",user=\"65534\"} 1\n");
+    }));
+    CAPTURE(page);
+    CHECK(says(page, "\ngpurxd_clients{interface=\"dms0\",user=\"65534\"} 1\n"));
+    CHECK(says(page, "\ngpurxd_queues{interface=\"dms0\",user=\"65534\"} 1\n"));
+    CHECK(says(page, "\ngpurxd_memory_bytes{interface=\"dms0\",user=\"65534\"} 8388608\n"));
+    CHECK(says(page, "\ngpurxd_limit{interface=\"dms0\",user=\"65534\",limit=\"memory_bytes\"} 67108864\n"));
+    // The ring holds pages as long as the queue has the memory.
+    CHECK(says(page, "\ngpurxd_pool_pages_in_flight{interface=\"dms0\"} "));
+    CHECK_FALSE(says(page, "\ngpurxd_pool_pages_in_flight{interface=\"dms0\"} 0\n"));
+    CHECK(says(page, "\ngpurxd_queue_allocation_failures_total{interface=\"dms0\",queue=\""));
+    sender.resume();
+    CHECK(receiver.succeeds());
+    CHECK(settled(settings_before()));
+    CHECK(comes_true([&] { return !says(daemon.page(), "gpurxd_clients"); }));
+}
+
+TEST_CASE_METHOD(unchanged_nic, "several processes without rights share a NIC by gpurxd", "[gpurxd]")
+{
+    running_daemon daemon{"allow user 65534 interface dms0 clients 5\n"};
+    std::list<peer_sender> senders;
+    std::list<nobodys_program> receivers;
+    for (unsigned i = 0; i < 5; ++i) {
+        auto& sender = senders.emplace_back(family::v4, stream{20 + i, stream_bytes});
+        sender.pause_at(mebibyte);
+        receivers.emplace_back(receives_from(sender.endpoint(), i % 2 == 0 ? way::read : way::loan));
+    }
+    // All of them at one time.
+    CHECK(comes_true([&] { return std::ranges::all_of(senders, [](auto& one) { return one.sent() >= mebibyte; }); }));
+    CHECK(journal_now().owners.size() == 5);
+    for (auto& sender : senders)
+        sender.resume();
+    for (auto& receiver : receivers)
+        CHECK(receiver.succeeds());
+    CHECK(settled(settings_before()));
+    CHECK(pools_vanish());
+}
+
+TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobody who receives", "[gpurxd]")
+{
+    running_daemon daemon{
+        "allow user 65534 interface dms0\n"
+        "allow user * interface dms0 clients 2\n"};
+    auto const memory = gpurx::device_memory::on_host(8 * mebibyte);
+    auto const dmabuf = gpurx::detail::session_access::state(memory)->dmabuf_fd();
+    std::vector<std::unique_ptr<detail::daemon_channel>> hundred;
+    std::vector<std::unique_ptr<detail::daemon_channel>> greedy;
+    // Connected before there are threads; the greedy one has as many as it is let have, and says nothing.
+    for (uid_t i = 0; i < 70; ++i)
+        greedy.push_back(connected_as(20000, daemon.socket()));
+    for (uid_t i = 0; i < 100; ++i) {
+        hundred.push_back(connected_as(10000 + i, daemon.socket()));
+        REQUIRE(hundred.back());
+        hundred.back()->send(detail::encode(detail::open_request{near_interface, 1, 0}), dmabuf);
+    }
+    peer_sender sender{family::v4, {30, stream_bytes}};
+    std::size_t opened = 0;
+    std::size_t refused = 0;
+    for (auto& channel : hundred) {
+        for (auto answered = false; !answered;) {
+            auto const message = channel->receive();
+            REQUIRE(message);
+            auto const parsed = detail::parse_daemon_reply(message->bytes);
+            auto const& reply = std::get<detail::daemon_reply>(parsed);
+            answered = !std::holds_alternative<detail::notice_reply>(reply);
+            opened += std::holds_alternative<detail::opened_reply>(reply) ? 1 : 0;
+            refused += std::holds_alternative<detail::refused_reply>(reply) ? 1 : 0;
+        }
+    }
+    fmt::print("of 100 clients at once {} got queues\n", opened);
+    CHECK(opened + refused == 100);
+    // All but the one that other packets need.
+    CHECK(opened >= 8);
+    auto const page = daemon.page();
+    CHECK(says(page, fmt::format("\ngpurxd_refusals_total{{request=\"open\",reason=\"nic\"}} {}\n", refused)));
+    CHECK(says(page, "\ngpurxd_clients{interface=\"dms0\",user=\"10000\"} 1\n"));
+    // One of them goes, and somebody else receives, while the greedy one asks on.
+    hundred.erase(hundred.begin() + 1, hundred.end());
+    REQUIRE(comes_true([] { return journal_now().owners.size() <= 1; }));
+    for (auto& channel : greedy) {
+        try {
+            if (channel)
+                channel->send(std::vector<std::byte>(100));
+        } catch (gpurx::system_error const&) {
+            continue;  // it has been hung up on
+        }
+    }
+    nobodys_program receiver{receives_from(sender.endpoint(), way::read)};
+    CHECK(receiver.succeeds());
+    hundred.clear();
+    greedy.clear();
+    CHECK(settled(settings_before()));
+    CHECK(pools_vanish());
+}
+
+TEST_CASE_METHOD(unchanged_nic, "one gpurxd serves several NICs, and one process several sessions", "[gpurxd]")
+{
+    second_nic const other;
+    running_daemon daemon{
+        "allow user 65534 interface dms0 memory 8MiB\n"
+        "allow user 65534 interface dms1 memory 4MiB\n"};
+    nobodys_program program{[&](child_report& child) {
+        drop_rights(false);
+        gpurx::rx_session_options options{.interface = "dms1", .transport = gpurx::transport::devmem, .max_flows = 1};
+        auto const one = open_session(8 * mebibyte, {.max_flows = 2});
+        gpurx::rx_session two{options, gpurx::device_memory::on_host(4 * mebibyte)};
+        auto const said = two.explain();
+        child.expect(said.find("dms1") != std::string::npos && said.find("set up by gpurxd") != std::string::npos,
+                     said.c_str());
+        auto const page = daemon.page();
+        for (auto const* const name : {"dms0", "dms1"})
+            child.expect(says(page, fmt::format("\ngpurxd_clients{{interface=\"{}\",user=\"65534\"}} 1\n", name)),
+                         page.c_str());
+        // Limits are of an interface.
+        try {
+            gpurx::rx_session const third{options, gpurx::device_memory::on_host(4 * mebibyte)};
+            child.expect(false, "the user's only place on dms1 is taken");
+        } catch (gpurx::system_error const& error) {
+            child.expect(error.code().value() == EUSERS, error.what());
+        }
+    }};
+    CHECK(program.succeeds());
+    CHECK(settled(settings_before()));
+    CHECK(pools_vanish());
+}
+
+TEST_CASE_METHOD(unchanged_nic, "who goes to a network namespace of its own goes on receiving", "[gpurxd]")
+{
+    running_daemon daemon{"allow user 65534 interface dms0 clients 2\n"};
+    peer_sender sender{family::v4, {40, stream_bytes}};
+    nobodys_program program{[&](child_report& child) {
+        drop_rights(true);
+        auto session = std::make_unique<gpurx::rx_session>(open_session(8 * mebibyte, {.max_flows = 2}));
+        asio::io_context context{1};
+        outcome result;
+        auto const moves = [&]() -> asio::awaitable<void> {
+            gpurx::receiver rx{co_await asio::this_coro::executor, *session};
+            co_await rx.async_connect(sender.endpoint());
+            child.expect(::unshare(CLONE_NEWNET) == 0, "a network namespace of its own");
+            co_await consume(std::move(rx), way::read, result);
+        };
+        asio::co_spawn(context, moves(), rethrow);
+        context.run();
+        // The data path asks nobody where this thread is.
+        child.expect(intact(result, stream_bytes), fmt::format("intact: {}", fmt::streamed(result)).c_str());
+        child.expect(result.stats.host_bytes == 0, "no byte arrived in host memory");
+
+        // The daemon is found by its file, and knows its own interfaces; sockets made here are of another namespace.
+        detail::daemon_channel channel{daemon.socket(), 30s};
+        auto const memory = gpurx::device_memory::on_host(8 * mebibyte);
+        auto const state = gpurx::detail::session_access::state(memory);
+        child.expect(was_opened(answer_to(channel, detail::open_request{near_interface, 1, 0}, state->dmabuf_fd())),
+                     "queues of an interface that is elsewhere");
+        detail::unique_fd const here{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+        tcp::endpoint const any{asio::ip::address_v4::any(), 9801};
+        child.expect(::bind(here.get(), any.data(), static_cast<socklen_t>(any.size())) == 0, "a port here");
+        child.expect(refuses(answer_to(channel, detail::steer_port_request{any, false}, here.get()), EXDEV),
+                     "no flow of another network namespace");
+        try {
+            auto const none = open_session(8 * mebibyte, {.max_flows = 2});
+            child.expect(false, "the interface is not to be seen from here");
+        } catch (gpurx::system_error const& error) {
+            child.expect(std::string_view{error.what()}.find("dms0") != std::string_view::npos, error.what());
+            fmt::print(stderr, "from a network namespace of its own: {}\n", error.what());
+        }
+        session.reset();
+    }};
+    CHECK(program.succeeds());
+    CHECK(settled(settings_before()));
+    CHECK(pools_vanish());
+}
+
+#ifdef GPURX_DOCTOR
+TEST_CASE_METHOD(unchanged_nic, "gpurx-doctor says whether gpurxd lets a user have the interface", "[gpurxd]")
+{
+    auto const doctor_of = [](unsigned user) {
+        return output_of(fmt::format("setpriv --reuid {0} --regid {0} --clear-groups --bounding-set=-all {1} {2}; true",
+                                     user, GPURX_DOCTOR, near_interface));
+    };
+    running_daemon daemon;
+    auto const allowed = doctor_of(65534);
+    CAPTURE(allowed);
+    CHECK(says(allowed, "gpurxd would set up queues of dms0 for user 65534"));
+    auto const not_allowed = doctor_of(4711);
+    CAPTURE(not_allowed);
+    CHECK(says(not_allowed, "gpurxd's policy allows user 4711 nothing of dms0"));
+    CHECK(says(not_allowed, "echo allow user 4711 interface dms0 >> /etc/gpurx/gpurxd.conf"));
+    CHECK(settled(settings_before()));
+}
+#endif

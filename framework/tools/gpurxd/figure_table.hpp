@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gpurxd and its clients' processes count, in a file that all of them have mapped: it outlives each of them, as the
-// clients do the daemon. A client has a place in it for as long as its process lives: a lock that the kernel ends.
+// What gpurxd and its clients' processes count, in a file that all of them have mapped: it outlives each of them, as
+// the clients do the daemon. A client has a place in it for as long as its process lives: a lock that the kernel ends.
 #pragma once
 
 #include <cstddef>
