@@ -5,7 +5,7 @@
 #   packages.sh [--list] GROUP...
 #   packages.sh --versions GROUP...     what is installed of them, and in which versions
 #
-# Groups: build tests cuda lint python plot module kernel lab selftests
+# Groups: build tests cuda lint python plot module kernel lab selftests trace
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -97,6 +97,9 @@ kmod
 procps
 util-linux
 '
+packages[trace]='
+bpftrace
+'
 packages[selftests]='
 gcc
 g++
@@ -128,6 +131,7 @@ declare -A why=(
     [module]="to build the software NIC for the lab's kernel"
     [kernel]="to build a kernel for the lab"
     [lab]="to boot the lab's guest and talk to its network"
+    [trace]="to watch the kernel with bpftrace"
     [selftests]="to build and run the kernel tree's own tests"
 )
 
