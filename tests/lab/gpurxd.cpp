@@ -521,7 +521,7 @@ bool was_opened(std::optional<detail::daemon_reply> const& reply)
     return reply && std::holds_alternative<detail::opened_reply>(*reply);
 }
 
-// Connects as that user; this process is root again afterwards. No other thread may be there.
+// Connects as that user; this process is root again afterwards, and so are its threads.
 std::unique_ptr<detail::daemon_channel> connected_as(uid_t user, std::string const& socket)
 {
     REQUIRE(::seteuid(user) == 0);
@@ -597,9 +597,14 @@ TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobo
         "allow user * interface dms0 clients 2\n"};
     auto const memory = gpurx::device_memory::on_host(8 * mebibyte);
     auto const dmabuf = gpurx::detail::session_access::state(memory)->dmabuf_fd();
+    peer_sender sender{family::v4, {30, stream_bytes}};
+    sender.pause_at(mebibyte);
+    nobodys_program receiver{receives_from(sender.endpoint(), way::read)};
+    REQUIRE(comes_true([&] { return sender.sent() >= mebibyte; }));
+
     std::vector<std::unique_ptr<detail::daemon_channel>> hundred;
     std::vector<std::unique_ptr<detail::daemon_channel>> greedy;
-    // Connected before there are threads; the greedy one has as many as it is let have, and says nothing.
+    // The greedy one has as many as it is let have, and says nothing.
     for (uid_t i = 0; i < 70; ++i)
         greedy.push_back(connected_as(20000, daemon.socket()));
     for (uid_t i = 0; i < 100; ++i) {
@@ -607,7 +612,8 @@ TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobo
         REQUIRE(hundred.back());
         hundred.back()->send(detail::encode(detail::open_request{near_interface, 1, 0}), dmabuf);
     }
-    peer_sender sender{family::v4, {30, stream_bytes}};
+    sender.resume();
+    CHECK(receiver.succeeds());
     std::size_t opened = 0;
     std::size_t refused = 0;
     for (auto& channel : hundred) {
@@ -628,9 +634,9 @@ TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobo
     auto const page = daemon.page();
     CHECK(says(page, fmt::format("\ngpurxd_refusals_total{{request=\"open\",reason=\"nic\"}} {}\n", refused)));
     CHECK(says(page, "\ngpurxd_clients{interface=\"dms0\",user=\"10000\"} 1\n"));
-    // One of them goes, and somebody else receives, while the greedy one asks on.
-    hundred.erase(hundred.begin() + 1, hundred.end());
-    REQUIRE(comes_true([] { return journal_now().owners.size() <= 1; }));
+    // And who comes next has their queues, while the greedy one asks on.
+    hundred.clear();
+    REQUIRE(comes_true([] { return journal_now().owners.empty(); }));
     for (auto& channel : greedy) {
         try {
             if (channel)
@@ -639,9 +645,9 @@ TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobo
             continue;  // it has been hung up on
         }
     }
-    nobodys_program receiver{receives_from(sender.endpoint(), way::read)};
-    CHECK(receiver.succeeds());
-    hundred.clear();
+    peer_sender another{family::v4, {31, stream_bytes}};
+    nobodys_program next{receives_from(another.endpoint(), way::read)};
+    CHECK(next.succeeds());
     greedy.clear();
     CHECK(settled(settings_before()));
     CHECK(pools_vanish());
