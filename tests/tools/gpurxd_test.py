@@ -55,7 +55,7 @@ def status_of(pid: int, field: str) -> int:
 class Daemon:
     """A gpurxd with files of its own, that listens for metrics at a Unix socket and a port of loopback."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, before: tuple[str, ...] = (), **started: object) -> None:
         self.directory = directory
         self.port = port
         policy = directory / "gpurxd.conf"
@@ -63,9 +63,10 @@ class Daemon:
         policy.chmod(0o600)
         with (directory / "stderr").open("w", encoding="utf-8") as stderr:
             self.process = subprocess.Popen(
-                [PROGRAM, "--socket", str(directory / "socket"), "--metrics-socket", str(directory / "metrics"),
+                [*before, PROGRAM, "--socket", str(directory / "socket"), "--metrics-socket", str(directory / "metrics"),
                  "--policy", str(policy), "--state-directory", str(directory / "state")],
                 stderr=stderr,
+                **started,
             )
 
     def is_up(self) -> bool:
@@ -144,8 +145,9 @@ class Metrics(unittest.TestCase):
             # The figures it can read, and nothing that it could write to but sockets and what it says to people.
             flags = {}
             for one in Path(f"/proc/{pid}/fd").iterdir():
-                flags[os.readlink(one)] = int(
-                    re.search(r"^flags:\s*([0-7]+)", (Path(f"/proc/{pid}/fdinfo") / one.name).read_text(encoding="ascii"), re.MULTILINE)[1], 8)
+                with contextlib.suppress(FileNotFoundError):  # a connection that has just ended
+                    info = (Path(f"/proc/{pid}/fdinfo") / one.name).read_text(encoding="ascii")
+                    flags[os.readlink(one)] = int(re.search(r"^flags:\s*([0-7]+)", info, re.MULTILINE)[1], 8)
             (figures,) = (flags[name] for name in flags if name.endswith("/figures"))
             self.assertEqual(figures & os.O_ACCMODE, os.O_RDONLY)
 
@@ -190,6 +192,32 @@ class Metrics(unittest.TestCase):
             self.assertLess(time.monotonic() - began, 4)
             # Beside what the daemon has for itself, a connection costs the process that answers one descriptor.
             self.assertLess(len(list(Path(f"/proc/{daemon.metrics_process()}/fd").iterdir())), 40)
+
+    def test_sockets_of_systemd(self) -> None:
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as held:
+            directory = Path(name)
+            clients = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            metrics = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            for listening, file in ((clients, "socket"), (metrics, "metrics")):
+                listening.bind(str(directory / file))
+                listening.listen(16)
+            # That an administrator may have added, without thinking.
+            open_to_all = held.enter_context(socket.create_server(("0.0.0.0", 0)))
+
+            def place() -> None:
+                high = [os.dup2(each.fileno(), 100 + i) for i, each in enumerate((metrics, open_to_all, clients))]
+                for i, each in enumerate(high):
+                    os.dup2(each, 3 + i)
+
+            daemon = Daemon(
+                directory, free_port(), ("sh", "-c", 'LISTEN_FDS=3 LISTEN_PID=$$ exec "$0" "$@"'), preexec_fn=place, pass_fds=(3, 4, 5))
+            held.callback(daemon.process.wait)
+            held.callback(daemon.process.kill)
+            self.assertTrue(comes_true(lambda: " 200 OK" in daemon.scrape()))
+            self.assertTrue(daemon.refused_client())
+            self.assertIn(" 200 OK", daemon.scrape_by_port())
+            said = (directory / "stderr").read_text(encoding="utf-8")
+            self.assertEqual(said.count("no metrics at a socket of systemd's"), 1, said)
 
     def test_a_port_that_is_in_use_keeps_nobody_from_their_queues(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, running(taken.getsockname()[1]) as daemon:
