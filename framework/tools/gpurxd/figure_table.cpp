@@ -28,7 +28,7 @@ static_assert(shared_number::is_always_lock_free);
 
 constexpr std::size_t name_words = 2;
 constexpr std::size_t ids_in_word = 4;
-constexpr std::size_t places = 1024;
+constexpr std::size_t most_shown = 1024;
 
 // All zero: nobody has been here.
 struct shared_client {
@@ -56,7 +56,7 @@ struct shared_figures {
     shared_number rules_made;
     shared_number rules_taken_away;
     std::array<std::array<shared_number, refusal_reasons>, asked_kinds> refusals;
-    std::array<shared_client, places> clients;
+    std::array<shared_client, most_shown> clients;
 };
 
 namespace {
@@ -220,7 +220,7 @@ void figure_table::count_refusal(asked what, refusal_reason why) noexcept
 
 void figure_table::show(client_figures const& who)
 {
-    for (std::size_t place = 0; place < places && !place_; ++place) {
+    for (std::size_t place = 0; place < most_shown && !place_; ++place) {
         auto lock = place_lock(place);
         if (::fcntl(file_.get(), F_OFD_SETLK, &lock) == 0)
             place_ = place;
@@ -250,7 +250,7 @@ figures figure_table::read() const
     all.rules_taken_away = shared_->rules_taken_away;
     for (std::size_t what = 0; what < asked_kinds; ++what)
         std::ranges::copy(shared_->refusals[what], all.refusals[what].begin());
-    for (std::size_t place = 0; place < places; ++place) {
+    for (std::size_t place = 0; place < most_shown; ++place) {
         auto const& client = shared_->clients[place];
         auto const edition = client.edition.load();
         // What was never written needs no question to the kernel.
