@@ -5,7 +5,7 @@
 #   packages.sh [--list] GROUP...
 #   packages.sh --versions GROUP...     what is installed of them, and in which versions
 #
-# Groups: build tests cuda lint python plot module kernel lab selftests trace
+# Groups: build tests cuda lint python plot docs browser module kernel lab selftests trace
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -55,6 +55,16 @@ packages[plot]='
 python3
 python3-munkres
 python3-matplotlib
+'
+packages[docs]='
+python3
+python3-venv
+doxygen
+mandoc
+'
+packages[browser]='
+chromium
+fonts-dejavu-core
 '
 packages[module]='
 gcc
@@ -128,6 +138,8 @@ declare -A why=(
     [lint]="to check format and style"
     [python]="to build the Python package and test it"
     [plot]="to draw what was measured"
+    [docs]="to make the site"
+    [browser]="to look at the site as a reader does"
     [module]="to build the software NIC for the lab's kernel"
     [kernel]="to build a kernel for the lab"
     [lab]="to boot the lab's guest and talk to its network"
