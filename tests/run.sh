@@ -18,13 +18,14 @@ main() {
     done
 
     local groups=(build tests lint python)
-    ((quick)) || groups+=(module kernel lab selftests)
+    ((quick)) || groups+=(docs browser module kernel lab selftests)
     kernel-support/lab/packages.sh "${groups[@]}"
     # Every preset finds it again by itself.
     cmake/cuda-toolkit.sh >/dev/null
     # So do tests; fetched here it is in no test's time. Those that miss it fail and say why.
     tests/python/environment.sh >/dev/null || true
     tests/ingest/nginx.sh >/dev/null || true
+    ((quick)) || framework/docs/site/environment.sh >/dev/null || true
     exec tests/runner/run.py "$@"
 }
 

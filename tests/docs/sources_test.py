@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How pages are made of what the repository has: headers' comments, Markdown, docstrings."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "framework/docs/site"))
+import comment_text  # noqa: E402
+import doxygen_filter  # noqa: E402
+import guides  # noqa: E402
+import python_reference  # noqa: E402
+
+
+def unknown(_: str) -> None:
+    return None
+
+
+class Filter(unittest.TestCase):
+    def converted(self, text: str) -> list[str]:
+        before = text.splitlines()
+        after = doxygen_filter.converted(before)
+        self.assertEqual(len(after), len(before), "lines have to stay where they are")
+        return after
+
+    def test_a_comment_above_a_declaration_is_its_own(self) -> None:
+        after = self.converted("namespace a {\n// One.\n// Two.\nint f();\n}")
+        self.assertEqual(after[1:3], ["/** @verbatim One.", "Two. @endverbatim */"])
+
+    def test_a_comment_behind_a_declaration_goes_on_below(self) -> None:
+        after = self.converted("enum class a {\n    b,  // first\n        // second\n    c,\n};")
+        self.assertEqual(after[1:3], ["    b,  /**< @verbatim first", "second @endverbatim */"])
+
+    def test_comments_in_bodies_are_not_for_users(self) -> None:
+        text = "struct a {\n    void f()\n    {\n        // why\n        g();\n    }\n    // h's\n    void h();\n};"
+        after = self.converted(text)
+        self.assertEqual(after[3], "        // why")
+        self.assertIn("@verbatim h's", after[6])
+
+    def test_a_comment_above_nothing_is_nobodys(self) -> None:
+        self.assertEqual(self.converted("// all of it\n\nint f();"), ["// all of it", "", "int f();"])
+
+
+class Comments(unittest.TestCase):
+    def rst(self, text: str, resolve: comment_text.Resolve = unknown) -> str:
+        return "\n".join(comment_text.rst(text, resolve)).strip()
+
+    def test_labels_begin_paragraphs(self) -> None:
+        self.assertEqual(self.rst("Reads.\nErrors: none\n  at all."), "Reads.\n\n**Errors:** none at all.")
+
+    def test_what_follows_a_colon_indented_is_a_list(self) -> None:
+        self.assertEqual(
+            self.rst("Rules:\n  First: this\n    and that.\n  Second: more."),
+            "Rules:\n\n* **First:** this and that.\n* **Second:** more.",
+        )
+
+    def test_names_are_code_and_links(self) -> None:
+        known = {"errc::gone": ":cpp:any:`errc::gone <gpurx::errc::gone>`"}.get
+        self.assertEqual(
+            self.rst("See errc::gone, max_flows.", known),
+            "See \\ :cpp:any:`errc::gone <gpurx::errc::gone>`\\ , \\ ``max_flows``\\ .",
+        )
+
+    def test_code_is_shown_as_code(self) -> None:
+        self.assertEqual(
+            self.rst("Say:\n    f([] {\n        g();\n    });\nand so on."),
+            "Say:\n\n.. code-block:: cpp\n\n   f([] {\n       g();\n   });\n\nand so on.",
+        )
+
+    def test_marks_of_rst_are_text(self) -> None:
+        self.assertEqual(self.rst("a * b | c"), "a \\* b \\| c")
+
+
+class Markdown(unittest.TestCase):
+    known = {"framework/docs/s3.md": "guides/s3", "framework/tools/gpurxd/gpurxd.8": "man/gpurxd.8"}
+
+    def rewritten(self, text: str) -> str:
+        return guides.rewritten(text, "framework/docs/setup.md", "guides/setup", self.known).rstrip("\n")
+
+    def test_links_lead_to_pages(self) -> None:
+        self.assertEqual(
+            self.rewritten("[S3](s3.md#keys) [d](../tools/gpurxd/gpurxd.8) [x](#here)"),
+            "[S3](s3.md#keys) [d](../man/gpurxd.8) [x](#here)",
+        )
+
+    def test_what_has_no_page_is_named(self) -> None:
+        self.assertEqual(self.rewritten("[the runner](../../tests/run.sh)"), "the runner (`tests/run.sh`)")
+
+    def test_what_is_not_there_ends_it(self) -> None:
+        with self.assertRaisesRegex(SystemExit, "nowhere.md, which is not there"):
+            self.rewritten("[x](nowhere.md)")
+
+    def test_code_stays(self) -> None:
+        self.assertEqual(
+            self.rewritten("```cpp\n[x](s3.md)\n```\n    [x](s3.md)"), "```cpp\n[x](s3.md)\n```\n    [x](s3.md)"
+        )
+
+
+class Docstrings(unittest.TestCase):
+    def said(self, source: str) -> str:
+        return "\n".join(python_reference.said(ast.parse(source).body[0])).strip()
+
+    def test_what_is_indented_is_a_program(self) -> None:
+        self.assertEqual(
+            self.said('def f():\n    """Does.\n\n        g(1)\n\n    More."""'),
+            "Does.\n\n~~~python\ng(1)\n~~~\n\nMore.",
+        )
+
+    def test_commands_are_none_of_python(self) -> None:
+        self.assertIn("~~~sh\npython -m a\n", self.said('def f():\n    """Does.\n\n        python -m a\n    """'))
+
+
+if __name__ == "__main__":
+    unittest.main()
