@@ -70,11 +70,17 @@ void end_with_daemon(pid_t daemon)
         detail::fail(ESRCH, "answer for metrics of", "a gpurxd that has ended");
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr rlim_t most_data = RLIM_INFINITY;  // what they reserve counts as well
+#else
+constexpr rlim_t most_data = 64U << 20;
+#endif
+
 // Above what scrapes' own limits can come to.
 void limit_use()
 {
     rlimit const descriptors{.rlim_cur = 64, .rlim_max = 64};
-    rlimit const data{.rlim_cur = 64U << 20, .rlim_max = 64U << 20};
+    rlimit const data{.rlim_cur = most_data, .rlim_max = most_data};
     if (::setrlimit(RLIMIT_NOFILE, &descriptors) != 0 || ::setrlimit(RLIMIT_DATA, &data) != 0)
         detail::fail(errno, "limit", "the process for metrics");
     static_cast<void>(::setpriority(PRIO_PROCESS, 0, 10));
