@@ -19,7 +19,7 @@ while (($#)); do
     esac
     shift
 done
-((${#names[@]})) || names=(dma_device tx_short_mapping tx_long_mapping tx_device token_sleep checksum udmabuf_sync)
+((${#names[@]})) || names=(dma_device tx_short_mapping tx_long_mapping tx_device token_sleep rule_adds checksum udmabuf_sync)
 
 # lab_options NAME: a line for each argument
 lab_options() {
@@ -31,14 +31,25 @@ lab_options() {
     esac
 }
 
-# A NIC that does not keep packets with a wrong checksum out of device memory
+# careless_nic FILE SED-COMMAND: a NIC that does not do what the command takes out of this file
 careless_nic() {
     local copy=$repo_dir/build/careless/devmemsim
     mkdir -p "${copy%/*}"
     rsync -a --delete --exclude=tests "$repo_dir/kernel-support/devmemsim/" "$copy/"
-    sed -i 's/(!split || DMS_FRAME_CB(frame)->csum == DMS_CSUM_BAD) \&\&/!split \&\&/' "$copy/devmemsim_rx.c"
-    ! cmp -s "$copy/devmemsim_rx.c" "$repo_dir/kernel-support/devmemsim/devmemsim_rx.c" || die "the NIC has changed"
+    sed -i "$2" "$copy/$1"
+    ! cmp -s "$copy/$1" "$repo_dir/kernel-support/devmemsim/$1" || die "the NIC has changed"
     "$lab_dir/module.sh" "$kernel" "$copy"
+}
+
+# nic_for NAME: the module of the NIC that shows the defect
+nic_for() {
+    case $1 in
+        # Does not keep packets with a wrong checksum out of device memory
+        checksum) careless_nic devmemsim_rx.c 's/(!split || DMS_FRAME_CB(frame)->csum == DMS_CSUM_BAD) \&\&/!split \&\&/' ;;
+        # Takes queues away that rules lead to
+        rule_adds) careless_nic devmemsim_rxnfc.c 's/if (!dms_rule_fits(steering, &steering->rule\[loc\])) {/if (0) {/' ;;
+        *) "$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim" ;;
+    esac
 }
 
 found=0
@@ -46,11 +57,7 @@ for name in "${names[@]}"; do
     [[ -e $here/$name.py ]] || die "no reproducer '$name'"
     mapfile -t options < <(lab_options "$name")
     settings=(PYTHONDONTWRITEBYTECODE=1)
-    case $name in
-        checksum) settings+=("DEVMEMSIM_KO=$(careless_nic)") ;;
-        udmabuf_sync) ;;
-        *) settings+=("DEVMEMSIM_KO=$("$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim")") ;;
-    esac
+    [[ $name == udmabuf_sync ]] || settings+=("DEVMEMSIM_KO=$(nic_for "$name")")
     case $name in
         tx_*_mapping) settings+=("EXPORTER_KO=$("$lab_dir/module.sh" "$kernel" "$here/exporter")") ;;
         token_sleep) settings+=("NO_MEMORY_KO=$("$lab_dir/module.sh" "$kernel" "$here/no_memory")") ;;
