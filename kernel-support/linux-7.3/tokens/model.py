@@ -8,6 +8,11 @@ One page, which the NIC fills a few times, and two sockets: packets of both may 
 that receives, and one that returns tokens: at any time, whether it was told them or not. What is one atomic operation in
 the kernel is one step here. Without a name all mutations are tried, too: each leaves out one rule of the protocol, and
 must be found.
+
+Then the protocol of shared tokens, likewise (model_shared.py).
+
+Last: how many control messages put_cmsgs_room() (net/core/scm.c) finds room for is how many put_cmsg_notrunc()
+writes, in the native layout and in that of 32-bit programs.
 """
 
 from __future__ import annotations
@@ -15,6 +20,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+import model_shared
+from interleavings import Page, Violation, explore, put
 
 FILLS = 2
 ATTEMPTS = 2
@@ -32,10 +40,12 @@ MUTATIONS = {
     "reclaim all": "the pages of other sockets are taken back as well",
     "claim blindly": "a page is claimed that is out",
 }
+SHARED = "shared tokens"  # their protocol; with a comma and a name, a mutation of it
+ROOM = "room for what fits"  # the mutation of check_room()
 
-
-class Violation(Exception):
-    """A rule that all this is for does not hold."""
+# struct dmabuf_cmsg, and the space of a control message with it, by layout
+DATA = 24
+NATIVE, COMPAT = 16 + DATA, 12 + DATA
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class Socket:
 
 
 @dataclass(frozen=True)
-class State:
+class State(Page):
     word: int = 0
     refs: int = 0
     pool: bool = True
@@ -63,24 +73,11 @@ class State:
     clone: bool = False             # somebody has that, and looks at the page
     sockets: tuple[Socket, Socket] = (Socket(), Socket())
 
-    def having(self, number: int, **changes: object) -> State:
-        sockets = list(self.sockets)
-        sockets[number] = replace(sockets[number], **changes)
-        return replace(self, sockets=tuple(sockets))
-
-
-def put(state: State, count: int = 1) -> State:
-    """Put references; without one the page goes back to its pool."""
-    if state.refs < count:
-        raise Violation("a reference is put that nobody has")
-    state = replace(state, refs=state.refs - count)
-    if state.refs == 0:
-        for one in state.sockets:
+    def check_free(self) -> None:
+        for one in self.sockets:
             # A clone keeps the reference of its skb
-            if one.holds or one.tokens or any(not cloned for cloned in one.queue) or state.clone:
+            if one.holds or one.tokens or any(not cloned for cloned in one.queue) or self.clone:
                 raise Violation("a page is free that somebody has")
-        state = replace(state, pool=True)
-    return state
 
 
 def identity(number: int) -> int:
@@ -205,33 +202,44 @@ def check_end(state: State) -> None:
         raise Violation("a page is lost")
 
 
-def explore(broken: str = "") -> int:
-    """All states there are; returns how many."""
-    start = State()
-    seen = {start}
-    todo = [start]
-    while todo:
-        state = todo.pop()
-        following = list(steps(state, broken))
-        if not following:
-            check_end(state)
-        for one in following:
-            if one not in seen:
-                seen.add(one)
-                todo.append(one)
-    return len(seen)
+def check_room(divided: bool) -> str:
+    """put_cmsg_notrunc() wants the length in the native layout, and takes the space in the program's own."""
+    sizes = range(64 * NATIVE)
+    for space in NATIVE, COMPAT:
+        for size in sizes:
+            left, written = size, 0
+            while left >= NATIVE:
+                left -= min(space, left)
+                written += 1
+            room = (size - NATIVE) // space + 1 if size >= NATIVE else 0
+            if divided:
+                room = size // space
+            if room != written:
+                raise Violation(f"{size} bytes have room for {written} of {space} bytes, not {room}")
+    return f"{2 * len(sizes)} buffers, no violation"
+
+
+def verdict_of(broken: str) -> tuple[str, bool]:
+    """What was found, and whether it should be; `broken`: a mutation, or what is whole."""
+    whole = broken in ("", SHARED, "room")
+    try:
+        if broken in ("room", ROOM):
+            found = check_room(broken == ROOM)
+        elif broken.startswith(SHARED):
+            rule = broken.removeprefix(SHARED).lstrip(", ")
+            found = f"{explore(model_shared.State(), lambda state: model_shared.steps(state, rule), model_shared.check_end)} states, no violation"
+        else:
+            found = f"{explore(State(), lambda state: steps(state, broken), check_end)} states, no violation"
+        return found, whole
+    except Violation as violation:
+        return f"found: {violation}", not whole
 
 
 def main() -> int:
     failed = 0
-    for broken in sys.argv[1:] or ["", *MUTATIONS]:
-        try:
-            states = explore(broken)
-            verdict = f"{states} states, no violation"
-            good = not broken
-        except Violation as violation:
-            verdict = f"found: {violation}"
-            good = bool(broken)
+    shared = [SHARED, *(f"{SHARED}, {rule}" for rule in model_shared.MUTATIONS)]
+    for broken in sys.argv[1:] or ["", *MUTATIONS, *shared, "room", ROOM]:
+        verdict, good = verdict_of(broken)
         print(f"{'ok' if good else 'FAIL'}  {broken or 'the protocol'}: {verdict}", flush=True)
         failed += not good
     return 1 if failed else 0
