@@ -6,7 +6,7 @@
 #   isolated-apt.sh SUITE apt-get|apt-cache ARGS...
 #
 # The mirror is the one that this machine's apt uses; GPURX_DEBIAN_MIRROR overrides it, and is needed where the
-# machine is not a Debian.
+# machine is not a Debian. GPURX_DEBIAN_COMPONENT: of the archive, instead of main.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -17,11 +17,14 @@ shift 2
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 [[ -e $keyring ]] || die "$keyring is missing: install the package debian-archive-keyring"
 mirror=$(debian_mirror)
+component=${GPURX_DEBIAN_COMPONENT:-main}
 
 root=$cache_dir/apt/$suite
+[[ $component == main ]] || root+=-$component
 mkdir -p "$root"/state/lists/partial "$root"/cache/archives/partial "$root"/etc
 : >"$root/state/status"
-printf 'deb%s [arch=amd64 signed-by=%s] %s %s main\n' '' "$keyring" "$mirror" "$suite" -src "$keyring" "$mirror" "$suite" >"$root/etc/sources.list"
+printf 'deb%s [arch=amd64 signed-by=%s] %s %s %s\n' '' "$keyring" "$mirror" "$suite" "$component" \
+    -src "$keyring" "$mirror" "$suite" "$component" >"$root/etc/sources.list"
 
 exec "$tool" -q \
     -o Dir::State="$root/state" -o Dir::State::status="$root/state/status" -o Dir::Cache="$root/cache" \

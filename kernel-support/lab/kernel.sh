@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Build or fetch a kernel for the lab, or find it in the cache, and print the directory it is in:
 #
-#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc
+#   kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc|broken
 #
 #   DIRECTORY/vmlinux   what the guest boots
 #   DIRECTORY/build     the build directory, for out-of-tree modules: make -C DIRECTORY/build M=...
@@ -11,6 +11,7 @@
 # the directory that is in; the one of 'stock' where the kernel is Debian's own. Those are fetched by debian-kernel.sh;
 # what follows is about the others.
 # A kernel is named by everything that goes into it: source, patches but those of its tests, configuration, compiler.
+# GPURX_TOKENS_PATCHES=N takes the first N patches of the tokens alone.
 # It is built in a folder of its source tree: the compiler then sees relative paths alone, and ccache serves what is the
 # same in two trees.
 set -euo pipefail
@@ -18,11 +19,12 @@ set -euo pipefail
 
 series_dir=$repo_dir/kernel-support/linux-7.3
 
-# The series of a kernel, in their order: the fixes, alone or with the tokens on top; 'rfc' has prototypes as well.
-declare -A series=([debug]='fixes tokens' [branch]='fixes tokens' [fixes]=fixes [rfc]='fixes tokens rfc')
+# The series of a kernel, in their order: the fixes, alone or with the tokens on top; 'rfc' has prototypes as well, and of
+# 'broken' one rule can be broken.
+declare -A series=([debug]='fixes tokens' [branch]='fixes tokens' [fixes]=fixes [rfc]='fixes tokens rfc' [broken]='fixes tokens broken')
 
 # Lines of output of a full build, for the progress line.
-declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003 [rfc]=1956)
+declare -A output_lines=([stock]=1956 [debug]=2034 [branch]=1956 [fixes]=2003 [rfc]=1956 [broken]=1956)
 
 config_files() {
     printf '%s\n' "$lab_dir/config/base.config"
@@ -32,9 +34,11 @@ config_files() {
 
 # 'debug' is the branch with checks in it.
 patch_files() {
-    local name
+    local name last
     for name in ${series[$1]-}; do
-        sed "/^#/d; s|^|$series_dir/$name/|" "$series_dir/$name/series"
+        last='$'
+        [[ $name != tokens ]] || last=${GPURX_TOKENS_PATCHES:-$}
+        sed "/^#/d; s|^|$series_dir/$name/|" "$series_dir/$name/series" | sed -n "1,${last}p"
     done
 }
 
@@ -158,7 +162,7 @@ main() {
         exec "$lab_dir/debian-kernel.sh" "${options[@]}" "$kernel"
     fi
     [[ $# == 1 && -n $kernel && -v output_lines[${kernel/#debian*/stock}] ]] ||
-        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc"
+        die "usage: kernel.sh [--path | --source] debian|debian-7.2|debian-experimental|stock|debug|branch|fixes|rfc|broken"
     patch_files "$kernel" >/dev/null
 
     # The compiler is part of a kernel's name.
