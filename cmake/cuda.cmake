@@ -94,15 +94,21 @@ function(gpurx_nvcc_targets options)
     set(${options} ${chosen} ${texts} PARENT_SCOPE)
 endfunction()
 
-# gpurx_embed_cuda(TARGET SOURCE SYMBOL): compile SOURCE for the GPUs and put the result, a fat binary, into TARGET. C++
+# gpurx_embed_cuda(TARGET SOURCE SYMBOL [TEXTS ARCHITECTURE...]): compile SOURCE for the GPUs and put the result, a fat
+# binary, into TARGET. With TEXTS it has no machine code, only the text that the machine code for these is made of. C++
 # finds it, aligned to 16 bytes, as
 #     extern "C" const unsigned char SYMBOL[];
 #     extern "C" const unsigned long long SYMBOL_size;
 function(gpurx_embed_cuda target source symbol)
+    cmake_parse_arguments(PARSE_ARGV 3 arg "" "" TEXTS)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} NORMALIZE)
     cmake_path(GET source FILENAME name)
     set(stem ${CMAKE_CURRENT_BINARY_DIR}/${symbol})
-    gpurx_nvcc_targets(targets)
+    if(arg_TEXTS)
+        list(TRANSFORM arg_TEXTS REPLACE "(.+)" "-gencode=arch=compute_\\1,code=compute_\\1" OUTPUT_VARIABLE targets)
+    else()
+        gpurx_nvcc_targets(targets)
+    endif()
     add_custom_command(
         OUTPUT ${stem}.cpp
         BYPRODUCTS ${stem}.fatbin

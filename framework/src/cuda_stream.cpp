@@ -109,20 +109,32 @@ class wait_op : public async_op<wait_claim, error_code> {
         if (!waits)
             return op.complete_soon(code);
         op.heed_cancellation(asio::enable_total_cancellation());
-        auto& readable = op.claim().readable();
-        readable.async_wait(asio::posix::descriptor_base::wait_read, std::move(op));
+        op.wait();
     }
 
-    // The stream has passed, or nobody wants to know any more.
+    // The stream has passed, or nobody wants to know any more; or neither: Asio calls also for what it was told of a
+    // descriptor that had the same place in its memory.
     void operator()(error_code code)
     {
-        static_cast<void>(end_wait());
+        auto const cancelled = end_wait() != asio::cancellation_type::none;
         auto const& watched = claim().watched();
-        complete(watched.passed.load(std::memory_order_acquire) ? watched.outcome : code);
+        if (watched.passed.load(std::memory_order_acquire))
+            return complete(watched.outcome);
+        if (cancelled && !code)
+            code = asio::error::operation_aborted;
+        if (!code)
+            return wait();
+        complete(code);
     }
 
   private:
     using async_op::async_op;
+
+    void wait()
+    {
+        auto& readable = claim().readable();  // lives on in what *this is moved to
+        readable.async_wait(asio::posix::descriptor_base::wait_read, std::move(*this));
+    }
 
     [[nodiscard]] static error_code find(gpu_stream& on) noexcept
     {

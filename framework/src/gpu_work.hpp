@@ -40,6 +40,9 @@ struct gpu_place {
 // Notes the context, for an operation whose steps run on several threads. Fails where the stream cannot be used so:
 // errc::wrong_gpu, errc::unusable_stream, what the driver reports.
 [[nodiscard]] error_code resolve(gpu_stream& stream) noexcept;
+// Loads the kernels for what is to be gathered on a resolved stream: that may wait for all streams of its context, and
+// is soon done where memory of that GPU was made or adopted in the context.
+void prepare_gather(gpu_stream const& on) noexcept;
 
 // ---- streams ----
 

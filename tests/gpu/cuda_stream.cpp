@@ -27,6 +27,7 @@
 #include "bed.hpp"
 #include "counting_allocator.hpp"
 #include "loopback.hpp"
+#include "stale_events.hpp"
 #include "syscalls.hpp"
 #include "tracker_executor.hpp"
 
@@ -291,6 +292,20 @@ TEST_CASE("a wait can be cancelled, and the stream goes on")
     stream.let_go();
     at.run_for();
     CHECK(at.calls == 1);
+}
+
+TEST_CASE("a wait goes on if the reactor says without a cause that it is over")
+{
+    gpu_test_stream stream{gpu_or_skip()};
+    waiting at;
+    stream.hold();
+    stale_events const events{at.io, [&] { at.start(stream.ref()); }};
+    REQUIRE(events.are_ready());
+    at.run_for();
+    CHECK(at.calls == 0);
+    stream.let_go();
+    at.run_until_called();
+    CHECK_FALSE(at.code);
 }
 
 TEST_CASE("a wait that is over is not cancelled")

@@ -3,6 +3,7 @@
 // gather and gather_crc32c into host memory and into a GPU's: each alignment, random batches, and what is out of reach.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/crc.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -283,6 +284,36 @@ TEST_CASE("a gather is enqueued: it returns while its stream stands still, as of
     stream.let_go();
     stream.finish();
     CHECK(destination.read() == content);
+}
+
+TEST_CASE("memory of a GPU comes with the kernels loaded: no gather waits for another stream then", "[hold]")
+{
+    auto& on = gpu_or_skip();
+    std::mt19937 random{9};
+    auto const memory = device_memory::on_gpu(0, 1 << 20);
+    gpu_bytes source{on, 100};
+    gpu_bytes destination{on, 100};
+    gpu_bytes crc{on, 4};
+    auto const content = random_bytes(100, random);
+    source.write(content);
+    gpu_test_stream stalled{on};
+    gpu_test_stream stream{on};
+    // Not gpu_test_stream::hold(), which launches the kernels first.
+    detail::cuda::context_scope const scope{on};
+    void* gate = nullptr;
+    REQUIRE(on.calls().cuMemHostAlloc(&gate, 4, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
+    auto& word = *static_cast<std::uint32_t*>(gate);
+    word = 0;
+    REQUIRE(GPURX_DRIVER(cuStreamWaitValue32)(stalled.get(), reinterpret_cast<CUdeviceptr>(gate), 1,
+                                              CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+    std::array const piece{piece_of(source.span(), 0, 100)};
+    CHECK(gather(piece, destination.span(), stream.ref()) == 100);
+    CHECK(gather_crc32c(piece, destination.span(), crc.span(), stream.ref()) == 100);
+    stream.finish();
+    CHECK(destination.read() == content);
+    std::atomic_ref{word}.store(1);
+    stalled.finish();
+    CHECK(on.calls().cuMemFreeHost(gate) == CUDA_SUCCESS);
 }
 
 TEST_CASE("ordinary host memory is brought to the GPU, and the GPU's to the host")

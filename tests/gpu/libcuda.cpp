@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <gpurx/error.hpp>
 #include <string>
 #include <string_view>
@@ -24,7 +25,23 @@ void check(bool good, std::string const& what)
     mistakes += good ? 0 : 1;
 }
 
-// What a user may print when main is over and the driver has undone itself.
+decltype(&::cuInit) initialise = nullptr;
+CUresult first_answer = CUDA_SUCCESS;
+
+// Registered when cuInit has returned, as the library does: runs before the driver undoes itself, whose own handlers
+// are older. The library gives pages back there.
+void at_exit()
+{
+    auto const answer = initialise(0);
+    check(answer == first_answer, "a handler that is registered after cuInit still gets its answer, " +
+                                      std::to_string(static_cast<int>(answer)));
+    std::fflush(stdout);
+    if (mistakes != 0)
+        std::_Exit(1);
+}
+
+// What a user may print when main is over and the driver has undone itself. And what cuInit says then, which is the
+// driver's affair.
 struct late_reader {
     late_reader() = default;
     late_reader(late_reader const&) = delete;
@@ -33,6 +50,8 @@ struct late_reader {
     {
         auto const text = gpurx::error_code{CUDA_ERROR_ILLEGAL_ADDRESS, gpurx::cuda_category()}.message();
         std::printf("ok     after main, an error reads: %s\n", text.c_str());
+        if (initialise != nullptr)
+            std::printf("       and cuInit reports %d\n", static_cast<int>(initialise(0)));
         std::fflush(stdout);
     }
 } const reads_late;
@@ -48,6 +67,12 @@ void check_functions(void* library)
     GPURX_CHECK(cuMemcpyDtoH)
     GPURX_CHECK(cuLaunchHostFunc)
     GPURX_CHECK(cuStreamWaitValue32)
+    GPURX_CHECK(cuStreamBeginCapture)
+    GPURX_CHECK(cuStreamEndCapture)
+    GPURX_CHECK(cuGraphInstantiate)
+    GPURX_CHECK(cuGraphLaunch)
+    GPURX_CHECK(cuGraphDestroy)
+    GPURX_CHECK(cuGraphExecDestroy)
 #undef GPURX_CHECK
 #undef GPURX_TEXT
 #undef GPURX_TEXT_OF
@@ -97,6 +122,9 @@ int main()
     if (mistakes == 0) {
         check_texts(library);
         check_start();
+        initialise = reinterpret_cast<decltype(&::cuInit)>(::dlsym(library, "cuInit"));
+        first_answer = initialise(0);
+        std::atexit(at_exit);
     }
     return mistakes == 0 ? 0 : 1;
 }

@@ -5,6 +5,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <cstring>
 #include <gpurx/gather.hpp>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -19,7 +20,10 @@ namespace {
 // A world whose session receives into a GPU's memory.
 struct gpu_world : world {
     explicit gpu_world(std::size_t bytes = 8 << 20, rx_session_options options = {})
-        : world{transport::copy, std::move(options), {device_memory_of(bytes), {}}}, on{gpu_or_skip()}
+        : gpu_world{device_memory_of(bytes), std::move(options)}
+    {}
+    gpu_world(std::shared_ptr<detail::memory_state> memory, rx_session_options options)
+        : world{transport::copy, std::move(options), {std::move(memory), {}}}, on{gpu_or_skip()}
     {}
     static std::shared_ptr<detail::memory_state> device_memory_of(std::size_t bytes)
     {
@@ -29,6 +33,83 @@ struct gpu_world : world {
 
     detail::cuda::gpu& on;
 };
+
+// What this thread has a stream do later: a capture into a graph, in the mode that minds calls of other threads too.
+class captured_graph {
+  public:
+    explicit captured_graph(detail::cuda::gpu& on) : on_{on} {}
+    captured_graph(captured_graph const&) = delete;
+    captured_graph& operator=(captured_graph const&) = delete;
+    ~captured_graph()
+    {
+        static_cast<void>(end());
+        detail::cuda::context_scope const scope{on_};
+        if (launchable_ != nullptr)
+            static_cast<void>(GPURX_DRIVER(cuGraphExecDestroy)(launchable_));
+        if (graph_ != nullptr)
+            static_cast<void>(GPURX_DRIVER(cuGraphDestroy)(graph_));
+    }
+
+    [[nodiscard]] CUresult begin(gpu_test_stream const& stream)
+    {
+        detail::cuda::context_scope const scope{on_};
+        auto const status = GPURX_DRIVER(cuStreamBeginCapture)(stream.get(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+        if (status == CUDA_SUCCESS)
+            stream_ = stream.get();
+        return status;
+    }
+    [[nodiscard]] bool is_valid() const
+    {
+        detail::cuda::context_scope const scope{on_};
+        auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+        return on_.calls().cuStreamIsCapturing(stream_, &status) == CUDA_SUCCESS &&
+               status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    }
+    [[nodiscard]] CUresult end()
+    {
+        detail::cuda::context_scope const scope{on_};
+        auto* const stream = std::exchange(stream_, nullptr);
+        return stream == nullptr ? CUDA_SUCCESS : GPURX_DRIVER(cuStreamEndCapture)(stream, &graph_);
+    }
+    [[nodiscard]] CUresult make_launchable()
+    {
+        detail::cuda::context_scope const scope{on_};
+        return GPURX_DRIVER(cuGraphInstantiate)(&launchable_, graph_, 0);
+    }
+    [[nodiscard]] CUresult launch(gpu_test_stream const& stream) const
+    {
+        detail::cuda::context_scope const scope{on_};
+        return GPURX_DRIVER(cuGraphLaunch)(launchable_, stream.get());
+    }
+
+  private:
+    detail::cuda::gpu& on_;
+    CUstream stream_ = nullptr;
+    CUgraph graph_ = nullptr;
+    CUgraphExec launchable_ = nullptr;
+};
+
+constexpr std::size_t batch_size = 100'000;
+
+std::vector<rx_buffer> receive_batch(world& in, sender& to, receiver& rx)
+{
+    to.send(batch_size);
+    return receive_all(in, rx, batch_size);
+}
+
+void release_after(std::vector<rx_buffer>& loans, gpu_test_stream const& stream)
+{
+    for (auto& loan : loans)
+        loan.release_after(stream.ref());
+}
+
+std::vector<fragment> fragments_of(std::vector<rx_buffer> const& loans)
+{
+    std::vector<fragment> pieces;
+    for (auto const& loan : loans)
+        pieces.insert(pieces.end(), loan.fragments().begin(), loan.fragments().end());
+    return pieces;
+}
 
 }  // namespace
 
@@ -170,6 +251,230 @@ TEST_CASE("loans are released after a stream from any thread, and outlive everyt
     CHECK(soon([&] { return in.session.ended(); }));
 }
 
+namespace {
+
+// What a stream is captured beside.
+struct capture_bed : gpu_world {
+    capture_bed() : gpu_world{2 << 20, {.max_flows = 32, .loan_limit = 1 << 20}}  // so many make its pages small
+    {
+        source.write(pattern(1, batch_size));
+        REQUIRE(batch_pages >= 20);
+    }
+    // In batches, which have a page or two more than is counted here, as has the flow: that it fills next.
+    [[nodiscard]] std::size_t parked() const { return (all_free - free_pages()) / batch_pages; }
+    [[nodiscard]] bool stays_parked(std::size_t batches) const
+    {
+        std::this_thread::sleep_for(40ms);  // longer than a stream that stands still is not looked at
+        return parked() == batches;
+    }
+    // Into the graph: `destination` becomes what `source` is then, and its first byte 0xcc.
+    [[nodiscard]] CUresult give_first_node() const
+    {
+        detail::cuda::context_scope const scope{on};
+        return on.calls().cuMemcpyAsync(destination.address(), source.address(), batch_size, stream.get());
+    }
+    [[nodiscard]] CUresult give_second_node() const
+    {
+        detail::cuda::context_scope const scope{on};
+        return on.calls().cuMemsetD8Async(destination.address(), 0xcc, 1, stream.get());
+    }
+
+    std::size_t all_free = free_pages();
+    std::size_t batch_pages = batch_size / session.state().pages().page_size();
+    sender to{wires};
+    receiver rx = flow(to);
+    gpu_test_stream stream{on};  // is captured
+    gpu_test_stream other{on};
+    gpu_test_stream passing{on};
+    gpu_bytes source{on, batch_size};
+    gpu_bytes destination{on, batch_size};
+    gpu_bytes tensor{on, batch_size};
+};
+
+// What the library does with a stream that is being captured, and beside that with another.
+void go_on_in_capture(capture_bed& in)
+{
+    auto loans = receive_batch(in, in.to, in.rx);
+    for (auto& loan : loans)
+        loan.acquire(in.stream.ref());
+    error_code code;
+    CHECK(gather(fragments_of(loans), in.tensor.span(), in.stream.ref(), code) == 0);
+    CHECK(code == errc::unusable_stream);
+    CHECK(read(in, in.rx, in.tensor.span(), in.stream.ref())->code == errc::unusable_stream);
+    release_after(loans, in.stream);
+    auto const parked = in.parked();
+    auto at_once = receive_batch(in, in.to, in.rx);
+    for (auto& loan : at_once)
+        loan.acquire(in.passing.ref());
+    REQUIRE(gather(fragments_of(at_once), in.tensor.span(), in.passing.ref()) == batch_size);
+    release_after(at_once, in.passing);
+    CHECK(soon([&] { return in.parked() == parked; }));
+}
+
+void check_graph(capture_bed& in, captured_graph& graph)
+{
+    CHECK(in.destination.read() == std::vector<std::byte>(batch_size, std::byte{0xee}));
+    REQUIRE(graph.make_launchable() == CUDA_SUCCESS);
+    for (std::size_t const from : {1, 2}) {
+        in.source.write(pattern(from, batch_size));
+        REQUIRE(graph.launch(in.stream) == CUDA_SUCCESS);
+        in.stream.finish();
+        auto wanted = pattern(from, batch_size);
+        wanted[0] = std::byte{0xcc};
+        CHECK(in.destination.read() == wanted);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("a stream is captured into a graph while pages wait for it and for another one")
+{
+    capture_bed in;
+    // Else what it was given before the capture is done after it only, and the library has no event behind that.
+    auto const passes_in_capture = GENERATE(true, false);
+    auto before = receive_batch(in, in.to, in.rx);
+    auto on_other = receive_batch(in, in.to, in.rx);
+    in.stream.hold();
+    in.other.hold();
+    release_after(before, passes_in_capture ? in.stream : in.other);
+    release_after(on_other, in.other);
+
+    captured_graph graph{in.on};
+    REQUIRE(graph.begin(in.stream) == CUDA_SUCCESS);
+    REQUIRE(in.give_first_node() == CUDA_SUCCESS);
+    go_on_in_capture(in);
+    CHECK(in.stays_parked(3));
+    CHECK(graph.is_valid());
+    in.other.let_go();
+    if (passes_in_capture) {
+        CHECK(soon([&] { return in.parked() == 2; }));
+        in.stream.let_go();
+    }
+    CHECK(soon([&] { return in.parked() == 1; }));
+    CHECK(in.stays_parked(1));
+    CHECK(graph.is_valid());
+    REQUIRE(in.give_second_node() == CUDA_SUCCESS);
+    REQUIRE(graph.end() == CUDA_SUCCESS);
+    if (!passes_in_capture) {
+        CHECK(in.stays_parked(1));
+        in.stream.let_go();
+    }
+    CHECK(soon([&] { return in.parked() == 0; }));
+
+    in.stream.finish();
+    in.passing.finish();
+    CHECK(is_pattern(in.tensor.read(), 3 * batch_size));
+    check_graph(in, graph);
+}
+
+namespace {
+
+enum class flow_end { peer_closes, peer_resets, receiver_goes, session_goes };
+
+void end_flow(flow_end how, world& in, sender& to, std::optional<receiver>& rx)
+{
+    auto const pending = make_completion();
+    rx->async_receive(noting{pending});
+    in.settle();
+    CHECK_FALSE(pending->done());
+    if (how == flow_end::peer_closes)
+        to.finish();
+    else if (how == flow_end::peer_resets)
+        to.reset();
+    else
+        rx.reset();
+    if (how == flow_end::session_goes)
+        in.session.drop();
+    in.run_until([&] { return pending->done(); });
+    CHECK(pending->code);
+    rx.reset();
+}
+
+// Until all of the session's memory, and all chunks on the way to it, have been written to if they may be.
+void receive_much(gpu_world& in, sender& to, receiver& rx, gpu_test_stream& stream, gpu_bytes const& tensor)
+{
+    auto const size = tensor.span().size();
+    for (int round = 0; round < 20; ++round) {
+        auto const from = to.sent();
+        to.send(size);
+        std::vector<std::byte> seen;
+        for (auto& loan : receive_all(in, rx, size)) {
+            auto const bytes = read_loan(in.on, stream, loan);
+            seen.insert(seen.end(), bytes.begin(), bytes.end());
+        }
+        REQUIRE(is_pattern(seen, from));
+        to.send(size);
+        REQUIRE(read(in, rx, tensor.span(), stream.ref())->bytes == size);
+        stream.finish();
+        REQUIRE(is_pattern(tensor.read(), from + size));
+    }
+}
+
+void check_all_is_back(gpu_world& in, std::size_t all_free)
+{
+    CHECK(soon([&] { return in.free_pages() == all_free; }));
+    sender to_first{in.wires};
+    sender to_second{in.wires};
+    auto const first = in.flow(to_first);
+    auto const second = in.flow(to_second);  // which without a place throws
+}
+
+}  // namespace
+
+TEST_CASE("a flow that ends with pages behind a held stream keeps them until it has passed, and then leaves nothing")
+{
+    auto const how =
+        GENERATE(flow_end::peer_closes, flow_end::peer_resets, flow_end::receiver_goes, flow_end::session_goes);
+    auto const lends = GENERATE(true, false);  // a loan keeps its flow; else there is a read only
+    auto memory = gpu_world::device_memory_of(2 << 20);
+    std::weak_ptr const left{memory};
+    gpu_world in{std::move(memory), {.max_flows = 2}};
+    auto const all_free = in.free_pages();
+    sender to{in.wires};
+    sender to_other{in.wires};
+    std::optional rx{in.flow(to)};
+    std::optional other{in.flow(to_other)};
+    constexpr std::size_t size = 200'000;
+    gpu_test_stream held{in.on};
+    gpu_test_stream busy{in.on};
+    gpu_bytes lent{in.on, size};
+    gpu_bytes tensor{in.on, size};
+    gpu_bytes of_other{in.on, size};
+    to.send(size);
+    auto loans = receive_all(in, *rx, size);
+    to.send(size);
+
+    // The stream is to read pages of the session, and chunks on the way to the GPU.
+    held.hold();
+    if (lends) {
+        for (auto& loan : loans)
+            loan.acquire(held.ref());
+        REQUIRE(gather(fragments_of(loans), lent.span(), held.ref()) == size);
+        release_after(loans, held);
+    }
+    loans.clear();
+    REQUIRE(read(in, *rx, tensor.span(), held.ref())->bytes == size);
+    end_flow(how, in, to, rx);
+    receive_much(in, to_other, *other, busy, of_other);
+    if (lends) {
+        other.reset();
+        CHECK_FALSE(in.session.ended());
+    }
+    CHECK(lent.read() == std::vector<std::byte>(size, std::byte{0xee}));
+    CHECK(tensor.read() == std::vector<std::byte>(size, std::byte{0xee}));
+
+    held.let_go();
+    held.finish();
+    other.reset();  // the last of a session may free its memory, and to do that waits for all streams of the GPU
+    CHECK(is_pattern(tensor.read(), size));
+    if (lends)
+        CHECK(is_pattern(lent.read(), 0));
+    if (how == flow_end::session_goes)
+        CHECK(soon([&] { return in.session.ended() && left.expired(); }));
+    else
+        check_all_is_back(in, all_free);
+}
+
 TEST_CASE("bytes on loan never change while the GPU goes on reading them and others arrive")
 {
     gpu_world in{2 << 20, {.loan_limit = 1 << 20}};
@@ -182,9 +487,7 @@ TEST_CASE("bytes on loan never change while the GPU goes on reading them and oth
     constexpr std::size_t rounds = 40;
     to.send(size);
     auto loans = receive_all(in, rx, size);
-    std::vector<fragment> pieces;
-    for (auto const& loan : loans)
-        pieces.insert(pieces.end(), loan.fragments().begin(), loan.fragments().end());
+    auto const pieces = fragments_of(loans);
     gpu_bytes scratch{in.on, size};
     gpu_bytes sums{in.on, rounds * sizeof(std::uint32_t)};
     held.hold();

@@ -4,6 +4,7 @@
 #include "fake_cuda.hpp"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cinttypes>
@@ -32,6 +33,12 @@ struct at_exit {
         for (auto const& [handle, stream] : s.streams)
             ending.push_back(stream);
         end_streams(s, lock, ending);
+        for (auto const& violation : s.violations)
+            std::fprintf(stderr, "fake CUDA: at the end of the program: %s\n", violation.c_str());
+        if (!s.violations.empty()) {
+            std::fflush(stdout);
+            ::_exit(1);
+        }
     }
 };
 
@@ -50,6 +57,8 @@ void drop_everything(state& s, guard& lock)
     s.needed_versions.clear();
     s.kernels.clear();
     s.events.clear();
+    s.graphs.clear();
+    s.executable_graphs.clear();
     context_stack().clear();
 }
 
@@ -61,12 +70,12 @@ void set_defaults(state& s)
     s.calls.clear();
     s.calls_by_thread.clear();
     s.failures.clear();
-    s.violations.clear();
     s.all_held = false;
     s.capture_elsewhere = false;
-    s.loading_waits = false;
+    s.loading_waits = true;
     s.delay = {};
-    s.pinning = {};
+    s.pinning = default_pinning;
+    s.stalled.clear();
     s.written = 0;
     for (std::size_t i = 0; i < s.devices.size(); ++i) {
         auto fresh = default_device(static_cast<int>(i));
@@ -76,8 +85,11 @@ void set_defaults(state& s)
         old.memory_size = fresh.memory_size;
         old.pcie_mapping = fresh.pcie_mapping;
     }
-    for (auto const& [handle, stream] : s.streams)
-        stream->held = stream->captured = false;
+    for (auto const& [handle, stream] : s.streams) {
+        stream->held = false;
+        stream->captured = capture::none;
+        stream->nodes.clear();
+    }
     s.changed.notify_all();
 }
 
@@ -160,9 +172,14 @@ CUresult begin_call(state& s, std::string const& name, bool needs_init)
     }
     static std::set<std::string> const minds{"cuEventQuery", "cuStreamSynchronize", "cuCtxSynchronize", "cuMemAlloc",
                                              "cuMemFree",    "cuMemHostAlloc",      "cuMemcpyDtoH"};
-    if (s.capture_elsewhere && capture_mode() != CU_STREAM_CAPTURE_MODE_RELAXED && minds.contains(name)) {
-        s.violate(name + " while another thread captures");
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (capture_mode() != CU_STREAM_CAPTURE_MODE_RELAXED && minds.contains(name)) {
+        if (s.capture_elsewhere) {
+            s.violate(name + " while another thread captures");
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+        for (auto const& [handle, stream] : s.streams)
+            if (stream->captured == capture::active)
+                return spoil_capture(s, name, *stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     return needs_init && !s.initialised ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 }
@@ -309,12 +326,29 @@ void hold(CUstream stream)
 
 void set_captured(CUstream stream, bool captured)
 {
-    with_state([&](state& s, guard&) { stream_for_hook(s, stream)->captured = captured; });
+    with_state([&](state& s, guard&) {
+        auto const found = stream_for_hook(s, stream);
+        found->captured = captured ? capture::active : capture::none;
+        found->nodes.clear();
+    });
 }
 
 void set_loading_waits(bool waits)
 {
     with_state([&](state& s, guard&) { s.loading_waits = waits; });
+}
+
+void stall(std::string const& function)
+{
+    with_state([&](state& s, guard&) { s.stalled.insert(plain_name(function)); });
+}
+
+void go_on(std::string const& function)
+{
+    with_state([&](state& s, guard&) {
+        s.stalled.erase(plain_name(function));
+        s.changed.notify_all();
+    });
 }
 
 void set_capture_elsewhere(bool captures)
@@ -435,7 +469,10 @@ std::size_t current_contexts()
 live_counts live()
 {
     return with_state([](state& s, guard&) {
-        live_counts live{.events = s.events.size(), .vmm_handles = s.physicals.size(), .libraries = s.libraries.size()};
+        live_counts live{.events = s.events.size(),
+                         .graphs = s.graphs.size() + s.executable_graphs.size(),
+                         .vmm_handles = s.physicals.size(),
+                         .libraries = s.libraries.size()};
         for (auto const& device : s.devices)
             live.contexts_retained += device.retained;
         for (auto const& [handle, context] : s.contexts)

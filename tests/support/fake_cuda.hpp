@@ -11,17 +11,23 @@
 // cuEventSynchronize, cuLibrary*, and cuStreamGetCtx and cuStreamGetDevice of a stream that was created), and a kernel
 // is launched only with the stream's context current. Booleans of cuPointerGetAttribute are written as 4 bytes. Host
 // functions run one after the other, whatever their streams: one that waits holds up all others. A copy from pageable
-// memory returns when the bytes are taken, not when they are there, and waits for its stream before it takes them if it
-// is asynchronous. Memory is freed once all that its context's streams were given has been done. A stream or an event
-// that was destroyed, or never was one, ends the program, with the call that it was used in on the standard error.
+// memory returns when the bytes are taken, not when they are there, and waits for its stream before it takes them if
+// it is asynchronous. Memory is freed, unregistered and unmapped once all that its device's streams were given has
+// been done, whatever their contexts. A stream, an event, a graph, a library or a kernel that was given up, or never
+// was one, ends the program, with the call that it was used in on the standard error. A program that did something
+// against the rules (violations()) and has not cleared that ends with it on the standard error, and with 1.
 //
 // A stream's queue takes 1,000 commands, then whoever enqueues waits. A kernel reaches memory of cuMemAlloc in the
-// context that it was made in only. To wait for a context while one of its streams is being captured is a violation.
+// context that it was made in only, and so it is told to who asks. What a capture does not allow (to wait for its
+// stream, to ask for it, to wait for its context; to have it wait for what is not in it) fails, and the capture is
+// invalid then, which is a violation. While one is under way, every thread that has not said that it does not mind is
+// refused what waits, allocates or asks, and spoils it so.
 //
 // Not modelled: that the default streams wait for other work (the null stream, CU_STREAM_LEGACY and
 // CU_STREAM_PER_THREAD are one stream per context that waits for nothing); peer access (copies reach all devices,
 // kernels only their own and the host); access rights of parts of a mapping; timing of events; warps side by side (they
-// take turns, and so do blocks); kernels of more than one dimension. A driver's error for a misuse may be another than
+// take turns, and so do blocks); kernels of more than one dimension; captures of more than one stream, in another mode
+// than CU_STREAM_CAPTURE_MODE_GLOBAL, or with pageable memory. A driver's error for a misuse may be another than
 // the one that is returned here.
 //
 // Thread safety: safe. No hook and no call runs under a lock that a held stream keeps.
@@ -44,11 +50,11 @@ namespace fake_cuda {
 
 // ---- all of it ----
 
-// As at the start of the program, except that cuInit stays done and addresses of the past stay unused. Ends all
+// As at the start of the program, but cuInit stays done, addresses of the past unused, and violations() noted. Ends all
 // streams; work that was not done is dropped. For use between tests, when the code under test holds nothing of CUDA.
 void reset();
 // Only what tests set, and what is counted: what the code under test made stays (contexts and streams that it keeps for
-// good), and so do the number of devices and their errors. Held streams are let go.
+// good), and so do the number of devices, their errors, and violations(). Held streams are let go.
 void reset_settings();
 // False: as if cuInit had not been called; calls fail with CUDA_ERROR_NOT_INITIALIZED until it is.
 void set_initialised(bool initialised);
@@ -103,19 +109,23 @@ void hold_all();
 void let_go_all();
 // The streams that exist, default streams not among them: those that the code under test made.
 [[nodiscard]] std::vector<CUstream> streams();
-// The stream is being captured into a graph: events that it records cannot be asked for.
+// The stream is being captured into a graph, which nobody will see: what it is given goes there, and events that it
+// records cannot be asked for.
 void set_captured(CUstream stream, bool captured);
 // Another thread captures a graph of its own: calls that wait, allocate or ask are refused in threads that have not
 // said that they do not mind.
 void set_capture_elsewhere(bool captures);
 // The first launch of a kernel in a context loads it there, and waits for all of the context's streams first, as a
-// driver may that loads lazily. No after a reset.
+// driver may that loads lazily. So it is after a reset.
 void set_loading_waits(bool waits);
+// Calls of this function wait, and hold up none of another, until it goes on.
+void stall(std::string const& function);
+void go_on(std::string const& function);
 // Operations that were given to the stream and are not finished.
 [[nodiscard]] std::size_t queued(CUstream stream);
 // Each copy and each fill takes this much longer for each of its bytes; 0 after a reset.
 void set_delay_per_byte(std::chrono::duration<double, std::nano> delay);
-// cuMemHostAlloc takes this long, and all other calls wait meanwhile; 0 after a reset, 0.1 to 1 ms in a driver.
+// cuMemHostAlloc takes this long, and all other calls wait meanwhile; 0.1 ms after a reset, 0.1 to 1 ms in a driver.
 void set_pinning_time(std::chrono::nanoseconds time);
 // Bytes that copies, fills and kernels have written to device memory.
 [[nodiscard]] std::uint64_t bytes_written();
@@ -151,6 +161,7 @@ struct live_counts {
     std::size_t contexts_created = 0;
     std::size_t streams = 0;
     std::size_t events = 0;
+    std::size_t graphs = 0;              // executable ones too
     std::size_t device_allocations = 0;  // of cuMemAlloc
     std::size_t host_allocations = 0;
     std::size_t host_registrations = 0;
@@ -162,9 +173,9 @@ struct live_counts {
 };
 [[nodiscard]] live_counts live();
 
-// What the code under test did against CUDA's contract, in words: to be empty at the end of a test. Memory freed that
-// queued work uses, a handle used after its context's end, a call without a context or with another than it needs, a
-// context ended with things or work in it, a call of CUDA from a host function.
+// What the code under test did against CUDA's contract, in words: to be empty at the end of a test, and of a program.
+// Memory freed that queued work uses, a handle used after its context's end, a call without a context or with another
+// than it needs, a context ended with things or work in it, a call of CUDA from a host function.
 [[nodiscard]] std::vector<std::string> violations();
 void clear_violations();
 

@@ -351,13 +351,11 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* into)
 CUresult CUDAAPI cuCtxSynchronize()
 {
     auto const body = [](state& s, guard& lock, std::string const& name, std::shared_ptr<context> const& current) {
-        for (auto const& [handle, stream] : s.streams) {
-            if (stream->of != current || !stream->captured)
-                continue;
-            s.violate(name + " invalidates a capture in this context");
-            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
-        return wait_for_all(s, lock, current);
+        auto status = CUDA_SUCCESS;
+        for (auto const& [handle, stream] : s.streams)
+            if (stream->of == current && stream->captured != capture::none)
+                status = spoil_capture(s, name, *stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        return status == CUDA_SUCCESS ? wait_for_all(s, lock, current) : status;
     };
     return call_in_context(__func__, body);
 }

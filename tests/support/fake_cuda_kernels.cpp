@@ -3,16 +3,28 @@
 // Kernels for the fake CUDA driver: the PTX of the image that is loaded, by the interpreter (ptx_machine.hpp). What the
 // library's own kernels (framework/src/cuda/gather.cu) are to write is known here, so that each launch of them is
 // watched: each byte of the destination once, and nothing else. To be changed with their parameters.
+//
+// From the environment, when the process starts:
+//   GPURX_FAKE_CUDA_TEXT  80, 90 (an H100, the default) or 100: the GPU whose text of the library's kernels is run
+//   GPURX_FAKE_CUDA_SEED  a number: warps and lanes that have parted take turns by chance from here on, a new one for
+//                         each launch; without, in order
+#include <atomic>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "cuda/gather_piece.hpp"
 #include "fake_cuda_state.hpp"
 #include "ptx_image.hpp"
+
+// The texts that the machine code for different GPUs is made of: what the library carries has machine code for an H100,
+// and text for others only.
+extern "C" unsigned char const gpurx_gather_texts[];
 
 namespace fake_cuda::inside {
 
@@ -21,7 +33,43 @@ namespace {
 using namespace gpurx::detail;
 
 // An H100.
-constexpr unsigned gpu = 90;
+constexpr unsigned default_gpu = 90;
+
+std::optional<unsigned long long> number_in_environment(char const* name)
+{
+    auto const* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody changes it
+    if (text == nullptr || *text == '\0')
+        return std::nullopt;
+    char* end = nullptr;
+    auto const number = std::strtoull(text, &end, 10);
+    if (*end != '\0') {
+        std::fprintf(stderr, "fake CUDA driver: %s is no number: %s\n", name, text);
+        std::abort();
+    }
+    return number;
+}
+
+unsigned gpu_of_texts()
+{
+    static auto const chosen =
+        static_cast<unsigned>(number_in_environment("GPURX_FAKE_CUDA_TEXT").value_or(default_gpu));
+    return chosen;
+}
+
+// Another for each launch.
+std::optional<std::uint64_t> next_seed()
+{
+    static auto const first = number_in_environment("GPURX_FAKE_CUDA_SEED");
+    static std::atomic<std::uint64_t> launches{0};
+    if (!first)
+        return std::nullopt;
+    return *first + launches++;
+}
+
+std::string text_of(void const* image, unsigned gpu)
+{
+    return std::string{ptx::text_in({static_cast<std::byte const*>(image), ptx::size_of_image(image)}, gpu)};
+}
 
 // As a structure of the parameters in a row is laid out, so are they.
 struct gather_crc_parameters {
@@ -184,7 +232,9 @@ std::shared_ptr<ptx::kernels const> load_image(state& s, void const* image)
 {
     // The same image is loaded over and over.
     static auto& known = *new std::map<std::string, std::shared_ptr<ptx::kernels const>, std::less<>>;
-    std::string const text{ptx::text_in({static_cast<std::byte const*>(image), ptx::size_of_image(image)}, gpu)};
+    auto text = text_of(image, default_gpu);
+    if (text.find(".entry gpurx_gather(") != std::string::npos)
+        text = text_of(gpurx_gather_texts, gpu_of_texts());
     if (text.empty())
         return nullptr;
     auto& kernels = known[text];
@@ -201,7 +251,7 @@ std::shared_ptr<ptx::kernels const> load_image(state& s, void const* image)
 int driver_version_for(void const* image)
 {
     constexpr std::string_view directive = ".version ";
-    std::string const text{ptx::text_in({static_cast<std::byte const*>(image), ptx::size_of_image(image)}, gpu)};
+    auto const text = text_of(image, default_gpu);
     auto const at = text.find(directive);
     int major = 0;
     int minor = 0;
@@ -237,6 +287,7 @@ CUresult run_kernel(stream& on, ptx::kernel const& code, unsigned blocks, unsign
     how.blocks = blocks;
     how.threads = threads;
     how.parameters = parameters;
+    how.seed = next_seed();
     if (is_gather(code))
         expect_writes(on, code, parameters, how);
     if (!has_crc(code))

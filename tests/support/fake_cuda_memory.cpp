@@ -81,11 +81,10 @@ CUresult free_region(state& s, guard& lock, std::string const& name, std::uint64
         s.violate(name + " of an address that is not one of such memory");
         return if_unknown;
     }
-    auto const of = s.contexts.find(found->second->context);
+    auto const device = found->second->device;
     // Queued work that uses the memory is told of, and not waited for: the caller may be the one to let it go.
-    if (check_unused(s, lock, found->second->addresses, name) && kind != region_kind::registered &&
-        of != s.contexts.end())
-        static_cast<void>(wait_for_all(s, lock, std::shared_ptr{of->second}));
+    if (check_unused(s, lock, found->second->addresses, name) && kind != region_kind::reservation)
+        wait_for_device(s, lock, device);
     if (!s.regions.contains(address))
         return if_unknown;  // freed meanwhile
     drop_region(s, address);

@@ -21,7 +21,7 @@ constexpr kernel_needs needs_of(std::string_view kernel) noexcept
     if (kernel == "gpurx_gather")
         return {64, 0};
     if (kernel == "gpurx_gather_crc")
-        return {64, 8224};
+        return {64, 19488};
     return {255, 49152};  // nobody knows: the most that there can be
 }
 

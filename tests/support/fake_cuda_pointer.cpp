@@ -61,8 +61,20 @@ bool rdma_capable(region const& what, mapping const* mapped)
     return what.rdma && !on_host(what) && !what.managed && !what.from_pool && (mapped == nullptr || mapped->of->rdma);
 }
 
+// Whether kernels in the current context reach it.
+bool is_in_reach(state& s, region const& what, mapping const* mapped)
+{
+    auto const& stack = context_stack();
+    auto const current = stack.empty() ? s.contexts.end() : s.contexts.find(stack.back());
+    if (current == s.contexts.end())
+        return false;
+    if (mapped != nullptr)
+        return mapped->access.contains(current->second->device);
+    return on_host(what) || what.context == current->first;
+}
+
 // Attributes that need memory behind the address.
-CUresult describe_mapped(region const& what, mapping const* mapped, std::uint64_t address,
+CUresult describe_mapped(state& s, region const& what, mapping const* mapped, std::uint64_t address,
                          CUpointer_attribute attribute, void* into)
 {
     switch (attribute) {
@@ -71,7 +83,7 @@ CUresult describe_mapped(region const& what, mapping const* mapped, std::uint64_
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return put(into, on_host(what) ? unsigned{CU_MEMORYTYPE_HOST} : unsigned{CU_MEMORYTYPE_DEVICE});
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-            return put(into, CUdeviceptr{address});
+            return is_in_reach(s, what, mapped) ? put(into, CUdeviceptr{address}) : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return on_host(what) || what.managed ? put(into, reinterpret_cast<void*>(address))
                                                  : CUDA_ERROR_INVALID_VALUE;
@@ -109,7 +121,7 @@ CUresult describe(state& s, std::uint64_t address, CUpointer_attribute attribute
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
             return put(into, found->from_pool ? handle_of<CUmemoryPool>(found->addresses.begin) : nullptr);
         default:
-            return has_memory ? describe_mapped(*found, mapped, address, attribute, into) : CUDA_ERROR_INVALID_VALUE;
+            return has_memory ? describe_mapped(s, *found, mapped, address, attribute, into) : CUDA_ERROR_INVALID_VALUE;
     }
 }
 

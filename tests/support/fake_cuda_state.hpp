@@ -159,8 +159,10 @@ struct record {
     bool done = false;
 };
 
+struct stream;
+
 struct operation {
-    std::function<CUresult()> run;             // without the lock; may be empty
+    std::function<CUresult(stream&)> run;      // without the lock; may be empty
     std::function<std::vector<range>()> uses;  // under the lock, while it waits; may be empty
     std::shared_ptr<record> wait;              // not before this is done
     std::function<bool()> ready;               // nor before this, under the lock; may be empty
@@ -169,17 +171,21 @@ struct operation {
     number library = 0;                        // whose kernel it runs
 };
 
+enum class capture { none, active, invalidated };
+
 struct stream {
     number handle = 0;
     std::shared_ptr<context> of;
     unsigned flags = 0;
     bool is_default = false;
     bool held = false;
-    bool captured = false;
-    bool destroyed = false;  // ends when its queue is empty
-    bool dropped = false;    // ends at once
-    bool busy = false;       // runs an operation
-    bool finished = false;   // its thread has no more to do
+    capture captured = capture::none;
+    std::thread::id captured_by;   // may end it
+    std::vector<operation> nodes;  // of the graph that it is captured into
+    bool destroyed = false;        // ends when its queue is empty
+    bool dropped = false;          // ends at once
+    bool busy = false;             // runs an operation
+    bool finished = false;         // its thread has no more to do
     std::deque<operation> queue;
     std::vector<range> in_use;  // by the operation that runs
     number library_in_use = 0;
@@ -191,7 +197,13 @@ struct stream {
 struct event {
     std::shared_ptr<context> of;
     std::shared_ptr<record> last;
-    bool captured = false;  // recorded into a graph
+    std::shared_ptr<stream> captured_in = {};  // recorded into a graph
+};
+
+// What was captured, to be done in this order; also one that can be launched.
+struct graph {
+    std::shared_ptr<context> of;
+    std::vector<operation> nodes;
 };
 
 // ---- kernels ----
@@ -227,6 +239,9 @@ CUresult run_kernel(stream& on, ptx::kernel const& code, unsigned blocks, unsign
 
 // ---- all of it ----
 
+// What cuMemHostAlloc takes at least in a driver.
+constexpr std::chrono::nanoseconds default_pinning = std::chrono::microseconds{100};
+
 struct failure {
     CUresult error;
     unsigned after;
@@ -249,12 +264,14 @@ struct state {
     std::vector<std::string> violations;
     number next_handle = 0;
     std::set<number> past_handles;  // of memory, of contexts, and of what went with these
-    std::set<number> given_up;      // by the program: of streams and events
+    std::set<number> given_up;      // by the program: of streams, events, graphs, libraries and their kernels
 
     std::vector<device> devices;
     std::map<number, std::shared_ptr<context>> contexts;
     std::map<number, std::shared_ptr<stream>> streams;
     std::map<number, std::shared_ptr<event>> events;
+    std::map<number, std::shared_ptr<graph>> graphs;
+    std::map<number, std::shared_ptr<graph const>> executable_graphs;
     std::map<number, std::map<std::string, number>> libraries;  // their kernels
     std::map<number, int> needed_versions;                      // of drivers, by library
     std::map<number, loaded_kernel> kernels;
@@ -268,9 +285,10 @@ struct state {
     bool in_host_function = false;  // of any stream: one thread runs all of them
     bool all_held = false;
     bool capture_elsewhere = false;
-    bool loading_waits = false;
+    std::set<std::string> stalled;  // functions
+    bool loading_waits = true;
     std::chrono::duration<double, std::nano> delay{};
-    std::chrono::nanoseconds pinning{};
+    std::chrono::nanoseconds pinning = default_pinning;
     std::uint64_t written = 0;
 
     state();
@@ -339,6 +357,7 @@ CUresult call(char const* function, Body body, bool needs_init = true)
     auto const name = plain_name(function);
     if (auto const status = begin_call(s, name, needs_init); status != CUDA_SUCCESS)
         return status;
+    s.changed.wait(lock, [&] { return !s.stalled.contains(name); });
     return body(s, lock, name);
 }
 
@@ -402,7 +421,7 @@ std::byte* reserve(std::size_t size, std::size_t alignment);
 void close_off(void* at, std::size_t size);
 // Whether the device has so much memory left.
 bool fits(state& s, int device, std::size_t size);
-// Frees what starts at `address` and is of this kind, once its context has nothing to do.
+// Frees what starts at `address` and is of this kind, once its device has nothing to do.
 CUresult free_region(state& s, guard& lock, std::string const& name, std::uint64_t address, region_kind kind,
                      CUresult if_unknown);
 std::shared_ptr<region> find_region(state& s, std::uint64_t address);
@@ -430,6 +449,10 @@ std::shared_ptr<record> enqueue(state& s, guard& lock, stream& on, operation op)
 CUresult wait_for(state& s, guard& lock, stream& on, std::shared_ptr<record> const& place);
 // The same for all that streams of this context were given.
 CUresult wait_for_all(state& s, guard& lock, std::shared_ptr<context> const& of);
+// The same for all contexts of a device, whatever becomes of them.
+void wait_for_device(state& s, guard& lock, int device);
+// What a capture does not allow, and does not survive. Returns the error.
+CUresult spoil_capture(state& s, std::string const& name, stream& of, CUresult error);
 // On the stream's thread, without the lock: as long as moving the bytes is to take.
 void take_time(stream& on, std::size_t bytes);
 // Drops the streams' work, and joins their threads.
@@ -447,6 +470,8 @@ CUresult call_on_stream(char const* function, CUstream handle, Body body, bool r
             return CUDA_ERROR_INVALID_HANDLE;
         if (stream->of->error != CUDA_SUCCESS && !releases)
             return stream->of->error;
+        if (stream->captured == capture::invalidated && !releases)
+            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         return body(s, lock, name, current, stream);
     };
     return call_in_context(function, in_context, releases);

@@ -53,7 +53,7 @@ void run_next(state& s, guard& lock, stream& on)
         on.library_in_use = next.library;
         s.in_host_function = s.in_host_function || next.of_host;
         lock.unlock();
-        auto const status = next.run();
+        auto const status = next.run(on);
         next.run = nullptr;
         lock.lock();
         if (next.of_host)
@@ -117,8 +117,13 @@ std::shared_ptr<stream> find_stream(state& s, CUstream handle, std::shared_ptr<c
 
 std::shared_ptr<record> enqueue(state& s, guard& lock, stream& on, operation op)
 {
-    s.changed.wait(lock, [&] { return on.queue.size() < queue_length || on.dropped || on.of->error != CUDA_SUCCESS; });
     op.mark = std::make_shared<record>();
+    if (on.captured != capture::none) {  // a node of the graph, and nothing for the stream
+        op.mark->done = true;
+        on.nodes.push_back(op);
+        return op.mark;
+    }
+    s.changed.wait(lock, [&] { return on.queue.size() < queue_length || on.dropped || on.of->error != CUDA_SUCCESS; });
     on.last = op.mark;
     on.queue.push_back(std::move(op));
     s.changed.notify_all();
@@ -145,6 +150,25 @@ CUresult wait_for_all(state& s, guard& lock, std::shared_ptr<context> const& of)
         if (auto const status = wait_for(s, lock, *stream, stream->last); status != CUDA_SUCCESS)
             return status;
     return CUDA_SUCCESS;
+}
+
+void wait_for_device(state& s, guard& lock, int device)
+{
+    std::vector<std::shared_ptr<context>> contexts;
+    for (auto const& [handle, context] : s.contexts)
+        if (context->device == device)
+            contexts.push_back(context);
+    for (auto const& context : contexts)
+        static_cast<void>(wait_for_all(s, lock, context));
+}
+
+CUresult spoil_capture(state& s, std::string const& name, stream& of, CUresult error)
+{
+    if (of.captured == capture::active) {
+        s.violate(name + " invalidates a capture");
+        of.captured = capture::invalidated;
+    }
+    return error;
 }
 
 void take_time(stream& on, std::size_t bytes)
@@ -262,7 +286,9 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* sta
         auto const found = find_stream(s, handle, current, name);
         if (!found)
             return CUDA_ERROR_INVALID_HANDLE;
-        *status = found->captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+        *status = found->captured == capture::none     ? CU_STREAM_CAPTURE_STATUS_NONE
+                  : found->captured == capture::active ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                                       : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
         return CUDA_SUCCESS;  // whatever has become of the context: nobody asked for that
     });
 }
@@ -277,7 +303,10 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode)
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle)
 {
-    auto const body = [](state&, guard&, std::string const&, context_pointer const&, stream_pointer const& found) {
+    auto const body = [](state& s, guard&, std::string const& name, context_pointer const&,
+                         stream_pointer const& found) {
+        if (found->captured != capture::none)
+            return spoil_capture(s, name, *found, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         return found->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     };
     return call_on_stream(__func__, handle, body);
@@ -285,8 +314,12 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle)
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
 {
-    auto const body = [](state& s, guard& lock, std::string const&, context_pointer const&,
-                         stream_pointer const& found) { return wait_for(s, lock, *found, found->last); };
+    auto const body = [](state& s, guard& lock, std::string const& name, context_pointer const&,
+                         stream_pointer const& found) {
+        if (found->captured != capture::none)
+            return spoil_capture(s, name, *found, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        return wait_for(s, lock, *found, found->last);
+    };
     return call_on_stream(__func__, handle, body);
 }
 
@@ -299,6 +332,13 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
             return CUDA_ERROR_INVALID_HANDLE;
         if (flags != CU_EVENT_WAIT_DEFAULT)
             return CUDA_ERROR_INVALID_VALUE;
+        if (found->captured != capture::none)
+            return event->captured_in == found ? CUDA_SUCCESS
+                                               : spoil_capture(s, name, *found, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+        if (event->captured_in && event->captured_in->captured != capture::none) {
+            s.violate(name + " takes a stream into a capture, which is not modelled");
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
         if (event->last && !event->last->done) {
             operation op;
             op.wait = event->last;
@@ -317,7 +357,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
             return CUDA_ERROR_INVALID_VALUE;
         operation op;
         op.of_host = true;
-        op.run = [function, data] {
+        op.run = [function, data](stream&) {
             in_host_function() = true;
             function(data);
             in_host_function() = false;
@@ -336,7 +376,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* into, unsigned flags)
         if (into == nullptr || (flags & ~known) != 0)
             return CUDA_ERROR_INVALID_VALUE;
         auto const handle = s.new_handle();
-        s.events[handle] = std::make_shared<event>(event{current, nullptr});
+        s.events[handle] = std::make_shared<event>(event{current, nullptr, nullptr});
         *into = handle_of<CUevent>(handle);
         return CUDA_SUCCESS;
     };
@@ -367,7 +407,7 @@ CUresult CUDAAPI cuEventRecord(CUevent event_handle, CUstream handle)
             s.violate(name + " with an event and a stream of different contexts");
             return CUDA_ERROR_INVALID_HANDLE;
         }
-        event->captured = found->captured;
+        event->captured_in = found->captured == capture::none ? nullptr : found;
         event->last = enqueue(s, lock, *found, {});
         return CUDA_SUCCESS;
     };
@@ -382,8 +422,8 @@ CUresult CUDAAPI cuEventQuery(CUevent handle)
             return CUDA_ERROR_INVALID_HANDLE;
         if (found->of->error != CUDA_SUCCESS)
             return found->of->error;
-        if (found->captured)
-            return CUDA_ERROR_CAPTURED_EVENT;
+        if (found->captured_in)
+            return spoil_capture(s, name, *found->captured_in, CUDA_ERROR_CAPTURED_EVENT);
         return !found->last || found->last->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     });
 }
@@ -394,6 +434,8 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle)
         auto const found = look_up(s, s.events, handle, name);
         if (!found)
             return CUDA_ERROR_INVALID_HANDLE;
+        if (found->captured_in)
+            return spoil_capture(s, name, *found->captured_in, CUDA_ERROR_CAPTURED_EVENT);
         auto const place = found->last;
         s.changed.wait(lock, [&] { return !place || place->done || found->of->error != CUDA_SUCCESS; });
         return found->of->error;

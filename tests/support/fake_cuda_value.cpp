@@ -50,7 +50,7 @@ CUresult CUDAAPI cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuin
             auto* const word = word_at(s, address);
             return word == nullptr || satisfies(std::atomic_ref{*word}.load(), value, flags);
         };
-        op.run = [=, &s] {
+        op.run = [=, &s](stream&) {
             guard const held{s.mutex};
             return word_at(s, address) == nullptr ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
         };

@@ -157,13 +157,15 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, std::size_t size)
         auto const found = find_region(s, address);
         if (!found || found->kind != region_kind::reservation || !found->addresses.holds({address, size}))
             return CUDA_ERROR_INVALID_VALUE;
-        check_unused(s, lock, {address, size}, name);
         auto const mapped = mappings_of(*found, {address, size});
         if (mapped.empty()) {
             s.violate(name + " of what is not mapped, or of a part");
             return CUDA_ERROR_INVALID_VALUE;
         }
-        auto const error = device_error(s, found->mappings.at(mapped.front()).of->device);
+        auto const device = found->mappings.at(mapped.front()).of->device;
+        if (check_unused(s, lock, {address, size}, name))
+            wait_for_device(s, lock, device);
+        auto const error = device_error(s, device);
         for (auto const at : mapped)
             found->mappings.erase(at);
         close_off(found->alias + (address - found->addresses.begin), size);

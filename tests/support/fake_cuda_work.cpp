@@ -63,7 +63,7 @@ std::vector<range> known(place const& to, std::optional<place> const& from)
 }
 
 // The bytes of pageable memory are taken when the copy is enqueued, so that the caller may change them.
-operation copy_operation(stream_pointer const& on, place const& to, place const& from)
+operation copy_operation(place const& to, place const& from)
 {
     auto const size = to.addresses.size;
     std::vector<std::byte> taken;
@@ -74,8 +74,8 @@ operation copy_operation(stream_pointer const& on, place const& to, place const&
     auto const source = from.pageable ? std::nullopt : std::optional{from};
     operation op;
     op.uses = [to, source] { return known(to, source); };
-    op.run = [&stream = *on, to, source, size, taken = std::move(taken)] {
-        return move_bytes(stream, to, source, [&](std::byte* target, std::byte const* start) {
+    op.run = [to, source, size, taken = std::move(taken)](stream& on) {
+        return move_bytes(on, to, source, [&](std::byte* target, std::byte const* start) {
             std::memmove(target, source ? start : taken.data(), size);
         });
     };
@@ -91,11 +91,15 @@ CUresult copy(state& s, guard& lock, stream_pointer const& on, std::uint64_t to,
         return CUDA_ERROR_INVALID_VALUE;
     auto const target = place_at(s, to, size);
     auto const source = place_at(s, from, size);
+    if (on->captured != capture::none && (source.pageable || target.pageable)) {
+        s.violate("a copy of pageable memory goes into a graph, which is not modelled");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     // A driver may wait for the stream before it takes the bytes,
     if (source.pageable && !waits)
         if (auto const status = wait_for(s, lock, *on, on->last); status != CUDA_SUCCESS)
             return status;
-    auto const done = enqueue(s, lock, *on, copy_operation(on, target, source));
+    auto const done = enqueue(s, lock, *on, copy_operation(target, source));
     // and may return once it has them.
     auto const is_taken = source.pageable && !target.pageable;
     return (waits && !is_taken) || target.pageable ? wait_for(s, lock, *on, done) : CUDA_SUCCESS;
@@ -121,8 +125,8 @@ CUresult fill_on(char const* function, CUstream handle, std::uint64_t to, unsign
             return CUDA_ERROR_INVALID_VALUE;
         operation op;
         op.uses = [target] { return known(target, std::nullopt); };
-        op.run = [&stream = *on, target, value, size] {
-            return move_bytes(stream, target, std::nullopt,
+        op.run = [target, value, size](stream& runs) {
+            return move_bytes(runs, target, std::nullopt,
                               [&](std::byte* start, std::byte const*) { std::memset(start, value, size); });
         };
         auto const done = enqueue(s, lock, *on, std::move(op));
@@ -156,8 +160,7 @@ parameter_block collect(ptx::kernel const& code, void** parameters, void** extra
     return block;
 }
 
-operation kernel_operation(loaded_kernel const& what, stream_pointer const& on, unsigned blocks, unsigned threads,
-                           parameter_block parameters)
+operation kernel_operation(loaded_kernel const& what, unsigned blocks, unsigned threads, parameter_block parameters)
 {
     operation op;
     op.library = what.library;
@@ -171,8 +174,8 @@ operation kernel_operation(loaded_kernel const& what, stream_pointer const& on, 
         };
         return kernel_uses(*kernel.code, of_host, *shared);
     };
-    op.run = [kernel = what.what, shared, blocks, threads, &stream = *on] {
-        return run_kernel(stream, *kernel.code, blocks, threads, *shared);
+    op.run = [kernel = what.what, shared, blocks, threads](stream& on) {
+        return run_kernel(on, *kernel.code, blocks, threads, *shared);
     };
     return op;
 }
@@ -181,6 +184,16 @@ operation kernel_operation(loaded_kernel const& what, stream_pointer const& on, 
 bool may_load(state const& s, loaded_kernel const& kernel)
 {
     return s.needed_versions.at(kernel.library) <= s.version;
+}
+
+// What a handle of a library or a kernel stands for; a driver follows it as a pointer.
+template <class Object, class Handle>
+Object& follow(state& s, std::map<number, Object>& in, Handle handle, std::string const& name)
+{
+    auto const found = in.find(number_of(handle));
+    if (found == in.end())
+        abort_of_handle(s, name, number_of(handle));
+    return found->second;
 }
 
 bool all_positive(std::initializer_list<unsigned> list)
@@ -269,19 +282,18 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle)
 {
     return call(__func__, [&](state& s, guard&, std::string const& name) {
         auto const number = number_of(handle);
-        auto const found = s.libraries.find(number);
-        if (found == s.libraries.end()) {
-            s.violate(name + " of a library that is not loaded");
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+        auto const kernels = follow(s, s.libraries, handle, name);
         for (auto const& [stream_handle, stream] : s.streams)
             if (stream->library_in_use == number ||
                 (stream->of->error == CUDA_SUCCESS &&
                  std::ranges::any_of(stream->queue, [&](operation const& op) { return op.library == number; })))
                 s.violate(name + " of a library whose kernels are queued");
-        for (auto const& [kernel_name, kernel_handle] : found->second)
+        for (auto const& [kernel_name, kernel_handle] : kernels) {
             s.kernels.erase(kernel_handle);
-        s.libraries.erase(found);
+            s.given_up.insert(kernel_handle);
+        }
+        s.libraries.erase(number);
+        s.given_up.insert(number);
         s.needed_versions.erase(number);
         return CUDA_SUCCESS;
     });
@@ -289,14 +301,12 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle)
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* into, CUlibrary handle, char const* kernel_name)
 {
-    return call(__func__, [&](state& s, guard&, std::string const&) {
-        auto const library = s.libraries.find(number_of(handle));
+    return call(__func__, [&](state& s, guard&, std::string const& name) {
         if (into == nullptr || kernel_name == nullptr)
             return CUDA_ERROR_INVALID_VALUE;
-        if (library == s.libraries.end())
-            return CUDA_ERROR_INVALID_HANDLE;
-        auto const found = library->second.find(kernel_name);
-        if (found == library->second.end())
+        auto const& kernels = follow(s, s.libraries, handle, name);
+        auto const found = kernels.find(kernel_name);
+        if (found == kernels.end())
             return CUDA_ERROR_NOT_FOUND;
         *into = handle_of<CUkernel>(found->second);
         return CUDA_SUCCESS;
@@ -305,10 +315,8 @@ CUresult CUDAAPI cuLibraryGetKernel(CUkernel* into, CUlibrary handle, char const
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* into, CUkernel handle)
 {
-    auto const body = [&](state& s, guard&, std::string const&, context_pointer const&) {
-        if (!s.kernels.contains(number_of(handle)))
-            return CUDA_ERROR_INVALID_HANDLE;
-        if (!may_load(s, s.kernels.at(number_of(handle))))
+    auto const body = [&](state& s, guard&, std::string const& name, context_pointer const&) {
+        if (!may_load(s, follow(s, s.kernels, handle, name)))
             return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
         *into = handle_of<CUfunction>(number_of(handle));
         return CUDA_SUCCESS;
@@ -319,12 +327,10 @@ CUresult CUDAAPI cuKernelGetFunction(CUfunction* into, CUkernel handle)
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int block_size,
                                                              std::size_t /*shared*/)
 {
-    auto const body = [&](state& s, guard&, std::string const&, context_pointer const&) {
-        if (!s.kernels.contains(number_of(function)))
-            return CUDA_ERROR_INVALID_HANDLE;
+    auto const body = [&](state& s, guard&, std::string const& name, context_pointer const&) {
+        auto const& kernel = follow(s, s.kernels, function, name);
         if (block_size <= 0)
             return CUDA_ERROR_INVALID_VALUE;
-        auto const& kernel = s.kernels.at(number_of(function));
         if (!may_load(s, kernel))
             return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
         *blocks = blocks_per_processor(kernel.what.code->name, static_cast<unsigned>(block_size));
@@ -339,16 +345,14 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned g
 {
     auto const body = [&](state& s, guard& lock, std::string const& name, context_pointer const& current,
                           stream_pointer const& on) {
-        auto const found = s.kernels.find(number_of(function));
-        if (found == s.kernels.end())
-            return CUDA_ERROR_INVALID_HANDLE;
+        auto& kernel = follow(s, s.kernels, function, name);
         if (on->of != current) {
             s.violate(name + " in another context than the stream's");
             return CUDA_ERROR_INVALID_HANDLE;
         }
-        if (!may_load(s, found->second))
+        if (!may_load(s, kernel))
             return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-        auto const& code = *found->second.what.code;
+        auto const& code = *kernel.what.code;
         auto const threads = std::uint64_t{block_x} * block_y * block_z;
         if (!all_positive({grid_x, grid_y, grid_z, block_x, block_y, block_z}) || threads > code.max_threads)
             return CUDA_ERROR_INVALID_VALUE;
@@ -359,10 +363,10 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned g
         auto block = collect(code, parameters, extra);
         if (block.empty())
             return CUDA_ERROR_INVALID_VALUE;
-        if (found->second.loaded_in.insert(current->handle).second && s.loading_waits)
+        if (kernel.loaded_in.insert(current->handle).second && s.loading_waits)
             if (auto const status = wait_for_all(s, lock, current); status != CUDA_SUCCESS)
                 return status;
-        enqueue(s, lock, *on, kernel_operation(found->second, on, grid_x, block_x, std::move(block)));
+        enqueue(s, lock, *on, kernel_operation(kernel, grid_x, block_x, std::move(block)));
         return CUDA_SUCCESS;
     };
     return call_on_stream(__func__, handle, body);

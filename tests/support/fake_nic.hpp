@@ -26,6 +26,7 @@ struct nic_log {
     std::atomic<int> listeners{0};  // whose rules exist now
     std::atomic<int> outlived{0};   // rules that the NIC left behind when it was restored
     std::vector<std::pair<asio::ip::tcp::endpoint, asio::ip::tcp::endpoint>> flows;
+    std::vector<std::pair<asio::ip::tcp::endpoint, asio::ip::tcp::endpoint>> moved;
     std::vector<std::pair<asio::ip::tcp::endpoint, bool>> ports;
     error_code refusal;                         // of the next rule
     std::atomic<std::uint16_t> shared_port{0};  // has become another user's, too
@@ -34,7 +35,8 @@ struct nic_log {
     std::atomic<std::uint64_t> failures{0};  // one more with each sample
     std::atomic<bool> failures_stand_still{false};
     std::atomic<int> samples{0};
-    std::function<void()> at_end;  // called when the NIC is restored
+    std::function<void()> at_end;   // called when the NIC is restored
+    std::function<void()> at_look;  // and when somebody looks at the pool
 
     // Holds whoever works on the NIC, until let_go().
     void hold()
@@ -103,6 +105,17 @@ class fake_nic final : public detail::session_nic {
         log_->flows.emplace_back(local, remote);
         return std::make_unique<rule>(log_);
     }
+    [[nodiscard]] bool moves_flows() const noexcept override { return true; }
+    [[nodiscard]] std::unique_ptr<detail::steering_rule> move_flow(int /*socket*/, asio::ip::tcp::endpoint const& local,
+                                                                   asio::ip::tcp::endpoint const& remote,
+                                                                   error_code& code, diagnostics& why) override
+    {
+        log_->work();
+        if (refuses(code, why))
+            return nullptr;
+        log_->moved.emplace_back(local, remote);
+        return std::make_unique<rule>(log_);
+    }
     [[nodiscard]] std::unique_ptr<detail::steering_rule> steer_port(int /*socket*/,
                                                                     asio::ip::tcp::endpoint const& local, bool also_v4,
                                                                     error_code& code, diagnostics& why) override
@@ -116,6 +129,8 @@ class fake_nic final : public detail::session_nic {
     [[nodiscard]] std::optional<detail::pool_sample> sample() noexcept override
     {
         ++log_->samples;
+        if (log_->at_look)
+            log_->at_look();
         if (!log_->failures_stand_still)
             ++log_->failures;
         return detail::pool_sample{.in_flight = log_->in_flight, .allocation_failures = log_->failures.load()};

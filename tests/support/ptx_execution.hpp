@@ -49,6 +49,7 @@ class machine {
     void reduce(warp& of, instruction const& what, lane_mask active);
     void vote(warp& of, instruction const& what, lane_mask active);
     void multiply_bits(warp& of, instruction const& what, lane_mask active);
+    void read_time(warp& of, instruction const& what, lane_mask active);
     std::byte* find(block& in, warp const& of, instruction const& what, access const& one, bool store);
     void count(instruction const& what, std::span<access const> accesses);
     void arrive(warp& of, lane_mask group, lane_mask active);

@@ -108,6 +108,15 @@ void instruction_reader::read_move_of_several(instruction& into, std::vector<std
     into.width = type->width / static_cast<unsigned>(std::max(into.out.size(), into.in.size()));
 }
 
+// mov.u64 %rd1, %globaltimer;
+void instruction_reader::read_timer(instruction& into)
+{
+    into.does = action::read_time;
+    into.out = {destination()};
+    from_.expect(",");
+    from_.expect("%globaltimer");
+}
+
 void instruction_reader::read_memory(instruction& into, std::vector<std::string_view> const& parts)
 {
     auto const type = type_of(parts.back());
@@ -262,6 +271,8 @@ void instruction_reader::read_body(instruction& into, std::string_view mnemonic,
         read_memory(into, parts);
     } else if (head == "mov" && (from_.next() == "{" || from_.next(2) == "{")) {
         read_move_of_several(into, parts);
+    } else if (mnemonic == "mov.u64" && from_.next(2) == "%globaltimer") {
+        read_timer(into);
     } else if (head == "atom" || head == "red") {
         read_atomic(into, parts);
     } else if (head == "shfl") {

@@ -34,6 +34,7 @@ class instruction_reader {
     void read_body(instruction& into, std::string_view mnemonic, std::optional<std::string>& label);
     void read_compute(instruction& into, std::string_view mnemonic);
     void read_move_of_several(instruction& into, std::vector<std::string_view> const& parts);
+    void read_timer(instruction& into);
     void read_memory(instruction& into, std::vector<std::string_view> const& parts);
     void read_atomic(instruction& into, std::vector<std::string_view> const& parts);
     void read_shuffle(instruction& into, std::vector<std::string_view> const& parts);

@@ -256,6 +256,9 @@ bool machine::execute(block& in, warp& of, instruction const& what, lane_mask gr
         case action::multiply_bits:
             multiply_bits(of, what, active);
             break;
+        case action::read_time:
+            read_time(of, what, active);
+            break;
         case action::block_barrier:
             arrive(of, group, active);
             return false;

@@ -38,6 +38,7 @@ enum class action {
     reduce,
     vote,
     multiply_bits,  // matrices of bits, of all lanes: and, and count
+    read_time,
     block_barrier,
     warp_barrier,
     fence,

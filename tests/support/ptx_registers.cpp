@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 
 #include "ptx_execution.hpp"
 
@@ -78,6 +79,15 @@ void machine::unpack(warp& of, instruction const& what, lane_mask active)
             part[lane] = whole[lane] >> what.width * 8 * i;
         set(of, what.out[i], active, part, of.time);
     }
+}
+
+// Nanoseconds, by the computer's clock.
+void machine::read_time(warp& of, instruction const& what, lane_mask active)
+{
+    auto const now = std::chrono::steady_clock::now().time_since_epoch();
+    lanes result;
+    result.fill(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()));
+    set(of, what.out[0], active, result, of.time);
 }
 
 // ---- lanes among each other ----

@@ -7,10 +7,10 @@
 // (rx_buffer::release_after). The stream must be one of the destination's GPU; without one it is CUDA's default stream,
 // of the caller's current context if that is the GPU's, else of its primary context. What a NIC wrote, and what
 // transport copy has on its way, is waited for in the stream: no rx_buffer::acquire is needed. Fragments may be of any
-// size and alignment, in memory of the GPU and on the host, in one batch; those that the GPU cannot read (ordinary host
-// memory, another GPU's) are copied by the driver one by one, which is slower. In host memory the bytes are there on
-// return; fragments in a GPU's memory are brought across PCIe once what was enqueued on `stream` has run, and the
-// calling thread waits for that: for headers, not for payload.
+// size and alignment, in memory of the GPU and on the host, in one batch; those that the GPU cannot read are copied by
+// the driver one by one: slower (another GPU's), and it may wait for the stream (ordinary host memory). In host memory
+// the bytes are there on return; fragments in a GPU's memory are brought across PCIe once what was enqueued on
+// `stream` has run, and the calling thread waits for that: for headers, not for payload.
 //
 // Errors: errc::bad_destination if the fragments do not fit, or if `destination` can be reached by nobody here;
 // errc::wrong_gpu if the stream is one of another GPU; errc::unusable_stream if it is being captured; errc::no_cuda;

@@ -5,6 +5,7 @@
 
 #include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
+#include "topology.hpp"
 
 namespace gpurx {
 
@@ -53,6 +54,11 @@ std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size
     refuse("adopt memory", fmt::format("at {:#x}", address));
 }
 
+int count_gpus()
+{
+    refuse("count", "GPUs");
+}
+
 gpu_place place_of(std::uintptr_t /*address*/) noexcept
 {
     return {};
@@ -62,6 +68,8 @@ error_code resolve(gpu_stream& /*stream*/) noexcept
 {
     return errc::no_cuda;
 }
+
+void prepare_gather(gpu_stream const& /*on*/) noexcept {}
 
 error_code locate(gpu_stream& /*stream*/) noexcept
 {

@@ -50,15 +50,14 @@ void device_block::map(CUmemAllocationProp const& properties)
 void device_block::release() noexcept
 {
     auto const& calls = on_.calls();
-    if (ending())
-        return;
-    if (mapped_)
+    if (mapped_ && !ending())
         static_cast<void>(calls.cuMemUnmap(address_, size_));
-    if (reserved_)
+    // The process may have begun to end meanwhile: that waits for the GPU.
+    if (reserved_ && !ending())
         static_cast<void>(calls.cuMemAddressFree(address_, size_));
-    else if (!has_physical_ && address_ != 0)
+    else if (!has_physical_ && address_ != 0 && !ending())
         static_cast<void>(calls.cuMemFree(address_));
-    if (has_physical_)
+    if (has_physical_ && !ending())
         static_cast<void>(calls.cuMemRelease(physical_));
 }
 

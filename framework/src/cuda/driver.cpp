@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "memory_end.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail::cuda {
@@ -45,6 +46,7 @@ void end_of_process()
     if (process_is_ending.exchange(true))
         return;  // a child that was forked: it has neither the thread nor the driver
     stop_watching_streams();
+    finish_memory_ends();
 }
 
 void in_forked_child()

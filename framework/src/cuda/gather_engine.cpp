@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "memory/byte_size.hpp"
@@ -83,7 +84,7 @@ gather_engine::gather_engine(gpu& owner, CUstream fetches) : gpu_{owner}, fetche
     short_stream const stream{gpu_};
     auto memory = std::make_unique<device_block>(gpu_, sizeof(crc_tables), device_block::use::kernels);
     upload_tables(*memory, stream.get());
-    launch_once(*memory, stream.get());
+    launch_once(*memory, stream.get(), true);
     crc_memory_ = memory.release();
     library.keep();
 }
@@ -102,7 +103,7 @@ void gather_engine::upload_tables(device_block const& memory, CUstream stream) c
 
 // A driver may load a kernel when it is launched first, and wait for all of the context then: not on a stream of the
 // program's, which may be waiting for the program.
-void gather_engine::launch_once(device_block const& memory, CUstream stream) const
+void gather_engine::launch_once(device_block const& memory, CUstream stream, bool reached) const
 {
     auto const object = fmt::format("the gather kernels on GPU {}", gpu_.ordinal());
     gather_arguments nothing{.pieces = nullptr, .count = 0, .destination = 0};
@@ -111,11 +112,37 @@ void gather_engine::launch_once(device_block const& memory, CUstream stream) con
                              .result = &state_at(memory, 1)->sum,
                              .frame = crc_frame_for(0, 0)};
     std::array<void*, 2> arguments{&nothing, &crc};
-    for (auto const& each : {plain_, with_crc_})
-        check(gpu_.calls().cuLaunchKernel(each.function, 1, 1, 1, gather_block_threads, 1, 1, 0, stream,
-                                          arguments.data(), nullptr),
-              "launch", object);
+    for (auto const& each : std::array{plain_, with_crc_})
+        if (reached || each.function == plain_.function)
+            check(gpu_.calls().cuLaunchKernel(each.function, 1, 1, 1, gather_block_threads, 1, 1, 0, stream,
+                                              arguments.data(), nullptr),
+                  "launch", object);
     check(gpu_.calls().cuStreamSynchronize(stream), "run", object);
+}
+
+void gather_engine::prepare(CUcontext context) noexcept
+{
+    auto const& calls = gpu_.calls();
+    CUstream stream = nullptr;
+    try {
+        {
+            std::scoped_lock const lock{mutex_};
+            if (std::ranges::find(prepared_, context) != prepared_.end())
+                return;
+            prepared_.push_back(context);
+        }
+        context_scope const scope{calls, context};
+        if (scope.status() != CUDA_SUCCESS || calls.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+            return;
+        try {
+            launch_once(*crc_memory_, stream, crc_memory_->is_mapped());
+        } catch (system_error const&) {
+            // A gather will say why.
+        }
+        static_cast<void>(calls.cuStreamDestroy(stream));
+    } catch (std::exception const&) {
+        // Without memory: the kernels are loaded when they are needed.
+    }
 }
 
 gather_engine::kernel gather_engine::find(CUlibrary library, char const* name) const
@@ -162,7 +189,9 @@ gather_engine::block* gather_engine::find_free(std::size_t pieces, context_scope
         if (candidate->taken || candidate->capacity < pieces)
             continue;
         ++asked;
-        if (candidate->used != nullptr && !passed(*candidate->used, within))
+        // For a lost point its stream would be asked, which may be gone; who waits for the point will see it pass.
+        auto const* const used = candidate->used;
+        if (used != nullptr && ((used->lost && !used->done) || !passed(*candidate->used, within)))
             continue;
         if (candidate->used != nullptr)
             discard(std::exchange(candidate->used, nullptr));

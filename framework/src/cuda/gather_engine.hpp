@@ -21,6 +21,9 @@ class gather_engine {
     gather_engine& operator=(gather_engine const&) = delete;
     ~gather_engine() = delete;
 
+    // Launches the kernels once in another context of the GPU's, if that can be done now.
+    void prepare(CUcontext context) noexcept;
+
     // A stream that is not being captured, and its context, current.
     struct place {
         CUstream stream;
@@ -81,7 +84,8 @@ class gather_engine {
     [[nodiscard]] CUresult make_blocks(std::size_t capacity, context_scope const& within, block*& taken);
     [[nodiscard]] CUresult provide_state(block& with) noexcept;
     void upload_tables(device_block const& memory, CUstream stream) const;
-    void launch_once(device_block const& memory, CUstream stream) const;
+    // On nothing; the one with a CRC needs memory that the stream's context reaches.
+    void launch_once(device_block const& memory, CUstream stream, bool reached) const;
     // A kernel, and how many of its blocks the GPU runs at once: with more, the last would run by themselves.
     struct kernel {
         CUfunction function = nullptr;
@@ -101,6 +105,7 @@ class gather_engine {
 
     std::mutex bounce_mutex_;
     std::mutex mutex_;  // guards what follows
+    std::vector<CUcontext> prepared_;
     std::vector<block*> blocks_;
     std::size_t next_ = 0;        // where to look for a free one
     std::size_t crc_states_ = 2;  // given out: the first launch has used two

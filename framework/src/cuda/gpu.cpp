@@ -10,16 +10,28 @@
 #include <utility>
 
 #include "gather_engine.hpp"
-#include "staging.hpp"
+#include "pinned_pool.hpp"
 #include "stream_point.hpp"
+#include "topology.hpp"
 
 namespace gpurx::detail::cuda {
 
 namespace {
 
 struct registry {
-    std::mutex mutex;
-    std::map<int, gpu*> gpus;
+    struct entry {
+        std::mutex opening;  // to make a context takes long
+        std::atomic<gpu*> opened{nullptr};
+    };
+
+    std::mutex mutex;  // guards the map; the driver is not called under it
+    std::map<int, entry> gpus;
+
+    [[nodiscard]] entry& of(int ordinal)
+    {
+        std::scoped_lock const lock{mutex};
+        return gpus[ordinal];
+    }
 
     static registry& instance()
     {
@@ -41,24 +53,18 @@ void check(CUresult status, char const* operation, std::string object)
 gpu& gpu::open(int ordinal)
 {
     auto const& calls = require_driver();
-    auto& all = registry::instance();
-    std::scoped_lock const lock{all.mutex};
-    auto& known = all.gpus[ordinal];
-    if (known == nullptr) {
-        try {
-            known = new gpu{calls, ordinal};
-        } catch (...) {
-            all.gpus.erase(ordinal);
-            throw;
-        }
-    }
-    return *known;
+    auto& known = registry::instance().of(ordinal);
+    if (auto* const opened = known.opened.load(std::memory_order_acquire))
+        return *opened;
+    std::scoped_lock const lock{known.opening};
+    if (known.opened.load() == nullptr)
+        known.opened.store(new gpu{calls, ordinal}, std::memory_order_release);
+    return *known.opened.load();
 }
 
-gpu::gpu(driver const& calls, int ordinal) : calls_{calls}, ordinal_{ordinal}
+static CUdevice find_device(driver const& calls, int ordinal)
 {
-    int count = 0;
-    check(calls_.cuDeviceGetCount(&count), "count", "GPUs");
+    int const count = count_gpus();
     if (ordinal < 0 || ordinal >= count)
         throw system_error{
             error_of(CUDA_ERROR_INVALID_DEVICE),
@@ -66,10 +72,27 @@ gpu::gpu(driver const& calls, int ordinal) : calls_{calls}, ordinal_{ordinal}
              .object = fmt::format("GPU {}", ordinal),
              .kernel_message = {},
              .advice = fmt::format("this process sees {} GPU{}, numbered from 0", count, count == 1 ? "" : "s")}};
-    check(calls_.cuDeviceGet(&device_, ordinal), "open", fmt::format("GPU {}", ordinal));
-    look();
-    check(calls_.cuDevicePrimaryCtxRetain(&context_, device_), "take the primary context of",
+    CUdevice device = 0;
+    check(calls.cuDeviceGet(&device, ordinal), "open", fmt::format("GPU {}", ordinal));
+    return device;
+}
+
+static CUcontext retain_context(driver const& calls, CUdevice device, int ordinal)
+{
+    CUcontext context = nullptr;
+    check(calls.cuDevicePrimaryCtxRetain(&context, device), "take the primary context of",
           fmt::format("GPU {}", ordinal));
+    return context;
+}
+
+gpu::gpu(driver const& calls, int ordinal)
+    : calls_{calls},
+      ordinal_{ordinal},
+      device_{find_device(calls, ordinal)},
+      context_{retain_context(calls, device_, ordinal)},
+      pinned_{*new pinned_pool{*this}}
+{
+    look();
 }
 
 void gpu::look()
@@ -100,31 +123,49 @@ void gpu::look()
     };
 }
 
-void gpu::create(CUstream& stream)
+CUstream gpu::provide(std::atomic<CUstream>& stream)
 {
-    if (stream != nullptr)
-        return;
+    if (auto* const made = stream.load(std::memory_order_acquire))
+        return made;
+    std::scoped_lock const lock{making_streams_};
+    if (auto* const made = stream.load())
+        return made;
     context_scope const scope{*this};
     auto const object = fmt::format("a stream of GPU {}", ordinal_);
+    CUstream fresh = nullptr;
     check(scope.status(), "create", object);
-    check(calls_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create", object);
+    check(calls_.cuStreamCreate(&fresh, CU_STREAM_NON_BLOCKING), "create", object);
+    stream.store(fresh, std::memory_order_release);
+    return fresh;
+}
+
+CUresult gpu::failure(bool ask) noexcept
+{
+    auto const seen = failure_.load(std::memory_order_relaxed);
+    if ((seen == CUDA_SUCCESS && !ask) || ending())
+        return CUDA_SUCCESS;
+    auto* own = copies_.load(std::memory_order_acquire);
+    if (own == nullptr)
+        own = fetches_.load(std::memory_order_acquire);
+    if (own == nullptr)
+        return seen;
+    context_scope const scope{*this};
+    auto const status = scope.status() == CUDA_SUCCESS ? calls_.cuStreamQuery(own) : scope.status();
+    failure_.store(is_over(status) ? status : CUDA_SUCCESS, std::memory_order_relaxed);
+    return is_over(status) ? status : CUDA_SUCCESS;
 }
 
 CUstream gpu::copies()
 {
-    std::scoped_lock const lock{mutex_};
-    create(copies_);
-    return copies_;
+    return provide(copies_);
 }
 
 CUstream gpu::fetches()
 {
-    std::scoped_lock const lock{mutex_};
-    create(fetches_);
-    return fetches_;
+    return provide(fetches_);
 }
 
-void gpu::acquire(CUstream stream, context_scope const& within) noexcept
+void gpu::acquire(CUstream stream, context_scope const& within, capture of_stream) noexcept
 {
     if (!facts_.orders_writes() && facts_.host_flush) {
         context_scope const own{within, context_};
@@ -134,24 +175,21 @@ void gpu::acquire(CUstream stream, context_scope const& within) noexcept
                                                             CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
     }
     // No lock is held: who enqueues on a stream whose queue is full waits, and nobody is to wait for him.
-    auto* const copies = copies_if_any();
-    if (copies == nullptr || wait_behind(stream, within, copies, context_) == CUDA_SUCCESS)
+    auto* const copies = copies_.load(std::memory_order_acquire);
+    if (copies == nullptr)
+        return;
+    auto const captured = of_stream == capture::may_be && is_captured(stream);
+    if (!captured && wait_behind(stream, within, copies, context_) == CUDA_SUCCESS)
         return;
     context_scope const own{within, context_};
     if (own.status() == CUDA_SUCCESS)
         static_cast<void>(calls_.cuStreamSynchronize(copies));
 }
 
-CUstream gpu::copies_if_any() noexcept
-{
-    std::scoped_lock const lock{mutex_};
-    return copies_;
-}
-
 void gpu::finish_copies() noexcept
 {
     context_scope const scope{*this};
-    auto* const copies = copies_if_any();
+    auto* const copies = copies_.load(std::memory_order_acquire);
     if (scope.status() == CUDA_SUCCESS && copies != nullptr)
         static_cast<void>(calls_.cuStreamSynchronize(copies));
 }
@@ -169,8 +207,10 @@ gather_engine& gpu::gather()
             gather_.store(new gather_engine{*this, stream}, std::memory_order_release);
         } catch (system_error const& refused) {
             // Memory may be there another time.
-            if (refused.code() != error_of(CUDA_ERROR_OUT_OF_MEMORY))
+            if (refused.code() != error_of(CUDA_ERROR_OUT_OF_MEMORY)) {
                 gather_refused_ = refused;
+                is_gather_refused_ = true;
+            }
             throw;
         }
     }
@@ -179,6 +219,8 @@ gather_engine& gpu::gather()
 
 gather_engine* gpu::gather_if_any() noexcept
 {
+    if (is_gather_refused_)
+        return nullptr;
     try {
         return &gather();
     } catch (std::exception const&) {
@@ -186,12 +228,11 @@ gather_engine* gpu::gather_if_any() noexcept
     }
 }
 
-staging_pool& gpu::staging()
+void gpu::prepare(CUcontext context) noexcept
 {
-    std::scoped_lock const lock{mutex_};
-    if (staging_ == nullptr)
-        staging_ = new staging_pool{*this};
-    return *staging_;
+    auto* const engine = gather_if_any();
+    if (engine != nullptr && context != context_)
+        engine->prepare(context);
 }
 
 CUresult context_of(driver const& calls, gpu_stream const& stream, CUcontext& context) noexcept
@@ -238,12 +279,36 @@ error_code enter_usable(gpu const& on, gpu_stream const& stream, std::optional<c
     return error_of(status);
 }
 
+void note_failure(CUcontext context, CUresult seen) noexcept
+{
+    auto& all = registry::instance();
+    std::scoped_lock const lock{all.mutex};
+    for (auto const& [ordinal, known] : all.gpus) {
+        auto* const opened = known.opened.load(std::memory_order_acquire);
+        if (opened != nullptr && opened->context() == context)
+            opened->note_failure(seen);
+    }
+}
+
 bool is_kept(CUcontext context) noexcept
 {
     auto& all = registry::instance();
     std::scoped_lock const lock{all.mutex};
-    return std::ranges::any_of(
-        all.gpus, [&](auto const& entry) { return entry.second != nullptr && entry.second->context() == context; });
+    return std::ranges::any_of(all.gpus, [&](auto const& known) {
+        auto const* const opened = known.second.opened.load(std::memory_order_acquire);
+        return opened != nullptr && opened->context() == context;
+    });
 }
 
 }  // namespace gpurx::detail::cuda
+
+namespace gpurx::detail {
+
+int count_gpus()
+{
+    int count = 0;
+    cuda::check(cuda::require_driver().cuDeviceGetCount(&count), "count", "GPUs");
+    return count;
+}
+
+}  // namespace gpurx::detail

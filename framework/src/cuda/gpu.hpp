@@ -18,7 +18,7 @@ namespace gpurx::detail::cuda {
 
 class context_scope;
 class gather_engine;
-class staging_pool;
+class pinned_pool;
 
 // What cuDeviceGetAttribute says, as far as it matters here.
 struct gpu_facts {
@@ -52,14 +52,21 @@ class gpu {
     [[nodiscard]] std::string const& name() const noexcept { return name_; }
     [[nodiscard]] CUcontext context() const noexcept { return context_; }
 
+    // What the context is in error with for good, or CUDA_SUCCESS. Without `ask` the driver is asked only where
+    // somebody has seen an error; and not at all before there is a stream of our own.
+    [[nodiscard]] CUresult failure(bool ask) noexcept;
+    void note_failure(CUresult seen) noexcept { failure_.store(seen, std::memory_order_relaxed); }
+
     // The stream on which bytes cross PCIe for all flows, in order: so a page that is used again is never overtaken by
     // its last bytes. Throws system_error.
     [[nodiscard]] CUstream copies();
     // One for what the CPU waits for. Throws system_error.
     [[nodiscard]] CUstream fetches();
     // What a NIC wrote so far, and what was enqueued on copies() so far, becomes visible to work enqueued later on
-    // `stream`, whose context is current within `within`, and which may be another GPU's.
-    void acquire(CUstream stream, context_scope const& within) noexcept;
+    // `stream`, whose context is current within `within`, and which may be another GPU's. One that may be in capture is
+    // asked, and if it is, this waits: what a capture waits for has to be in it.
+    enum class capture : bool { is_none, may_be };
+    void acquire(CUstream stream, context_scope const& within, capture = capture::is_none) noexcept;
     // Waits for what was enqueued on copies().
     void finish_copies() noexcept;
     // Throws system_error. Made by the first call, which loads the kernels: that may wait for work of the context. A
@@ -67,14 +74,15 @@ class gpu {
     [[nodiscard]] gather_engine& gather();
     // Null where the driver is too old for the kernels.
     [[nodiscard]] gather_engine* gather_if_any() noexcept;
-    // Throws system_error.
-    [[nodiscard]] staging_pool& staging();
+    // Loads the kernels, if they can be had, in the GPU's own context and in `context`, which may be a program's:
+    // before a stream gets any, as that may wait for all of the context.
+    void prepare(CUcontext context) noexcept;
+    [[nodiscard]] pinned_pool& pinned() const noexcept { return pinned_; }
 
   private:
     gpu(driver const& calls, int ordinal);
     void look();
-    void create(CUstream& stream);
-    [[nodiscard]] CUstream copies_if_any() noexcept;
+    [[nodiscard]] CUstream provide(std::atomic<CUstream>& stream);
 
     driver const& calls_;
     int ordinal_;
@@ -82,15 +90,18 @@ class gpu {
     CUcontext context_ = nullptr;
     gpu_facts facts_;
     std::string name_;
+    pinned_pool& pinned_;  // never destroyed
 
-    std::mutex mutex_;  // guards what follows
-    CUstream copies_ = nullptr;
-    CUstream fetches_ = nullptr;
-    staging_pool* staging_ = nullptr;
+    std::atomic<CUresult> failure_{CUDA_SUCCESS};
+
+    std::mutex making_streams_;  // held while the driver makes one: who only asks whether there is one does without
+    std::atomic<CUstream> copies_{nullptr};
+    std::atomic<CUstream> fetches_{nullptr};
 
     std::mutex making_gather_;  // guards what follows; it may be held for long
     std::atomic<gather_engine*> gather_{nullptr};
     std::optional<system_error> gather_refused_;
+    std::atomic<bool> is_gather_refused_{false};  // for who takes no error
 };
 
 // Makes a context current in this thread while it lives, and then what was current before. While another thread
@@ -159,6 +170,9 @@ auto reporting(error_code& code, Work work) noexcept -> decltype(work())
     }
     return {};
 }
+
+// Somebody was told so of a stream in this context; other contexts than primary ones are nobody's concern.
+void note_failure(CUcontext context, CUresult seen) noexcept;
 
 // Whether this is a primary context that gpurx keeps: no other can be told from a later one at the same address.
 [[nodiscard]] bool is_kept(CUcontext context) noexcept;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gather_engine.hpp"
+#include "pinned_detour.hpp"
 #include "stream_backlog.hpp"
 #include "stream_point.hpp"
 
@@ -198,10 +199,15 @@ CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint
         what.make_all_gaps();
     auto* const read_until = source.read_until;
     auto commands = commands_per_batch;
+    pinned_detour detour{to.on, to.stream, to.scope, what.size};
     auto status = what.for_each_gap([&](fragment const& piece, std::size_t offset) {
+        if (read_until != nullptr && piece.kind == memory_kind::host)
+            return detour.copy(piece, destination + offset);
         ++commands;
         return to.on.calls().cuMemcpyAsync(destination + offset, piece.address, piece.size, to.stream);
     });
+    if (status == CUDA_SUCCESS)
+        status = detour.finish();
     stream_point* behind = nullptr;
     if (status == CUDA_SUCCESS && engine != nullptr)
         status =
@@ -211,7 +217,7 @@ CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint
     if (behind == nullptr)
         behind = record_point(to.stream, to.scope);
     if (behind != nullptr && source.backlog != nullptr)
-        add_to(*source.backlog, commands, *behind);
+        add_to(*source.backlog, commands + detour.commands(), *behind);
     if (behind != nullptr)
         add(*read_until, behind);
     return status;
@@ -236,13 +242,14 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
     on.acquire(to.stream, to.scope);
     map_of_memory where{on, *scope, scope->context() == on.context() ? source.memory : device_span{}};
     auto const reached = source.destination_of == nullptr || source.destination_of == scope->context();
-    auto* const engine = reached ? on.gather_if_any() : nullptr;
     cursor from{fragments};
     auto& what = empty_batch();
     std::size_t placed = 0;
     while (placed < destination.size() && !from.at_end()) {
         what.fill(from, std::min(destination.size() - placed, launch_size), where);
         to.acquire_from(where.others());
+        // Not asked for where there is nothing to do for it: that would load the kernels.
+        auto* const engine = reached && what.any_seen() ? on.gather_if_any() : nullptr;
         code = error_of(enqueue(to, engine, what, destination.address() + placed, source));
         if (code)
             break;
@@ -376,12 +383,22 @@ error_code resolve(gpu_stream& stream) noexcept
     error_code code;
     auto const refused = cuda::reporting(code, [&] {
         std::optional<cuda::context_scope> entered;
-        auto const unusable = cuda::enter_usable(cuda::gpu::open(stream.ordinal), stream, entered);
+        auto& on = cuda::gpu::open(stream.ordinal);
+        auto const unusable = cuda::enter_usable(on, stream, entered);
         if (entered)
             stream.context = entered->context();
         return unusable;
     });
     return code ? code : refused;
+}
+
+void prepare_gather(gpu_stream const& on) noexcept
+{
+    error_code ignored;
+    static_cast<void>(cuda::reporting(ignored, [&] {
+        cuda::gpu::open(on.ordinal).prepare(on.context);
+        return true;
+    }));
 }
 
 std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,

@@ -18,7 +18,10 @@
 #include "device_block.hpp"
 #include "memory/byte_size.hpp"
 #include "memory/memory_state.hpp"
+#include "memory_end.hpp"
+#include "pinned_pool.hpp"
 #include "syscalls.hpp"
+#include "topology.hpp"
 
 namespace gpurx::detail::cuda {
 
@@ -154,6 +157,21 @@ class cuda_memory : public memory_state {
         return in_reach_ && ordinal == on_.ordinal() ? span() : device_span{};
     }
 
+    [[nodiscard]] error_code failure(bool ask) noexcept override
+    {
+        return span().kind() == memory_kind::device ? error_of(on_.failure(ask)) : error_code{};
+    }
+
+    [[nodiscard]] std::string pci_address() const override
+    {
+        auto const part = [this](CUdevice_attribute which) {
+            int number = 0;
+            return on_.calls().cuDeviceGetAttribute(&number, which, on_.device()) == CUDA_SUCCESS ? number : 0;
+        };
+        return pci_address_of(part(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID), part(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
+                              part(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID));
+    }
+
     // Where the mapping for PCIe was taken, that of the coherent link: a Grace CPU's kernel exports the first, and
     // attaches no NIC to it.
     [[nodiscard]] int other_dmabuf_fd() override
@@ -175,26 +193,18 @@ class cuda_memory : public memory_state {
             return;
         context_scope const scope{on_.calls(), context};
         if (scope.status() == CUDA_SUCCESS)
-            on_.acquire(stream.get(), scope);
+            on_.acquire(stream.get(), scope, gpu::capture::may_be);
     }
 
     [[nodiscard]] host_bytes allocate_host(std::size_t size) override
     {
-        context_scope const scope{on_};
-        check(scope.status(), "use", fmt::format("GPU {}", on_.ordinal()));
-        void* pinned = nullptr;
-        check(on_.calls().cuMemHostAlloc(&pinned, size, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "pin",
-              size_text(size) + " of host memory");
-        return host_bytes{static_cast<std::byte*>(pinned), {.pinned_by = this}};
+        std::byte* pinned = nullptr;
+        check(on_.pinned().take(size, pinned), "pin", size_text(size) + " of host memory");
+        return host_bytes{pinned, {.pinned_by = this, .size = size}};
     }
 
   protected:
-    void free_host(std::byte* bytes) noexcept override
-    {
-        context_scope const scope{on_};
-        if (scope.status() == CUDA_SUCCESS)
-            static_cast<void>(on_.calls().cuMemFreeHost(bytes));
-    }
+    void free_host(std::byte* bytes, std::size_t size) noexcept override { on_.pinned().put(bytes, size); }
 
     [[nodiscard]] gpu& on() const noexcept { return on_; }
     void set_in_reach(bool in_reach) noexcept { in_reach_ = in_reach; }
@@ -330,12 +340,21 @@ class pinned_memory final : public cuda_memory {
     {
         auto const page = host_page_size();
         auto const size = round_up(bytes, page);
-        bytes_ = allocate_host(size);
-        publish({memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes_.get()), size}, page);
+        context_scope const scope{on};
+        check(scope.status(), "use", fmt::format("GPU {}", on.ordinal()));
+        check(on.calls().cuMemHostAlloc(&bytes_, size, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "pin",
+              size_text(size) + " of host memory");
+        publish({memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes_), size}, page);
     }
     pinned_memory(pinned_memory const&) = delete;
     pinned_memory& operator=(pinned_memory const&) = delete;
-    ~pinned_memory() override { finish_copies(); }
+    ~pinned_memory() override
+    {
+        finish_copies();
+        context_scope const scope{on()};
+        if (scope.status() == CUDA_SUCCESS)
+            static_cast<void>(on().calls().cuMemFreeHost(bytes_));
+    }
 
     [[nodiscard]] std::string explain() const override
     {
@@ -344,7 +363,7 @@ class pinned_memory final : public cuda_memory {
     }
 
   private:
-    host_bytes bytes_;
+    void* bytes_ = nullptr;
 };
 
 // Memory that udmabuf exports, pinned for the GPU afterwards: everywhere else.
@@ -439,6 +458,8 @@ std::string reason_against(driver const& calls, std::uintptr_t address, std::siz
     auto const first = facts_of(calls, address);
     if (auto reason = reason_against(first); !reason.empty())
         return reason;
+    if (first.size == 0)
+        return "the driver does not say where it ends";
     for (auto end = first.start + first.size; end - address < bytes;) {
         auto const next = facts_of(calls, end);
         if (next.ordinal != first.ordinal || next.start != end || next.size == 0)
@@ -452,6 +473,25 @@ std::string reason_against(driver const& calls, std::uintptr_t address, std::siz
     return {};
 }
 
+// The context that a program uses memory of the GPU in, as far as that shows: the memory's, or the current one.
+CUcontext context_of_program(gpu const& on, std::uintptr_t address) noexcept
+{
+    CUcontext context = nullptr;
+    CUdevice device = 0;
+    if (on.calls().cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS &&
+        context != nullptr)
+        return context;
+    if (on.calls().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr &&
+        on.calls().cuCtxGetDevice(&device) == CUDA_SUCCESS && device == on.device())
+        return context;
+    return on.context();
+}
+
+std::shared_ptr<memory_state> shared(memory_state* made)
+{
+    return {made, end_memory};
+}
+
 }  // namespace
 
 }  // namespace gpurx::detail::cuda
@@ -461,18 +501,19 @@ namespace gpurx::detail {
 std::shared_ptr<memory_state> make_gpu_memory(int ordinal, std::size_t bytes)
 {
     auto& on = cuda::gpu::open(ordinal);
-    static_cast<void>(on.gather_if_any());  // what is received here is gathered, and not to load the kernels then
+    on.prepare(on.context());  // what is received here is gathered, and not to load the kernels then
     cuda::check_size(bytes, cuda::object_of(on, bytes));
-    return std::make_shared<cuda::gpu_memory>(on, bytes);
+    return cuda::shared(new cuda::gpu_memory{on, bytes});
 }
 
 std::shared_ptr<memory_state> make_pinned_memory(int ordinal, std::size_t bytes)
 {
     auto& on = cuda::gpu::open(ordinal);
+    on.prepare(on.context());
     cuda::check_size(bytes, size_text(bytes) + " of pinned host memory");
     if (on.facts().host_dmabuf)
-        return std::make_shared<cuda::pinned_memory>(on, bytes);
-    return std::make_shared<cuda::registered_memory>(on, bytes);
+        return cuda::shared(new cuda::pinned_memory{on, bytes});
+    return cuda::shared(new cuda::registered_memory{on, bytes});
 }
 
 std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size_t bytes,
@@ -485,8 +526,8 @@ std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size
     if (auto const reason = cuda::reason_against(calls, address, bytes); !reason.empty())
         cuda::refuse(EINVAL, "adopt", object, reason);
     auto& on = cuda::gpu::open(cuda::facts_of(calls, address).ordinal);
-    static_cast<void>(on.gather_if_any());
-    return std::make_shared<cuda::adopted_memory>(on, address, bytes, std::move(owner));
+    on.prepare(cuda::context_of_program(on, address));
+    return cuda::shared(new cuda::adopted_memory{on, address, bytes, std::move(owner)});
 }
 
 }  // namespace gpurx::detail

@@ -19,20 +19,24 @@ struct look_patience {
 // Half of it is what a page waits for on average after a stream has passed that passes often. One question to the
 // driver takes about a microsecond, to wake for it some more.
 inline constexpr std::chrono::microseconds shortest_pause{40};
-// Pages: nobody waits for one page. With 64 streams that stand still there are 8,000 questions a second, in 125 wake-
+// Pages: nobody waits for one page. With 64 streams that stand still there are 4,000 questions a second, in 63 wake-
 // ups.
-inline constexpr look_patience patience_of_pages{8, std::chrono::milliseconds{8}};
+inline constexpr look_patience patience_of_pages{8, std::chrono::milliseconds{16}};
 // Somebody waits for the stream itself.
 inline constexpr look_patience patience_of_waits{64, std::chrono::milliseconds{1}};
 
-// When to look again for a stream that is waited for since `since`, and had not passed at `now`. Long pauses end at the
-// same times for all streams, so that one wake-up does for them.
+// Long pauses end at multiples of this, doubled as often as the pause allows: a `longest` that is such a multiple has
+// all streams that stand still asked for in one wake-up.
+inline constexpr std::chrono::nanoseconds turn{31'250};
+static_assert(patience_of_pages.longest == turn * 512 && patience_of_waits.longest == turn * 32);
+
+// When to look again for a stream that is waited for since `since`, and had not passed at `now`.
 [[nodiscard]] inline look_clock::time_point next_look(look_clock::time_point now, look_clock::time_point since,
                                                       look_patience const& with) noexcept
 {
     auto const pause = std::clamp<look_clock::duration>((now - since) / with.share, shortest_pause, with.longest);
-    auto step = look_clock::duration{shortest_pause};
-    while (step * 4 <= pause)
+    auto step = look_clock::duration{turn};
+    while (step * 2 <= pause)
         step *= 2;
     auto const end = now + pause;
     return step > shortest_pause ? end - end.time_since_epoch() % step : end;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "staging.hpp"
-
+//
+// What flows receive for a GPU, in pinned memory of the pool.
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "pinned_pool.hpp"
 #include "stream_backlog.hpp"
 #include "stream_point.hpp"
 
@@ -15,34 +16,11 @@ namespace gpurx::detail {
 
 namespace cuda {
 
-CUresult staging_pool::take(std::byte*& chunk)
-{
-    std::scoped_lock const lock{mutex_};
-    if (!free_.empty()) {
-        chunk = free_.back();
-        free_.pop_back();
-        return CUDA_SUCCESS;
-    }
-    free_.reserve(made_ + 1);  // put() must not fail
-    context_scope const scope{gpu_};
-    if (scope.status() != CUDA_SUCCESS)
-        return scope.status();
-    void* pinned = nullptr;
-    auto const status = gpu_.calls().cuMemHostAlloc(&pinned, chunk_size, CU_MEMHOSTALLOC_PORTABLE);
-    if (status == CUDA_SUCCESS)
-        ++made_;
-    chunk = static_cast<std::byte*>(pinned);
-    return status;
-}
-
-void staging_pool::put(std::byte* chunk) noexcept
-{
-    std::scoped_lock const lock{mutex_};
-    free_.push_back(chunk);
-}
-
 namespace {
 
+// What one recv can fill: enough that the driver's few calls matter little beside it, little enough to stay in a CPU's
+// cache until it has crossed. An estimate, not tuned on a GPU yet.
+constexpr std::size_t chunk_size = 512 << 10;
 // Two would do for a steady sender; the third is for what is uneven.
 constexpr std::size_t chunks_per_flow = 3;
 // Less than this at the end of a chunk is not worth a call.
@@ -68,17 +46,17 @@ struct chunk {
 
 // The chunks of one flow. Outlives it while one of them is awaited.
 struct ring {
-    explicit ring(staging_pool& of) : pool{of} {}
+    explicit ring(pinned_pool& of) : pool{of} {}
     ring(ring const&) = delete;
     ring& operator=(ring const&) = delete;
     ~ring()
     {
         for (auto const& each : chunks)
             if (each.bytes != nullptr)
-                pool.put(each.bytes);
+                pool.put(each.bytes, chunk_size);
     }
 
-    staging_pool& pool;
+    pinned_pool& pool;
     std::mutex mutex;  // guards what follows
     std::array<chunk, chunks_per_flow> chunks;
     int event = -1;  // of who waits for room
@@ -99,7 +77,7 @@ void arrived(void* argument, error_code) noexcept
 
 class flow_staging final : public staging {
   public:
-    explicit flow_staging(staging_pool& pool) : ring_{std::make_shared<ring>(pool)}, own_{pool.owner().copies()} {}
+    explicit flow_staging(pinned_pool& pool) : ring_{std::make_shared<ring>(pool)}, own_{pool.owner().copies()} {}
     flow_staging(flow_staging const&) = delete;
     flow_staging& operator=(flow_staging const&) = delete;
     ~flow_staging() override
@@ -195,20 +173,26 @@ class flow_staging final : public staging {
     // Null: all are under way, or an error.
     [[nodiscard]] chunk* find_idle(error_code& code)
     {
-        std::scoped_lock const lock{ring_->mutex};
         chunk* fresh = nullptr;
-        for (auto& each : ring_->chunks) {
-            if (is_idle(each))
-                return &each;
-            if (each.at == chunk::state::none)
-                fresh = &each;
+        {
+            std::scoped_lock const lock{ring_->mutex};
+            for (auto& each : ring_->chunks) {
+                if (is_idle(each))
+                    return &each;
+                if (each.at == chunk::state::none)
+                    fresh = &each;
+            }
         }
         if (fresh == nullptr)
             return nullptr;
-        if (auto const status = ring_->pool.take(fresh->bytes); status != CUDA_SUCCESS) {
+        // Without the mutex: nobody else looks at a chunk that was not taken yet.
+        std::byte* bytes = nullptr;
+        if (auto const status = ring_->pool.take(chunk_size, bytes); status != CUDA_SUCCESS) {
             code = error_of(status);
             return nullptr;
         }
+        std::scoped_lock const lock{ring_->mutex};
+        fresh->bytes = bytes;
         fresh->at = chunk::state::idle;
         return fresh;
     }
@@ -237,7 +221,7 @@ std::unique_ptr<staging> make_staging(int ordinal, error_code& code) noexcept
 {
     code.clear();
     return cuda::reporting(code, [&]() -> std::unique_ptr<staging> {
-        return std::make_unique<cuda::flow_staging>(cuda::gpu::open(ordinal).staging());
+        return std::make_unique<cuda::flow_staging>(cuda::gpu::open(ordinal).pinned());
     });
 }
 

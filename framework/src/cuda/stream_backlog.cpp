@@ -22,7 +22,7 @@ namespace {
 
 class backlog_state final : public stream_backlog {
   public:
-    explicit backlog_state(gpu_stream const& of) noexcept : of_{of} {}
+    backlog_state() = default;
 
     bool is_full() noexcept override
     {
@@ -32,6 +32,7 @@ class backlog_state final : public stream_backlog {
 
     bool notify(int event) noexcept override
     {
+        stream_point* first = nullptr;
         {
             std::scoped_lock const lock{mutex_};
             if (!looks_full())
@@ -39,14 +40,13 @@ class backlog_state final : public stream_backlog {
             add_waiter(event);
             if (std::exchange(awaited_, true))
                 return true;
+            first = stand_in_for(*first_);
         }
-        // Without the mutex: this enqueues an event, and may call on_passed() at once.
-        stream_point* all = nullptr;
-        mark(all, of_);
-        if (all == nullptr)
+        // Without the mutex: this may call on_passed() at once.
+        if (first == nullptr)
             on_passed(this, {});
         else
-            when_passed(all, on_passed, this, waiting_for::stream);
+            when_passed(first, on_passed, this, waiting_for::stream);
         return true;
     }
 
@@ -60,7 +60,7 @@ class backlog_state final : public stream_backlog {
     {
         std::scoped_lock const lock{mutex_};
         open_ += commands;
-        // A lost point could be recorded while it is asked, which is no thing to do here.
+        // Of a lost point nobody knows when it passes before the stream has nothing to do.
         if (open_ < commands_per_window || behind.lost)
             return;
         open_ = 0;
@@ -107,7 +107,6 @@ class backlog_state final : public stream_backlog {
         self.waiters_.clear();
     }
 
-    gpu_stream of_;
     std::mutex mutex_;               // guards what follows
     std::size_t open_ = 0;           // commands behind the last point that is kept
     stream_point* first_ = nullptr;  // behind a window of commands, and behind the next; null: not closed yet
@@ -148,7 +147,7 @@ stream_backlog* backlog_of(gpu_stream const& on) noexcept
         std::scoped_lock const lock{all.mutex};
         auto& known = all.of_streams[{on.context, on.stream.get()}];
         if (known == nullptr)
-            known = std::make_unique<backlog_state>(on);
+            known = std::make_unique<backlog_state>();
         return known.get();
     });
 }

@@ -67,36 +67,21 @@ bool is_there() noexcept
     return found;
 }
 
-// A stream that is being captured records into the graph, and not into the stream.
-bool is_captured(CUstream stream) noexcept
-{
-    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return calls().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 void record(stream_point& point, bool captured) noexcept
 {
     point.lost = captured || point.event == nullptr || calls().cuEventRecord(point.event, point.stream) != CUDA_SUCCESS;
 }
 
-// Of a lost point: one of a stream that was being captured, or for which the driver had no event. It is recorded if
-// that can be done now, and until then has passed when its stream is empty. The context is never waited for: that
-// would end captures of all its streams, and who asks asks for others too.
-CUresult ask_without_event(stream_point& point) noexcept
+// Of a lost point: one of a stream that was being captured, or for which the driver had no event. It is not recorded
+// later: the stream may be full, and who asks asks for others too, perhaps under a lock of theirs. Nor is the context
+// waited for: that would end captures of all its streams; so would the question below, in a capture.
+CUresult ask_without_event(stream_point const& point) noexcept
 {
-    static std::mutex one_at_a_time;
-    std::scoped_lock const lock{one_at_a_time};
     auto capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    auto status = calls().cuStreamIsCapturing(point.stream, &capture);
+    auto const status = calls().cuStreamIsCapturing(point.stream, &capture);
     if (status == CUDA_SUCCESS && capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return CUDA_ERROR_NOT_READY;
-    if (status != CUDA_SUCCESS)
-        return status;
-    if (point.event == nullptr)
-        static_cast<void>(calls().cuEventCreate(&point.event, CU_EVENT_DISABLE_TIMING));
-    if (point.event != nullptr && calls().cuEventRecord(point.event, point.stream) == CUDA_SUCCESS)
-        point.lost = false;
-    return calls().cuStreamQuery(point.stream);
+    return status != CUDA_SUCCESS ? status : calls().cuStreamQuery(point.stream);
 }
 
 // For a stream whose context cannot be told: the GPU's primary one, which most work is in.
@@ -132,7 +117,20 @@ stream_point* make_point(CUcontext context) noexcept
     if (point == nullptr)
         return nullptr;
     point->context = context;
+    point->kept = is_kept(context);
     point->lost = calls().cuEventCreate(&point->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS;
+    return point;
+}
+
+stream_point* stand_in_for(stream_point& other) noexcept
+{
+    auto* const point = new (std::nothrow) stream_point;
+    if (point == nullptr)
+        return nullptr;
+    point->context = other.context;
+    point->stream = other.stream;
+    other.holders.fetch_add(1, std::memory_order_relaxed);
+    point->stands_for = &other;
     return point;
 }
 
@@ -140,18 +138,31 @@ bool passed(stream_point& point, context_scope const& within) noexcept
 {
     if (ending() || point.done.load(std::memory_order_acquire))
         return true;
+    if (point.stands_for != nullptr) {
+        auto const over = passed(*point.stands_for, within);
+        point.end = point.stands_for->end.load();
+        return over;
+    }
     context_scope const scope{within, point.context};
     auto status = scope.status();
     if (status == CUDA_SUCCESS)
         status = point.lost ? ask_without_event(point) : calls().cuEventQuery(point.event);
-    if (is_over(status))
+    if (is_over(status)) {
         point.end = status;
+        note_failure(point.context, status);
+    }
     return status == CUDA_SUCCESS || is_over(status);
 }
 
 bool passed(stream_point& point) noexcept
 {
     return point.done.load(std::memory_order_acquire) || passed(point, context_scope{calls(), point.context});
+}
+
+bool is_captured(CUstream stream) noexcept
+{
+    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return calls().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 stream_point* record_point(CUstream stream, context_scope const& within, bool captured) noexcept
@@ -210,7 +221,12 @@ void discard(stream_point* point) noexcept
 {
     if (point->holders.fetch_sub(1, std::memory_order_acq_rel) > 1)
         return;
-    if (point->event == nullptr || point->lost || !is_kept(point->context)) {
+    if (point->stands_for != nullptr) {
+        discard(point->stands_for);
+        delete point;
+        return;
+    }
+    if (point->event == nullptr || point->lost || !point->kept) {
         context_scope const scope{calls(), point->context};
         if (point->event != nullptr && scope.status() == CUDA_SUCCESS)
             static_cast<void>(calls().cuEventDestroy(point->event));

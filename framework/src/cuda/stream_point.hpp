@@ -16,7 +16,9 @@ struct stream_point {
     CUcontext context = nullptr;
     CUstream stream = nullptr;
     CUevent event = nullptr;
-    std::atomic<bool> lost{false};            // could not be recorded yet
+    bool kept = false;                        // the context lasts (is_kept)
+    stream_point* stands_for = nullptr;       // has passed when that has, which it is a holder of
+    std::atomic<bool> lost{false};            // could not be recorded
     std::atomic<bool> done{false};            // has passed, and whoever holds it need not ask
     std::atomic<CUresult> end{CUDA_SUCCESS};  // what it has passed with
     std::atomic<unsigned> holders{1};         // one may have it in a list, record it again and wait for it; others ask
@@ -39,13 +41,20 @@ class context_scope;
 
 // Whether this point has passed; of the others in its list nothing is said. So it has when its context is in error for
 // good: nothing runs there any more, and `end` says why. What else the driver reports says nothing about the stream.
-// A lost point is recorded when it can be: behind what the stream has got meanwhile.
+// A lost point has when its stream has nothing to do and is not being captured. Nothing is enqueued, and nothing waited
+// for.
 [[nodiscard]] bool passed(stream_point& point) noexcept;
 [[nodiscard]] bool passed(stream_point& point, context_scope const& within) noexcept;
 // One that nobody uses, not recorded yet; lost if there can be no event. Null without memory.
 [[nodiscard]] stream_point* make_point(CUcontext context) noexcept;
+// For who is to be told that a point has passed which another one has in its list, and only holds it. Null without
+// memory.
+[[nodiscard]] stream_point* stand_in_for(stream_point& other) noexcept;
 // Waits until the points of a list have passed, as long as that takes, and takes them.
 void wait_for(stream_point* point) noexcept;
+// Whether what it is given goes into a graph, and not into the stream; its context is current. True, too, if the driver
+// cannot say.
+[[nodiscard]] bool is_captured(CUstream stream) noexcept;
 // Behind what was enqueued on `stream`, whose context is current within `within`; a lost one if it is being captured.
 // Null: there was no memory for it, and the stream has been waited for.
 [[nodiscard]] stream_point* record_point(CUstream stream, context_scope const& within, bool captured = false) noexcept;
@@ -62,6 +71,8 @@ void discard(stream_point* point) noexcept;
 // The same for who has seen it pass: the others need not ask any more.
 void settle(stream_point* point) noexcept;
 
+// Whether this is the thread that sees streams pass.
+[[nodiscard]] bool is_watching_streams() noexcept;
 // For the end of the process, once ending() says so: whoever waits is told, and no call of the driver is under way
 // after it returns.
 void stop_watching_streams() noexcept;

@@ -29,6 +29,8 @@ namespace {
 // release does, and one release is seldom the last.
 constexpr int linger = 50;
 
+thread_local bool is_the_watcher = false;
+
 class stream_watch {
   public:
     static stream_watch& instance()
@@ -94,6 +96,7 @@ class stream_watch {
 
     void run() noexcept
     {
+        is_the_watcher = true;
         ::prctl(PR_SET_TIMERSLACK, 1);  // or each sleep takes 50 us longer than asked for
         while (take_in())
             look();
@@ -149,8 +152,9 @@ class stream_watch {
     void append(stream_point* point) noexcept
     {
         point->behind = nullptr;
-        for (auto* first = streams_; first != nullptr; first = first->other) {
-            if (first->stream == point->stream && first->context == point->context) {
+        // One that stands for another was not recorded last.
+        for (auto* first = streams_; first != nullptr && point->stands_for == nullptr; first = first->other) {
+            if (first->stream == point->stream && first->context == point->context && first->stands_for == nullptr) {
                 first->last->behind = point;
                 first->last = point;
                 return;
@@ -170,6 +174,21 @@ class stream_watch {
         return *within;
     }
 
+    // Whether the oldest point of a stream has passed. A lost one has, too, when a later one has: a stream that always
+    // has work never has nothing to do.
+    static bool first_has_passed(stream_point& first, context_scope const& within) noexcept
+    {
+        if (passed(first, within))
+            return true;
+        auto* later = first.behind;
+        while (first.lost && later != nullptr && later->lost)
+            later = later->behind;
+        if (!first.lost || later == nullptr || !passed(*later, within))
+            return false;
+        first.end = later->end.load();
+        return true;
+    }
+
     // Asks for the oldest point of each stream whose time has come. Whoever waits is told in the order of the stream.
     void look() noexcept
     {
@@ -180,7 +199,7 @@ class stream_watch {
             auto* const first = *link;
             if (first->look_at > now_) {
                 link = &first->other;
-            } else if (!passed(*first, enter(*first, within))) {
+            } else if (!first_has_passed(*first, enter(*first, within))) {
                 first->look_at = next_look(now_, first->since, first->awaited ? patience_of_waits : patience_of_pages);
                 link = &first->other;
             } else {
@@ -251,6 +270,11 @@ class stream_watch {
 };
 
 }  // namespace
+
+bool is_watching_streams() noexcept
+{
+    return is_the_watcher;
+}
 
 void stop_watching_streams() noexcept
 {

@@ -8,14 +8,19 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/use_future.hpp>
 #include <boost/asio/write.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <gpurx/gpurx.hpp>
+#include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "cuda/gpu.hpp"
 #include "fake_cuda.hpp"
+#include "gpu_work.hpp"
+#include "memory/memory_state.hpp"
 
 namespace {
 
@@ -77,6 +82,22 @@ gpurx::rx_buffer receive(tcp::socket& to)
     return got.get();
 }
 
+// Memory whose last holder is what waits for a stream: it is being freed when this returns. False: it is not.
+bool let_memory_end()
+{
+    using namespace gpurx::detail;
+    auto last = std::make_unique<std::shared_ptr<memory_state>>(make_gpu_memory(0, 2 << 20));
+    auto const passes = gpurx::cuda_stream::on(0);
+    stream_point* point = nullptr;
+    mark(point, {.ordinal = 0, .stream = passes});
+    when_passed(
+        point, [](void* of, gpurx::error_code) noexcept { delete static_cast<std::shared_ptr<memory_state>*>(of); },
+        last.release(), waiting_for::pages);
+    for (int i = 0; i < 5000 && fake_cuda::calls("cuMemUnmap") == 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    return fake_cuda::calls("cuMemUnmap") > 0;
+}
+
 }  // namespace
 
 int main()
@@ -105,6 +126,8 @@ int main()
     left.own = gpurx::cuda_stream::on(0);
     gpurx::order_after(left.own, left.stream);
     gpurx::async_wait(left.io.get_executor(), left.own, [](gpurx::error_code) {});
+    if (!let_memory_end())
+        return 3;
     // exit() and not return: what main holds is left as it is.
     std::exit(0);
 }

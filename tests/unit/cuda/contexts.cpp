@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Several contexts on one GPU: a kernel reaches what was allocated in its own.
+#include <atomic>
 #include <gpurx/gather.hpp>
+#include <thread>
 
 #include "fake_world.hpp"
 
@@ -72,6 +74,57 @@ TEST_CASE("fragments of another context of the same GPU are gathered, and into i
     CHECK(on.calls().cuStreamSynchronize(own.stream().get()) == CUDA_SUCCESS);
     CHECK(is_pattern(bytes_of(destination, size), 0));
     CHECK(on.calls().cuMemFree(ours) == CUDA_SUCCESS);
+}
+
+TEST_CASE("an error in the GPU's own context leaves a program's own context going")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    static_cast<void>(on.gather_if_any());
+    static_cast<void>(on.copies());
+    own_context const own{on};
+    auto const source = own.allocate(size);
+    auto const destination = own.allocate(size);
+    fill(source, size);
+    auto const place = [](CUdeviceptr address) { return device_span{memory_kind::device, address, size}; };
+    std::array const fragments{fragment{source, size, memory_kind::device}};
+    REQUIRE(gather(fragments, place(source), own.stream()) == size);
+    fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(gather(fragments, place(destination), own.stream()) == size);
+    CHECK(on.calls().cuStreamSynchronize(own.stream().get()) == CUDA_SUCCESS);
+    CHECK(is_pattern(bytes_of(destination, size), 0));
+    fake_cuda::break_context(0, CUDA_SUCCESS);
+    CHECK(on.calls().cuMemFree(source) == CUDA_SUCCESS);
+    CHECK(on.calls().cuMemFree(destination) == CUDA_SUCCESS);
+}
+
+TEST_CASE("memory adopted from a program's own context has the kernels loaded there")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    own_context const own{on};
+    auto const address = own.allocate(2 << 20);
+    {
+        auto const memory = device_memory::adopt(address, 2 << 20);
+        fake_cuda::set_loading_waits(true);
+        CUstream held = nullptr;
+        REQUIRE(on.calls().cuStreamCreate(&held, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+        fake_cuda::hold(held);
+        REQUIRE(on.calls().cuMemsetD8Async(address, 0, 1, held) == CUDA_SUCCESS);
+        std::atomic<std::size_t> gathered{0};
+        {
+            std::jthread const gathers{[&] {
+                std::array const fragments{fragment{address + size, size, memory_kind::device}};
+                gathered = gather(fragments, {memory_kind::device, address + 2 * size, size}, own.stream());
+            }};
+            CHECK(soon([&] { return gathered == size; }));
+            fake_cuda::let_go(held);
+        }
+        CHECK(on.calls().cuStreamSynchronize(held) == CUDA_SUCCESS);
+        CHECK(GPURX_DRIVER(cuStreamDestroy)(held) == CUDA_SUCCESS);
+        CHECK(on.calls().cuStreamSynchronize(own.stream().get()) == CUDA_SUCCESS);
+    }
+    CHECK(on.calls().cuMemFree(address) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a CRC of what a kernel cannot reach is refused, and nothing is written")

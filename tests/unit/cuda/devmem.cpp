@@ -3,6 +3,9 @@
 // Transport devmem into a GPU's memory, with the fake kernel and the fake driver: the CPU cannot touch a byte of it.
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <gpurx/acceptor.hpp>
+#include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -139,9 +142,12 @@ TEST_CASE("devmem into a GPU: host memory is pinned only for a flow whose bytes 
     for (int i = 0; i < 20; ++i) {
         in.kernel.deliver({{way::linear, 100, 0}});
         to.send(100);
-        CHECK(receive(in, rx)->bytes == 100);
+        auto const got = receive(in, rx);
+        CHECK(got->bytes == 100);
+        CHECK(detail::place_of(got->loan.fragments()[0].address).ordinal == 0);
     }
-    CHECK(fake_cuda::calls("cuMemHostAlloc") == pinned + 1);
+    // None if a flow of an earlier run has left some.
+    CHECK(fake_cuda::calls("cuMemHostAlloc") <= pinned + 1);
     CHECK(rx.stats().host_memory == 2 << 20);
 }
 
@@ -233,6 +239,94 @@ TEST_CASE("devmem into a GPU: receives and reads of all kinds in any order lose 
         stream->finish();
     for (std::size_t i = 0; i < tensors.size(); ++i)
         REQUIRE(is_pattern(tensors[i]->read(), offsets[i]));
+}
+
+TEST_CASE("several GPUs: one in error for good ends its flows and no others, and gets no new ones")
+{
+    constexpr std::uint32_t second_id = test_session::first_id + 1;
+    devmem_on_gpu in;
+    test_session second{transport::devmem, in.kernel, {}, memory_on_gpu(8 << 20, 1), second_id};
+    static_cast<void>(
+        detail::session_state::join({in.session.state().shared_from_this(), second.state().shared_from_this()}));
+    acceptor from{in.io->get_executor(), *in.session, {asio::ip::address_v4::loopback(), 0}};
+    std::vector<std::unique_ptr<sender>> callers;
+    auto const accept = [&](receiver& rx) {
+        auto& to = *callers.emplace_back(std::make_unique<sender>(in.wires));
+        to.socket().connect(from.local_endpoint());
+        auto const got = make_completion();
+        from.async_accept(rx, noting{got});
+        in.run_until([&] { return got->done(); });
+        return got->code;
+    };
+    std::vector<std::byte> header(100);
+    auto const bring = [&](receiver& rx, sender& to, std::uint32_t dmabuf_id) {
+        in.kernel.deliver({{way::device, 100, dmabuf_id}});
+        to.send(100);
+        return read(in, rx, host_span{header.data(), header.size()})->code;
+    };
+    receiver first_flow{*in.io, *in.session};
+    receiver second_flow{*in.io, *in.session};
+    REQUIRE_FALSE(accept(first_flow));
+    REQUIRE_FALSE(accept(second_flow));
+    REQUIRE_FALSE(bring(first_flow, *callers[0], test_session::first_id));
+    REQUIRE_FALSE(bring(second_flow, *callers[1], second_id));
+    auto& on = gpu_or_skip(1);
+    std::optional<gpu_test_stream> stream{std::in_place, on};
+    in.kernel.deliver({{way::device, 50, second_id}});
+    callers[1]->send(50);
+    auto loan = std::move(receive(in, second_flow)->loan);
+
+    auto const broken = detail::cuda::error_of(CUDA_ERROR_ILLEGAL_ADDRESS);
+    fake_cuda::break_context(1, CUDA_ERROR_ILLEGAL_ADDRESS);
+    auto const seen_by_stream = GENERATE(true, false);
+    if (seen_by_stream) {
+        loan.release_after(stream->ref());
+        CHECK(soon([&] { return on.failure(false) == CUDA_ERROR_ILLEGAL_ADDRESS; }));
+    }
+    // Its turn would be the second.
+    std::vector<receiver> later;
+    for (int i = 0; i < 2; ++i)
+        CHECK_FALSE(accept(later.emplace_back(*in.io, *in.session)));
+    CHECK(second.state().options().max_flows - second.state().free_places() == 1);
+    auto part = (*in.session).part(1);
+    receiver named{*in.io, part};
+    CHECK(accept(named) == broken);
+    // Nothing of its memory is lent any more; the other's is.
+    in.kernel.deliver({{way::device, 1000, second_id}});
+    callers[1]->send(1000);
+    CHECK(receive(in, second_flow)->code == broken);
+    CHECK_FALSE(bring(first_flow, *callers[0], test_session::first_id));
+    CHECK(is_pattern(header, 100));
+    loan.release();
+    second_flow.close();
+    fake_cuda::break_context(1, CUDA_SUCCESS);
+    CHECK(on.failure(true) == CUDA_SUCCESS);
+}
+
+TEST_CASE("the first of several GPUs in error: nothing can arrive any more, and accepts say so")
+{
+    devmem_on_gpu in;
+    acceptor from{in.io->get_executor(), *in.session, {asio::ip::address_v4::loopback(), 0}};
+    auto& on = gpu_or_skip();
+    static_cast<void>(on.fetches());
+    fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    sender to{in.wires};
+    to.socket().connect(from.local_endpoint());
+    receiver rx{*in.io, *in.session};
+    auto const got = make_completion();
+    from.async_accept(rx, noting{got});
+    in.run_until([&] { return got->done(); });
+    CHECK(got->code == detail::cuda::error_of(CUDA_ERROR_ILLEGAL_ADDRESS));
+    fake_cuda::break_context(0, CUDA_SUCCESS);
+    CHECK(on.failure(true) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a session says where its GPU is")
+{
+    clean_driver const clean;
+    fake_cuda::set_attribute(0, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0x3b);
+    rx_session const session{{.transport = transport::copy}, device_memory::on_gpu(0, 8 << 20)};
+    CHECK_THAT(session.explain(), Catch::Matchers::ContainsSubstring("place: GPU 0 is 0000:3b:00.0"));
 }
 
 }  // namespace gpurx::test

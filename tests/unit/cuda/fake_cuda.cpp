@@ -9,9 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <latch>
 #include <numeric>
@@ -108,9 +111,10 @@ bool readable(CUdeviceptr address)
     return written == 1;
 }
 
-// What a child process that this ends says on its standard error; nothing if it does not end so.
+// What a child process says on its standard error that `body` ends with SIGABRT, or that exits with 1 behind it;
+// nothing if it does not end so.
 template <class Body>
-std::string last_words(Body body)
+std::string last_words(Body body, bool at_exit = false)
 {
     // A child has the locks that other threads held when it was made, and waits for ever for one of those: then it is
     // ended, and another one made.
@@ -124,6 +128,8 @@ std::string last_words(Body body)
             ::alarm(8);
             ::dup2(ends[1], STDERR_FILENO);
             body();
+            if (at_exit)
+                std::exit(0);
             ::_exit(0);
         }
         ::close(ends[1]);
@@ -133,8 +139,9 @@ std::string last_words(Body body)
         REQUIRE(::waitpid(child, &status, 0) == child);
         if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
             continue;
-        auto const aborted = size > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
-        said.resize(aborted ? static_cast<std::size_t>(size) : 0);
+        auto const ended = at_exit ? WIFEXITED(status) && WEXITSTATUS(status) == 1
+                                   : WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+        said.resize(size > 0 && ended ? static_cast<std::size_t>(size) : 0);
         return said;
     }
     return {};
@@ -175,6 +182,7 @@ TEST_CASE("fake CUDA: nothing goes without cuInit, nor without a context")
     CUdeviceptr address = 0;
     CHECK(cuMemAlloc(&address, 1) == CUDA_ERROR_INVALID_CONTEXT);
     CHECK(fake_cuda::violations() == std::vector<std::string>{"cuMemAlloc without a current context"});
+    fake_cuda::clear_violations();
     CHECK(fake_cuda::calls("cuMemAlloc_v2") == 1);
     int value = 0;
     CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1) == CUDA_SUCCESS);
@@ -315,11 +323,22 @@ TEST_CASE("fake CUDA: an asynchronous copy of pageable memory waits for its stre
     REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
 }
 
-TEST_CASE("fake CUDA: memory is freed once the work of its context is done, whatever that works on")
+TEST_CASE("fake CUDA: memory is given up once the work of its device is done, in whatever context")
 {
     in_context const context;
+    CUcontext other = nullptr;
+    REQUIRE(cuCtxCreate(&other, nullptr, 0, 0) == CUDA_SUCCESS);
     auto const address = allocate(16);
     auto* const pinned = static_cast<std::uint8_t*>(allocate_host(16));
+    std::uint64_t registered = 0;
+    REQUIRE(cuMemHostRegister(&registered, sizeof registered, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPopCurrent(nullptr) == CUDA_SUCCESS);
+    auto const wish = rdma_memory();
+    CUmemGenericAllocationHandle memory = 0;
+    CUdeviceptr mapped = 0;
+    REQUIRE(cuMemCreate(&memory, granule, &wish, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemAddressReserve(&mapped, granule, 0, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemMap(mapped, granule, 0, memory, 0) == CUDA_SUCCESS);
     auto const used = allocate(16);
     auto const stream = make_stream();
     fake_cuda::hold(stream);
@@ -327,7 +346,7 @@ TEST_CASE("fake CUDA: memory is freed once the work of its context is done, what
     std::atomic<int> freed{0};
     auto const free = [&](auto how) {
         return std::jthread{[&, how] {
-            cuCtxPushCurrent(context.handle());
+            cuCtxPushCurrent(other);
             how();
             ++freed;
             cuCtxPopCurrent(nullptr);
@@ -336,16 +355,22 @@ TEST_CASE("fake CUDA: memory is freed once the work of its context is done, what
     {
         auto const device = free([=] { cuMemFree(address); });
         auto const host = free([=] { cuMemFreeHost(pinned); });
-        while (fake_cuda::calls("cuMemFree") + fake_cuda::calls("cuMemFreeHost") < 2)
-            std::this_thread::yield();
+        auto const unregisters = free([&] { cuMemHostUnregister(&registered); });
+        auto const unmaps = free([=] { cuMemUnmap(mapped, granule); });
+        for (auto const* const call : {"cuMemFree", "cuMemFreeHost", "cuMemHostUnregister", "cuMemUnmap"})
+            while (fake_cuda::calls(call) == 0)
+                std::this_thread::yield();
         std::this_thread::sleep_for(10ms);
         CHECK(freed == 0);
         CHECK(fake_cuda::bytes_at(used, 1)[0] == std::byte{0});
         fake_cuda::let_go(stream);
     }
-    CHECK(freed == 2);
+    CHECK(freed == 4);
     CHECK(fake_cuda::bytes_at(used, 1)[0] == std::byte{1});
     REQUIRE(cuMemFree(used) == CUDA_SUCCESS);
+    REQUIRE(cuMemAddressFree(mapped, granule) == CUDA_SUCCESS);
+    REQUIRE(cuMemRelease(memory) == CUDA_SUCCESS);
+    REQUIRE(cuCtxDestroy(other) == CUDA_SUCCESS);
     REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
 }
 
@@ -461,6 +486,200 @@ TEST_CASE("fake CUDA: a stream or an event that is none any more ends the progra
               cuStreamSynchronize(never);
           }).starts_with("fake CUDA: cuStreamSynchronize with what is no handle"));
     CHECK(cuEventQuery(nullptr) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("fake CUDA: a program ends with the mistakes that nobody has cleared")
+{
+    fake_cuda::reset();
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    CUdeviceptr address = 0;
+    CHECK(last_words([&] { cuMemAlloc(&address, 1); }, true) ==
+          "fake CUDA: at the end of the program: cuMemAlloc without a current context\n");
+    CHECK(last_words(
+              [&] {
+                  cuMemAlloc(&address, 1);
+                  fake_cuda::reset_settings();
+                  fake_cuda::reset();
+              },
+              true) == "fake CUDA: at the end of the program: cuMemAlloc without a current context\n");
+    CHECK(last_words(
+              [&] {
+                  cuMemAlloc(&address, 1);
+                  fake_cuda::clear_violations();
+              },
+              true)
+              .empty());
+}
+
+TEST_CASE("fake CUDA: what a capture does not allow fails, and makes the capture invalid")
+{
+    in_context const context;
+    auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REQUIRE(cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+    auto const captured = make_stream();
+    auto const other = make_stream();
+    auto const inside = make_event();
+    auto const outside = make_event();
+    auto const address = allocate(1);
+    REQUIRE(cuEventRecord(outside, other) == CUDA_SUCCESS);
+    auto const status_of = [&] {
+        auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+        CHECK(cuStreamIsCapturing(captured, &status) == CUDA_SUCCESS);
+        return status;
+    };
+    auto const spoils = [&](auto call, CUresult error) {
+        fake_cuda::set_captured(captured, true);
+        REQUIRE(cuMemsetD8Async(address, 5, 1, captured) == CUDA_SUCCESS);
+        REQUIRE(cuEventRecord(inside, captured) == CUDA_SUCCESS);
+        REQUIRE(cuStreamWaitEvent(captured, inside, 0) == CUDA_SUCCESS);
+        CHECK(status_of() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        CHECK(call() == error);
+        CHECK(status_of() == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+        CHECK(cuEventRecord(inside, captured) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        CHECK(fake_cuda::violations().size() == 1);
+        fake_cuda::clear_violations();
+        fake_cuda::set_captured(captured, false);
+    };
+    spoils([&] { return cuStreamQuery(captured); }, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    spoils([&] { return cuStreamSynchronize(captured); }, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    spoils([] { return cuCtxSynchronize(); }, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    spoils([&] { return cuStreamWaitEvent(captured, outside, 0); }, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    spoils([&] { return cuEventQuery(inside); }, CUDA_ERROR_CAPTURED_EVENT);
+    spoils([&] { return cuEventSynchronize(inside); }, CUDA_ERROR_CAPTURED_EVENT);
+    REQUIRE(cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+    spoils([&] { return cuEventQuery(outside); }, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(cuStreamQuery(captured) == CUDA_SUCCESS);  // which was given nothing
+    CHECK(fake_cuda::bytes_at(address, 1)[0] == std::byte{0});
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    for (auto* const event : {inside, outside})
+        REQUIRE(cuEventDestroy(event) == CUDA_SUCCESS);
+    for (auto* const stream : {captured, other})
+        REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: a graph does what was captured, in its order, each time that it is launched and not before")
+{
+    in_context const context;
+    auto const captured = make_stream();
+    auto const other = make_stream();
+    auto const address = allocate(4);
+    REQUIRE(cuMemsetD8Async(address, 1, 4, captured) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(captured) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_ERROR_ILLEGAL_STATE);
+    REQUIRE(cuMemsetD8Async(address, 2, 3, captured) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8Async(address, 3, 2, captured) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyAsync(address + 3, address, 1, captured) == CUDA_SUCCESS);
+    CUgraph graph = nullptr;
+    CHECK(cuStreamEndCapture(other, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+    std::jthread{[&] {
+        CHECK(cuCtxPushCurrent(context.handle()) == CUDA_SUCCESS);
+        CHECK(cuStreamEndCapture(captured, &graph) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+    }}.join();
+    REQUIRE(cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+    CUgraphExec launchable = nullptr;
+    REQUIRE(cuGraphInstantiate(&launchable, graph, 0) == CUDA_SUCCESS);
+    REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(captured) == CUDA_SUCCESS);
+    auto const is = [&](std::array<int, 4> const& wanted) {
+        auto const* const bytes = fake_cuda::bytes_at(address, 4);
+        return std::equal(wanted.begin(), wanted.end(), bytes,
+                          [](int value, std::byte byte) { return std::byte(value) == byte; });
+    };
+    CHECK(is({1, 1, 1, 1}));
+    for (auto* const stream : {captured, other}) {
+        REQUIRE(cuMemsetD8Async(address, 9, 4, stream) == CUDA_SUCCESS);
+        REQUIRE(cuGraphLaunch(launchable, stream) == CUDA_SUCCESS);
+        REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+        CHECK(is({3, 3, 2, 3}));
+    }
+    REQUIRE(cuGraphExecDestroy(launchable) == CUDA_SUCCESS);
+    CHECK(last_words([&] {
+              cuGraphLaunch(launchable, other);
+          }).starts_with("fake CUDA: cuGraphLaunch with a handle that was given up"));
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    for (auto* const stream : {captured, other})
+        REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: an invalid capture ends without a graph, and its stream can be used again")
+{
+    in_context const context;
+    auto const captured = make_stream();
+    REQUIRE(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    std::jthread{[&] {
+        CHECK(cuCtxPushCurrent(context.handle()) == CUDA_SUCCESS);
+        CHECK(cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }}.join();
+    CUgraph graph = nullptr;
+    CHECK(cuStreamEndCapture(captured, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK(graph == nullptr);
+    CHECK(fake_cuda::violations() == std::vector<std::string>{"cuCtxSynchronize invalidates a capture"});
+    fake_cuda::clear_violations();
+    CHECK(cuStreamSynchronize(captured) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(captured) == CUDA_SUCCESS);
+}
+
+TEST_CASE("fake CUDA: a kernel or a library that is none any more ends the program, and says why")
+{
+    in_context const context;
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    REQUIRE(cuLibraryLoadData(&library, gpurx_gather_kernels, nullptr, nullptr, 0, nullptr, nullptr, 0) ==
+            CUDA_SUCCESS);
+    REQUIRE(cuLibraryGetKernel(&kernel, library, "gpurx_gather") == CUDA_SUCCESS);
+    REQUIRE(cuLibraryUnload(library) == CUDA_SUCCESS);
+    auto* const function = reinterpret_cast<CUfunction>(kernel);
+    int blocks = 0;
+    CHECK(last_words([&] {
+              cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr);
+          }).starts_with("fake CUDA: cuLaunchKernel with a handle that was given up"));
+    CHECK(last_words([&] {
+              cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 32, 0);
+          }).starts_with("fake CUDA: cuOccupancyMaxActiveBlocksPerMultiprocessor with a handle"));
+    CHECK(last_words([&] {
+              cuLibraryGetKernel(&kernel, library, "gpurx_gather");
+          }).starts_with("fake CUDA: cuLibraryGetKernel with a handle that was given up"));
+    CHECK(last_words([&] { cuLibraryUnload(library); }).starts_with("fake CUDA: cuLibraryUnload with a handle"));
+}
+
+TEST_CASE("fake CUDA: an error in one context leaves another one of the same device as it is")
+{
+    in_context const context;
+    CUcontext other = nullptr;
+    REQUIRE(cuCtxCreate(&other, nullptr, 0, 0) == CUDA_SUCCESS);
+    auto const stream = make_stream();
+    auto const address = allocate(1);
+    REQUIRE(cuMemsetD8Async(address, 1, 1, stream) == CUDA_SUCCESS);
+    fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    REQUIRE(cuMemsetD8Async(address, 2, 1, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(fake_cuda::bytes_at(address, 1)[0] == std::byte{2});
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    REQUIRE(cuCtxDestroy(other) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("fake CUDA: calls of a function stand still, and no others with them")
+{
+    in_context const context;
+    fake_cuda::stall("cuMemAlloc");
+    std::atomic<bool> done{false};
+    std::jthread const stands{[&] {
+        cuCtxPushCurrent(context.handle());
+        CUdeviceptr address = 0;
+        cuMemAlloc(&address, 1);
+        done = true;
+        cuMemFree(address);
+        cuCtxPopCurrent(nullptr);
+    }};
+    while (fake_cuda::calls("cuMemAlloc") == 0)
+        std::this_thread::yield();
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    std::this_thread::sleep_for(5ms);
+    CHECK_FALSE(done);
+    fake_cuda::go_on("cuMemAlloc_v2");
 }
 
 TEST_CASE("fake CUDA: a broken context reports it everywhere, held streams or not")
@@ -658,6 +877,13 @@ TEST_CASE("fake CUDA: pointers tell what they are")
     REQUIRE(cuPointerGetAttributes(6, asked, answers, address + 100) == CUDA_SUCCESS);
     CHECK((type == CU_MEMORYTYPE_DEVICE && start == address && size == 8192 && ordinal == 0 && capable == 1));
     CHECK(pool == nullptr);
+    CUdeviceptr seen_at = 0;
+    CHECK(cuPointerGetAttribute(&seen_at, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address) == CUDA_SUCCESS);
+    CHECK(seen_at == address);
+    CUcontext elsewhere = nullptr;  // whose kernels do not reach it
+    REQUIRE(cuCtxCreate(&elsewhere, nullptr, 0, 0) == CUDA_SUCCESS);
+    CHECK(cuPointerGetAttribute(&seen_at, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuCtxDestroy(elsewhere) == CUDA_SUCCESS);
     fake_cuda::set_from_pool(address, true);
     REQUIRE(cuPointerGetAttributes(6, asked, answers, address) == CUDA_SUCCESS);
     CHECK((pool != nullptr && capable == 0));
@@ -809,7 +1035,7 @@ TEST_CASE("fake CUDA: as many blocks run on a processor as the kernels' register
         REQUIRE(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 0) == CUDA_SUCCESS);
         CHECK(blocks == 4);
         REQUIRE(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 32, 0) == CUDA_SUCCESS);
-        CHECK(blocks == (kernel == kernels.plain ? 32 : 24));
+        CHECK(blocks == (kernel == kernels.plain ? 32 : 11));
     }
     CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(nullptr, kernels.plain, 0, 0) == CUDA_ERROR_INVALID_VALUE);
     REQUIRE(cuLibraryUnload(kernels.library) == CUDA_SUCCESS);

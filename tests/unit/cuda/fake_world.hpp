@@ -33,9 +33,9 @@ struct clean_driver {
 };
 
 // A GPU's memory for a session; the fake NIC writes it behind the CPU's back.
-[[nodiscard]] inline session_memory memory_on_gpu(std::size_t bytes = 8 << 20)
+[[nodiscard]] inline session_memory memory_on_gpu(std::size_t bytes = 8 << 20, int ordinal = 0)
 {
-    auto state = detail::make_gpu_memory(0, bytes);
+    auto state = detail::make_gpu_memory(ordinal, bytes);
     auto const span = state->span();
     return {std::move(state), {fake_cuda::bytes_at(span.address(), span.size()), span.size()}};
 }

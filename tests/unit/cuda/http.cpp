@@ -8,8 +8,8 @@
 #include <gpurx/ingest/http.hpp>
 #include <string>
 
+#include "../../ingest/http_bed.hpp"
 #include "fake_world.hpp"
-#include "http_server.hpp"
 
 namespace gpurx::test {
 
@@ -20,14 +20,6 @@ using ingest::placement;
 struct copy_on_gpu : clean_driver, world {
     copy_on_gpu() : world{transport::copy, {}, memory_on_gpu()} {}
 };
-
-std::string content_of(std::size_t size)
-{
-    std::string bytes(size, '\0');
-    for (std::size_t i = 0; i < size; ++i)
-        bytes[i] = std::to_integer<char>(pattern(i));
-    return bytes;
-}
 
 std::string base64_crc_of(std::string const& bytes)
 {

@@ -4,12 +4,23 @@
 #include <boost/asio/error.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <gpurx/cuda_stream.hpp>
+#include <gpurx/gather.hpp>
 
 #include "fake_world.hpp"
 
 namespace gpurx::test {
 
-namespace {}  // namespace
+namespace {
+
+void give_work(gpu_test_stream const& stream, gpu_bytes const& to, std::size_t count = 1)
+{
+    auto& on = gpu_or_skip();
+    detail::cuda::context_scope const scope{on};
+    while (count-- > 0)
+        REQUIRE(on.calls().cuMemsetD8Async(to.address(), 0, 1, stream.get()) == CUDA_SUCCESS);
+}
+
+}  // namespace
 
 TEST_CASE("pages go back after each error that ends a GPU's work")
 {
@@ -61,6 +72,7 @@ TEST_CASE("pages released after a stream that is being captured leave the captur
     gpu_test_stream other{on};
     to.send(5000);
     auto first = std::move(receive(in, rx)->loan);
+    captured.hold();
     fake_cuda::set_captured(captured.get(), true);
     first.release_after(captured.ref());
     std::this_thread::sleep_for(5ms);
@@ -70,13 +82,92 @@ TEST_CASE("pages released after a stream that is being captured leave the captur
     to.send(5000);
     receive(in, rx)->loan.release_after(other.ref());
     CHECK(soon([&] { return in.kernel.tokens_out() == parked; }));
-    // Work that the stream gets before its capture ends is not waited for; what it gets before it is looked at is.
-    captured.hold();
+    // What the stream had got before its capture is waited for.
     fake_cuda::set_captured(captured.get(), false);
     std::this_thread::sleep_for(5ms);
     CHECK(in.kernel.tokens_out() == parked);
     captured.let_go();
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("pages released in a capture keep no others back when the stream is full after it")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_bytes const bytes{on, 1};
+    gpu_test_stream const captured{on};
+    gpu_test_stream const other{on};
+    to.send(5000);
+    auto first = std::move(receive(in, rx)->loan);
+    auto const parked = in.kernel.tokens_out();
+    fake_cuda::hold(captured.get());
+    give_work(captured, bytes, 1000);
+    fake_cuda::set_captured(captured.get(), true);
+    first.release_after(captured.ref());
+    fake_cuda::set_captured(captured.get(), false);
+    std::this_thread::sleep_for(20ms);
+    to.send(5000);
+    receive(in, rx)->loan.release_after(other.ref());
+    CHECK(soon([&] { return in.kernel.tokens_out() == parked; }));
+    fake_cuda::let_go(captured.get());
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("pages released in a capture go back with those released after it, on a stream that always has work")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_bytes const bytes{on, 1};
+    gpu_test_stream busy{on};
+    gpu_test_stream const later{on};
+    to.send(5000);
+    auto first = std::move(receive(in, rx)->loan);
+    to.send(5000);
+    auto second = std::move(receive(in, rx)->loan);
+    auto const parked = in.kernel.tokens_out();
+    busy.hold();
+    fake_cuda::set_captured(busy.get(), true);
+    first.release_after(busy.ref());
+    std::this_thread::sleep_for(5ms);
+    fake_cuda::set_captured(busy.get(), false);
+    second.release_after(busy.ref());
+    // What comes behind does not end.
+    fake_cuda::hold(later.get());
+    give_work(later, bytes);
+    auto const of = [&](gpu_test_stream const& stream) {
+        return detail::gpu_stream{.ordinal = 0, .stream = stream.ref(), .context = on.context()};
+    };
+    REQUIRE_FALSE(order(of(busy), of(later)));
+    std::this_thread::sleep_for(5ms);
+    CHECK(in.kernel.tokens_out() == parked);
+    busy.let_go();
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+    fake_cuda::let_go(later.get());
+}
+
+TEST_CASE("a gather that got no event leaves nothing that its stream is needed for")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    gpu_bytes const source{on, 100};
+    gpu_bytes const destination{on, 100};
+    std::array const fragments{fragment{source.address(), 100, memory_kind::device}};
+    {
+        gpu_test_stream stream{on};
+        REQUIRE(gather(fragments, destination.span(), stream.ref()) == 100);
+        fake_cuda::fail("cuEventRecord", CUDA_ERROR_OUT_OF_MEMORY, 0, 1000);
+        REQUIRE(gather(fragments, destination.span(), stream.ref()) == 100);
+        fake_cuda::fail("cuEventRecord", CUDA_SUCCESS, 0, 0);
+        stream.finish();
+    }
+    gpu_test_stream stream{on};
+    for (int i = 0; i < 100; ++i)
+        REQUIRE(gather(fragments, destination.span(), stream.ref()) == 100);
+    stream.finish();
 }
 
 }  // namespace gpurx::test

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A stream that stands still stops nobody but those who use it.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <catch2/generators/catch_generators.hpp>
 #include <gpurx/gather.hpp>
 #include <thread>
 
+#include "cuda/pinned_detour.hpp"
+#include "cuda/stream_backlog.hpp"
+#include "cuda/stream_point.hpp"
 #include "fake_world.hpp"
 
 namespace gpurx::test {
@@ -87,6 +94,25 @@ struct two_flows : clean_driver, world {
     gpu_test_stream stalled{gpu_or_skip()};
     gpu_test_stream stream{gpu_or_skip()};
 };
+
+// Whether `work` is done soon in a thread of its own though all calls of this function stand still, one of which
+// `calls` makes in another.
+template <class Calls, class Work>
+bool goes_on_beside_call(char const* function, Calls calls, Work work)
+{
+    auto const before = fake_cuda::calls(function);
+    fake_cuda::stall(function);
+    std::jthread const stuck{calls};
+    auto const is_stuck = soon([&] { return fake_cuda::calls(function) > before; });
+    std::atomic<bool> done{false};
+    std::jthread const works{[&] {
+        work();
+        done = true;
+    }};
+    auto const went_on = soon([&] { return done.load(); });
+    fake_cuda::go_on(function);
+    return is_stuck && went_on;
+}
 
 }  // namespace
 
@@ -266,6 +292,7 @@ TEST_CASE("bytes that wait for a stream on their way to the CPU stop no others")
 TEST_CASE("the first CRC on a GPU does not wait for a stream of the program's")
 {
     clean_driver const clean;
+    fake_cuda::set_loading_waits(false);  // which is another thing that the first one does
     auto& on = gpu_or_skip();
     gpu_bytes const source{on, 4096};
     gpu_bytes const destination{on, 4096};
@@ -318,6 +345,251 @@ TEST_CASE("kernels are loaded before a program's stream gets any")
     CHECK(summed == 100);
     stalled.finish();
     stream.finish();
+}
+
+TEST_CASE("pinned host memory of a GPU is made with the kernels loaded")
+{
+    clean_driver const clean;
+    static_cast<void>(gpu_or_skip(16));
+    auto const loaded = fake_cuda::calls("cuLibraryLoadData");
+    auto const memory = device_memory::on_pinned_host(4096, 16);
+    CHECK(fake_cuda::calls("cuLibraryLoadData") == loaded + 1);
+}
+
+TEST_CASE("a read onto another GPU than the session's memory is of loads the kernels when it begins")
+{
+    clean_driver const clean;
+    world in{transport::devmem, {}, memory_on_gpu()};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip(17);
+    gpu_bytes tensor{on, 100};
+    gpu_test_stream stream{on};
+    auto const loaded = fake_cuda::calls("cuLibraryLoadData");
+    auto const result = make_completion();
+    async_read(rx, tensor.span(), stream.ref(), noting{result});
+    static bool by_earlier_run = false;
+    CHECK(fake_cuda::calls("cuLibraryLoadData") == loaded + (std::exchange(by_earlier_run, true) ? 0 : 1));
+    to.send(100);
+    in.run_until([&] { return result->done(); });
+    stream.finish();
+    CHECK(is_pattern(tensor.read(), 0));
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("a flow's first bytes on the host block no thread on their way onto a stream that stands still")
+{
+    two_flows in{transport::devmem};
+    auto& on = gpu_or_skip();
+    {
+        detail::cuda::context_scope const scope{on};
+        REQUIRE(on.calls().cuMemsetD8Async(in.tensor.address(), 0, 1, in.stalled.get()) == CUDA_SUCCESS);
+    }
+    auto const kind = GENERATE(fake_kernel::way::linear, fake_kernel::way::plain);
+    auto const result = make_completion();
+    async_read(in.rx, in.tensor.span().first(100), in.stalled.ref(), noting{result});
+    in.kernel.deliver({{kind, 100, 0}});
+    CHECK(goes_on(in.stalled.get(), [&] {
+        in.to.send(100);
+        in.settle();
+    }));
+    in.run_until([&] { return result->done(); });
+    in.stalled.finish();
+    CHECK(result->bytes == 100);
+    auto const got = in.tensor.read();
+    CHECK(is_pattern(std::span{got}.first(100), 0));
+}
+
+TEST_CASE(
+    "bytes on the host need no kernels to come to a GPU, and block no thread on their way onto a stream that stands "
+    "still")
+{
+    clean_driver const clean;
+    fake_cuda::set_loading_waits(true);
+    world in{any_transport()};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip(20);
+    gpu_bytes tensor{on, 10'000};
+    gpu_test_stream stalled{on};
+    fake_cuda::hold(stalled.get());
+    {
+        detail::cuda::context_scope const scope{on};
+        REQUIRE(on.calls().cuMemsetD8Async(tensor.address(), 0, 1, stalled.get()) == CUDA_SUCCESS);
+    }
+    auto const loaded = fake_cuda::calls("cuLibraryLoadData");
+    auto const result = make_completion();
+    CHECK(goes_on(stalled.get(), [&] {
+        async_read(rx, tensor.span(), stalled.ref(), noting{result});
+        for (int i = 0; i < 10; ++i) {
+            to.send(1000);
+            in.settle();
+        }
+    }));
+    CHECK(fake_cuda::calls("cuLibraryLoadData") == loaded);
+    in.run_until([&] { return result->done(); });
+    stalled.finish();
+    CHECK(result->bytes == 10'000);
+    CHECK(is_pattern(tensor.read(), 0));
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("what takes the detour through pinned memory comes where it belongs, in a copy for each row and each block")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    auto const bytes = pattern(0, 1'300'000);
+    gpu_bytes to{on, bytes.size()};
+    gpu_test_stream stream{on};
+    auto const before = fake_cuda::calls("cuMemcpyHtoDAsync");
+    {
+        detail::cuda::context_scope const scope{on};
+        detail::cuda::pinned_detour detour{on, stream.get(), scope, bytes.size()};
+        auto const copy = [&](std::size_t offset, std::size_t size) {
+            fragment const piece{reinterpret_cast<std::uintptr_t>(&bytes[offset]), size, memory_kind::host};
+            return detour.copy(piece, to.address() + offset);
+        };
+        CHECK(copy(0, 1000) == CUDA_SUCCESS);
+        CHECK(copy(1000, 699'000) == CUDA_SUCCESS);
+        CHECK(copy(800'000, 500'000) == CUDA_SUCCESS);
+        CHECK(copy(700'000, 100'000) == CUDA_SUCCESS);
+        CHECK(detour.finish() == CUDA_SUCCESS);
+        CHECK(fake_cuda::calls("cuMemcpyHtoDAsync") == before + 5);
+        CHECK(detour.commands() == 6);
+    }
+    stream.finish();
+    CHECK(is_pattern(to.read(), 0));
+}
+
+TEST_CASE("bytes on the host come to a GPU though no memory can be pinned")
+{
+    clean_driver const clean;
+    world in{transport::devmem};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip(21);  // which has no blocks from before
+    gpu_bytes tensor{on, 5000};
+    gpu_test_stream stream{on};
+    fake_cuda::fail("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0, 1000);
+    to.send(5000);
+    auto const got = read(in, rx, tensor.span(), stream.ref());
+    CHECK(got->bytes == 5000);
+    CHECK_FALSE(got->code);
+    stream.finish();
+    CHECK(is_pattern(tensor.read(), 0));
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("bytes that a flow is adopted with block no thread on their way onto a stream that stands still")
+{
+    two_flows in{any_transport()};
+    auto& on = gpu_or_skip();
+    {
+        detail::cuda::context_scope const scope{on};
+        REQUIRE(on.calls().cuMemsetD8Async(in.tensor.address(), 0, 1, in.stalled.get()) == CUDA_SUCCESS);
+    }
+    sender to{in.wires};
+    auto const known = pattern(0, 5000);
+    receiver rx{in.io->get_executor(), *in.session, in.connection(to), asio::buffer(known)};
+    auto const result = make_completion();
+    CHECK(goes_on(in.stalled.get(), [&] {
+        async_read(rx, in.tensor.span().first(5000), in.stalled.ref(), noting{result});
+        in.settle();
+    }));
+    in.run_until([&] { return result->done(); });
+    in.stalled.finish();
+    CHECK(result->bytes == 5000);
+    auto const got = in.tensor.read();
+    CHECK(is_pattern(std::span{got}.first(5000), 0));
+}
+
+TEST_CASE("while memory is pinned for one flow another gives back its own")
+{
+    clean_driver const clean;
+    static_cast<void>(gpu_or_skip(14));
+    error_code code;
+    auto const copies = detail::copy_stream_of(14, code);
+    auto first = detail::make_staging(14, code);
+    auto const second = detail::make_staging(14, code);
+    REQUIRE_FALSE(first->room(copies, code).empty());
+    CHECK(goes_on_beside_call(
+        "cuMemHostAlloc",
+        [&] {
+            error_code ignored;
+            static_cast<void>(second->room(copies, ignored));
+        },
+        [&] { first.reset(); }));
+}
+
+TEST_CASE("while a GPU is opened the pages of another one go back")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream const stream{gpu_or_skip()};
+    to.send(5000);
+    auto loan = std::move(receive(in, rx)->loan);
+    static int fresh = 18;
+    CHECK(goes_on_beside_call(
+        "cuDevicePrimaryCtxRetain", [] { static_cast<void>(detail::cuda::gpu::open(fresh++)); },
+        [&] {
+            loan.release_after(stream.ref());
+            static_cast<void>(soon([&] { return in.kernel.tokens_out() == 0; }));
+        }));
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("while a stream is created for a GPU others of it are ordered behind what there is")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip(12);
+    static_cast<void>(on.copies());
+    CHECK(goes_on_beside_call(
+        "cuStreamCreate", [&] { static_cast<void>(on.fetches()); }, [&] { on.finish_copies(); }));
+}
+
+TEST_CASE("who waits for a stream that is behind gives it nothing to do, and goes on when the first part has passed")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    gpu_bytes const bytes{on, 1};
+    gpu_test_stream const first{on};
+    gpu_test_stream const second{on};
+    gpu_test_stream behind{on};
+    detail::cuda::context_scope const scope{on};
+    auto const of = [&](gpu_test_stream const& stream) {
+        return detail::gpu_stream{.ordinal = 0, .stream = stream.ref(), .context = on.context()};
+    };
+    auto* const backlog = detail::backlog_of(of(behind));
+    for (auto const* const gate : {&first, &second}) {
+        fake_cuda::hold(gate->get());
+        REQUIRE_FALSE(detail::order(of(behind), of(*gate)));
+        auto* const point = detail::cuda::record_point(behind.get(), scope);
+        REQUIRE(point != nullptr);
+        detail::cuda::add_to(*backlog, detail::cuda::commands_per_window, *point);
+        detail::cuda::discard(point);
+    }
+    REQUIRE(backlog->is_full());
+    while (fake_cuda::queued(behind.get()) < full)
+        REQUIRE(on.calls().cuMemsetD8Async(bytes.address(), 0, 1, behind.get()) == CUDA_SUCCESS);
+    auto const event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    auto const is_told = [&] {
+        std::uint64_t count = 0;
+        return ::read(event, &count, sizeof count) == sizeof count;
+    };
+    {
+        std::atomic<bool> awaited{false};
+        std::jthread const waits{[&] { awaited = backlog->notify(event); }};
+        CHECK(soon([&] { return awaited.load(); }));
+        CHECK_FALSE(is_told());
+        fake_cuda::let_go(first.get());
+        CHECK(soon(is_told));
+        CHECK_FALSE(backlog->is_full());
+        fake_cuda::let_go(second.get());
+    }
+    behind.finish();
+    backlog->forget(event);
+    ::close(event);
 }
 
 }  // namespace gpurx::test

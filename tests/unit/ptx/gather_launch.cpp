@@ -9,6 +9,7 @@
 #include "ptx_image.hpp"
 
 extern "C" unsigned char const gpurx_gather_kernels[];
+extern "C" unsigned char const gpurx_gather_texts[];
 
 namespace ptx::test {
 
@@ -26,6 +27,11 @@ void append(std::vector<std::byte>& parameters, T const& value)
 
 constexpr std::uint8_t untouched = 0x55;
 
+std::string_view text_of(unsigned char const* image, unsigned gpu)
+{
+    return text_in({reinterpret_cast<std::byte const*>(image), size_of_image(image)}, gpu);
+}
+
 }  // namespace
 
 kernels const& library_kernels(unsigned gpu)
@@ -39,8 +45,12 @@ kernels const& library_kernels(unsigned gpu)
 
 std::string_view library_text(unsigned gpu)
 {
-    auto const* const image = reinterpret_cast<std::byte const*>(gpurx_gather_kernels);
-    return text_in({image, size_of_image(gpurx_gather_kernels)}, gpu);
+    return text_of(gpurx_gather_texts, gpu);
+}
+
+std::string_view shipped_text(unsigned gpu)
+{
+    return text_of(gpurx_gather_kernels, gpu);
 }
 
 std::vector<std::uint64_t>& executed_by(std::string const& kernel, unsigned gpu)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library's kernels, as PTX from what it carries for the driver, on memory of the test's.
+// The library's kernels as PTX, on memory of the test's.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,18 @@
 
 namespace ptx::test {
 
-// The GPUs that the library has PTX of its own for: with the tensor cores' matrices of bits, and later ones without.
+// The GPUs whose machine code is of different texts, for what the source asks about them (gather_piece.hpp, gather.cu):
+// sm_80 by itself; those before sm_100, which multiply matrices of bits; and those from there on.
+inline constexpr unsigned sm_80 = 80;
 inline constexpr unsigned sm_90 = 90;
 inline constexpr unsigned sm_100 = 100;
 
-// The kernels' text for a GPU, read once.
+// The kernels' text that the machine code for a GPU is made of, read once.
 [[nodiscard]] kernels const& library_kernels(unsigned gpu);
 
 [[nodiscard]] std::string_view library_text(unsigned gpu);
+// The one that the library carries itself, for GPUs that it has no machine code for.
+[[nodiscard]] std::string_view shipped_text(unsigned gpu);
 
 // Of the kernel of this name: what all launches of this program have executed.
 [[nodiscard]] std::vector<std::uint64_t>& executed_by(std::string const& kernel, unsigned gpu);

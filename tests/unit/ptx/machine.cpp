@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Lanes, warps, barriers and memory of the interpreter: what it runs, and what it refuses.
+#include <chrono>
 #include <random>
 
 #include "ptx_bench.hpp"
@@ -349,6 +350,32 @@ TEST_CASE("PTX: a kernel that does not end")
     auto how = launch_of();
     how.most_instructions = 1000;
     CHECK(faults_with(run_of("again: bra again;", how), "no end"));
+}
+
+TEST_CASE("PTX: time passes, for a kernel that waits")
+{
+    auto const nanoseconds = [] {
+        return static_cast<std::uint64_t>(
+            std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+                .count());
+    };
+    bench_memory memory{4096};
+    auto const before = nanoseconds();
+    auto const done = run(kernel_of(R"(
+        mov.u64 %rd2, %globaltimer;
+        again: mov.u64 %rd3, %globaltimer;
+        sub.s64 %rd4, %rd3, %rd2;
+        setp.lt.u64 %p1, %rd4, 200000;
+        @%p1 bra again;
+        st.global.u64 [%rd0], %rd2;
+        st.global.u64 [%rd0+8], %rd3;
+    )"),
+                          launch_of(1), memory);
+    INFO(done.fault.value_or(""));
+    REQUIRE_FALSE(done.fault);
+    CHECK(memory.at<std::uint64_t>(0) >= before);
+    CHECK(memory.at<std::uint64_t>(1) >= memory.at<std::uint64_t>(0) + 200000);
+    CHECK(memory.at<std::uint64_t>(1) <= nanoseconds());
 }
 
 TEST_CASE("PTX: what is counted")

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams that a program captures into a graph: what the library does beside that leaves the graph as it is.
+#include <catch2/generators/catch_generators.hpp>
+
+#include "cuda/stream_point.hpp"
+#include "fake_world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+CUstreamCaptureStatus capture_of(gpu_test_stream const& stream)
+{
+    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+    auto& on = gpu_or_skip();
+    detail::cuda::context_scope const scope{on};
+    REQUIRE(on.calls().cuStreamIsCapturing(stream.get(), &status) == CUDA_SUCCESS);
+    return status;
+}
+
+}  // namespace
+
+TEST_CASE("a loan is acquired on a stream that is being captured: its bytes are there, and the capture goes on")
+{
+    struct copying : clean_driver, world {
+        copying() : world{transport::copy, {}, memory_on_gpu()} {}
+    } in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream const captured{gpu_or_skip()};
+    fake_cuda::set_delay_per_byte(1us);
+    to.send(10000);
+    auto loan = std::move(receive(in, rx)->loan);
+    auto const size = loan.size();
+    fake_cuda::set_captured(captured.get(), true);
+    loan.acquire(captured.ref());
+    CHECK(capture_of(captured) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    std::size_t at = 0;
+    for (auto const& piece : loan.fragments()) {
+        CHECK(is_pattern({fake_cuda::bytes_at(piece.address, piece.size), piece.size}, at));
+        at += piece.size;
+    }
+    CHECK(at == size);
+    loan.release_after(captured.ref());
+    std::this_thread::sleep_for(5ms);
+    CHECK(capture_of(captured) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    fake_cuda::set_captured(captured.get(), false);
+    // The stream has to be there until the loan is back.
+    detail::stream_point* behind = nullptr;
+    mark(behind, {.ordinal = 0, .stream = captured.ref()});
+    detail::cuda::wait_for(behind);
+}
+
+}  // namespace gpurx::test
