@@ -34,12 +34,13 @@ stage() {
     fi
 }
 
-# The CUDA compiler is worth its 100 MB only where the library would find a driver: it is looked for as the library does.
+# The CUDA compiler is worth its 100 MB only where the library would find a GPU: it is looked for as the library does.
 cuda() {
-    if python3 -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
+    local found
+    if found=$(python3 "$repo/tests/gpu/has_gpu.py"); then
         "$repo/cmake/cuda-toolkit.sh" >/dev/null
     else
-        note "no NVIDIA driver (libcuda.so.1) on this machine: a CUDA compiler is not fetched, and the demo needs none"
+        note "$found: a CUDA compiler is not fetched, and the demo needs none"
     fi
 }
 

@@ -6,16 +6,19 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
+#include <gpurx/local_gpu.hpp>
 #include <string>
 #include <string_view>
 
 namespace {
 
-// host, or gpu:N.
+// host, gpu:N, or gpu:local.
 std::optional<int> parse_memory(std::string const& text)
 {
     if (text == "host")
         return -1;
+    if (text == "gpu:local")
+        return gpurx::local_gpu();
     constexpr std::string_view prefix = "gpu:";
     int ordinal = -1;
     auto const* const begin = text.data() + prefix.size();
@@ -51,12 +54,17 @@ void add_session_options(CLI::App& app, session_choice& chosen)
     app.add_option_function<std::string>(
            "--memory",
            [&chosen](std::string const& text) {
-               auto const gpu = parse_memory(text);
+               std::optional<int> gpu;
+               try {
+                   gpu = parse_memory(text);
+               } catch (gpurx::system_error const& error) {
+                   throw CLI::ValidationError{text, error.what()};
+               }
                if (!gpu)
-                   throw CLI::ValidationError{text, "expected host or gpu:N"};
+                   throw CLI::ValidationError{text, "expected host, gpu:N or gpu:local"};
                chosen.gpu = *gpu;
            },
-           "host, or gpu:N for the GPU with CUDA ordinal N")
+           "host, gpu:N for the GPU with CUDA ordinal N, or gpu:local for that of this process, by LOCAL_RANK")
         ->option_text("KIND");
     app.add_option("--memory-size", chosen.memory_size, "Bytes that the NIC may fill, as 64MiB")
         ->transform(bytes)

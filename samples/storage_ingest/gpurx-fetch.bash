@@ -7,7 +7,8 @@ _gpurx_fetch() {
     COMPREPLY=()
     case $before in
         --transport) words='automatic devmem copy' ;;
-        --memory) words='host gpu:0 gpu:1 gpu:2 gpu:3 gpu:4 gpu:5 gpu:6 gpu:7' ;;
+        --memory) words='host gpu:local gpu:0 gpu:1 gpu:2 gpu:3 gpu:4 gpu:5 gpu:6 gpu:7' ;;
+        --s3-addressing) words='automatic path virtual' ;;
         --crc32c) words='none automatic always' ;;
         --interface) words=$(cd /sys/class/net 2>/dev/null && echo *) ;;
         --output | --ca | --cert | --key | --bearer-file)

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpurx-fetch: receives an object of an HTTP server through several flows: into device memory, or piece by piece into a
-// file; computes its checksums, or lists the tensors in it. What there is to learn from is in fetch(), load_tensors()
-// and save().
+// gpurx-fetch: receives an object of a server through several flows: into device memory, or piece by piece into a file;
+// computes its checksums, or lists the tensors in it. What there is to learn from is in load.cpp, and in save().
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -20,15 +18,16 @@
 #include <functional>
 #include <gpurx/gpurx.hpp>
 #include <gpurx/ingest/buffer.hpp>
-#include <gpurx/ingest/http.hpp>
-#include <gpurx/ingest/safetensors.hpp>
-#include <new>
+#include <gpurx/ingest/checkpoint.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "interruption.hpp"
+#include "load.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "progress.hpp"
@@ -45,22 +44,6 @@ enum exit_status : int { received = 0, transfer_failed = 1, unexpected_bytes = 3
 // Of an object that is written or hashed, so much at a time.
 constexpr std::size_t piece_size = std::size_t{4} << 20;
 
-ingest::buffer allocate_landing(ingest::http_object const& object, int gpu, std::size_t bytes)
-try {
-    return gpu < 0 ? ingest::buffer::on_host(bytes) : ingest::buffer::on_gpu(gpu, bytes);
-} catch (std::bad_alloc const&) {
-    throw gpurx::system_error{
-        make_error_code(boost::system::errc::not_enough_memory),
-        {.operation = "fetch",
-         .object = ingest::shown_url(object.url()),
-         .kernel_message = {},
-         .advice = fmt::format("{} bytes are to be held in memory, and this machine has {}; --output takes the object "
-                               "piece by piece",
-                               bytes,
-                               static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                                   static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)))}};
-}
-
 std::chrono::duration<double> cpu_time_so_far()
 {
     rusage used{};
@@ -71,33 +54,10 @@ std::chrono::duration<double> cpu_time_so_far()
     return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// The whole object, contiguous.
-asio::awaitable<ingest::buffer> fetch(ingest::http_object& object, int gpu)
-{
-    auto landing = allocate_landing(object, gpu, object.size());
-    ingest::placement const all{0, landing.span()};
-    co_await object.async_fetch({&all, 1});
-    co_return landing;
-}
-
-// The tensors, each at its place in one block.
-asio::awaitable<ingest::buffer> load_tensors(ingest::http_object& file, int gpu, report& found)
-{
-    auto header = co_await ingest::async_read_safetensors_header(file);
-    auto const layout = ingest::lay_out(header.tensors);
-    auto block = allocate_landing(file, gpu, layout.size);
-    auto const placements = ingest::placements_of(header.tensors, layout, block.span());
-    co_await file.async_fetch(placements);
-    found.tensors = std::move(header.tensors);
-    found.offsets = layout.offsets;
-    found.block = block.span().address();
-    co_return block;
-}
-
 using bytes = std::span<std::byte const>;
 
 // The object, in pieces, as they come; in the order of the object where `out` is no file.
-asio::awaitable<void> save(ingest::http_object& object, output& out, sha256* hash)
+asio::awaitable<void> save(ingest::object& object, output& out, sha256* hash)
 {
     out.reserve(object.size());
     ingest::piece_consumer take = [&out, hash](std::uint64_t offset, bytes piece) -> asio::awaitable<void> {
@@ -140,54 +100,77 @@ asio::awaitable<void> write_out(ingest::buffer const& landing, gpurx::cuda_strea
     }
 }
 
-void describe(ingest::http_object const& object, report& found)
+void explain_way(std::string_view url, report& found)
 {
-    found.url = object.url();
+    std::string_view why;
+    if (url.starts_with("https:"))
+        why = "https: a CPU decrypts what comes; devmem cannot be used, as a NIC sees nothing but what is encrypted";
+    else if (ingest::object::is_file(url))
+        why = "file: it was read from a disk of this machine, or its page cache, and no NIC was asked";
+    else
+        return;
+    found.transport = gpurx::transport::copy;
+    found.explanation += fmt::format("\n{}", why);
+}
+
+void describe(ingest::object const& object, report& found)
+{
+    found.url = ingest::shown_url(object.url());
     found.etag = object.etag();
     found.size = object.size();
     found.http = object.stats();
     found.mirrors = object.mirrors();
-    if (found.url.starts_with("https:"))
-        found.explanation +=
-            "\nhttps: a CPU decrypts what comes; devmem cannot be used, as a NIC sees nothing but what is encrypted";
+    explain_way(object.url(), found);
     found.crc32c = object.crc32c();
     found.crc32c_announced = object.announced_crc32c().has_value();
 }
 
 // Into memory, and from there wherever else it is to go.
-asio::awaitable<void> load(ingest::http_object& object, options const& wanted, output* out, sha256* hash, report& found)
+asio::awaitable<void> load(asio::awaitable<ingest::buffer> landing, options const& wanted, output* out, sha256* hash)
 {
     auto const executor = co_await asio::this_coro::executor;
-    auto landing = wanted.safetensors ? load_tensors(object, wanted.nic.gpu, found) : fetch(object, wanted.nic.gpu);
     auto const block = co_await std::move(landing);
     co_await gpurx::async_wait(executor, wanted.http.stream, block.span());
     if (out != nullptr || hash != nullptr)
         co_await write_out(block, wanted.http.stream, out, hash);
 }
 
+// What a URL names that is not a model in several files.
+asio::awaitable<void> transfer_object(options const& wanted, gpurx::rx_session& session, output* out, sha256* hash,
+                                      progress& shown, report& found)
+{
+    auto const gpu = wanted.nic.gpu;
+    ingest::object object{co_await asio::this_coro::executor, session, wanted.url, wanted.http};
+    co_await object.async_open();
+    shown.expect(object.size());
+    if (out != nullptr && !wanted.safetensors) {
+        co_await save(object, *out, hash);
+        if (hash != nullptr && out->is_file())
+            co_await hash_file(*out, object.size(), *hash);
+    } else {
+        auto landing = wanted.safetensors ? load_tensors(object, gpu, found) : fetch(object, gpu);
+        co_await load(std::move(landing), wanted, out, hash);
+    }
+    describe(object, found);
+}
+
 asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, output* out, progress& shown,
                                report& found)
 {
-    auto const executor = co_await asio::this_coro::executor;
     auto const start = std::chrono::steady_clock::now();
     auto const cpu_start = cpu_time_so_far();
     std::optional<sha256> hash;
     if (wanted.sha256)
         hash.emplace();
     auto* const hashing = hash ? &*hash : nullptr;
-    ingest::http_object object{executor, session, wanted.url, wanted.http};
-    co_await object.async_open();
-    shown.expect(object.size());
-    if (out != nullptr && !wanted.safetensors) {
-        co_await save(object, *out, hashing);
-        if (hash && out->is_file())
-            co_await hash_file(*out, object.size(), *hash);
+    if (wanted.safetensors && ingest::is_checkpoint(wanted.url)) {
+        co_await load(load_checkpoint(wanted, session, found), wanted, out, hashing);
+        explain_way(wanted.url, found);
     } else {
-        co_await load(object, wanted, out, hashing, found);
+        co_await transfer_object(wanted, session, out, hashing, shown, found);
     }
     found.time = std::chrono::steady_clock::now() - start;
     found.cpu_time = cpu_time_so_far() - cpu_start;
-    describe(object, found);
     if (hash)
         found.sha256 = hash->finish();
     if (out != nullptr && found.as_expected())

@@ -31,9 +31,20 @@ checksum parse_checksum(std::string_view name)
     return name == "none" ? checksum::none : checksum::automatic;
 }
 
+gpurx::ingest::s3_options::addressing parse_addressing(std::string_view name)
+{
+    using enum gpurx::ingest::s3_options::addressing;
+    if (name == "path")
+        return path;
+    return name == "virtual" ? virtual_host : automatic;
+}
+
 void add_download(CLI::App& app, options& parsed)
 {
-    app.add_option("url", parsed.url, "http://HOST[:PORT]/PATH, https:// likewise, or s3://BUCKET/KEY")->required();
+    app.add_option("url", parsed.url,
+                   "http://HOST[:PORT]/PATH, https:// likewise, s3://BUCKET/KEY, file:///PATH, or a path; with "
+                   "--safetensors also an index, a directory, or s3://BUCKET/PREFIX/")
+        ->required();
     app.add_option("--mirror", parsed.http.mirrors,
                    "Another URL of the same object, which takes its share; may be given again")
         ->allow_extra_args(false);
@@ -52,6 +63,14 @@ void add_download(CLI::App& app, options& parsed)
            "Seconds without a byte after which a connection is replaced")
         ->check(CLI::Range(1, 86400))
         ->default_str("30");
+    app.add_option("--min-speed", parsed.http.min_speed,
+                   "Bytes per second, as 1KiB, over --timeout, below which it is replaced, too; 0: any will do")
+        ->transform(CLI::AsSizeValue{false})
+        ->default_str("1KiB");
+    app.add_option_function<unsigned>(
+           "--deadline", [&parsed](unsigned seconds) { parsed.http.deadline = std::chrono::seconds{seconds}; },
+           "Seconds for all of it, after which the transfer fails; without it, it may last for ever")
+        ->check(CLI::Range(1, 31'536'000));
     app.add_option("--threads", parsed.threads, "Threads that receive; each connection is served by one at a time")
         ->capture_default_str()
         ->check(CLI::Range(1, 256));
@@ -98,6 +117,13 @@ void add_s3(CLI::App& app, gpurx::ingest::s3_options& parsed)
 {
     app.add_option("--s3-endpoint", parsed.endpoint, "URL of the S3 server, if it is not AWS");
     app.add_option("--s3-region", parsed.region, "Region of the bucket");
+    app.add_option_function<std::string>(
+           "--s3-addressing", [&parsed](std::string const& name) { parsed.style = parse_addressing(name); },
+           "How buckets are named: virtual, as BUCKET.HOST/KEY; path, as HOST/BUCKET/KEY; or "
+           "automatic: "
+           "as the profile says, else AWS by host and others by path")
+        ->check(CLI::IsMember{{"automatic", "path", "virtual"}}.description(""))
+        ->option_text("HOW");
     app.add_option("--s3-profile", parsed.profile,
                    "Profile of ~/.aws, in the place of AWS_PROFILE and of credentials in the environment");
     app.add_flag("--s3-anonymous", parsed.anonymous, "Sign nothing: the bucket is public");
@@ -105,8 +131,9 @@ void add_s3(CLI::App& app, gpurx::ingest::s3_options& parsed)
 
 void add_consumption(CLI::App& app, options& parsed)
 {
-    auto* const listing = app.add_flag("--safetensors", parsed.safetensors,
-                                       "The object is a safetensors file: load its tensors, and list them");
+    auto* const listing =
+        app.add_flag("--safetensors", parsed.safetensors,
+                     "Load the tensors of a safetensors file, or of a model in several, and list them");
     app.add_option(
         "--output", parsed.output,
         "Write the object to this file, which has its name once all of it is there; -: to standard output, in order. "
@@ -127,7 +154,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
 {
     options parsed;
     parsed.threads = std::clamp(std::thread::hardware_concurrency(), 1U, parsed.http.flows);
-    CLI::App app{"Receives an object of an HTTP server into device memory, through several flows."};
+    CLI::App app{"Receives an object of a server into device memory, through several flows."};
     app.footer(footer);
     app.set_version_flag("--version", "gpurx-fetch " GPURX_VERSION, "Print the version");
     add_download(app, parsed);

@@ -3,10 +3,15 @@
 // Checkpoints in several files: on a disk, and on a server.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <gpurx/ingest/checkpoint.hpp>
 #include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -74,6 +79,61 @@ reading read_list(std::vector<std::string> const& urls)
     return read([&](world& in) {
         return ingest::async_read_shards(in.io->get_executor(), *in.session, urls, options_for_tests());
     });
+}
+
+// Two shards of three tensors. What is said of them when they are asked for again, once their headers have been read.
+class shard_server {
+  public:
+    struct later {
+        std::string etag = "\"one\"";
+        std::string fields = {};
+        std::chrono::milliseconds pause{0};
+    };
+
+    explicit shard_server(later again) : again_{std::move(again)} {}
+
+    [[nodiscard]] std::string url() const { return server_.url("/m/index.json"); }
+    [[nodiscard]] std::string shard() const { return server_.url("/m/b"); }
+    [[nodiscard]] std::size_t requests() const { return server_.requests().size(); }
+
+  private:
+    void answer(http_request const& request, http_reply& reply) const
+    {
+        static std::map<std::string, std::string> const files{
+            {"/m/index.json", index_of({{"three", "b"}, {"one", "a"}, {"two", "a"}})},
+            {"/m/a", shard_of({"one", "two"})},
+            {"/m/b", shard_of({"three"})}};
+        http_content content{files.at(request.target)};
+        if (request.number >= files.size()) {
+            std::this_thread::sleep_for(again_.pause);
+            content.etag = again_.etag;
+            content.fields = again_.fields;
+        }
+        content.serve(request, reply);
+    }
+
+    later const again_;
+    http_server server_{[this](http_request const& request, http_reply& reply) { answer(request, reply); }};
+};
+
+// What is left of a model once its headers have been read is loaded.
+outcome load_all(std::string const& where, ingest::http_options const& options = options_for_tests(),
+                 std::size_t shards = SIZE_MAX)
+{
+    world in{any_transport(), {.max_flows = 5}};
+    outcome result;
+    auto patient = options_for_tests();
+    patient.timeout = 20s;
+    run(in, result, [&]() -> asio::awaitable<void> {
+        auto const executor = in.io->get_executor();
+        auto model = co_await ingest::async_read_checkpoint(executor, *in.session, where, patient);
+        auto const layout = ingest::lay_out(model);
+        model.shards.resize(std::min(shards, model.shards.size()));
+        result.bytes.assign(layout.size, ' ');
+        result.stats = co_await ingest::async_fetch_checkpoint(executor, *in.session, model, layout,
+                                                               span_of(result.bytes), options);
+    });
+    return result;
 }
 
 }  // namespace
@@ -172,6 +232,64 @@ TEST_CASE("shards that do not fit each other, or their index, are errors by name
     }
     auto const broken = read_list({c, files.write("broken", "12345678")});
     CHECK_THAT(broken.error, ContainsSubstring(files / "broken"));
+}
+
+TEST_CASE("all tensors of a checkpoint are brought into one block")
+{
+    shard_server const at{{}};
+    auto const served = load_all(at.url());
+    CHECK(served.error.empty());
+    CHECK(served.bytes == fmt::format("thre{0:252}one {0:252}two ", ""));
+    CHECK(served.stats.requests == 2);
+    CHECK(at.requests() == 5);
+
+    directory const files;
+    static_cast<void>(files.write("a.safetensors", shard_of({"one"})));
+    static_cast<void>(files.write("b.safetensors", shard_of({})));
+    static_cast<void>(files.write("c.safetensors", shard_of({"two"})));
+    auto const read = load_all(files / "");
+    CHECK(read.error.empty());
+    CHECK(read.bytes == fmt::format("one {0:252}two ", ""));
+}
+
+TEST_CASE("a checkpoint's file that is another than before, or than its server says, is an error by name")
+{
+    shard_server const changed{{.etag = "\"another\""}};
+    auto const other = load_all(changed.url());
+    CHECK(other.code == ingest::errc::object_changed);
+    CHECK_THAT(other.error, ContainsSubstring(changed.shard()));
+
+    shard_server const lying{{.fields = "x-amz-checksum-crc32c: AAAAAA==\r\nx-amz-checksum-type: FULL_OBJECT\r\n"}};
+    auto const wrong = load_all(lying.url());
+    CHECK(wrong.code == ingest::errc::wrong_checksum);
+    CHECK_THAT(wrong.error, ContainsSubstring(lying.shard()));
+}
+
+TEST_CASE("what no checkpoint can be loaded with is refused before anybody is asked")
+{
+    shard_server const at{{}};
+    auto mirrored = options_for_tests();
+    mirrored.mirrors = {at.url()};
+    CHECK_THROWS_AS(load_all(at.url(), mirrored), std::invalid_argument);
+    CHECK_THROWS_AS(read([&](world& in) {
+                        return ingest::async_read_checkpoint(in.io->get_executor(), *in.session, at.url(), mirrored);
+                    }),
+                    std::invalid_argument);
+    CHECK(at.requests() == 3);
+    // A layout of more tensors than there are.
+    CHECK_THROWS_AS(load_all(at.url(), options_for_tests(), 1), std::invalid_argument);
+    CHECK(at.requests() == 6);
+}
+
+TEST_CASE("a deadline is one of all files of a checkpoint")
+{
+    shard_server const at{{.pause = 700ms}};
+    auto options = options_for_tests();
+    options.timeout = 20s;
+    options.deadline = 1000ms;
+    auto const result = load_all(at.url(), options);
+    CHECK(result.code == ingest::errc::gave_up);
+    CHECK_THAT(result.error, ContainsSubstring("deadline"));
 }
 
 }  // namespace gpurx::test

@@ -18,6 +18,7 @@ from servers import python_program
 program = ""
 driver = ""  # the directory of the fake CUDA driver; empty: built without CUDA
 options: tuple[str, ...] = ("--transport", "copy")
+before: tuple[str, ...] = ()  # what starts the program; empty: nothing else does
 
 # Of a request and its header.
 OVERHEAD = 1024
@@ -26,7 +27,7 @@ OVERHEAD = 1024
 def start(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
     transport = () if "--transport" in arguments else options
     return subprocess.Popen(
-        [program, *transport, *arguments],
+        [*before, program, *transport, *arguments],
         env=dict(os.environ, LD_LIBRARY_PATH=driver) if driver else None,
         stdout=subprocess.PIPE,
         stderr=stderr,

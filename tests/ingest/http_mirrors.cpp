@@ -29,7 +29,7 @@ using ingest::errc;
 using ingest::http_object;
 using ingest::http_options;
 
-constexpr std::size_t object_size = 200'000;
+constexpr std::size_t mirrored_size = 200'000;
 constexpr std::string_view same_checksum = "x-amz-checksum-crc32c: AAAAAA==\r\nx-amz-checksum-type: FULL_OBJECT\r\n";
 
 struct mirrored : outcome {
@@ -63,7 +63,7 @@ mirrored fetch_mirrored(world& in, std::string const& url, http_options const& o
 // How the second of two servers answers, given the object as it is.
 using lie = std::function<void(http_content const&, http_request const&, http_reply&)>;
 
-struct row {
+struct mirror_case {
     char const* what;
     lie answers;
     unsigned asked = 1;           // requests that it gets at least
@@ -105,27 +105,27 @@ void without_ranges(http_content const& object, http_request request, http_reply
     object.serve(request, reply);
 }
 
-std::vector<row> const& rows()
+std::vector<mirror_case> const& mirror_cases()
 {
-    static std::vector<row> const all{
-        {"the same", that_serves({content_of(object_size)}), 2, {}, {}, true},
+    static std::vector<mirror_case> const all{
+        {"the same", that_serves({content_of(mirrored_size)}), 2, {}, {}, true},
         {"behind a redirect", redirecting_once, 3, {}, {}, true},
         {"another ETag, and the same checksum",
-         that_serves({content_of(object_size), "\"two\"", std::string{same_checksum}}),
+         that_serves({content_of(mirrored_size), "\"two\"", std::string{same_checksum}}),
          2,
          {},
          {},
          true},
         {"dead after a while", reset_later, 2},
         {"not there", refusing, 1, {}, "404 Not Found"},
-        {"another size", that_serves({content_of(object_size + 1)}), 1, errc::mirrors_differ,
+        {"another size", that_serves({content_of(mirrored_size + 1)}), 1, errc::mirrors_differ,
          "it has 200001 bytes there, and 200000 here"},
-        {"another ETag", that_serves({content_of(object_size), "\"two\""}), 1, errc::mirrors_differ,
+        {"another ETag", that_serves({content_of(mirrored_size), "\"two\""}), 1, errc::mirrors_differ,
          "its ETag is \"two\" there, and \"one\" here"},
-        {"a weak ETag", that_serves({content_of(object_size), "W/\"one\""}), 1, errc::mirrors_differ,
+        {"a weak ETag", that_serves({content_of(mirrored_size), "W/\"one\""}), 1, errc::mirrors_differ,
          "its ETag is W/\"one\" there"},
         {"another checksum",
-         that_serves({content_of(object_size), "\"one\"",
+         that_serves({content_of(mirrored_size), "\"one\"",
                       "x-amz-checksum-crc32c: AAAAAQ==\r\nx-amz-checksum-type: FULL_OBJECT\r\n"}),
          1, errc::mirrors_differ, "its CRC32C is 00000001 there, and 00000000 here"},
         {"without ranges", without_ranges, 1, errc::mirrors_differ, "no ranges are served there"},
@@ -138,9 +138,9 @@ std::vector<row> const& rows()
 TEST_CASE("a mirror brings its share of the object, or nothing that is not the object")
 {
     world in{any_transport(), {.max_flows = 5}};
-    for (auto const& each : rows()) {
+    for (auto const& each : mirror_cases()) {
         INFO(each.what);
-        http_content const object{content_of(object_size), "\"one\"", std::string{same_checksum}};
+        http_content const object{content_of(mirrored_size), "\"one\"", std::string{same_checksum}};
         http_server second{
             [&](http_request const& request, http_reply& reply) { each.answers(object, request, reply); }};
         http_server first{[&](http_request const& request, http_reply& reply) {
@@ -163,7 +163,7 @@ TEST_CASE("a mirror brings its share of the object, or nothing that is not the o
         } else {
             CHECK(result.bytes == object.bytes);
             CHECK_THAT(result.mirrors[1].failure, ContainsSubstring(std::string{each.words}));
-            CHECK(result.mirrors[0].bytes_placed + result.mirrors[1].bytes_placed == object_size);
+            CHECK(result.mirrors[0].bytes_placed + result.mirrors[1].bytes_placed == mirrored_size);
         }
     }
 }
@@ -171,7 +171,7 @@ TEST_CASE("a mirror brings its share of the object, or nothing that is not the o
 TEST_CASE("a dead mirror costs nothing but an attempt")
 {
     auto const is_first = GENERATE(false, true);
-    http_content const object{content_of(object_size)};
+    http_content const object{content_of(mirrored_size)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     world in{any_transport(), {.max_flows = 5}};
     auto const dead = fmt::format("http://127.0.0.1:{}/object", nobody_there(in).port());
@@ -180,12 +180,12 @@ TEST_CASE("a dead mirror costs nothing but an attempt")
     auto const result = fetch_mirrored(in, is_first ? dead : server.url(), options);
     CHECK(result.error.empty());
     CHECK(result.bytes == object.bytes);
-    CHECK(result.mirrors[is_first ? 1 : 0].bytes_placed == object_size);
+    CHECK(result.mirrors[is_first ? 1 : 0].bytes_placed == mirrored_size);
 }
 
 TEST_CASE("a mirror that is far slower than another loses its work to that")
 {
-    http_content const object{content_of(object_size)};
+    http_content const object{content_of(mirrored_size)};
     std::atomic<bool> over = false;
     std::atomic<bool> slow_began = false;
     http_server slow{[&](http_request const& request, http_reply& reply) {
@@ -219,7 +219,7 @@ TEST_CASE("a mirror that is far slower than another loses its work to that")
 
 TEST_CASE("nobody waits for a silent mirror when nothing is left for it to bring")
 {
-    http_content const object{content_of(object_size)};
+    http_content const object{content_of(mirrored_size)};
     std::atomic<bool> asked = false;
     http_server silent{[&](http_request const&, http_reply&) { asked = true; }};
     http_server server{[&](http_request const& request, http_reply& reply) {
@@ -255,7 +255,7 @@ TEST_CASE("where every mirror refuses the error says what each has said")
 
 TEST_CASE("a token is not for a mirror elsewhere")
 {
-    http_content const object{content_of(object_size)};
+    http_content const object{content_of(mirrored_size)};
     http_server second{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     http_server first{[&](http_request const& request, http_reply& reply) {
         for (unsigned i = 0; request.number > 0 && i < 1000 && second.requests().size() < 2; ++i)

@@ -427,4 +427,22 @@ TEST_CASE("a proxy of the environment: a tunnel for https, the whole URL for htt
     CHECK_FALSE(plain.requests().empty());
 }
 
+TEST_CASE("a redirect to a host of several lines reaches no proxy")
+{
+    http_server proxy{[](http_request const&, http_reply& reply) {
+        reply.send("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n");
+    }};
+    http_server hostile{[](http_request const&, http_reply& reply) {
+        reply.send(
+            redirect_to("https:"
+                        "//evil%0d%0aX-Injected%3a%20yes%0d%0aY.example/"));
+    }};
+    set_variable const of_https{"https_proxy", fmt::format("http://127.0.0.1:{}", proxy.port())};
+    auto in = any_world();
+    auto const result = fetch(in, hostile.url());
+    CHECK(result.code == errc::bad_redirect);
+    CHECK_THAT(result.error, ContainsSubstring("letters"));
+    CHECK(proxy.requests().empty());
+}
+
 }  // namespace gpurx::test

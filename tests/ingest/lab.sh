@@ -17,4 +17,4 @@ tests/build.sh ingest_lab
 fake_driver=(build/dev/tests/fake_cuda)
 [[ -d ${fake_driver[0]} ]] || fake_driver=()
 ./run lab --kernel "$kernel" --timeout 900 -- python3 -u tests/ingest/lab_test.py \
-    build/dev/samples/gpurx-fetch/gpurx-fetch "${fake_driver[@]}"
+    build/dev/samples/gpurx-fetch/gpurx-fetch build/dev/framework/tools/gpurxd/gpurxd "${fake_driver[@]}"

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpurx-fetch over devmem, in the lab's guest: lab_test.py PROGRAM [DIRECTORY]. lab.sh starts it.
+"""gpurx-fetch over devmem, in the lab's guest: lab_test.py PROGRAM GPURXD [DIRECTORY]. lab.sh starts it.
 
-nginx serves in the namespace `peer`; dms0 receives. DIRECTORY has the fake CUDA driver, whose memory the NIC can write.
+nginx, and an S3 server that checks signatures, serve in the namespace `peer`; dms0 receives. DIRECTORY has the fake CUDA
+driver, whose memory the NIC can write.
 """
 
+import hashlib
+import json
+import os
 import random
 import shutil
 import signal
@@ -14,16 +18,23 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import fetching
 from crc import crc32c
+from daemon import NOBODY, gpurxd
 from fetching import FetchTest
-from safetensors_file import ODD_TENSORS, write_safetensors
-from servers import Nginx, model_file
+from safetensors_file import ODD_TENSORS, Tensor, write_safetensors
+from servers import Nginx, StrictS3, model_file
 
 HOSTS = ("10.77.0.2", "fd77::2")
 IN_PEER = ("ip", "netns", "exec", "peer")
+# The order of the index, and so of the tensors.
+SHARDS = {"second.safetensors": ODD_TENSORS[4:], "first.safetensors": ODD_TENSORS[:4]}
 DATA = random.Random(1).randbytes(5_000_001)
+DAEMON = ""
+BEFORE = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all")
 SERVER = """
     location /single/ { alias ROOT/; keepalive_requests 1; }
     location /few/ { alias ROOT/; keepalive_requests 3; }
@@ -44,6 +55,10 @@ class Devmem(FetchTest):
         (cls.root / "object").write_bytes(DATA)
         (cls.root / "empty").touch()
         (cls.root / "tensors").write_bytes(write_safetensors(ODD_TENSORS))
+        for name, tensors in SHARDS.items():
+            (cls.root / name).write_bytes(write_safetensors(tensors))
+        weight_map = {tensor.name: name for name, tensors in SHARDS.items() for tensor in tensors}
+        (cls.root / "index.json").write_text(json.dumps({"weight_map": weight_map}))
         (cls.root / "model").symlink_to(model_file())
         locations = SERVER.replace("ROOT", str(cls.root))
         cls.server = Nginx(cls.root, server=locations, hosts=HOSTS, port=8000, prefix=IN_PEER)
@@ -57,6 +72,52 @@ class Devmem(FetchTest):
         report = self.check_tensors(model_file(), self.server.url("model"))
         self.assertEqual(report["retries"], 0)
         self.assertEqual(len(report["tensors"]), 104)
+
+    def check_odd_tensors(self, place: str, expected: list[Tensor], *arguments: str) -> dict[str, Any]:
+        report = self.load(place, "--chunk-size", "10kB", *arguments)
+        self.assertEqual([one["name"] for one in report["tensors"]], [one.name for one in expected])
+        block = self.output.read_bytes()
+        for found, one in zip(report["tensors"], expected):
+            self.assertEqual(block[found["offset"]:found["offset"] + found["bytes"]], one.data, one.name)
+        self.assertEqual(report["transport"], "devmem")
+        self.assertEqual(report["bytes"]["host"], 0)
+        self.assertGreater(report["bytes"]["device"], sum(len(one.data) for one in expected))
+        return report
+
+    def test_model_in_several_files(self) -> None:
+        self.check_odd_tensors(self.server.url("index.json"), [one for some in SHARDS.values() for one in some])
+
+    def test_s3(self) -> None:
+        s3 = StrictS3(self.root / "tensors", HOSTS[0], prefix=IN_PEER)
+        self.addCleanup(s3.stop)
+        data = (self.root / "tensors").read_bytes()
+        with mock.patch.dict(os.environ, s3.environment):
+            report = self.check_undisturbed("s3://models/crc32/any", "--chunk-size", "30kB", data=data)
+            self.assertEqual((report["crc32c"], report["crc32c_announced"]), (f"{crc32c(data):08x}", True))
+            report = self.check("s3://models/slow-down/2/any", "--chunk-size", "30kB", data=data)
+            self.assertGreaterEqual(report["retries"], 1)
+            for place in "s3://models/any", "s3://models/alone/":
+                with self.subTest(place):
+                    self.check_odd_tensors(place, ODD_TENSORS)
+            with mock.patch.dict(os.environ, AWS_SECRET_ACCESS_KEY="another"):
+                self.assertIn("SignatureDoesNotMatch", self.refused("s3://models/any"))
+
+    def test_mirrors(self) -> None:
+        other = Nginx(self.root, hosts=HOSTS[1:], port=8001, prefix=IN_PEER)
+        self.addCleanup(other.stop)
+        urls = [self.server.url("slow/object"), f"http://[fd77::2]:{other.port}/object"]
+        report = self.check(urls[0], "--mirror", urls[1], "--chunk-size", "64KiB", data=DATA)
+        self.assertEqual([each["url"] for each in report["mirrors"]], urls)
+        brought = [each["bytes"] for each in report["mirrors"]]
+        self.assertEqual(sum(brought), len(DATA))
+        self.assertGreater(min(brought), 0)
+        self.assertEqual([each["left_out"] for each in report["mirrors"]], ["", ""])
+
+    def test_mirror_of_what_is_not_there(self) -> None:
+        absent = self.server.url("absent")
+        report = self.check(absent, "--mirror", self.server.url("object"), data=DATA)
+        self.assertEqual([each["bytes"] for each in report["mirrors"]], [0, len(DATA)])
+        self.assertIn("404", report["mirrors"][0]["left_out"])
 
     def test_object(self) -> None:
         arguments = ("--crc32c", "always", "--chunk-size", "300kB")
@@ -85,11 +146,15 @@ class Devmem(FetchTest):
     def test_gpu(self) -> None:
         if not fetching.driver:
             self.skipTest("built without CUDA")
-        report = self.load(self.server.url("tensors"), "--memory", "gpu:0", "--chunk-size", "10kB")
-        block = self.output.read_bytes()
-        for found, expected in zip(report["tensors"], ODD_TENSORS):
-            self.assertEqual(block[found["offset"]:found["offset"] + found["bytes"]], expected.data, expected.name)
+        report = self.check_odd_tensors(self.server.url("tensors"), ODD_TENSORS, "--memory", "gpu:0")
         self.check_report(report, (self.root / "tensors").stat().st_size)
+
+    def test_without_rights(self) -> None:
+        with gpurxd(DAEMON, self.directory), mock.patch.object(fetching, "before", BEFORE):
+            report = json.loads(self.fetch(self.server.url("object"), "--json", "--sha256", "--chunk-size", "300kB"))
+        self.assertIn("set up by gpurxd", report["explanation"])
+        self.assertEqual(report["sha256"], hashlib.sha256(DATA).hexdigest())
+        self.check_report(report, len(DATA))
 
     def begin_slowly(self) -> subprocess.Popen[str]:
         # A guest without KVM takes seconds to start a server.
@@ -116,20 +181,13 @@ class Devmem(FetchTest):
         self.finish(process, 130)
 
 
-def main() -> int:
-    fetching.program = sys.argv[1]
-    fetching.driver = sys.argv[2] if len(sys.argv) > 2 else ""
+def main() -> None:
+    global DAEMON
+    fetching.program, DAEMON = sys.argv[1:3]
+    fetching.driver = sys.argv[3] if len(sys.argv) > 3 else ""
     fetching.options = ("--interface", "dms0", "--transport", "devmem")
-    result = unittest.main(argv=sys.argv[:1], verbosity=2, exit=False).result
-    failures = result.failures + result.errors
-    for case, _ in failures:
-        print(f"FAIL: {case}")
-    for case, reason in result.skipped:
-        print(f"SKIP {case}: {reason}")
-    skipped = len(result.skipped)
-    print(f"{result.testsRun - len(failures) - skipped} passed, {len(failures)} failed, {skipped} skipped")
-    return 1 if failures else 0
+    unittest.main(argv=sys.argv[:1], verbosity=2)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

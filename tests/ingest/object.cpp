@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_future.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
@@ -39,6 +42,27 @@ std::uint32_t crc_of(std::string_view bytes)
 }
 
 }  // namespace
+
+// A read may be over before the next one has been started.
+TEST_CASE("a file comes whole on an executor of several threads")
+{
+    directory const files;
+    auto const bytes = content_of(8'000);
+    auto const path = files.write("file", bytes);
+    world in{transport::copy};
+    asio::thread_pool threads{4};
+    for (int round = 0; round < 200; ++round) {
+        std::string got(bytes.size(), ' ');
+        object file{threads.get_executor(), *in.session, path, {.flows = 8, .chunk_size = 1'000}};
+        auto const load = [&]() -> asio::awaitable<void> {
+            co_await file.async_open();
+            std::array const places{placement{0, span_of(got)}};
+            co_await file.async_fetch(places);
+        };
+        asio::co_spawn(threads, load, asio::use_future).get();
+        REQUIRE(got == bytes);
+    }
+}
 
 TEST_CASE("a file comes whole, by its path and by its URL")
 {

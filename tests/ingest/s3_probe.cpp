@@ -8,7 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_future.hpp>
 #include <boost/json.hpp>
-#include <gpurx/ingest/s3.hpp>
+#include <gpurx/ingest/http.hpp>
 #include <iostream>
 #include <string>
 

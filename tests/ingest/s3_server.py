@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 server on loopback with a few objects: s3_server.py FILE, by the Python of tests/python/environment.sh.
+"""An S3 server on loopback with a few objects: s3_server.py FILE [FILE...], by the Python of tests/python/environment.sh.
 
 Prints the URLs of these as a JSON object once it serves, and ends with its standard input:
 
@@ -11,6 +11,9 @@ Prints the URLs of these as a JSON object once it serves, and ends with its stan
     private   FILE, which nobody may read
     signed    the same, with the permission in the URL
     missing   no object
+    endpoint  of s3:// URLs, for anybody who signs: s3://models/KEY
+
+FILEs behind the first are below the prefixes many/, and all but those that end in .json below bare/.
 """
 
 import base64
@@ -63,6 +66,10 @@ def main() -> None:
     s3.put_object(Bucket=BUCKET, Key="private", Body=data, **right)
     upload_in_parts(s3, "parts", data)
     urls = {key: f"{root}/{BUCKET}/{key}" for key in ("public", "parts", "lying", "empty", "private", "missing")}
+    for more in map(Path, sys.argv[2:]):
+        for prefix in ("many/", "bare/")[: 1 if more.suffix == ".json" else 2]:
+            s3.put_object(Bucket=BUCKET, Key=prefix + more.name, Body=more.read_bytes())
+    urls["endpoint"] = root
     urls["signed"] = s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "private"}, ExpiresIn=600)
     print(json.dumps(urls), flush=True)
     sys.stdin.read()

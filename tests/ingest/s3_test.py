@@ -22,7 +22,7 @@ from typing import Any
 
 import fetching
 from fetching import FetchTest
-from servers import S3Server, python_program
+from servers import S3Server, StrictS3, python_program
 
 HERE = Path(__file__).resolve().parent
 DATA = random.Random(3).randbytes(3_000_001)
@@ -31,7 +31,7 @@ LISTED = [f"model/shard {number:02}+ä&<>.safetensors" for number in range(7)]
 
 probe = ""
 data_file: Path
-strict: subprocess.Popen[str]
+strict: StrictS3
 root = secure_root = authority = ""  # of the strict server
 
 
@@ -41,14 +41,12 @@ def setUpModule() -> None:
     os.close(descriptor)
     data_file = Path(name)
     data_file.write_bytes(DATA)
-    strict = subprocess.Popen([python_program(), HERE / "strict_s3.py", data_file], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, text=True)
-    assert strict.stdout
-    root, secure_root, authority = json.loads(strict.stdout.readline())
+    strict = StrictS3(data_file)
+    root, secure_root, authority = strict.endpoint, strict.secure_endpoint, strict.authority
 
 
 def tearDownModule() -> None:
-    strict.communicate(timeout=30)
+    strict.stop()
     data_file.unlink()
 
 
@@ -246,7 +244,7 @@ class Listings(S3Test):
         self.assertEqual([url for url, _, _ in listed], [f"s3://models/{key}" for key in LISTED])
         self.assertEqual([size for _, size, _ in listed], [len(key) for key in LISTED])
         self.assertEqual(listed[1][2], '"1"')
-        self.assertEqual(len(self.listed("s3://elsewhere")), 9)
+        self.assertEqual(len(self.listed("s3://elsewhere")), 10)
         self.assertEqual(self.listed("s3://models/nothing"), [])
         self.check(listed[0][0], data=DATA)
 

@@ -129,8 +129,8 @@ class Nginx:
 class S3Server:
     """`urls` has those that s3_server.py names."""
 
-    def __init__(self, data: Path) -> None:
-        self._process = subprocess.Popen([python_program(), HERE / "s3_server.py", data], stdin=subprocess.PIPE,
+    def __init__(self, data: Path, *more: Path) -> None:
+        self._process = subprocess.Popen([python_program(), HERE / "s3_server.py", data, *more], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         assert self._process.stdout
         line = self._process.stdout.readline()
@@ -140,3 +140,21 @@ class S3Server:
 
     def stop(self) -> None:
         self._process.communicate(timeout=30)  # closes its standard input
+
+
+class StrictS3:
+    """strict_s3.py's, at an address of this machine; `prefix` before the program. What `environment` has, it takes."""
+
+    def __init__(self, data: Path, address: str = "127.0.0.1", *, prefix: tuple[str, ...] = ()) -> None:
+        self._process = subprocess.Popen([*prefix, python_program(), HERE / "strict_s3.py", data, address],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the S3 server does not serve; what it said is above")
+        self.endpoint, self.secure_endpoint, self.authority = json.loads(line)
+        self.environment = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": "written-id",
+                            "AWS_SECRET_ACCESS_KEY": "written/secret+key", "AWS_REGION": "us-east-1"}
+
+    def stop(self) -> None:
+        self._process.communicate(timeout=60)  # closes its standard input

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A small S3 server that checks signatures, by botocore's own code, and does what tests need: strict_s3.py FILE, by the
-Python of tests/python/environment.sh. It hands out credentials as well, as an EC2 instance and as a container's agent.
+"""A small S3 server that checks signatures, by botocore's own code, and does what tests need:
 
-It serves with TLS as well. Prints both addresses and the file of the authority whose certificate it has then, as a JSON
-array, and ends with its standard input. Objects, of which each has FILE's bytes:
+    strict_s3.py FILE [ADDRESS [SHARD...]]     by the Python of tests/python/environment.sh; without ADDRESS, on loopback
+
+It hands out credentials as well, as an EC2 instance and as a container's agent, and serves with TLS as well. Prints both
+URLs and the file of the authority whose certificate it has then, as a JSON array, and ends with its standard input. Objects, of which each has FILE's bytes:
 
     any key            as it is
     slow-down/N/…      the first N requests are answered 503 SlowDown
@@ -13,6 +14,7 @@ array, and ends with its standard input. Objects, of which each has FILE's bytes
     crc64/…, crc32/…   HEAD says the checksum, as S3 does; GET of a range does not
     wrong-crc64/…      HEAD says another
     at/PORT/…          307 to that port of this host
+    shards/NAME        the bytes of the SHARD of that name
 
 The bucket "elsewhere" is in eu-west-1, and "strange" too, where only the body of the answer says so.
 """
@@ -46,9 +48,10 @@ TOKENS = {"instance-id": "instance-token", "container-id": "container-token", "s
 METADATA_TOKEN = "a-token=="
 ROLE = "/latest/meta-data/iam/security-credentials/"
 PAGE = 3
-KEYS = [f"model/shard {number:02}+ä&<>.safetensors" for number in range(7)] + ["model/", "other"]
+KEYS = [f"model/shard {number:02}+ä&<>.safetensors" for number in range(7)] + ["alone/model.safetensors", "model/", "other"]
 
 data = b""
+shards: dict[str, bytes] = {}
 lock = threading.Lock()
 counted: dict[str, int] = {}
 checksums: dict[str, int] = {}
@@ -151,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
     def list_objects(self, bucket: str, query: dict[str, list[str]]) -> None:
         prefix = query.get("prefix", [""])[0]
         begin = int(query.get("continuation-token", ["0"])[0])
-        keys = sorted(key for key in KEYS if key.startswith(prefix))
+        keys = sorted(key for key in [*KEYS, *shards] if key.startswith(prefix))
         page = keys[begin:begin + PAGE]
         more = begin + PAGE < len(keys)
         contents = "".join(f"<Contents><Key>{escape(quote(key, safe=''))}</Key><Size>{len(key)}</Size>"
@@ -183,12 +186,14 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(403, "RequestTimeTooSkewed", "The difference is too large.",
                                "<RequestTime>20261123T100000Z</RequestTime><ServerTime>2026-11-23T12:00:00Z</ServerTime>")
         if key.startswith("at/"):
-            return self.answer(307, b"", Location=f"http://127.0.0.1:{key.split('/')[1]}/key")
+            here = self.server.server_address[0]
+            return self.answer(307, b"", Location=f"http://{here}:{key.split('/')[1]}/key")
         if key.startswith("missing/"):
             return self.refuse(404, "NoSuchKey", "The specified key does not exist.")
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        part = data[first:last + 1]
-        return self.answer(206, part, ETag='"e"', Content_Range=f"bytes {first}-{first + len(part) - 1}/{len(data)}")
+        whole = shards.get(key, data)
+        part = whole[first:last + 1]
+        return self.answer(206, part, ETag='"e"', Content_Range=f"bytes {first}-{first + len(part) - 1}/{len(whole)}")
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -207,15 +212,15 @@ class Handler(BaseHTTPRequestHandler):
         return self.get_object(unquote(key))
 
 
-def certify(directory: Path) -> Path:
-    """A certificate for 127.0.0.1, and its key, in one file; it vouches for itself."""
+def certify(directory: Path, address: str) -> Path:
+    """A certificate for that address, and its key, in one file; it vouches for itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "strict S3")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
                    .serial_number(x509.random_serial_number())
                    .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
-                   .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+                   .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False)
                    .add_extension(x509.BasicConstraints(ca=True, path_length=None), True).sign(key, hashes.SHA256()))
     file = directory / "certificate"
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
@@ -223,25 +228,27 @@ def certify(directory: Path) -> Path:
     return file
 
 
-def serve(certificate: Path | None) -> str:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+def serve(address: str, certificate: Path | None) -> str:
+    server = ThreadingHTTPServer((address, 0), Handler)
     server.daemon_threads = True
     if certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}"
+    return f"{'https' if certificate else 'http'}://{address}:{server.server_port}"
 
 
 def main() -> None:
     global data
     data = Path(sys.argv[1]).read_bytes()
+    address = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
+    shards.update({f"shards/{Path(path).name}": Path(path).read_bytes() for path in sys.argv[3:]})
     checksums.update(crc32=crc32c(data), crc64=crc64nvme(data))
     ThreadingHTTPServer.request_queue_size = 64
     with tempfile.TemporaryDirectory(prefix="s3-") as directory:
-        certificate = certify(Path(directory))
-        print(json.dumps([serve(None), serve(certificate), str(certificate)]), flush=True)
+        certificate = certify(Path(directory), address)
+        print(json.dumps([serve(address, None), serve(address, certificate), str(certificate)]), flush=True)
         sys.stdin.read()
 
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ingest"))
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ingest"))
 import fetching
 from crc import crc32c
 from fetching import FetchTest, start
-from safetensors_file import ODD_TENSORS, write_safetensors
+from safetensors_file import ODD_TENSORS, Tensor, tensor, write_safetensors
 from servers import Nginx, S3Server, free_port, model_file
 
 # More than a chunk, no multiple of anything.
@@ -46,6 +47,7 @@ LOCATIONS = """
     location /chunked/ { alias ROOT/; max_ranges 0; ssi on; ssi_types *; }
     location /moved/ { rewrite ^/moved/(.*) /$1 redirect; }
     location /away/ { absolute_redirect off; rewrite ^/away/(.*) /moved/$1 permanent; }
+    location /signed/ { rewrite ^/signed/(.*) /$1?X-Amz-Signature=abcdef redirect; }
     location /loop { return 307 /loop; }
     location /secure { return 301 https://127.0.0.1/object; }
     location /denied { deny all; }
@@ -163,6 +165,13 @@ class Objects(FetchTest):
         self.assertEqual(report["redirects"], 2)
         self.assertEqual(report["url"], server.url("object"))
 
+    def test_secrets_of_urls_are_not_shown(self) -> None:
+        user = server.url("object").replace("://", "://me:secret@")
+        for output in (), ("--json",):
+            self.assertNotIn("abcdef", self.fetch(server.url("signed/object"), *output))
+            self.assertIn(server.url("object") + ("" if output else "\n"), self.fetch(user, *output))
+            self.assertNotIn("secret", self.fetch(user, *output))
+
     def test_redirects_to_nowhere(self) -> None:
         self.assertIn("more than 10 redirects", self.refused(server.url("loop")))
         self.assertIn("https", self.refused(server.url("secure")))
@@ -218,9 +227,12 @@ class Objects(FetchTest):
 
     def test_urls_that_cannot_be_used(self) -> None:
         self.assertIn("https", self.refused("https://127.0.0.1/object"))
-        for url in "ftp://127.0.0.1/object", "object", "http://", "http://127.0.0.1:99999/object", "http://a b/object":
+        for url in "ftp://127.0.0.1/object", "http://", "http://127.0.0.1:99999/object", "http://a b/object":
             with self.subTest(url):
                 self.assertNotEqual(self.refused(url), "")
+        self.assertIn("/no/such: No such file", self.refused("/no/such"))
+        self.assertIn("another machine", self.refused("file://elsewhere/object"))
+        self.assertIn("mirrors", self.refused(str(root / "object"), "--mirror", server.url("object")))
 
     def test_nobody_there(self) -> None:
         port = free_port()
@@ -248,6 +260,13 @@ class Faults(FetchTest):
         fetching = self.begin(self.url, *self.chunks)
         self.server.kill()
         time.sleep(0.3)
+        self.server.start()
+        self.check_recovered(fetching, self.data)
+
+    def test_server_is_away_for_seconds(self) -> None:
+        fetching = self.begin(self.url, *self.chunks)
+        self.server.kill()
+        time.sleep(4)
         self.server.start()
         self.check_recovered(fetching, self.data)
 
@@ -280,6 +299,27 @@ class Faults(FetchTest):
         # nginx makes the ETag of the date, in seconds, and the size.
         os.utime(other, (0, 0))
         other.rename(self.file)
+
+    def test_deadline(self) -> None:
+        # It takes some five seconds.
+        began = time.monotonic()
+        err = self.refused(self.url, *self.chunks, "--deadline", "1")
+        self.assertIn("the deadline has passed", err)
+        self.assertLess(time.monotonic() - began, 4)
+        self.fetch(self.url, *self.chunks, "--deadline", "50")
+
+    def test_deadline_of_several_files(self) -> None:
+        # Each in less than that, a second and a half, and all not.
+        for number in range(5):
+            file = write_safetensors([tensor(f"{number}", "U8", 1, [300_000])])
+            (self.directory / f"{number}").write_bytes(file)
+        (self.directory / "index.json").write_text(json.dumps({"weight_map": {f"{n}": f"{n}" for n in range(5)}}))
+        err = self.refused(self.server.url("index.json"), "--safetensors", "--flows", "1", "--deadline", "3")
+        self.assertIn("deadline", err)
+
+    def test_min_speed(self) -> None:
+        report = self.check(self.url, *self.chunks, "--timeout", "1", "--min-speed", "100MB", data=self.data)
+        self.assertGreaterEqual(report["retries"], 1)
 
     def test_another_object(self) -> None:
         # Where there is no such range any more, the server says the size alone.
@@ -506,6 +546,9 @@ class Consumption(FetchTest):
             [url, "--chunk-size", "many"],
             [url, "--attempts", "0"],
             [url, "--timeout", "0"],
+            [url, "--deadline", "0"],
+            [url, "--min-speed", "many"],
+            [url, "--s3-addressing", "sideways"],
             [url, "--threads", "0"],
             [url, "--crc32c", "sometimes"],
             [url, "--expect-sha256", "12"],
@@ -558,6 +601,11 @@ class Tensors(FetchTest):
     def test_table(self) -> None:
         out = self.fetch(server.url("tensors"), "--safetensors")
         self.assertRegex(out, r"0x[0-9a-f]+  F32 +\[2, 3\] +matrix\n")
+        self.assertIn(' ключ "quoted" \U0001f511\n', out)
+
+    def test_names_are_not_obeyed_by_a_terminal(self) -> None:
+        (root / "hostile").write_bytes(write_safetensors([Tensor("a\x1b[2J\x07", "U8", [1], b"x")]))
+        self.assertIn("a\\x1b[2J\\x07\n", self.fetch(server.url("hostile"), "--safetensors"))
 
     def test_checksum(self) -> None:
         # Of the whole file, though its header never was in the block.
@@ -579,6 +627,121 @@ class Tensors(FetchTest):
         big = Nginx(model.parent)
         self.addCleanup(big.stop)
         self.check_tensors(model, big.url(model.name))
+
+
+# Of a model in two files, which its index names in this order.
+SHARDS = {"second.safetensors": ODD_TENSORS[4:], "first.safetensors": ODD_TENSORS[:4]}
+INDEX = "model.safetensors.index.json"
+BY_NAME = [*SHARDS["first.safetensors"], *SHARDS["second.safetensors"]]
+BY_INDEX = [*SHARDS["second.safetensors"], *SHARDS["first.safetensors"]]
+
+
+class Kinds(FetchTest):
+    """Each kind of place that an object or a model can have."""
+
+    s3: S3Server
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        for directory in "many", "bare":
+            (root / directory).mkdir()
+            (root / directory / "README.md").write_text("a model")
+            for name, tensors in SHARDS.items():
+                (root / directory / name).write_bytes(write_safetensors(tensors))
+        weight_map = {tensor.name: name for name, tensors in SHARDS.items() for tensor in tensors}
+        (root / "many" / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+        cls.s3 = S3Server(root / "object", *(root / "many").iterdir())
+        cls.addClassCleanup(cls.s3.stop)
+
+    def setUp(self) -> None:
+        super().setUp()
+        known = {"AWS_ENDPOINT_URL": self.s3.urls["endpoint"], "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret",
+                 "AWS_CONFIG_FILE": str(self.directory / "config")}
+        patch = unittest.mock.patch.dict(os.environ, known)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_objects(self) -> None:
+        path = root / "object"
+        for url in (str(path), os.path.relpath(path), path.as_uri(), server.url("object"), "s3://models/public"):
+            for more in [], ["--output", "-"], ["--crc32c", "always"]:
+                with self.subTest(url, more=more):
+                    output = [] if more else ["--output", str(self.output)]
+                    command = [fetching.program, *fetching.options, url, "--sha256", "--json", *more, *output]
+                    done = subprocess.run(command, capture_output=True, check=False, timeout=self.limit)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    report = json.loads(done.stderr.splitlines()[-1] if "-" in more else done.stdout)
+                    self.assertEqual((report["sha256"], report["size"]), (SHA256, len(DATA)))
+                    self.assertEqual("\nfile: " in report["explanation"], "://127" not in url and "s3:" not in url)
+                    if "always" in more:
+                        self.assertEqual(report["crc32c"], f"{crc32c(DATA):08x}")
+                    if not more:
+                        self.assertEqual(self.output.read_bytes(), DATA)
+                        self.output.unlink()
+
+    def test_models(self) -> None:
+        path = root / "tensors"
+        many, bare = root / "many", root / "bare"
+        for place, expected in {
+            str(path): ODD_TENSORS,
+            path.as_uri(): ODD_TENSORS,
+            server.url("tensors"): ODD_TENSORS,
+            "s3://models/many/first.safetensors": SHARDS["first.safetensors"],
+            str(many / INDEX): BY_INDEX,
+            (many / INDEX).as_uri(): BY_INDEX,
+            server.url(f"many/{INDEX}?version=1"): BY_INDEX,
+            f"s3://models/many/{INDEX}": BY_INDEX,
+            str(many): BY_INDEX,
+            many.as_uri() + "/": BY_INDEX,
+            str(bare): BY_NAME,
+            "s3://models/many/": BY_INDEX,
+            "s3://models/bare/": BY_NAME,
+        }.items():
+            with self.subTest(place):
+                report = self.load(place)
+                self.assertEqual([one["name"] for one in report["tensors"]], [one.name for one in expected])
+                block = self.output.read_bytes()
+                for found, one in zip(report["tensors"], expected):
+                    self.assertEqual(block[found["offset"]:found["offset"] + found["bytes"]], one.data, one.name)
+                self.assertEqual(report["url"].split("?")[0].rsplit("/", 1)[-1], place.rsplit("/", 1)[-1].split("?")[0])
+                self.assertGreater(report["size"], sum(len(one.data) for one in expected))
+
+    def test_what_is_no_model(self) -> None:
+        empty = self.directory / "empty"
+        empty.mkdir()
+        for place, words in {
+            str(empty): "no .safetensors file",
+            "s3://models/nothing/": "no .safetensors file",
+            "s3://models": "no .safetensors file",
+            "s3://none-such/x/": "404",
+            str(root / "absent"): "No such file",
+        }.items():
+            with self.subTest(place):
+                self.assertIn(words, self.refused(place, "--safetensors"))
+        self.assertIn("Is a directory", self.refused(str(empty)))
+        mirrored = (server.url(f"many/{INDEX}"), "--safetensors", "--mirror", server.url(f"bare/{INDEX}"))
+        self.assertIn("--mirror", self.refused(*mirrored))
+
+    def test_addressing(self) -> None:
+        """By the bucket's own host name, which nobody here knows: the server is asked as a proxy."""
+        host = "http://s3.us-east-1.amazonaws.com"
+        proxy = {"AWS_ENDPOINT_URL": host, "http_proxy": self.s3.urls["endpoint"], "no_proxy": ""}
+        config = Path(os.environ["AWS_CONFIG_FILE"])
+        own = host.replace("//", "//models.")
+        with unittest.mock.patch.dict(os.environ, proxy):
+            for style, arguments, root_url in (
+                ("", [], host + "/models"),
+                ("", ["--s3-addressing", "virtual"], own),
+                ("virtual", [], own),
+                ("virtual", ["--s3-addressing", "path"], host + "/models"),
+                ("auto", [], host + "/models"),
+            ):
+                config.write_text(f"[default]\ns3 =\n    addressing_style = {style}\n" if style else "")
+                with self.subTest(style=style, arguments=arguments):
+                    report = self.check("s3://models/public", *arguments, data=DATA)
+                    self.assertEqual(report["url"], root_url + "/public")
+            config.write_text("[default]\ns3 =\n    addressing_style = sideways\n")
+            self.assertIn("addressing_style", self.refused("s3://models/public"))
 
 
 class S3(FetchTest):

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 from pathlib import Path
 
 PROGRAM = ""
@@ -116,6 +117,16 @@ class ReceiveFile(unittest.TestCase):
         for arguments in (), ("--loan", "--memory-size", "2MiB"):
             out = self.check_received("--memory", "gpu:0", *arguments)
             self.assertIn("copy: in use", out)
+
+    def test_gpu_of_this_process(self) -> None:
+        if not GPU_DRIVER:
+            self.skipTest("built without CUDA")
+        with unittest.mock.patch.dict(os.environ, LOCAL_RANK="0"):
+            out = self.check_received("--memory", "gpu:local")
+        self.assertIn("copy: in use", out)
+        with unittest.mock.patch.dict(os.environ, LOCAL_RANK="99"):
+            _, err = self.finish(start("--listen", "127.0.0.1:0", "--memory", "gpu:local"), 2)
+        self.assertIn("LOCAL_RANK '99'", err)
 
     def test_no_gpu(self) -> None:
         receiver = start("--listen", "127.0.0.1:0", "--memory", "gpu:99")

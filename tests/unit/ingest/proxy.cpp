@@ -53,6 +53,10 @@ TEST_CASE("a proxy is taken from the environment, by scheme")
                                   "me:secret@p:3"}}) == "p:3");
     CHECK(through("http://a/b", {{"http_proxy", "socks5://me:secret@p:3"}}) == "error: socks5://p:3");
     CHECK(through("http://a/b", {{"http_proxy", "https://p:3"}}) == "error: https://p:3");
+    CHECK(through("http://a/b", {{"http_proxy", "me:pa/ss@p:3"}}) == "error: http://p:3");
+    CHECK(through("http://a/b", {{"http_proxy", "p%0d%0aX:3"}}) ==
+          "error: http:"
+          "//p%0d%0aX:3");
     CHECK(through("http://a/b", {{"http_proxy", "p:1"}, {"no_proxy", "x,a"}}) == "nobody");
 }
 

@@ -44,6 +44,10 @@ TEST_CASE("s3: what cannot be a bucket is refused")
     for (auto const* const text : {"s3://", "s3:///key", "s3://ab/key", "s3://arn:aws:s3:x/key", "s3://a..b/key",
                                    "s3://.abc/key", "s3://user@bucket/key", "s3:bucket/key", "S3://bucket/key", ""})
         CHECK(is_refused(text));
+    error_code code;
+    diagnostics why;
+    static_cast<void>(parse_location("s3://\x1b[2J/key", code, why));
+    CHECK(why.object == "s3://\\x1b[2J/key");
 }
 
 TEST_CASE("s3: AWS is asked by host name, except for buckets with dots, and other servers by path")
@@ -58,8 +62,47 @@ TEST_CASE("s3: AWS is asked by host name, except for buckets with dots, and othe
     CHECK(url_of({"models", "a/b?c"}, own) == "http://127.0.0.1:9000/models/a/b%3Fc");
 }
 
-TEST_CASE("s3: AWS's hosts are known by their ends")
+TEST_CASE("s3: buckets are named by host or by path where that is asked for")
 {
+    using enum s3_options::addressing;
+    service const aws{.endpoint = {}, .region = "eu-west-1", .style = path};
+    CHECK(url_of({"models", "a"}, aws) == "https://s3.eu-west-1.amazonaws.com/models/a");
+    service own{.endpoint = "http://user:key@example.org/", .region = "us-east-1", .style = virtual_host};
+    CHECK(url_of({"models", "a"}, own) == "http://user:key@models.example.org/a");
+    CHECK(url_of({"my.models", "a"}, own) == "http://user:key@my.models.example.org/a");
+    CHECK(url_of({"My_models", "a"}, own) == "http://user:key@example.org/My_models/a");
+    CHECK(url_of("models", {}, own) == "http://user:key@models.example.org/?");
+    own.endpoint = "https://example.org/below";
+    CHECK(url_of({"models", "a"}, own) == "https://models.example.org/below/a");
+    CHECK(addressing_named("virtual") == virtual_host);
+    CHECK(addressing_named("path") == path);
+    CHECK(addressing_named("auto") == automatic);
+    CHECK_FALSE(addressing_named("Path"));
+    CHECK_FALSE(addressing_named(""));
+}
+
+TEST_CASE("s3: prefixes of keys are told from objects")
+{
+    for (auto const* const text : {"s3://models", "s3://models/", "s3://models/a/"})
+        CHECK(is_prefix(text));
+    for (auto const* const text : {"s3://models/a", "http://models/", "models/", ""})
+        CHECK_FALSE(is_prefix(text));
+}
+
+TEST_CASE("s3: AWS's hosts for S3 are known by their ends")
+{
+    for (auto const* const host :
+         {"s3.amazonaws.com", "models.s3.amazonaws.com", "a.b.s3.eu-west-1.amazonaws.com",
+          "models.s3-us-west-2.amazonaws.com", "models.s3.dualstack.eu-west-1.amazonaws.com",
+          "models.s3-fips.us-east-1.amazonaws.com", "models.s3-fips.dualstack.us-east-1.amazonaws.com",
+          "models.s3-accelerate.amazonaws.com", "models.s3-accelerate.dualstack.amazonaws.com",
+          "name-1.s3-accesspoint.eu-west-1.amazonaws.com", "models.s3.cn-north-1.amazonaws.com.cn"})
+        CHECK(is_aws(host));
+    for (auto const* const host :
+         {"ec2-1-2-3-4.compute-1.amazonaws.com", "ec2-1-2-3-4.eu-west-1.compute.amazonaws.com",
+          "s3-1.eu-west-1.elb.amazonaws.com", "x.execute-api.eu-west-1.amazonaws.com", "amazonaws.com",
+          "s3.x.elb.amazonaws.com", "dualstack.amazonaws.com", "s3-1.compute-1.amazonaws.com"})
+        CHECK_FALSE(is_aws(host));
     CHECK(is_aws("models.s3.eu-west-1.amazonaws.com"));
     CHECK(is_aws("s3.cn-north-1.amazonaws.com.cn"));
     CHECK_FALSE(is_aws("amazonaws.com.example.org"));

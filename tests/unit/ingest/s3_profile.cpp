@@ -35,7 +35,7 @@ constexpr std::string_view credentials_text =
     "AWS_SECRET_ACCESS_KEY : default=key/+:\n"
     "[ work ]\n"
     "aws_access_key_id = work-id\n"
-    "  nested = left out\n"
+    "  nested = below it\n"
     "; another remark\n"
     "aws_secret_access_key = work-key\n"
     "aws_session_token = work-token\n"
@@ -51,6 +51,8 @@ constexpr std::string_view config_text =
     "endpoint_url = http://storage:9000\n"
     "s3 =\n"
     "    region = nowhere\n"
+    "    # a remark\n"
+    "\tAddressing_Style = virtual\n"
     "[profile \"with space\"]\n"
     "aws_access_key_id = space-id\n"
     "aws_secret_access_key = space-key\n"
@@ -64,10 +66,13 @@ TEST_CASE("s3: profile files are read as AWS's own tools read them")
     auto const file = parse_profiles(credentials_text);
     CHECK(file.at("default").at("aws_access_key_id") == "default-id");
     CHECK(file.at("default").at("aws_secret_access_key") == "default=key/+:");
-    CHECK(file.at("work").size() == 3);
+    CHECK(file.at("work").size() == 4);
+    CHECK(file.at("work").at("aws_access_key_id.nested") == "below it");
     CHECK(parse_profiles(config_text).at("work").at("s3").empty());
+    CHECK(parse_profiles(config_text).at("work").at("s3.region") == "nowhere");
     CHECK(parse_profiles(config_text).contains("with space"));
-    for (auto const* const odd : {"", "\n\n", "[", "[]", "]\n=\n[x", "[a]\n=", "key = of no section", "[a]\n==="})
+    for (auto const* const odd :
+         {"", "\n\n", "[", "[]", " a = b", "[x]\n a = b", "]\n=\n[x", "[a]\n=", "key = of no section", "[a]\n==="})
         static_cast<void>(parse_profiles(odd));
 }
 
@@ -99,6 +104,8 @@ TEST_CASE("s3: the environment comes before the profile, and that before service
     CHECK(work.written->session_token == "work-token");
     CHECK(work.region == "eu-north-1");
     CHECK(work.endpoint == "http://storage:9000");
+    CHECK(work.style == "virtual");
+    CHECK(plain.style.empty());
     CHECK(found_in({{"AWS_PROFILE", "work"}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}}, {}, config_text)
               .endpoint.empty());
 

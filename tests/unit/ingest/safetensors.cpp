@@ -85,6 +85,14 @@ TEST_CASE("what does not hold is refused, with the tensor's name")
     CHECK_THAT(refused(one("[]"), 0), ContainsSubstring("has to be an object"));
 }
 
+TEST_CASE("what a header says is shown without what a terminal obeys")
+{
+    CHECK_THAT(refused(R"({"\u001b[2J":[]})", 0), ContainsSubstring("tensor \"\\x1b[2J\""));
+    CHECK_THAT(refused(R"({"w":{"dtype":"\u0007\u009b"}})", 0), ContainsSubstring("\"\\x07\\xc2\\x9b\""));
+    CHECK_THAT(refused("{\"" + std::string(200, 'x') + "\":[]}", 0),
+               ContainsSubstring(std::string(100, 'x') + "...\""));
+}
+
 TEST_CASE("what is no JSON of the format is refused")
 {
     CHECK_THAT(refused("", 0), ContainsSubstring("does not begin with {"));

@@ -87,6 +87,25 @@ TEST_CASE("a URL that cannot be used is refused with the reason")
     CHECK_THAT(refused(""), ContainsSubstring("http://"));
 }
 
+// What a host is written with is decoded, and stands in requests to proxies and in C strings.
+TEST_CASE("a host has letters, digits, and - . _ only, however they are written")
+{
+    using Catch::Matchers::ContainsSubstring;
+    for (auto const* const host : {"evil%0d%0aX-Injected%3a%20yes", "evil%0a", "evil%00.example", "ev%20il", "a%2fb",
+                                   "a%3ab", "a%40b", "%c3%a9", "[v1.a:b]", "a!b", "a,b", "a;b"}) {
+        auto const text = std::string{"https://"} + host + "/x";
+        CHECK_THAT(refused(text), ContainsSubstring("letters"));
+        CHECK(followed("https://a/b", text) == "error");
+    }
+    CHECK(parsed("http:"
+                 "//My_old-host.example.:80/x")
+              .host == "My_old-host.example.");
+    CHECK(parsed("http:"
+                 "//%61bc/x")
+              .host == "abc");
+    CHECK(parsed("http://[::ffff:10.0.0.1]/x").host == "::ffff:10.0.0.1");
+}
+
 TEST_CASE("a redirect is resolved against where it came from")
 {
     CHECK(followed("http://a/b/c?d", "e") == "http://a/b/e");

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "../first_failure.hpp"
 #include "../http/shown.hpp"
+#include "../together.hpp"
 #include "io_threads.hpp"
 #include "location.hpp"
 
@@ -59,12 +59,13 @@ file_source::file_source(asio::any_io_executor executor, std::string_view text, 
 
 asio::awaitable<void> file_source::async_open()
 {
-    if (options_.deadline > std::chrono::milliseconds{0})
+    if (options_.deadline != std::chrono::milliseconds{0})
         deadline_ = std::chrono::steady_clock::now() + options_.deadline;
     std::string advice;
     auto const code = co_await async_run(executor_, [this, &advice] { return file_.open(path_, advice); });
     if (code)
         fail("open", code, advice);
+    check_time();
     etag_ = file_.tag();
 }
 
@@ -110,9 +111,7 @@ asio::awaitable<void> file_source::run()
         each.executor = asio::make_strand(executor_);
         operations.push_back(asio::co_spawn(each.executor, work(each), asio::deferred));
     }
-    auto const [order, failures] = co_await asio::experimental::make_parallel_group(std::move(operations))
-                                       .async_wait(asio::experimental::wait_for_one_error(), asio::use_awaitable);
-    rethrow_first(order, failures);
+    rethrow_first(co_await run_together(executor_, std::move(operations), asio::experimental::wait_for_one_error()));
     check(co_await async_run(executor_, [this] { return file_.check_unchanged(); }));
     co_await finish_sum();
 }
@@ -142,11 +141,16 @@ void file_source::check(error_code code) const
 
 // ---- the flows ----
 
+void file_source::check_time() const
+{
+    if (std::chrono::steady_clock::now() > deadline_)
+        fail("read", errc::gave_up, "http_options::deadline has passed");
+}
+
 asio::awaitable<void> file_source::work(lane& of)
 {
     while (auto const piece = take()) {
-        if (std::chrono::steady_clock::now() > deadline_)
-            fail("read", errc::gave_up, "http_options::deadline has passed");
+        check_time();
         if (take_) {
             co_await hand_over(of, *piece);
             continue;

@@ -45,6 +45,7 @@ class file_source final : public source {
         staging memory;
     };
 
+    void check_time() const;
     [[noreturn]] void fail(char const* operation, error_code code, std::string advice) const;
     // Throws what went wrong with a read.
     void check(error_code code) const;

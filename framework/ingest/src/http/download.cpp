@@ -38,6 +38,8 @@ download::download(asio::any_io_executor executor, rx_session& session, std::str
 
 asio::awaitable<void> download::async_open()
 {
+    if (context_.options.deadline < std::chrono::milliseconds{0})
+        fail(errc::gave_up, from(), "the deadline has passed");
     if (context_.options.deadline > std::chrono::milliseconds{0})
         context_.deadline = std::chrono::steady_clock::now() + context_.options.deadline;
     co_await asio::co_spawn(first_.executor(), open(), asio::use_awaitable);
@@ -73,11 +75,11 @@ asio::awaitable<void> download::read_front(host_span destination)
         placed += front_ - before;
         if (placed == destination.size() || context_.is_progress(front_ - before))
             attempts.progress();
-        if (failure) {
-            ++context_.counters.retries;
-            if (!from_.has_sound())
-                co_await attempts.async_pause(*failure);
-        }
+        if (!failure)
+            continue;
+        ++context_.counters.retries;
+        if (placed < destination.size() && !from_.has_sound())
+            co_await attempts.async_pause(*failure);
     }
 }
 
@@ -104,9 +106,15 @@ asio::awaitable<void> download::read_some(host_span destination)
     first_.on()->check(code);
     if (!current.answer.empty())
         co_return;
+    auto const brought = front_ - current.asked.begin;
+    auto const is_short = !current.asked.empty() && front_ < std::min(current.asked.end, opened().object.size);
     if (current.last)
         first_.disconnect();
     first_.requests.clear();
+    if (is_short && !context_.is_progress(brought))
+        throw passing_error{
+            errc::gave_up,
+            words_for(first_.at()->from.where(), fmt::format("it sends {} bytes of those it was asked for", brought))};
 }
 
 // ---- the rest ----

@@ -15,9 +15,11 @@ std::string variable(std::string_view name)
 }
 
 std::string content_of(std::string const& path)
-{
+try {
     std::ifstream file{path, std::ios::binary};
     return {std::istreambuf_iterator<char>{file}, {}};
+} catch (std::ios_base::failure const&) {
+    return {};  // a directory can be opened, and not be read
 }
 
 }  // namespace gpurx::ingest::detail

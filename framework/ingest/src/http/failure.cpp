@@ -7,6 +7,8 @@
 #include <gpurx/ingest/error.hpp>
 #include <optional>
 
+#include "../s3/refusal.hpp"
+#include "request.hpp"
 #include "shown.hpp"
 
 namespace gpurx::ingest::detail {
@@ -38,8 +40,9 @@ passing_error passing(system_error const& failure, url const& from)
     auto why = failure.why();
     if (why.object != from.shown) {
         if (!why.object.empty())
-            why.advice =
-                fmt::format("{} {} failed{}{}", why.operation, why.object, why.advice.empty() ? "" : "; ", why.advice);
+            why.advice = printable(
+                fmt::format("{} {} failed{}{}", why.operation, why.object, why.advice.empty() ? "" : "; ", why.advice),
+                2000);
         why.operation = "fetch";
         why.object = from.shown;
     }
@@ -47,6 +50,15 @@ passing_error passing(system_error const& failure, url const& from)
     if (refusal == nullptr && !is_passing(failure.code()))
         throw system_error{failure.code(), why};
     return {failure.code(), why, refusal != nullptr ? refusal->retry_after : std::nullopt};
+}
+
+std::string refusal_text(answer const& head, std::string_view body)
+{
+    auto const said = s3::parse_refusal(body);
+    auto words = status_text(head);
+    if (!body.empty())
+        words += ": " + (said ? s3::words_of(*said) : std::string{body});
+    return words;
 }
 
 void refused(answer const& head, diagnostics const& why)

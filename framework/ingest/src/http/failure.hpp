@@ -4,6 +4,7 @@
 #pragma once
 
 #include <exception>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +23,16 @@ namespace gpurx::ingest::detail {
 
 // A failure of one attempt, with the object's URL; thrown on if no other attempt could go better.
 [[nodiscard]] passing_error passing(system_error const& failure, url const& from);
+
+// What a server says with a status that is no success; `body` is the beginning of its answer's.
+[[nodiscard]] std::string refusal_text(answer const& head, std::string_view body);
+
+// It has served the object before, so that not the object is refused, but the URL that was signed for a while, or
+// credentials that have ended. From where it was found first it may be had once more.
+class later_refusal : public system_error {
+  public:
+    using system_error::system_error;
+};
 
 // What a server says for the moment, or for good.
 [[noreturn]] void refused(answer const& head, diagnostics const& why);

@@ -9,6 +9,7 @@
 #include <boost/beast/http/error.hpp>
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
+#include <span>
 
 #include "answer_parser.hpp"
 
@@ -17,6 +18,9 @@ namespace gpurx::ingest::detail {
 namespace {
 
 namespace http = boost::beast::http;
+
+// Of a body that is shown.
+constexpr std::size_t beginning_size = 1000;
 
 [[noreturn]] void fail(error_code code, std::string advice)
 {
@@ -126,6 +130,21 @@ asio::awaitable<std::string> http_connection::async_excerpt(std::size_t at_most)
     auto const [code, size] = co_await wire_->async_read_some(asio::buffer(text));
     check(code);
     text.resize(size);
+    co_return text;
+}
+
+asio::awaitable<std::string> http_connection::async_beginning(answer of)
+{
+    std::string text;
+    if (of.chunked) {
+        // The size of the first chunk stands on a line of its own.
+        text = co_await async_excerpt(beginning_size);
+        text.erase(0, text.find('\n') + 1);
+    } else if (auto const size = std::min<std::uint64_t>(of.length.value_or(0), beginning_size); size > 0) {
+        text.resize(size);
+        auto const [code, arrived] = co_await async_body(host_span{std::span{text}});
+        text.resize(arrived);
+    }
     co_return text;
 }
 

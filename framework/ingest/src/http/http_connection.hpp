@@ -58,6 +58,8 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     [[nodiscard]] asio::awaitable<void> async_skip(std::uint64_t bytes);
     // What has come of a body of unknown length, or comes next: some of it, at most so much.
     [[nodiscard]] asio::awaitable<std::string> async_excerpt(std::size_t at_most);
+    // The beginning of the body behind that header, as far as it comes: for messages.
+    [[nodiscard]] asio::awaitable<std::string> async_beginning(answer of);
 
     // Nothing is under way for now, and the limits do not hold: no timer runs.
     void rest() noexcept;

@@ -11,6 +11,11 @@ std::string shown_url(std::string_view url)
     return detail::without_secrets(url);
 }
 
+std::string shown_text(std::string_view text)
+{
+    return detail::printable(text, 2000);
+}
+
 http_object::http_object(asio::any_io_executor executor, rx_session& session, std::string_view url,
                          http_options options)
     : download_{std::make_unique<detail::download>(executor, session, url, std::move(options))}

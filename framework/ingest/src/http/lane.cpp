@@ -78,6 +78,15 @@ asio::awaitable<answer> lane::answer_to(pending_request const& what)
     }
 }
 
+asio::awaitable<void> lane::refuse(answer head)
+{
+    auto const body = co_await on_->async_beginning(head);
+    auto const why = words_for(at_->from.where(), refusal_text(head, body));
+    if (head.status == 400 || head.status == 401 || head.status == 403)
+        throw later_refusal{make_error_code(errc::http_status), why};
+    refused(head, why);
+}
+
 asio::awaitable<void> lane::async_read_header(pending_request& what)
 {
     auto const head = co_await answer_to(what);
@@ -85,7 +94,7 @@ asio::awaitable<void> lane::async_read_header(pending_request& what)
     std::string why;
     auto const bytes = understand(head, what.asked, at_->opened.object, code, why);
     if (code == errc::http_status)
-        refused(head, words_for(at_->from.where(), why));
+        co_await refuse(head);
     // The request was dropped, and this is the answer to a later one.
     if (code == errc::wrong_range && what.ahead) {
         at_->from.pipelined = 1;

@@ -41,13 +41,13 @@ class lane {
     [[nodiscard]] asio::any_io_executor const& executor() const noexcept { return executor_; }
 
     // Whose the connection is, or the next will be; null: that is not known.
-    [[nodiscard]] mirror* at() const noexcept { return at_; }
-    void serve(mirror& whose, speed_check is_outrun)
+    [[nodiscard]] mirror* at() const noexcept { return at_.get(); }
+    void serve(std::shared_ptr<mirror> whose, speed_check is_outrun)
     {
-        at_ = &whose;
+        at_ = std::move(whose);
         is_outrun_ = std::move(is_outrun);
     }
-    void serve_none() noexcept { at_ = nullptr; }
+    void serve_none() noexcept { at_.reset(); }
 
     // The connection; null: there is none.
     [[nodiscard]] std::shared_ptr<http_connection> const& on() const noexcept { return on_; }
@@ -90,11 +90,13 @@ class lane {
     std::vector<std::byte> landing;  // of a piece that is taken from there
 
   private:
+    // Throws what the server says.
+    [[nodiscard]] asio::awaitable<void> refuse(answer head);
     [[nodiscard]] asio::awaitable<answer> answer_to(pending_request const& what);
 
     asio::any_io_executor executor_;
     transfer_context* context_;
-    mirror* at_ = nullptr;
+    std::shared_ptr<mirror> at_;
     speed_check is_outrun_;
     std::shared_ptr<http_connection> on_;
     std::uint64_t asked_ = 0;     // requests, on this connection

@@ -7,13 +7,10 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
-#include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/strand.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <utility>
 
-#include "../first_failure.hpp"
 #include "failure.hpp"
 #include "patience.hpp"
 
@@ -43,16 +40,14 @@ asio::awaitable<void> lanes::async_run(lane first, std::vector<byte_range> wante
         auto const is_over = failure != nullptr || (from_.are_several() && is_done());
         return is_over ? asio::cancellation_type::all : asio::cancellation_type::none;
     };
-    auto const [order, failures] = co_await asio::experimental::make_parallel_group(std::move(operations))
-                                       .async_wait(std::move(until), asio::use_awaitable);
-    check(order, failures);
+    check(co_await run_together(executor_, std::move(operations), std::move(until)));
     keep(std::move(all));
 }
 
 // A lane that was ended because nothing was left has not failed.
-void lanes::check(std::span<std::size_t const> order, std::span<std::exception_ptr const> failures)
+void lanes::check(outcomes const& of)
 try {
-    rethrow_first(order, failures);
+    rethrow_first(of);
 } catch (boost::system::system_error const& error) {
     if (error.code() != asio::error::operation_aborted || !is_done())
         throw;

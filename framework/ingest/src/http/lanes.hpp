@@ -7,12 +7,11 @@
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <vector>
 
+#include "../together.hpp"
 #include "delivery.hpp"
 #include "fetch_plan.hpp"
 #include "lane.hpp"
@@ -35,7 +34,7 @@ class lanes {
   private:
     [[nodiscard]] std::vector<lane> make_lanes(lane first);
     void keep(std::vector<lane> all);
-    void check(std::span<std::size_t const> order, std::span<std::exception_ptr const> failures);
+    void check(outcomes const& of);
     [[nodiscard]] asio::awaitable<void> work(lane& of);
     // False: the last answer had less than was asked for.
     [[nodiscard]] asio::awaitable<bool> converse(lane& of);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,8 @@ struct mirror {
     // ---- guarded by what it is one of ----
     bool is_open = false;
     std::string failure;  // why it is not asked any more, in words
+    // It stands for one that was refused, once that had brought so many bytes.
+    std::optional<std::uint64_t> renewed_at;
 };
 
 }  // namespace gpurx::ingest::detail

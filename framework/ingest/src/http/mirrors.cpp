@@ -29,22 +29,37 @@ bool is_of_one_server(error_code code)
     return code.category() == asio::error::get_netdb_category();
 }
 
-std::vector<std::unique_ptr<mirror>> mirrors_of(std::string_view text, transfer_context& context)
+std::vector<std::shared_ptr<mirror>> mirrors_of(std::string_view text, transfer_context& context)
 {
-    std::vector<std::unique_ptr<mirror>> all;
-    all.push_back(std::make_unique<mirror>(0, text, context, nullptr));
+    std::vector<std::shared_ptr<mirror>> all;
+    all.push_back(std::make_shared<mirror>(0, text, context, nullptr));
     auto const* const first = &all.front()->from.where();
     for (auto const& each : context.options.mirrors)
-        all.push_back(std::make_unique<mirror>(all.size(), each, context, first));
+        all.push_back(std::make_shared<mirror>(all.size(), each, context, first));
     return all;
+}
+
+// Of an object that is found anew, in words; empty: it is the same. It may come from another machine, of which each is
+// to have the same ETag, or date where there is none.
+std::string what_is_new(opened_object const& before, opened_object const& now)
+{
+    if (before.object.size != now.object.size)
+        return fmt::format("its size was {}, and is {}", before.object.size, now.object.size);
+    if (before.object.etag != now.object.etag)
+        return fmt::format("its ETag was {}, and is {}", before.object.etag, now.object.etag);
+    if (before.object.etag.empty() && before.object.last_modified != now.object.last_modified)
+        return fmt::format("its date was {}, and is {}", before.object.last_modified, now.object.last_modified);
+    return before.serves_ranges && !now.serves_ranges ? "no ranges are served any more" : "";
 }
 
 }  // namespace
 
 mirrors::mirrors(std::string_view text, transfer_context& context)
     : context_{context},
+      text_{text},
       all_{mirrors_of(text, context)},
-      first_{all_.front().get()},
+      first_{all_.front()},
+      secrets_for_{first_->from.where()},
       shares_{context.options.mirrors.size() + 1}
 {}
 
@@ -61,11 +76,11 @@ asio::awaitable<void> mirrors::async_open(lane& by)
             if (!each->failure.empty())
                 continue;
             try {
-                by.serve(*each, check_of(*each));
+                by.serve(each, check_of(*each));
                 opening first{by, *each, context_, context_.options.chunk_size};
                 each->opened = co_await first.async_open();
                 each->is_open = true;
-                first_ = each.get();
+                first_ = each;
                 shares_.began(first_->index);
                 co_return;
             } catch (system_error const& error) {
@@ -106,12 +121,12 @@ bool mirrors::assign(lane& to)
         throw passing_error{errc::gave_up, words_for(first_->from.where(), "its other mirrors are being tried")};
     if (to.at() != nullptr)
         shares_.ended(to.at()->index);
-    auto& next = *all_[*chosen];
-    to.serve(next, check_of(next));
-    shares_.began(next.index);
-    if (!next.is_open)
-        shares_.hold(next.index, true);
-    return next.is_open;
+    auto const& next = all_[*chosen];
+    to.serve(next, check_of(*next));
+    shares_.began(next->index);
+    if (!next->is_open)
+        shares_.hold(next->index, true);
+    return next->is_open;
 }
 
 asio::awaitable<void> mirrors::async_connect(lane& by)
@@ -141,7 +156,10 @@ try {
     opening_turn const turn{*this, what};
     opening first{by, what, context_, size_of_probe};
     what.opened = co_await first.async_open();
-    auto const differs = what_differs(first_->opened, what.opened);
+    if (auto const changed = what.renewed_at ? what_is_new(first_->opened, what.opened) : std::string{};
+        !changed.empty())
+        fail(errc::object_changed, what.from.where(), changed);
+    auto const differs = what.renewed_at ? std::string{} : what_differs(first_->opened, what.opened);
     if (!differs.empty())
         fail(errc::mirrors_differ, what.from.where(), fmt::format("{} ({})", differs, first_->from.where().shown));
     auto const probe = by.requests.front();
@@ -168,8 +186,27 @@ void mirrors::leave(lane& by)
 
 // ---- how they do ----
 
+bool mirrors::renew(mirror& refused)
+{
+    std::scoped_lock const lock{mutex_};
+    auto& place = all_[refused.index];
+    // Another lane has been quicker.
+    if (place.get() != &refused)
+        return true;
+    if (refused.renewed_at && !context_.is_progress(refused.bytes - *refused.renewed_at))
+        return false;
+    auto const& text = refused.index == 0 ? text_ : context_.options.mirrors[refused.index - 1];
+    auto fresh = std::make_shared<mirror>(refused.index, text, context_, refused.index == 0 ? nullptr : &secrets_for_);
+    fresh->bytes = refused.bytes.load();
+    fresh->renewed_at = refused.bytes;
+    place = std::move(fresh);
+    return true;
+}
+
 passing_error mirrors::passing(system_error const& failure, lane const& of)
 {
+    if (of.at() != nullptr && dynamic_cast<later_refusal const*>(&failure) != nullptr && renew(*of.at()))
+        return {failure.code(), failure.why()};
     if (of.at() == nullptr || !are_several())
         return detail::passing(failure, first_->from.where());
     auto& at = *of.at();

@@ -55,6 +55,8 @@ class mirrors {
     class opening_turn;
 
     [[nodiscard]] bool assign(lane& to);
+    // The mirror has refused what it served before: it is to be found anew, from its URL. False: it was just now.
+    [[nodiscard]] bool renew(mirror& refused);
     [[nodiscard]] asio::awaitable<void> open(lane& by, mirror& what);
     // Empty: there is nobody else.
     [[nodiscard]] speed_check check_of(mirror const& what);
@@ -62,10 +64,12 @@ class mirrors {
     [[nodiscard]] std::string words_of_others(mirror const& than) const;
 
     transfer_context& context_;
-    std::vector<std::unique_ptr<mirror>> all_;
-    mirror* first_;  // to be opened; until then, of all
+    std::string text_;                          // the URL, as it was given
+    std::vector<std::shared_ptr<mirror>> all_;  // which of them there are is guarded
+    std::shared_ptr<mirror> first_;             // to be opened; until then, of all
+    url secrets_for_;
 
-    mutable std::mutex mutex_;  // guards what follows, and what a mirror says that is guarded
+    mutable std::mutex mutex_;  // guards what follows, and what is said to be guarded
     mirror_shares shares_;
 };
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "opening.hpp"
 
-#include <algorithm>
-#include <cstddef>
 #include <gpurx/ingest/error.hpp>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -13,9 +10,6 @@
 namespace gpurx::ingest::detail {
 
 namespace {
-
-// Of an answer that refuses, what is shown of its body.
-constexpr std::size_t excerpt_size = 1000;
 
 // `before`: the answer to HEAD. What it says holds for the object that is received.
 opened_object opened(first_answer const& found, answer const& head, answer const& before)
@@ -62,8 +56,10 @@ asio::awaitable<std::optional<opened_object>> opening::attempt()
     error_code code;
     std::string why;
     auto const found = understand_first(head, asked, code, why);
-    if (code == errc::http_status)
-        co_await refuse(head);
+    if (code == errc::http_status) {
+        auto const body = co_await by_.on()->async_beginning(head);
+        from_.refuse(head, body);
+    }
     if (code)
         fail(code, from_.where(), why);
     by_.learn(head);
@@ -85,21 +81,6 @@ bool opening::is_elsewhere(answer const& head)
 bool opening::is_refused_range(answer const& head)
 {
     return head.status == 416 && head.total != 0U && std::exchange(what_.asks_for_range, false);
-}
-
-asio::awaitable<void> opening::refuse(answer const& head)
-{
-    std::string text;
-    if (head.chunked) {
-        // The size of the first chunk stands on a line of its own.
-        text = co_await by_.on()->async_excerpt(excerpt_size);
-        text.erase(0, text.find('\n') + 1);
-    } else if (auto const size = std::min<std::uint64_t>(head.length.value_or(0), excerpt_size); size > 0) {
-        text.resize(size);
-        auto const [code, arrived] = co_await by_.on()->async_body(host_span{std::span{text}});
-        text.resize(arrived);
-    }
-    from_.refuse(head, text);
 }
 
 }  // namespace gpurx::ingest::detail

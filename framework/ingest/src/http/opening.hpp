@@ -33,8 +33,6 @@ class opening {
     // The request's answer brings the object elsewhere, or would without a range.
     [[nodiscard]] bool is_elsewhere(answer const& head);
     [[nodiscard]] bool is_refused_range(answer const& head);
-    // Throws what the server says.
-    [[nodiscard]] asio::awaitable<void> refuse(answer const& head);
 
     lane& by_;
     mirror& what_;

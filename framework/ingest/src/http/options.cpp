@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <chrono>
 #include <gpurx/ingest/http.hpp>
 #include <stdexcept>
 
@@ -19,6 +20,16 @@ void check_field(detail::header_field const& field, std::string_view what)
 }
 
 }  // namespace
+
+http_options with_rest_of_deadline(http_options options, std::chrono::steady_clock::time_point began)
+{
+    using std::chrono::milliseconds;
+    if (options.deadline > milliseconds{0}) {
+        auto const gone = std::chrono::ceil<milliseconds>(std::chrono::steady_clock::now() - began);
+        options.deadline = gone < options.deadline ? options.deadline - gone : milliseconds{-1};
+    }
+    return options;
+}
 
 void check(http_options const& options)
 {

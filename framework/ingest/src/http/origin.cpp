@@ -4,8 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <gpurx/ingest/error.hpp>
 #include <iterator>
 #include <utility>
@@ -17,6 +16,8 @@
 #include "plain_wire.hpp"
 #include "proxy.hpp"
 #include "request.hpp"
+#include "resolve.hpp"
+#include "shown.hpp"
 #include "tls_wire.hpp"
 
 namespace gpurx::ingest::detail {
@@ -33,7 +34,9 @@ origin::origin(std::string_view text, transfer_context& context, url const* secr
     diagnostics why;
     if (s3::is_location(text)) {
         s3_ = std::make_unique<s3_source>(s3::parse_location(text, code, why), context.options);
-        from_.text = from_.shown = text;  // until it is known where that is
+        // Until it is known where that is.
+        from_.text = text;
+        from_.shown = without_secrets(text);
         asks_for_checksum_ = context.options.crc32c == http_options::checksum::automatic;
         if (!code && s3_->object.key.empty())
             fail(errc::bad_url, from_, "it names a bucket; an object's key stands behind that: s3://bucket/key");
@@ -83,12 +86,15 @@ asio::awaitable<void> origin::resolve(asio::any_io_executor executor)
     if (bad_proxy)
         throw system_error{bad_proxy, why};
     auto const& next = proxy_ ? *proxy_ : from_;
-    asio::ip::tcp::resolver resolver{executor};
-    auto const [code, found] =
-        co_await resolver.async_resolve(next.host, next.port, asio::as_tuple(asio::use_awaitable));
-    if (code)
-        throw system_error{code, {.operation = "resolve", .object = next.host, .kernel_message = {}, .advice = {}}};
-    endpoints_.assign(found.begin(), found.end());
+    auto const until = std::min(std::chrono::steady_clock::now() + context_.options.timeout, context_.deadline);
+    auto found = co_await async_resolve(std::move(executor), next.host, next.port, until);
+    if (found.code)
+        throw system_error{found.code,
+                           {.operation = "resolve",
+                            .object = next.host,
+                            .kernel_message = {},
+                            .advice = found.code == errc::gave_up ? "no address came in time" : ""}};
+    endpoints_ = std::move(found.endpoints);
 }
 
 // ---- where it leads ----
@@ -121,9 +127,7 @@ bool origin::move_to(std::string_view region)
 void origin::refuse(answer const& head, std::string const& text)
 {
     auto const said = s3::parse_refusal(text);
-    auto words = status_text(head);
-    if (!text.empty())
-        words += ": " + (said ? s3::words_of(*said) : text);
+    auto const words = refusal_text(head, text);
     auto const moved = move_to(head.bucket_region) || (said && move_to(said->region));
     if (moved || (s3_ != nullptr && said && s3::is_about_expiry(*said) && s3_->asked.end_credentials()))
         throw passing_error{errc::http_status, words_for(from_, words)};

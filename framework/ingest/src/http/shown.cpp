@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/url/parse.hpp>
+
+#include "../s3/location.hpp"
 
 namespace gpurx::ingest::detail {
 
 namespace {
 
+constexpr std::size_t shown_of_url = 2000;
 constexpr std::array<std::string_view, 3> harmless{"versionId", "partNumber", "download"};
 
 std::string shown_query(std::string_view query)
@@ -25,6 +29,22 @@ std::string shown_query(std::string_view query)
         shown += '&';
         query.remove_prefix(field.size() + 1);
     }
+}
+
+// Of what is no URL all before the last '@' may be a password.
+std::string without_user(std::string_view url)
+{
+    std::string rest{url};
+    auto const parsed = boost::urls::parse_uri_reference({url.data(), url.size()});
+    if (parsed && parsed->has_userinfo()) {
+        auto const user = parsed->encoded_userinfo();
+        rest.erase(static_cast<std::size_t>(user.data() - url.data()), user.size() + 1);
+    } else if (auto const at = url.rfind('@'); !parsed && at != std::string_view::npos) {
+        auto const scheme = url.substr(0, at).find("://");
+        auto const begin = scheme == std::string_view::npos ? 0 : scheme + 3;
+        rest.erase(begin, at + 1 - begin);
+    }
+    return rest;
 }
 
 // Spaces too, so that several lines are one.
@@ -55,17 +75,16 @@ std::size_t shown_length(std::string_view text) noexcept
 
 std::string without_secrets(std::string_view url)
 {
-    url = url.substr(0, url.find('#'));
-    auto const question = url.find('?');
-    std::string shown{url.substr(0, question)};
-    if (auto const host = shown.find("://"); host != std::string::npos) {
-        auto const end = shown.find('/', host + 3);
-        if (auto const at = shown.rfind('@', end); at != std::string::npos && at > host)
-            shown.erase(host + 3, at - host - 2);
-    }
+    if (s3::is_location(url))
+        return printable(url, shown_of_url);
+    auto const rest = without_user(url);
+    std::string_view const seen{rest};
+    auto const front = seen.substr(0, seen.find('#'));
+    auto const question = front.find('?');
+    std::string shown{front.substr(0, question)};
     if (question != std::string_view::npos)
-        shown += "?" + shown_query(url.substr(question + 1));
-    return printable(shown, 2000);
+        shown += "?" + shown_query(front.substr(question + 1));
+    return printable(shown, shown_of_url);
 }
 
 std::string printable(std::string_view text, std::size_t at_most)

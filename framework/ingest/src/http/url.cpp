@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "url.hpp"
 
+#include <algorithm>
 #include <boost/url/parse.hpp>
 #include <boost/url/url.hpp>
 #include <gpurx/ingest/error.hpp>
@@ -13,12 +14,25 @@ namespace {
 
 namespace urls = boost::urls;
 
+// Other characters of a name, which may be written as %0D, would end a line of a request, or a C string of OpenSSL's.
+bool is_host(urls::url_view const& parsed)
+{
+    auto const is_address = parsed.host_type() == urls::host_type::ipv6;
+    return std::ranges::all_of(parsed.host_address(), [is_address](char each) {
+        auto const is_plain = (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') ||
+                              (each >= '0' && each <= '9') || each == '.' || each == '-' || each == '_';
+        return is_plain || (is_address && each == ':');
+    });
+}
+
 char const* what_is_wrong(urls::url_view const& parsed)
 {
     if (parsed.scheme_id() != urls::scheme::http && parsed.scheme_id() != urls::scheme::https)
         return "the URL has to begin with http:// or https:// or s3://";
     if (parsed.host_address().empty())
         return "the URL names no host";
+    if (!is_host(parsed))
+        return "a host's name has letters, digits, '-', '.' and '_'; an address of IPv6 stands in brackets";
     if (parsed.has_port() && (parsed.port_number() == 0 || parsed.port().empty()))
         return "the port has to be a number from 1 to 65535";
     return nullptr;

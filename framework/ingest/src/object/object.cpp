@@ -34,6 +34,11 @@ class http_source final : public detail::source {
         return from_.async_fetch_pieces(std::move(take));
     }
     [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept override { return from_.crc32c(); }
+    [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept override
+    {
+        return from_.announced_crc32c();
+    }
+    [[nodiscard]] std::vector<mirror_stats> mirrors() const override { return from_.mirrors(); }
     [[nodiscard]] http_stats stats() const noexcept override { return from_.stats(); }
 
   private:
@@ -68,6 +73,11 @@ object::object(asio::any_io_executor executor, rx_session& session, std::string_
 object::object(asio::any_io_executor executor, std::string_view path, http_options options)
     : source_{file_at(std::move(executor), path, std::move(options))}
 {}
+
+bool object::is_file(std::string_view url) noexcept
+{
+    return detail::is_local(url);
+}
 
 object::object(object&&) noexcept = default;
 object& object::operator=(object&&) noexcept = default;
@@ -116,6 +126,16 @@ asio::awaitable<void> object::async_fetch_pieces(piece_consumer take)
 std::optional<std::uint32_t> object::crc32c() const noexcept
 {
     return source_->crc32c();
+}
+
+std::optional<std::uint32_t> object::announced_crc32c() const noexcept
+{
+    return source_->announced_crc32c();
+}
+
+std::vector<mirror_stats> object::mirrors() const
+{
+    return source_->mirrors();
 }
 
 http_stats object::stats() const noexcept

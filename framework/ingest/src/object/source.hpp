@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/views.hpp>
@@ -30,6 +31,8 @@ class source {
     [[nodiscard]] virtual asio::awaitable<void> async_fetch(std::span<placement const> placements) = 0;
     [[nodiscard]] virtual asio::awaitable<void> async_fetch_pieces(piece_consumer take) = 0;
     [[nodiscard]] virtual std::optional<std::uint32_t> crc32c() const noexcept = 0;
+    [[nodiscard]] virtual std::optional<std::uint32_t> announced_crc32c() const noexcept { return std::nullopt; }
+    [[nodiscard]] virtual std::vector<mirror_stats> mirrors() const { return {}; }
     [[nodiscard]] virtual http_stats stats() const noexcept = 0;
 };
 

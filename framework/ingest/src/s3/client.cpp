@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <gpurx/ingest/error.hpp>
 
+#include "../http/shown.hpp"
 #include "credential_source.hpp"
 #include "sigv4.hpp"
 
@@ -35,6 +36,19 @@ time_point now()
                                why)}};
 }
 
+s3_options::addressing style_in(setup const& found)
+{
+    auto const style = addressing_named(found.style.empty() ? "auto" : found.style);
+    if (!style)
+        throw system_error{
+            errc::bad_url,
+            {.operation = "use",
+             .object = fmt::format("s3.addressing_style of profile \"{}\"", printable(found.profile, 100)),
+             .kernel_message = {},
+             .advice = "it has to be path, virtual or auto"}};
+    return *style;
+}
+
 url parsed(std::string const& text)
 {
     error_code code;
@@ -60,6 +74,7 @@ asio::awaitable<void> client::async_start()
     auto const found = read_setup(options_.profile);
     at_.endpoint = options_.endpoint.empty() ? found.endpoint : options_.endpoint;
     at_.region = options_.region.empty() ? found.region : options_.region;
+    at_.style = options_.style == s3_options::addressing::automatic ? style_in(found) : options_.style;
     check(at_);
     if (at_.region.empty())
         at_.region = usual_region;

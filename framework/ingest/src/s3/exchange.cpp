@@ -20,6 +20,8 @@
 #include <sstream>
 
 #include "../http/http_date.hpp"
+#include "../http/proxy.hpp"
+#include "../http/resolve.hpp"
 #include "../http/tls_wire.hpp"
 
 namespace gpurx::ingest::detail::s3 {
@@ -30,7 +32,6 @@ namespace http = boost::beast::http;
 
 constexpr unsigned http_1_1 = 11;
 
-constexpr auto tuple = asio::as_tuple(asio::use_awaitable);
 // Without a coroutine of its own, in which clang-tidy 14 gets lost.
 constexpr auto direct = asio::as_tuple(asio::deferred);
 
@@ -73,11 +74,15 @@ class plain_line {
 
 std::string request_of(exchange const& what)
 {
-    http::request<http::empty_body> request{http::string_to_verb(what.method), what.to.target, http_1_1};
+    auto const is_passed_on = what.proxy && !what.to.secure;
+    auto const to = is_passed_on ? in_absolute_form(what.to) : what.to;
+    http::request<http::empty_body> request{http::string_to_verb(what.method), to.target, http_1_1};
     request.set(http::field::host, what.to.authority);
     request.set(http::field::user_agent, "gpurx");
     request.set(http::field::connection, "close");
     for (auto const& each : what.fields)
+        request.set(each.name, each.value);
+    for (auto const& each : is_passed_on ? proxy_fields(*what.proxy) : header_fields{})
         request.set(each.name, each.value);
     if (what.method == "PUT")
         request.set(http::field::content_length, "0");
@@ -143,16 +148,20 @@ asio::awaitable<void> converse_in_time(std::shared_ptr<Line> line, exchange cons
 asio::awaitable<small_answer> async_exchange(exchange what)
 {
     auto const executor = co_await asio::this_coro::executor;
-    asio::ip::tcp::resolver resolver{executor};
-    auto const [unknown, found] = co_await resolver.async_resolve(what.to.host, what.to.port, tuple);
-    if (unknown)
-        fail_exchange(unknown, {});
-    endpoints const to{found.begin(), found.end()};
+    auto const end = std::chrono::steady_clock::now() + what.limit;
+    auto const& next = what.proxy ? *what.proxy : what.to;
+    auto const found = co_await async_resolve(executor, next.host, next.port, end);
+    if (found.code)
+        fail_exchange(found.code, found.code == errc::gave_up ? "no address of " + next.host + " came in time" : "");
+    auto const& to = found.endpoints;
+    what.limit = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     answer_parser parser;
     parser.eager(true);
     parser.body_limit(what.most);
     if (what.to.secure) {
-        auto line = std::make_shared<tls_wire>(executor, make_tls_context(what.tls), what.to.host);
+        auto const tls = what.tls != nullptr ? what.tls : make_tls_context({});
+        auto line = std::make_shared<tls_wire>(executor, tls, what.to.host,
+                                               what.proxy ? connect_request(what.to, *what.proxy) : std::string{});
         co_await converse_in_time(std::move(line), what, to, parser);
     } else {
         auto line = std::make_shared<plain_line>(executor);

@@ -7,11 +7,11 @@
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
 #include <cstddef>
-#include <gpurx/ingest/tls.hpp>
 #include <optional>
 #include <string>
 
 #include "../http/header_field.hpp"
+#include "../http/tls_context.hpp"
 #include "../http/url.hpp"
 
 namespace gpurx::ingest::detail::s3 {
@@ -20,7 +20,8 @@ struct exchange {
     std::string method = "GET";
     url to;
     header_fields fields;                     // besides Host
-    tls_options tls = {};                     // for https
+    tls_context tls = {};                     // for https; null: one of the system's authorities
+    std::optional<url> proxy = {};            // that is asked to ask there
     std::chrono::milliseconds limit{};        // for all of it
     std::size_t most = std::size_t{1} << 20;  // bytes of the answer
 };

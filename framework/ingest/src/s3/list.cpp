@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/error.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <gpurx/ingest/s3.hpp>
+#include <chrono>
+#include <gpurx/ingest/http.hpp>
 #include <iterator>
 
+#include "../http/environment.hpp"
 #include "../http/patience.hpp"
+#include "../http/proxy.hpp"
 #include "../http/shown.hpp"
 #include "client.hpp"
 #include "exchange.hpp"
@@ -24,17 +28,27 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds page_time = 30s;
 constexpr std::size_t page_limit = std::size_t{16} << 20;
 constexpr std::size_t object_limit = 1'000'000;
-constexpr unsigned attempts = 5;
+// A server may send pages without an object, of what has been deleted; of so many there is no end.
+constexpr unsigned empty_page_limit = 1000;
+// A server that has never answered gets no more attempts than this.
+constexpr unsigned attempts_unanswered = 5;
 
 struct listing {
     client& asked;
     location const& from;
     std::string const& prefix;
+    unsigned attempts;
+    std::chrono::steady_clock::time_point deadline;
+    tls_context tls = {};  // once it is needed
+    bool has_answered = false;
 };
 
 diagnostics about(listing const& of, std::string_view what)
 {
-    return {.operation = "list", .object = of.prefix, .kernel_message = {}, .advice = printable(what, 1000)};
+    return {.operation = "list",
+            .object = without_secrets(of.prefix),
+            .kernel_message = {},
+            .advice = printable(what, 1000)};
 }
 
 passing_error after(std::optional<std::chrono::seconds> pause, passing_error failure)
@@ -60,17 +74,44 @@ void check(listing const& of, small_answer const& answer)
     throw after(answer.retry_after, {errc::http_status, about(of, words)});
 }
 
-asio::awaitable<listing_page> ask(listing of, std::string token)
+std::chrono::milliseconds time_for_page(listing const& of)
+{
+    auto const left = of.deadline - std::chrono::steady_clock::now();
+    if (left.count() <= 0)
+        throw system_error{errc::gave_up, about(of, "the deadline has passed")};
+    return left < page_time ? std::chrono::ceil<std::chrono::milliseconds>(left) : page_time;
+}
+
+std::optional<url> proxy_on_the_way(url const& to)
+{
+    error_code code;
+    diagnostics why;
+    auto found = proxy_for(to, variable, code, why);
+    if (code)
+        throw system_error{code, why};
+    return found;
+}
+
+asio::awaitable<listing_page> ask(listing& of, std::string token)
 {
     std::vector<std::pair<std::string, std::string>> query{
         {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", of.from.key}};
     if (!token.empty())
         query.emplace_back("continuation-token", token);
+    static_cast<void>(time_for_page(of));  // before the service that gives credentials is asked, too
     co_await of.asked.async_renew();
     auto const to = of.asked.where(of.from.bucket, query);
     auto const fields = of.asked.sign("GET", to, {{"Host", to.authority}});
-    exchange what{.to = to, .fields = fields, .tls = of.asked.tls(), .limit = page_time, .most = page_limit};
+    if (to.secure && of.tls == nullptr)
+        of.tls = make_tls_context(of.asked.tls());
+    exchange what{.to = to,
+                  .fields = fields,
+                  .tls = of.tls,
+                  .proxy = proxy_on_the_way(to),
+                  .limit = time_for_page(of),
+                  .most = page_limit};
     auto const answer = co_await async_exchange(std::move(what));
+    of.has_answered = true;
     check(of, answer);
     std::string why;
     auto page = parse_listing(answer.body, of.from.bucket, why);
@@ -85,9 +126,11 @@ bool is_passing(error_code code)
            (code.category() == boost::system::system_category() && code != asio::error::operation_aborted);
 }
 
-asio::awaitable<listing_page> page_behind(listing of, std::string token)
+asio::awaitable<listing_page> page_behind(listing& of, std::string token)
 {
-    patience tries{co_await asio::this_coro::executor, attempts};
+    auto const executor = co_await asio::this_coro::executor;
+    patience tries{executor, of.attempts, of.deadline};
+    patience unanswered{executor, std::min(of.attempts, attempts_unanswered), of.deadline};
     for (;;) {
         std::optional<passing_error> failure;
         try {
@@ -102,27 +145,38 @@ asio::awaitable<listing_page> page_behind(listing of, std::string token)
                 throw system_error{error.code(), why};
             failure.emplace(error.code(), why);
         }
-        co_await tries.async_pause(*failure);
+        co_await (of.has_answered ? tries : unanswered).async_pause(*failure);
     }
 }
 
-asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, s3_options options, tls_options tls)
+asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, http_options options)
 {
+    ingest::check(options);
     error_code code;
     diagnostics why;
     auto const from = parse_location(prefix, code, why);
     if (code)
         throw system_error{code, why};
-    client asked{std::move(options), std::move(tls)};
+    client asked{options.s3, options.tls};
     co_await asked.async_start();
-    listing const of{asked, from, prefix};
+    auto const has_deadline = options.deadline.count() != 0;
+    listing of{.asked = asked,
+               .from = from,
+               .prefix = prefix,
+               .attempts = options.attempts,
+               .deadline = has_deadline ? std::chrono::steady_clock::now() + options.deadline
+                                        : std::chrono::steady_clock::time_point::max()};
     std::vector<s3_object> objects;
     std::string token;
+    unsigned empty_pages = 0;
     do {
         auto page = co_await page_behind(of, token);
         if (page.next == token && !token.empty())
             throw system_error{errc::bad_response, about(of, "its answer has the token that it was asked with")};
         token = std::move(page.next);
+        if (page.objects.empty() && ++empty_pages > empty_page_limit)
+            throw system_error{errc::bad_response,
+                               about(of, fmt::format("{} of its pages have no object", empty_pages))};
         std::ranges::move(page.objects, std::back_inserter(objects));
         if (objects.size() > object_limit)
             throw system_error{errc::bad_response, about(of, fmt::format("it has more than {} objects", object_limit))};
@@ -134,9 +188,9 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, s3_options 
 
 }  // namespace detail::s3
 
-asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, s3_options options, tls_options tls)
+asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, http_options options)
 {
-    return detail::s3::list_all(std::move(prefix), std::move(options), std::move(tls));
+    return detail::s3::list_all(std::move(prefix), std::move(options));
 }
 
 }  // namespace gpurx::ingest

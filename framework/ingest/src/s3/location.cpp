@@ -28,24 +28,48 @@ bool is_bucket(std::string_view name) noexcept
            name.find("..") == std::string_view::npos;
 }
 
-bool is_host_label(std::string_view bucket) noexcept
+bool is_in_host(std::string_view bucket) noexcept
 {
     return bucket.size() <= 63 && std::ranges::all_of(bucket, [](char each) {
-               return is_plain(each) && each != '.' && each != '_' && !(each >= 'A' && each <= 'Z');
+               return is_plain(each) && each != '_' && !(each >= 'A' && each <= 'Z');
            });
+}
+
+bool is_by_host(std::string_view bucket, service const& at) noexcept
+{
+    using enum s3_options::addressing;
+    if (at.style == path || !is_in_host(bucket))
+        return false;
+    return at.style == virtual_host || (at.endpoint.empty() && bucket.find('.') == std::string_view::npos);
+}
+
+// Takes it off.
+std::string_view last_label(std::string_view& host) noexcept
+{
+    auto const dot = host.rfind('.');
+    auto const label = dot == std::string_view::npos ? host : host.substr(dot + 1);
+    host.remove_suffix(std::min(label.size() + 1, host.size()));
+    return label;
+}
+
+bool is_service(std::string_view label) noexcept
+{
+    return label == "s3" || label == "s3-fips" || label == "s3-accesspoint" || label == "s3-accesspoint-fips";
 }
 
 std::string root_of(std::string_view bucket, service const& at)
 {
-    if (!at.endpoint.empty()) {
-        std::string_view root{at.endpoint};
-        while (root.ends_with('/'))
-            root.remove_suffix(1);
+    auto root = at.endpoint;
+    if (root.empty())
+        root = "https://" + fmt::format("s3.{}.amazonaws.com{}", at.region, at.region.starts_with("cn-") ? ".cn" : "");
+    while (root.ends_with('/'))
+        root.pop_back();
+    if (!is_by_host(bucket, at))
         return fmt::format("{}/{}", root, bucket);
-    }
-    auto const host = fmt::format("s3.{}.amazonaws.com{}", at.region, at.region.starts_with("cn-") ? ".cn" : "");
-    return "https://" +
-           (is_host_label(bucket) ? fmt::format("{}.{}", bucket, host) : fmt::format("{}/{}", host, bucket));
+    // A user's name would stand before the host.
+    auto const authority = root.find("://") + 3;
+    auto const host = std::max(authority, root.rfind('@', root.find('/', authority)) + 1);
+    return root.insert(host, fmt::format("{}.", bucket));
 }
 
 }  // namespace
@@ -79,9 +103,24 @@ bool is_location(std::string_view text) noexcept
     return text.starts_with(scheme);
 }
 
+bool is_prefix(std::string_view text) noexcept
+{
+    return is_location(text) && (text.ends_with('/') || text.find('/', scheme.size()) == std::string_view::npos);
+}
+
+std::optional<s3_options::addressing> addressing_named(std::string_view text) noexcept
+{
+    using enum s3_options::addressing;
+    if (text == "path")
+        return path;
+    if (text == "virtual")
+        return virtual_host;
+    return text == "auto" ? std::optional{automatic} : std::nullopt;
+}
+
 location parse_location(std::string_view text, error_code& code, diagnostics& why)
 {
-    why = {.operation = "parse", .object = std::string{text}, .kernel_message = {}, .advice = {}};
+    why = {.operation = "parse", .object = printable(text, 2000), .kernel_message = {}, .advice = {}};
     auto const rest = text.substr(std::min(scheme.size(), text.size()));
     auto const bucket = rest.substr(0, rest.find('/'));
     code.clear();
@@ -105,9 +144,21 @@ std::string url_of(std::string_view bucket, parameters query, service const& at)
     return fmt::format("{}{}?{}", root, slash, query_text(query));
 }
 
+// BUCKET.s3.REGION, with variants of each part: s3-REGION and none at all are old, dualstack stands before the region.
 bool is_aws(std::string_view host) noexcept
 {
-    return host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn");
+    std::string_view const suffix = host.ends_with(".cn") ? ".amazonaws.com.cn" : ".amazonaws.com";
+    if (!host.ends_with(suffix))
+        return false;
+    host.remove_suffix(suffix.size());
+    auto label = last_label(host);
+    if (label.starts_with("s3-"))
+        return true;
+    if (!is_service(label))
+        label = last_label(host);
+    if (label == "dualstack")
+        label = last_label(host);
+    return is_service(label) || label == "s3-accelerate";
 }
 
 std::string encoded(std::string_view text, bool keeps_slashes)

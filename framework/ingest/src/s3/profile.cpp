@@ -120,23 +120,29 @@ profile_file parse_profiles(std::string_view text)
 {
     profile_file file;
     std::string section;
+    std::string above;  // what is indented belongs to this setting
     while (!text.empty()) {
         auto const line = text.substr(0, text.find('\n'));
         text.remove_prefix(std::min(line.size() + 1, text.size()));
         auto const content = trimmed(line);
-        // What is indented belongs to the setting above.
-        if (content.empty() || content.front() == '#' || content.front() == ';' || is_space(line.front()))
+        if (content.empty() || content.front() == '#' || content.front() == ';')
             continue;
-        if (content.front() == '[') {
+        auto const is_nested = is_space(line.front());
+        if (content.front() == '[' && !is_nested) {
             section = section_named(content);
+            above.clear();
             continue;
         }
         auto const sign = content.find_first_of("=:");
-        if (sign == std::string_view::npos || section.empty())
+        if (sign == std::string_view::npos || section.empty() || (is_nested && above.empty()))
             continue;
-        std::string const name{trimmed(content.substr(0, sign))};
-        file[section][boost::algorithm::to_lower_copy(name, std::locale::classic())] =
-            trimmed(content.substr(sign + 1));
+        auto name =
+            boost::algorithm::to_lower_copy(std::string{trimmed(content.substr(0, sign))}, std::locale::classic());
+        if (is_nested)
+            name = fmt::format("{}.{}", above, name);
+        else
+            above = name;
+        file[section][name] = trimmed(content.substr(sign + 1));
     }
     return file;
 }
@@ -164,6 +170,8 @@ setup set_up(environment const& variable, profile_file const& credentials_file, 
     if (!boost::beast::iequals(variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"), "true"))
         found.endpoint = first_of({variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"),
                                    value_in(config_file, name, "endpoint_url")});
+    found.style = first_of(
+        {value_in(config_file, name, "s3.addressing_style"), value_in(credentials_file, name, "s3.addressing_style")});
     if (profile.empty())
         found.written = written_in(variable);
     if (!found.written)

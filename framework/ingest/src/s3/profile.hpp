@@ -16,7 +16,7 @@ namespace gpurx::ingest::detail::s3 {
 // By section and name: names in lower case.
 using profile_file = std::map<std::string, std::map<std::string, std::string>>;
 
-// Settings that are nested in others are left out.
+// What is nested in another is named by both: "s3.addressing_style".
 [[nodiscard]] profile_file parse_profiles(std::string_view text);
 
 // Where the files are, in the user's home unless the environment says otherwise.
@@ -39,6 +39,7 @@ struct setup {
     std::string profile;
     std::string region;    // empty: nobody says
     std::string endpoint;  // empty: AWS
+    std::string style;     // s3.addressing_style; empty: nobody says
     std::optional<credentials> written;
     std::optional<credential_service> service;  // to be asked where none are written; empty: forbidden
     std::string obstacle;                       // why none are written, where a profile needs what is not done here

@@ -7,6 +7,7 @@
 #include <boost/json/value.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 
+#include "../http/shown.hpp"
 #include "json_names.hpp"
 
 namespace gpurx::ingest {
@@ -18,25 +19,25 @@ namespace json = boost::json;
 constexpr std::string_view metadata_name = "__metadata__";
 // A name in a message: as long as it can be read.
 constexpr std::size_t name_shown = 100;
+constexpr std::size_t words_shown = 1000;
 
-[[noreturn]] void refuse(std::string object, std::string what)
+[[noreturn]] void refuse(std::string object, std::string_view what)
 {
     throw system_error{errc::bad_safetensors,
                        {.operation = "read the header of",
                         .object = std::move(object),
                         .kernel_message = {},
-                        .advice = std::move(what)}};
+                        .advice = detail::printable(what, words_shown)}};
 }
 
-[[noreturn]] void refuse_file(std::string what)
+[[noreturn]] void refuse_file(std::string_view what)
 {
-    refuse("a safetensors file", std::move(what));
+    refuse("a safetensors file", what);
 }
 
-[[noreturn]] void refuse_tensor(std::string_view name, std::string what)
+[[noreturn]] void refuse_tensor(std::string_view name, std::string_view what)
 {
-    auto const shown = name.substr(0, name_shown);
-    refuse(fmt::format("tensor \"{}{}\"", shown, shown.size() < name.size() ? "…" : ""), std::move(what));
+    refuse(fmt::format("tensor \"{}\"", detail::printable(name, name_shown)), what);
 }
 
 std::uint64_t number_in(json::value const& value, std::string_view tensor, char const* what)

@@ -4,14 +4,15 @@
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/strand.hpp>
-#include <boost/asio/use_awaitable.hpp>
+#include <filesystem>
 #include <gpurx/ingest/checkpoint.hpp>
 #include <utility>
 
 #include "../file/directory.hpp"
 #include "../file/io_threads.hpp"
 #include "../file/location.hpp"
-#include "../first_failure.hpp"
+#include "../s3/location.hpp"
+#include "../together.hpp"
 #include "shard_index.hpp"
 
 namespace gpurx::ingest {
@@ -40,16 +41,8 @@ asio::awaitable<void> read_headers(shard_reading& of)
         co_await file.async_open();
         shard.size = file.size();
         shard.etag = file.etag();
-        try {
-            auto header = co_await async_read_safetensors_header(file);
-            shard.tensors = std::move(header.tensors);
-        } catch (system_error const& failure) {
-            if (failure.code() != errc::bad_safetensors)
-                throw;
-            auto why = failure.why();
-            why.object += " in " + (is_local(shard.url) ? shard.url : shown_url(shard.url));
-            throw system_error{failure.code(), why};
-        }
+        auto header = co_await async_read_safetensors_header(file);
+        shard.tensors = std::move(header.tensors);
     }
 }
 
@@ -71,7 +64,34 @@ asio::awaitable<std::string> read_text(asio::any_io_executor executor, rx_sessio
 
 bool is_index(std::string_view where)
 {
-    return (is_local(where) ? where : where.substr(0, where.find_first_of("?#"))).ends_with(".json");
+    return (is_literal(where) ? where : where.substr(0, where.find_first_of("?#"))).ends_with(".json");
+}
+
+// Those in no directory of it.
+asio::awaitable<std::vector<std::string>> files_below(std::string prefix, http_options const& options)
+{
+    if (!prefix.ends_with('/'))
+        prefix += '/';
+    auto const found = co_await async_list_s3(prefix, options);
+    std::vector<std::string> urls;
+    for (auto const& each : found) {
+        if (each.url.find('/', prefix.size()) == std::string::npos)
+            urls.push_back(each.url);
+    }
+    co_return files_among(std::move(urls), prefix);
+}
+
+// The index, or the files of tensors.
+asio::awaitable<std::vector<std::string>> files_at(asio::any_io_executor executor, std::string place,
+                                                   http_options const& options)
+{
+    if (is_local(place))
+        co_return co_await async_files_of(std::move(executor), std::move(place));
+    if (s3::is_prefix(place))
+        co_return co_await files_below(std::move(place), options);
+    std::vector<std::string> alone;
+    alone.push_back(std::move(place));
+    co_return alone;
 }
 
 }  // namespace
@@ -88,6 +108,7 @@ checkpoint_shard const* checkpoint::shard_of(std::string_view tensor) const noex
 asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx_session& session,
                                               std::vector<std::string> urls, http_options options)
 {
+    check_no_mirrors(options);
     checkpoint result;
     for (auto& url : urls)
         result.shards.push_back({.url = std::move(url), .size = 0, .etag = {}, .tensors = {}});
@@ -100,9 +121,8 @@ asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx
     for (std::size_t i = 0; i < flows; ++i)
         operations.push_back(asio::co_spawn(reading.executor, read_headers(reading), asio::deferred));
     if (!operations.empty()) {
-        auto const [order, failures] = co_await asio::experimental::make_parallel_group(std::move(operations))
-                                           .async_wait(asio::experimental::wait_for_one_error(), asio::use_awaitable);
-        rethrow_first(order, failures);
+        rethrow_first(co_await run_together(std::move(executor), std::move(operations),
+                                            asio::experimental::wait_for_one_error()));
     }
     check_once(result);
     co_return result;
@@ -111,12 +131,10 @@ asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx
 asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor, rx_session& session,
                                                   std::string index, http_options options)
 {
-    std::vector<std::string> files{index};
-    if (is_local(index)) {
-        files = co_await async_files_of(executor, index);
-        if (files.size() == 1)
-            index = files.front();
-    }
+    check_no_mirrors(options);
+    auto files = co_await files_at(executor, index, options);
+    if (files.size() == 1)
+        index = files.front();
     if (files.size() > 1 || !is_index(index))
         co_return co_await async_read_shards(std::move(executor), session, std::move(files), std::move(options));
     auto const text = co_await read_text(executor, session, index, options);
@@ -124,6 +142,16 @@ asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor
     auto result = co_await async_read_shards(std::move(executor), session, named.urls, std::move(options));
     check_index(result, named, index);
     co_return result;
+}
+
+bool is_checkpoint(std::string_view place)
+{
+    if (!is_local(place))
+        return s3::is_prefix(place) || is_index(place);
+    error_code code;
+    diagnostics why;
+    std::error_code none;
+    return is_index(place) || std::filesystem::is_directory(parse_path(place, code, why), none);
 }
 
 }  // namespace gpurx::ingest

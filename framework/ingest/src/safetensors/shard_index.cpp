@@ -8,9 +8,11 @@
 #include <boost/json/value.hpp>
 #include <boost/url/encode.hpp>
 #include <boost/url/rfc/pchars.hpp>
+#include <stdexcept>
 
 #include "../file/location.hpp"
 #include "../http/shown.hpp"
+#include "../s3/location.hpp"
 #include "json_names.hpp"
 
 namespace gpurx::ingest::detail {
@@ -26,19 +28,30 @@ namespace {
                         .advice = printable(what, 1000)}};
 }
 
+bool has_step_up(std::string_view name)
+{
+    for (;;) {
+        auto const slash = name.find('/');
+        if (name.substr(0, slash) == "..")
+            return true;
+        if (slash == std::string_view::npos)
+            return false;
+        name.remove_prefix(slash + 1);
+    }
+}
+
 // An index is somebody else's: it must not lead elsewhere.
 bool is_beside(std::string_view name)
 {
-    return !name.empty() && name.front() != '/' && name.find("..") == std::string_view::npos &&
-           name.find('\\') == std::string_view::npos && name.find('\0') == std::string_view::npos &&
-           name.find("://") == std::string_view::npos;
+    return !name.empty() && name.front() != '/' && !has_step_up(name) && name.find('\\') == std::string_view::npos &&
+           name.find('\0') == std::string_view::npos && name.find("://") == std::string_view::npos;
 }
 
 std::string beside(std::string_view where, std::string_view name)
 {
     if (!is_beside(name))
         refuse_shards(where, fmt::format("the index names the file \"{}\", which is not one beside it", name));
-    if (is_local(where) && !where.starts_with("file:"))
+    if (is_literal(where))
         return fmt::format("{}{}", where.substr(0, where.rfind('/') + 1), name);
     // A signature or a version in the query would be that of the index.
     auto const path = where.substr(0, where.find_first_of("?#"));
@@ -47,6 +60,11 @@ std::string beside(std::string_view where, std::string_view name)
 }
 
 }  // namespace
+
+bool is_literal(std::string_view where)
+{
+    return s3::is_location(where) || (is_local(where) && !where.starts_with("file:"));
+}
 
 shard_index parse_index(std::string_view text, std::string_view where)
 {
@@ -72,6 +90,24 @@ shard_index parse_index(std::string_view text, std::string_view where)
         index.shards.emplace(std::string{tensor}, found->second);
     }
     return index;
+}
+
+std::vector<std::string> files_among(std::vector<std::string> names, std::string_view where)
+{
+    std::vector<std::string> indices;
+    std::vector<std::string> files;
+    for (auto& name : names) {
+        if (name.ends_with(".safetensors.index.json"))
+            indices.push_back(std::move(name));
+        else if (name.ends_with(".safetensors"))
+            files.push_back(std::move(name));
+    }
+    if (indices.size() > 1)
+        refuse_shards(where, "it has several indices; name one of them");
+    if (indices.empty() && files.empty())
+        refuse_shards(where, "it has no .safetensors file");
+    std::ranges::sort(files);
+    return indices.empty() ? files : indices;
 }
 
 void check_once(checkpoint const& of)
@@ -105,6 +141,12 @@ void check_index(checkpoint const& of, shard_index const& index, std::string_vie
                                              is_local(of.shards[shard].url) ? of.shards[shard].url
                                                                             : shown_url(of.shards[shard].url)));
     }
+}
+
+void check_no_mirrors(http_options const& options)
+{
+    if (!options.mirrors.empty())
+        throw std::invalid_argument{"mirrors are of one file, and a checkpoint has several"};
 }
 
 }  // namespace gpurx::ingest::detail

@@ -17,12 +17,22 @@ struct shard_index {
     std::map<std::string, std::size_t> shards;  // of each tensor
 };
 
+// A path, or the location of an object of S3: "?", "#" and "%" are characters of its name.
+[[nodiscard]] bool is_literal(std::string_view where);
+
 // `where` is the URL or path of the index. Errors: errc::bad_safetensors.
 [[nodiscard]] shard_index parse_index(std::string_view text, std::string_view where);
+
+// Of all files of a directory, or below a prefix: the index if there is one, else the files of tensors, in the order of
+// their names. Errors: errc::bad_safetensors if there are none, or several indices.
+[[nodiscard]] std::vector<std::string> files_among(std::vector<std::string> names, std::string_view where);
 
 // Errors: errc::bad_safetensors if a tensor is in two shards.
 void check_once(checkpoint const& of);
 // Errors: errc::bad_safetensors if a tensor is not where the index says, or not in it.
 void check_index(checkpoint const& of, shard_index const& index, std::string_view where);
+
+// Mirrors are of one file. Errors: std::invalid_argument.
+void check_no_mirrors(http_options const& options);
 
 }  // namespace gpurx::ingest::detail

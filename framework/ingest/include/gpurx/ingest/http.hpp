@@ -64,7 +64,8 @@ struct http_options {
     // 5 attempts (1.5 s) at most: the URL is wrong, rather.
     unsigned attempts = 12;
 
-    // For all of it, from async_open on: what is not done then ends with errc::gave_up. 0: it may last for ever.
+    // For all of it, from async_open on: what is not done then ends with errc::gave_up. 0: it may last for ever. Less:
+    // it is over already, and nobody is asked (with_rest_of_deadline).
     std::chrono::milliseconds deadline{0};
 
     // Compute the CRC32C of all bytes, where they lie, and compare it with the server's if that has sent one
@@ -99,8 +100,24 @@ struct http_options {
 // looks at no file.
 void check(http_options const& options);
 
+// For the next of several operations that have one deadline between them: what is left of it now, if it has run since
+// `began`; less than 0 if nothing is. Pure.
+[[nodiscard]] http_options with_rest_of_deadline(http_options options, std::chrono::steady_clock::time_point began);
+
 // A URL as messages show it: without a user's name and password, and of a query only the names. Pure.
 [[nodiscard]] std::string shown_url(std::string_view url);
+// What somebody else has written, the name of a tensor say, as messages show it: control characters and bytes that are
+// no UTF-8 as \x1b, which a terminal does not obey; white space as one space; of more than 2,000 bytes the beginning.
+// Pure.
+[[nodiscard]] std::string shown_text(std::string_view text);
+
+// The objects whose URLs begin with `prefix`, s3://BUCKET/BEGINNING, in the order of their keys. A million at most.
+// It asks on the host, over connections of its own: no session is needed. Of the options hold attempts, deadline, s3
+// and tls; proxies are those of the environment.
+//
+// Executor: the coroutine's. Cancellation: terminal. Errors: exceptions of type gpurx::system_error that name the
+// prefix: errc::bad_url, no_credentials, http_status, bad_response, gave_up, what resolving and connecting report.
+[[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, http_options options = {});
 
 // Bytes [offset, offset + destination.size()) of the object belong there.
 struct placement {
@@ -139,6 +156,10 @@ struct mirror_stats {
 //
 // Proxies are those of the environment, as curl has them: http_proxy, https_proxy, all_proxy, no_proxy. Through one for
 // http flows of the session lead to the proxy.
+//
+// What was served and is refused later (400, 401, 403) is looked for again behind the URL that was given, as a signed
+// URL that a redirect has led to, or credentials, end after a while: once, and once more when bytes have come since. It
+// has to be the same object: its size, and its ETag, or date where it has none.
 //
 // Servers: HTTP/1.1 with Content-Length. Ranges are used where they are served. Objects of S3 are s3://BUCKET/KEY, each
 // request signed (gpurx/ingest/s3.hpp), or http and https URLs, public or pre-signed. Redirects are followed, but from

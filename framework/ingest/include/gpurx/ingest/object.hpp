@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gpurx/ingest/error.hpp>
 #include <gpurx/ingest/http.hpp>
@@ -39,6 +40,9 @@ class source;
 // async_fetch_pieces hands on of a file stands in staging memory.
 class object {
   public:
+    // Whether that names a file, or would, if there were one.
+    [[nodiscard]] static bool is_file(std::string_view url) noexcept;
+
     // Errors: errc::bad_url; std::invalid_argument for no flows, chunks of no size, or mirrors of a file.
     object(asio::any_io_executor executor, rx_session& session, std::string_view url, http_options options = {});
     // The same for files only, without a session. Any other URL is errc::bad_url.
@@ -65,6 +69,9 @@ class object {
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements);
     [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take);
     [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept;
+    // As those of http_object. Of a file: nothing.
+    [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept;
+    [[nodiscard]] std::vector<mirror_stats> mirrors() const;
 
     // From any thread. Of a file: requests are reads.
     [[nodiscard]] http_stats stats() const noexcept;

@@ -3,14 +3,8 @@
 // Objects of S3, s3://BUCKET/KEY: whom to ask for them and as whom, and which there are. http_object loads them.
 #pragma once
 
-#include <boost/asio/awaitable.hpp>
 #include <cstdint>
 #include <string>
-#include <vector>
-
-#include <gpurx/error.hpp>
-#include <gpurx/ingest/error.hpp>
-#include <gpurx/ingest/tls.hpp>
 
 namespace gpurx::ingest {
 
@@ -29,20 +23,19 @@ struct s3_options {
     bool anonymous = false;
     // In the place of AWS_PROFILE; and credentials are not looked for in the environment then, as it is named here.
     std::string profile;
+
+    // How a bucket is named to the server: in front of its host, BUCKET.HOST/KEY, or in the path,
+    // HOST/BUCKET/KEY. automatic: as the profile's s3.addressing_style says; else AWS by host, others by path.
+    // A name that cannot be part of a host's, as with capital letters, is in the path always.
+    enum class addressing { automatic, path, virtual_host };
+    addressing style = addressing::automatic;
 };
 
+// What async_list_s3 (gpurx/ingest/http.hpp) finds.
 struct s3_object {
     std::string url;  // s3://BUCKET/KEY
     std::uint64_t size = 0;
     std::string etag;  // as the server wrote it, quotes included
 };
-
-// The objects whose URLs begin with `prefix`, s3://BUCKET/BEGINNING, in the order of their keys. A million at most.
-// It asks on the host, over connections of its own: no session is needed.
-//
-// Executor: the coroutine's. Cancellation: terminal. Errors: exceptions of type gpurx::system_error that name the
-// prefix: errc::bad_url, no_credentials, http_status, bad_response, gave_up, what resolving and connecting report.
-[[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, s3_options options = {},
-                                                                    tls_options tls = {});
 
 }  // namespace gpurx::ingest

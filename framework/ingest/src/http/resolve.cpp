@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "resolve.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <gpurx/ingest/error.hpp>
+#include <memory>
+#include <utility>
+
+namespace gpurx::ingest::detail {
+
+namespace {
+
+// Belongs to one strand.
+struct lookup {
+    explicit lookup(asio::any_io_executor const& executor) : resolver{executor}, end{executor} {}
+
+    asio::ip::tcp::resolver resolver;
+    asio::steady_timer end;
+    bool is_done = false;
+    resolution found;
+};
+
+asio::awaitable<resolution> wait_for(std::shared_ptr<lookup> what, std::string host, std::string port)
+{
+    what->resolver.async_resolve(host, port,
+                                 [what](error_code code, asio::ip::tcp::resolver::results_type const& results) {
+                                     what->is_done = true;
+                                     what->found.code = code;
+                                     what->found.endpoints.assign(results.begin(), results.end());
+                                     what->end.cancel();
+                                 });
+    auto const [cancelled] = co_await what->end.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (what->is_done)
+        co_return std::move(what->found);
+    what->resolver.cancel();
+    error_code const code = cancelled ? error_code{asio::error::operation_aborted} : error_code{errc::gave_up};
+    co_return resolution{.code = code, .endpoints = {}};
+}
+
+}  // namespace
+
+asio::awaitable<resolution> async_resolve(asio::any_io_executor executor, std::string host, std::string port,
+                                          std::chrono::steady_clock::time_point until)
+{
+    auto const strand = asio::make_strand(executor);
+    auto const what = std::make_shared<lookup>(strand);
+    what->end.expires_at(until);
+    co_return co_await asio::co_spawn(strand, wait_for(what, std::move(host), std::move(port)), asio::use_awaitable);
+}
+
+}  // namespace gpurx::ingest::detail

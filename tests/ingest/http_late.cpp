@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What goes wrong late, or takes for ever: refusals of what was served before, answers of a byte at the front, names
+// that nobody resolves, and listings without end.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <netdb.h>
+
+#include <array>
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <gpurx/ingest/safetensors.hpp>
+
+#include "http_bed.hpp"
+
+namespace {
+
+std::atomic<bool> resolves{true};
+
+}  // namespace
+
+// The name slowhost is not resolved before `resolves`, or a minute has passed; others are, as ever.
+extern "C" int getaddrinfo(char const* node, char const* service, addrinfo const* hints, addrinfo** found)
+{
+    using namespace std::chrono_literals;
+    if (node != nullptr && std::string_view{node} == "slowhost") {
+        for (auto const end = std::chrono::steady_clock::now() + 60s;
+             !resolves && std::chrono::steady_clock::now() < end;)
+            std::this_thread::sleep_for(5ms);
+        return EAI_NONAME;
+    }
+    using function = int(char const*, char const*, addrinfo const*, addrinfo**);
+    static auto* const next = reinterpret_cast<function*>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+    return next(node, service, hints, found);
+}
+
+namespace gpurx::test {
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using ingest::errc;
+using ingest::http_object;
+using ingest::http_options;
+
+constexpr std::string_view expired =
+    "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>";
+
+// An object behind a redirect to a URL that is good for so many requests.
+class expiring_server {
+  public:
+    expiring_server(http_content object, unsigned good_for) : object_{std::move(object)}, good_for_{good_for} {}
+
+    void operator()(http_request const& request, http_reply& reply)
+    {
+        if (request.target == "/object") {
+            ++signed_;
+            return reply.send(fmt::format(
+                "HTTP/1.1 302 Found\r\nLocation: /signed?X-Amz-Signature={}\r\nContent-Length: 0\r\n\r\n", signed_));
+        }
+        if (request.target != fmt::format("/signed?X-Amz-Signature={}", signed_) || used_[signed_]++ >= good_for_)
+            return reply.send(
+                fmt::format("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{}", expired.size(), expired));
+        auto now = object_;
+        if (signed_ > 1)
+            now.etag = later_etag;
+        now.serve(request, reply);
+    }
+
+    std::string later_etag = "\"one\"";
+
+  private:
+    http_content object_;
+    unsigned good_for_;
+    std::atomic<unsigned> signed_ = 0;
+    std::array<std::atomic<unsigned>, 1000> used_{};
+};
+
+// The front, and then nothing.
+outcome read_front(world& in, std::string const& url, std::size_t size, http_options const& options)
+{
+    outcome result;
+    http_object object{in.io->get_executor(), *in.session, url, options};
+    run(in, result, [&]() -> asio::awaitable<void> {
+        co_await object.async_open();
+        result.bytes.assign(size, '\xee');
+        co_await object.async_read_front(host_span{std::span{result.bytes}});
+    });
+    result.stats = object.stats();
+    return result;
+}
+
+std::vector<ingest::s3_object> list(http_server const& server, outcome& ended, http_options options)
+{
+    options.s3.endpoint = server.url("");
+    options.s3.anonymous = true;
+    std::vector<ingest::s3_object> found;
+    world in{transport::copy, {.max_flows = 1}};
+    run(in, ended,
+        [&]() -> asio::awaitable<void> { found = co_await ingest::async_list_s3("s3://models/llama/", options); });
+    return found;
+}
+
+void send_page(http_reply& reply, std::string_view objects, std::string_view next)
+{
+    auto const text = fmt::format(
+        "<?xml version=\"1.0\"?><ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{}</IsTruncated>{}{}"
+        "</ListBucketResult>",
+        !next.empty(), next.empty() ? "" : fmt::format("<NextContinuationToken>{}</NextContinuationToken>", next),
+        objects);
+    reply.send(fmt::format("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}", text.size(), text));
+    reply.close();
+}
+
+constexpr std::string_view one_object = "<Contents><Key>llama/a</Key><Size>7</Size><ETag>\"x\"</ETag></Contents>";
+
+// For as long as it lives.
+class set_proxy {
+  public:
+    explicit set_proxy(std::string const& value) { ::setenv("http_proxy", value.c_str(), 1); }
+    set_proxy(set_proxy const&) = delete;
+    set_proxy& operator=(set_proxy const&) = delete;
+    ~set_proxy() { ::unsetenv("http_proxy"); }
+};
+
+}  // namespace
+
+TEST_CASE("a signed URL that ends while an object comes is found anew, behind the one that was given")
+{
+    http_content const object{content_of(200'000)};
+    expiring_server behaviour{object, 6};
+    http_server server{[&](http_request const& request, http_reply& reply) { behaviour(request, reply); }};
+    for (auto const flows : {1U, 3U}) {
+        auto options = options_for_tests();
+        options.flows = flows;
+        options.attempts = 8;
+        world in{any_transport(), {.max_flows = 5}};
+        auto const result = fetch(in, server.url(), options);
+        INFO(result.error);
+        CHECK(result.bytes == object.bytes);
+        CHECK(result.stats.redirects > 2);
+    }
+}
+
+TEST_CASE("what is read at the front is found anew, too")
+{
+    http_content const object{content_of(100'000)};
+    expiring_server behaviour{object, 4};
+    http_server server{[&](http_request const& request, http_reply& reply) { behaviour(request, reply); }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = read_front(in, server.url(), object.bytes.size(), options_for_tests());
+    INFO(result.error);
+    CHECK(result.bytes == object.bytes);
+}
+
+TEST_CASE("who refuses an object that was found anew refuses it, in his words")
+{
+    http_content const object{content_of(200'000)};
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.number == 0)
+            return object.serve(request, reply);
+        if (request.range && request.range->first == 0 && request.range->second == 0)
+            return object.serve(request, reply);
+        reply.send(fmt::format("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{}", expired.size(), expired));
+    }};
+    auto options = options_for_tests();
+    options.flows = 1;
+    auto const result = fetch_from(server, options);
+    CHECK(result.code == errc::http_status);
+    CHECK_THAT(result.error, ContainsSubstring("403 Forbidden: AccessDenied: Request has expired"));
+    CHECK(server.requests().size() < 10);
+}
+
+TEST_CASE("an object that is another when it is found anew is an error")
+{
+    expiring_server behaviour{{content_of(200'000)}, 4};
+    behaviour.later_etag = "\"two\"";
+    http_server server{[&](http_request const& request, http_reply& reply) { behaviour(request, reply); }};
+    auto options = options_for_tests();
+    options.flows = 1;
+    auto const result = fetch_from(server, options);
+    CHECK(result.code == errc::object_changed);
+    CHECK_THAT(result.error, ContainsSubstring("its ETag was \"one\", and is \"two\""));
+}
+
+TEST_CASE("a server that brings a byte per answer is given up at the front, too")
+{
+    http_content const object{content_of(50'000)};
+    http_server server{[&](http_request request, http_reply& reply) {
+        request.range->second = request.range->first;
+        object.serve(request, reply);
+    }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = read_front(in, server.url(), 1000, options_for_tests());
+    CHECK(result.code == errc::gave_up);
+    CHECK_THAT(result.error, ContainsSubstring("it sends 1 bytes of those it was asked for; 3 attempts"));
+    CHECK(server.requests().size() < 10);
+}
+
+TEST_CASE("what is wrong with a header says of which object")
+{
+    http_content const object{std::string("\x02\0\0\0\0\0\0\0[]", 10)};
+    http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    world in{any_transport(), {.max_flows = 5}};
+    outcome result;
+    http_object file{in.io->get_executor(), *in.session, server.url("/object?token=secret"), options_for_tests()};
+    run(in, result, [&]() -> asio::awaitable<void> {
+        co_await file.async_open();
+        static_cast<void>(co_await ingest::async_read_safetensors_header(file));
+    });
+    CHECK(result.code == errc::bad_safetensors);
+    CHECK_THAT(result.error, ContainsSubstring("a safetensors file of " + server.url() + "?token=...: "));
+}
+
+TEST_CASE("a name that is not resolved in time is given up")
+{
+    resolves = false;
+    auto options = options_for_tests();
+    options.timeout = 200ms;
+    options.attempts = 2;
+    world in{transport::copy, {.max_flows = 5}};
+    auto const result = fetch(in, "http://slowhost/object", options);
+    CHECK(result.code == errc::gave_up);
+    CHECK_THAT(result.error, ContainsSubstring("resolve slowhost failed; no address came in time; 2 attempts"));
+    options.timeout = 60s;
+    options.deadline = 200ms;
+    CHECK(fetch(in, "http://slowhost/object", options).code == errc::gave_up);
+    outcome ended;
+    options.s3 = {.endpoint = "http://slowhost", .region = {}, .anonymous = true, .profile = {}};
+    run(in, ended,
+        [&]() -> asio::awaitable<void> { static_cast<void>(co_await ingest::async_list_s3("s3://models/", options)); });
+    CHECK(ended.code == errc::gave_up);
+    CHECK_FALSE(resolves);
+    resolves = true;
+}
+
+TEST_CASE("a listing of pages without an object, each with a new token, comes to an end")
+{
+    http_server server{[](http_request const& request, http_reply& reply) {
+        send_page(reply, "", fmt::format("token{}", request.number));
+    }};
+    outcome ended;
+    static_cast<void>(list(server, ended, {}));
+    CHECK(ended.code == errc::bad_response);
+    CHECK_THAT(ended.error, ContainsSubstring("pages have no object") && ContainsSubstring("s3://models/llama/"));
+}
+
+TEST_CASE("a listing has a deadline")
+{
+    http_server server{[](http_request const& request, http_reply& reply) {
+        std::this_thread::sleep_for(20ms);
+        send_page(reply, one_object, fmt::format("token{}", request.number));
+    }};
+    outcome ended;
+    static_cast<void>(list(server, ended, {.deadline = 500ms}));
+    CHECK(ended.code == errc::gave_up);
+    CHECK_THAT(ended.error, ContainsSubstring("s3://models/llama/"));
+}
+
+TEST_CASE("what is left of a deadline is not taken for none")
+{
+    auto const now = std::chrono::steady_clock::now();
+    auto const left = [](std::chrono::milliseconds deadline, std::chrono::steady_clock::time_point began) {
+        return ingest::with_rest_of_deadline({.deadline = deadline}, began).deadline;
+    };
+    CHECK(left(0ms, now - 1h) == 0ms);
+    CHECK(left(2h, now - 1h) > 50min);
+    CHECK(left(2h, now - 1h) <= 1h);
+    CHECK(left(1h, now - 1h) < 0ms);
+    CHECK(left(1h, now - 2h) < 0ms);
+    CHECK(left(-1ms, now) < 0ms);
+}
+
+TEST_CASE("what begins after its deadline asks nobody")
+{
+    http_server server{[](http_request const&, http_reply& reply) { send_page(reply, one_object, {}); }};
+    outcome listing;
+    static_cast<void>(list(server, listing, {.deadline = -1ms}));
+    CHECK(listing.code == errc::gave_up);
+    world in{any_transport()};
+    for (auto const& url : {server.url(), std::string{"/proc/self/exe"}}) {
+        auto options = options_for_tests();
+        options.deadline = -1ms;
+        ingest::object object{in.io->get_executor(), *in.session, url, options};
+        outcome opening;
+        run(in, opening, [&]() -> asio::awaitable<void> { co_await object.async_open(); });
+        CHECK(opening.code == errc::gave_up);
+        CHECK_THAT(opening.error, ContainsSubstring("deadline"));
+    }
+    CHECK(server.requests().empty());
+}
+
+TEST_CASE("a listing waits for a server that is busy as long as a download does")
+{
+    http_server server{[](http_request const& request, http_reply& reply) {
+        if (request.number >= 6)
+            return send_page(reply, one_object, "");
+        reply.send("HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        reply.close();
+    }};
+    outcome ended;
+    auto const found = list(server, ended, {});
+    INFO(ended.error);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].url == "s3://models/llama/a");
+    CHECK(found[0].size == 7);
+}
+
+TEST_CASE("a listing goes through the proxy of the environment")
+{
+    http_server server{[](http_request const&, http_reply& reply) { send_page(reply, "", ""); }};
+    http_server proxy{[](http_request const&, http_reply& reply) { send_page(reply, one_object, ""); }};
+    set_proxy const through{fmt::format("127.0.0.1:{}", proxy.port())};
+    outcome ended;
+    auto const found = list(server, ended, {});
+    INFO(ended.error);
+    CHECK(found.size() == 1);
+    CHECK(server.requests().empty());
+    REQUIRE(proxy.requests().size() == 1);
+    CHECK(proxy.requests().front().target == server.url("/models?encoding-type=url&list-type=2&prefix=llama%2F"));
+}
+
+}  // namespace gpurx::test
