@@ -140,6 +140,34 @@ def test_metadata_that_would_run_something_is_refused(serve: Serve, tmp_path: Pa
         gpurx.dcp.StorageReader(tmp_path).read_metadata()
 
 
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc/hostname", "a/../../b", "http://elsewhere/x", "", 5])
+def test_metadata_leads_nowhere_else(serve: Serve, tmp_path: Path, name: Any) -> None:
+    saved = tmp_path / "checkpoint"
+    dcp.save({"a": torch.zeros(10)}, checkpoint_id=saved, no_dist=True)
+    metadata = pickle.loads((saved / ".metadata").read_bytes())
+    for one in metadata.storage_data.values():
+        one.relative_path = name
+    (saved / ".metadata").write_bytes(pickle.dumps(metadata))
+    server = serve(saved)
+    for where in (saved, server.url("")):
+        server.requests = 0
+        with pytest.raises(CheckpointException, match="no file of the checkpoint"):
+            reader = gpurx.dcp.StorageReader(where, transport="copy")
+            dcp.load({"a": torch.zeros(10)}, storage_reader=reader, no_dist=True)
+        assert server.requests <= 1  # .metadata
+
+
+def test_a_deadline_is_one_of_a_load(serve: Serve, tmp_path: Path) -> None:
+    dcp.save(state(1), checkpoint_id=tmp_path, no_dist=True)
+    server = serve(tmp_path)
+    reader = gpurx.dcp.StorageReader(server.url(""), transport="copy", deadline=300)
+    dcp.load(state(2), storage_reader=reader, no_dist=True)
+    server.stalls = True
+    with pytest.raises(gpurx.Error) as met:
+        gpurx.dcp.StorageReader(server.url(""), transport="copy", deadline=0.5).read_metadata()
+    assert met.value.code is gpurx.IngestErrorCode.GAVE_UP
+
+
 def test_what_is_missing_is_named(serve: Serve, tmp_path: Path) -> None:
     dcp.save({"a": torch.zeros(10)}, checkpoint_id=tmp_path, no_dist=True)
     server = serve(tmp_path)

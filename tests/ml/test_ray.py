@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ import gpurx
 import gpurx.ray
 
 Make = Callable[..., gpurx.TensorStream]
-REPO = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -150,11 +147,3 @@ def test_frames_do_not_depend_on_blocks() -> None:
     assert [len(one) for one in whole] == [8] * 6 + [2] and sum(whole, []) == list(range(50))
     for cuts in ((1,), (8, 16), (7, 9, 30), (25, 49), tuple(range(1, 50))):
         assert frames(*cuts) == whole, cuts
-
-
-def test_the_sample_trains_on_every_row_once() -> None:
-    done = subprocess.run(
-        [sys.executable, str(REPO / "tests/samples/readme_test.py"), "--ml"], capture_output=True, text=True, timeout=1200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"20000 rows, the sum of their numbers {sum(range(20_000))}, " in done.stdout

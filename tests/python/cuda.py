@@ -101,6 +101,14 @@ class Driver:
 
     def mappings(self) -> int:
         """Pieces of memory that exist."""
+        return int(self._live().vmm_mappings)
+
+    def streams(self) -> int:
+        """That exist, those aside that only have work left."""
+        return int(self._live().streams)
+
+    def _live(self) -> _LiveCounts:
         live = self.calls._ZN9fake_cuda4liveEv
         live.restype = _LiveCounts
-        return int(live().vmm_mappings)
+        counts: _LiveCounts = live()
+        return counts

@@ -29,6 +29,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.stalls = False
         self.refuses: tuple[int, str] | None = None
         self.connections = 0
+        self.open = 0  # of them
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has enough, and goes, is none."""
@@ -62,6 +63,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.server.connections += 1
+        self.server.open += 1
+
+    def finish(self) -> None:
+        super().finish()
+        self.server.open -= 1
 
     def do_GET(self) -> None:
         self.server.requests += 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from capsules import IS_COPIED, Taken
 from conftest import soon
 from cuda import Driver
 
+import gpurx
 from gpurx import Tensor
 from gpurx._native import tensor_of_bytes
 
@@ -19,6 +21,18 @@ DATA = np.arange(3000, dtype=np.int32)
 
 def on_gpu() -> Tensor:
     return tensor_of_bytes(DATA.tobytes(), "int32", DATA.shape, "gpu:0")
+
+
+def test_the_gpu_of_a_process_is_that_of_its_local_rank(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert gpurx.local_gpu() == 0
+    monkeypatch.setenv("LOCAL_RANK", "99")
+    with pytest.raises(gpurx.Error, match="LOCAL_RANK '99'.*this process sees") as refused:
+        gpurx.local_gpu()
+    assert refused.value.code == errno.ENODEV
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert gpurx.local_gpu() == 0
 
 
 def test_a_consumer_sees_the_bytes_on_its_stream(gpu: Driver) -> None:
@@ -135,6 +149,17 @@ def test_from_one_gpu_to_another(fake_gpu: Driver) -> None:
     taken = Taken(one.__dlpack__(dl_device=(2, 1)))
     assert taken.device == (2, 1)
     taken.let_go()
+
+
+def test_a_copys_stream_is_there_until_what_was_copied_has_gone(fake_gpu: Driver) -> None:
+    """The memory waits for what read it, and may be given up long after the copy."""
+    one = on_gpu()
+    memory, streams = fake_gpu.mappings(), fake_gpu.streams()
+    Taken(one.__dlpack__(dl_device=(2, 1))).let_go()
+    assert soon(lambda: fake_gpu.mappings() == memory)
+    assert not soon(lambda: fake_gpu.streams() == streams, 0.3)
+    del one
+    assert soon(lambda: fake_gpu.streams() == streams - 1)
 
 
 def test_torch_takes_it(gpu: Driver) -> None:

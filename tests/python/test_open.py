@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 from capsules import Taken
+from conftest import soon
 from cuda import Driver
 from ranges import Server, running
 from test_weights import DTYPES
@@ -30,6 +32,7 @@ from tls import serving as serving_tls
 import gpurx
 import gpurx.numpy
 from gpurx._native import bytes_of
+from gpurx._places import is_beside
 from gpurx._slices import part_of
 
 RANDOM = np.random.default_rng(15)
@@ -114,6 +117,133 @@ def test_the_zoo_as_safetensors_reads_it(where: str, server: Server, session: gp
             assert part.get_dtype() == dtype and part.get_shape() == wanted["shape"]
         for name in ours.keys():
             assert ours.get_tensor(name).nbytes == len(expected[name]["data"])
+
+
+def file_of(header: str | bytes | dict[str, Any], data: int = 0, size: int | None = None) -> bytes:
+    """With so many bytes of tensors; `size` is what it says of its header's."""
+    text = json.dumps(header) if isinstance(header, dict) else header
+    text = text.encode() if isinstance(text, str) else text
+    return struct.pack("<Q", len(text) if size is None else size) + text + bytes(range(data))
+
+
+def entry(dtype: str, shape: list[Any], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def header_of(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {f"t{number}": one for number, one in enumerate(entries)}
+
+
+PAIR = entry("F32", [2], 0, 8)
+MALFORMED = {
+    "a byte": bytes(1),
+    "less than a size": bytes(7),
+    "a header of no bytes": file_of(""),
+    "a header longer than the file": file_of(header_of(PAIR), 0, 1000),
+    "a header longer than any": file_of(header_of(PAIR), 8, 100_000_001),
+    "a size that overflows": file_of(header_of(PAIR), 8, 2**64 - 1),
+    "a header that is cut": file_of('{"t0": {"dtype"'),
+    "no UTF-8": file_of(b'{"\xff": 1}'),
+    "no JSON": file_of("{t0: 1}"),
+    "JSON behind JSON": file_of("{} {}"),
+    "JSON of depth": file_of('{"a":' + "[" * 200 + "]" * 200 + "}"),
+    "no object": file_of("[]"),
+    "a tensor that is none": file_of('{"t0": []}'),
+    "metadata that are no text": file_of('{"__metadata__": {"a": 1}}'),
+    "a type that is not known": file_of(header_of(entry("F33", [2], 0, 8)), 8),
+    "no type": file_of('{"t0": {"shape": [2], "data_offsets": [0, 8]}}', 8),
+    "no shape": file_of('{"t0": {"dtype": "F32", "data_offsets": [0, 8]}}', 8),
+    "no place": file_of('{"t0": {"dtype": "F32", "shape": [2]}}', 8),
+    "a place of one number": file_of('{"t0": {"dtype": "F32", "shape": [2], "data_offsets": [0]}}', 8),
+    "a negative extent": file_of(header_of(entry("F32", [-2], 0, 8)), 8),
+    "a fraction": file_of(header_of(entry("F32", [2.5], 0, 10)), 10),
+    "an extent that overflows": file_of(header_of(entry("F32", [2**64], 0, 8)), 8),
+    "a shape that overflows": file_of(header_of(entry("U8", [2**32, 2**32], 0, 0))),
+    "bytes that overflow": file_of(header_of(entry("F64", [2**61], 0, 0))),
+    "fewer bytes than the shape": file_of(header_of(entry("F32", [3], 0, 8)), 8),
+    "more bytes than the shape": file_of(header_of(entry("F32", [1], 0, 8)), 8),
+    "a place backwards": file_of(header_of(entry("F32", [2], 8, 0)), 8),
+    "half a byte": file_of(header_of(entry("F4", [3], 0, 1)), 1),
+    "a gap in front": file_of(header_of(entry("F32", [2], 4, 12)), 12),
+    "a gap between": file_of(header_of(PAIR, entry("F32", [2], 12, 20)), 20),
+    "a gap at the end": file_of(header_of(PAIR), 9),
+    "an end beyond the file": file_of(header_of(PAIR), 7),
+    "two that overlap": file_of(header_of(PAIR, entry("F32", [2], 4, 12)), 12),
+    "two in one place": file_of(header_of(PAIR, PAIR), 8),
+}
+
+
+def by_safetensors(data: bytes) -> dict[str, Any] | None:
+    """None: it refuses it."""
+    try:
+        found = safetensors.deserialize(data)
+    except safetensors.SafetensorError:
+        return None
+    return {name: (one["dtype"], one["shape"], bytes(one["data"])) for name, one in found}
+
+
+def by_gpurx(model: Model, where: str) -> dict[str, Any] | None:
+    try:
+        with model.open(where, "gpurx") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}
+            return {name: (parts[name].get_dtype(), parts[name].get_shape(), bytes_of(one).numpy().tobytes()) for name, one in file}
+    except gpurx.Error as error:
+        assert error.code is gpurx.IngestErrorCode.BAD_SAFETENSORS, error
+        return None
+
+
+@BOTH
+@pytest.mark.parametrize("what", MALFORMED)
+def test_what_safetensors_refuses_is_refused(
+    where: str, what: str, server: Server, session: gpurx.Session, tmp_path: Path
+) -> None:
+    assert by_safetensors(MALFORMED[what]) is None
+    assert by_gpurx(Model(MALFORMED[what], server, session, tmp_path), where) is None
+
+
+@BOTH
+@pytest.mark.parametrize("header", [{}, "{}   ", '{"__metadata__": {}}', '{"__metadata__": null}', {"__metadata__": {"ä": "\0"}}])
+def test_a_file_without_tensors_is_one(
+    where: str, header: str | dict[str, Any], server: Server, session: gpurx.Session, tmp_path: Path
+) -> None:
+    assert by_safetensors(file_of(header)) == {}
+    assert by_gpurx(Model(file_of(header), server, session, tmp_path), where) == {}
+
+
+@pytest.mark.parametrize("header", [' {"t0": %s}', '{"t0": %s, "t0": %s}'])
+def test_what_safetensors_takes_and_the_format_forbids(
+    header: str, server: Server, session: gpurx.Session, tmp_path: Path
+) -> None:
+    """A header begins with {, and no name comes twice: a reader that takes the last shows what another does not."""
+    data = file_of(header.replace("%s", json.dumps(PAIR)), 8)
+    assert by_safetensors(data)
+    assert by_gpurx(Model(data, server, session, tmp_path), "path") is None
+
+
+def changed(data: bytes, header_end: int, random: Random) -> bytes:
+    """A byte of it is another, is gone, or is one more; or it ends there. Its header's size is right, mostly."""
+    at = random.randrange(header_end)
+    size = int.from_bytes(data[:8], "little")
+    one = bytes([random.choice(b'{}[]":,0123456789 \\u\n\0\xff-.eE+truenlFBOUI')])
+    match random.choice(("another", "gone", "more", "cut") if at >= 8 else ("another", "cut")):
+        case "another":
+            return data[:at] + one + data[at + 1 :]
+        case "gone":
+            return struct.pack("<Q", size - 1) + data[8:at] + data[at + 1 :]
+        case "more":
+            return struct.pack("<Q", size + 1) + data[8:at] + one + data[at:]
+    return data[:at]
+
+
+def test_whatever_is_changed_safetensors_says_the_same(server: Server, session: gpurx.Session, tmp_path: Path) -> None:
+    good = file_of({"__metadata__": {"a": "b"}} | header_of(PAIR, entry("I16", [0, 5], 8, 8), entry("U8", [5], 8, 13)), 13)
+    random, taken = Random(15), 0
+    for _ in range(1000):
+        data = changed(good, len(good) - 13, random)
+        expected = by_safetensors(data)
+        assert by_gpurx(Model(data, server, session, tmp_path), "path") == expected, data
+        taken += expected is not None
+    assert 40 < taken < 500  # names, numbers in texts, blanks: some changes leave a file one
 
 
 def test_arrays_are_those_of_safetensors(server: Server, session: gpurx.Session, tmp_path: Path) -> None:
@@ -277,6 +407,107 @@ def test_what_does_not_fit_is_refused_before_it_is_fetched(server: Server, sessi
             list(file)
     with pytest.raises(ValueError, match="memory_limit"):
         model.open("url", memory_limit=0)
+
+
+def test_all_that_is_held_counts(server: Server, session: gpurx.Session, tmp_path: Path) -> None:
+    """Several plans, and iterations beside them: the limit is one of all."""
+    tensors = {name: np.full(250, number) for number, name in enumerate("abcdef")}  # of 2000 bytes
+    model = Model(safetensors.numpy.save(tensors), server, session, tmp_path)
+    with model.open("url", memory_limit=6000) as file:
+        file.prefetch(["a", "b"])
+        file.prefetch(["a"])  # nothing more
+        file.prefetch([("c", np.s_[:125])])
+        requests = server.requests
+        with pytest.raises(gpurx.Error, match="the plan has 2000 bytes, and of memory_limit, 6000, .* have 5000") as met:
+            file.prefetch(["d"])
+        assert met.value.object == model.url and server.requests == requests
+        with pytest.raises(gpurx.Error, match="tensor 'a' has 2000 bytes, and of memory_limit"):
+            list(file)
+        assert np.array_equal(file.get_tensor("a"), tensors["a"])
+        file.prefetch([("d", np.s_[:])])
+        for name in "bd":
+            assert np.array_equal(file.get_slice(name)[:] if name == "d" else file.get_tensor(name), tensors[name])
+        # Beside 1000 bytes two of them have room.
+        for number, (name, one) in enumerate(file):
+            assert np.array_equal(one, tensors[name])
+            if number == 1:
+                with pytest.raises(gpurx.Error, match="the plan has 2000 bytes, and of"):
+                    file.prefetch(["f"])
+        iteration = iter(file)
+        next(iteration)
+        iteration.close()  # type: ignore[attr-defined]
+        assert np.array_equal(file.get_slice("c")[:125], tensors["c"][:125])
+        file.prefetch(["a", "b", "c"])
+    assert [len(one) for one in (file._fetched_before, file._results)] == [0, 0]
+
+
+def test_one_that_was_fetched_before_goes_to_one_thread(server: Server, session: gpurx.Session, tmp_path: Path) -> None:
+    model = Model(safetensors.numpy.save({"a": np.arange(5000), "b": np.arange(3)}), server, session, tmp_path)
+    with model.open("url") as file:
+
+        class Twice(dict[Any, Any]):
+            """The other thread is quicker, always."""
+
+            def __contains__(self, key: object) -> bool:
+                found = super().__contains__(key)
+                if found and threading.current_thread() is threading.main_thread():
+                    other = threading.Thread(target=file.get_tensor, args=(key,))
+                    other.start()
+                    other.join()
+                return found
+
+        file._fetched_before = Twice()
+        for name in "ab":
+            file.prefetch([name])
+            assert np.array_equal(file.get_tensor(name), np.arange(5000 if name == "a" else 3))
+            got: list[Any] = []
+            file.prefetch([name])
+            threads = [threading.Thread(target=lambda: got.append(file.get_tensor(name))) for _ in range(8)]
+            for one in threads:
+                one.start()
+            for one in threads:
+                one.join()
+            assert len(got) == 8
+
+
+def test_a_closed_file_keeps_no_connection(session: gpurx.Session) -> None:
+    one = Server()
+    one.files["m"] = safetensors.numpy.save({"a": np.arange(5000)}, {"made": "x"})
+    with running(one):
+        file = gpurx.safe_open(one.url("m"), "np", session=session, keep_connections=True, flows=1)
+        file.get_tensor("a")
+        assert one.open == 1
+        file.close()
+        assert soon(lambda: one.open == 0)
+    assert file.keys() == ["a"] and file.metadata() == {"made": "x"} and file.nbytes == 40_000
+    for ask in (lambda: file.get_tensor("a"), lambda: list(file), lambda: file.prefetch(["a"])):
+        with pytest.raises(ValueError, match="closed"):
+            ask()
+
+
+def test_a_deadline_is_one_of_all_files(tmp_path: Path, server: Server, session: gpurx.Session) -> None:
+    for number in range(4):
+        server.files[f"{number}"] = safetensors.numpy.save({f"{number}": np.arange(10)})
+    server.files["m.json"] = json.dumps({"weight_map": {f"{number}": f"{number}" for number in range(4)}}).encode()
+    with gpurx.safe_open(server.url("m.json"), "np", session=session, deadline=120) as file:
+        assert file.get_tensor("3")[-1] == 9
+    began = time.monotonic()
+    with gpurx.safe_open(server.url("m.json"), "np", session=session, deadline=3) as file:
+        time.sleep(3.1)
+        with pytest.raises(gpurx.Error) as met:
+            file.get_tensor("0")
+    assert met.value.code is gpurx.IngestErrorCode.GAVE_UP
+    server.stalls = True
+    with pytest.raises(gpurx.Error) as met:
+        gpurx.numpy.load_file(server.url("m.json"), session=session, deadline=0.5)
+    assert met.value.code is gpurx.IngestErrorCode.GAVE_UP and time.monotonic() - began < 20
+
+
+def test_what_lies_beside_an_index() -> None:
+    for name in ("a", "a/b.distcp", "..a", "a..b", "__0_0.distcp"):
+        assert is_beside(name), name
+    for other in ("", "/a", "../a", "a/../../b", "a/..", "http://h/a", "a\\b", "a\0", 5, None):
+        assert not is_beside(other), other
 
 
 def test_what_was_fetched_before_is_not_fetched_again(server: Server, session: gpurx.Session, tmp_path: Path) -> None:

@@ -168,6 +168,8 @@ def test_s3_in_a_region(server: Server, session: gpurx.Session) -> None:
         ({"endpoint_url": "storage:9000"}, gpurx.Error, "storage:9000"),
         ({"region": "Frankfurt am Main"}, gpurx.Error, "us-east-1"),
         ({"anonymous": "no"}, TypeError, "anonymous is a bool"),
+        ({"addressing_style": "sideways"}, ValueError, "'auto', 'path' or 'virtual'"),
+        ({"deadline": -1}, ValueError, "deadline is a number of seconds"),
         ({"token": "secret"}, TypeError, "'token'.*bearer"),
     ],
 )

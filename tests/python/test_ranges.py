@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,13 @@ def test_on_a_gpu(server: Server, gpu: Driver) -> None:
     tensors = load(server, [(100, 70_000), (2_000_000, 3)], "cuda:0")
     assert [one.device for one in tensors] == ["cuda:0"] * 2
     assert [one.numpy().tobytes() for one in tensors] == [CONTENT[100:70_100], CONTENT[2_000_000:2_000_003]]
+
+
+def test_what_no_memory_can_hold(server: Server) -> None:
+    server.sizes["object"] = 1 << 51
+    with pytest.raises(gpurx.Error, match=str(1 << 50)) as failed:
+        load(server, [(0, 1 << 50)])
+    assert (failed.value.category, failed.value.code, failed.value.url) == ("system", errno.ENOMEM, server.url("object"))
 
 
 @pytest.mark.parametrize("wrong", [(3_000_000, 1), (0, 3_000_001), (1 << 60, 1), (1, 1 << 62), (1, (1 << 64) - 1)])

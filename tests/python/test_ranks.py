@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import socket
 import subprocess
 import sys
 import time
@@ -55,32 +58,48 @@ with gpurx.TensorStream.of_rank(int(sys.argv[1]), sources=4, batch_size=4, trans
 """
 
 
+def two_free_ports() -> int:
+    """The first of two that follow each other and nobody has: below those that the kernel gives to connections."""
+    for port in random.sample(range(20_000, 32_000, 2), 100):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as both:
+            for one in (port, port + 1):
+                both.enter_context(socket.create_server(("127.0.0.1", one)))
+            return port
+    raise AssertionError("no two ports are free")
+
+
 def test_each_rank_gets_its_sources() -> None:
-    port = 41_000 + time.time_ns() % 10_000
+    port = two_free_ports()
     environments = [
         {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": str(r), "LOCAL_RANK": str(r), "MASTER_ADDR": "127.0.0.1"}
         for r in range(2)
     ]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(port)], stdout=subprocess.PIPE, text=True, env={**os.environ, **one}
+            [sys.executable, "-c", RANK, str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **one},
         )
         for one in environments
     ]
     addresses = gpurx.rank_addresses(port, environment=environments[0])
     for source in range(4):
-        with connected(addresses[source % 2], source) as sender:
+        with connected(addresses[source % 2], source, ranks[source % 2]) as sender:
             sender.send(x=np.full(4, source))
-    assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["[0, 2]\n", "[1, 3]\n"]
+    assert [rank.communicate(timeout=120)[0] for rank in ranks] == ["[0, 2]\n", "[1, 3]\n"]
 
 
-def connected(address: str, source: int) -> gpurx.TensorSender:
-    """Once somebody listens there."""
-    end = time.monotonic() + 30
+def connected(address: str, source: int, rank: subprocess.Popen[str]) -> gpurx.TensorSender:
+    """Once the rank listens there."""
+    end = time.monotonic() + 120
     while True:
         try:
             return gpurx.TensorSender(address, source=source)
         except ConnectionRefusedError:
+            if rank.poll() is not None:
+                pytest.fail(f"the rank that {address} belongs to has ended: {rank.communicate()[0]}")
             if time.monotonic() > end:
                 raise
         time.sleep(0.05)

@@ -92,6 +92,25 @@ def test_what_is_not_there(bucket: Any, session: gpurx.Session) -> None:
         with pytest.raises(gpurx.NotFound) as met:
             gpurx.safe_open(place, "np", session=session)
         assert met.value.status == 404
+        assert met.value.url.startswith(("http://127.0.0.1:", place))
+    with pytest.raises(gpurx.Error) as met:
+        gpurx.safe_open("s3://models/x", "np", session=session, profile="absent")
+    assert met.value.code is gpurx.IngestErrorCode.NO_CREDENTIALS
+
+
+def test_by_the_buckets_own_host(bucket: Any, session: gpurx.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here knows that name: the server is asked as a proxy."""
+    put_model(bucket, "hosted/")
+    monkeypatch.setenv("http_proxy", os.environ["AWS_ENDPOINT_URL"])
+    monkeypatch.setenv("no_proxy", "")
+    host = "http://s3.us-east-1.amazonaws.com"
+    options = {"endpoint_url": host, "session": session}
+    for style, root in {"virtual": host.replace("//", "//models."), "path": host + "/models", "auto": host + "/models"}.items():
+        place = "s3://models/hosted/shard 0#.safetensors"
+        weights = gpurx.load_safetensors(place, addressing_style=style, **options)  # type: ignore[arg-type]
+        assert weights.url == root + "/hosted/shard%200%23.safetensors"
+    with pytest.raises(ValueError, match="'auto', 'path' or 'virtual'"):
+        gpurx.load_safetensors(place, addressing_style="sideways", session=session)  # type: ignore[arg-type]
 
 
 def test_all_in_keywords(bucket: Any, session: gpurx.Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,11 @@ import safetensors.numpy
 from capsules import Taken
 from cuda import Driver
 from ranges import Server, running
+from tls import make_identity
+from tls import serving as serving_tls
 
 import gpurx
+from gpurx._weights import _way_of
 
 RANDOM = np.random.default_rng(1)
 TENSORS: dict[str, Any] = {
@@ -219,6 +222,24 @@ def test_a_deadline_for_all_of_it(server: Server) -> None:
             load(server.url("model.safetensors"), **options)
 
 
+def test_https_comes_by_no_transport_of_a_nic(tmp_path: Path) -> None:
+    identity = make_identity(tmp_path, "server")
+    with serving_tls(identity) as secure, gpurx.Session(transport="copy", size=4 << 20) as session:
+        assert "https" not in session.explain()
+        secure.files["m"] = safetensors.numpy.save(TENSORS)
+        weights = gpurx.load_safetensors(secure.url("m"), session=session, ca=identity[0])
+        assert weights.transport == "copy" and "\nhttps: a CPU decrypts what comes; devmem cannot" in session.explain()
+
+
+def test_how_it_came() -> None:
+    class Devmem:
+        transport = "devmem"
+
+    for url, way in {"http://x/y": "devmem", "https://x/y": "copy"}.items():
+        assert _way_of(url, Devmem()) == way  # type: ignore[arg-type]
+    assert _way_of("/x", None) == "file"
+
+
 def test_many_names(server: Server) -> None:
     names = [f"layer.{i}" for i in range(40_000)]
     header = json.dumps({x: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, x in enumerate(names)}).encode()
@@ -273,7 +294,8 @@ def test_one_session_for_several(server: Server) -> None:
         assert session.stats()["host_bytes"] > 3 * len(server.files["model.safetensors"])
         pool = session.pool_stats()
         assert pool["pages"] * pool["page_size"] == 4 << 20
-        assert sum(pool[part] for part in ("free", "in_kernel", "on_loan", "parked", "in_reads")) == pool["pages"]
+        parts = ("free", "in_ring", "in_queues", "on_loan", "parked", "in_reads")
+        assert sum(pool[part] for part in parts) == pool["pages"]
         assert pool["overruns"] is None and pool["dry_seconds"] is None and pool["flows"] == []
     assert session.closed
     with pytest.raises(gpurx.Error, match="closed"):

@@ -11,7 +11,7 @@ import atexit
 import importlib.metadata
 
 from ._error import Error, Forbidden, NotFound
-from ._native import ErrorCode, IngestErrorCode, Session, Tensor
+from ._native import ErrorCode, IngestErrorCode, Session, Tensor, local_gpu
 from ._native import stop as _stop
 from ._open import async_safe_open, safe_open
 from ._options import Options
@@ -37,6 +37,7 @@ __all__ = [
     "async_safe_open",
     "load_safetensors",
     "load_safetensors_async",
+    "local_gpu",
     "rank_addresses",
     "safe_open",
 ]

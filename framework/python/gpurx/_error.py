@@ -35,7 +35,7 @@ class Error(RuntimeError):
         self.object = object
         self.kernel_message = kernel_message
         self.advice = advice
-        self.url = object if re.match(r"https?://", object) else ""
+        self.url = object if re.match(r"(https?|s3)://", object) else ""
         self.status = _status_in(advice) if self.code is IngestErrorCode.HTTP_STATUS else None
 
 

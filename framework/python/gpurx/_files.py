@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from . import _native
 from ._native import HttpOptions, Operation, Session, TensorFile
-from ._options import Settings
+from ._options import Deadline, Settings
 from ._places import (
     Places,
     Shards,
@@ -56,26 +56,26 @@ class Files:
         self.is_open = False
         self.files: list[TensorFile] = []
         self.entries: dict[str, Entry] = {}
+        self.metadata: dict[str, str] = {}  # of all files; where they differ the first is right
         self._mirrors: dict[str, list[str]] = {}  # of each file
         self._before = 0
+        self._after = 0  # of those that are closed
+        self._deadline = Deadline(settings.deadline)
         if self._is_list and settings.http.mirrors:
             raise ValueError("mirrors are of one place, and these are several files: name their index")
 
     def open(self) -> Steps[None]:
+        self._deadline = Deadline(self._settings.deadline)
         try:
             shards = yield from self._shards()
             self.files = yield from self._open(shards.files)
             self.entries = self._entries(shards)
+            self.metadata = {key: text for file in reversed(self.files) for key, text in file.metadata.items()}
         except BaseException:
             self.close()
             raise
         self._before = self._placed()
         self.is_open = True
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """Of all files; where they differ the first is right."""
-        return {key: text for file in reversed(self.files) for key, text in file.metadata.items()}
 
     @property
     def nbytes(self) -> int:
@@ -89,13 +89,22 @@ class Files:
         if not self.is_open:
             raise ValueError(f"{self.name} is closed")
 
+    def file(self, number: int) -> TensorFile:
+        files = self.files  # another thread may close them
+        if not files:
+            raise ValueError(f"{self.name} is closed")
+        return files[number]
+
     def close(self) -> None:
+        """What is kept connected goes, too: it would count as flows of a session that is not ours."""
         self.is_open = False
+        self._after = self._placed()
+        self.files = []
         if self._owns_session and self.session is not None:
             self.session.close()
 
     def _placed(self) -> int:
-        return sum(file.bytes_placed for file in self.files)
+        return sum(file.bytes_placed for file in self.files) or self._after
 
     # ---- opening ----
 
@@ -138,7 +147,7 @@ class Files:
         return self.session, place
 
     def _http_for(self, place: str) -> HttpOptions:
-        return self._settings.http.with_mirrors(self._mirrors.get(place, []))
+        return self._deadline.of(self._settings.http).with_mirrors(self._mirrors.get(place, []))
 
     def _start(self, place: str, goes_on: bool) -> Operation:
         return _native.open_url(*self._at(place), self._settings.device, self._http_for(place), goes_on)

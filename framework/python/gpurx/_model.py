@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._error import Error
 from ._files import Entry, Files, groups
@@ -53,6 +53,14 @@ class Slice:
         return f"<gpurx slice of {self._entry.name!r}: {self._entry.dtype} {self.get_shape()}>"
 
 
+class _Fetched(NamedTuple):
+    """What prefetch() has begun, and nobody has asked for yet."""
+
+    operation: Operation
+    position: int | None  # among the operation's results; None: it is the result
+    nbytes: int
+
+
 class Model:
     """See safe_open."""
 
@@ -73,9 +81,11 @@ class Model:
         self._limit = memory_limit
         self._progress = progress
         self._files = Files(url, settings_of(device_text(device), options), session)
-        self._fetched_before: dict[Any, tuple[Operation, int | None]] = {}
+        # Of what memory_limit is for.
+        self._lock = Lock()
+        self._fetched_before: dict[Any, _Fetched] = {}
         self._results: dict[Operation, list[Any]] = {}
-        self._lock = Lock()  # for results, which are taken once
+        self._held = 0  # bytes: of what was fetched before, and of iterations
 
     def _give(self, steps: Steps[Any]) -> Any:
         """What these lead to, or what is to be awaited for it."""
@@ -130,23 +140,28 @@ class Model:
             else:
                 entry = self._entry(one[0])
                 parts.append((entry, part_of(entry.shape, one[1])))
-        wanted = [one for one in dict.fromkeys(names) if one.name not in self._fetched_before]
-        self._check_fits(sum(one.nbytes for one in wanted) + sum(map(_size_of, parts)), "the plan")
-        in_order = sorted(wanted, key=lambda one: (one.file, one.number))
-        for group in groups(iter(in_order), _FIRST, _MOST):
-            operation = self._start(group)
-            for position, entry in enumerate(group):
-                self._fetched_before[entry.name] = (operation, position)
-        for entry, part in dict.fromkeys(parts):
-            if (entry.name, part) not in self._fetched_before:
-                self._fetched_before[entry.name, part] = (self._start_part(entry, part), None)
+        with self._lock:
+            wanted = [one for one in dict.fromkeys(names) if one.name not in self._fetched_before]
+            pieces = [one for one in dict.fromkeys(parts) if (one[0].name, one[1]) not in self._fetched_before]
+            size = sum(one.nbytes for one in wanted) + sum(map(_size_of, pieces))
+            self._check_fits(size, "the plan", self._held)
+            in_order = sorted(wanted, key=lambda one: (one.file, one.number))
+            for group in groups(iter(in_order), _FIRST, _MOST):
+                operation = self._start(group)
+                for position, entry in enumerate(group):
+                    self._fetched_before[entry.name] = _Fetched(operation, position, entry.nbytes)
+            for entry, part in pieces:
+                operation = self._start_part(entry, part)
+                self._fetched_before[entry.name, part] = _Fetched(operation, None, _size_of((entry, part)))
+            self._held += size
 
     def close(self) -> None:
         """What was fetched stays."""
-        for operation, _ in self._fetched_before.values():
-            operation.cancel()
-        self._fetched_before.clear()
-        self._results.clear()
+        with self._lock:
+            for one in self._fetched_before.values():
+                one.operation.cancel()
+            self._fetched_before.clear()
+            self._results.clear()
         self._files.close()
 
     def __repr__(self) -> str:
@@ -156,8 +171,8 @@ class Model:
 
     def _tensor(self, name: str) -> Steps[Any]:
         entry = self._entry(name)
-        if name in self._fetched_before:
-            return self._convert((yield from self._take(name)))
+        if (fetched := self._pop(name)) is not None:
+            return self._convert((yield from self._take(name, fetched)))
         self._check_fits(entry.nbytes, f"tensor '{name}'")
         (tensor,) = yield from self._result_of(self._start([entry]))
         return self._convert(tensor)
@@ -172,23 +187,31 @@ class Model:
         return made
 
     def _part(self, entry: Entry, part: Part) -> Steps[Any]:
-        if (entry.name, part) in self._fetched_before:
-            return self._convert((yield from self._take((entry.name, part))))
+        if (fetched := self._pop((entry.name, part))) is not None:
+            return self._convert((yield from self._take((entry.name, part), fetched)))
         self._check_fits(_size_of((entry, part)), f"the slice of '{entry.name}'")
         return self._convert((yield from self._result_of(self._start_part(entry, part))))
 
-    def _take(self, key: Any) -> Steps[Tensor]:
+    def _pop(self, key: Any) -> _Fetched | None:
+        """Whoever asks first has it; for others it is fetched once more."""
+        with self._lock:
+            return self._fetched_before.pop(key, None)
+
+    def _take(self, key: Any, fetched: _Fetched) -> Steps[Tensor]:
         """What was fetched before. The last of an operation takes it along; who gives up leaves it to be asked for again."""
-        operation, position = fetched = self._fetched_before.pop(key)
+        operation, position, nbytes = fetched
         try:
             yield Waiting(operation, self._teller(), shared=True)
         except BaseException:
-            self._fetched_before[key] = fetched
+            with self._lock:
+                if self._files.is_open and self._fetched_before.setdefault(key, fetched) is not fetched:
+                    self._held -= nbytes  # it was fetched once more meanwhile
             raise
-        if position is None:
-            alone: Tensor = operation.result()
-            return alone
         with self._lock:
+            self._held -= nbytes
+            if position is None:
+                alone: Tensor = operation.result()
+                return alone
             if operation not in self._results:
                 self._results[operation] = operation.result()
             results = self._results[operation]
@@ -201,12 +224,10 @@ class Model:
     # ---- operations ----
 
     def _start(self, group: list[Entry]) -> Operation:
-        self._files.check_open()
-        return self._files.files[group[0].file].fetch([one.number for one in group])
+        return self._files.file(group[0].file).fetch([one.number for one in group])
 
     def _start_part(self, entry: Entry, part: Part) -> Operation:
-        self._files.check_open()
-        return self._files.files[entry.file].fetch_part(entry.number, part.extents, part.shape)
+        return self._files.file(entry.file).fetch_part(entry.number, part.extents, part.shape)
 
     def _result_of(self, operation: Operation) -> Steps[Any]:
         return result_of(operation, self._teller())
@@ -225,10 +246,24 @@ class Model:
         advice = f"it is not among those of {self._files.name}"
         raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
 
-    def _check_fits(self, size: int, what: str) -> None:
-        if self._limit is None or size <= self._limit:
+    def _reserve(self, size: int, what: str) -> None:
+        with self._lock:
+            self._check_fits(size, what, self._held)
+            self._held += size
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self._held -= size
+
+    def _check_fits(self, size: int, what: str, held: int = 0) -> None:
+        if self._limit is None or size + held <= self._limit:
             return
         advice = f"{what} has {size} bytes, and memory_limit is {self._limit}; take slices, or raise it"
+        if size <= self._limit:
+            advice = (
+                f"{what} has {size} bytes, and of memory_limit, {self._limit}, prefetch() and iterating have {held}; take what "
+                "was prefetched before, or raise it"
+            )
         raise Error(f"fetch {self._files.name}: {advice}", 12, "system", "fetch", self._files.name, "", advice)
 
 
@@ -238,13 +273,17 @@ class Arrival:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._limit = model._limit
-        most = min(_MOST, self._limit // 2) if self._limit else _MOST
+        most = min(_MOST, max(0, self._limit - model._held) // 2) if self._limit else _MOST
         self._rest: Iterator[list[Entry]] = groups(iter(model._files.entries.values()), min(_FIRST, most), most)
+        self._given = 0  # bytes: of those that are being used
+        self._coming = 0  # of those under way
         self._group = next(self._rest, None)
         self._operation = self._start(self._group) if self._group else None
 
     def some(self) -> Steps[deque[tuple[Entry, Tensor]]]:
         """The next ones; none: these were all."""
+        self._model._give_back(self._given)
+        self._given = 0
         group = self._group
         if group is None:
             return deque()
@@ -252,21 +291,26 @@ class Arrival:
         operation = self._operation or self._start(group)
         self._operation = None
         tensors: list[Tensor] = yield from self._model._result_of(operation)
+        self._given, self._coming = self._coming, 0
         self._group = next(self._rest, None)
-        if self._group and self._both_fit(group, self._group):
+        if self._group and self._fits_too(self._group):
             self._operation = self._start(self._group)
         return deque(zip(group, tensors, strict=True))
 
     def close(self) -> None:
         if self._operation is not None:
             self._operation.cancel()
+        self._model._give_back(self._given + self._coming)
+        self._given = self._coming = 0
 
     def _start(self, group: list[Entry]) -> Operation:
-        self._model._check_fits(sum(one.nbytes for one in group), f"tensor '{group[0].name}'")
+        size = sum(one.nbytes for one in group)
+        self._model._reserve(size, f"tensor '{group[0].name}'")
+        self._coming = size
         return self._model._start(group)
 
-    def _both_fit(self, one: list[Entry], other: list[Entry]) -> bool:
-        return self._limit is None or sum(entry.nbytes for entry in (*one, *other)) <= self._limit
+    def _fits_too(self, group: list[Entry]) -> bool:
+        return self._limit is None or sum(entry.nbytes for entry in group) + self._model._held <= self._limit
 
 
 def _size_of(what: tuple[Entry, Part]) -> int:

@@ -32,9 +32,10 @@ class safe_open(Model):
     framework: "pt", "np", "jax", "cupy", or "gpurx" for gpurx.Tensor. What it makes is the program's own: neither the file nor
     another call has the memory. Tensors that arrive together may share a block of some MiB, which lives as long as one does.
 
-    memory_limit: bytes of tensors that iterating and prefetch() hold for the program at a time, with those under way. A
-    tensor, or a plan, that is larger is an Error before it is fetched. What the loop has been given comes on top, and so do
-    `size` bytes of a session, and `flows` times `chunk_size` of a file of this machine.
+    memory_limit: bytes of tensors that iterating and prefetch() hold for the program at a time, together, with those under
+    way. A tensor, or a plan, that is larger, or has no room beside what is held, is an Error before it is fetched. What the
+    program has been given comes on top, and so do `size` bytes of a session, and `flows` times `chunk_size` of a file of this
+    machine.
 
     progress: called in the thread that waits, with the bytes that have arrived and those of all tensors, some ten times a
     second and at the end of each wait.

@@ -5,6 +5,7 @@ through. What they mean is said here, and nowhere else."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -24,6 +25,7 @@ class Options(TypedDict, total=False):
     * chunk_size=8 << 20: bytes of one request.
     * timeout=30.0: seconds without a byte until a connection is given up, and its rest fetched through a new one.
     * min_speed=1024: bytes per second below which it is given up, too.
+    * deadline=0: seconds for all of it, from the opening on: what is not there then is an Error, GAVE_UP. 0: as long as it takes.
     * attempts=12: how often in a row a connection may fail, or the server say that it cannot now, until the load does.
     * mirrors=(): more URLs of the same: of the same file, or of the same index, prefix or directory for a model of several.
       Each connection goes to one of them all; fewer to those that fail or are slow, and what one has not brought another
@@ -41,6 +43,8 @@ class Options(TypedDict, total=False):
     * cert, key: for servers that want to know who asks: a file with a certificate, those that lead to its authority behind
       it; and one with its key, without a password, if that is not in the same file.
     * endpoint_url, region: of S3, where it is not AWS, or not where the environment says.
+    * addressing_style="auto": how buckets are named to it: "virtual", in front of its host; "path", in the path; "auto": as
+      the profile says, else AWS by host and others by path.
     * anonymous=True: requests to S3 are not signed, and no credentials are looked for.
     * profile: of ~/.aws; its credentials are taken then, and not those in the environment.
 
@@ -54,6 +58,7 @@ class Options(TypedDict, total=False):
     chunk_size: int
     timeout: float
     min_speed: int
+    deadline: float
     attempts: int
     mirrors: Sequence[str]
     keep_connections: bool
@@ -64,6 +69,7 @@ class Options(TypedDict, total=False):
     key: str | os.PathLike[str] | None
     endpoint_url: str | None
     region: str | None
+    addressing_style: Literal["auto", "path", "virtual"] | None
     anonymous: bool
     profile: str | None
     size: int
@@ -82,6 +88,7 @@ class Settings(NamedTuple):
     size: int
     interface: str
     transport: str
+    deadline: float  # seconds; 0: none
 
     def open_session(self) -> Session:
         # Twice the connections: one that failed may still have pages when the next takes its place.
@@ -89,9 +96,7 @@ class Settings(NamedTuple):
         return Session(self.device, size=self.size, interface=self.interface, transport=self.transport, max_flows=flows)
 
 
-def settings_of(
-    device: str, options: Mapping[str, Any], *, deadline: float = 0, checksum: Checksum = "none"
-) -> Settings:
+def settings_of(device: str, options: Mapping[str, Any], *, checksum: Checksum = "none") -> Settings:
     if unknown := [name for name in options if name not in NAMES]:
         raise TypeError(f"there is no keyword argument {unknown[0]!r}; the options are {', '.join(NAMES)}")
     http = HttpOptions()
@@ -99,13 +104,23 @@ def settings_of(
         if name in options:
             setattr(http, name, options[name])
     http.mirrors = _mirrors(options)
+    deadline = options.get("deadline", 0)
     http.set_times(options.get("timeout", 30.0), deadline)
     http.set_checksum(checksum)
     _set_access(http, options)
     http.check()
-    return Settings(
-        device, http, options.get("size", 64 << 20), options.get("interface", ""), options.get("transport", "automatic")
-    )
+    size, interface = options.get("size", 64 << 20), options.get("interface", "")
+    return Settings(device, http, size, interface, options.get("transport", "automatic"), deadline)
+
+
+class Deadline:
+    """Of several operations, one after the other: what is left for the next."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds if seconds else None
+
+    def of(self, http: HttpOptions) -> HttpOptions:
+        return http if self._until is None else http.with_deadline(self._until - time.monotonic())
 
 
 def _set_access(http: HttpOptions, options: Mapping[str, Any]) -> None:
@@ -116,7 +131,8 @@ def _set_access(http: HttpOptions, options: Mapping[str, Any]) -> None:
     http.set_tls("" if is_directory else ca, ca if is_directory else "", _file(options, "cert"), _file(options, "key"))
     if not isinstance(anonymous := options.get("anonymous", False), bool):
         raise TypeError(f"anonymous is a bool, not {type(anonymous).__name__}")
-    http.set_s3(_text(options, "endpoint_url"), _text(options, "region"), anonymous, _text(options, "profile"))
+    s3 = (_text(options, "endpoint_url"), _text(options, "region"), anonymous, _text(options, "profile"))
+    http.set_s3(*s3, _text(options, "addressing_style"))
 
 
 def _mirrors(options: Mapping[str, Any]) -> list[str]:

@@ -105,9 +105,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def is_beside(name: Any) -> bool:
+    """What somebody else's index names must be a file that lies beside it, or below, and none elsewhere."""
+    if not isinstance(name, str) or not name or name.startswith("/"):
+        return False
+    return not ("\\" in name or "\0" in name or ".." in name.split("/") or "://" in name)
+
+
 def _beside(index: str, name: str) -> str:
-    """Where a file is that an index names. It must be none elsewhere: an index is somebody else's."""
-    if not name or name.startswith("/") or "\\" in name or "\0" in name or ".." in name.split("/") or "://" in name:
+    """Where a file is that an index names."""
+    if not is_beside(name):
         raise bad_files(f"it names the file {name!r}, which is not one beside it", index)
     if (path := local_path(index)) is not None:
         return os.path.join(os.path.dirname(path), name)

@@ -57,6 +57,13 @@ def _numbers(file: TensorFile, names: Iterable[str] | None, place: str) -> list[
     return sorted({known[name] for name in wanted})
 
 
+def _way_of(url: str, session: Session | None) -> str:
+    """How it came. What a NIC sees of https is encrypted: a CPU has it first, whatever the session can."""
+    if session is None:
+        return "file"
+    return "copy" if url.startswith("https:") else session.transport
+
+
 def _load(
     place: str, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
 ) -> Steps[Weights]:
@@ -73,7 +80,7 @@ def _load(
     tensors: list[Tensor] = yield from result_of(file.fetch(numbers, together=True), tell if progress else None)
     weights = Weights({about[number][0]: one for number, one in zip(numbers, tensors, strict=True)})
     weights.metadata, weights.url, weights.etag, weights.file_size = file.metadata, file.url, file.etag, file.size
-    weights.transport = session.transport if session else "file"
+    weights.transport = _way_of(weights.url, session)
     return weights
 
 
@@ -97,7 +104,6 @@ def load_safetensors(
     names: Iterable[str] | None = None,
     progress: Progress | None = None,
     session: Session | None = None,
-    deadline: float = 0,
     checksum: Checksum = "automatic",
     **options: Unpack[Options],
 ) -> Weights:
@@ -107,14 +113,14 @@ def load_safetensors(
         model.load_state_dict({name: torch.from_dlpack(one) for name, one in weights.items()})
 
     url: of http, https, s3 or file, or a path. names: only these; the others are not fetched. progress: called with the bytes
-    that have arrived and those that will, some ten times a second and at the end. deadline: seconds for all of it; 0: as long
-    as it takes. checksum: whether a CRC32C is computed, and compared with the server's if that has sent one.
+    that have arrived and those that will, some ten times a second and at the end. checksum: whether a CRC32C is computed, and
+    compared with the server's if that has sent one.
 
     How the server is asked, by whom, and what session is opened where none is given: see gpurx.Options.
 
     One file, all in one block of memory. For models in several files, and what need not be there at once, see safe_open().
     """
-    settings = settings_of(device, options, deadline=deadline, checksum=checksum)
+    settings = settings_of(device, options, checksum=checksum)
     with _loading(url, settings, names, progress, session) as steps:
         return run(steps)
 
@@ -126,11 +132,10 @@ async def load_safetensors_async(
     names: Iterable[str] | None = None,
     progress: Progress | None = None,
     session: Session | None = None,
-    deadline: float = 0,
     checksum: Checksum = "automatic",
     **options: Unpack[Options],
 ) -> Weights:
     """load_safetensors() for coroutines: the event loop goes on meanwhile. (Opening a session takes some 100 ms of it.)"""
-    settings = settings_of(device, options, deadline=deadline, checksum=checksum)
+    settings = settings_of(device, options, checksum=checksum)
     with _loading(url, settings, names, progress, session) as steps:
         return await run_in_loop(steps)

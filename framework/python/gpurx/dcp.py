@@ -22,8 +22,8 @@ from torch.futures import Future
 
 from . import _native
 from ._native import Session
-from ._options import Options, settings_of
-from ._places import local_path, shown, within
+from ._options import Deadline, Options, settings_of
+from ._places import is_beside, local_path, shown, within
 from ._wait import wait
 from .torch import as_tensor
 
@@ -159,6 +159,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         self._limit = memory_limit
         self._given = session
         self._settings = settings_of("host", options)
+        self._deadline = Deadline(self._settings.deadline)
         self._stored: dict[Any, Any] = {}
         self.reset(checkpoint_id)
 
@@ -180,6 +181,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
             self._directory = os.fspath(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        self._deadline = Deadline(self._settings.deadline)  # a load begins with it
         rank = kwargs.get("rank")
         name = ".metadata" if rank is None else f"__{rank}.metadata"
         text = self._read_small(name)
@@ -223,12 +225,17 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
                     f"read {item.storage_index.fqn} of {shown(self._directory)}: it was written with "
                     f"{info.transform_descriptors}; write checkpoints for gpurx without extensions"
                 )
+            if not is_beside(info.relative_path):
+                raise ValueError(
+                    f"read {item.storage_index.fqn} of {shown(self._directory)}: .metadata has it in {info.relative_path!r}, "
+                    "which is no file of the checkpoint"
+                )
             pieces.setdefault((info.relative_path, info.offset), (info, []))[1].append(item)
         return pieces.values()
 
     def _at(self, name: str) -> tuple[str, _native.HttpOptions]:
         """Where a file of the checkpoint is, and how it is asked for."""
-        http = self._settings.http
+        http = self._deadline.of(self._settings.http)
         return within(self._directory, name), http.with_mirrors([within(one, name) for one in http.mirrors])
 
     @contextmanager

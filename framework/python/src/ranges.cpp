@@ -12,6 +12,7 @@
 #include <gpurx/error.hpp>
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/ingest/object.hpp>
+#include <new>
 #include <utility>
 
 #include "operation.hpp"
@@ -34,14 +35,20 @@ struct request {
 };
 
 // Of memory of its own: each goes when its last user has.
-tensor bytes_in(std::size_t size, int gpu, std::shared_ptr<cuda_stream const> const& stream)
-{
+tensor bytes_in(std::uint64_t size, ingest::object const& of, int gpu, std::shared_ptr<cuda_stream const> const& stream)
+try {
     auto block = gpu == host ? ingest::buffer::on_host(size) : ingest::buffer::on_gpu(gpu, size);
     auto const span = block.span();
     return {std::make_shared<storage>(std::move(block), gpu, stream, false),
             span,
             ingest::dtype::u8,
             {static_cast<std::int64_t>(size)}};
+} catch (std::bad_alloc const&) {
+    throw system_error{make_error_code(boost::system::errc::not_enough_memory),
+                       {.operation = "fetch",
+                        .object = ingest::shown_url(of.url()),
+                        .kernel_message = {},
+                        .advice = fmt::format("what is asked for has {} bytes", size)}};
 }
 
 std::shared_ptr<cuda_stream const> stream_for(request& what)
@@ -58,7 +65,7 @@ asio::awaitable<tensor> load_all(std::shared_ptr<rx_session> session, request wh
     auto const stream = stream_for(what);
     auto object = object_at(session.get(), what.url, what.options);
     co_await object.async_open();
-    auto loaded = bytes_in(object.size(), what.gpu, stream);
+    auto loaded = bytes_in(object.size(), object, what.gpu, stream);
     ingest::placement const all{0, loaded.bytes};
     if (object.size() != 0)
         co_await object.async_fetch({&all, 1});
@@ -81,7 +88,7 @@ asio::awaitable<std::vector<tensor>> load(std::shared_ptr<rx_session> session, r
                                 .kernel_message = {},
                                 .advice = fmt::format("it has {} bytes, and none at {} + {}; is it the right object?",
                                                       object.size(), offset, size)}};
-        loaded.push_back(bytes_in(size, what.gpu, stream));
+        loaded.push_back(bytes_in(size, object, what.gpu, stream));
         if (size != 0)
             places.push_back({offset, loaded.back().bytes});
     }

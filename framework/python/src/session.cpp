@@ -12,6 +12,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <gpurx/local_gpu.hpp>
 #include <optional>
 #include <set>
 #include <utility>
@@ -101,7 +102,8 @@ nb::object pool_stats_of(session const& self)
     all["pages"] = now->pages;
     all["page_size"] = now->page_size;
     all["free"] = now->free;
-    all["in_kernel"] = now->in_kernel;
+    all["in_ring"] = now->in_ring;
+    all["in_queues"] = now->in_queues;
     all["on_loan"] = now->on_loan;
     all["parked"] = now->parked;
     all["in_reads"] = now->in_reads;
@@ -210,6 +212,15 @@ std::vector<std::string> session::notices() const
     return notes_->all;
 }
 
+std::string session::explain() const
+{
+    auto text = get()->explain();
+    if (*met_tls_)
+        text +=
+            "\nhttps: a CPU decrypts what comes; devmem cannot be used, as a NIC sees nothing but what is encrypted";
+    return text;
+}
+
 void bind_session(nb::module_& module)
 {
     nb::class_<session>(
@@ -220,9 +231,9 @@ void bind_session(nb::module_& module)
              nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
              nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16, nb::arg("rx_page_size") = 0,
              nb::arg("state_directory") = "/run/gpurx")
-        .def(
-            "explain", [](session const& self) { return self.get()->explain(); },
-            "Which transport is in use, and why not a better one, one line for each.")
+        .def("explain", &session::explain,
+             "Which transport is in use, and why not a better one, one line for each; and that none receives https, "
+             "once something has come over it.")
         .def_prop_ro("transport", [](session const& self) { return to_string(self.get()->transport()); })
         .def_prop_ro(
             "memory", [](session const& self) { return self.get()->memory().explain(); },
@@ -231,16 +242,21 @@ void bind_session(nb::module_& module)
         .def_prop_ro("notices", &session::notices, "What nobody was told otherwise: see rx_session_options::notice.")
         .def_prop_ro("closed", &session::closed)
         .def("stats", &stats_of, "Counters of all flows so far.")
-        .def(
-            "pool_stats", &pool_stats_of,
-            "Where the pages of the memory are: free, in_kernel (NIC's ring, socket queues, kept for the next packet: "
-            "the kernel does not tell which), on_loan, parked (behind GPU streams) and in_reads exclude each other and "
-            "add up to pages. Counts that a driver does not keep are None; all of it is where the kernel says nothing. "
-            "The fields are those of gpurx::pool_stats (stats.hpp); it costs some netlink calls.")
+        .def("pool_stats", &pool_stats_of,
+             "Where the pages of the memory are: free, in_ring (the NIC's, by its size), in_queues (of sockets, or "
+             "kept for "
+             "the next packet), on_loan, parked (behind GPU streams) and in_reads exclude each other and add up to "
+             "pages. Counts that a driver does not keep are None; all of it is where the kernel says nothing. "
+             "The fields are those of gpurx::pool_stats (stats.hpp); it costs some netlink calls.")
         .def("close", &session::close, "Restores the NIC, once those who still receive have ended.")
         .def("__enter__", [](nb::object const& self) { return self; })
         .def("__exit__", [](session& self, nb::args const&) { self.close(); });
     module.def("parse_place", &parse_place, nb::arg("place"));
+    module.def(
+        "local_gpu", [] { return gpurx::local_gpu(); },
+        "The number of this process' GPU, which memory= and device= take behind \"gpu:\": LOCAL_RANK, as torchrun "
+        "sets it, among the GPUs that the process sees; 0 where that is not set, and where CUDA_VISIBLE_DEVICES names "
+        "one GPU alone. Raises gpurx.Error where there is no such GPU, or LOCAL_RANK is no number.");
 }
 
 }  // namespace gpurx::python

@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <gpurx/session.hpp>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,9 @@ class session {
     // The NIC is restored when those who use the session are done.
     void close() noexcept { session_.reset(); }
     [[nodiscard]] std::vector<std::string> notices() const;
+    // For those who use it: set where something has come over https, which explain() says.
+    [[nodiscard]] std::shared_ptr<std::atomic<bool>> const& met_tls() const noexcept { return met_tls_; }
+    [[nodiscard]] std::string explain() const;
 
   private:
     struct notes {
@@ -39,6 +43,7 @@ class session {
         std::vector<std::string> all;
     };
     std::shared_ptr<notes> notes_ = std::make_shared<notes>();
+    std::shared_ptr<std::atomic<bool>> met_tls_ = std::make_shared<std::atomic<bool>>(false);
     std::shared_ptr<rx_session> session_;
 };
 

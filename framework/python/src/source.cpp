@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <gpurx/ingest/http.hpp>
 #include <utility>
@@ -88,7 +89,7 @@ void source::rest() noexcept
 asio::awaitable<void> source::open()
 {
     {
-        auto options = options_;
+        auto options = with_rest_of_deadline(options_, since_);
         if (!goes_on_ && !is_known_)
             options.chunk_size = std::min(options.chunk_size, header_chunk);
         std::scoped_lock const lock{mutex_};
@@ -105,6 +106,8 @@ asio::awaitable<void> source::open()
     size_ = file_->size();
     etag_ = file_->etag();
     where_ = file_->url();
+    if (met_tls_ && where_.starts_with("https:"))
+        *met_tls_ = true;
 }
 
 }  // namespace gpurx::python

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A file of tensors, on a server or on this machine, for as long as Python has it: opened anew where an operation on it
-// has failed, and where nothing was to be kept open.
+// has failed, and where nothing was to be kept open. A deadline is one of all that.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <chrono>
 #include <cstdint>
 #include <gpurx/ingest/object.hpp>
 #include <gpurx/ingest/safetensors.hpp>
@@ -24,8 +26,14 @@ namespace gpurx::python {
 class source {
   public:
     // `goes_on`: what follows the header is fetched next. Else nothing is kept open behind it, as of one of many files.
-    source(std::shared_ptr<rx_session> session, std::string url, ingest::http_options options, bool goes_on)
-        : session_{std::move(session)}, options_{std::move(options)}, url_{std::move(url)}, goes_on_{goes_on}
+    // `met_tls` is set if it comes over https; null: nobody wants to know.
+    source(std::shared_ptr<rx_session> session, std::string url, ingest::http_options options, bool goes_on,
+           std::shared_ptr<std::atomic<bool>> met_tls)
+        : session_{std::move(session)},
+          met_tls_{std::move(met_tls)},
+          options_{std::move(options)},
+          url_{std::move(url)},
+          goes_on_{goes_on}
     {}
     source(source const&) = delete;
     source& operator=(source const&) = delete;
@@ -54,6 +62,7 @@ class source {
     [[nodiscard]] asio::awaitable<void> open();
 
     std::shared_ptr<rx_session> session_;  // null: a file of this machine
+    std::shared_ptr<std::atomic<bool>> met_tls_;
     ingest::http_options options_;
     std::string url_;
     bool goes_on_;
@@ -61,6 +70,7 @@ class source {
     std::string etag_;
     std::uint64_t size_ = 0;
     bool is_known_ = false;
+    std::chrono::steady_clock::time_point const since_ = std::chrono::steady_clock::now();  // the deadline counts
     mutable std::mutex mutex_;  // guards that there is a file
     std::optional<ingest::object> file_;
     std::uint64_t placed_ = 0;

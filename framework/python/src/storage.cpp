@@ -74,4 +74,18 @@ void storage::note_use_on(cuda_stream_ref consumer)
         consumers_.push_back(consumer);
 }
 
+std::shared_ptr<cuda_stream const> storage::stream_to(int gpu)
+{
+    std::shared_ptr<cuda_stream const> stream;
+    {
+        std::scoped_lock const lock{mutex_};
+        auto found = std::ranges::find(streams_to_, gpu, &decltype(streams_to_)::value_type::first);
+        if (found == streams_to_.end())
+            found = streams_to_.emplace(found, gpu, std::make_shared<cuda_stream const>(cuda_stream::on(gpu)));
+        stream = found->second;
+    }
+    use_on(*stream);
+    return stream;
+}
+
 }  // namespace gpurx::python

@@ -10,6 +10,7 @@
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -42,6 +43,9 @@ class storage {
     void use_on(cuda_stream_ref consumer);
     // Only the second half of that.
     void note_use_on(cuda_stream_ref consumer);
+    // One of that GPU for all copies there, which see the bytes. It is there as long as this, which waits for it as
+    // for any consumer's. Throws gpurx::system_error.
+    [[nodiscard]] std::shared_ptr<cuda_stream const> stream_to(int gpu);
 
   private:
     std::shared_ptr<cuda_stream const> stream_;  // outlives the batch
@@ -50,6 +54,7 @@ class storage {
     bool read_only_;
     std::mutex mutex_;  // guards what follows
     std::vector<cuda_stream_ref> consumers_;
+    std::vector<std::pair<int, std::shared_ptr<cuda_stream const>>> streams_to_;
 };
 
 }  // namespace gpurx::python

@@ -148,12 +148,12 @@ tensor copy_to(tensor const& from, int gpu)
     auto const there = gpu == from.memory->gpu();
     auto buffer =
         gpu == host ? ingest::buffer::on_host(from.bytes.size()) : ingest::buffer::on_gpu(gpu, from.bytes.size());
-    auto stream = there ? from.memory->stream() : nullptr;
-    if (gpu != host && !there) {
-        stream = std::make_shared<cuda_stream const>(cuda_stream::on(gpu));
-        if (from.memory->gpu() != host)
-            from.memory->use_on(*stream);
-    }
+    std::shared_ptr<cuda_stream const> stream;
+    if (there)
+        stream = from.memory->stream();
+    else if (gpu != host)
+        stream = from.memory->gpu() == host ? std::make_shared<cuda_stream const>(cuda_stream::on(gpu))
+                                            : from.memory->stream_to(gpu);
     auto const bytes = buffer.span();
     if (!from.bytes.empty()) {
         std::array const all{fragment{from.bytes.address(), from.bytes.size(), from.bytes.kind()}};

@@ -118,16 +118,9 @@ try {
                         .advice = fmt::format("what is asked for has {} bytes; iterate, or take slices", bytes)}};
 }
 
-// What is wrong with a header names the tensor, and here the file too.
 asio::awaitable<void> tensor_file::async_open()
-try {
+{
     header_ = co_await source_->async_header();
-} catch (system_error const& error) {
-    if (error.code() != ingest::errc::bad_safetensors)
-        throw;
-    auto why = error.why();
-    why.object += " of " + source_->name();
-    throw system_error{error.code(), why};
 }
 
 asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::size_t> indices, bool together)
@@ -267,10 +260,22 @@ void set_tls(ingest::http_options& options, std::string ca_file, std::string ca_
     options.tls = {std::move(ca_file), std::move(ca_directory), std::move(certificate), std::move(key)};
 }
 
-void set_s3(ingest::http_options& options, std::string endpoint, std::string region, bool anonymous,
-            std::string profile)
+ingest::s3_options::addressing parse_addressing(std::string_view name)
 {
-    options.s3 = {std::move(endpoint), std::move(region), anonymous, std::move(profile)};
+    using enum ingest::s3_options::addressing;
+    if (name.empty() || name == "auto")
+        return automatic;
+    if (name == "path")
+        return path;
+    if (name == "virtual")
+        return virtual_host;
+    throw nb::value_error("addressing_style must be 'auto', 'path' or 'virtual'");
+}
+
+void set_s3(ingest::http_options& options, std::string endpoint, std::string region, bool anonymous,
+            std::string profile, std::string_view style)
+{
+    options.s3 = {std::move(endpoint), std::move(region), anonymous, std::move(profile), parse_addressing(style)};
 }
 
 pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream)
@@ -280,6 +285,11 @@ pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cud
     return {std::move(started), [](opened const& made) { return nb::cast(made); }};
 }
 
+std::shared_ptr<std::atomic<bool>> tls_note_of(session const* of)
+{
+    return of == nullptr ? nullptr : of->met_tls();
+}
+
 pending open_url(session const* from, std::string url, std::string_view device, ingest::http_options options,
                  bool goes_on)
 {
@@ -287,13 +297,15 @@ pending open_url(session const* from, std::string url, std::string_view device, 
     auto stream = stream_on(gpu);
     if (stream != nullptr)
         options.stream = *stream;
-    auto what = std::make_shared<source>(session_in(from), std::move(url), std::move(options), goes_on);
+    auto what =
+        std::make_shared<source>(session_in(from), std::move(url), std::move(options), goes_on, tls_note_of(from));
     return start_opening(std::move(what), gpu, std::move(stream));
 }
 
 pending read_url(session const* from, std::string url, std::size_t at_most, ingest::http_options options)
 {
-    auto what = std::make_shared<source>(session_in(from), std::move(url), std::move(options), false);
+    auto what =
+        std::make_shared<source>(session_in(from), std::move(url), std::move(options), false, tls_note_of(from));
     auto started = operation_of<std::string>::start([what, at_most] { return what->async_text(at_most); });
     return {std::move(started), [](std::string const& text) { return nb::bytes(text.data(), text.size()); }};
 }
@@ -302,10 +314,8 @@ using objects = std::vector<ingest::s3_object>;
 
 pending list_objects(std::string prefix, ingest::http_options const& options)
 {
-    auto started =
-        operation_of<objects>::start([prefix = std::move(prefix), s3 = options.s3, tls = options.tls]() mutable {
-            return ingest::async_list_s3(std::move(prefix), std::move(s3), std::move(tls));
-        });
+    auto started = operation_of<objects>::start(
+        [prefix = std::move(prefix), options] { return ingest::async_list_s3(prefix, options); });
     return {std::move(started), [](objects const& found) {
                 nb::list urls;
                 for (auto const& each : found)
@@ -350,6 +360,13 @@ ingest::http_options with_mirrors(ingest::http_options options, std::vector<std:
     return options;
 }
 
+// 0 or less: it has passed.
+ingest::http_options with_deadline(ingest::http_options options, double seconds)
+{
+    options.deadline = seconds > 0 ? milliseconds_of(seconds, "deadline") : std::chrono::milliseconds{-1};
+    return options;
+}
+
 // Of each dimension: the first index, how many, each of which.
 using triples = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
 
@@ -381,12 +398,14 @@ void bind_tensor_file(nb::module_& module)
         .def_rw("mirrors", &ingest::http_options::mirrors)
         .def_rw("keep_connections", &ingest::http_options::keep_connections)
         .def("with_mirrors", &with_mirrors, nb::arg("urls"))
+        .def("with_deadline", &with_deadline, nb::arg("seconds"))
         .def("set_times", &set_times, nb::arg("timeout"), nb::arg("deadline"))
         .def("set_checksum", &set_checksum, nb::arg("name"))
         .def("set_headers", &set_headers, nb::arg("headers"))
         .def("set_bearer", &set_bearer, nb::arg("token"))
         .def("set_tls", &set_tls, nb::arg("ca_file"), nb::arg("ca_directory"), nb::arg("certificate"), nb::arg("key"))
-        .def("set_s3", &set_s3, nb::arg("endpoint"), nb::arg("region"), nb::arg("anonymous"), nb::arg("profile"))
+        .def("set_s3", &set_s3, nb::arg("endpoint"), nb::arg("region"), nb::arg("anonymous"), nb::arg("profile"),
+             nb::arg("addressing_style"))
         .def("check", &ingest::check);
     nb::class_<tensor_file>(module, "TensorFile")
         .def_prop_ro("tensors", &tensors_of)
