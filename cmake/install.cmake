@@ -42,3 +42,12 @@ cmake_path(SET pc_directory NORMALIZE ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${pc_directory} OUTPUT_VARIABLE pc_prefix)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/gpurx.pc.in ${PROJECT_BINARY_DIR}/gpurx.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/gpurx.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
+
+# What other programs do with gpurx: dashboards for Grafana, scripts for bpftrace.
+if(GPURX_BUILD_TOOLS)
+    install(FILES ${PROJECT_SOURCE_DIR}/framework/tools/dashboards/grafana.json
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/gpurx/dashboards COMPONENT tools)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/framework/tools/bpftrace
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/gpurx COMPONENT tools FILES_MATCHING PATTERN "*.bt"
+        PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+endif()

@@ -124,9 +124,12 @@ set(CPACK_DEBIAN_DEVMEMSIM_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_DEV_PACKAGE_SHLIBDEPS OFF)
 
 # Scripts of maintainers: only what a file cannot do by being there.
-foreach(component python devmemsim)
+set(python_scripts postinst prerm)
+set(devmemsim_scripts postinst prerm)
+set(gpurxd_scripts postinst postrm)
+foreach(component python devmemsim gpurxd)
     string(TOUPPER ${component} upper)
-    foreach(script postinst prerm)
+    foreach(script IN LISTS ${component}_scripts)
         configure_file(${packaging}/${component}.${script}.in ${made}/${component}/${script} @ONLY
             FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
         list(APPEND CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA ${made}/${component}/${script})

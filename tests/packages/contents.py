@@ -89,8 +89,19 @@ def odd_documents(package: Package) -> list[str]:
         pages = [name for name in package.data if re.match(rf"\./usr/share/man/man\d/{re.escape(program)}\.\d\.gz$", name)]
         if not pages or b".TH" not in gzip.decompress(package.data[pages[0]]):
             found.append(f"{program} has no manual page")
-        if program != "gpurxd" and f"./usr/share/bash-completion/completions/{program}" not in package.data:
+        if f"./usr/share/bash-completion/completions/{program}" not in package.data:
             found.append(f"{program} has no completion")
+    return found
+
+
+def odd_data(package: Package) -> list[str]:
+    """What other programs do with ours is in the tools' package, as it is in the sources."""
+    tools = Path(__file__).resolve().parents[2] / "framework/tools"
+    found = []
+    for file in [*tools.glob("bpftrace/*.bt"), *tools.glob("dashboards/*.json")]:
+        name = f"./usr/share/gpurx/{file.relative_to(tools)}"
+        if package.data.get(name) != file.read_bytes():
+            found.append(f"{name} is {'not as in the sources' if name in package.data else 'missing'}")
     return found
 
 
@@ -118,6 +129,9 @@ def main() -> None:
         check(f"{package.name}: no path of the machine that made it",
               [f"{name}: has {text.decode()}" for name, data in package.data.items() for text in forbidden
                if text in (gzip.decompress(data) if name.endswith(".gz") else data)])
+    for package in packages:
+        if package.name == "gpurx-tools":
+            check(f"{package.name}: dashboards and scripts", odd_data(package))
     owners = Counter(name for package in packages for name in package.data)
     check("packages: no file in two of them", [name for name, count in owners.items() if count > 1])
     sys.exit(failed)

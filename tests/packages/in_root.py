@@ -56,11 +56,13 @@ def completions(program: str, word: str, before: str) -> list[str]:
 
 def check_completions() -> None:
     assert completions("gpurx-fetch", "--s3-", "gpurx-fetch") == [
-        "--s3-endpoint", "--s3-region", "--s3-profile", "--s3-anonymous"]
+        "--s3-endpoint", "--s3-region", "--s3-addressing", "--s3-profile", "--s3-anonymous"]
     assert completions("gpurx-fetch", "d", "--transport") == ["devmem"]
     assert completions("gpurx-doctor", "--dry", "gpurx-doctor") == ["--dry-run"]
     assert completions("gpurx-doctor", "", "gpurx-doctor") == ["lo"]
     assert completions("gpurx-perf", "s", "gpurx-perf") == ["server"]
+    assert completions("gpurxd", "--s", "gpurxd") == ["--socket", "--state-directory"]
+    assert completions("gpurxd", "/usr/share/doc/gpurxd/ex", "--policy") == ["/usr/share/doc/gpurxd/examples"]
 
 
 def check_perf() -> None:

@@ -153,15 +153,16 @@ left_over() {
         \( -name '*gpurx*' -o -name '*devmemsim*' \) -print
 }
 
-# Of packages with shared libraries dpkg keeps a record until they are purged, as cpack gives them a postrm for ldconfig.
+# Until they are purged dpkg keeps a record of packages with a postrm: shared libraries, which cpack gives one for ldconfig,
+# and gpurxd, whose folder of settings stays as long.
 remove() {
-    local left
+    local left kept='(/var/lib/dpkg/info/(libgpurx|gpurxd)[^/]*|/etc/gpurx)$'
     local -a ours=("${libraries[@]}" gpurx-tools gpurxd python3-gpurx devmemsim-dkms)
     [[ -n $(left_over "$at") ]]
     inside "$at" apt-get -q -y remove "${ours[@]}"
-    left=$(left_over "$at" | grep -v '/var/lib/dpkg/info/libgpurx[^/]*$' || true)
+    left=$(left_over "$at" | grep -Ev "$kept" || true)
     [[ -z $left ]] || die "left over: $left"
-    inside "$at" dpkg --purge "${libraries[@]}"
+    inside "$at" dpkg --purge "${libraries[@]}" gpurxd
     left=$(left_over "$at")
     [[ -z $left ]] || die "left over by purge: $left"
     left=$(inside "$at" dpkg-query -W)
@@ -217,7 +218,11 @@ main() {
     check "the tools run where nothing else is" use_tools
     check "the tools, completions and Python work" use_python
     check "devmemsim-dkms gives its sources to dkms" use_module
-    [[ $release != trixie ]] || check "devmemsim is made for a kernel whose headers are there" make_module
+    if [[ $release == trixie ]]; then
+        check "devmemsim is made for a kernel whose headers are there" make_module
+    else
+        echo "ok - $release: devmemsim is made for a kernel # SKIP it needs a kernel 7.2 or later, and Debian 12 has no headers of one"
+    fi
     check "nothing is left when they are removed" remove
     disassemble "$at"
     check "a program finds the library by CMake, and by pkg-config" use_dev

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpurxd where it has nothing to do: gpurxd_test.py PROGRAM SOURCE-DIRECTORY."""
+"""gpurxd where it has nothing to do: gpurxd_test.py PROGRAM SOURCE-DIRECTORY [TEST...]."""
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROGRAM = ""
@@ -24,9 +25,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def has_net_admin() -> bool:
+def has_right(number: int) -> bool:
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
-    return effective is not None and int(effective[1], 16) >> 12 & 1 == 1
+    return effective is not None and int(effective[1], 16) >> number & 1 == 1
+
+
+def has_net_admin() -> bool:
+    return has_right(12)
 
 
 def comes_true(what, seconds: float = 20.0) -> bool:
@@ -41,6 +46,15 @@ def comes_true(what, seconds: float = 20.0) -> bool:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
+
+
+def answers(scrape: Callable[[], str]) -> bool:
+    with contextlib.suppress(OSError):
+        return " 200 OK" in scrape()
+    return False
+
+
+NET_ADMIN = 1 << 12
 
 
 def children_of(pid: int) -> list[int]:
@@ -69,6 +83,9 @@ class Daemon:
                 **started,
             )
 
+    def said(self) -> str:
+        return (self.directory / "stderr").read_text(encoding="utf-8")
+
     def is_up(self) -> bool:
         return (self.directory / "socket").exists() and self.metrics_process() != 0
 
@@ -83,7 +100,11 @@ class Daemon:
     def connect(self, name: str, kind: socket.SocketKind) -> socket.socket:
         made = socket.socket(socket.AF_UNIX, kind)
         made.settimeout(20)
-        made.connect(str(self.directory / name))
+        try:
+            made.connect(str(self.directory / name))
+        except OSError:
+            made.close()
+            raise
         return made
 
     def scrape(self) -> str:
@@ -111,16 +132,55 @@ def read_to_end(connection: socket.socket) -> str:
 
 
 @contextlib.contextmanager
+def orphans_stay_here() -> Iterator[None]:
+    """A stopped process is sent on its way when no parent of its session is left (setpgid(2)): this one is then."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    pr_set_child_subreaper = 36
+    if libc.prctl(pr_set_child_subreaper, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    try:
+        yield
+    finally:
+        libc.prctl(pr_set_child_subreaper, 0, 0, 0, 0)
+
+
+def kill_if_there(pidfd: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+
+
+@contextlib.contextmanager
 def running(port: int) -> Iterator[Daemon]:
     with tempfile.TemporaryDirectory() as directory:
         daemon = Daemon(Path(directory), port)
         try:
             if not comes_true(daemon.is_up):
-                raise AssertionError((Path(directory) / "stderr").read_text(encoding="utf-8"))
+                raise AssertionError(daemon.said())
             yield daemon
         finally:
             daemon.process.kill()
             daemon.process.wait()
+
+
+@unittest.skipUnless(has_net_admin(), "gpurxd needs CAP_NET_ADMIN")
+class Rights(unittest.TestCase):
+    def check(self, *sets: str) -> None:
+        with running(free_port()) as daemon, daemon.connect("socket", socket.SOCK_SEQPACKET):
+            # One process serves the client, another one answers for metrics.
+            self.assertTrue(comes_true(lambda: len(children_of(daemon.process.pid)) == 2))
+            (client,) = set(children_of(daemon.process.pid)) - {daemon.metrics_process()}
+            for pid in (daemon.process.pid, client):
+                for which in sets:
+                    self.assertEqual(status_of(pid, which), NET_ADMIN, (pid, which))
+                self.assertEqual(status_of(pid, "NoNewPrivs"), 1)
+
+    def test_it_has_cap_net_admin_alone(self) -> None:
+        self.check("CapPrm", "CapEff", "CapInh", "CapAmb")
+
+    @unittest.skipUnless(has_right(8), "without CAP_SETPCAP nobody can cut the bounding set")
+    def test_it_can_get_no_other_right_back(self) -> None:
+        self.check("CapBnd")
 
 
 @unittest.skipUnless(has_net_admin(), "gpurxd needs CAP_NET_ADMIN")
@@ -141,6 +201,7 @@ class Metrics(unittest.TestCase):
             for which in ("CapPrm", "CapEff", "CapInh", "CapAmb"):
                 self.assertEqual(status_of(pid, which), 0, which)
             self.assertEqual(status_of(pid, "NoNewPrivs"), 1)
+            self.assertTrue(comes_true(lambda: status_of(pid, "Seccomp") == 2))
             self.assertIn(" 200 OK", daemon.scrape())
             # The figures it can read, and nothing that it could write to but sockets and what it says to people.
             flags = {}
@@ -163,15 +224,26 @@ class Metrics(unittest.TestCase):
             daemon.process.kill()
             self.assertTrue(comes_true(lambda: not Path(f"/proc/{second}").exists() or status_state(second) == "Z"))
 
+    def test_it_does_not_begin_when_the_daemon_has_ended(self) -> None:
+        ended = run("--answer-for-metrics", "1", "--daemon", "1")
+        self.assertEqual(ended.returncode, 1, ended.stderr)
+        self.assertIn("a gpurxd that has ended", ended.stderr)
+
     def test_what_is_counted_outlives_the_daemon(self) -> None:
-        with running(free_port()) as daemon:
+        with running(free_port()) as daemon, orphans_stay_here():
             self.assertTrue(daemon.refused_client())
+            # It listens where the daemon does, and is in no hurry to end.
+            stopped = os.pidfd_open(daemon.metrics_process())
+            self.addCleanup(os.close, stopped)
+            self.addCleanup(kill_if_there, stopped)
+            signal.pidfd_send_signal(stopped, signal.SIGSTOP)
             daemon.process.terminate()
             daemon.process.wait(20)
             again = Daemon(daemon.directory, daemon.port)
             try:
-                self.assertTrue(comes_true(again.is_up))
+                self.assertTrue(comes_true(again.is_up), daemon.said())
                 self.assertTrue(comes_true(lambda: "gpurxd_connections_total 1\n" in again.scrape()))
+                self.assertNotIn("no metrics there", daemon.said())
             finally:
                 again.process.kill()
                 again.process.wait()
@@ -185,9 +257,12 @@ class Metrics(unittest.TestCase):
             for _ in range(20):
                 greedy = held.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=20))
                 greedy.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 3000)
-            began = time.monotonic()
+            # None waits until a slow one is given up, which is after 5 s.
             for _ in range(20):
+                began = time.monotonic()
                 self.assertTrue(daemon.refused_client())
+                self.assertLess(time.monotonic() - began, 4)
+            began = time.monotonic()
             self.assertIn(" 200 OK", daemon.scrape())
             self.assertLess(time.monotonic() - began, 4)
             # Beside what the daemon has for itself, a connection costs the process that answers one descriptor.
@@ -216,14 +291,31 @@ class Metrics(unittest.TestCase):
             self.assertTrue(comes_true(lambda: " 200 OK" in daemon.scrape()))
             self.assertTrue(daemon.refused_client())
             self.assertIn(" 200 OK", daemon.scrape_by_port())
-            said = (directory / "stderr").read_text(encoding="utf-8")
-            self.assertEqual(said.count("no metrics at a socket of systemd's"), 1, said)
+            self.assertEqual(daemon.said().count("no metrics at a socket of systemd's"), 1, daemon.said())
 
     def test_a_port_that_is_in_use_keeps_nobody_from_their_queues(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, running(taken.getsockname()[1]) as daemon:
             self.assertTrue(daemon.refused_client())
             self.assertTrue(comes_true(lambda: " 200 OK" in daemon.scrape()))
-            self.assertIn("no metrics there", (daemon.directory / "stderr").read_text(encoding="utf-8"))
+            self.assertIn("no metrics there for now: listen at 127.0.0.1", daemon.said())
+            taken.close()
+            self.assertTrue(comes_true(lambda: answers(daemon.scrape_by_port)), daemon.said())
+            self.assertIn(" 200 OK", daemon.scrape())
+            self.assertEqual(daemon.said().count("no metrics there"), 1, daemon.said())
+
+    def test_a_socket_that_is_in_use_is_had_later(self) -> None:
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as held:
+            directory = Path(name)
+            taken = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            taken.bind(str(directory / "metrics"))
+            taken.listen()
+            daemon = Daemon(directory, free_port())
+            held.callback(daemon.process.wait)
+            held.callback(daemon.process.kill)
+            self.assertTrue(comes_true(daemon.is_up), daemon.said())
+            taken.close()
+            self.assertTrue(comes_true(lambda: answers(daemon.scrape)), daemon.said())
+            self.assertIn(" 200 OK", daemon.scrape_by_port())
 
 
 class Units(unittest.TestCase):
@@ -321,4 +413,4 @@ class Gpurxd(unittest.TestCase):
 if __name__ == "__main__":
     PROGRAM = sys.argv[1]
     SOURCES = Path(sys.argv[2])
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

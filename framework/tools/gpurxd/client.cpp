@@ -8,6 +8,7 @@
 
 #include "memory/byte_size.hpp"
 #include "nic/failure.hpp"
+#include "nic/flow_rule.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -17,10 +18,10 @@ namespace {
 
 constexpr char changes_policy[] = "ask for less, or have the policy of gpurxd changed (/etc/gpurx/gpurxd.conf)";
 
-asked kind_of(detail::daemon_request const& what)
+asked kind_of(detail::daemon_request const& what, detail::unique_fd const& descriptor)
 {
     if (std::holds_alternative<detail::open_request>(what))
-        return asked::open;
+        return descriptor ? asked::open : asked::probe;
     return std::holds_alternative<detail::unsteer_request>(what) ? asked::unsteer : asked::steer;
 }
 
@@ -50,7 +51,7 @@ detail::daemon_reply client::handle(detail::daemon_request const& what, detail::
             return unsteer(*request);
         return steer(what, descriptor.get());
     } catch (system_error const& error) {
-        around_.has_refused(kind_of(what), error.code());
+        around_.has_refused(kind_of(what, descriptor), error.code(), error.why());
         return detail::refused_reply{error.code(), error.why()};
     }
 }
@@ -76,6 +77,7 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
     detail::opened_reply reply{.dmabuf_id = nic->dmabuf_id(),
                                .page_size = static_cast<std::uint32_t>(nic->page_size()),
                                .array_tokens = nic->has_array_tokens(),
+                               .steers = nic->steers(),
                                .ring = nic->ring(),
                                .queues = nic->queues()};
     nic_ = std::move(nic);
@@ -90,23 +92,31 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
 
 detail::daemon_reply client::steer(detail::daemon_request const& what, int socket)
 {
-    if (rules_.size() >= most_.flows)
-        fail(EDQUOT, "steer", fmt::format("a flow, as {} are steered", rules_.size()), changes_policy);
+    auto const* const flow = std::get_if<detail::steer_flow_request>(&what);
+    std::vector<asio::ip::tcp::endpoint> ends;
+    if (flow != nullptr) {
+        around_.check_flow(socket, *flow);
+        ends.push_back(flow->local);
+    } else {
+        ends = around_.check_listener(socket, std::get<detail::steer_port_request>(what));
+    }
+    if (auto const now = count_rules(); now + ends.size() > most_.flows)
+        fail(EDQUOT, "steer", fmt::format("a flow that takes {} rules, as {} are made", ends.size(), now),
+             changes_policy);
     error_code code;
     diagnostics why;
-    held_rule made;
-    if (auto const* const flow = std::get_if<detail::steer_flow_request>(&what)) {
-        around_.check_flow(socket, *flow);
-        made = {flow->local.port(), nic_->steer_flow(socket, flow->local, flow->remote, code, why)};
-    } else {
-        auto const& port = std::get<detail::steer_port_request>(what);
-        around_.check_listener(socket, port);
-        made = {port.local.port(), nic_->steer_port(socket, port.local, port.also_v4, code, why)};
+    std::vector<held_rule> made;
+    for (auto const& local : ends) {
+        auto rule = flow == nullptr ? nic_->steer_port(socket, local, false, code, why)
+                    : flow->exact   ? nic_->move_flow(socket, flow->local, flow->remote, code, why)
+                                    : nic_->steer_flow(socket, flow->local, flow->remote, code, why);
+        if (rule == nullptr)
+            throw system_error{code, std::move(why)};
+        made.push_back({detail::on_the_wire(local), std::move(rule)});
     }
-    if (made.rule == nullptr)
-        throw system_error{code, std::move(why)};
+    auto const count = made.size();
     rules_.emplace(++last_rule_, std::move(made));
-    around_.has_rules(rules_.size(), 1, 0);
+    around_.has_rules(count_rules(), count, 0);
     return detail::steered_reply{last_rule_};
 }
 
@@ -114,21 +124,37 @@ detail::daemon_reply client::unsteer(detail::unsteer_request const& what)
 {
     if (rules_.erase(what.rule) == 0)
         fail(ENOENT, "unsteer", fmt::format("rule {}", what.rule));
-    around_.has_rules(rules_.size(), 0, 0);
+    around_.has_rules(count_rules(), 0, 0);
     return detail::unsteered_reply{};
 }
 
-void client::look_at_ports()
+std::size_t client::count_rules() const noexcept
+{
+    std::size_t count = 0;
+    for (auto const& [number, held] : rules_)
+        count += held.size();
+    return count;
+}
+
+void client::look_at_ends()
 {
     if (rules_.empty())
         return;
-    std::set<std::uint16_t> ports;
-    for (auto const& [number, held] : rules_)
-        ports.insert(held.port);
-    for (auto const port : around_.shared_of(ports)) {
-        auto const taken = std::erase_if(rules_, [port](auto const& each) { return each.second.port == port; });
-        around_.has_rules(rules_.size(), 0, taken);
-        notice_(fmt::format("{} rules for port {} were taken away: another user has sockets on it, too", taken, port));
+    std::set<asio::ip::tcp::endpoint> ends;
+    for (auto const& [number, held] : rules_) {
+        for (auto const& one : held)
+            ends.insert(one.local);
+    }
+    for (auto const& end : around_.lost_of(ends)) {
+        std::size_t taken = 0;
+        for (auto& [number, held] : rules_)
+            taken += std::erase_if(held, [&](auto const& one) { return one.local == end; });
+        std::erase_if(rules_, [](auto const& each) { return each.second.empty(); });
+        around_.has_rules(count_rules(), 0, taken);
+        notice_(
+            fmt::format("{} rules for {} port {} were taken away: another user has sockets there, too, or the "
+                        "address is not this host's any more",
+                        taken, end.address().to_string(), end.port()));
     }
 }
 

@@ -3,6 +3,8 @@
 // What one client has, and what it may still have: it answers its requests. It knows no system call.
 #pragma once
 
+#include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "figures.hpp"
 #include "nic/daemon_protocol.hpp"
@@ -34,16 +37,18 @@ class surroundings {
     [[nodiscard]] virtual std::uint64_t dmabuf_size(int descriptor) = 0;
     [[nodiscard]] virtual std::unique_ptr<detail::session_nic> lease(
         detail::open_request const& what, int dmabuf, std::function<void(std::string_view)> const& notice) = 0;
-    // That the descriptor is the client's own socket for just this, and that nobody else is reached by the rule.
+    // That the descriptor is the client's own socket for just this, and that nobody else is reached by the rule. And
+    // where what the listener hears arrives: none of it has the unspecified address.
     virtual void check_flow(int descriptor, detail::steer_flow_request const& what) = 0;
-    virtual void check_listener(int descriptor, detail::steer_port_request const& what) = 0;
-    // Those of the ports on which somebody else has sockets by now.
-    [[nodiscard]] virtual std::set<std::uint16_t> shared_of(std::set<std::uint16_t> const& ports) = 0;
+    [[nodiscard]] virtual std::vector<asio::ip::tcp::endpoint> check_listener(
+        int descriptor, detail::steer_port_request const& what) = 0;
+    // Those at which somebody else has sockets by now, or whose address is not this host's any more.
+    [[nodiscard]] virtual std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) = 0;
 
     // For whoever counts. `who`: a client that has queues now, but for its user.
     virtual void has_opened(client_figures who) = 0;
     virtual void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept = 0;
-    virtual void has_refused(asked what, error_code code) noexcept = 0;
+    virtual void has_refused(asked what, error_code code, diagnostics const& why) noexcept = 0;
 };
 
 // Destroying it removes its rules and gives its queues back.
@@ -63,14 +68,16 @@ class client {
     // `descriptor`: what came with it; empty if nothing did. Never throws but std::bad_alloc: a refusal is an answer.
     [[nodiscard]] detail::daemon_reply handle(detail::daemon_request const& what, detail::unique_fd descriptor);
     [[nodiscard]] bool has_opened() const noexcept { return nic_ != nullptr; }
-    // To be called now and then. A client can close the socket that it has shown and keep the rule: if its port is
+    // To be called now and then. A client can close the socket that it has shown and keep the rule: if its end is
     // somebody else's, too, by now, the rule is taken away.
-    void look_at_ports();
+    void look_at_ends();
 
   private:
     [[nodiscard]] detail::daemon_reply open(detail::open_request const& what, int dmabuf);
     [[nodiscard]] detail::daemon_reply steer(detail::daemon_request const& what, int socket);
     [[nodiscard]] detail::daemon_reply unsteer(detail::unsteer_request const& what);
+    // Of the NIC's.
+    [[nodiscard]] std::size_t count_rules() const noexcept;
 
     surroundings& around_;
     std::function<void(std::string_view)> notice_;
@@ -79,10 +86,10 @@ class client {
     std::unique_ptr<detail::session_nic> nic_;  // null: not opened yet
     std::uint32_t last_rule_ = 0;
     struct held_rule {
-        std::uint16_t port = 0;  // local
+        asio::ip::tcp::endpoint local;
         std::unique_ptr<detail::steering_rule> rule;
     };
-    std::unordered_map<std::uint32_t, held_rule> rules_;
+    std::unordered_map<std::uint32_t, std::vector<held_rule>> rules_;
 };
 
 }  // namespace gpurx::gpurxd

@@ -64,7 +64,7 @@ void take_from_systemd(int count, doors& to)
         if (option_of(socket, SO_TYPE) == SOCK_SEQPACKET)
             to.clients = std::move(socket);
         else if (is_near(socket))
-            to.metrics.push_back(std::move(socket));
+            to.metrics.add(std::move(socket));
         else
             fmt::print(stderr, "no metrics at a socket of systemd's that others than this machine can reach\n");
     }
@@ -111,17 +111,29 @@ unique_fd listen_at(asio::ip::tcp::endpoint const& here)
     return made;
 }
 
-template <class Open>
-void add_metrics(doors& to, Open open)
+}  // namespace
+
+void metrics_doors::add(std::function<unique_fd()> open)
 {
     try {
-        to.metrics.push_back(open());
+        open_.push_back(open());
     } catch (system_error const& error) {
-        fmt::print(stderr, "no metrics there: {}\n", error.what());
+        fmt::print(stderr, "no metrics there for now: {}\n", error.what());
+        missing_.push_back(std::move(open));
     }
 }
 
-}  // namespace
+bool metrics_doors::open_missing()
+{
+    return std::erase_if(missing_, [this](auto const& open) {
+               try {
+                   open_.push_back(open());
+                   return true;
+               } catch (system_error const&) {
+                   return false;
+               }
+           }) > 0;
+}
 
 doors open_doors(std::string const& clients, std::string const& metrics,
                  std::optional<asio::ip::tcp::endpoint> const& loopback)
@@ -132,10 +144,10 @@ doors open_doors(std::string const& clients, std::string const& metrics,
     } else {
         all.clients = listen_at(clients, SOCK_SEQPACKET);
         if (!metrics.empty())
-            add_metrics(all, [&] { return listen_at(metrics, SOCK_STREAM); });
+            all.metrics.add([metrics] { return listen_at(metrics, SOCK_STREAM); });
     }
     if (loopback)
-        add_metrics(all, [&] { return listen_at(*loopback); });
+        all.metrics.add([here = *loopback] { return listen_at(here); });
     return all;
 }
 

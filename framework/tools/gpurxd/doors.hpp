@@ -4,8 +4,10 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gpurx/error.hpp>
@@ -14,9 +16,26 @@
 
 namespace gpurx::gpurxd {
 
+// Where metrics are answered: at as many as can be had. Without them clients are served all the same.
+class metrics_doors {
+  public:
+    void add(detail::unique_fd listening) { open_.push_back(std::move(listening)); }
+    // One that `open` makes, or why not, as a system_error.
+    void add(std::function<detail::unique_fd()> open);
+    // Whether there is one more now: what another process had may be free, such as that of a gpurxd which has just
+    // ended. Why there is none was said the first time.
+    bool open_missing();
+
+    [[nodiscard]] std::vector<detail::unique_fd> const& listening() const noexcept { return open_; }
+
+  private:
+    std::vector<detail::unique_fd> open_;
+    std::vector<std::function<detail::unique_fd()>> missing_;
+};
+
 struct doors {
     detail::unique_fd clients;
-    std::vector<detail::unique_fd> metrics;  // as many as could be had: without them clients are served all the same
+    metrics_doors metrics;
 };
 
 // Where nothing is opened by systemd: at these paths, the one for metrics empty if there is to be none. `loopback` is

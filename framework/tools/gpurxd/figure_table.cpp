@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "nic/daemon_protocol.hpp"
+#include "nic/device_journal.hpp"
 #include "nic/failure.hpp"
 
 namespace gpurx::gpurxd {
@@ -40,6 +42,7 @@ struct shared_client {
     shared_number most_flows;
     shared_number most_rules;
     shared_number most_clients;
+    shared_number most_opens;
     shared_number memory;
     shared_number dmabuf;
     shared_number page_size;
@@ -62,7 +65,7 @@ struct shared_figures {
 namespace {
 
 // Of the layout: another one is another file.
-constexpr std::uint64_t this_version = 0x6770'7572'7864'0001;
+constexpr std::uint64_t this_version = 0x6770'7572'7864'0002;
 
 // Who has the byte of a place locked has the place.
 struct flock place_lock(std::size_t place)
@@ -122,6 +125,7 @@ void write(client_figures const& from, shared_client& to)
     to.most_flows = from.most.flows;
     to.most_rules = from.most.rules;
     to.most_clients = from.most.clients;
+    to.most_opens = from.most.opens;
     to.memory = from.memory;
     to.dmabuf = from.dmabuf;
     to.page_size = from.page_size;
@@ -150,7 +154,8 @@ client_figures read_client(shared_client const& from)
                .memory = from.most_memory,
                .flows = narrow(from.most_flows),
                .rules = narrow(from.most_rules),
-               .clients = narrow(from.most_clients)};
+               .clients = narrow(from.most_clients),
+               .opens = narrow(from.most_opens)};
     to.memory = from.memory;
     to.dmabuf = narrow(from.dmabuf);
     to.page_size = narrow(from.page_size);
@@ -177,14 +182,17 @@ figure_table::~figure_table()
         ::munmap(shared_, sizeof *shared_);
 }
 
+std::string clients_directory(std::string const& state_directory)
+{
+    return state_directory + "-clients";
+}
+
 figure_table figure_table::open(std::string const& state_directory)
 {
-    auto const directory = state_directory + "-clients";
-    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
-        fail(errno, "make", directory);
-    auto const path = directory + "/figures";
+    auto const path = clients_directory(state_directory) + "/figures";
+    auto const directory = detail::open_state_directory(clients_directory(state_directory));
     for (;;) {
-        unique_fd file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)};
+        unique_fd file{::openat(directory.get(), "figures", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)};
         if (!file)
             fail(errno, "open", path);
         // Whoever is first writes the version.
@@ -194,7 +202,7 @@ figure_table figure_table::open(std::string const& state_directory)
         ::flock(file.get(), LOCK_UN);
         if (shared != nullptr)
             return {std::move(file), shared};
-        if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+        if (::unlinkat(directory.get(), "figures", 0) != 0 && errno != ENOENT)
             fail(errno, "remove", path);
     }
 }

@@ -15,6 +15,9 @@ namespace gpurx::gpurxd {
 
 struct shared_figures;
 
+// Where gpurxd keeps this file, and its clients' places.
+[[nodiscard]] std::string clients_directory(std::string const& state_directory);
+
 // Thread safety: safe; several processes, too.
 class figure_table {
   public:

@@ -13,6 +13,7 @@ refusal_reason reason_of(asked what, error_code code) noexcept
         case EACCES:
             return refusal_reason::policy;
         case EUSERS:
+        case EAGAIN:
             return refusal_reason::crowded;
         case EDQUOT:
             return refusal_reason::flows;

@@ -16,8 +16,15 @@
 namespace gpurx::gpurxd {
 
 // What was refused.
-enum class asked : std::uint8_t { connect, open, steer, unsteer, message };
-inline constexpr std::size_t asked_kinds = 5;
+enum class asked : std::uint8_t {
+    connect,
+    open,
+    steer,
+    unsteer,
+    message,
+    probe,  // an open without memory, which gets nothing: gpurx-doctor asks so whether the policy allows it
+};
+inline constexpr std::size_t asked_kinds = 6;
 
 enum class refusal_reason : std::uint8_t {
     policy,      // the policy, a limit of it, or a port of somebody else's

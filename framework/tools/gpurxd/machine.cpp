@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <grp.h>
+#include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pwd.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -13,14 +16,26 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstdio>
+#include <charconv>
+#include <cstring>
+#include <iterator>
+#include <span>
+#include <system_error>
 #include <utility>
 
+#include "log.hpp"
+#include "memory/byte_size.hpp"
+#include "nic/device_journal.hpp"
 #include "nic/failure.hpp"
+#include "nic/flow_rule.hpp"
 #include "nic/open_nic.hpp"
 #include "nic/process.hpp"
+#include "own_addresses.hpp"
 #include "port_users.hpp"
+#include "rule_rate.hpp"
 #include "socket_owners.hpp"
 
 namespace gpurx::gpurxd {
@@ -56,13 +71,6 @@ Value socket_option(int descriptor, int name)
     return value;
 }
 
-asio::ip::address unmapped(asio::ip::address const& address)
-{
-    if (address.is_v6() && address.to_v6().is_v4_mapped())
-        return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
-    return address;
-}
-
 // That it is a TCP socket of this network namespace, bound to `local`.
 void check_tcp_socket(int descriptor, asio::ip::tcp::endpoint const& local)
 {
@@ -79,16 +87,49 @@ void check_tcp_socket(int descriptor, asio::ip::tcp::endpoint const& local)
     if (::getsockname(descriptor, here.data(), &size) != 0)
         fail(errno, "ask for the address of", "the flow's socket");
     here.resize(size);
-    if (here.port() == 0 || here.port() != local.port() || unmapped(here.address()) != unmapped(local.address()))
+    if (here.port() == 0 || detail::on_the_wire(here) != detail::on_the_wire(local))
         fail(EACCES, "steer", "a flow with a socket that is bound to another address");
 }
 
-// Refuses a port that somebody else has sockets on, too: the rule could reach them.
-void check_port_users(std::uint16_t port, std::uint32_t uid)
+std::vector<host_address> host_addresses()
 {
-    if (auto const other = find_other_user(sockets_on({port}), port, uid))
-        fail(EACCES, "steer", fmt::format("port {}, on which user {} has sockets, too", port, *other),
+    ifaddrs* first = nullptr;
+    if (::getifaddrs(&first) != 0)
+        fail(errno, "ask for", "this host's addresses");
+    std::vector<host_address> all;
+    for (auto const* one = first; one != nullptr; one = one->ifa_next) {
+        if (one->ifa_addr == nullptr)
+            continue;
+        auto const family = one->ifa_addr->sa_family;
+        if (family != AF_INET && family != AF_INET6)
+            continue;
+        asio::ip::tcp::endpoint end{family == AF_INET ? asio::ip::tcp::v4() : asio::ip::tcp::v6(), 0};
+        std::memcpy(end.data(), one->ifa_addr, end.size());
+        all.push_back({one->ifa_name, detail::on_the_wire(end).address()});
+    }
+    ::freeifaddrs(first);
+    return all;
+}
+
+// Refuses an end that is not this host's, or that somebody else has sockets on, too: the rule would reach them.
+void check_end(std::span<host_address const> host, asio::ip::tcp::endpoint const& local, std::uint32_t uid)
+{
+    auto const port = local.port();
+    if (!is_own(host, local.address()))
+        fail(EACCES, "steer", fmt::format("{}, which is no address of this host", local.address().to_string()),
+             "bind to one that an interface has (ip address)");
+    if (auto const other = find_other_user(sockets_on({port}), detail::on_the_wire(local), uid))
+        fail(EACCES, "steer",
+             fmt::format("{} port {}, on which user {} has sockets, too", local.address().to_string(), port, *other),
              "use a port of your own");
+}
+
+unique_fd open_in(unique_fd const& directory, std::string const& name)
+{
+    unique_fd file{::openat(directory.get(), name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)};
+    if (!file)
+        fail(errno, "open", name);
+    return file;
 }
 
 std::string user_name(uid_t uid)
@@ -105,6 +146,33 @@ std::string group_name(gid_t gid)
     group entry{};
     group* found = nullptr;
     return ::getgrgid_r(gid, &entry, space, sizeof space, &found) == 0 && found != nullptr ? found->gr_name : "";
+}
+
+std::optional<std::uint32_t> user_number(std::string const& name)
+{
+    char space[4096];
+    passwd entry{};
+    passwd* found = nullptr;
+    if (::getpwnam_r(name.c_str(), &entry, space, sizeof space, &found) != 0 || found == nullptr)
+        return std::nullopt;
+    return found->pw_uid;
+}
+
+std::optional<std::uint32_t> group_number(std::string const& name)
+{
+    std::vector<char> space(1 << 16);
+    group entry{};
+    group* found = nullptr;
+    if (::getgrnam_r(name.c_str(), &entry, space.data(), space.size(), &found) != 0 || found == nullptr)
+        return std::nullopt;
+    return found->gr_gid;
+}
+
+std::optional<std::uint32_t> number_in(std::string_view text)
+{
+    std::uint32_t value = 0;
+    auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc{} && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
 }
 
 std::vector<gid_t> other_groups(int connection)
@@ -139,14 +207,40 @@ policy read_policy(std::string const& path)
     return std::move(std::get<policy>(parsed));
 }
 
-caller caller_of(int connection)
+known_ids ids_of(policy const& known)
+{
+    known_ids all;
+    for (auto const& line : known.lines) {
+        auto const number = number_in(line.name);
+        if (line.kind == who::anyone) {
+            all.anyone = true;
+            continue;
+        }
+        // A name may look like a number, and a number be nobody's yet: find_limits() takes it for both.
+        auto& ids = line.kind == who::user ? all.users : all.groups;
+        if (number)
+            ids.insert(*number);
+        if (auto const id = line.kind == who::user ? user_number(line.name) : group_number(line.name))
+            ids.insert(*id);
+    }
+    return all;
+}
+
+caller numbers_of(int connection)
 {
     ucred peer{};
     socklen_t size = sizeof peer;
     if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
         fail(errno, "ask who is at", "the connection");
-    caller result{.uid = peer.uid, .user = user_name(peer.uid), .gids = other_groups(connection), .groups = {}};
+    caller result{.uid = peer.uid, .user = {}, .gids = other_groups(connection), .groups = {}};
     result.gids.push_back(peer.gid);
+    return result;
+}
+
+caller caller_of(int connection)
+{
+    auto result = numbers_of(connection);
+    result.user = user_name(result.uid);
     for (auto const gid : result.gids) {
         if (auto name = group_name(gid); !name.empty())
             result.groups.push_back(std::move(name));
@@ -154,38 +248,52 @@ caller caller_of(int connection)
     return result;
 }
 
-machine::machine(places where, caller from) : where_{std::move(where)}, from_{std::move(from)}
+machine::machine(places where, caller from, int connection)
+    : where_{std::move(where)},
+      from_{std::move(from)},
+      who_{from_.user.empty() ? fmt::format("user {}", from_.uid) : fmt::format("user {} ({})", from_.uid, from_.user)},
+      connection_{connection}
 {
     try {
         counts_.emplace(figure_table::open(where_.state_directory));
     } catch (system_error const& error) {
-        fmt::print(stderr, "a client of user {} is not counted: {}\n", from_.uid, error.what());
+        log_line(fmt::format("a client of {} is not counted: {}", who_, error.what()));
     }
+}
+
+machine::~machine()
+{
+    using std::chrono::duration_cast;
+    if (opened_)
+        log_line(fmt::format("{} has given back {} after {} s", who_, interface_,
+                             duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - *opened_).count()));
 }
 
 limits machine::admit(std::string_view interface)
 {
+    // An interface has other names, too; the policy has the one that `ip link` begins its line with.
+    auto const index = ::if_nametoindex(std::string{interface}.c_str());
+    std::array<char, IF_NAMESIZE> name{};
+    if (index != 0 && ::if_indextoname(index, name.data()) != nullptr)
+        interface = name.data();
     auto const found = find_limits(read_policy(where_.policy), from_, interface);
     if (!found)
-        fail(EACCES, "open", fmt::format("{} for user {} ({})", interface, from_.uid, from_.user),
+        fail(EACCES, "open", fmt::format("{} for {}", interface, who_),
              fmt::format("allow it in {} on this machine", where_.policy));
-    auto const index = ::if_nametoindex(std::string{interface}.c_str());
     if (index == 0)
-        fail(errno, "open", std::string{interface});
+        fail(ENODEV, "open", std::string{interface});
     take_place(interface, index, found->clients);
-    return *found;
+    interface_ = interface;
+    most_ = *found;
+    return most_;
 }
 
 void machine::take_place(std::string_view interface, unsigned index, unsigned clients)
 {
-    auto const directory = where_.state_directory + "-clients";
-    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
-        fail(errno, "make", directory);
+    auto const directory = detail::open_state_directory(clients_directory(where_.state_directory));
     for (unsigned i = 0; i < clients; ++i) {
-        auto const path = fmt::format("{}/{}-{}-{}", directory, from_.uid, index, i);
-        unique_fd file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)};
-        if (!file)
-            fail(errno, "open", path);
+        auto const path = fmt::format("{}-{}-{}", from_.uid, index, i);
+        auto file = open_in(directory, path);
         if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
             place_ = std::move(file);
             return;
@@ -193,8 +301,36 @@ void machine::take_place(std::string_view interface, unsigned index, unsigned cl
         if (errno != EWOULDBLOCK)
             fail(errno, "lock", path);
     }
-    fail(EUSERS, "open", fmt::format("{} for user {} ({})", interface, from_.uid, from_.user),
+    fail(EUSERS, "open", fmt::format("{} for {}", interface, who_),
          fmt::format("close one of the user's {} sessions on it, or allow more clients in {}", clients, where_.policy));
+}
+
+void machine::wait_for_turn()
+{
+    using std::chrono::milliseconds;
+    using clock = rule_rate::clock;
+    constexpr milliseconds longest{20'000};  // a client of ours waits for an answer no longer than half as much again
+    auto const name = fmt::format("{}-opens", from_.uid);
+    auto const file = open_in(detail::open_state_directory(clients_directory(where_.state_directory)), name);
+    if (::flock(file.get(), LOCK_EX) != 0)
+        fail(errno, "lock", name);
+    clock::rep last = 0;
+    if (::pread(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
+        last = 0;
+    auto const now = clock::now();
+    rule_rate opens{most_.opens, std::chrono::minutes{1}, clock::time_point{clock::duration{last}}};
+    auto const pause = std::chrono::ceil<milliseconds>(opens.next(now));
+    if (pause > longest)
+        fail(EAGAIN, "open",
+             fmt::format("{} for {}, who has opened {} sessions a minute", interface_, who_, most_.opens),
+             fmt::format("open fewer, or allow more opens in {}", where_.policy));
+    last = opens.used_until().time_since_epoch().count();
+    if (::pwrite(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
+        fail(errno, "write", name);
+    ::flock(file.get(), LOCK_UN);
+    pollfd end{.fd = connection_, .events = POLLRDHUP, .revents = 0};
+    if (pause.count() > 0 && ::poll(&end, 1, static_cast<int>(pause.count())) > 0)
+        fail(ECONNRESET, "open", fmt::format("{} for {}, who has gone", interface_, who_));
 }
 
 std::uint64_t machine::dmabuf_size(int descriptor)
@@ -205,6 +341,9 @@ std::uint64_t machine::dmabuf_size(int descriptor)
     // Asked first: to ask anything of a file of somebody's own file system may take for ever.
     if (::fstatfs(descriptor, &what) != 0 || what.f_type != dmabuf_file_system)
         fail(EINVAL, "open", "a session with a descriptor that is of no dmabuf");
+    // The kernel does not ask: the NIC would write into what somebody has shown this user to read.
+    if (auto const flags = ::fcntl(descriptor, F_GETFL); flags < 0 || (flags & O_ACCMODE) != O_RDWR)
+        fail(EACCES, "open", "a session with a dmabuf that may only be read", "export it for writing (DRM_RDWR)");
     auto const size = ::lseek(descriptor, 0, SEEK_END);
     if (size < 0)
         fail(errno, "ask for the size of", "the dmabuf");
@@ -214,13 +353,15 @@ std::uint64_t machine::dmabuf_size(int descriptor)
 std::unique_ptr<detail::session_nic> machine::lease(detail::open_request const& what, int dmabuf,
                                                     std::function<void(std::string_view)> const& notice)
 {
+    wait_for_turn();
     error_code code;
     diagnostics why;
-    auto nic = detail::open_nic({.interface = what.interface,
+    auto nic = detail::open_nic({.interface = interface_,
                                  .rx_queues = what.rx_queues,
                                  .rx_page_size = what.rx_page_size,
                                  .dmabuf_fd = dmabuf,
                                  .state_directory = where_.state_directory,
+                                 .rules_by_port_alone = false,
                                  .notice = notice},
                                 code, why);
     if (!nic)
@@ -240,37 +381,61 @@ void machine::check_flow(int descriptor, detail::steer_flow_request const& what)
     } else if (errno != ENOTCONN) {
         fail(errno, "ask for the peer of", "the flow's socket");
     }
-    check_port_users(what.local.port(), from_.uid);
+    check_end(host_addresses(), what.local, from_.uid);
 }
 
-void machine::check_listener(int descriptor, detail::steer_port_request const& what)
+std::vector<asio::ip::tcp::endpoint> machine::check_listener(int descriptor, detail::steer_port_request const& what)
 {
     check_tcp_socket(descriptor, what.local);
     if (what.also_v4 && (!what.local.address().is_v6() || !what.local.address().is_unspecified()))
         fail(EINVAL, "steer", "a listener on one address, for IPv4 as well");
-    check_port_users(what.local.port(), from_.uid);
+    auto const host = host_addresses();
+    auto ends = ends_of(host, what.local, what.also_v4, interface_);
+    if (ends.empty())
+        fail(EADDRNOTAVAIL, "steer", "a listener on every address of this host, which has none that a NIC could reach");
+    for (auto const& end : ends)
+        check_end(host, end, from_.uid);
+    return ends;
 }
 
-std::set<std::uint16_t> machine::shared_of(std::set<std::uint16_t> const& ports)
+std::set<asio::ip::tcp::endpoint> machine::lost_of(std::set<asio::ip::tcp::endpoint> const& ends)
 {
-    return find_shared_ports(sockets_on(ports), ports, from_.uid);
+    std::set<std::uint16_t> ports;
+    for (auto const& end : ends)
+        ports.insert(end.port());
+    auto lost = find_shared(sockets_on(ports), ends, from_.uid);
+    auto const host = host_addresses();
+    std::ranges::copy_if(ends, std::inserter(lost, lost.end()),
+                         [&](auto const& end) { return !is_own(host, end.address()); });
+    return lost;
 }
 
 void machine::has_opened(client_figures who)
 {
     who.uid = from_.uid;
+    who.interface = interface_;
+    opened_ = std::chrono::steady_clock::now();
+    log_line(fmt::format("{} has {} of {}, with {} of memory", who_,
+                         who.queues.size() == 1 ? fmt::format("queue {}", who.queues[0])
+                                                : fmt::format("queues {}", fmt::join(who.queues, ", ")),
+                         who.interface, detail::size_text(who.memory)));
     if (counts_)
         counts_->show(who);
 }
 
 void machine::has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
 {
+    if (taken_away > 0)
+        log_line(refusals_, fmt::format("{} has lost {} rules on {}: the ends are somebody else's, too, or nobody's",
+                                        who_, taken_away, interface_));
     if (counts_)
         counts_->show_rules(now, made, taken_away);
 }
 
-void machine::has_refused(asked what, error_code code) noexcept
+void machine::has_refused(asked what, error_code code, diagnostics const& why) noexcept
 {
+    if (what != asked::probe)
+        log_line(refusals_, fmt::format("{} was refused: {}", who_, describe(code, why)));
     if (counts_)
         counts_->count_refusal(what, reason_of(what, code));
 }

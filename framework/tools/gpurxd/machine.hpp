@@ -3,6 +3,7 @@
 // A client's surroundings on this machine: its process, the policy, the NIC, and what a descriptor is.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,7 +13,9 @@
 #include <vector>
 
 #include "client.hpp"
+#include "crowd.hpp"
 #include "figure_table.hpp"
+#include "line_rate.hpp"
 #include "policy.hpp"
 
 namespace gpurx::gpurxd {
@@ -26,30 +29,47 @@ struct places {
 // EINVAL with the line that is wrong.
 [[nodiscard]] policy read_policy(std::string const& path);
 
-// The process at the other end of a Unix socket, as it was when it connected. Throws system_error.
+// Whom its lines mean. A name that nobody has now is left out. May ask other machines, where names are kept there.
+[[nodiscard]] known_ids ids_of(policy const& known);
+
+// The process at the other end of a Unix socket, as it was when it connected: by numbers alone, which asks nobody; or
+// with its names. Throws system_error.
+[[nodiscard]] caller numbers_of(int connection);
 [[nodiscard]] caller caller_of(int connection);
 
 class machine final : public surroundings {
   public:
-    machine(places where, caller from);
+    // `connection`: to the client, to see whether it still waits.
+    machine(places where, caller from, int connection);
+    // Says what the client had, if it had something.
+    ~machine() override;
 
     [[nodiscard]] limits admit(std::string_view interface) override;
     [[nodiscard]] std::uint64_t dmabuf_size(int descriptor) override;
     [[nodiscard]] std::unique_ptr<detail::session_nic> lease(
         detail::open_request const& what, int dmabuf, std::function<void(std::string_view)> const& notice) override;
     void check_flow(int descriptor, detail::steer_flow_request const& what) override;
-    void check_listener(int descriptor, detail::steer_port_request const& what) override;
-    [[nodiscard]] std::set<std::uint16_t> shared_of(std::set<std::uint16_t> const& ports) override;
+    [[nodiscard]] std::vector<asio::ip::tcp::endpoint> check_listener(int descriptor,
+                                                                      detail::steer_port_request const& what) override;
+    [[nodiscard]] std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) override;
     void has_opened(client_figures who) override;
     void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept override;
-    void has_refused(asked what, error_code code) noexcept override;
+    void has_refused(asked what, error_code code, diagnostics const& why) noexcept override;
 
   private:
     // One of so many on this interface; held by a lock, which ends with the process.
     void take_place(std::string_view interface, unsigned index, unsigned clients);
+    // Until the user may open a session again.
+    void wait_for_turn();
 
     places where_;
     caller from_;
+    std::string who_;  // for people
+    int connection_;
+    limits most_;
+    line_rate refusals_;
+    std::optional<std::chrono::steady_clock::time_point> opened_;
+    std::string interface_;  // that the client may use; empty: not yet
     detail::unique_fd place_;
     std::optional<figure_table> counts_;  // empty: it cannot be counted
 };

@@ -17,6 +17,7 @@
 #include <gpurx/error.hpp>
 
 #include "doors.hpp"
+#include "log.hpp"
 #include "machine.hpp"
 #include "metrics_process.hpp"
 #include "nic/daemon_channel.hpp"
@@ -55,18 +56,30 @@ void limit_sending(int connection)
         gpurx::detail::fail(errno, "set a time limit for", "the connection");
 }
 
+int served_connection = -1;
+
+// As if the client had hung up: all is undone then as ever.
+extern "C" void end_service(int /*signal*/)
+{
+    auto const error = errno;
+    ::shutdown(served_connection, SHUT_RD);
+    errno = error;
+}
+
 int serve_client(options const& chosen)
 {
     std::signal(SIGINT, SIG_IGN);
     // Outlives the client's place, which is free when the client sees the end.
     gpurx::detail::daemon_channel connection{unique_fd{chosen.connection}};
+    served_connection = connection.native_handle();
+    std::signal(SIGTERM, end_service);
     limit_sending(connection.native_handle());
     auto from = caller_of(connection.native_handle());
     auto const uid = from.uid;
-    machine around{chosen.where, std::move(from)};
-    auto const how = serve(connection, around);
-    if (how != parting::hung_up)
-        fmt::print(stderr, "a client of user {} {}\n", uid, name_of(how));
+    machine around{chosen.where, std::move(from), connection.native_handle()};
+    // What was refused has been said.
+    if (auto const how = serve(connection, around); how != parting::hung_up && how != parting::refused)
+        log_line(fmt::format("a client of user {} {}", uid, name_of(how)));
     return 0;
 }
 
@@ -76,7 +89,7 @@ int answer(options const& chosen)
     std::vector<unique_fd> listening;
     for (int i = 1; i <= chosen.metrics; ++i)
         listening.emplace_back(first_of_child + i);
-    answer_for_metrics(std::move(listening), unique_fd{first_of_child});
+    answer_for_metrics(std::move(listening), unique_fd{first_of_child}, chosen.daemon);
     return 0;
 }
 

@@ -4,12 +4,20 @@
 #include <fmt/format.h>
 #include <net/if.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
+#include <string_view>
+#include <variant>
 
 #include <gpurx/session.hpp>
+
+#include "nic/process.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -25,6 +33,12 @@ std::set<std::string> existing_interfaces()
     return names;
 }
 
+bool names(policy const& known, std::string_view interface)
+{
+    return std::ranges::any_of(known.lines,
+                               [&](auto const& line) { return line.interface == "*" || line.interface == interface; });
+}
+
 void mend_one(std::string const& interface, std::string const& state_directory, bool named)
 {
     try {
@@ -37,7 +51,54 @@ void mend_one(std::string const& interface, std::string const& state_directory, 
     }
 }
 
+// Those of this boot and network namespace. One that cannot be read is left to mend(), which says why.
+std::vector<detail::journal> journals_in(std::string const& directory)
+{
+    std::vector<detail::journal> all;
+    auto const boot = detail::boot_id();
+    auto const netns = detail::network_namespace();
+    std::error_code nothing_there;
+    for (auto const& entry : std::filesystem::directory_iterator{directory, nothing_there}) {
+        if (entry.path().extension() != ".journal")
+            continue;
+        std::ifstream file{entry.path(), std::ios::binary};
+        auto read = detail::parse_journal(std::string{std::istreambuf_iterator<char>{file}, {}});
+        auto* const one = std::get_if<detail::journal>(&read);
+        if (one != nullptr && one->device.boot_id == boot && one->device.netns == netns)
+            all.push_back(std::move(*one));
+    }
+    return all;
+}
+
+std::vector<detail::owner_key> dead_owners(detail::journal const& log)
+{
+    std::vector<detail::owner_key> dead;
+    for (auto const& owner : log.owners) {
+        if (detail::is_alive(owner.key) == false)
+            dead.push_back(owner.key);
+    }
+    return dead;
+}
+
 }  // namespace
+
+void death_watch::look() noexcept
+{
+    try {
+        std::vector<detail::owner_key> still_there;
+        for (auto const& log : journals_in(where_.state_directory)) {
+            auto const dead = dead_owners(log);
+            bool const any_new = std::ranges::any_of(
+                dead, [this](auto const& one) { return std::ranges::find(seen_, one) == seen_.end(); });
+            still_there.insert(still_there.end(), dead.begin(), dead.end());
+            if (any_new && names(read_policy(where_.policy), log.device.interface))
+                mend_one(log.device.interface, where_.state_directory, true);
+        }
+        seen_ = std::move(still_there);
+    } catch (std::exception const& error) {
+        fmt::print(stderr, "nothing was put back: {}\n", error.what());
+    }
+}
 
 void mend(places const& where) noexcept
 {

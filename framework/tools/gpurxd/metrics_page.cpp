@@ -12,7 +12,8 @@ namespace gpurx::gpurxd {
 
 namespace {
 
-constexpr std::array<std::string_view, asked_kinds> asked_names{"connect", "open", "steer", "unsteer", "message"};
+constexpr std::array<std::string_view, asked_kinds> asked_names{"connect", "open",    "steer",
+                                                                "unsteer", "message", "probe"};
 constexpr std::array<std::string_view, refusal_reasons> reason_names{"policy",    "crowded", "flows",    "descriptor",
                                                                      "elsewhere", "order",   "protocol", "nic"};
 
@@ -105,11 +106,12 @@ void add_shares(page& to, shares const& all)
     each("gpurxd_rules", "Rules on the NIC that bring flows to a user's queues.", &share::rules);
     to.begin("gpurxd_limit", "What the policy lets a user's session have, and how many sessions there may be.");
     for (auto const& [whose, what] : all) {
-        std::array<std::pair<std::string_view, std::uint64_t>, 5> const most{{{"queues", what.most.queues},
+        std::array<std::pair<std::string_view, std::uint64_t>, 6> const most{{{"queues", what.most.queues},
                                                                               {"memory_bytes", what.most.memory},
                                                                               {"flows", what.most.flows},
                                                                               {"rules_per_second", what.most.rules},
-                                                                              {"clients", what.most.clients}}};
+                                                                              {"clients", what.most.clients},
+                                                                              {"opens_per_minute", what.most.opens}}};
         for (auto const& [limit, value] : most)
             to.add(fmt::format(R"(interface="{}",user="{}",limit="{}")", escaped(whose.first), whose.second, limit),
                    value);

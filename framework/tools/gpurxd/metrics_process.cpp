@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <map>
 #include <set>
@@ -65,7 +64,7 @@ std::vector<interface_figures> look_at_all(figures const& counted)
 
 void end_with_daemon(pid_t daemon)
 {
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != daemon)
         detail::fail(ESRCH, "answer for metrics of", "a gpurxd that has ended");
 }
@@ -88,15 +87,13 @@ void limit_use()
 
 }  // namespace
 
-void answer_for_metrics(std::vector<detail::unique_fd> listening, detail::unique_fd figures)
+void answer_for_metrics(std::vector<detail::unique_fd> listening, detail::unique_fd figures, pid_t daemon)
 {
-    end_with_daemon(::getppid());
+    end_with_daemon(daemon);
     limit_use();
     keep_nothing();
     auto const counted = figure_table::read_from(std::move(figures));
     asio::io_context io{1};
-    asio::signal_set ends{io, SIGTERM};
-    ends.async_wait([&](error_code, int) { io.stop(); });
     scrapes const all{io, std::move(listening), [&] {
                           auto const now = counted.read();
                           return metrics_page(GPURX_VERSION, now, look_at_all(now));

@@ -4,6 +4,8 @@
 // ends with the daemon. Nothing that is asked of it reaches the daemon or a client.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -11,7 +13,7 @@
 
 namespace gpurx::gpurxd {
 
-// Blocks until SIGTERM, which the daemon's end is, too. Throws system_error.
-void answer_for_metrics(std::vector<detail::unique_fd> listening, detail::unique_fd figures);
+// Until it is killed, as it is at the daemon's end. Throws system_error: ESRCH if that was before.
+void answer_for_metrics(std::vector<detail::unique_fd> listening, detail::unique_fd figures, pid_t daemon);
 
 }  // namespace gpurx::gpurxd

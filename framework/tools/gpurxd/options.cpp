@@ -36,6 +36,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     app.add_flag("--check", parsed.check, "Read the policy, say what is wrong with it, and exit");
     app.add_option("--connection", parsed.connection)->group("");  // what the daemon starts itself with
     app.add_option("--answer-for-metrics", parsed.metrics)->check(CLI::Range(1, most_metrics_sockets))->group("");
+    app.add_option("--daemon", parsed.daemon)->group("");
     try {
         app.parse(argc, argv);
     } catch (CLI::ParseError const& error) {

@@ -3,6 +3,8 @@
 // The command line.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 
@@ -18,7 +20,8 @@ struct options {
     std::string metrics_socket = "/run/gpurxd-metrics.sock";  // empty: none
     bool check = false;
     int connection = -1;  // not -1: serve this one client
-    int metrics = 0;      // not 0: answer for metrics at so many sockets
+    int metrics = 0;      // not 0: answer for metrics at so many sockets, as long as `daemon` is the parent
+    pid_t daemon = 0;
 };
 
 // Nothing: `exit_code` says how to end.

@@ -70,13 +70,14 @@ std::string take_limit(limits& into, std::string_view name, std::string_view val
         into.memory = *size;
         return {};
     }
-    constexpr std::array<std::pair<std::string_view, unsigned limits::*>, 4> counts{{{"queues", &limits::queues},
+    constexpr std::array<std::pair<std::string_view, unsigned limits::*>, 5> counts{{{"queues", &limits::queues},
                                                                                      {"flows", &limits::flows},
                                                                                      {"rules", &limits::rules},
-                                                                                     {"clients", &limits::clients}}};
+                                                                                     {"clients", &limits::clients},
+                                                                                     {"opens", &limits::opens}}};
     auto const* const found = std::ranges::find(counts, name, [](auto const& count) { return count.first; });
     if (found == counts.end())
-        return fmt::format("'{}' is none of queues, memory, flows, rules, clients", name);
+        return fmt::format("'{}' is none of queues, memory, flows, rules, clients, opens", name);
     auto const number = parse_number<unsigned>(value);
     if (!number || *number == 0)
         return fmt::format("'{}' is no number above 0", value);

@@ -28,6 +28,7 @@ struct limits {
     unsigned flows = 64;                            // that are steered at one time, listeners included
     unsigned rules = 100;                           // a second. One that wants more waits
     unsigned clients = 1;                           // of one user on one interface, at one time
+    unsigned opens = 20;                            // of one user, a minute. One that wants more waits
 
     friend bool operator==(limits const&, limits const&) = default;
 };

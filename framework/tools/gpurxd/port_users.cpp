@@ -12,6 +12,10 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <iterator>
+
+#include "nic/flow_rule.hpp"
+#include "nic/netlink.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -29,6 +33,35 @@ bool take_number(std::string_view text, Number& value, int base)
     return error == std::errc{} && end == text.data() + text.size();
 }
 
+using asio::ip::tcp;
+
+template <class Version>
+tcp::endpoint endpoint_of(void const* bytes, std::uint16_t port)
+{
+    typename Version::bytes_type copy;
+    std::memcpy(copy.data(), bytes, copy.size());
+    return detail::on_the_wire({Version{copy}, port});
+}
+
+// The words of an address, each as a number of this machine's order in eight digits; and a port.
+std::optional<tcp::endpoint> parse_end(std::string_view text)
+{
+    constexpr std::size_t digits = 8;
+    std::array<std::uint32_t, 4> words{};
+    auto const colon = std::min(text.find(':'), text.size());
+    auto const count = colon / digits;
+    std::uint16_t port = 0;
+    if (colon % digits != 0 || (count != 1 && count != words.size()) || colon == text.size() ||
+        !take_number(text.substr(colon + 1), port, 16))
+        return std::nullopt;
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!take_number(text.substr(i * digits, digits), words[i], 16))
+            return std::nullopt;
+    }
+    return count == 1 ? endpoint_of<asio::ip::address_v4>(words.data(), port)
+                      : endpoint_of<asio::ip::address_v6>(words.data(), port);
+}
+
 std::optional<owned_socket> parse_line(std::string_view line)
 {
     std::array<std::string_view, inode_column + 1> columns;
@@ -37,12 +70,12 @@ std::optional<owned_socket> parse_line(std::string_view line)
         column = line.substr(0, line.find(' '));
         line.remove_prefix(column.size());
     }
-    auto const local = columns[local_column];
-    auto const colon = local.find(':');
+    auto const local = parse_end(columns[local_column]);
     owned_socket found;
-    if (colon == std::string_view::npos || !take_number(local.substr(colon + 1), found.port, 16) ||
-        !take_number(columns[user_column], found.uid, 10) || !take_number(columns[inode_column], found.inode, 10))
+    if (!local || !take_number(columns[user_column], found.uid, 10) ||
+        !take_number(columns[inode_column], found.inode, 10))
         return std::nullopt;
+    found.local = *local;
     return found;
 }
 
@@ -77,7 +110,10 @@ std::vector<inet_diag_bc_op> filter_for(std::set<std::uint16_t> const& ports)
 
 std::vector<std::byte> socket_request(int family, std::set<std::uint16_t> const& ports)
 {
-    constexpr std::uint32_t all_states = 0xfff;
+    // Since Linux 6.8 those that are bound and neither listen nor connect have a state of their own to ask for; older
+    // kernels do not tell of them, and ignore the bit.
+    constexpr std::uint32_t bound_inactive = 1U << 13;
+    constexpr std::uint32_t all_states = 0xfff | bound_inactive;
     auto const filter = filter_for(ports);
     auto const filter_size = filter.size() * sizeof(inet_diag_bc_op);
     inet_diag_req_v2 what{};
@@ -104,7 +140,14 @@ std::optional<owned_socket> read_socket(std::span<std::byte const> payload)
     if (payload.size() < sizeof said)
         return std::nullopt;
     std::memcpy(&said, payload.data(), sizeof said);
-    return owned_socket{ntohs(said.id.idiag_sport), said.idiag_uid, said.idiag_inode};
+    auto const port = ntohs(said.id.idiag_sport);
+    detail::netlink::attributes const more{payload.subspan(sizeof said)};
+    return owned_socket{.local = said.idiag_family == AF_INET
+                                     ? endpoint_of<asio::ip::address_v4>(said.id.idiag_src, port)
+                                     : endpoint_of<asio::ip::address_v6>(said.id.idiag_src, port),
+                        .uid = said.idiag_uid,
+                        .inode = said.idiag_inode,
+                        .v6_only = more.u8(INET_DIAG_SKV6ONLY).value_or(0) != 0};
 }
 
 std::vector<owned_socket> sockets_in(std::string_view table, std::set<std::uint16_t> const& ports)
@@ -114,27 +157,40 @@ std::vector<owned_socket> sockets_in(std::string_view table, std::set<std::uint1
         auto const line = table.substr(0, table.find('\n'));
         table.remove_prefix(std::min(line.size() + 1, table.size()));
         auto const one = parse_line(line);
-        if (one && ports.contains(one->port))
+        if (one && ports.contains(one->local.port()))
             found.push_back(*one);
     }
     return found;
 }
 
-std::optional<std::uint32_t> find_other_user(std::span<owned_socket const> all, std::uint16_t port, std::uint32_t uid)
+namespace {
+
+bool may_get(owned_socket const& one, tcp::endpoint const& local)
 {
-    auto const found = std::ranges::find_if(
-        all, [&](auto const& one) { return one.port == port && one.inode != 0 && one.uid != uid; });
+    if (one.inode == 0 || one.local.port() != local.port())
+        return false;
+    auto const bound = one.local.address();
+    if (!bound.is_unspecified())
+        return bound == local.address();
+    return bound.is_v4() == local.address().is_v4() || (bound.is_v6() && !one.v6_only);
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> find_other_user(std::span<owned_socket const> all, tcp::endpoint const& local,
+                                             std::uint32_t uid)
+{
+    auto const found =
+        std::ranges::find_if(all, [&](auto const& one) { return one.uid != uid && may_get(one, local); });
     return found != all.end() ? std::optional{found->uid} : std::nullopt;
 }
 
-std::set<std::uint16_t> find_shared_ports(std::span<owned_socket const> all, std::set<std::uint16_t> const& ports,
-                                          std::uint32_t uid)
+std::set<tcp::endpoint> find_shared(std::span<owned_socket const> all, std::set<tcp::endpoint> const& ends,
+                                    std::uint32_t uid)
 {
-    std::set<std::uint16_t> shared;
-    for (auto const& one : all) {
-        if (one.inode != 0 && one.uid != uid && ports.contains(one.port))
-            shared.insert(one.port);
-    }
+    std::set<tcp::endpoint> shared;
+    std::ranges::copy_if(ends, std::inserter(shared, shared.end()),
+                         [&](auto const& local) { return find_other_user(all, local, uid).has_value(); });
     return shared;
 }
 

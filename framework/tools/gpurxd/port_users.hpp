@@ -4,6 +4,7 @@
 // table in /proc/net/tcp, where it has no sock_diag. No I/O.
 #pragma once
 
+#include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,12 +13,15 @@
 #include <string_view>
 #include <vector>
 
+#include <gpurx/error.hpp>
+
 namespace gpurx::gpurxd {
 
 struct owned_socket {
-    std::uint16_t port = 0;  // local
+    asio::ip::tcp::endpoint local;  // as IPv4 if it was mapped; perhaps of the unspecified address
     std::uint32_t uid = 0;
     std::uint64_t inode = 0;  // 0: no program has it any more
+    bool v6_only = false;     // of the unspecified address of IPv6, without IPv4. False: or nobody knows
 
     friend bool operator==(owned_socket const&, owned_socket const&) = default;
 };
@@ -32,11 +36,13 @@ inline constexpr std::size_t most_ports = 4096;
 // The sockets in a table of /proc that have one of these ports. Lines of another form are left out.
 [[nodiscard]] std::vector<owned_socket> sockets_in(std::string_view table, std::set<std::uint16_t> const& ports);
 
-// A user other than `uid` who has a socket with this local port. Sockets that no program has any more are nobody's.
-[[nodiscard]] std::optional<std::uint32_t> find_other_user(std::span<owned_socket const> all, std::uint16_t port,
-                                                           std::uint32_t uid);
-// Those of `ports` for which there is one.
-[[nodiscard]] std::set<std::uint16_t> find_shared_ports(std::span<owned_socket const> all,
-                                                        std::set<std::uint16_t> const& ports, std::uint32_t uid);
+// A user other than `uid` who has a socket that packets to `local` may be for: one on this address and port, or on the
+// port of every address. Sockets that no program has any more are nobody's. Precondition: `local` is as on the wire.
+[[nodiscard]] std::optional<std::uint32_t> find_other_user(std::span<owned_socket const> all,
+                                                           asio::ip::tcp::endpoint const& local, std::uint32_t uid);
+// Those of `ends` for which there is one.
+[[nodiscard]] std::set<asio::ip::tcp::endpoint> find_shared(std::span<owned_socket const> all,
+                                                            std::set<asio::ip::tcp::endpoint> const& ends,
+                                                            std::uint32_t uid);
 
 }  // namespace gpurx::gpurxd

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <boost/asio/post.hpp>
 #include <cerrno>
@@ -18,7 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "mend.hpp"
+#include "log.hpp"
+#include "machine.hpp"
 #include "nic/failure.hpp"
 #include "spawn.hpp"
 
@@ -29,19 +29,9 @@ using detail::unique_fd;
 
 namespace {
 
-// Processes, which include those of clients that have not said yet what they want.
-constexpr std::size_t most_served = 512;
-constexpr std::size_t most_of_one_user = 64;
+constexpr std::chrono::seconds between_lessons{2};
 constexpr std::chrono::seconds between_starts{2};
-
-uid_t user_at(unique_fd const& connection)
-{
-    ucred peer{};
-    socklen_t size = sizeof peer;
-    if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
-        fail(errno, "ask who is at", "a connection");
-    return peer.uid;
-}
+constexpr std::chrono::seconds between_looks{5};
 
 // Nothing: it cannot be counted, which is no reason to serve nobody.
 std::optional<figure_table> try_to_count(std::string const& state_directory)
@@ -60,6 +50,8 @@ reception::reception(asio::io_context& io, options chosen, doors listening)
     : chosen_{std::move(chosen)},
       door_{io},
       signals_{io, SIGTERM, SIGINT, SIGCHLD},
+      dead_{chosen_.where},
+      next_look_{io},
       counts_{try_to_count(chosen_.where.state_directory)},
       metrics_doors_{std::move(listening.metrics)},
       rest_{io}
@@ -70,10 +62,12 @@ reception::reception(asio::io_context& io, options chosen, doors listening)
 
 void reception::open()
 {
+    learn_names();
     asio::post(mending_, [where = chosen_.where] { mend(where); });
     wait_for_client();
     wait_for_signal();
     start_metrics();
+    look_later();
 }
 
 void reception::wait_for_client()
@@ -94,8 +88,8 @@ void reception::wait_for_signal()
         if (signal != SIGCHLD) {
             door_.close();
             rest_.cancel();
-            if (metrics_ > 0)
-                ::kill(metrics_, SIGTERM);
+            next_look_.cancel();
+            end_metrics();
             return;
         }
         reap();
@@ -116,26 +110,43 @@ void reception::take_all()
         } catch (system_error const& error) {
             if (counts_)
                 counts_->count_refusal(asked::connect, reason_of(asked::connect, error.code()));
-            fmt::print(stderr, "{}\n", error.what());
+            log_line(refusals_, error.what());
         }
     }
 }
 
-std::size_t reception::count_of(uid_t uid) const
+void reception::learn_names()
 {
-    return static_cast<std::size_t>(std::ranges::count(served_, uid, [](auto const& one) { return one.second; }));
+    if (learning_ || std::chrono::steady_clock::now() - between_lessons < learned_)
+        return;
+    learning_ = true;
+    asio::post(mending_, [this] {
+        std::optional<known_ids> now;
+        try {
+            now = ids_of(read_policy(chosen_.where.policy));
+        } catch (system_error const&) {
+            now.reset();  // clients are told
+        }
+        asio::post(door_.get_executor(), [this, now = std::move(now)] {
+            known_ = now.value_or(known_);
+            learned_ = std::chrono::steady_clock::now();
+            learning_ = false;
+        });
+    });
 }
 
 void reception::start(unique_fd connection)
 {
-    auto const uid = user_at(connection);
-    if (served_.size() >= most_served || count_of(uid) >= most_of_one_user)
-        fail(EUSERS, "take", fmt::format("a connection of user {}", uid));
+    learn_names();
+    auto const from = numbers_of(connection.get());
+    auto const how = standing_of(known_, from);
+    if (!served_.has_room(how, from.uid))
+        fail(EUSERS, "take", fmt::format("a connection of user {}", from.uid));
     std::array const descriptors{connection.get()};
     auto const pid = start_process({"gpurxd", "--policy", chosen_.where.policy, "--state-directory",
                                     chosen_.where.state_directory, "--connection", std::to_string(first_of_child)},
                                    descriptors);
-    served_.emplace(pid, uid);
+    served_.add(pid, how, from.uid);
 }
 
 void reception::reap()
@@ -149,7 +160,7 @@ void reception::reap()
             start_metrics_later();
             continue;
         }
-        served_.erase(pid);
+        served_.remove(pid);
         any_killed = any_killed || !WIFEXITED(status);
     }
     if (any_killed)
@@ -158,7 +169,7 @@ void reception::reap()
 
 void reception::start_metrics()
 {
-    if (!counts_ || metrics_doors_.empty())
+    if (metrics_ > 0 || !counts_ || metrics_doors_.listening().empty())
         return;
     try {
         // One that can only be read.
@@ -167,10 +178,11 @@ void reception::start_metrics()
         if (!figures)
             detail::fail(errno, "open", "the figures for metrics");
         std::vector<int> descriptors{figures.get()};
-        for (auto const& door : metrics_doors_)
+        for (auto const& door : metrics_doors_.listening())
             descriptors.push_back(door.get());
-        metrics_ =
-            start_process({"gpurxd", "--answer-for-metrics", std::to_string(metrics_doors_.size())}, descriptors);
+        metrics_ = start_process({"gpurxd", "--answer-for-metrics", std::to_string(metrics_doors_.listening().size()),
+                                  "--daemon", std::to_string(::getpid())},
+                                 descriptors);
     } catch (system_error const& error) {
         fmt::print(stderr, "no metrics for now: {}\n", error.what());
         start_metrics_later();
@@ -183,6 +195,33 @@ void reception::start_metrics_later()
     rest_.async_wait([this](error_code code) {
         if (!code && door_.is_open())
             start_metrics();
+    });
+}
+
+// It has the doors too: the next gpurxd may want them as soon as this one has ended.
+void reception::end_metrics()
+{
+    if (metrics_ <= 0)
+        return;
+    ::kill(metrics_, SIGKILL);
+    // The end of a client's process interrupts it.
+    while (::waitpid(metrics_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    metrics_ = -1;
+}
+
+void reception::look_later()
+{
+    next_look_.expires_after(between_looks);
+    next_look_.async_wait([this](error_code code) {
+        if (code || !door_.is_open())
+            return;
+        asio::post(mending_, [this] { dead_.look(); });
+        if (metrics_doors_.open_missing()) {
+            end_metrics();
+            start_metrics();
+        }
+        look_later();
     });
 }
 

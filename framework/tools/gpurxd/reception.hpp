@@ -10,12 +10,14 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <chrono>
 #include <optional>
-#include <unordered_map>
-#include <vector>
 
+#include "crowd.hpp"
 #include "doors.hpp"
 #include "figure_table.hpp"
+#include "line_rate.hpp"
+#include "mend.hpp"
 #include "options.hpp"
 #include "syscalls.hpp"
 
@@ -35,18 +37,28 @@ class reception {
     void start(detail::unique_fd connection);
     // Processes that have ended.
     void reap();
-    [[nodiscard]] std::size_t count_of(uid_t uid) const;
+    // Whom the policy lets in may have changed, and to ask who has a name may take long: it is done aside.
+    void learn_names();
     // The process that answers for metrics. If it ends, another one is started, after a rest.
     void start_metrics();
     void start_metrics_later();
+    void end_metrics();
+    // For clients that were killed, and for doors that were another's.
+    void look_later();
 
     options chosen_;
     asio::posix::stream_descriptor door_;
     asio::signal_set signals_;
+    death_watch dead_;  // used by `mending_` alone
+    asio::steady_timer next_look_;
     asio::thread_pool mending_{1};
-    std::unordered_map<pid_t, uid_t> served_;
+    crowd served_;
+    known_ids known_{.anyone = true};  // until the policy was read
+    bool learning_ = false;
+    std::chrono::steady_clock::time_point learned_ = std::chrono::steady_clock::time_point::min();
+    line_rate refusals_;
     std::optional<figure_table> counts_;
-    std::vector<detail::unique_fd> metrics_doors_;
+    metrics_doors metrics_doors_;
     pid_t metrics_ = -1;
     asio::steady_timer rest_;
 };

@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "nic/failure.hpp"
+#include "syscall_filter.hpp"
 #include "syscalls.hpp"
 
 namespace gpurx::gpurxd {
@@ -61,6 +62,7 @@ void keep_nothing()
     if (::syscall(SYS_capset, &header, none.data()) != 0)
         detail::fail(errno, "give up", "every capability");
     lose_file_system();
+    lose_other_processes();
 }
 
 }  // namespace gpurx::gpurxd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long the next rule has to wait, so that there are no more than so many a second. A second's worth may come at
+// How long the next one of something has to wait, so that there are no more than so many in a time. As many may come at
 // once.
 #pragma once
 
@@ -13,22 +13,25 @@ class rule_rate {
   public:
     using clock = std::chrono::steady_clock;
 
-    // Precondition: above 0.
-    explicit rule_rate(unsigned a_second) noexcept
-        : each_{std::chrono::duration_cast<clock::duration>(std::chrono::seconds{1}) / a_second}
+    // Precondition: above 0. `used_until`: what used_until() was of one that goes on here.
+    explicit rule_rate(unsigned most, clock::duration in = std::chrono::seconds{1},
+                       clock::time_point used_until = clock::time_point::min()) noexcept
+        : in_{in}, each_{in / most}, used_until_{used_until}
     {}
 
-    // Counts a rule that is wanted at `now`. Returns how long it has to wait.
+    // Counts one that is wanted at `now`. Returns how long it has to wait.
     [[nodiscard]] clock::duration next(clock::time_point now) noexcept
     {
-        auto const earliest = now - std::chrono::seconds{1};
+        auto const earliest = now - in_;
         used_until_ = std::max(used_until_, earliest) + each_;
         return std::max(used_until_ - now, clock::duration::zero());
     }
+    [[nodiscard]] clock::time_point used_until() const noexcept { return used_until_; }
 
   private:
+    clock::duration in_;
     clock::duration each_;
-    clock::time_point used_until_ = clock::time_point::min();
+    clock::time_point used_until_;
 };
 
 }  // namespace gpurx::gpurxd

@@ -54,7 +54,7 @@ std::optional<parting> answer_one(daemon_channel& connection, surroundings& arou
                                           : detail::parse_daemon_request(message.bytes);
     if (auto const* const damage = std::get_if<detail::message_damage>(&parsed)) {
         auto const said = objection(*damage);
-        around.has_refused(asked::message, said.code);
+        around.has_refused(asked::message, said.code, said.why);
         connection.send(detail::encode(said));
         return parting::not_ours;
     }
@@ -76,7 +76,7 @@ parting serve_until_end(daemon_channel& connection, surroundings& around, client
         auto const there = connection.wait(served.has_opened() ? between_looks : patience);
         // Also of a client that never leaves it the time.
         if (served.has_opened() && clock::now() >= next_look) {
-            served.look_at_ports();
+            served.look_at_ends();
             next_look = clock::now() + between_looks;
         }
         if (there == channel_wait::closed)

@@ -39,11 +39,11 @@ TEST_CASE("a policy says who may have how much")
     auto const lines = parsed(
         "# who may what\n"
         "\n"
-        "allow user alice interface eth1 queues 4 memory 8GiB flows 1024 rules 200 clients 3  # a comment\n"
+        "allow user alice interface eth1 queues 4 memory 8GiB flows 1024 rules 200 clients 3 opens 5  # a comment\n"
         "\tallow group 44 interface eth*\r\n"
         "allow user * interface * memory 512");
     REQUIRE(lines.lines.size() == 3);
-    CHECK(lines.lines[0] == policy_line{who::user, "alice", "eth1", {4, std::uint64_t{8} << 30, 1024, 200, 3}});
+    CHECK(lines.lines[0] == policy_line{who::user, "alice", "eth1", {4, std::uint64_t{8} << 30, 1024, 200, 3, 5}});
     CHECK(lines.lines[1] == policy_line{who::group, "44", "eth*", {}});
     CHECK(lines.lines[2].kind == who::anyone);
     CHECK(lines.lines[2].most.memory == 512);
@@ -115,4 +115,9 @@ TEST_CASE("a second's worth of rules may come at once, and then one after the ot
     CHECK(rate.next(start) == 100ms);
     CHECK(rate.next(start) == 200ms);
     CHECK(rate.next(start + 1s) == 0s);
+    rule_rate minute{2, 1min};
+    CHECK(minute.next(start) == 0s);
+    CHECK(minute.next(start) == 0s);
+    rule_rate later{2, 1min, minute.used_until()};
+    CHECK(later.next(start) == 30s);
 }

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <linux/inet_diag.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "syscalls.hpp"
 
 using namespace gpurx::gpurxd;
+using gpurx::asio::ip::tcp;
 using gpurx::detail::unique_fd;
 
 namespace {
@@ -52,11 +54,16 @@ std::uint16_t port_of(unique_fd const& socket)
     return ntohs(here.sin6_port);
 }
 
+tcp::endpoint at(char const* address, std::uint16_t port)
+{
+    return {gpurx::asio::ip::make_address(address), port};
+}
+
 std::set<std::uint16_t> ports_of(std::vector<owned_socket> const& all)
 {
     std::set<std::uint16_t> ports;
     for (auto const& one : all)
-        ports.insert(one.port);
+        ports.insert(one.local.port());
     return ports;
 }
 
@@ -72,16 +79,52 @@ TEST_CASE("a port is not a user's own if somebody else has sockets on it")
         "cut: 0100007F:1F90 000";
     std::set<std::uint16_t> const ports{22, 81, 8080};
     auto const all = sockets_in(table, ports);
-    CHECK(all == std::vector<owned_socket>{{8080, 1000, 812}, {8080, 0, 0}, {22, 0, 13}});
+    auto const end = at("127.0.0.1", 8080);
+    auto const ssh = at("127.0.0.1", 22);
+    CHECK(all == std::vector<owned_socket>{{end, 1000, 812}, {end, 0, 0}, {ssh, 0, 13}});
     CHECK(sockets_in(table, {81}).empty());
     CHECK(sockets_in("", ports).empty());
-    CHECK_FALSE(find_other_user(all, 8080, 1000));
-    CHECK(find_other_user(all, 8080, 7) == 1000U);
-    CHECK(find_other_user(all, 22, 1000) == 0U);
-    CHECK_FALSE(find_other_user(all, 81, 7));
-    CHECK(find_shared_ports(all, ports, 1000) == std::set<std::uint16_t>{22});
-    CHECK(find_shared_ports(all, ports, 7) == std::set<std::uint16_t>{22, 8080});
-    CHECK(find_shared_ports(all, {}, 7).empty());
+    CHECK_FALSE(find_other_user(all, end, 1000));
+    CHECK(find_other_user(all, end, 7) == 1000U);
+    CHECK(find_other_user(all, ssh, 1000) == 0U);
+    CHECK_FALSE(find_other_user(all, at("127.0.0.1", 81), 7));
+    std::set const ends{end, ssh, at("127.0.0.1", 81)};
+    CHECK(find_shared(all, ends, 1000) == std::set{ssh});
+    CHECK(find_shared(all, ends, 7) == std::set{ssh, end});
+    CHECK(find_shared(all, {}, 7).empty());
+}
+
+TEST_CASE("only who has the same address, or all of them, shares a port")
+{
+    auto const is_shared = [](tcp::endpoint const& others, tcp::endpoint const& mine, bool v6_only = false) {
+        std::vector<owned_socket> const all{{.local = others, .uid = 3, .inode = 5, .v6_only = v6_only}};
+        return find_other_user(all, mine, 4).has_value();
+    };
+    auto const v4 = at("10.0.0.1", 80);
+    auto const v6 = at("fd00::1", 80);
+    CHECK(is_shared(v4, v4));
+    CHECK(is_shared(v6, v6));
+    CHECK_FALSE(is_shared(at("127.0.0.1", 80), v4));
+    CHECK_FALSE(is_shared(at("10.0.0.1", 81), v4));
+    CHECK_FALSE(is_shared(v6, v4));
+    CHECK(is_shared(at("0.0.0.0", 80), v4));
+    CHECK_FALSE(is_shared(at("0.0.0.0", 80), v6));
+    CHECK(is_shared(at("::", 80), v6));
+    CHECK(is_shared(at("::", 80), v4));
+    CHECK(is_shared(at("::", 80), v6, true));
+    CHECK_FALSE(is_shared(at("::", 80), v4, true));
+}
+
+TEST_CASE("a table of IPv6 tells of both kinds of addresses")
+{
+    constexpr std::string_view table =
+        "   0: 00000000000000000000000001000000:1F90 0:0000 0A 0:0 00:0 0  1000        0 812 1 0 100 0\n"
+        "   1: 0000000000000000FFFF00000100007F:1F90 0:0000 01 0:0 00:0 0  1000        0 813 1 0 100 0\n"
+        "   2: 00000000000000000000000000000000:1F90 0:0000 0A 0:0 00:0 0  1000        0 814 1 0 100 0\n"
+        "   3: 0000000000000000000000000100000:1F90 0:0000 0A 0:0 00:0 0  1000        0 815 1 0 100 0\n";
+    CHECK(sockets_in(table, {8080}) == std::vector<owned_socket>{{at("::1", 8080), 1000, 812},
+                                                                 {at("127.0.0.1", 8080), 1000, 813},
+                                                                 {at("::", 8080), 1000, 814}});
 }
 
 TEST_CASE("an answer of the kernel that is too short tells of no socket")
@@ -91,9 +134,45 @@ TEST_CASE("an answer of the kernel that is too short tells of no socket")
     said.idiag_uid = 3;
     said.idiag_inode = 5;
     auto const bytes = std::as_bytes(std::span{&said, 1});
-    CHECK(read_socket(bytes) == owned_socket{4711, 3, 5});
+    said.idiag_family = AF_INET;
+    CHECK(read_socket(bytes) == owned_socket{at("0.0.0.0", 4711), 3, 5});
     CHECK_FALSE(read_socket(bytes.first(bytes.size() - 1)));
     CHECK_FALSE(read_socket({}));
+}
+
+TEST_CASE("the kernel tells on which address a socket is, and whether on all of IPv6 alone")
+{
+    for (int const only : {0, 1}) {
+        unique_fd const any{::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+        sockaddr_in6 here{};
+        here.sin6_family = AF_INET6;
+        if (!any || ::setsockopt(any.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only) != 0 ||
+            ::bind(any.get(), reinterpret_cast<sockaddr*>(&here), sizeof here) != 0)
+            SKIP("there is no IPv6 here");
+        REQUIRE(::listen(any.get(), 4) == 0);
+        auto const found = sockets_on({port_of(any)});
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].local == at("::", port_of(any)));
+        CHECK(found[0].v6_only == (only != 0));
+    }
+    auto const one = listener_at(AF_INET, 0);
+    auto const found = sockets_on({port_of(one)});
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].local == at("127.0.0.1", port_of(one)));
+}
+
+TEST_CASE("the kernel tells of sockets that are bound, and do nothing yet")
+{
+    unique_fd const bound{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in here{};
+    here.sin_family = AF_INET;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::bind(bound.get(), reinterpret_cast<sockaddr*>(&here), sizeof here) == 0);
+    auto const found = sockets_on({port_of(bound)});
+    if (found.empty())
+        SKIP("this kernel does not: Linux 6.8 does");
+    CHECK(found[0].local == at("127.0.0.1", port_of(bound)));
+    CHECK(found[0].uid == ::getuid());
 }
 
 TEST_CASE("the kernel tells of the sockets on these ports, and of no others")
@@ -126,8 +205,9 @@ TEST_CASE("a filter for many ports is one that the kernel takes")
     }
     auto const found = sockets_on(many);
     auto const expected = sockets_on_by_table(many);
-    CHECK(std::ranges::find(found, port_of(mine), &owned_socket::port) != found.end());
-    CHECK(std::ranges::find(found, port_of(other), &owned_socket::port) == found.end());
+    auto const port_in = [](owned_socket const& one) { return one.local.port(); };
+    CHECK(std::ranges::find(found, port_of(mine), port_in) != found.end());
+    CHECK(std::ranges::find(found, port_of(other), port_in) == found.end());
     CHECK(ports_of(found) == ports_of(expected));
 }
 

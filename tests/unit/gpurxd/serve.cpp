@@ -22,6 +22,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "fake_nic.hpp"
 #include "nic/daemon_nic.hpp"
@@ -32,6 +33,8 @@ using namespace gpurx::gpurxd;
 using namespace std::chrono_literals;
 
 namespace {
+
+std::atomic<asked> last_refused{asked::connect};
 
 // Lets everybody have what `most` says, of a fake NIC.
 class fake_surroundings final : public surroundings {
@@ -57,16 +60,23 @@ class fake_surroundings final : public surroundings {
         return std::make_unique<test::fake_nic>(log_, 7);
     }
     void check_flow(int descriptor, detail::steer_flow_request const&) override { check(descriptor); }
-    void check_listener(int descriptor, detail::steer_port_request const&) override { check(descriptor); }
-    std::set<std::uint16_t> shared_of(std::set<std::uint16_t> const& ports) override
+    std::vector<asio::ip::tcp::endpoint> check_listener(int descriptor, detail::steer_port_request const& what) override
     {
-        auto const port = log_->shared_port.load();
-        return ports.contains(port) ? std::set{port} : std::set<std::uint16_t>{};
+        check(descriptor);
+        if (!what.local.address().is_unspecified())
+            return {what.local};
+        return {{asio::ip::make_address("10.0.0.1"), what.local.port()},
+                {asio::ip::make_address("10.0.0.3"), what.local.port()}};
+    }
+    std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) override
+    {
+        asio::ip::tcp::endpoint const lost{asio::ip::make_address("10.0.0.1"), log_->shared_port.load()};
+        return ends.contains(lost) ? std::set{lost} : std::set<asio::ip::tcp::endpoint>{};
     }
 
     void has_opened(client_figures) override {}
     void has_rules(std::uint64_t, std::uint64_t, std::uint64_t) noexcept override {}
-    void has_refused(asked, error_code) noexcept override {}
+    void has_refused(asked what, error_code, diagnostics const&) noexcept override { last_refused = what; }
 
   private:
     static void check(int descriptor)
@@ -211,6 +221,13 @@ TEST_CASE("a client gets a NIC, rules and notices, and all is undone when it goe
         CHECK(at.nic->rules == 1);
         CHECK(at.nic->listeners == 1);
         CHECK(at.nic->flows.at(0) == std::pair{here, there});
+        CHECK(at.nic->moved.empty());
+        CHECK(nic->moves_flows());
+        auto const moved = nic->move_flow(STDOUT_FILENO, there, here, code, why);
+        REQUIRE(moved);
+        CHECK(at.nic->rules == 2);
+        CHECK(at.nic->flows.size() == 1);
+        CHECK(at.nic->moved.at(0) == std::pair{there, here});
     }
     CHECK(at.nic->rules == 0);
     CHECK(at.nic->listeners == 0);
@@ -229,6 +246,7 @@ TEST_CASE("what a client may not have is refused with the reason, and leaves not
     CHECK_FALSE(open_at(at, code, why, 3));
     CHECK(describe(code, why).find("3 queues of fake0, of which 2 are allowed") != std::string::npos);
     CHECK_FALSE(open_at(at, code, why, 0));
+    CHECK(last_refused == asked::open);
 
     auto nic = open_at(at, code, why, 2);
     REQUIRE(nic);
@@ -292,7 +310,32 @@ TEST_CASE("a rule for a port that has become somebody else's, too, is taken away
     port.reset();
     own.reset();
     nic.reset();
-    CHECK(notices.back() == "2 rules for port 80 were taken away: another user has sockets on it, too");
+    CHECK(notices.back().starts_with("2 rules for 10.0.0.1 port 80 were taken away: "));
+}
+
+TEST_CASE("a listener on every address has a rule for each, which all count, and of which one can be lost")
+{
+    server at{limits{.flows = 3}};
+    error_code code;
+    diagnostics why;
+    auto nic = open_at(at, code, why);
+    REQUIRE(nic);
+    asio::ip::tcp::endpoint const everywhere{asio::ip::address_v4::any(), 80};
+    auto first = nic->steer_port(STDOUT_FILENO, everywhere, false, code, why);
+    REQUIRE(first);
+    CHECK(at.nic->listeners == 2);
+    CHECK(at.nic->ports.back() == std::pair{asio::ip::tcp::endpoint{asio::ip::make_address("10.0.0.3"), 80}, false});
+    CHECK_FALSE(nic->steer_port(STDOUT_FILENO, everywhere, false, code, why));
+    CHECK(code.value() == EDQUOT);
+    CHECK(at.nic->listeners == 2);
+    at.nic->shared_port = 80;
+    auto const end = std::chrono::steady_clock::now() + 20s;
+    while (at.nic->listeners > 1 && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(20ms);
+    CHECK(at.nic->listeners == 1);
+    first.reset();
+    CHECK(at.nic->listeners == 0);
 }
 
 TEST_CASE("a client that asks for nothing is not waited for")
@@ -335,6 +378,18 @@ TEST_CASE("half a message, one too long, and too many descriptors end the connec
         CHECK_FALSE(at.nic->alive);
     }
     CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("an open without memory is a question, not an attempt")
+{
+    server at;
+    {
+        detail::daemon_channel channel{at.path(), 20s};
+        channel.send(detail::encode(detail::open_request{"other0", 1, 0}));
+        CHECK(refusal_from(channel) == EACCES);
+    }
+    CHECK(at.end() == parting::refused);
+    CHECK(last_refused == asked::probe);
 }
 
 TEST_CASE("nothing is steered before a NIC is open, and none is opened twice")

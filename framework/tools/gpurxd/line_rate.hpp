@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Keeps somebody who is refused again and again from filling the log.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace gpurx::gpurxd {
+
+class line_rate {
+  public:
+    using clock = std::chrono::steady_clock;
+
+    // So many lines may come at once, and then one after the other.
+    explicit line_rate(unsigned at_once = 10, clock::duration each = std::chrono::seconds{1}) noexcept
+        : each_{each}, burst_{each * at_once}
+    {}
+
+    // Whether a line may be written; and how many were not since the last one that was.
+    [[nodiscard]] std::optional<std::uint64_t> next(clock::time_point now) noexcept
+    {
+        auto const until = std::max(used_until_, now) + each_;
+        if (until - now > burst_) {
+            ++left_out_;
+            return std::nullopt;
+        }
+        used_until_ = until;
+        return std::exchange(left_out_, 0);
+    }
+
+  private:
+    clock::duration each_;
+    clock::duration burst_;
+    clock::time_point used_until_ = clock::time_point::min();
+    std::uint64_t left_out_ = 0;
+};
+
+}  // namespace gpurx::gpurxd
