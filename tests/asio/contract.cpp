@@ -18,6 +18,7 @@
 #include "circumstances.hpp"
 #include "completion.hpp"
 #include "operation.hpp"
+#include "stale_events.hpp"
 #include "tracker_executor.hpp"
 
 namespace gpurx::test {
@@ -72,6 +73,32 @@ TEST_CASE("a handler runs on its token's executor, never inside the initiating f
     CHECK(seen.calls == 1);
     CHECK(seen.on_token_executor);
     CHECK_FALSE(seen.inside_initiation);
+}
+
+TEST_CASE("what the reactor says without a cause completes nothing")
+{
+    auto const which = any_operation();
+    operation_world at{any_transport(), which};
+    INFO(which);
+    at.make_pending();
+    auto rx = at.make_receiver();
+    circumstances seen;
+    // A connect waits for its rule first, and then for the answer.
+    auto const steers = is_connect(which) && (*at.in.session).transport() == transport::devmem;
+    if (steers)
+        at.in.session.nic().hold();
+    stale_events const events{*at.in.io, [&] { at.start(rx, note(seen)); }};
+    REQUIRE(events.are_ready());
+    at.in.settle();
+    CHECK(seen.calls == 0);
+    if (steers)
+        at.in.session.nic().let_go();
+    at.in.session.settle_nic();
+    at.in.settle();
+    CHECK(seen.calls == 0);
+    at.make_ready();
+    at.in.run_until([&] { return seen.calls > 0; });
+    CHECK_FALSE(seen.code);
 }
 
 TEST_CASE("without an executor of its own a handler runs on the receiver's")

@@ -3,28 +3,43 @@
 // gpurx-doctor on dms0, in the states that devmemsim can show. What it says to do is done, word for word, and it is
 // asked again.
 #include <fmt/format.h>
+#include <linux/bpf.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
-
 #include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <boost/json.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <regex>
+#include <set>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bed.hpp"
 #include "container.hpp"
+#include "findings.hpp"
 #include "memory/memory_state.hpp"
 #include "nic.hpp"
+#include "observe.hpp"
+#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::Matches;
 namespace detail = gpurx::detail;
+namespace doctor = gpurx::doctor;
 
 namespace {
 
@@ -93,6 +108,128 @@ void check_mended(std::string const& spoil, std::string_view topic, std::string_
     auto const now = examine();
     CHECK(now.about(topic).severity != severity);
     CHECK(now.status == 0);
+}
+
+// What --fix did is what --dry-run had announced.
+void check_was_announced(std::string const& done, std::string const& announced)
+{
+    INFO(announced);
+    static std::regex const removal{"done: dms0: (rule .*) removed"};
+    static std::regex const setting{"done: dms0: (\\S+) set back to (.*)"};
+    static std::regex const obituary{"done: dms0: process .* has ended.*"};
+    int changes = 0;
+    std::istringstream lines{done};
+    for (std::string line; std::getline(lines, line);) {
+        CAPTURE(line);
+        std::smatch part;
+        if (std::regex_match(line, part, removal))
+            CHECK_THAT(announced, ContainsSubstring(fmt::format("# {} is removed\n", part.str(1))));
+        else if (std::regex_match(line, part, setting))
+            CHECK_THAT(announced, ContainsSubstring(fmt::format("# {}: ", part.str(1))) &&
+                                      ContainsSubstring(fmt::format(" -> {}\n", part.str(2))));
+        else
+            CHECK(std::regex_match(line, obituary));
+        changes += part.empty() ? 0 : 1;
+    }
+    CHECK(changes >= 2);
+}
+
+// An XDP program that passes everything, on dms0 while this lives. Empty: the kernel has no BPF.
+class xdp_program {
+  public:
+    xdp_program()
+    {
+        constexpr std::array<bpf_insn, 2> pass{bpf_insn{BPF_ALU64 | BPF_MOV | BPF_K, 0, 0, 0, XDP_PASS},
+                                               bpf_insn{BPF_JMP | BPF_EXIT, 0, 0, 0, 0}};
+        constexpr char license[] = "GPL";
+        bpf_attr load{};
+        load.prog_type = BPF_PROG_TYPE_XDP;
+        load.insns = reinterpret_cast<std::uintptr_t>(pass.data());
+        load.insn_cnt = static_cast<std::uint32_t>(pass.size());
+        load.license = reinterpret_cast<std::uintptr_t>(license);
+        load.prog_flags = BPF_F_XDP_HAS_FRAGS;  // one that does not is refused beside header split
+        detail::unique_fd const program{call(BPF_PROG_LOAD, load)};
+        if (!program) {
+            REQUIRE(errno == ENOSYS);
+            return;
+        }
+        bpf_attr link{};
+        link.link_create.prog_fd = static_cast<std::uint32_t>(program.get());
+        link.link_create.target_ifindex = detail::kernel_nic{near_interface}.index();
+        link.link_create.attach_type = BPF_XDP;
+        link_.reset(call(BPF_LINK_CREATE, link));
+        INFO(std::strerror(errno));
+        REQUIRE(link_);
+    }
+    [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(link_); }
+
+  private:
+    static int call(bpf_cmd what, bpf_attr& attributes)
+    {
+        return static_cast<int>(::syscall(SYS_bpf, what, &attributes, sizeof attributes));
+    }
+    detail::unique_fd link_;
+};
+
+// What devmemsim can be set to, as far as the doctor looks at it.
+struct nic_state {
+    bool split;
+    unsigned threshold;
+    bool ntuple;
+    unsigned frames;
+    unsigned mtu;
+    unsigned channels;
+    bool xdp;
+};
+
+constexpr std::size_t matrix_memory = 12 * mebibyte;
+
+// The ring takes a quarter of the memory at most, or leaves flows something, or nothing.
+std::string ring_severity(nic_state const& set)
+{
+    auto const held = set.frames * (set.mtu > 3584 ? 16384UL : 4096UL);
+    if (held <= matrix_memory / 4)
+        return "ok";
+    return held < matrix_memory ? "degraded" : "blocking";
+}
+
+// In this process: one of its own for each state would take minutes of an emulated guest.
+doctor::diagnosis diagnosis_now()
+{
+    auto const seen = doctor::observe({.interface = near_interface,
+                                       .gpu = std::nullopt,
+                                       .wanted = {matrix_memory},
+                                       .state_directory = "/run/gpurx",
+                                       .own_directory = "/run/gpurx-doctor"});
+    return doctor::diagnose(seen, seen.interfaces.front());
+}
+
+// Each finding by its rule, and the verdict by the worst. Returns the verdict.
+doctor::verdict check_diagnosis(nic_state const& set)
+{
+    CAPTURE(set.split, set.threshold, set.ntuple, set.frames, set.mtu, set.channels, set.xdp);
+    auto const found = diagnosis_now();
+    auto const check = [&found](std::string_view topic, std::string_view severity) {
+        CAPTURE(topic);
+        auto const one = std::ranges::find(found.findings, topic, &doctor::finding::topic);
+        REQUIRE(one != found.findings.end());
+        INFO(one->what << ": " << one->evidence);
+        CHECK(to_string(one->level) == severity);
+        // What is not as it should be says what mends it.
+        CHECK(one->command.empty() == (severity == "ok"));
+    };
+    auto const ring = ring_severity(set);
+    check("driver", "ok");
+    check("link", "ok");
+    check("header-split", set.split && set.threshold == 0 ? "ok" : "note");
+    check("ntuple", set.ntuple ? "ok" : "note");
+    check("channels", set.channels > 1 ? "ok" : "note");
+    check("xdp", set.xdp ? "blocking" : "ok");
+    check("rx-ring", ring);
+    CHECK(to_string(found.outcome) == (set.xdp || ring == "blocking" ? "not possible"
+                                       : ring == "degraded"          ? "degraded"
+                                                                     : "ready"));
+    return found.outcome;
 }
 
 }  // namespace
@@ -216,10 +353,11 @@ TEST_CASE_METHOD(unchanged_nic, "without rights it says so, and what it can see"
 
 TEST_CASE_METHOD(unchanged_nic, "it puts back what a killed process left", "[doctor]")
 {
-    // Killed when the doctor sees its session.
+    // Killed when the doctor sees its session, with its rule.
     auto const script = fmt::format(
         "{0} --interface {2} --transport devmem --memory-size 8MiB --listen 10.77.0.1:9555 >/dev/null 2>&1 & "
-        "for i in $(seq 100); do {1} {2} --json | grep -q '\"topic\":\"sessions\"' && break; sleep 0.2; done; "
+        "for i in $(seq 100); do {1} {2} --json | grep -q 'process [0-9]*: queues .*, 1 rules' && break; sleep 0.2; "
+        "done; "
         "kill -9 $!; wait $!; true",
         GPURX_RECEIVE_FILE, GPURX_DOCTOR, near_interface);
     run_command(script + " 2>/dev/null");
@@ -228,7 +366,13 @@ TEST_CASE_METHOD(unchanged_nic, "it puts back what a killed process left", "[doc
     CHECK(found.about("leftovers").severity == "degraded");
     CHECK_THAT(found.about("leftovers").evidence, ContainsSubstring("has ended"));
     CHECK(found.about("leftovers").command == "gpurx-doctor dms0 --fix");
-    CHECK(run(fmt::format("{} {} --fix", GPURX_DOCTOR, near_interface)).status == 0);
+    auto const dry = run(fmt::format("{} {} --fix --dry-run", GPURX_DOCTOR, near_interface));
+    fmt::print("{}", dry.text);
+    CHECK_THAT(dry.text, Matches("# rule \\d+ \\(tcp4 \\* -> 10\\.77\\.0\\.1:9555\\) is removed\n(# .+: .+ -> .+\n)+"));
+    CHECK(examine().about("leftovers").severity == "degraded");
+    auto const fixed = run(fmt::format("{} {} --fix 2>&1 >/dev/null", GPURX_DOCTOR, near_interface));
+    CHECK(fixed.status == 0);
+    check_was_announced(fixed.text, dry.text);
     CHECK(examine().about("leftovers").severity == "none");
 }
 
@@ -254,4 +398,63 @@ TEST_CASE_METHOD(unchanged_nic, "it knows queues that are leased, from both side
     auto const said = one.report();
     INFO(said);
     CHECK(said.empty());
+}
+
+TEST_CASE_METHOD(unchanged_nic, "whatever the NIC is set to, each finding follows its rule, and the status the worst",
+                 "[doctor][matrix]")
+{
+    detail::kernel_nic nic{near_interface};
+    auto const channels = nic.channels().combined;
+    auto const frames = nic.rings().rx_frames.value();
+    auto const threshold_before = nic.rings().hds_threshold.value();
+    unsigned looked = 0;
+    std::set<doctor::verdict> seen;
+    auto const look = [&](nic_state const& set) {
+        ++looked;
+        auto const outcome = check_diagnosis(set);
+        if (seen.insert(outcome).second)
+            CHECK(examine("--memory 12MiB").status == static_cast<int>(outcome));
+    };
+    for (unsigned const mtu : {1500U, 9000U}) {
+        run_command(fmt::format("ip link set dms0 mtu {}", mtu));
+        for (unsigned const ring : {128U, 1024U}) {
+            nic.set_rx_ring(ring);
+            for (unsigned const queues : {1U, channels}) {
+                run_command(fmt::format("ethtool -L dms0 combined {}", queues));
+                for (auto const& [split, threshold] : {std::pair{true, 0U}, {true, 256U}, {false, 0U}}) {
+                    nic.set_data_split(split ? detail::ethtool::data_split::on : detail::ethtool::data_split::off);
+                    nic.set_hds_threshold(threshold);
+                    for (bool const ntuple : {true, false}) {
+                        nic.set_feature(detail::ethtool::feature::ntuple_filters, ntuple);
+                        look({split, threshold, ntuple, ring, mtu, queues, false});
+                        if (xdp_program const program; program)
+                            look({split, threshold, ntuple, ring, mtu, queues, true});
+                    }
+                }
+            }
+        }
+    }
+    fmt::print("{} states of dms0 were looked at{}\n", looked, looked == 48 ? ", none with XDP: no BPF here" : "");
+    CHECK((looked == 96 || looked == 48));
+    CHECK(seen.size() == 3);
+    nic.set_hds_threshold(threshold_before);
+    nic.set_data_split(detail::ethtool::data_split::automatic);
+    nic.set_feature(detail::ethtool::feature::ntuple_filters, true);
+    nic.set_rx_ring(frames);
+    run_command("ip link set dms0 mtu 1500");
+}
+
+TEST_CASE_METHOD(unchanged_nic, "an alias and another name of the interface are seen", "[doctor]")
+{
+    CHECK(examine().about("aliases").severity == "none");
+    run_command("ip link property add dev dms0 altname rail0");
+    CHECK(examine().about("aliases").severity == "ok");
+    run_command("ip link set dev dms0 alias 'cluster network'");
+    auto const found = examine();
+    CHECK(found.status == 0);
+    CHECK(found.about("aliases").severity == "note");
+    CHECK(found.about("aliases").evidence == "alias cluster network; other names: rail0");
+    run_command("ip link set dev dms0 alias ''");
+    run_command("ip link property del dev dms0 altname rail0");
+    CHECK(examine().about("aliases").severity == "none");
 }

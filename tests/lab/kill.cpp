@@ -253,7 +253,7 @@ TEST_CASE_METHOD(unchanged_nic, "a receiver that is killed leaves nothing that c
     auto const rounds = rounds_of_run();
     unsigned killed = 0;
     for (unsigned attempt = 0; killed < rounds || !hand.met_all(); ++attempt) {
-        REQUIRE(attempt < 4 * all_rounds);
+        REQUIRE(attempt < 4 * rounds);
         detail::journal left;
         if (!hand.kill_one(left))
             continue;

@@ -162,6 +162,34 @@ TEST_CASE_METHOD(leased_nic_fixture,
     CHECK(journal_now().empty());
 }
 
+TEST_CASE_METHOD(leased_nic_fixture, "several memories on leased queues are refused with what to do instead", "[lease]")
+{
+    leased_queues leased{{1, 2}};
+    auto const before = nic_settings();
+    container one{rights::of_nobody_else, [](child_report& child) {
+                      gpurx::rx_session_options options{
+                          .interface = leased_interface, .transport = gpurx::transport::devmem, .max_flows = 1};
+                      auto const two = [] {
+                          return std::vector{gpurx::device_memory::on_host(8 * mebibyte),
+                                             gpurx::device_memory::on_host(8 * mebibyte)};
+                      };
+                      gpurx::error_code code;
+                      gpurx::diagnostics why;
+                      child.expect(!gpurx::rx_session::open(options, two(), code, why), "it is refused");
+                      child.expect(code == gpurx::errc::transport_unavailable, code.message().c_str());
+                      expect_text(child, why.object, "for memory 0 of 2");
+                      expect_text(child, why.advice, "open a session for each memory, each with a port of its own");
+                      options.transport = gpurx::transport::automatic;
+                      gpurx::rx_session const fallen_back{options, two()};
+                      expect_text(child, fallen_back.explain(), "open a session for each memory");
+                      child.expect(open_leased(2).queues().size() == 2, "both queues are free");
+                  }};
+    one.enter(leased);
+    CHECK(one.report().empty());
+    CHECK(nic_settings() == before);
+    CHECK(journal_now().empty());
+}
+
 TEST_CASE_METHOD(leased_nic_fixture, "a flow that no rule sends to the leased queue arrives in host memory", "[lease]")
 {
     leased_queues leased{{3}};

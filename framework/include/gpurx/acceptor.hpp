@@ -10,6 +10,8 @@
 #include <boost/asio/execution_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <concepts>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -72,6 +74,12 @@ class acceptor_base {
     // most, as of the last accept. (One may always wait. Several acceptors of one session do not know of each other.)
     void listen(int backlog = 0);
     void listen(int backlog, error_code& code);
+
+    // Of a session with several memories: `choose` says which one the next connection is put on, by its peer; called by
+    // an accept, on the acceptor's strand, before the flow begins. It must not throw. Empty, as at first: they take
+    // turns, but for those that have no place free and those of a GPU in error. A receiver made of rx_session::part()
+    // is not asked about. Not while an accept is pending.
+    void set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const& peer)> choose);
 
     // Pending accepts complete with operation_aborted. No connection is lost: those that wait go on waiting.
     void cancel() noexcept;
@@ -195,14 +203,17 @@ class basic_acceptor : public acceptor_base {
 
     [[nodiscard]] executor_type get_executor() const noexcept { return executor_; }
 
-    // The next connection, to a receiver that is not open: of this session or, with transport copy, of any. The
-    // receiver may be moved meanwhile; it serves no other operation until this one has completed. One that is closed or
-    // destroyed gets no connection: the accept completes with operation_aborted when the next one comes, and that one
-    // goes on waiting.
+    // The next connection, to a receiver that is not open: of this session, or of a part of it (rx_session::part()),
+    // or, with transport copy, of any. The receiver may be moved meanwhile; it serves no other operation until this one
+    // has completed. One that is closed or destroyed gets no connection: the accept completes with operation_aborted
+    // when the next one comes, and that one goes on waiting.
     // Signature: void(error_code).
     // Per-operation cancellation: terminal, partial, total. operation_aborted: no connection was taken.
-    // Errors: errc::too_many_flows: a connection came and was reset, as the session has no place for it. The acceptor
-    //   goes on; close a flow before the next accept, or connections are reset as they come. errc::already_running and
+    // Errors: errc::too_many_flows: a connection came and was reset, as the session, or the part of it that was named,
+    //   has no place for it. The acceptor goes on; close a flow before the next accept, or connections are reset as
+    //   they come. EINVAL: a connection was reset, as the function of set_placement() named a part that there is not.
+    //   What the CUDA driver reports: the GPU of the part that was named is in error for good, and the connection was
+    //   reset; or, with devmem, that of the first memory, where nothing can arrive any more. errc::already_running and
     //   asio::error::already_open, about the receiver; what accept() reports, such as EMFILE: the connection waits on.
     // Cost: one accept4, and what it takes to adopt a connection.
     template <class Other, asio::completion_token_for<void(error_code)> Token = detail::default_token<Executor>>

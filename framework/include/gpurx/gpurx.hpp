@@ -8,6 +8,7 @@
 #include <gpurx/cuda_stream.hpp>  // cuda_stream; order_after, async_wait: streams without a CUDA header
 #include <gpurx/error.hpp>        // errc, diagnostics, system_error
 #include <gpurx/gather.hpp>       // gather: fragments into one contiguous range
+#include <gpurx/local_gpu.hpp>    // local_gpu: the GPU of this process, by LOCAL_RANK
 #include <gpurx/memory.hpp>       // device_memory: bytes a NIC may write into
 #include <gpurx/metrics.hpp>      // metrics_text, write_metrics: what sessions count, for Prometheus
 #include <gpurx/read.hpp>         // async_read: the next bytes, to the host and to device memory

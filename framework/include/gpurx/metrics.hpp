@@ -22,7 +22,8 @@
 
 namespace gpurx {
 
-// What is measured, and what its label `session` says. Names differ within one text; UTF-8.
+// What is measured, and what its label `session` says. Of a session with several memories: each rx_session::part(), as
+// its pages are counted by memory. Names differ within one text; UTF-8.
 struct named_session {
     std::string_view name;
     std::reference_wrapper<rx_session const> session;

@@ -58,7 +58,8 @@ class rx_buffer {
 
     // Makes the bytes visible to work that is enqueued on `stream` from now on: what a NIC wrote, and what transport
     // copy has on its way to the GPU. Call it before reading fragments from a GPU, once per buffer and stream (gather
-    // does it by itself). Does not wait. Without a stream: CUDA's default stream. For host memory: before the CPU
+    // does it by itself). Does not wait; but on a stream that is being captured into a graph, for what transport copy
+    // has on its way, as a graph cannot. Without a stream: CUDA's default stream. For host memory: before the CPU
     // reads; costs nothing on x86-64. Cost: none where the GPU orders a NIC's writes; else a call of the driver that
     // waits for them; with transport copy two calls.
     void acquire(cuda_stream_ref stream = {}) noexcept;
@@ -66,7 +67,7 @@ class rx_buffer {
     // Gives the pages back once all work enqueued on `stream` so far has finished; the buffer is empty at once, and
     // nothing waits. Without a stream: CUDA's default stream for memory of a GPU, now for host memory. If the GPU falls
     // into an error, now. Cost: an event recorded on the stream. A thread of the library gives the pages
-    // back: some 40 us after the stream has passed, or an eighth of the time that it took, at most 8 ms (docs/gpu.md).
+    // back: some 40 us after the stream has passed, or an eighth of the time that it took, at most 16 ms (docs/gpu.md).
     void release_after(cuda_stream_ref stream) noexcept;
     // Gives the pages back now, or once a stream has passed that an async_read has used on this buffer's bytes. The
     // buffer is empty afterwards.

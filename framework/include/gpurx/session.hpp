@@ -111,9 +111,28 @@ class rx_session {
     // The same without exceptions: an empty optional, and `code` and `why` set.
     [[nodiscard]] static std::optional<rx_session> open(rx_session_options options, device_memory memory,
                                                         error_code& code, diagnostics& why);
+
+    // Several memories behind one port: of several GPUs, say. Each is a part of the session with rx_queues queues,
+    // max_flows flows and a share-out of its own, all with the same options. An acceptor's connections arrive in the
+    // first memory, and acceptor::set_placement() or the program (part()) says which one a flow belongs to: its own
+    // rule takes it there, and what came before that is delivered all the same, and counted as resteered_bytes
+    // (docs/several-gpus.md). All parts use the same transport; where devmem fails for one, the error names it. Errors
+    // besides: transport_unavailable with leased queues, as nobody here can move a flow to another.
+    rx_session(rx_session_options options, std::vector<device_memory> memories);
+    [[nodiscard]] static std::optional<rx_session> open(rx_session_options options, std::vector<device_memory> memories,
+                                                        error_code& code, diagnostics& why);
+
     rx_session(rx_session&&) noexcept;
     rx_session& operator=(rx_session&&) noexcept;
     ~rx_session();
+
+    // How many memories it has.
+    [[nodiscard]] std::size_t parts() const noexcept;
+    // One of them, as a session: what a receiver is made of to be a flow of just this memory. Each member then speaks
+    // of this memory alone. It keeps the part alive, but not the others. Throws std::out_of_range.
+    [[nodiscard]] rx_session part(std::size_t index) const;
+
+    // ---- of a session with several memories: of all of them, unless it says that it is of the first ----
 
     // The transport in use: never automatic.
     [[nodiscard]] gpurx::transport transport() const noexcept;
@@ -122,12 +141,14 @@ class rx_session {
     // where the pages are (pool_stats()), and a line for each flow that does not wait for its sender, but for loans of
     // its own, for GPU streams, or for pages that others hold, and who holds them; that costs some netlink calls.
     [[nodiscard]] std::string explain() const;
-    // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own.
+    // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own (of several
+    // memories: the largest).
     [[nodiscard]] gpurx::stats stats() const;
-    // Where the pages of the memory are. Costs netlink calls (some 100 microseconds), and holds up flows that begin or
-    // end, but none that receives. Empty: the kernel does not say, as when the interface is gone, or has its queues
-    // leased to it; or a child that was forked.
+    // Where the pages of the memory are, of several: of the first. Costs netlink calls (some 100 microseconds), and
+    // holds up flows that begin or end, but none that receives. Empty: the kernel does not say, as when the interface
+    // is gone, or has its queues leased to it; or a child that was forked.
     [[nodiscard]] std::optional<gpurx::pool_stats> pool_stats() const;
+    // The memory, or the first.
     [[nodiscard]] device_memory const& memory() const noexcept;
     // RX queues that belong to this session; empty with transport copy.
     [[nodiscard]] std::vector<unsigned> queues() const;
@@ -136,7 +157,8 @@ class rx_session {
 
     // Makes connections to this acceptor's port arrive on the session's queues, and gives them their share of
     // receive_memory. Call it after bind() and before listen(); then hand each accepted socket to receiver's
-    // constructor. The rule lives as long as the session. With transport copy only the receive buffer is set.
+    // constructor. The rule lives as long as the session. With transport copy only the receive buffer is set. Of
+    // several memories it is the queues of the first; a receiver made of another part() moves its flow there.
     //
     // A connection that waits to be accepted receives already: into as much of the memory as any flow, and nobody reads
     // it. So with transport devmem give listen() a small backlog: the flows that are accepted at one time, and backlog
@@ -155,9 +177,10 @@ class rx_session {
 
   private:
     friend struct detail::session_access;
-    explicit rx_session(std::shared_ptr<detail::session_state> state) noexcept;
+    explicit rx_session(std::shared_ptr<detail::session_state> state, bool is_part = false) noexcept;
 
     std::shared_ptr<detail::session_state> state_;
+    bool is_part_ = false;  // one memory of several was named
 };
 
 }  // namespace gpurx

@@ -68,14 +68,19 @@ struct pool_stats {
     // asked one after the other: a page that changes hands in between may be shown where it was.
     //
     // free: no pool of a queue has it; the NIC may take it at any time.
-    // in_kernel: a pool has it, this process does not: in the NIC's ring, in the receive queue of a socket (in or out
-    // of order, accepted or not), kept by the pool for the next packet, or with another process. The kernel does not
-    // tell which; ring_demand and in_sockets bound it. With transport copy: being filled, or on its way to a GPU.
+    // in_ring, in_queues: a pool has it, this process does not. The kernel does not tell such pages apart:
+    //   in_ring: of them as many as the NIC's rings keep posted (ring_demand). A pool that runs dry cannot refill its
+    //       rings: then it is the most they may have. A driver that posts more than that has the rest in in_queues. 0
+    //       where ring_demand is not known.
+    //   in_queues: the rest: in the receive queue of a socket (in or out of order, accepted or not; in_sockets says
+    //       how much of it is this session's flows'), kept by the pool for the next packet, or with another process.
+    //       With transport copy: being filled, or on its way to a GPU.
     // on_loan: in an rx_buffer that lives.
     // parked: given back, by a loan or a read, and waiting for the GPU stream that reads it.
     // in_reads: received for an async_read, or left over by one for the next, and not given back yet.
     std::uint64_t free = 0;
-    std::uint64_t in_kernel = 0;
+    std::uint64_t in_ring = 0;
+    std::uint64_t in_queues = 0;
     std::uint64_t on_loan = 0;
     std::uint64_t parked = 0;
     std::uint64_t in_reads = 0;

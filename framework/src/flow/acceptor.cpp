@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <boost/asio/error.hpp>
 #include <cerrno>
+#include <functional>
 #include <gpurx/acceptor.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "advice.hpp"
 #include "async_op.hpp"
 #include "fork.hpp"
 #include "receiver_state.hpp"
+#include "session/placement.hpp"
 #include "session/session_state.hpp"
 #include "tcp_socket.hpp"
 
@@ -38,10 +41,13 @@ bool shares_port(int socket) noexcept
 }
 
 // A connection that ended while it waited is none.
-unique_fd accept_one(int listener, error_code& code)
+unique_fd accept_one(int listener, asio::ip::tcp::endpoint& peer, error_code& code)
 {
     for (;;) {
-        unique_fd accepted{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+        auto size = static_cast<socklen_t>(peer.capacity());
+        unique_fd accepted{::accept4(listener, peer.data(), &size, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+        if (accepted)
+            peer.resize(size);
         if (accepted || (errno != EINTR && errno != ECONNABORTED && errno != EPROTO)) {
             code = accepted ? error_code{} : last_error();
             return accepted;
@@ -61,8 +67,13 @@ void reset(unique_fd connection) noexcept
 // What an acceptor and its operations share. Belongs to the acceptor's strand.
 class acceptor_state {
   public:
-    acceptor_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
-        : session_{std::move(session)}, listener_{new asio::ip::tcp::acceptor{executor}}
+    // `of_part`: of that memory alone.
+    acceptor_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session, bool of_part = false)
+        : session_{std::move(session)},
+          conditions_(session_ == nullptr ? 0
+                      : of_part           ? 1
+                                          : session_->part_count()),
+          listener_{new asio::ip::tcp::acceptor{executor}}
     {}
     acceptor_state(acceptor_state const&) = delete;
     acceptor_state& operator=(acceptor_state const&) = delete;
@@ -81,17 +92,31 @@ class acceptor_state {
     void cancel() noexcept;
     void close() noexcept;
 
+    void set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose)
+    {
+        choose_ = std::move(choose);
+    }
+
     // Keeps flows and connections that wait within max_flows together.
     void bound_queue() noexcept;
     // would_block: no connection waits.
     [[nodiscard]] error_code accept(receiver_state& into);
     // Nothing, without an error.
     void failed_at(char const* operation, error_code code, char const* advice = "");
+    void accept_failed(error_code code);
 
   private:
     [[nodiscard]] int allowed_backlog() const;
+    // Whose flow a connection of `peer` becomes. Null with an error.
+    [[nodiscard]] std::shared_ptr<session_state> part_for(receiver_state const& into,
+                                                          asio::ip::tcp::endpoint const& peer, error_code& code);
+    [[nodiscard]] std::shared_ptr<session_state> part_in_turn(error_code& code);
 
     std::shared_ptr<session_state> session_;
+    std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose_;  // empty: they take turns
+    part_turns turns_;
+    std::vector<part_condition> conditions_;  // of all parts; as of the last look
+    bool named_no_part_ = false;              // choose_, for the last connection
     birthplace born_;
     process_ptr<asio::ip::tcp::acceptor> listener_;  // as a receiver's descriptors: receiver_state.hpp
     asio::ip::tcp::acceptor& socket_ = *listener_;
@@ -111,6 +136,14 @@ void acceptor_state::failed_at(char const* operation, error_code code, char cons
     auto const local = socket_.local_endpoint(unbound);
     auto const port = unbound ? "" : " on port " + std::to_string(local.port());
     why_ = {.operation = operation, .object = "acceptor" + port, .kernel_message = {}, .advice = advice};
+}
+
+void acceptor_state::accept_failed(error_code code)
+{
+    failed_at("accept from", code,
+              named_no_part_                 ? "the function of set_placement() named a part that there is not"
+              : code == errc::too_many_flows ? advice_on(code)
+                                             : "");
 }
 
 void acceptor_state::open(asio::ip::tcp const& protocol, error_code& code)
@@ -207,16 +240,53 @@ void acceptor_state::close() noexcept
     steered_ = false;
 }
 
+std::shared_ptr<session_state> acceptor_state::part_for(receiver_state const& into, asio::ip::tcp::endpoint const& peer,
+                                                        error_code& code)
+{
+    if (into.session() == nullptr)  // moved from
+        code = asio::error::bad_descriptor;
+    if (into.is_of_part() || into.session() != session_)
+        return into.session();
+    if (!choose_)
+        return part_in_turn(code);
+    auto const chosen = choose_(peer);
+    named_no_part_ = chosen >= conditions_.size();
+    if (!named_no_part_)
+        return session_->part(chosen);
+    code = make_error_code(boost::system::errc::invalid_argument);
+    return nullptr;
+}
+
+std::shared_ptr<session_state> acceptor_state::part_in_turn(error_code& code)
+{
+    if (conditions_.size() == 1)
+        return session_;
+    for (std::size_t i = 0; i < conditions_.size(); ++i)
+        conditions_[i] = session_->part(i)->condition();
+    if (auto const next = turns_.next(conditions_))
+        return session_->part(*next);
+    code = errc::too_many_flows;
+    return nullptr;
+}
+
 error_code acceptor_state::accept(receiver_state& into)
 {
+    named_no_part_ = false;
     error_code code;
-    bound_queue();
-    auto connection = accept_one(socket_.native_handle(), code);
+    if (session_->transport() == transport::devmem)  // where all connections arrive
+        code = session_->memory().failure(true);
     if (code)
         return code;
-    into.adopt(connection, protocol_, code);
     bound_queue();
-    if (code == errc::too_many_flows)
+    asio::ip::tcp::endpoint peer;
+    auto connection = accept_one(socket_.native_handle(), peer, code);
+    if (code)
+        return code;
+    auto const part = part_for(into, peer, code);
+    if (part != nullptr)
+        into.adopt(connection, protocol_, part, session_, code);
+    bound_queue();
+    if (code && connection)
         reset(std::move(connection));
     return code;
 }
@@ -302,10 +372,7 @@ class accept_op : public async_op<acceptance, error_code> {
         auto& socket = claim().from().socket();  // lives on in what *this is moved to
         socket.async_wait(asio::socket_base::wait_read, std::move(*this));
     }
-    void end(error_code code) const
-    {
-        claim().from().failed_at("accept from", code, code == errc::too_many_flows ? advice_on(code) : "");
-    }
+    void end(error_code code) const { claim().from().accept_failed(code); }
 };
 
 }  // namespace
@@ -330,7 +397,8 @@ asio::ip::tcp::acceptor& socket_of(acceptor_state& state) noexcept
 
 acceptor_base::acceptor_base(asio::any_io_executor executor, rx_session& session)
     : executor_{std::move(executor)},
-      state_{std::make_shared<detail::acceptor_state>(executor_, detail::session_access::state(session))}
+      state_{std::make_shared<detail::acceptor_state>(executor_, detail::session_access::state(session),
+                                                      detail::session_access::is_part(session))}
 {}
 
 acceptor_base::acceptor_base(asio::any_io_executor executor, std::shared_ptr<detail::acceptor_state> state) noexcept
@@ -413,6 +481,11 @@ void acceptor_base::listen(int backlog)
 void acceptor_base::listen(int backlog, error_code& code)
 {
     state()->listen(backlog, code);
+}
+
+void acceptor_base::set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose)
+{
+    state()->set_placement(std::move(choose));
 }
 
 void acceptor_base::cancel() noexcept

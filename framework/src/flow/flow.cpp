@@ -97,6 +97,10 @@ void flow::note_end_of_receive(error_code code) noexcept
 
 std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcept
 {
+    // What cannot be read any more is not lent.
+    code = place_->session().memory().failure(false);
+    if (code)
+        return nullptr;
     std::unique_ptr<loan> record;
     try {
         record = take_record();

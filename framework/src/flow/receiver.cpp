@@ -15,7 +15,8 @@ namespace gpurx {
 
 receiver_base::receiver_base(asio::any_io_executor executor, rx_session& session)
     : executor_{std::move(executor)},
-      state_{std::make_shared<detail::receiver_state>(executor_, detail::session_access::state(session))}
+      state_{std::make_shared<detail::receiver_state>(executor_, detail::session_access::state(session),
+                                                      detail::session_access::is_part(session))}
 {}
 
 receiver_base::receiver_base(asio::any_io_executor executor, std::shared_ptr<detail::receiver_state> state) noexcept
@@ -242,7 +243,7 @@ class connect_op : public async_op<receiver_state::claim, error_code> {
         connect_op{std::move(state), peer, std::move(site), std::move(handler)}.begin();
     }
 
-    // There is a rule, or the connection stands; or they will not.
+    // There is a rule, or the connection stands; or they will not. Asio may call without a cause.
     void operator()(error_code code)
     {
         auto const cancelled = end_wait() != asio::cancellation_type::none || state().was_cancelled();
@@ -251,6 +252,8 @@ class connect_op : public async_op<receiver_state::claim, error_code> {
         } else if (state().is_steering()) {
             if (cancelled && !code)
                 code = asio::error::operation_aborted;
+            if (!code && !state().is_steered())
+                return await_rule();
             code = state().steered(peer_, code);
             if (!code)
                 return connect();
@@ -273,11 +276,16 @@ class connect_op : public async_op<receiver_state::claim, error_code> {
         if (auto const code = prepare())
             return complete_soon(code);
         heed_cancellation(asio::enable_partial_cancellation());
-        auto& to = state();  // lives on in what *this is moved to
-        if (to.is_steering())
-            to.await_rule(std::move(*this));
+        if (state().is_steering())
+            await_rule();
         else
             connect();
+    }
+
+    void await_rule()
+    {
+        auto& to = state();  // lives on in what *this is moved to
+        to.await_rule(std::move(*this));
     }
 
     void connect()

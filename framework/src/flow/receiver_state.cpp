@@ -42,11 +42,13 @@ asio::any_io_executor without_strands(asio::any_io_executor const& executor)
 
 }  // namespace
 
-receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session)
+receiver_state::receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session,
+                               bool of_part)
     : executor_{executor},
       io_executor_{without_strands(executor)},
       has_no_strand_{io_executor_ == executor_},
       session_{std::move(session)},
+      of_part_{of_part},
       descriptors_{new descriptors{io_executor_}}
 {}
 
@@ -122,6 +124,11 @@ void receiver_state::steer(asio::ip::tcp::endpoint const& local, asio::ip::tcp::
     steering_ = std::move(asked);
 }
 
+bool receiver_state::is_steered() const noexcept
+{
+    return steering_->done.load(std::memory_order_acquire);
+}
+
 error_code receiver_state::steered(asio::ip::tcp::endpoint const& peer, error_code code)
 {
     auto const asked = std::exchange(steering_, nullptr);
@@ -177,34 +184,37 @@ void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer 
     if (code)
         return;
     why_.object = fmt::format("connection of {}", to_string(peer));
-    unique_fd socket{accepted.release(code)};
+    if (session_ == nullptr)
+        code = asio::error::bad_descriptor;
+    unique_fd socket{code ? -1 : accepted.release(code)};
     if (!code)
-        move_in(socket, peer.protocol(), code);
+        move_in(socket, peer.protocol(), *session_, session_->first(), code);
     if (!code && received.size() > 0)
         carried_ = flow_->wrap({static_cast<std::byte const*>(received.data()), received.size()}, code);
     if (code)
         close();
 }
 
-void receiver_state::adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
+void receiver_state::adopt(unique_fd& accepted, asio::ip::tcp const& protocol,
+                           std::shared_ptr<session_state> const& session,
+                           std::shared_ptr<session_state> const& arrives_in, error_code& code)
 {
     begin_attempt("adopt", "connection");
-    move_in(accepted, protocol, code);
+    move_in(accepted, protocol, *session, arrives_in, code);
     end_attempt(code);
 }
 
-void receiver_state::move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code)
+void receiver_state::move_in(unique_fd& accepted, asio::ip::tcp const& protocol, session_state& session,
+                             std::shared_ptr<session_state> const& arrives_in, error_code& code)
 {
-    if (session_ == nullptr) {
-        code = asio::error::bad_descriptor;
-        return;
-    }
-    auto place = session_->admit(code);
+    auto place = session.admit(code);
     if (!code)
-        session_->size_receive_buffer(accepted.get(), code);
+        session.size_receive_buffer(accepted.get(), code);
     if (!code)
         take_over(std::move(accepted), std::move(place), protocol, code);
     connected_ = !code;
+    if (!code && arrives_in.get() != &session)
+        session.move_here(flow_->place(), flow_->socket(), arrives_in);
 }
 
 // All that can fail comes first, and all of it is undone if it does.
@@ -303,9 +313,13 @@ landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_co
     next_landing_ = 0;
     size = 0;
     landing first;
+    // What is in the memory of no GPU gets to one without kernels.
+    auto const gathers = flow_ != nullptr && flow_->place().session().memory().ordinal() != no_gpu;
     try {
         to.for_each([&](destination const& one) {
             auto const at = landing_on(one, code);
+            if (gathers && !code && at.on.ordinal != no_gpu)
+                prepare_gather(at.on);
             size += at.size;
             if (first.size == 0)
                 first = at;

@@ -60,7 +60,8 @@ class receiver_state {
     };
 
   public:
-    receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session);
+    // `of_part`: the program has named the memory that its flows belong to.
+    receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session, bool of_part = false);
     receiver_state(receiver_state const&) = delete;
     receiver_state& operator=(receiver_state const&) = delete;
     ~receiver_state();
@@ -91,6 +92,8 @@ class receiver_state {
     {
         wake_.async_wait(asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));
     }
+    // The rule is made, or could not be.
+    [[nodiscard]] bool is_steered() const noexcept;
     // With the outcome of that wait. Takes the rule, or returns why there is none; closed then.
     [[nodiscard]] error_code steered(asio::ip::tcp::endpoint const& peer, error_code code);
     // How the connecting ended; closed if with an error.
@@ -99,8 +102,12 @@ class receiver_state {
     void refused(asio::ip::tcp::endpoint const& peer, error_code code);
     // `accepted` is closed if this fails. `received`: what was read from it before.
     void adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
-    // The same with a descriptor, which is left in `accepted` if this fails.
-    void adopt(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
+    // The same with a descriptor, which is left in `accepted` if this fails, for a flow of `session` whose bytes arrive
+    // in the memory of `arrives_in` so far.
+    void adopt(unique_fd& accepted, asio::ip::tcp const& protocol, std::shared_ptr<session_state> const& session,
+               std::shared_ptr<session_state> const& arrives_in, error_code& code);
+    [[nodiscard]] std::shared_ptr<session_state> const& session() const noexcept { return session_; }
+    [[nodiscard]] bool is_of_part() const noexcept { return of_part_; }
     // What the last connect or adopt() failed at, or what was noted since; empty: nothing.
     [[nodiscard]] diagnostics why() const;
     // Notes what failed, so that why() can put it into words. `operation` is a literal.
@@ -162,7 +169,8 @@ class receiver_state {
     void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
     void steer(asio::ip::tcp::endpoint const& local, asio::ip::tcp::endpoint const& peer, error_code& code);
     void move_in(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
-    void move_in(unique_fd& accepted, asio::ip::tcp const& protocol, error_code& code);
+    void move_in(unique_fd& accepted, asio::ip::tcp const& protocol, session_state& session,
+                 std::shared_ptr<session_state> const& arrives_in, error_code& code);
     void take_over(unique_fd socket, std::unique_ptr<flow_place> place, asio::ip::tcp const& protocol,
                    error_code& code);
     void forget() noexcept;
@@ -182,6 +190,7 @@ class receiver_state {
     asio::any_io_executor io_executor_;
     bool has_no_strand_;
     std::shared_ptr<session_state> session_;
+    bool of_part_;
     birthplace born_;
     // Descriptors of their own, made by us: closing one that Asio has opened itself leaves it registered with epoll
     // while the flow's descriptor keeps the file open.

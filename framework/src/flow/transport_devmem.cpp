@@ -8,6 +8,7 @@
 #include <boost/asio/error.hpp>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
@@ -78,6 +79,7 @@ class devmem_transport final : public flow_transport {
   private:
     // Bytes of one call by the way they came.
     struct tally {
+        std::size_t received = 0;
         std::size_t device = 0;
         std::size_t resteered = 0;
         std::size_t linear = 0;
@@ -94,6 +96,8 @@ class devmem_transport final : public flow_transport {
     void provide_chunk();
     [[nodiscard]] bool is_good_enough(host_chunk& chunk) const noexcept;
     [[nodiscard]] host_chunk* allocate_chunk();
+    // Before the first of `received` bytes that came to the host are described.
+    void move_into_reach(std::size_t received) noexcept;
     // Notes that `into` has the next `size` bytes of the chunk.
     void share_chunk(loan& into, std::size_t size) noexcept;
     // One holder fewer; with the last the chunk waits to be used again. With the mutex, or at the end.
@@ -205,6 +209,23 @@ host_chunk* devmem_transport::allocate_chunk()
     return fresh.release();
 }
 
+// A GPU reads them where they are then. From memory that is not pinned its driver copies, and waits for the stream that
+// a read was given, on the thread that receives for others too. So it will if no memory can be pinned now.
+void devmem_transport::move_into_reach(std::size_t received) noexcept
+{
+    if (chunk_->in_reach)
+        return;
+    got_host_bytes_ = true;
+    try {
+        auto* const pinned = allocate_chunk();
+        std::memcpy(pinned->bytes.get(), host_bytes_now(), std::min(received, chunk_->size - chunk_->used));
+        std::lock_guard const lock{mutex_};
+        let_go(std::exchange(chunk_, pinned));
+    } catch (system_error const&) {
+    } catch (std::bad_alloc const&) {
+    }
+}
+
 void devmem_transport::share_chunk(loan& into, std::size_t size) noexcept
 {
     into.host = chunk_;
@@ -277,6 +298,7 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     devmem_cmsg_reader reader{control};
     devmem_piece piece;
     tally sum;
+    sum.received = received;
     bool plain = true;
     for (;;) {
         if (!ended_ && deliver_own(reader, into, sum) > 0)
@@ -355,6 +377,7 @@ std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into
 // Segments that did not land in device memory at all: a rule missed, or they came before it.
 void devmem_transport::deliver_plain(std::size_t received, loan& into)
 {
+    move_into_reach(received);
     into.append({reinterpret_cast<std::uintptr_t>(host_bytes_now()), received, memory_kind::host});
     into.charge = received;
     share_chunk(into, received);
@@ -379,6 +402,8 @@ fragment devmem_transport::locate_linear(devmem_piece const& piece, tally& sum)
         ended_ = protocol_error();
     if (ended_)
         return {};
+    if (sum.linear == 0)
+        move_into_reach(sum.received);
     auto* const address = host_bytes_now() + sum.linear;
     sum.linear += piece.size;
     return {reinterpret_cast<std::uintptr_t>(address), piece.size, memory_kind::host};

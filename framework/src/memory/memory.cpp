@@ -49,7 +49,7 @@ namespace detail {
 void host_bytes_deleter::operator()(std::byte* bytes) const noexcept
 {
     if (pinned_by != nullptr)
-        pinned_by->free_host(bytes);
+        pinned_by->free_host(bytes, size);
     else
         delete[] bytes;
 }

@@ -22,6 +22,7 @@ class memory_state;
 // Bytes on the host that go with a memory: pinned where the memory is a GPU's.
 struct host_bytes_deleter {
     memory_state* pinned_by = nullptr;  // null: of the heap
+    std::size_t size = 0;               // if it is not
 
     void operator()(std::byte* bytes) const noexcept;
 };
@@ -47,6 +48,10 @@ class memory_state {
 
     // The GPU whose streams may read the memory, so that its pages must wait for them; no_gpu: none.
     [[nodiscard]] virtual int ordinal() const noexcept { return no_gpu; }
+    // What its GPU is in error with for good; none: it is not, as far as is known. `ask`: the driver.
+    [[nodiscard]] virtual error_code failure(bool /*ask*/) noexcept { return {}; }
+    // Of the GPU, as in /sys/bus/pci/devices; empty: there is none, or it is not known.
+    [[nodiscard]] virtual std::string pci_address() const { return {}; }
     // The memory, if work in the primary context of that GPU certainly reaches all of it at its own addresses; empty:
     // who wants to know has to ask the driver.
     [[nodiscard]] virtual device_span known_to(int /*ordinal*/) const noexcept { return {}; }
@@ -62,7 +67,7 @@ class memory_state {
     friend struct host_bytes_deleter;
     memory_state() = default;
     // What allocate_host() pinned.
-    virtual void free_host(std::byte* /*bytes*/) noexcept {}
+    virtual void free_host(std::byte* /*bytes*/, std::size_t /*size*/) noexcept {}
 
     void place(device_span span, std::size_t page_size) noexcept
     {

@@ -28,8 +28,9 @@ constexpr char default_socket[] = "/run/gpurxd.sock";
 
 std::string find_daemon()
 {
-    // Read while a session is opened, and set by whoever starts the program.
-    auto const* const chosen = std::getenv("GPURXD_SOCKET");  // NOLINT(concurrency-mt-unsafe)
+    // Read while a session is opened, and set by whoever starts the program; but one that has more rights than they do
+    // is not told where to send its memory.
+    auto const* const chosen = ::secure_getenv("GPURXD_SOCKET");
     std::string const path = chosen != nullptr ? chosen : default_socket;
     struct stat what {};
     return !path.empty() && ::stat(path.c_str(), &what) == 0 && S_ISSOCK(what.st_mode) ? path : std::string{};
@@ -167,7 +168,14 @@ std::unique_ptr<steering_rule> daemon_nic::steer_flow(int socket, asio::ip::tcp:
                                                       asio::ip::tcp::endpoint const& remote, error_code& code,
                                                       diagnostics& why)
 {
-    return steer(steer_flow_request{local, remote}, socket, code, why);
+    return steer(steer_flow_request{local, remote, false}, socket, code, why);
+}
+
+std::unique_ptr<steering_rule> daemon_nic::move_flow(int socket, asio::ip::tcp::endpoint const& local,
+                                                     asio::ip::tcp::endpoint const& remote, error_code& code,
+                                                     diagnostics& why)
+{
+    return steer(steer_flow_request{local, remote, true}, socket, code, why);
 }
 
 std::unique_ptr<steering_rule> daemon_nic::steer_port(int socket, asio::ip::tcp::endpoint const& local, bool also_v4,

@@ -54,9 +54,14 @@ class daemon_nic final : public session_nic {
     [[nodiscard]] std::vector<unsigned> queues() const override { return granted_.queues; }
     [[nodiscard]] std::size_t page_size() const noexcept override { return granted_.page_size; }
     [[nodiscard]] bool has_array_tokens() const noexcept override { return granted_.array_tokens; }
+    [[nodiscard]] bool steers() const noexcept override { return granted_.steers; }
     [[nodiscard]] std::unique_ptr<steering_rule> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                             asio::ip::tcp::endpoint const& remote, error_code& code,
                                                             diagnostics& why) override;
+    [[nodiscard]] bool moves_flows() const noexcept override { return granted_.steers; }
+    [[nodiscard]] std::unique_ptr<steering_rule> move_flow(int socket, asio::ip::tcp::endpoint const& local,
+                                                           asio::ip::tcp::endpoint const& remote, error_code& code,
+                                                           diagnostics& why) override;
     [[nodiscard]] std::unique_ptr<steering_rule> steer_port(int socket, asio::ip::tcp::endpoint const& local,
                                                             bool also_v4, error_code& code, diagnostics& why) override;
     [[nodiscard]] nic_ring ring() const noexcept override { return granted_.ring; }

@@ -174,6 +174,7 @@ std::vector<std::byte> write(steer_flow_request const& from)
     message_writer out{message_kind::steer_flow};
     out.put_endpoint(from.local);
     out.put_endpoint(from.remote);
+    out.put(static_cast<std::uint8_t>(from.exact));
     return out.take();
 }
 
@@ -198,6 +199,7 @@ std::vector<std::byte> write(opened_reply const& from)
     out.put(from.dmabuf_id);
     out.put(from.page_size);
     out.put(static_cast<std::uint8_t>(from.array_tokens));
+    out.put(static_cast<std::uint8_t>(from.steers));
     out.put(static_cast<std::uint8_t>(from.ring.frames.has_value()));
     out.put(from.ring.frames.value_or(0));
     out.put(from.ring.mtu);
@@ -261,6 +263,7 @@ opened_reply read_opened(message_reader& in)
     result.dmabuf_id = in.take<std::uint32_t>();
     result.page_size = in.take<std::uint32_t>();
     result.array_tokens = in.take_flag();
+    result.steers = in.take_flag();
     auto const has_frames = in.take_flag();
     if (auto const frames = in.take<std::uint32_t>(); has_frames)
         result.ring.frames = frames;
@@ -351,7 +354,8 @@ std::variant<daemon_request, message_damage> parse_daemon_request(std::span<std:
         case message_kind::steer_flow: {
             auto const local = in.take_endpoint();
             auto const remote = in.take_endpoint();
-            return whole<daemon_request>(in, steer_flow_request{local, remote});
+            auto const exact = in.take_flag();
+            return whole<daemon_request>(in, steer_flow_request{local, remote, exact});
         }
         case message_kind::steer_port: {
             auto const local = in.take_endpoint();

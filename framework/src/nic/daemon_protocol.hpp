@@ -17,7 +17,7 @@
 
 namespace gpurx::detail {
 
-inline constexpr std::uint16_t daemon_protocol_version = 1;
+inline constexpr std::uint16_t daemon_protocol_version = 2;
 // No message of either side is longer.
 inline constexpr std::size_t daemon_message_limit = 4096;
 inline constexpr std::size_t daemon_queue_limit = 256;
@@ -36,6 +36,7 @@ struct open_request {
 struct steer_flow_request {
     asio::ip::tcp::endpoint local;
     asio::ip::tcp::endpoint remote;
+    bool exact = false;  // by both ends or not at all: a wider rule brings the flow elsewhere
 
     friend bool operator==(steer_flow_request const&, steer_flow_request const&) = default;
 };
@@ -59,6 +60,7 @@ struct opened_reply {
     std::uint32_t dmabuf_id = 0;
     std::uint32_t page_size = 0;
     bool array_tokens = false;
+    bool steers = true;  // as session_nic::steers() says
     nic_ring ring;
     std::vector<unsigned> queues;  // 1 to daemon_queue_limit
 

@@ -23,20 +23,6 @@ constexpr std::chrono::milliseconds lock_retry{5};
 constexpr char const* directory_advice =
     "name a directory of your own in state_directory, with no write permission for others (as mode 0700)";
 
-unique_fd open_directory(std::string const& path)
-{
-    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-        fail(errno, "create state directory", path, "name a directory that you may write to in state_directory");
-    unique_fd directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-    struct stat info {};
-    if (!directory || ::fstat(directory.get(), &info) != 0)
-        fail(errno, "open state directory", path,
-             "run as its owner, or name a directory of your own in state_directory");
-    if ((info.st_uid != ::geteuid() && info.st_uid != 0) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        fail(EPERM, "use state directory", path, directory_advice);
-    return directory;
-}
-
 unique_fd open_file(unique_fd const& directory, std::string const& name, int flags)
 {
     return unique_fd{::openat(directory.get(), name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)};
@@ -74,11 +60,25 @@ std::string read_all(unique_fd const& file, std::string const& path)
 
 }  // namespace
 
+unique_fd open_state_directory(std::string const& path)
+{
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+        fail(errno, "create state directory", path, "name a directory that you may write to in state_directory");
+    unique_fd directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    struct stat info {};
+    if (!directory || ::fstat(directory.get(), &info) != 0)
+        fail(errno, "open state directory", path,
+             "run as its owner, or name a directory of your own in state_directory");
+    if ((info.st_uid != ::geteuid() && info.st_uid != 0) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        fail(EPERM, "use state directory", path, directory_advice);
+    return directory;
+}
+
 journal_file::journal_file(std::string const& directory, device_key const& device, std::chrono::milliseconds patience)
     : boot_id_{device.boot_id},
       name_{fmt::format("ifindex{}-netns{}", device.ifindex, device.netns)},
       path_{fmt::format("{}/{}.journal", directory, name_)},
-      directory_{open_directory(directory)},
+      directory_{open_state_directory(directory)},
       lock_{[this] { return open_file(directory_, name_ + ".lock", O_RDWR | O_CREAT).release(); }}
 {
     std::string const lock_path = fmt::format("{}/{}.lock", directory, name_);

@@ -21,6 +21,9 @@
 
 namespace gpurx::detail {
 
+// Makes it (0700) if it is absent. Throws system_error: EPERM if it is somebody else's, or others may write to it.
+[[nodiscard]] unique_fd open_state_directory(std::string const& path);
+
 // The file. Held by one session at a time, over all processes, by a lock on a file beside it.
 // In `directory`: ifindexI-netnsN.journal and .lock (an interface may be renamed, its index stays). The
 // directory is made (0700) if it is absent; one that others may write to is refused, for they could make us

@@ -14,8 +14,7 @@ using ip::tcp;
 
 namespace {
 
-// Without the scope, which is no part of a packet, and as IPv4 if it is one that was mapped.
-ip::address on_the_wire(ip::address const& address)
+ip::address address_on_the_wire(ip::address const& address)
 {
     if (address.is_v4())
         return address;
@@ -23,11 +22,6 @@ ip::address on_the_wire(ip::address const& address)
     if (v6.is_v4_mapped())
         return ip::make_address_v4(ip::v4_mapped, v6);
     return ip::address_v6{v6.to_bytes()};
-}
-
-tcp::endpoint on_the_wire(tcp::endpoint const& end)
-{
-    return {on_the_wire(end.address()), end.port()};
 }
 
 flow_match match_local(tcp::endpoint const& local)
@@ -163,6 +157,11 @@ std::optional<flow_match> decode_match(ethtool_rx_flow_spec const& spec)
 
 }  // namespace
 
+tcp::endpoint on_the_wire(tcp::endpoint const& end)
+{
+    return {address_on_the_wire(end.address()), end.port()};
+}
+
 flow_match match_connection(tcp::endpoint const& local, tcp::endpoint const& remote)
 {
     flow_match match = match_local(local);
@@ -195,17 +194,27 @@ std::vector<flow_match> widened(flow_match const& match)
     return result;
 }
 
-rule_places::rule_places(std::vector<std::uint32_t> const& used, std::uint32_t size) : taken_(size), end_{size}
+rule_places::rule_places(std::vector<std::uint32_t> const& used, std::uint32_t size)
+    : taken_(size), end_{size}, half_end_{size / 2}
 {
     for (std::uint32_t const place : used)
         take(place);
 }
 
-std::optional<std::uint32_t> rule_places::last_free() noexcept
+std::optional<std::uint32_t> rule_places::last_free(bool of_connection) noexcept
 {
-    while (end_ > 0 && taken_[end_ - 1])
-        --end_;
-    return end_ > 0 ? std::optional{end_ - 1} : std::nullopt;
+    if (of_connection) {
+        if (auto const place = last_free_before(half_end_))
+            return place;
+    }
+    return last_free_before(end_);
+}
+
+std::optional<std::uint32_t> rule_places::last_free_before(std::uint32_t& end) const noexcept
+{
+    while (end > 0 && taken_[end - 1])
+        --end;
+    return end > 0 ? std::optional{end - 1} : std::nullopt;
 }
 
 void rule_places::take(std::uint32_t place) noexcept
@@ -220,6 +229,8 @@ void rule_places::give_back(std::uint32_t place) noexcept
         return;
     taken_[place] = false;
     end_ = std::max(end_, place + 1);
+    if (place < taken_.size() / 2)
+        half_end_ = std::max(half_end_, place + 1);
 }
 
 std::string to_string(flow_match const& match)

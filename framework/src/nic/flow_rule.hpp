@@ -42,6 +42,9 @@ struct installed_rule {
     friend bool operator==(installed_rule const&, installed_rule const&) = default;
 };
 
+// Without the scope, which is no part of a packet, and as IPv4 if the address is one that was mapped into IPv6.
+[[nodiscard]] boost::asio::ip::tcp::endpoint on_the_wire(boost::asio::ip::tcp::endpoint const& end);
+
 // What identifies one connection. IPv4 addresses mapped into IPv6 count as IPv4, as they do on the wire.
 [[nodiscard]] flow_match match_connection(boost::asio::ip::tcp::endpoint const& local,
                                           boost::asio::ip::tcp::endpoint const& remote);
@@ -57,14 +60,19 @@ class rule_places {
     rule_places() noexcept = default;
     rule_places(std::vector<std::uint32_t> const& used, std::uint32_t size);
 
-    // The last free place: the first ones rank highest, and people choose them by hand. Nothing: all are taken.
-    [[nodiscard]] std::optional<std::uint32_t> last_free() noexcept;
+    // The last free place: the first ones rank highest, and people choose them by hand. For a rule of one connection
+    // the last in the first half, as long as there is one: it has to rank above that of a whole port. Nothing: all are
+    // taken.
+    [[nodiscard]] std::optional<std::uint32_t> last_free(bool of_connection) noexcept;
     void take(std::uint32_t place) noexcept;
     void give_back(std::uint32_t place) noexcept;
 
   private:
+    [[nodiscard]] std::optional<std::uint32_t> last_free_before(std::uint32_t& end) const noexcept;
+
     std::vector<bool> taken_;
-    std::uint32_t end_ = 0;  // from here on all are taken
+    std::uint32_t end_ = 0;       // from here on all are taken
+    std::uint32_t half_end_ = 0;  // from here to the half all are taken
 };
 
 // "tcp4 10.0.0.2:4000 -> 10.0.0.1:5000"

@@ -244,10 +244,10 @@ void ethtool_ioctl::look_for_places()
     places_.emplace(all.used, all.size);
 }
 
-std::optional<std::uint32_t> ethtool_ioctl::free_place()
+std::optional<std::uint32_t> ethtool_ioctl::free_place(bool of_connection)
 {
     for (bool looked = false;;) {
-        auto const place = places_->last_free();
+        auto const place = places_->last_free(of_connection);
         if (!place && looked)
             return std::nullopt;
         if (!place) {
@@ -269,7 +269,7 @@ std::uint32_t ethtool_ioctl::add_rule(flow_rule const& rule)
     request.fs.location = RX_CLS_LOC_ANY;
     if (!driver_chooses_) {
         // There is no way to ask for a place and be refused if somebody else took it meanwhile.
-        auto const place = free_place();
+        auto const place = free_place(rule.match.remote.has_value());
         if (!place)
             refuse(ENOSPC, "add rule", to_string(rule.match));
         request.fs.location = *place;

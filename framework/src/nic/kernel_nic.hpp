@@ -54,7 +54,7 @@ class ethtool_ioctl {
     [[nodiscard]] rule_list list() const;
     void look_for_places();
     // Nothing: all are taken.
-    [[nodiscard]] std::optional<std::uint32_t> free_place();
+    [[nodiscard]] std::optional<std::uint32_t> free_place(bool of_connection);
     // Fills the name in and asks. Throws system_error as `operation`.
     void ask(unsigned long what, ifreq& request, char const* operation) const;
     // 0, or errno.

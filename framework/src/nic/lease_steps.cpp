@@ -79,16 +79,24 @@ occupants users_of_queues(journal const& log, nic_device& nic)
     if (users.empty()) {
         fail(ERANGE, "lease", object, "ask for fewer rx_queues: at least one queue must be left for other traffic");
     }
-    std::map<std::string, std::vector<unsigned>> queues_of;
+    std::map<std::string, std::vector<unsigned>> shares;
     for (auto const& [queue, by] : users)
-        queues_of[by].push_back(queue);
+        shares[by].push_back(queue);
     std::vector<std::string> words;
-    words.reserve(queues_of.size());
-    for (auto const& [by, queues] : queues_of) {
+    words.reserve(shares.size());
+    for (auto const& [by, queues] : shares) {
         words.push_back(
             fmt::format("{} {} used by {}", queues.size() == 1 ? "queue" : "queues", fmt::join(queues, ", "), by));
     }
     fail(make_error_code(errc::queue_busy), "lease", object, fmt::format("{}", fmt::join(words, "; ")));
+}
+
+std::set<unsigned> queues_of(occupants const& users)
+{
+    std::set<unsigned> queues;
+    for (auto const& [queue, by] : users)
+        queues.insert(queue);
+    return queues;
 }
 
 queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, std::chrono::milliseconds patience)
@@ -96,14 +104,16 @@ queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, 
     return *with_patience(patience, [&](bool last) -> std::optional<queue_plan> {
         auto const channels = nic.channels();
         auto const users = users_of_queues(*log, nic);
-        std::set<unsigned> taken;
-        for (auto const& [queue, by] : users)
-            taken.insert(queue);
         unsigned const most = std::max(most_rx_queues(channels), channels.rx_queues());
-        auto plan = plan_queues(channels.rx_queues(), most, taken, wanted);
-        if (!plan && (last || users.empty()))
+        auto plan = plan_queues(channels.rx_queues(), most, queues_of(users), wanted);
+        if (plan)
+            return plan;
+        // Living owners need the journal's lock, which is ours, to give queues back.
+        occupants living;
+        add_owners(living, *log);
+        if (last || !plan_queues(channels.rx_queues(), most, queues_of(living), wanted))
             refuse_queues(nic.name(), wanted, most, users);
-        return plan;
+        return std::nullopt;
     });
 }
 

@@ -87,15 +87,21 @@ std::unique_ptr<leased_nic> leased_nic::open(leased_nic_config const& options, n
     made->ring_.mtu = device.mtu();
     if (options.check_ring)
         options.check_ring(made->ring_);
-    made->queues_ = choose_leased(device, options.rx_queues, options.busy_patience);
     made->array_tokens_ = device.has_array_tokens();
-    try {
-        // A kernel that knows no such choice does just this.
-        auto const asked = options.rx_page_size == system_page ? 0 : options.rx_page_size;
-        made->binding_ = device.bind_rx(made->queues_, options.dmabuf_fd, asked);
-    } catch (system_error const& error) {
-        rethrow_for_lessee(error);
-    }
+    // A kernel that knows no such choice does just this.
+    auto const asked = options.rx_page_size == system_page ? 0 : options.rx_page_size;
+    // Nobody keeps others from a queue between the look at it and the bind.
+    with_patience(options.busy_patience, [&](bool last) {
+        made->queues_ = choose_leased(device, options.rx_queues, options.busy_patience);
+        try {
+            made->binding_ = device.bind_rx(made->queues_, options.dmabuf_fd, asked);
+        } catch (system_error const& error) {
+            bool const busy = error.code() == errno_code(EEXIST) || error.code() == errno_code(EBUSY);
+            if (!busy || last)
+                rethrow_for_lessee(error);
+        }
+        return made->binding_ != nullptr;
+    });
     return made;
 }
 

@@ -68,11 +68,15 @@ struct queue_lease::state {
         }
     }
 
+    [[nodiscard]] rule_width widest() const noexcept
+    {
+        return options.rules_by_port_alone ? rule_width::port : rule_width::address;
+    }
     // Where a listener's connections may go, best first.
     std::vector<steer_target> listener_targets(device_journal& log, sentences& notices);
     // A rule for each match; all or none.
     std::vector<flow_rule> install(device_journal& log, std::vector<flow_match> const& matches,
-                                   std::vector<steer_target> const& targets, sentences& notices);
+                                   std::vector<steer_target> const& targets, rule_width most, sentences& notices);
     // Removes those of `rules` that serve nobody else.
     void release(device_journal& log, std::vector<flow_rule> const& rules, report& said) const;
 
@@ -123,13 +127,14 @@ std::vector<steer_target> queue_lease::state::listener_targets(device_journal& l
 }
 
 std::vector<flow_rule> queue_lease::state::install(device_journal& log, std::vector<flow_match> const& matches,
-                                                   std::vector<steer_target> const& targets, sentences& notices)
+                                                   std::vector<steer_target> const& targets, rule_width most,
+                                                   sentences& notices)
 {
     std::vector<flow_rule> made;
     sentences refused;
     try {
         for (auto const& match : matches)
-            made.push_back(install_rule(log, *device, environment.self, match, targets, refused));
+            made.push_back(install_rule(log, *device, environment.self, match, targets, refused, most));
     } catch (...) {
         report said;
         release(log, made, said);
@@ -253,6 +258,20 @@ std::unique_ptr<steering_rule> queue_lease::steer_flow(int /*socket*/, asio::ip:
                                                        asio::ip::tcp::endpoint const& remote, error_code& code,
                                                        diagnostics& why)
 {
+    return steer(local, remote, false, code, why);
+}
+
+std::unique_ptr<steering_rule> queue_lease::move_flow(int /*socket*/, asio::ip::tcp::endpoint const& local,
+                                                      asio::ip::tcp::endpoint const& remote, error_code& code,
+                                                      diagnostics& why)
+{
+    return steer(local, remote, true, code, why);
+}
+
+std::unique_ptr<steering_rule> queue_lease::steer(asio::ip::tcp::endpoint const& local,
+                                                  asio::ip::tcp::endpoint const& remote, bool exact, error_code& code,
+                                                  diagnostics& why)
+{
     return reporting(code, why, [&] {
         std::unique_lock lock{state_->mutex};
         auto const& queues = state_->acquired.queues;
@@ -260,7 +279,8 @@ std::unique_ptr<steering_rule> queue_lease::steer_flow(int /*socket*/, asio::ip:
         device_journal log{state_->environment, *state_->device, state_->journal};
         std::unique_lock device{state_->device_mutex};
         sentences notices;
-        auto rules = state_->install(log, {match_connection(local, remote)}, {target}, notices);
+        auto rules = state_->install(log, {match_connection(local, remote)}, {target},
+                                     exact ? rule_width::exact : state_->widest(), notices);
         auto result = keep(std::move(rules));
         device.unlock();
         lock.unlock();
@@ -278,7 +298,7 @@ std::unique_ptr<steering_rule> queue_lease::steer_port(int /*socket*/, asio::ip:
         std::unique_lock device{state_->device_mutex};
         sentences notices;
         auto const targets = state_->listener_targets(log, notices);
-        auto rules = state_->install(log, match_listener(local, also_v4), targets, notices);
+        auto rules = state_->install(log, match_listener(local, also_v4), targets, state_->widest(), notices);
         auto result = keep(std::move(rules));
         device.unlock();
         lock.unlock();

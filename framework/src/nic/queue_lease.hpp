@@ -31,6 +31,9 @@ struct queue_lease_config {
     std::uint32_t rx_page_size = 0;  // bytes; 0: the driver's default, one system page
     int dmabuf_fd = -1;              // used inside open() only: the binding keeps its own reference
     std::string state_directory = "/run/gpurx";
+    // Rules may match a port whatever the address, where the address is unspecified or the driver refuses more. They
+    // reach packets then that go through this host to others, so whoever steers for somebody else says no.
+    bool rules_by_port_alone = true;
     // Called once before anything is changed on the NIC; refuses its ring by throwing system_error. May be empty.
     std::function<void(nic_ring const&)> check_ring = {};
     std::function<void(std::string_view)> notice;  // must not throw; may be empty
@@ -65,6 +68,11 @@ class queue_lease final : public session_nic {
     [[nodiscard]] std::unique_ptr<steering_rule> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                             asio::ip::tcp::endpoint const& remote, error_code& code,
                                                             diagnostics& why) override;
+    [[nodiscard]] bool moves_flows() const noexcept override { return true; }
+    // The same with both ends, or an error.
+    [[nodiscard]] std::unique_ptr<steering_rule> move_flow(int socket, asio::ip::tcp::endpoint const& local,
+                                                           asio::ip::tcp::endpoint const& remote, error_code& code,
+                                                           diagnostics& why) override;
     // By address and port, by port alone where the address is unspecified or the driver refuses more. Several queues
     // share the connections by an RSS context where the driver has them; else all go to the first queue, and
     // config::notice says so.
@@ -82,6 +90,9 @@ class queue_lease final : public session_nic {
     class steered;
     struct state;
     explicit queue_lease(std::unique_ptr<state> made) noexcept;
+    [[nodiscard]] std::unique_ptr<steering_rule> steer(asio::ip::tcp::endpoint const& local,
+                                                       asio::ip::tcp::endpoint const& remote, bool exact,
+                                                       error_code& code, diagnostics& why);
     [[nodiscard]] std::unique_ptr<steering_rule> keep(std::vector<flow_rule> rules);
     void unsteer(std::uint64_t number) noexcept;
 

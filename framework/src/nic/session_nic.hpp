@@ -65,6 +65,18 @@ class session_nic {
     [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,
                                                                     error_code& code, diagnostics& why) = 0;
+    // False: move_flow() never makes a rule.
+    [[nodiscard]] virtual bool moves_flows() const noexcept { return false; }
+    // The same for a flow that a wider rule brings elsewhere: by 5-tuple or not at all.
+    [[nodiscard]] virtual std::unique_ptr<steering_rule> move_flow(int /*socket*/,
+                                                                   asio::ip::tcp::endpoint const& /*local*/,
+                                                                   asio::ip::tcp::endpoint const& /*remote*/,
+                                                                   error_code& code, diagnostics& why)
+    {
+        code = make_error_code(boost::system::errc::operation_not_supported);
+        why = {.operation = "move", .object = "flow", .kernel_message = {}, .advice = {}};
+        return nullptr;
+    }
     // All connections to this local address (which may be unspecified) and port. `also_v4`: a v6 listener that takes
     // IPv4 as well. `socket`: as above. Null with `code` set.
     [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_port(int socket, asio::ip::tcp::endpoint const& local,

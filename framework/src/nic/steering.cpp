@@ -60,11 +60,13 @@ void make_rule(device_journal& log, nic_device& nic, owner_key const& owner, flo
 }  // namespace
 
 flow_rule install_rule(device_journal& log, nic_device& nic, owner_key const& owner, flow_match const& match,
-                       std::span<steer_target const> targets, std::vector<std::string>& refused)
+                       std::span<steer_target const> targets, std::vector<std::string>& refused, rule_width most)
 {
     std::optional<system_error> last;
     enter(log, owner);
     for (auto const& wider : widened(match)) {
+        if (most == rule_width::exact ? wider != match : most == rule_width::address && !wider.local)
+            break;
         if (auto const known = present(log, owner, wider))
             return *known;
         for (auto const& target : targets) {
@@ -82,6 +84,9 @@ flow_rule install_rule(device_journal& log, nic_device& nic, owner_key const& ow
             }
         }
     }
+    if (!last)
+        fail(EACCES, "add rule", fmt::format("{} {}", log->device.interface, to_string(match)),
+             "name an address: a rule for a port alone could reach others");
     throw system_error{*last};
 }
 

@@ -10,8 +10,9 @@
 
 namespace gpurx::detail {
 
-// Makes the rest of the parts of what the program holds (on_loan, parked, in_reads) and what has left the memory
-// provider, which was counted a moment before or after: a page that the program holds has left it.
+// Makes the rest of the parts of what the program holds (on_loan, parked, in_reads), what the rings want (ring_demand)
+// and what has left the memory provider, which was counted a moment before or after: a page that the program holds has
+// left it.
 void divide(pool_stats& account, std::uint64_t in_flight) noexcept;
 
 // For people, transport devmem: a line, and one for each flow that holds pages.

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include <gpurx/session.hpp>
 
+#include "array_tokens.hpp"
 #include "budget.hpp"
 #include "lease_memory.hpp"
 #include "memory/byte_size.hpp"
@@ -18,8 +21,26 @@
 #include "nic/rights.hpp"
 #include "ring_demand.hpp"
 #include "session_state.hpp"
+#include "topology.hpp"
 
 namespace gpurx {
+
+namespace detail {
+
+namespace {
+
+std::vector<std::shared_ptr<memory_state>> states_of(std::vector<device_memory> memories)
+{
+    std::vector<std::shared_ptr<memory_state>> states;
+    states.reserve(memories.size());
+    for (auto& memory : memories)
+        states.push_back(session_access::state(std::move(memory)));
+    return states;
+}
+
+}  // namespace
+
+}  // namespace detail
 
 std::string_view to_string(transport value) noexcept
 {
@@ -35,16 +56,26 @@ std::string_view to_string(transport value) noexcept
 }
 
 rx_session::rx_session(rx_session_options options, device_memory memory)
-    : state_{detail::session_state::open(std::move(options), detail::session_access::state(std::move(memory)))}
+    : rx_session{std::move(options), std::vector{std::move(memory)}}
+{}
+
+rx_session::rx_session(rx_session_options options, std::vector<device_memory> memories)
+    : state_{detail::session_state::open(std::move(options), detail::states_of(std::move(memories)))}
 {}
 
 std::optional<rx_session> rx_session::open(rx_session_options options, device_memory memory, error_code& code,
                                            diagnostics& why)
 {
+    return open(std::move(options), std::vector{std::move(memory)}, code, why);
+}
+
+std::optional<rx_session> rx_session::open(rx_session_options options, std::vector<device_memory> memories,
+                                           error_code& code, diagnostics& why)
+{
     try {
         code.clear();
         why.clear();
-        return rx_session{std::move(options), std::move(memory)};
+        return rx_session{std::move(options), std::move(memories)};
     } catch (system_error const& failure) {
         code = failure.code();
         why = failure.why();
@@ -55,22 +86,40 @@ std::optional<rx_session> rx_session::open(rx_session_options options, device_me
     return std::nullopt;
 }
 
-rx_session::rx_session(std::shared_ptr<detail::session_state> state) noexcept : state_{std::move(state)} {}
+rx_session::rx_session(std::shared_ptr<detail::session_state> state, bool is_part) noexcept
+    : state_{std::move(state)}, is_part_{is_part}
+{}
 rx_session::rx_session(rx_session&&) noexcept = default;
 
 rx_session& rx_session::operator=(rx_session&& other) noexcept
 {
-    if (this != &other)
+    if (this != &other) {
         rx_session const before{std::exchange(state_, std::move(other.state_))};
+        is_part_ = other.is_part_;
+    }
     return *this;
 }
 
 rx_session::~rx_session()
 {
-    auto const worker = state_ != nullptr ? state_->worker() : nullptr;
+    auto const workers = state_ == nullptr ? nullptr : state_->workers();
     state_.reset();
-    if (worker != nullptr)
+    if (workers == nullptr)
+        return;
+    for (auto const& worker : *workers)
         worker->wait_if_finishing();
+}
+
+std::size_t rx_session::parts() const noexcept
+{
+    return is_part_ ? 1 : state_->part_count();
+}
+
+rx_session rx_session::part(std::size_t index) const
+{
+    if (index >= parts())
+        throw std::out_of_range{fmt::format("part {} of a session of {}", index, parts())};
+    return rx_session{state_->part(index), true};
 }
 
 transport rx_session::transport() const noexcept
@@ -80,12 +129,12 @@ transport rx_session::transport() const noexcept
 
 std::string rx_session::explain() const
 {
-    return state_->explain();
+    return is_part_ ? state_->explain() : state_->explain_all();
 }
 
 stats rx_session::stats() const
 {
-    return state_->total();
+    return is_part_ ? state_->total() : state_->total_of_all();
 }
 
 std::optional<pool_stats> rx_session::pool_stats() const
@@ -100,7 +149,7 @@ device_memory const& rx_session::memory() const noexcept
 
 std::vector<unsigned> rx_session::queues() const
 {
-    return state_->queues();
+    return is_part_ ? state_->queues() : state_->queues_of_all();
 }
 
 int rx_session::receive_buffer_size() const noexcept
@@ -138,10 +187,10 @@ namespace {
     throw system_error{code, std::move(why)};
 }
 
-void check(rx_session_options const& options, memory_state const* memory)
+void check(rx_session_options const& options, std::vector<std::shared_ptr<memory_state>> const& memories)
 {
     auto const invalid = make_error_code(boost::system::errc::invalid_argument);
-    if (memory == nullptr)
+    if (memories.empty() || std::ranges::find(memories, nullptr) != memories.end())
         refuse(invalid, {.operation = "open", .object = "session", .kernel_message = {}, .advice = "give it a memory"});
     if (options.rx_queues == 0)
         refuse(invalid,
@@ -212,20 +261,28 @@ std::string explain_lease(session_nic const& nic)
            "there has to send each flow to them; how many pages of the memory are in use can be seen there alone\n";
 }
 
+// A line of its own, or nothing.
+std::string explain_place(rx_session_options const& options, memory_state const& memory)
+{
+    if (memory.ordinal() == no_gpu)
+        return {};
+    return "\nplace: " + describe(find_whereabouts(memory.ordinal(), memory.pci_address(), options.interface));
+}
+
 std::string explain_devmem(rx_session_options const& options, session_nic const& nic, memory_state const& memory,
                            std::string const& daemon, bool other_dmabuf)
 {
     auto const queues = nic.queues();
     return fmt::format(
-        "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}{}), with {}{}\n"
-        "copy: not in use: it works too, but the CPU would copy each byte\n"
-        "{}memory: {}; {}",
-        options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
-        memory.explain(), other_dmabuf ? "; exported anew, as the NIC cannot be attached to that" : "",
-        nic.has_array_tokens() ? "array tokens, which cost less to give back"
-                               : "xarray tokens, as this kernel has no array tokens",
-        daemon.empty() ? "" : "; set up by gpurxd (" + daemon + "), as this process has no CAP_NET_ADMIN",
-        explain_lease(nic), size_text(memory.span().size()), describe(rings_of(nic), options.interface));
+               "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}{}), with {}{}\n"
+               "copy: not in use: it works too, but the CPU would copy each byte\n"
+               "{}memory: {}; {}",
+               options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
+               memory.explain(), other_dmabuf ? "; exported anew, as the NIC cannot be attached to that" : "",
+               explain_tokens(nic.has_array_tokens(), memory.span().size(), nic.page_size()),
+               daemon.empty() ? "" : "; set up by gpurxd (" + daemon + "), as this process has no CAP_NET_ADMIN",
+               explain_lease(nic), size_text(memory.span().size()), describe(rings_of(nic), options.interface)) +
+           explain_place(options, memory);
 }
 
 void advise_on_ring(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
@@ -235,12 +292,13 @@ void advise_on_ring(rx_session_options const& options, session_nic const& nic, m
         options.notice(advice_on_tight_ring(rings, options.interface, memory.span().size()));
 }
 
-std::string explain_copy(std::string_view why_not_devmem, memory_state const& memory)
+std::string explain_copy(rx_session_options const& options, std::string_view why_not_devmem, memory_state const& memory)
 {
     return fmt::format(
-        "copy: in use: the CPU copies each byte from the socket into the memory ({})\n"
-        "devmem: not in use: {}",
-        size_text(memory.span().size()), why_not_devmem);
+               "copy: in use: the CPU copies each byte from the socket into the memory ({})\n"
+               "devmem: not in use: {}",
+               size_text(memory.span().size()), why_not_devmem) +
+           explain_place(options, memory);
 }
 
 // Without the part that says "asked for": automatic asks for nothing.
@@ -249,28 +307,70 @@ std::string reason(system_error const& failure)
     return failure.code() == errc::transport_unavailable ? failure.why().advice : failure.what();
 }
 
+// Another part's port rule brings the flows, so this one must be able to take them over.
+void check_that_it_moves_flows(session_nic const& nic)
+{
+    if (!nic.moves_flows())
+        refuse(errc::transport_unavailable,
+               {.operation = "open",
+                .object = "transport devmem",
+                .kernel_message = {},
+                .advice = "open a session for each memory, each with a port of its own: the queues are leased, and no "
+                          "flow can be moved from here"});
+}
+
+std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
+                                           std::shared_ptr<memory_state> const& memory, bool is_one_of_several)
+{
+    bool other_dmabuf = false;
+    auto const daemon = may_configure_nics() ? std::string{} : find_daemon();
+    auto nic = lease_for_devmem(options, *memory, daemon, other_dmabuf);
+    if (is_one_of_several)
+        check_that_it_moves_flows(*nic);
+    auto explanation = explain_devmem(options, *nic, *memory, daemon, other_dmabuf);
+    advise_on_ring(options, *nic, *memory);
+    return session_state::create(options, memory, std::move(nic), std::move(explanation));
+}
+
+// Calls open(memory) for each: all or none. Of several the error says which.
+template <class Open>
+std::shared_ptr<session_state> open_each(std::vector<std::shared_ptr<memory_state>> const& memories, Open open)
+{
+    if (memories.size() == 1)
+        return open(memories.front());
+    std::vector<std::shared_ptr<session_state>> parts;
+    try {
+        for (auto const& memory : memories)
+            parts.push_back(open(memory));
+    } catch (system_error const& failure) {
+        auto why = failure.why();
+        why.object +=
+            fmt::format(" for memory {} of {} ({})", parts.size(), memories.size(), memories[parts.size()]->explain());
+        throw system_error{failure.code(), std::move(why)};
+    }
+    return session_state::join(std::move(parts));
+}
+
 }  // namespace
 
-std::shared_ptr<session_state> session_state::open(rx_session_options options, std::shared_ptr<memory_state> memory)
+std::shared_ptr<session_state> session_state::open(rx_session_options options,
+                                                   std::vector<std::shared_ptr<memory_state>> const& memories)
 {
-    check(options, memory.get());
+    check(options, memories);
     std::string why_not = "transport copy was asked for";
     if (options.transport != gpurx::transport::copy) {
         try {
-            bool other_dmabuf = false;
-            auto const daemon = may_configure_nics() ? std::string{} : find_daemon();
-            auto nic = lease_for_devmem(options, *memory, daemon, other_dmabuf);
-            auto explanation = explain_devmem(options, *nic, *memory, daemon, other_dmabuf);
-            advise_on_ring(options, *nic, *memory);
-            return create(options, memory, std::move(nic), std::move(explanation));
+            return open_each(memories,
+                             [&](auto const& memory) { return open_on_nic(options, memory, memories.size() > 1); });
         } catch (system_error const& failure) {
             if (options.transport == gpurx::transport::devmem)
                 throw;
             why_not = reason(failure);
         }
     }
-    auto explanation = explain_copy(why_not, *memory);
-    return create(std::move(options), std::move(memory), nullptr, std::move(explanation));
+    return open_each(memories, [&](auto const& memory) {
+        return create(options, memory, nullptr, explain_copy(options, why_not, *memory));
+    });
 }
 
 }  // namespace gpurx::detail

@@ -46,6 +46,19 @@ budget plan_for(rx_session_options const& options, std::size_t memory, session_n
     return plan;
 }
 
+using name_of_end = int(int, sockaddr*, socklen_t*);
+
+asio::ip::tcp::endpoint end_of(int socket, name_of_end* name, error_code& code)
+{
+    asio::ip::tcp::endpoint end;
+    auto size = static_cast<socklen_t>(end.capacity());
+    if (name(socket, end.data(), &size) == 0)
+        end.resize(size);
+    else
+        code.assign(errno, boost::system::system_category());
+    return end;
+}
+
 [[nodiscard]] bool refuses_child(birthplace const& born, error_code& code) noexcept
 {
     if (born.is_here())
@@ -115,12 +128,28 @@ struct session_state::restoration final : nic_worker::job {
     restoration(std::shared_ptr<memory_state> of, std::unique_ptr<session_nic> given)
         : memory{std::move(of)}, nic{std::move(given)}
     {}
+    // Whoever holds the session last may be a thread that receives, or the one that sees streams pass. Its watchdog has
+    // to be waited for, which may just be asking the NIC or telling the program something: the session's thread does.
+    static void end(session_state* session) noexcept
+    {
+        auto const worker = session->worker();
+        if (worker == nullptr) {
+            delete session;
+            return;
+        }
+        session->others_.clear();  // which have threads of their own for that
+        auto* const last = session->restoration_.release();
+        last->ending = session;
+        worker->finish(std::unique_ptr<nic_worker::job>{last});
+    }
     void run() noexcept override
     {
+        delete ending;
         listeners.clear();
         nic.reset();
     }
 
+    session_state* ending = nullptr;
     std::shared_ptr<memory_state> memory;
     std::unique_ptr<session_nic> nic;
     std::vector<std::unique_ptr<steering_rule>> listeners;  // added by the session's thread
@@ -135,15 +164,23 @@ class session_state::steering_job final : public nic_worker::job {
     {
         if (what_.use_count() == 1)
             return;
+        auto const moves = !what_->event;
         try {
-            auto rule = what_->session->nic_->steer_flow(what_->socket.get(), what_->local, what_->remote, what_->code,
-                                                         what_->why);
+            auto& nic = *what_->session->nic_;
+            auto rule = moves
+                            ? nic.move_flow(what_->socket.get(), what_->local, what_->remote, what_->code, what_->why)
+                            : nic.steer_flow(what_->socket.get(), what_->local, what_->remote, what_->code, what_->why);
             if (rule)
                 what_->rule.reset(new kept_rule{std::move(rule)});
         } catch (std::bad_alloc const&) {
             what_->code = make_error_code(boost::system::errc::not_enough_memory);
         }
         what_->socket.reset();
+        if (moves) {
+            if (what_->code)
+                what_->session->tell_not_moved(what_->code, what_->why);
+            return;
+        }
         what_->done.store(true, std::memory_order_release);
         std::uint64_t const one = 1;
         [[maybe_unused]] auto const written = ::write(what_->event.get(), &one, sizeof one);
@@ -158,14 +195,48 @@ std::shared_ptr<session_state> session_state::create(rx_session_options options,
 {
     auto const plan = plan_for(options, memory->span().size(), nic.get());
     std::shared_ptr<session_state> made{
-        new session_state{std::move(options), std::move(memory), std::move(nic), std::move(explanation), plan}};
+        new session_state{std::move(options), std::move(memory), std::move(nic), std::move(explanation), plan},
+        restoration::end};
     if (made->nic_ != nullptr) {
         made->worker_ = nic_worker::start();
+        made->workers_ = std::make_shared<worker_list const>(1, made->worker_);
         auto& registry = session_registry::instance();
         std::scoped_lock const lock{registry.mutex};
         registry.bindings[made->dmabuf_id()] = made;
     }
     return made;
+}
+
+std::shared_ptr<session_state> session_state::join(std::vector<std::shared_ptr<session_state>> parts)
+{
+    auto head = parts.front();
+    worker_list workers;
+    for (auto const& part : parts) {
+        if (part != head)
+            part->first_ = head;
+        if (part->worker_ != nullptr)
+            workers.push_back(part->worker_);
+    }
+    head->workers_ = std::make_shared<worker_list const>(std::move(workers));
+    parts.erase(parts.begin());
+    head->others_ = std::move(parts);
+    return head;
+}
+
+std::shared_ptr<session_state> session_state::part(std::size_t index)
+{
+    return index == 0 ? shared_from_this() : others_[index - 1];
+}
+
+std::shared_ptr<session_state> session_state::first()
+{
+    auto first = first_.lock();
+    return first != nullptr ? std::move(first) : shared_from_this();
+}
+
+part_condition session_state::condition() const
+{
+    return {.free_places = free_places(), .failed = memory_->failure(true).failed()};
 }
 
 session_state::session_state(rx_session_options options, std::shared_ptr<memory_state> memory,
@@ -196,8 +267,6 @@ session_state::~session_state()
 {
     session_registry::instance().leave(*this);
     watchdog_.reset();
-    if (worker_ && born_.is_here())
-        worker_->finish(std::unique_ptr<nic_worker::job>{restoration_.release()});
 }
 
 std::shared_ptr<session_state> session_state::find_binding(std::uint32_t dmabuf_id)
@@ -215,6 +284,34 @@ std::shared_ptr<session_state> session_state::find_binding(std::uint32_t dmabuf_
 std::vector<unsigned> session_state::queues() const
 {
     return nic_ ? nic_->queues() : std::vector<unsigned>{};
+}
+
+std::vector<unsigned> session_state::queues_of_all() const
+{
+    auto all = queues();
+    for (auto const& other : others_) {
+        auto const more = other->queues();
+        all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+}
+
+stats session_state::total_of_all() const
+{
+    auto sum = total();
+    for (auto const& other : others_)
+        sum = sum + other->total();
+    return sum;
+}
+
+std::string session_state::explain_all() const
+{
+    if (others_.empty())
+        return explain();
+    auto text = fmt::format("memory 0 of {}, which connections arrive in:\n{}", part_count(), explain());
+    for (std::size_t i = 0; i < others_.size(); ++i)
+        text += fmt::format("\nmemory {} of {}:\n{}", i + 1, part_count(), others_[i]->explain());
+    return text;
 }
 
 stats session_state::total() const
@@ -362,6 +459,32 @@ std::shared_ptr<steering> session_state::steer_flow(int socket, asio::ip::tcp::e
         code.assign(errno, boost::system::system_category());
         return nullptr;
     }
+    return ask_for_rule(socket, local, remote, std::move(event), code);
+}
+
+void session_state::move_here(flow_place& flow, int socket, std::shared_ptr<session_state> const& from) noexcept
+{
+    if (!nic_)
+        return;
+    error_code code;
+    std::shared_ptr<steering> mover;
+    try {
+        auto const local = end_of(socket, ::getsockname, code);
+        auto const remote = end_of(socket, ::getpeername, code);
+        if (!code)
+            mover = ask_for_rule(socket, local, remote, {}, code);
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+    }
+    flow.keep(from, std::move(mover));
+    if (code)
+        tell_not_moved(code, {.operation = "move", .object = "flow", .kernel_message = {}, .advice = {}});
+}
+
+std::shared_ptr<steering> session_state::ask_for_rule(int socket, asio::ip::tcp::endpoint const& local,
+                                                      asio::ip::tcp::endpoint const& remote, unique_fd event,
+                                                      error_code& code)
+{
     // One of the job's own: the receiver may close its socket meanwhile, and the number mean another.
     auto second = duplicate(socket, code);
     if (code)
@@ -410,6 +533,20 @@ void session_state::tell(std::string_view sentence) const
         options_.notice(sentence);
 }
 
+void session_state::tell_not_moved(error_code code, diagnostics const& why) noexcept
+{
+    if (told_of_unmoved_.exchange(true))
+        return;
+    try {
+        tell(fmt::format(
+            "{}: a flow goes on in the memory that it arrived in, as may others, and its bytes are counted as "
+            "resteered: {}",
+            options_.interface, describe(code, why)));
+    } catch (std::bad_alloc const&) {
+        told_of_unmoved_ = false;
+    }
+}
+
 void session_state::tokens_taken(std::uint64_t count) noexcept
 {
     auto const now = tokens_out_.fetch_add(count, std::memory_order_relaxed) + count;
@@ -426,6 +563,9 @@ void session_state::tokens_returned(std::uint64_t count) noexcept
 std::unique_ptr<flow_place> session_state::admit(error_code& code)
 {
     if (refuses_child(born_, code))
+        return nullptr;
+    code = memory_->failure(true);
+    if (code)
         return nullptr;
     auto flow = std::make_unique<flow_place>(shared_from_this());
     std::scoped_lock const lock{mutex_};

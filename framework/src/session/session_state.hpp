@@ -17,6 +17,7 @@
 #include <gpurx/error.hpp>
 #include <gpurx/session.hpp>
 
+#include "array_tokens.hpp"
 #include "counters.hpp"
 #include "dry_clock.hpp"
 #include "fork.hpp"
@@ -24,6 +25,7 @@
 #include "nic/session_nic.hpp"
 #include "nic_worker.hpp"
 #include "page_census.hpp"
+#include "placement.hpp"
 #include "ring_demand.hpp"
 #include "syscalls.hpp"
 #include "watchdog.hpp"
@@ -66,7 +68,7 @@ struct steering {
     unique_fd socket;  // the flow's, until the end
     asio::ip::tcp::endpoint local;
     asio::ip::tcp::endpoint remote;
-    unique_fd event;  // an eventfd, readable at the end
+    unique_fd event;  // an eventfd, readable at the end. Empty: the flow exists, and is moved by the rule; nobody waits
     // Written before
     std::atomic<bool> done{false};
     // is set:
@@ -104,13 +106,22 @@ class flow_place {
     [[nodiscard]] bool locked_up() const noexcept { return locked_up_.load(std::memory_order_acquire); }
     // The rule that brings the flow; it is removed with the flow.
     void keep(process_ptr<kept_rule> rule) noexcept { rule_ = std::move(rule); }
+    // The session in whose memory the flow's first bytes are, which have to be found there; and the rule that moves the
+    // flow from there, which may not be made yet (null: it cannot even be asked for).
+    void keep(std::shared_ptr<session_state> arrived_in, std::shared_ptr<steering> mover) noexcept
+    {
+        arrived_in_ = std::move(arrived_in);
+        mover_ = std::move(mover);
+    }
     // What the watchdog does, and tests.
     void mark_locked_up() noexcept { locked_up_.store(true, std::memory_order_release); }
 
   private:
     friend class session_state;
     std::shared_ptr<session_state> session_;
-    process_ptr<kept_rule> rule_;  // null: no rule of its own
+    process_ptr<kept_rule> rule_;                // null: no rule of its own
+    std::shared_ptr<session_state> arrived_in_;  // null: in this one
+    std::shared_ptr<steering> mover_;
     std::atomic<flow_wait> waiting_{flow_wait::nothing};
     std::atomic<bool> locked_up_{false};
     int socket_ = -1;                      // guarded by the session's mutex
@@ -120,17 +131,36 @@ class flow_place {
 class session_state final : public std::enable_shared_from_this<session_state>, private watchdog_subject {
   public:
     // Finds a transport and sets it up. Throws system_error.
-    static std::shared_ptr<session_state> open(rx_session_options options, std::shared_ptr<memory_state> memory);
+    static std::shared_ptr<session_state> open(rx_session_options options,
+                                               std::vector<std::shared_ptr<memory_state>> const& memories);
     // A session on a NIC that is set up already, transport devmem; or without one (null), transport copy. Throws
-    // system_error: errc::memory_too_small. `explanation` is what explain() returns.
+    // system_error: errc::memory_too_small. `explanation` is what explain() returns. On a NIC the session's thread
+    // destroys it in the end, and restores the NIC: who lets go of it last waits for nothing. In a child that was
+    // forked it is destroyed, and no more.
     static std::shared_ptr<session_state> create(rx_session_options options, std::shared_ptr<memory_state> memory,
                                                  std::unique_ptr<session_nic> nic, std::string explanation);
+    // The first of them, with all of them as its parts. Each is a session of one memory, as create() makes it.
+    static std::shared_ptr<session_state> join(std::vector<std::shared_ptr<session_state>> parts);
     session_state(session_state const&) = delete;
     session_state& operator=(session_state const&) = delete;
-    // Has the NIC restored, by the session's thread; not in a child that was forked.
     ~session_state();
     // The session's thread; null with transport copy, and in a child that was forked.
     [[nodiscard]] std::shared_ptr<nic_worker> worker() const noexcept { return born_.is_here() ? worker_ : nullptr; }
+    // Those of all parts, in a list that outlives the session; null as above.
+    using worker_list = std::vector<std::shared_ptr<nic_worker>>;
+    [[nodiscard]] std::shared_ptr<worker_list const> workers() const noexcept
+    {
+        return born_.is_here() ? workers_ : nullptr;
+    }
+
+    // ---- parts: a session of one memory is its own only part ----
+
+    [[nodiscard]] std::size_t part_count() const noexcept { return 1 + others_.size(); }
+    // Precondition: index < part_count().
+    [[nodiscard]] std::shared_ptr<session_state> part(std::size_t index);
+    // The one that connections arrive in before they are moved to this one.
+    [[nodiscard]] std::shared_ptr<session_state> first();
+    [[nodiscard]] part_condition condition() const;
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
@@ -139,6 +169,10 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] stats total() const;
     [[nodiscard]] std::optional<pool_stats> pool() const;
     [[nodiscard]] std::vector<unsigned> queues() const;
+    // The same of all parts together.
+    [[nodiscard]] std::string explain_all() const;
+    [[nodiscard]] stats total_of_all() const;
+    [[nodiscard]] std::vector<unsigned> queues_of_all() const;
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
 
     // ---- for flows ----
@@ -156,6 +190,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // Null with `code` set if it cannot be begun. Not with transport copy.
     [[nodiscard]] std::shared_ptr<steering> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                        asio::ip::tcp::endpoint const& remote, error_code& code);
+    // A flow of this session arrives in another one's memory: begins to steer it here, and keeps that one alive.
+    // Transport copy: nothing. A flow that cannot be moved goes on as it is, and `notice` is told, once.
+    void move_here(flow_place& flow, int socket, std::shared_ptr<session_state> const& from) noexcept;
     // Has a rule removed, and does not wait for it. Null: nothing. In a child that was forked: nothing.
     void unsteer(process_ptr<kept_rule> rule) noexcept;
     // SO_RCVBUF for one flow; 0: leave it.
@@ -170,8 +207,11 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return nic_->dmabuf_id(); }
-    // The same: the kernel has array tokens.
-    [[nodiscard]] bool has_array_tokens() const noexcept { return nic_->has_array_tokens(); }
+    // The same: the kernel has array tokens, and the binding not too many pages for them.
+    [[nodiscard]] bool has_array_tokens() const noexcept
+    {
+        return nic_->has_array_tokens() && fits_array_tokens(memory_->span().size(), nic_->page_size());
+    }
     // The live session of this process whose binding has this id; null: none. Thread-safe.
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
 
@@ -204,6 +244,10 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // With the mutex: whose loans and reads hold how many pages.
     [[nodiscard]] std::string holders() const;
     void tell(std::string_view sentence) const;
+    void tell_not_moved(error_code code, diagnostics const& why) noexcept;
+    [[nodiscard]] std::shared_ptr<steering> ask_for_rule(int socket, asio::ip::tcp::endpoint const& local,
+                                                         asio::ip::tcp::endpoint const& remote, unique_fd event,
+                                                         error_code& code);
 
     birthplace born_;
     rx_session_options options_;
@@ -218,10 +262,14 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     session_nic* nic_;                  // null with transport copy; restoration_ has it
     process_ptr<restoration> restoration_;
     std::shared_ptr<nic_worker> worker_;  // null with transport copy
+    std::shared_ptr<worker_list const> workers_;
+    std::vector<std::shared_ptr<session_state>> others_;  // of the first of several parts: the others
+    std::weak_ptr<session_state> first_;                  // of the others: the first
 
     std::atomic<std::uint64_t> tokens_out_{0};
     std::atomic<std::uint64_t> tokens_high_water_{0};
     std::atomic<bool> told_of_buffer_limit_{false};
+    std::atomic<bool> told_of_unmoved_{false};
     ring_demand rings_;
     mutable std::atomic<std::uint64_t> in_flight_high_water_{0};
     dry_clock dry_;  // the watchdog's
@@ -240,6 +288,7 @@ struct session_access {
     {
         return rx_session{std::move(state)};
     }
+    [[nodiscard]] static bool is_part(rx_session const& of) noexcept { return of.is_part_; }
     [[nodiscard]] static std::shared_ptr<session_state> const& state(rx_session const& of) noexcept
     {
         return of.state_;

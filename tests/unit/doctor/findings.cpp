@@ -11,6 +11,7 @@ using namespace gpurx::doctor;
 using namespace gpurx::doctor::test;
 namespace detail = gpurx::detail;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
 using detail::ethtool::data_split;
 
 namespace {
@@ -95,6 +96,16 @@ std::vector<table_row> const rows{
     {"down", [](auto& nic) { nic.up = false; }, "link", severity::blocking, "IFF_UP", "ip link set dev dms0 up",
      mending{mending::kind::link_up, 1}},
     {"no carrier", [](auto& nic) { nic.carrier = false; }, "link", severity::degraded, "without carrier", ""},
+    {"an alias", [](auto& nic) { nic.alias = "lxc-pod7"; }, "aliases", severity::note, "alias lxc-pod7",
+     "ip -details link show dev dms0"},
+    {"an alias, and another name",
+     [](auto& nic) {
+         nic.alias = "lxc-pod7";
+         nic.alternative_names = {"enp3s0", "rail0"};
+     },
+     "aliases", severity::note, "alias lxc-pod7; other names: enp3s0, rail0", "ip -details link show dev dms0"},
+    {"other names alone", [](auto& nic) { nic.alternative_names = {"enp3s0"}; }, "aliases", severity::fine, "enp3s0",
+     ""},
     {"XDP", [](auto& nic) { nic.xdp = true; }, "xdp", severity::blocking, "XDP", "ip link set dev dms0 xdp off"},
 
     {"header split off", [](auto& nic) { nic.rings->split = data_split::off; }, "header-split", severity::note,
@@ -445,14 +456,6 @@ TEST_CASE("the best interface is the one that is nearest to ready")
     CHECK(best_of(seen) == nullptr);
 }
 
-TEST_CASE("a ring holds whole pages, or powers of two that drivers round up to")
-{
-    CHECK(least_held_by_ring(128, 1500, 4096) == 128 * 4096);
-    CHECK(least_held_by_ring(1, 4000, 4096) == 8192);
-    CHECK(least_held_by_ring(1, 9000, 4096) == 16384);
-    CHECK(least_held_by_ring(2, 1500, 65536) == 2 * 65536);
-}
-
 TEST_CASE("the way between a NIC and a GPU")
 {
     auto seen = good_facts();
@@ -484,6 +487,22 @@ TEST_CASE("the way between a NIC and a GPU")
         nic.pci->iommu = "DMA-FQ";
         CHECK(said("iommu").level == severity::degraded);
         CHECK_THAT(said("iommu").what, ContainsSubstring("iommu=pt"));
+    }
+    SECTION("NUMA nodes that are not told, the same, and different")
+    {
+        CHECK(said("numa").topic.empty());
+        nic.pci->numa_node = 1;
+        CHECK(said("numa").topic.empty());
+        seen.gpu->pci->numa_node = 1;
+        CHECK(said("numa").level == severity::fine);
+        CHECK(said("numa").what == "NIC and GPU are on NUMA node 1");
+        CHECK(said("numa").evidence == "NIC on node 1, GPU 0 on node 1");
+        CHECK(diagnose(seen, nic).outcome == verdict::ready);
+        seen.gpu->pci->numa_node = 0;
+        CHECK(said("numa").level == severity::degraded);
+        CHECK_THAT(said("numa").what, StartsWith("NIC on NUMA node 1, GPU on node 0: "));
+        CHECK(said("numa").evidence == "NIC on node 1, GPU 0 on node 0");
+        CHECK(diagnose(seen, nic).outcome == verdict::degraded);
     }
     SECTION("a NIC that is on no PCI bus")
     {

@@ -9,6 +9,7 @@
 
 using namespace gpurx::doctor;
 using namespace gpurx::doctor::test;
+namespace detail = gpurx::detail;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 
@@ -25,6 +26,11 @@ facts spoilt_facts()
     loopback.bind_probe = refusal{EOPNOTSUPP, "Operation not supported"};
     seen.interfaces.insert(seen.interfaces.begin(), loopback);
     return seen;
+}
+
+detail::journal_rule to_port_5000(std::optional<std::uint32_t> id, bool v6)
+{
+    return {id, {{v6, std::nullopt, 5000, std::nullopt}, detail::rule_target::queue, 3}};
 }
 
 }  // namespace
@@ -60,9 +66,46 @@ TEST_CASE("the overview has a line for each interface and marks the best")
 TEST_CASE("only what --fix does is among its commands")
 {
     auto seen = spoilt_facts();
-    seen.interfaces[1].rings = {gpurx::detail::ethtool::data_split::off, 256, 65536};
+    seen.interfaces[1].rings = {detail::ethtool::data_split::off, 256, 65536};
     CHECK(commands_to_fix(diagnose(seen, seen.interfaces[1])) == "ip link set dev dms0 up\nethtool -G dms0 rx 4096\n");
     CHECK(commands_to_fix(diagnose(good_facts(), good_nic())).empty());
+}
+
+TEST_CASE("what --fix undoes of killed processes is said, a line for each rule, context and setting")
+{
+    auto seen = spoilt_facts();
+    auto& nic = seen.interfaces[1];
+    nic.sessions = {session(false), session(false)};
+    nic.sessions[0].owner.rules = {to_port_5000(7, false), to_port_5000(std::nullopt, true)};
+    nic.sessions[1].owner.key.pid = 78;
+    nic.sessions[1].owner.queues = {2};
+    nic.sessions[1].owner.contexts = {{1, {2, 3}}};
+    nic.session_changes = {{detail::setting::ntuple_filters, {0}, {1}},
+                           {detail::setting::rss_table, {0, 1, 2, 3}, {0, 1, 0, 1}}};
+    std::string const steering =
+        "# rule without a number yet (tcp6 * -> *:5000) is removed\n"
+        "# rule 7 (tcp4 * -> *:5000) is removed\n"
+        "# RSS context 1 over queues 2, 3 is removed\n";
+    auto const said = [&] { return commands_to_fix(diagnose(seen, nic)); };
+    CHECK(said() == "ip link set dev dms0 up\n" + steering +
+                        "# rss-table: 0 1 0 1 -> 0 1 2 3\n"
+                        "# ntuple-filters: on -> off\n");
+    CHECK_THAT(text_report(nic, diagnose(seen, nic)),
+               ContainsSubstring("      rule 7 (tcp4 * -> *:5000) is removed\n"));
+    CHECK_THAT(json_report(seen), ContainsSubstring("\"ntuple-filters: on -> off\""));
+
+    // What living sessions need stays.
+    nic.sessions.push_back(session(true));
+    CHECK(said() == "ip link set dev dms0 up\n" + steering + "# rss-table: queues 3, 2 are used again\n");
+
+    nic.sessions = {session(false), session(std::nullopt)};
+    nic.sessions[1].owner.rules = {to_port_5000(7, false)};
+    CHECK(said() ==
+          "ip link set dev dms0 up\n"
+          "# rule 7 (tcp4 * -> *:5000) is removed, if process 77 has ended\n"
+          "# rss-table: queues 3 are used again\n"
+          "# rss-table: 0 1 0 1 -> 0 1 2 3, if no session is left\n"
+          "# ntuple-filters: on -> off, if no session is left\n");
 }
 
 TEST_CASE("JSON says the same")

@@ -28,8 +28,8 @@ std::vector<daemon_request> requests()
 {
     return {open_request{"eth1", 2, 65536},
             open_request{"fifteen-letters", 1, 0},
-            steer_flow_request{address_of("10.0.0.1", 5000), address_of("10.0.0.2", 65535)},
-            steer_flow_request{address_of("fe80::1%7", 1), address_of("fd77::2", 2)},
+            steer_flow_request{address_of("10.0.0.1", 5000), address_of("10.0.0.2", 65535), false},
+            steer_flow_request{address_of("fe80::1%7", 1), address_of("fd77::2", 2), true},
             steer_port_request{address_of("::", 80), true},
             steer_port_request{address_of("10.0.0.1", 80), false},
             unsteer_request{0xffffffff}};
@@ -37,8 +37,8 @@ std::vector<daemon_request> requests()
 
 std::vector<daemon_reply> replies()
 {
-    return {opened_reply{7, 4096, true, {256, 1500}, {3}},
-            opened_reply{8, 65536, false, {std::nullopt, 9000}, std::vector<unsigned>(daemon_queue_limit, 9)},
+    return {opened_reply{7, 4096, true, true, {256, 1500}, {3}},
+            opened_reply{8, 65536, false, false, {std::nullopt, 9000}, std::vector<unsigned>(daemon_queue_limit, 9)},
             steered_reply{4},
             unsteered_reply{},
             refused_reply{errc::queue_busy, {"bind-rx", "eth1 queue 3", "in use", "ask later"}},
@@ -89,11 +89,11 @@ TEST_CASE("a message that is cut short or goes on is none")
 
 TEST_CASE("another version of the protocol is said to be that, whatever comes after it")
 {
-    bytes message{std::byte{2}, std::byte{0}, std::byte{77}};
+    bytes message{std::byte{1}, std::byte{0}, std::byte{77}};
     auto const parsed = parse_daemon_request(message);
     REQUIRE(std::holds_alternative<message_damage>(parsed));
     CHECK(std::get<message_damage>(parsed).other_version);
-    CHECK_THAT(damage_of(message), ContainsSubstring("version 2"));
+    CHECK_THAT(damage_of(message), ContainsSubstring("version 1 of the protocol, and this is version 2"));
 }
 
 TEST_CASE("what no client means is damage")

@@ -168,21 +168,40 @@ TEST_CASE("a rule that leads to no queue of the device itself is not ours")
 TEST_CASE("rules go to the last place that is free")
 {
     rule_places places{{7, 2, 6, 99}, 8};
-    CHECK(places.last_free() == 5U);
+    CHECK(places.last_free(false) == 5U);
     places.take(5);
-    CHECK(places.last_free() == 4U);
+    CHECK(places.last_free(false) == 4U);
     places.give_back(6);
-    CHECK(places.last_free() == 6U);
+    CHECK(places.last_free(false) == 6U);
     places.take(6);
-    CHECK(places.last_free() == 4U);
+    CHECK(places.last_free(false) == 4U);
     for (std::uint32_t const place : {4U, 3U, 1U, 0U}) {
-        CHECK(places.last_free() == place);
+        CHECK(places.last_free(false) == place);
         places.take(place);
     }
-    CHECK(places.last_free() == std::nullopt);
+    CHECK(places.last_free(false) == std::nullopt);
     places.give_back(99);
-    CHECK(places.last_free() == std::nullopt);
+    CHECK(places.last_free(false) == std::nullopt);
     places.give_back(2);
-    CHECK(places.last_free() == 2U);
-    CHECK(rule_places{}.last_free() == std::nullopt);
+    CHECK(places.last_free(false) == 2U);
+    CHECK(rule_places{}.last_free(false) == std::nullopt);
+}
+
+TEST_CASE("a rule of one connection ranks above those of whole ports, as long as there is room")
+{
+    rule_places places{{}, 6};
+    CHECK(places.last_free(false) == 5U);
+    places.take(5);
+    for (std::uint32_t const place : {2U, 1U, 0U}) {
+        CHECK(places.last_free(true) == place);
+        places.take(place);
+    }
+    CHECK(places.last_free(true) == 4U);
+    CHECK(places.last_free(false) == 4U);
+    // A place that comes free behind a port's rule is none for a connection.
+    places.give_back(5);
+    places.give_back(1);
+    CHECK(places.last_free(true) == 1U);
+    CHECK(places.last_free(false) == 5U);
+    CHECK(rule_places{}.last_free(true) == std::nullopt);
 }

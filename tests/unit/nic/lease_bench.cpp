@@ -60,12 +60,13 @@ lease_environment lease_bench::environment(int process)
     return result;
 }
 
-std::unique_ptr<queue_lease> lease_bench::open(unsigned rx_queues, int process)
+std::unique_ptr<queue_lease> lease_bench::open(unsigned rx_queues, int process, bool rules_by_port_alone)
 {
     queue_lease_config options;
     options.interface = "fake0";
     options.rx_queues = rx_queues;
     options.dmabuf_fd = memory_;
+    options.rules_by_port_alone = rules_by_port_alone;
     options.notice = [this](std::string_view sentence) { notices.emplace_back(sentence); };
     return queue_lease::open(std::move(options), std::make_unique<fake_device>(hardware), environment(process));
 }

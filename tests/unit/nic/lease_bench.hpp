@@ -26,7 +26,8 @@ class lease_bench {
     std::vector<std::string> notices;
 
     // A session of a process of its own; its owner number is `process`. Throws system_error.
-    [[nodiscard]] std::unique_ptr<queue_lease> open(unsigned rx_queues = 1, int process = 1);
+    [[nodiscard]] std::unique_ptr<queue_lease> open(unsigned rx_queues = 1, int process = 1,
+                                                    bool rules_by_port_alone = true);
     [[nodiscard]] lease_environment environment(int process);
     std::vector<std::string> recover();
 

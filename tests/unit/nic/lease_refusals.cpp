@@ -104,6 +104,24 @@ TEST_CASE("a queue that the kernel is just cleaning up is waited for")
     CHECK(lease->queues() == queues{1, 2, 3});
 }
 
+TEST_CASE("queues of living sessions are not waited for, as their owners cannot give them back meanwhile")
+{
+    lease_bench bench;
+    bench.hardware.state.channels.combined_max = 4;
+    auto const held = bench.open(3);
+    auto environment = bench.environment(2);
+    environment.busy_patience = std::chrono::seconds{2};
+    int looks = 0;
+    bench.hardware.looked_at_queues = [&] { ++looks; };
+    queue_lease_config options;
+    options.interface = "fake0";
+    auto device = std::make_unique<fake_device>(bench.hardware);
+    CHECK_THROWS_AS(queue_lease::open(std::move(options), std::move(device), std::move(environment)),
+                    gpurx::system_error);
+    // Once to choose queues, and once to set back what was changed.
+    CHECK(looks <= 2);
+}
+
 TEST_CASE("a driver that takes memory and does not use it is found out")
 {
     lease_bench bench;

@@ -80,6 +80,59 @@ TEST_CASE("a NIC that matches less gets a wider rule, said once")
     CHECK(bench.notices.size() == 1);
 }
 
+TEST_CASE("who steers for others makes no rule for a port alone")
+{
+    lease_bench bench;
+    bench.hardware.matches_remote = false;
+    bench.hardware.matches_address = false;
+    auto const lease = bench.open(1, 1, false);
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    CHECK_FALSE(lease->steer_flow(-1, here, there, code, why));
+    CHECK(code.value() == EOPNOTSUPP);
+    CHECK_FALSE(lease->steer_port(-1, at("0.0.0.0", 5000), false, code, why));
+    CHECK(code.value() == EACCES);
+    CHECK(bench.hardware.state.rules.empty());
+    CHECK_THAT(bench.journal_text(), !ContainsSubstring("rule "));
+    bench.hardware.matches_address = true;
+    auto const flow = steer(*lease, here, there);
+    REQUIRE(bench.hardware.state.rules.size() == 1);
+    CHECK(to_string(bench.hardware.state.rules.begin()->second.rule->match) == "tcp4 * -> 10.77.0.1:5000");
+}
+
+TEST_CASE("a flow that moves gets a rule of its own or none, and the port's rule stays")
+{
+    lease_bench bench;
+    auto const home = bench.open();
+    auto const other = bench.open(1, 2);
+    auto const port = steer_port(*home, here);
+    auto& rules = bench.hardware.state.rules;
+    REQUIRE(rules.size() == 1);
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    CHECK(other->moves_flows());
+    SECTION("where the NIC matches both ends")
+    {
+        auto moved = other->move_flow(-1, here, there, code, why);
+        REQUIRE(moved);
+        REQUIRE(rules.size() == 2);
+        auto const& made = rules.begin()->second;  // numbers fall
+        CHECK(to_string(made.rule->match) == "tcp4 10.77.0.2:4000 -> 10.77.0.1:5000");
+        CHECK(made.queue == other->queues().front());
+        moved.reset();
+    }
+    SECTION("where it does not")
+    {
+        bench.hardware.matches_remote = false;
+        CHECK_FALSE(other->move_flow(-1, here, there, code, why));
+        CHECK(code == errno_code(EOPNOTSUPP));
+        CHECK(why.operation == "add rule");
+    }
+    REQUIRE(rules.size() == 1);
+    CHECK(rules.begin()->second.queue == home->queues().front());
+    CHECK(bench.notices.empty());
+}
+
 TEST_CASE("flows that share a wider rule remove it when the last of them ends")
 {
     lease_bench bench;

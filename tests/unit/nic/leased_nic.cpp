@@ -113,6 +113,19 @@ TEST_CASE("a leased queue whose last user is just being cleaned up is waited for
     CHECK(bench.open(2)->queues() == queues{1, 2});
 }
 
+TEST_CASE("who finds a leased queue taken between its look and its bind takes another")
+{
+    lessee_bench bench;
+    bench.options.busy_patience = std::chrono::seconds{30};
+    int binds = 0;
+    bench.hardware.before = [&](std::string const& name) {
+        if (name == "bind" && ++binds == 1)
+            bench.hardware.state.bound[1] = 77;
+    };
+    CHECK(bench.open()->queues() == queues{2});
+    CHECK(binds == 2);
+}
+
 TEST_CASE("more queues than were leased are refused at once, and nothing is bound")
 {
     lessee_bench bench;

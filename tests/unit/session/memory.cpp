@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
 #include <cstring>
+#include <gpurx/local_gpu.hpp>
 #include <gpurx/memory.hpp>
 #include <optional>
 
@@ -94,6 +95,9 @@ TEST_CASE("GPU memory says what is missing here, and what to do")
     CHECK(code == gpurx::errc::no_cuda);
     CHECK_FALSE(device_memory::adopt(4096, 4096, {}, code, why).valid());
     CHECK(code == gpurx::errc::no_cuda);
+    CHECK(gpurx::local_gpu(code, why) == -1);
+    CHECK(code == gpurx::errc::no_cuda);
+    CHECK_THROWS_AS(gpurx::local_gpu(), gpurx::system_error);
 }
 
 TEST_CASE("host memory is exported where /dev/udmabuf allows it, and says why where not")

@@ -51,7 +51,8 @@ pool_stats distinct_figures()
     pool_stats pool;
     pool.page_size = 1019;
     pool.free = 1020;
-    pool.in_kernel = 1021;
+    pool.in_ring = 1021;
+    pool.in_queues = 1031;
     pool.on_loan = 1022;
     pool.parked = 1023;
     pool.in_reads = 1024;
@@ -118,7 +119,9 @@ TEST_CASE("metrics have every counter of a session, once")
     CHECK(std::ranges::count(lines, "gpurx_received_bytes_total{session=\"loader\",way=\"linear\"} 1003") == 1);
     CHECK(std::ranges::count(lines, "gpurx_waits_total{session=\"loader\",reason=\"loans\"} 1012") == 1);
     CHECK(std::ranges::count(lines, "gpurx_tokens_out{session=\"loader\"} 1006") == 1);
-    for (unsigned value = 1001; value <= 1030; ++value)
+    CHECK(std::ranges::count(lines, "gpurx_pool_pages{session=\"loader\",place=\"ring\"} 1021") == 1);
+    CHECK(std::ranges::count(lines, "gpurx_pool_pages{session=\"loader\",place=\"queue\"} 1031") == 1);
+    for (unsigned value = 1001; value <= 1031; ++value)
         CHECK(std::ranges::count_if(
                   lines, [&](auto const& line) { return line.ends_with(" " + std::to_string(value)); }) == 1);
 }
