@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpurx-doctor where there is no NIC for it: doctor_test.py PROGRAM MAN-PAGE."""
+"""gpurx-doctor where there is no NIC for it: doctor_test.py PROGRAM MAN-PAGE [DIRECTORY-OF-A-FAKE-LIBCUDA]."""
 
 import json
 import re
@@ -15,6 +15,7 @@ import pcapng
 
 PROGRAM = ""
 MAN_PAGE = ""
+FAKE_CUDA = ""
 
 # The tap runs while a megabyte crosses the loopback, and something else at another port.
 TRANSFER = r"""
@@ -44,6 +45,33 @@ for port in (5001, 5002):
 END
 kill -INT $tap
 wait $tap
+"""
+
+# The tap runs while a connection is busy, from before it begins until after its end.
+BUSY = r"""
+ip link set lo up
+python3 - <<'END' &
+import socket
+listener = socket.create_server(("127.0.0.1", 5001))
+sender = socket.create_connection(("127.0.0.1", 5001))
+receiver, _ = listener.accept()
+open("{directory}/begun", "w").close()
+while True:
+    sender.sendall(bytes(1000))
+    receiver.recv(1000, socket.MSG_WAITALL)
+END
+busy=$!
+trap 'kill $busy' EXIT
+while ! [[ -e "{directory}/begun" ]]; do sleep 0.05; done
+"$1" tap lo --port 5001 --seconds 2.5
+"""
+
+# Of the fake driver's GPU, whose window (region 1) ends at this address.
+GPU = r"""
+mount -t tmpfs none /sys/bus/pci
+mkdir -p /sys/bus/pci/devices/0000:17:00.0
+printf '0x0 0xffffff 0x40200\n0x0 {end:#x} 0x14220c\n' >/sys/bus/pci/devices/0000:17:00.0/resource
+LD_LIBRARY_PATH="{directory}" "$1" lo --gpu 0 --json
 """
 
 
@@ -77,7 +105,7 @@ class Doctor(unittest.TestCase):
 
     def namespace(self, script: str) -> subprocess.CompletedProcess[str]:
         """What `script` prints in a network namespace of its own, where "$1" is the program."""
-        inside = ("unshare", "--user", "--map-root-user", "--net", "bash", "-ec")
+        inside = ("unshare", "--user", "--map-root-user", "--net", "--mount", "bash", "-ec")
         return subprocess.run(
             [*inside, script, "bash", PROGRAM], capture_output=True, text=True, timeout=60, check=False
         )
@@ -121,6 +149,26 @@ class Doctor(unittest.TestCase):
         self.assertEqual(gpu["severity"], "blocking")
         self.assertTrue(gpu["evidence"])
 
+    def test_a_gpu(self) -> None:
+        """The fake driver's: its memory, and the window that NICs reach it through."""
+        if not FAKE_CUDA:
+            self.skipTest("built without the fake driver")
+        probe = self.namespace("mount -t tmpfs none /sys/bus/pci")
+        if probe.returncode != 0:
+            self.skipTest(f"no PCI device can be made up here: {probe.stderr.strip()}")
+        for size, severity, said in ((128 << 30, "ok", "BAR1 has 128 GiB"),
+                                     (16 << 20, "blocking", "BAR1 has 16 MiB, 64 MiB of memory")):
+            answer = self.namespace(GPU.format(end=size - 1, directory=FAKE_CUDA))
+            self.assertEqual(answer.returncode, 2, answer.stderr)  # a loopback it remains
+            interface = json.loads(answer.stdout)["interfaces"][0]
+            gpu = finding(interface, "gpu")
+            self.assertEqual(gpu["severity"], "ok")
+            self.assertRegex(gpu["what"], r"^memory of GPU 0 \(.*\) can be exported to a NIC$")
+            # What device_memory::explain() says.
+            self.assertRegex(gpu["evidence"], r"^memory of GPU 0 .*, 2 MiB by cuMemCreate, exported by the CUDA driver; ")
+            window = finding(interface, "bar1")
+            self.assertEqual((window["severity"], window["evidence"]), (severity, said))
+
     def test_nothing_to_fix(self) -> None:
         answer = run("lo", "--fix", "--dry-run")
         self.assertEqual(answer.stdout, "")
@@ -162,6 +210,28 @@ class Doctor(unittest.TestCase):
             self.assertEqual(len(packet.captured), headers, "headers, and nothing of the payload")
         self.assertGreaterEqual(sum(packet.length - len(packet.captured) for packet in file.packets), 1000000)
 
+    def test_tap_table(self) -> None:
+        """What people see: a table while it runs, and the totals when the time is over."""
+        self.check_namespaces()
+        with tempfile.TemporaryDirectory() as directory:
+            answer = self.namespace(BUSY.format(directory=directory))
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        live, totals = answer.stdout.split("\n\n", 1)[0], answer.stdout.rstrip("\n").split("\n\n")[-1]
+        self.assertNotEqual(live, totals, answer.stdout)
+        for table in (live, totals):
+            head, *flows = table.splitlines()
+            sums = next(line for line in flows if line.startswith("lo: "))
+            self.assertEqual(head.split(")")[1].split(),
+                             ["rate", "packets", "gaps", "reorder", "retrans", "unsplit", "window"])
+            (row,) = [flow for flow in flows if "-> 127.0.0.1:5001 " in flow]
+            columns = re.match(r"127\.0\.0\.1:\d+ -> 127\.0\.0\.1:5001 +[\d.]+ [KMG]?i?B/s +(\d+) +\d+ +\d+ +\d+ +(\d+) ", row)
+            self.assertIsNotNone(columns, table)
+            # Of the loopback everything can be read.
+            self.assertGreater(int(columns[1]), 0)
+            self.assertEqual(columns[1], columns[2])
+            self.assertRegex(sums, r"^lo: [1-9]\d* packets of 2 flows in \d+\.\d s; the tap dropped")
+        self.assertGreaterEqual(float(re.search(r"in (\d+\.\d) s", totals)[1]), 2.5)
+
     def test_tap_without_sessions(self) -> None:
         answer = run("tap", "lo", "--state-directory", "/nonexistent")
         self.assertEqual(answer.returncode, 2)
@@ -183,5 +253,5 @@ class Doctor(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM, MAN_PAGE = sys.argv[1], sys.argv[2]
+    PROGRAM, MAN_PAGE, FAKE_CUDA = (*sys.argv[1:], "")[:3]
     unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 
 PROGRAM = ""
 MAN_PAGE = ""
+SAMPLE = Path(__file__).resolve().parents[1] / "bench/perf_sample.json"
 
 
 def free_port() -> int:
@@ -40,11 +42,18 @@ def client(port: int, *arguments: str, seconds: str = "0.2") -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+def names_of(value: object) -> object:
+    """The names in JSON, without what they are worth; of a list its first."""
+    if isinstance(value, dict):
+        return {name: names_of(one) for name, one in value.items()}
+    return [names_of(value[0])] if isinstance(value, list) else None
+
+
 class Perf(unittest.TestCase):
     def test_settings_take_turns(self) -> None:
         port = free_port()
         with server(port, "--compare", "--loan", "--rounds", "4", "--verify") as one:
-            answer = client(port, "--flows", "5", "--rounds", "4", "--message", "20000", "--json", "-")
+            answer = client(port, "--flows", "5", "--rounds", "4", "--message", "20000", "--json", "-", seconds="1")
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertEqual(one.wait(30), 0)
         made = json.loads(answer.stdout)
@@ -60,6 +69,20 @@ class Perf(unittest.TestCase):
             self.assertTrue(0 < latency["p50"] <= latency["p99"] <= latency["max"], latency)
             self.assertGreater(latency["count"], 0)
         self.assertEqual([one["rounds"] for one in made["settings"]], [2, 2])
+        # What tests/bench/plot_test.py draws.
+        self.assertEqual(names_of(made), names_of(json.loads(SAMPLE.read_text(encoding="utf-8"))))
+
+    def test_sixty_four_flows(self) -> None:
+        port = free_port()
+        with server(port, "--max-flows", "64", "--rounds", "1", "--verify") as one:
+            answer = client(port, "--flows", "64", "--message", "4096", "--window", "1", "--json", "-", seconds="1")
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertEqual(one.wait(60), 0)
+        made = json.loads(answer.stdout)
+        self.assertEqual(made["load"]["flows"], 64)
+        self.assertEqual(made["rounds"][0]["wrong_words"], 0)
+        # As much as a message of each.
+        self.assertGreaterEqual(made["rounds"][0]["verified_bytes"], 64 * 4096)
 
     def test_a_table_and_a_file(self) -> None:
         port = free_port()
@@ -83,22 +106,25 @@ class Perf(unittest.TestCase):
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertIn("none of this round's", one.communicate(timeout=30)[1])
 
+    def say_pattern(self, port: int, last: int) -> None:
+        """A client of ours that sends the pattern, but for the last word, and waits until its flow ends."""
+        with socket.create_connection(("127.0.0.1", port)) as flow:
+            number = lambda value, size: value.to_bytes(size, "little")  # noqa: E731
+            request = b"GPXREPF1" + b"".join(number(value, 4) for value in (0, 1, 16, 0, 1, 0))
+            flow.sendall(request)
+            flow.recv(160, socket.MSG_WAITALL)
+            words = [number((i + 1) * 6364136223846793005 % 2**64, 8) for i in range(2)]
+            flow.sendall(words[0] + number(int.from_bytes(words[1], "little") ^ last, 8))
+            flow.shutdown(socket.SHUT_WR)
+            while flow.recv(4096):
+                pass
+
     def liar(self, last: int) -> tuple[str, int]:
-        """A client of ours that sends the pattern, but for the last word."""
         port = free_port()
         with server(port, "--rounds", "1", "--verify") as one:
             assert one.stderr
             one.stderr.readline()
-            with socket.create_connection(("127.0.0.1", port)) as flow:
-                number = lambda value, size: value.to_bytes(size, "little")  # noqa: E731
-                request = b"GPXREPF1" + b"".join(number(value, 4) for value in (0, 1, 16, 0, 1, 0))
-                flow.sendall(request)
-                flow.recv(160, socket.MSG_WAITALL)
-                words = [number((i + 1) * 6364136223846793005 % 2**64, 8) for i in range(2)]
-                flow.sendall(words[0] + number(int.from_bytes(words[1], "little") ^ last, 8))
-                flow.shutdown(socket.SHUT_WR)
-                while flow.recv(4096):
-                    pass
+            self.say_pattern(port, last)
             return one.communicate(timeout=30)[1], one.returncode
 
     def test_wrong_bytes_are_seen(self) -> None:
@@ -122,6 +148,17 @@ class Perf(unittest.TestCase):
                 one.stderr.readline()
                 one.send_signal(number)
                 self.assertEqual(one.wait(30), 0)
+
+    def test_a_server_that_is_told_between_two_rounds_ends(self) -> None:
+        for later in range(20):
+            port = free_port()
+            with server(port) as one:
+                assert one.stderr
+                one.stderr.readline()
+                self.say_pattern(port, 0)
+                time.sleep(later * 20e-6)
+                one.terminate()
+                self.assertEqual(one.wait(10), 0)
 
     def kill_a_client(self, port: int) -> None:
         command = [PROGRAM, "client", f"127.0.0.1:{port}", "--seconds", "30", "--warm-up", "0"]

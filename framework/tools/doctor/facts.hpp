@@ -72,10 +72,13 @@ struct pci_facts {
     std::vector<std::string> bridges;   // above it, from the root on
     std::string iommu;                  // type of its IOMMU group: "DMA-FQ", "identity"; empty: no IOMMU
     std::map<std::string, bool> turns;  // of bridges: whether access control sends its peers' traffic up to the root
+    std::optional<int> numa_node = {};  // nothing: the machine has none, or does not tell
 };
 
 struct interface_facts {
     std::string name;
+    std::string alias;                           // IFLA_IFALIAS: free text, by which who manages a device may know it
+    std::vector<std::string> alternative_names;  // udev gives some, and so may anybody
     unsigned index = 0;
     bool up = false;
     bool carrier = false;

@@ -45,7 +45,8 @@ struct finding {
     std::string what;           // a sentence without its full stop
     std::string evidence = {};  // what was seen
     std::string command = {};   // that mends it, to be typed as it is; empty: none does, or nothing is to be mended
-    std::optional<mending> mend = {};  // nothing: --fix leaves it to whoever reads this
+    std::optional<mending> mend = {};       // nothing: --fix leaves it to whoever reads this
+    std::vector<std::string> changes = {};  // that the command makes, where it does not name them itself
 
     friend bool operator==(finding const&, finding const&) = default;
 };
@@ -69,9 +70,5 @@ struct diagnosis {
 [[nodiscard]] diagnosis diagnose(facts const& seen, interface_facts const& interface);
 // The interface on which it goes best; null: there is none. Of equal ones the first.
 [[nodiscard]] interface_facts const* best_of(facts const& seen);
-
-// Bytes of the memory that the ring of one queue holds all the time, at least.
-[[nodiscard]] std::uint64_t least_held_by_ring(std::uint32_t frames, std::uint32_t mtu,
-                                               std::uint64_t page_size) noexcept;
 
 }  // namespace gpurx::doctor

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <iterator>
 #include <map>
@@ -19,6 +18,7 @@
 #include "pci.hpp"
 #include "session/budget.hpp"
 #include "session/ring_demand.hpp"
+#include "topology.hpp"
 
 namespace gpurx::doctor {
 
@@ -335,13 +335,6 @@ void look_at_rules(interface_facts const& nic, unsigned queue, std::vector<findi
                          .command = fmt::format("ethtool -n {}", nic.name)});
 }
 
-// The largest ring, of a power of two, that holds no more than `bytes`; 0: none does.
-std::uint32_t ring_within(std::uint64_t bytes, std::uint32_t mtu, std::uint64_t page_size)
-{
-    auto const each = least_held_by_ring(1, mtu, page_size);
-    return static_cast<std::uint32_t>(std::bit_floor(std::min<std::uint64_t>(bytes / each, 1U << 31)));
-}
-
 finding look_at_ring(interface_facts const& nic, machine_facts const& machine, wishes const& wanted, bool in_use)
 {
     constexpr char topic[] = "rx-ring";
@@ -353,11 +346,12 @@ finding look_at_ring(interface_facts const& nic, machine_facts const& machine, w
                 .evidence = "no rx ring in ethtool -g"};
     auto const frames = *nic.rings->rx_frames;
     auto const page = machine.memory.page_size;
-    auto const held = least_held_by_ring(frames, nic.mtu, page);
+    auto const demand = detail::demand_of({.frames = frames, .mtu = nic.mtu}, 1, page);
+    auto const held = demand.bytes();
     auto const least_rest = 2 * detail::smallest_share(page);  // of which receive buffers have one half
     auto evidence = fmt::format("a ring of {} frames at MTU {} holds at least {} of {}", frames, nic.mtu,
                                 size_text(held), size_text(wanted.memory));
-    if (held <= wanted.memory / 4)
+    if (!demand.is_tight(wanted.memory))
         return {.topic = topic, .what = "the ring leaves most of the memory to flows", .evidence = std::move(evidence)};
 
     bool const starves = held + least_rest > wanted.memory;
@@ -369,7 +363,7 @@ finding look_at_ring(interface_facts const& nic, machine_facts const& machine, w
                               : "the ring of a queue holds much of the memory all the time: make it smaller, or the "
                                 "memory larger",
                   .evidence = std::move(evidence)};
-    auto const fitting = ring_within(wanted.memory / 4, nic.mtu, page);
+    auto const fitting = static_cast<std::uint32_t>(demand.frames_within(wanted.memory / 4).value_or(0));
     if (fitting < fewest_frames) {
         found.what += fmt::format(" ({})", size_text(4 * held));
         return found;
@@ -380,6 +374,51 @@ finding look_at_ring(interface_facts const& nic, machine_facts const& machine, w
     return found;
 }
 
+// What goes with a session that has ended; `condition` says when.
+void put_undoing(detail::journal_owner const& owner, std::string_view condition, std::vector<std::string>& lines)
+{
+    auto const name = [](char const* kind, std::optional<std::uint32_t> id) {
+        return id ? fmt::format("{} {}", kind, *id) : fmt::format("{} without a number yet", kind);
+    };
+    std::for_each(owner.rules.rbegin(), owner.rules.rend(), [&](detail::journal_rule const& entry) {
+        lines.push_back(
+            fmt::format("{} ({}) is removed{}", name("rule", entry.id), to_string(entry.rule.match), condition));
+    });
+    std::for_each(owner.contexts.rbegin(), owner.contexts.rend(), [&](detail::journal_context const& entry) {
+        lines.push_back(fmt::format("{} over queues {} is removed{}", name("RSS context", entry.id),
+                                    fmt::join(entry.queues, ", "), condition));
+    });
+}
+
+// What recovery does to the NIC, in its order. It can tell of more sessions than this whether they have ended.
+std::vector<std::string> undoing(interface_facts const& nic)
+{
+    std::vector<std::string> lines;
+    std::vector<unsigned> free;
+    bool one_lives = false;
+    bool one_may_live = false;
+    for (auto const& [owner, alive, program] : nic.sessions) {
+        one_lives = one_lives || alive == true;
+        one_may_live = one_may_live || !alive;
+        if (alive != true)
+            put_undoing(owner, alive ? "" : fmt::format(", if process {} has ended", owner.key.pid), lines);
+        if (alive == false)
+            free.insert(free.end(), owner.queues.begin(), owner.queues.end());
+    }
+    auto const of_rss =
+        std::ranges::find(nic.session_changes, detail::setting::rss_table, &detail::setting_change::what);
+    if ((one_lives || one_may_live) && of_rss != nic.session_changes.end())
+        lines.push_back(fmt::format("rss-table: queues {} are used again", fmt::join(free, ", ")));
+    if (one_lives)
+        return lines;
+    std::for_each(nic.session_changes.rbegin(), nic.session_changes.rend(), [&](detail::setting_change const& change) {
+        lines.push_back(
+            fmt::format("{}: {} -> {}{}", to_string(change.what), detail::describe(change.what, change.ours),
+                        detail::describe(change.what, change.original), one_may_live ? ", if no session is left" : ""));
+    });
+    return lines;
+}
+
 finding leftovers(interface_facts const& nic, std::string evidence)
 {
     return {.level = severity::degraded,
@@ -387,7 +426,8 @@ finding leftovers(interface_facts const& nic, std::string evidence)
             .what = "a killed process has left the NIC set up: the next session puts it back, or --fix does",
             .evidence = std::move(evidence),
             .command = fmt::format("gpurx-doctor {} --fix", nic.name),
-            .mend = mending{mending::kind::recover, 0}};
+            .mend = mending{mending::kind::recover, 0},
+            .changes = undoing(nic)};
 }
 
 std::string names_of(std::vector<detail::setting_change> const& changes)
@@ -402,14 +442,13 @@ std::string names_of(std::vector<detail::setting_change> const& changes)
 
 void look_at_sessions(interface_facts const& nic, std::vector<finding>& found)
 {
-    bool dead = false;
+    std::vector<std::string> ended;
     for (auto const& session : nic.sessions) {
         auto const queues =
             fmt::format("queues {}, {} rules", fmt::join(session.owner.queues, ", "), session.owner.rules.size());
-        if (session.alive == false) {
-            dead = true;
-            found.push_back(leftovers(nic, fmt::format("process {} has ended: {}", session.owner.key.pid, queues)));
-        } else {
+        if (session.alive == false)
+            ended.push_back(fmt::format("process {} has ended: {}", session.owner.key.pid, queues));
+        else
             found.push_back({.level = severity::note,
                              .topic = "sessions",
                              .what = session.alive
@@ -417,9 +456,10 @@ void look_at_sessions(interface_facts const& nic, std::vector<finding>& found)
                                          : "a gpurx session uses the interface, or did: its process cannot be "
                                            "seen from here",
                              .evidence = fmt::format("{}: {}", describe(session), queues)});
-        }
     }
-    if (!dead && nic.sessions.empty() && !nic.session_changes.empty())
+    if (!ended.empty())
+        found.push_back(leftovers(nic, fmt::format("{}", fmt::join(ended, "; "))));
+    else if (nic.sessions.empty() && !nic.session_changes.empty())
         found.push_back(leftovers(nic, names_of(nic.session_changes)));
     if (!nic.own_changes.empty())
         found.push_back({.level = severity::note,
@@ -531,6 +571,42 @@ std::vector<finding> look_at_lessee(interface_facts const& nic)
     return found;
 }
 
+// What the same memory costs from the far socket of the machine: every write of the NIC crosses between them.
+std::optional<finding> look_at_numa(interface_facts const& nic, gpu_facts const& gpu)
+{
+    if (!nic.pci || !nic.pci->numa_node || !gpu.pci || !gpu.pci->numa_node)
+        return std::nullopt;  // one node has all, or firmware does not tell
+    int const near = *nic.pci->numa_node;
+    int const far = *gpu.pci->numa_node;
+    finding found{.topic = "numa",
+                  .what = detail::describe_nodes(near, far),
+                  .evidence = fmt::format("NIC on node {}, GPU {} on node {}", near, gpu.ordinal, far)};
+    if (near != far) {
+        found.level = severity::degraded;
+        found.command = "nvidia-smi topo -m";
+    }
+    return found;
+}
+
+// An alias is given by hand, or by what manages the device. Names besides its own udev gives to most.
+std::optional<finding> look_at_aliases(interface_facts const& nic)
+{
+    auto const others = fmt::format("{}", fmt::join(nic.alternative_names, ", "));
+    if (nic.alias.empty() && others.empty())
+        return std::nullopt;
+    if (nic.alias.empty())
+        return finding{.topic = "aliases",
+                       .what = "the interface has other names, and no alias of somebody who manages it",
+                       .evidence = "other names: " + others};
+    return finding{.level = severity::note,
+                   .topic = "aliases",
+                   .what =
+                       "somebody has given the interface an alias: who manages it (as Cilium does in a cluster) may "
+                       "change its settings and queues as well",
+                   .evidence = fmt::format("alias {}{}{}", nic.alias, others.empty() ? "" : "; other names: ", others),
+                   .command = fmt::format("ip -details link show dev {}", nic.name)};
+}
+
 // What gpurxd says to this user. Who has the right does not need it.
 std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts const& process)
 {
@@ -562,11 +638,6 @@ std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts 
 
 }  // namespace
 
-std::uint64_t least_held_by_ring(std::uint32_t frames, std::uint32_t mtu, std::uint64_t page_size) noexcept
-{
-    return detail::demand_of({.frames = frames, .mtu = mtu}, 1, page_size).bytes();
-}
-
 std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts const& machine, gpu_facts const* gpu,
                                        wishes const& wanted)
 {
@@ -587,6 +658,8 @@ std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts
         return found;
     }
     found.push_back(look_at_link(nic));
+    if (auto aliases = look_at_aliases(nic))
+        found.push_back(*std::move(aliases));
     found.push_back(look_at_xdp(nic));
     found.push_back(look_at_header_split(nic));
     if (auto gro = look_at_hardware_gro(nic))
@@ -604,6 +677,8 @@ std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts
     look_at_sessions(nic, found);
     if (gpu != nullptr && gpu->error.empty()) {
         found.push_back(look_at_route(nic, *gpu));
+        if (auto numa = look_at_numa(nic, *gpu))
+            found.push_back(*std::move(numa));
         if (auto iommu = look_at_iommu(nic))
             found.push_back(*std::move(iommu));
     }

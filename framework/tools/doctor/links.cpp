@@ -25,6 +25,16 @@ namespace {
 constexpr std::uint16_t parent_name = 56;
 constexpr std::uint16_t parent_bus = 57;
 
+std::vector<std::string> alternative_names(detail::netlink::attributes const& said)
+{
+    std::vector<std::string> names;
+    said.nested(IFLA_PROP_LIST).for_each([&names](detail::netlink::attribute const& one) {
+        if (one.type() == IFLA_ALT_IFNAME)
+            names.emplace_back(one.text());
+    });
+    return names;
+}
+
 interface_facts read_link(nlmsghdr const& message)
 {
     namespace nl = detail::netlink;
@@ -45,6 +55,8 @@ interface_facts read_link(nlmsghdr const& message)
         return found ? std::string{found->text()} : std::string{};
     };
     link.name = text(said, IFLA_IFNAME);
+    link.alias = text(said, IFLA_IFALIAS);
+    link.alternative_names = alternative_names(said);
     link.mtu = said.u32(IFLA_MTU).value_or(0);
     link.kind = text(said.nested(IFLA_LINKINFO), IFLA_INFO_KIND);
     link.xdp = said.nested(IFLA_XDP).u8(IFLA_XDP_ATTACHED).value_or(XDP_ATTACHED_NONE) != XDP_ATTACHED_NONE;

@@ -23,6 +23,7 @@
 #include "observe.hpp"
 #include "pci.hpp"
 #include "syscalls.hpp"
+#include "topology.hpp"
 
 namespace gpurx::doctor {
 
@@ -134,6 +135,7 @@ pci_facts observe_pci(std::string const& address)
     device.bridges = pci_addresses(std::filesystem::canonical(directory, ignored).string());
     if (!device.bridges.empty())
         device.bridges.pop_back();  // itself
+    device.numa_node = detail::parse_numa_node(read_line(directory + "/numa_node"));
     device.iommu = read_line(directory + "/iommu_group/type");
     for (auto const& bridge : device.bridges) {
         if (auto const turns = redirects_peers(read_text("/sys/bus/pci/devices/" + bridge + "/config")))

@@ -26,6 +26,8 @@ void put_finding(std::string& text, finding const& one)
     put_line(text, "seen: " + one.evidence);
     if (!one.command.empty())
         put_line(text, "do:   " + one.command + (one.mend ? "   (--fix does it)" : ""));
+    for (auto const& change : one.changes)
+        put_line(text, "      " + change);
 }
 
 std::vector<finding> worst_first(std::vector<finding> findings)
@@ -52,8 +54,13 @@ std::vector<finding> findings_of_machine(facts const& seen)
 
 boost::json::object to_json(finding const& one)
 {
-    return {{"severity", to_string(one.level)}, {"topic", one.topic},     {"what", one.what},
-            {"evidence", one.evidence},         {"command", one.command}, {"fixable", one.mend.has_value()}};
+    return {{"severity", to_string(one.level)},
+            {"topic", one.topic},
+            {"what", one.what},
+            {"evidence", one.evidence},
+            {"command", one.command},
+            {"fixable", one.mend.has_value()},
+            {"changes", boost::json::value_from(one.changes)}};
 }
 
 boost::json::object to_json(interface_facts const& interface, diagnosis const& found)
@@ -103,8 +110,10 @@ std::string commands_to_fix(diagnosis const& found)
 {
     std::string text;
     for (auto const& one : found.findings) {
-        if (one.mend)
+        if (one.mend && one.changes.empty())
             text += one.command + '\n';
+        for (auto const& change : one.changes)
+            text += "# " + change + '\n';
     }
     return text;
 }

@@ -14,12 +14,13 @@ namespace gpurx::doctor {
 [[nodiscard]] std::string text_report(interface_facts const& interface, diagnosis const& found);
 // Of all: what is the matter with the machine, then a line for each interface, the best marked.
 [[nodiscard]] std::string text_overview(facts const& seen);
-// What --fix would do, a command a line; empty: nothing.
+// What --fix would do, a command a line; and where the command is itself, a line "# CHANGE" for each change. Empty:
+// nothing.
 [[nodiscard]] std::string commands_to_fix(diagnosis const& found);
 
 // {"version", "kernel", "verdict", "best", "interfaces": [{"name", "driver", "verdict", "findings": [{"severity",
-// "topic", "what", "evidence", "command", "fixable"}]}]}. Of those interfaces that are in the facts; "verdict" is that
-// of the best.
+// "topic", "what", "evidence", "command", "fixable", "changes"}]}]}. Of those interfaces that are in the facts;
+// "verdict" is that of the best.
 [[nodiscard]] std::string json_report(facts const& seen);
 
 }  // namespace gpurx::doctor

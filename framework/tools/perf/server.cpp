@@ -7,6 +7,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
+#include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -154,12 +155,10 @@ asio::awaitable<std::optional<request>> receiving_round::read_request(receiver& 
 {
     std::array<std::byte, request_size> text{};
     asio::steady_timer limit{executor_, patience};
-    limit.async_wait([&from](error_code stopped) {
-        if (!stopped)
-            from.close();
-    });
-    auto const [code, size] = co_await async_read(from, host_span{text}, direct);
-    limit.cancel();
+    auto const [order, too_late, code, size] =
+        co_await asio::experimental::make_parallel_group(limit.async_wait(asio::deferred),
+                                                         async_read(from, host_span{text}, asio::deferred))
+            .async_wait(asio::experimental::wait_for_one(), direct);
     if (code)
         co_return std::nullopt;
     co_return decode_request(text);
@@ -270,22 +269,17 @@ struct outcome {
     std::exception_ptr failure;
 };
 
-outcome run_round(server_options const& wanted, setting const& how)
+outcome run_round(asio::io_context& context, server_options const& wanted, setting const& how)
 {
-    asio::io_context context{1};
-    asio::signal_set signals{context, SIGINT, SIGTERM};
-    signals.async_wait([&context](error_code stopped, int /*number*/) {
-        if (!stopped)
-            context.stop();
-    });
     receiving_round one{wanted, how, context.get_executor()};
     outcome of;
     asio::co_spawn(context, one.run(), [&](std::exception_ptr failure, result measured) {
-        signals.cancel();
+        context.stop();
         of.failure = failure;
         if (!failure)
             of.made = measured;
     });
+    context.restart();
     context.run();
     return of;
 }
@@ -306,10 +300,18 @@ try {
 
 exit_status serve(server_options const& wanted)
 {
+    asio::io_context context{1};
+    auto told_to_end = false;
+    // For all rounds: one that comes between two of them is not to be lost.
+    asio::signal_set signals{context, SIGINT, SIGTERM};
+    signals.async_wait([&](error_code /*stopped*/, int /*number*/) {
+        told_to_end = true;
+        context.stop();
+    });
     auto status = measured;
-    for (unsigned number = 0; wanted.rounds == 0 || number < wanted.rounds; ++number) {
+    for (unsigned number = 0; !told_to_end && (wanted.rounds == 0 || number < wanted.rounds); ++number) {
         auto const& how = wanted.settings[number % wanted.settings.size()];
-        auto const of = run_round(wanted, how);
+        auto const of = run_round(context, wanted, how);
         if (!of.made && !of.failure)
             break;
         say(number, how, of);
