@@ -8,7 +8,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/kernel-support/lab/lib.sh"
 . "$root/tests/python/layer.sh"
-benchmarks=(overhead gather tokens connect tap perf ingest)
+benchmarks=(overhead gather give-back tokens connect tap perf ingest)
 
 build() {
     "$root/kernel-support/lab/packages.sh" build lab &&
@@ -27,6 +27,11 @@ run_overhead() {
 # Counted, without a GPU.
 run_gather() {
     build gather_bench && python3 "$root/tests/bench/gather.py" "$root/build/release"
+}
+
+# On the fake driver, with real threads.
+run_give-back() {
+    build give_back_bench && python3 "$root/tests/bench/give_back.py" "$root/build/release"
 }
 
 run_tokens() {

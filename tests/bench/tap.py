@@ -98,7 +98,9 @@ def print_gaps(measured: Measured) -> None:
 
 
 def add_bars(report: Report, timed: Measured, counted: Measured) -> None:
-    if not any(what.startswith("grace periods") for what in timed.absent):
+    counts_periods = not any(what.startswith("grace periods") for what in timed.absent)
+    report.bar(Bar("grace periods are counted", float(counts_periods), "", 1, at_least=True))
+    if counts_periods:
         for flows in FLOWS:
             least, later = (timed.median(flows, way, "grace_periods") for way in ("one_interface", "protocol_later"))
             report.bar(Bar(f"{flows} flows: grace periods of bind in case (b)", least, "", 1, at_least=True))
@@ -109,9 +111,9 @@ def add_bars(report: Report, timed: Measured, counted: Measured) -> None:
     report.bar(Bar("largest gap between receives, tap opened / as long computed", gap["tap"] / gap["computing"], "x",
                    MOST_GAP))
     calls = [line.split("(")[0] for line in timed.trace]
-    if calls:
-        is_third = "htons(0" in timed.trace[0] and calls.count("bind") == 1 and calls[-1] == "bind"
-        report.bar(Bar("the tap binds once, last, from protocol 0", float(is_third), "", 1, at_least=True))
+    # Without a trace nothing says so.
+    is_third = bool(calls) and "htons(0" in timed.trace[0] and calls.count("bind") == 1 and calls[-1] == "bind"
+    report.bar(Bar("the tap binds once, last, from protocol 0", float(is_third), "", 1, at_least=True))
 
 
 def parse_arguments() -> argparse.Namespace:

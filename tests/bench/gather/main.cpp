@@ -16,6 +16,7 @@ namespace {
 using ptx::counters;
 using ptx::test::gather_launch;
 using ptx::test::sm_100;
+using ptx::test::sm_80;
 using ptx::test::sm_90;
 
 struct kind {
@@ -39,9 +40,8 @@ struct variant {
     unsigned gpu;
 };
 
-// What later GPUs than sm_90 run differs.
-constexpr variant variants[] = {
-    {"plain", false, sm_90}, {"crc", true, sm_90}, {"plain-later", false, sm_100}, {"crc-later", true, sm_100}};
+constexpr variant variants[] = {{"plain-80", false, sm_80}, {"crc-80", true, sm_80},      {"plain-90", false, sm_90},
+                                {"crc-90", true, sm_90},    {"plain-100", false, sm_100}, {"crc-100", true, sm_100}};
 
 counters run(kind const& what, unsigned pieces, variant const& by)
 {
@@ -82,6 +82,7 @@ void measure(kind const& what, variant const& by)
     print("instructions", per_kib(&counters::instructions));
     print("load-sectors", ratio(&counters::load_sectors, &counters::load_requests));
     print("store-sectors", ratio(&counters::store_sectors, &counters::store_requests));
+    print("sectors-per-kib", per_kib(&counters::load_sectors) + per_kib(&counters::store_sectors));
     print("conflicts", per_kib(&counters::shared_conflicts));
     // Those of one piece by itself, with its descriptor and what the launch has to load for it.
     print("in-series", static_cast<double>(run(what, 1, by).loads_in_series));
