@@ -24,7 +24,8 @@ fi
 export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.txt${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
 rm -f "$results"
 status=0
-"${fixed_addresses[@]}" ctest --test-dir "$build" --parallel "$jobs" --no-tests=error --output-on-failure \
+# One more than there are cores: many wait for something most of the time.
+"${fixed_addresses[@]}" ctest --test-dir "$build" --parallel "$((jobs + 1))" --no-tests=error --output-on-failure \
     --output-junit "$results" "$@" || status=$?
 echo "results: $results"
 exit "$status"

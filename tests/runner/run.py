@@ -4,9 +4,8 @@
 
     run.py [--quick] [STEP...]        as tests/run.sh, which has looked at them, hands them on
 
-The exit status is 0 only if something ran and nothing failed. A step 'once' begins in the first 40 minutes of a run or not
-at all: those that are left come with the next runs, or by name. How long each step took is kept in the cache; one that
-became a third slower is named.
+The exit status is 0 only if something ran and nothing failed. What begins late in a run is in steps.py: what is left comes
+with the next runs, or by name. How long each step took is kept in the cache; one that became a third slower is named.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from typing import NoReturn
 
 import once
 import times
-from steps import Step, choose, may_start, read_steps
+from steps import Step, choose, is_too_late, may_start, read_steps
 from tally import Tally, read_log
 
 LOGS = Path("build/test-logs")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpurx"
-# On a machine that runs this for the first time all that is 'once' takes longer than the rest.
-LAST_ONCE_START = 40 * 60
 LINES_OF_A_FAILURE = 40
+MOST_FAILURES_SHOWN = 5
 
 
 def clock(seconds: float) -> str:
@@ -105,12 +103,12 @@ class Run:
             if stamp and stamp.exists():
                 self.skip(step, f"{stamp.read_text()}, and nothing it hangs on has changed; ./run test {step.name} runs it again")
                 return
-            lasted = time.monotonic() - self.start
-            if lasted > LAST_ONCE_START:
-                self.skip(step, f"this run has lasted for {clock(lasted)}; it comes with the next one, or with ./run test {step.name}")
-                return
-        print(f"{step.name:<12} {step.command}", flush=True)
         minutes = step.minutes * times_slower()
+        lasted = time.monotonic() - self.start
+        if not self.named and is_too_late(step, lasted / 60, minutes):
+            self.skip(step, f"this run has lasted for {clock(lasted)}; it comes with the next one, or with ./run test {step.name}")
+            return
+        print(f"{step.name:<12} {step.command}", flush=True)
         with (LOGS / f"{step.name}.log").open("wb") as log:
             # timeout makes a process group, and hands on the signal that ends it.
             process = subprocess.Popen(["timeout", "--kill-after=10", f"{minutes}m", "bash", "-c", step.command],
@@ -134,8 +132,10 @@ class Run:
               f"{len(tally.skips)} skipped", flush=True)
         if tally.failures:
             self.failed_logs.append(one.log)
-            lines = one.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES_OF_A_FAILURE:]
-            print(f"---- the end of {one.log} ----", *lines, f"---- all of it: {one.log} ----", sep="\n", flush=True)
+            printed = tally.printed or {str(one.log): one.log.read_text(encoding="utf-8", errors="replace")}
+            for name, text in list(printed.items())[:MOST_FAILURES_SHOWN]:
+                print(f"---- {name}, to its end ----", *text.splitlines()[-LINES_OF_A_FAILURE:], sep="\n")
+            print(f"---- all of it: {one.log} ----", flush=True)
         elif one.stamp and tally.passed:
             one.stamp.parent.mkdir(parents=True, exist_ok=True)
             one.stamp.write_text(f"{tally.passed} passed on {time.strftime('%F %H:%M')}")

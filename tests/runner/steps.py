@@ -5,6 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# In minutes from a run's begin.
+LAST_END = 85
+LAST_ONCE_END = 75
+LAST_ONCE_START = 40
+
 # A guest of the lab has this much memory, and one of the debug kernel the other (lab.sh --help).
 GUEST_GIB = 2
 DEBUG_GUEST_GIB = 4
@@ -46,6 +51,15 @@ def choose(steps: list[Step], *, quick: bool, names: list[str]) -> list[Step]:
     if names:
         return [step for step in steps if step.name in names]
     return [step for step in steps if step.kind != "named" and (step.quick or not quick)]
+
+
+def is_too_late(step: Step, lasted: float, limit: float) -> bool:
+    """Whether a run of all steps, which has lasted so long (in minutes), does without this one, which may take as long as its
+    limit. All that is once takes longer than the rest: it begins early, or if it is over in time. The rest takes half of its
+    limit on most machines. A run is to have an end on a slow machine too."""
+    if step.kind != "once":
+        return lasted + step.minutes / 2 > LAST_END
+    return lasted > LAST_ONCE_START and lasted + limit > LAST_ONCE_END
 
 
 def may_start(step: Step, running: list[Step], *, guests: int, gib: float) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import once
 import run
-from steps import Step, choose, may_start, read_steps
+from steps import Step, choose, is_too_late, may_start, read_steps
 
 TABLE = """# a comment
 format | 2 | check | | tests/lint/format.sh
@@ -52,6 +52,24 @@ class Table(unittest.TestCase):
         self.assertEqual(choose([BUILD, large], quick=False, names=["ml"]), [large])
 
 
+class Late(unittest.TestCase):
+    def test_what_is_once_begins_early_or_ends_in_time(self) -> None:
+        once_only = replace(GUEST, kind="once")
+        self.assertFalse(is_too_late(once_only, 39, 90))
+        self.assertFalse(is_too_late(once_only, 50, 20))
+        self.assertTrue(is_too_late(once_only, 50, 30))
+
+    def test_all_others_begin_before_a_run_is_too_long(self) -> None:
+        self.assertFalse(is_too_late(GUEST, 70, 60))
+        self.assertTrue(is_too_late(GUEST, 76, 1))
+        self.assertTrue(is_too_late(replace(GUEST, minutes=40), 70, 60))
+
+    def test_what_is_once_comes_last(self) -> None:
+        steps = read_steps((Path(__file__).parents[1] / "steps").read_text(encoding="utf-8"))
+        kinds = [step.kind for step in steps if step.kind != "named"]
+        self.assertEqual(kinds, sorted(kinds, key=lambda kind: kind == "once"))
+
+
 class SideBySide(unittest.TestCase):
     def test_alone_whatever_there_is(self) -> None:
         self.assertTrue(may_start(DEBUG, [], guests=1, gib=0.5))
@@ -87,11 +105,25 @@ class Once(unittest.TestCase):
         self.assertIn(":!kernel-support/devmemsim/tests", once.pathspecs(DEBUG))
         self.assertNotIn(":!kernel-support/devmemsim/tests", once.pathspecs(replace(DEBUG, name="nic-stress")))
 
+    def test_others_hang_on_what_they_see_of_ours(self) -> None:
+        metrics = once.pathspecs(Step("prometheus", 5, "once", (), "run.sh", quick=False))
+        self.assertIn("framework/src/metrics*", metrics)
+        self.assertNotIn("kernel-support", metrics)
+        scripts = once.pathspecs(Step("bpftrace", 10, "once", ("debian",), "run.sh", quick=False))
+        self.assertIn("framework/tools/bpftrace", scripts)
+        steps = read_steps((Path(__file__).parents[1] / "steps").read_text(encoding="utf-8"))
+        self.assertLessEqual(set(once.OTHERS), {step.name for step in steps if step.kind == "once"})
+        # A name that is none hangs on nothing.
+        for path in (path for paths in once.OTHERS.values() for path in paths if not path.startswith(":!")):
+            self.assertTrue(list(Path(__file__).parents[2].glob(path)), path)
+
     def test_packages_hang_on_what_they_are_made_of(self) -> None:
         packages = once.pathspecs(Step("packages", 30, "once", (), "run.sh", quick=False))
         self.assertIn("framework", packages)
         self.assertIn("kernel-support/devmemsim", packages)
         self.assertNotIn("kernel-support", packages)
+        wheel = once.pathspecs(Step("wheel-lab", 30, "once", ("debian",), "wheel.sh", quick=False))
+        self.assertLessEqual({"framework", "kernel-support/lab", "tests/python"}, set(wheel))
 
 
 class Runs(unittest.TestCase):

@@ -2,7 +2,8 @@
 """Counts what a test step did, from its log.
 
 A check passes or fails as a whole, by its exit status. Tests are counted by what the log says, in this order: a line
-`results: FILE` names a JUnit file of ctest; a line `N passed, N failed[, N skipped]`; TAP lines; Catch2's totals.
+`results: FILE` names a JUnit file of ctest; a line `N passed, N failed[, N skipped]`; what Python's unittest says at its
+end; TAP lines; Catch2's totals.
 Tests that end with a status other than 0 without a failed test, or that ran nothing, are one failure.
 """
 
@@ -19,6 +20,8 @@ class Tally:
     passed: int = 0
     failures: list[str] = field(default_factory=list)
     skips: list[str] = field(default_factory=list)
+    # Of failed tests, by name: what they printed, where it is known.
+    printed: dict[str, str] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -49,6 +52,7 @@ def from_junit(path: Path) -> Tally:
             tally.failures.append(f"{name}: {skip_reason(output)}")
         else:
             tally.failures.append(name)
+            tally.printed[name] = output
     return tally
 
 
@@ -66,6 +70,24 @@ def from_closing_lines(log: str) -> Tally:
     named = re.findall(r"^(?:FAIL|not ok)[: ]\s*(.+)$", log, re.MULTILINE)[:failed]
     tally.failures = named + ["unnamed, see the log"] * (failed - len(named))
     named = skip_lines(log)
+    tally.skips = named + ["unnamed: no reason given"] * (skipped - len(named))
+    return tally
+
+
+def from_unittest(log: str) -> Tally:
+    """Reasons of skips are in the log of a verbose run alone."""
+    tally = Tally()
+    failed = skipped = 0
+    for match in re.finditer(r"^Ran (\d+) tests? in (?:.*\n)+?(?:OK|FAILED)(?: \((.*)\))?$", log, re.MULTILINE):
+        counts = {word: int(number) for word, number in re.findall(r"([a-z][a-z ]*)=(\d+)", match[2] or "")}
+        skipped_here = counts.pop("skipped", 0)
+        passed_here = int(match[1]) - skipped_here - counts.pop("expected failures", 0)
+        failed += sum(counts.values())
+        skipped += skipped_here
+        tally.passed += max(0, passed_here - sum(counts.values()))
+    named = re.findall(r"^(?:FAIL|ERROR|UNEXPECTED SUCCESS): (.+)$", log, re.MULTILINE)[:failed]
+    tally.failures = named + ["unnamed, see the log"] * (failed - len(named))
+    named = [": ".join(one) for one in re.findall(r"^(\w+) .*\bskipped ['\"](.+)['\"]$", log, re.MULTILINE)][:skipped]
     tally.skips = named + ["unnamed: no reason given"] * (skipped - len(named))
     return tally
 
@@ -107,7 +129,7 @@ def count_tests(status: int, log: str) -> Tally:
             tally = from_junit(Path(results[-1]))
         except xml.etree.ElementTree.ParseError as error:
             tally.failures.append(f"{results[-1]} cannot be read: {error}")
-    for parse in (from_closing_lines, from_tap, from_catch2):
+    for parse in (from_closing_lines, from_unittest, from_tap, from_catch2):
         if tally.empty:
             tally = parse(log)
     if tally.empty:

@@ -13,7 +13,7 @@ import tally
 JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuite name="x" tests="3" failures="1" skipped="1">
 <testcase name="good" status="run"><system-out>fine</system-out></testcase>
-<testcase name="bad" status="fail"><failure message=""/><system-out/></testcase>
+<testcase name="bad" status="fail"><failure message=""/><system-out>1 != 2</system-out></testcase>
 <testcase name="left out" status="notrun"><skipped message="SKIP_RETURN_CODE=4"/>
 <system-out>x.cpp:3: SKIPPED:
 explicitly with message:
@@ -61,6 +61,22 @@ class Tests(unittest.TestCase):
         self.assertEqual(tally.count_tests(1, log).failures, ["y   (1 = 2)", "unnamed, see the log"])
         self.assertEqual(tally.count_tests(1, log).skips, ["a: no KVM", "unnamed: no reason given"])
 
+    def test_unittest(self) -> None:
+        line = "-" * 70
+        self.assertEqual(self.counts(0, f"....\n{line}\nRan 4 tests in 1.8s\n\nOK\n"), (4, 0, 0))
+        # Verbose, with what the kernel said between, and an "ok" at the beginning of a line, which is no TAP.
+        log = (
+            "test_a (__main__.T.test_a) ... printed\nok\ntest_b (__main__.T.test_b) ... skipped 'no GPU'\n"
+            "test_c (__main__.T.test_c) ... FAIL\ntest_d (__main__.T.test_d) ... ERROR\n"
+            "ERROR: test_d (__main__.T.test_d)\nValueError\nFAIL: test_c (__main__.T.test_c)\n"
+            f"{line}\nRan 5 tests in 1.8s\n[    3.1] link is up\n\nFAILED (failures=1, errors=1, skipped=1)\n"
+        )
+        result = tally.count_tests(1, log)
+        self.assertEqual((result.passed, result.skips), (2, ["test_b: no GPU"]))
+        self.assertEqual(result.failures, ["test_d (__main__.T.test_d)", "test_c (__main__.T.test_c)"])
+        self.assertEqual(self.counts(1, f"{line}\nRan 2 tests in 1s\n\nFAILED (failures=2)\n"), (0, 2, 0))
+        self.assertEqual(self.counts(0, f"{line}\nRan 0 tests in 0s\n\nOK\n"), (0, 1, 0))
+
     def test_tap(self) -> None:
         log = "TAP version 13\n1..4\nok 1 - a\nnot ok 2 b\nok 3 c # SKIP no GPU\n# ok 4 nested\nok 4 d\n"
         self.assertEqual(self.counts(1, log), (2, 1, 1))
@@ -78,6 +94,7 @@ class Tests(unittest.TestCase):
             result = tally.count_tests(8, f"results: {path}\n")
         self.assertEqual((result.passed, result.failures), (1, ["bad", "never started: Unable to find executable: x"]))
         self.assertEqual(result.skips, ["left out: no /dev/udmabuf: No such file or directory"])
+        self.assertEqual(result.printed, {"bad": "1 != 2"})
 
 
 if __name__ == "__main__":
