@@ -5,7 +5,6 @@
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
@@ -71,4 +70,4 @@ if __name__ == "__main__":
     functions = {line.split()[2] for line in Path("/proc/kallsyms").read_text(encoding="ascii", errors="replace").splitlines()}
     probed = set(re.findall(r"^k(?:ret)?probe:(\w+)$", "".join(path.read_text() for path in SCRIPTS.glob("*.bt")), re.MULTILINE))
     print("functions that this kernel does not have:", sorted(probed - functions) or "none")
-    sys.exit(not unittest.main(exit=False, verbosity=2).result.wasSuccessful())
+    unittest.main(verbosity=2)

@@ -11,4 +11,4 @@ fi
 
 kernel-support/lab/packages.sh trace
 tests/build.sh lab_tests
-./run lab --kernel "$kernel" --timeout 280 -- tests/bpftrace/guest.py
+./run lab --kernel "$kernel" --timeout 560 -- tests/bpftrace/guest.py

@@ -4,7 +4,7 @@
 C++ is compiled, that of the headers' comments as well. Python is, with that of docstrings; the names and keywords of gpurx
 that it uses are looked up in the package's source. Commands of samples/README.md are run by tests/samples/readme_test.py;
 those of other pages are read by a shell, and their options looked up in the manual pages, which tests/tools/documented.py
-compares with the programs. YAML and plain text are no examples of ours. A fenced block that says no language, or another
+compares with the programs. YAML is Prometheus', which reads it in tests/metrics; plain text is no example. A fenced block that says no language, or another
 one, is a failure."""
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ main() {
     tell "the site is built without a warning" ./run docs
     if ((failed)); then return 1; fi
     tell "pages are made of the sources as they should be" python3 tests/docs/sources_test.py
+    # With the Python that has matplotlib, as plot.sh.
+    tell "benchmarks are drawn, and what cannot be is named" /usr/bin/python3 tests/bench/plot_test.py
     # These tell by themselves.
     python3 tests/docs/names.py "$site" || failed=1
     python3 tests/docs/links.py "$site" || failed=1

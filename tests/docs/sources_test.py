@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "framework/docs/site"))
 import comment_text  # noqa: E402
 import doxygen_filter  # noqa: E402
+import figures  # noqa: E402
 import guides  # noqa: E402
 import python_reference  # noqa: E402
 
@@ -111,6 +114,43 @@ class Docstrings(unittest.TestCase):
 
     def test_commands_are_none_of_python(self) -> None:
         self.assertIn("~~~sh\npython -m a\n", self.said('def f():\n    """Does.\n\n        python -m a\n    """'))
+
+
+class Figures(unittest.TestCase):
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        root = Path(directory.name)
+        self.kept, self.measured, self.plots = root / "kept", root / "measured", root / "plots"
+        for each in (self.kept, self.measured, self.plots):
+            each.mkdir()
+
+    def add(self, directory: Path, name: str, cpu: str) -> None:
+        machine = {"cpu": cpu, "cpus": 4, "kernel": "7.3"}
+        (directory / f"{name}.json").write_text(json.dumps({"machine": machine}), encoding="utf-8")
+        (self.plots / f"{name}.svg").touch()
+
+    def page(self) -> str:
+        found = figures.results(self.kept, self.measured)
+        return figures.page(["gather", "tap", "ingest"], found, self.plots, self.kept)
+
+    def test_what_is_kept_comes_before_what_was_measured_here(self) -> None:
+        self.add(self.measured, "gather", "this machine's")
+        self.add(self.kept, "gather", "another's")
+        self.add(self.measured, "tap", "this machine's")
+        (self.plots / "gather-bars.svg").touch()
+        page = self.page()
+        self.assertIn("![What gather measured](plots/gather.svg)\n", page)
+        self.assertIn("![What gather measured, beside its bars](plots/gather-bars.svg)\n", page)
+        self.assertIn("Measured on another's, 4 cores, Linux 7.3; all figures are in `tests/bench/results/gather.json`.", page)
+        self.assertIn("Measured on this machine's, 4 cores, Linux 7.3, where this site was made.", page)
+
+    def test_what_was_not_measured_says_how(self) -> None:
+        self.assertIn("Not drawn here: `./run bench ingest && ./run docs` does it.", self.page())
+
+    def test_what_is_no_benchmark_has_its_place_as_well(self) -> None:
+        self.add(self.measured, "overhead-branch", "this machine's")
+        self.assertIn("## overhead-branch\n", self.page())
 
 
 if __name__ == "__main__":

@@ -41,8 +41,12 @@ found=$(git grep -InE -e '(^|[^A-Za-z0-9_.$}])/(work|home|root|tmp/brief)/' || t
 [[ -z $found ]] || complain "a path of one machine" "$found"
 
 # Of what stops whom, SECURITY.md names the tests.
-found=$(grep '^| ' SECURITY.md | grep -oE '"[^"]+"' | tr -d '"' | while read -r name; do
+found=$(grep '^| ' SECURITY.md | grep -oE '"[^["][^"]*"' | tr -d '"' | while read -r name; do
     git grep -qF -e "$name" -- tests || printf '%s\n' "$name"
+done)
+# Or a tag of them, or some with commas: "[one],[other]".
+found+=$(grep -oE '"\[[^"]+"' SECURITY.md | tr -d '[]"' | tr , '\n' | while read -r tag; do
+    git grep -qE -e "\"(\[[^]]+\])*\[$tag\](\[[^]]+\])*\"[,)]" -- 'tests/*.cpp' || printf '[%s]\n' "$tag"
 done)
 found+=$(grep -oE 'tests/[A-Za-z0-9_./-]+' SECURITY.md | sort -u | while read -r path; do
     [[ -e ${path%.} ]] || printf '%s\n' "$path"

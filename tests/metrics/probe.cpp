@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Prints metrics, every family that there is, for promtool to check:  metrics_probe library|gpurxd
+// Or writes those of a session to a file, as a user's program does:   metrics_probe FILE
+#include <array>
 #include <cstdio>
+#include <gpurx/memory.hpp>
 #include <gpurx/metrics.hpp>
+#include <gpurx/session.hpp>
 #include <string_view>
 #include <vector>
 
@@ -18,7 +22,7 @@ std::string library()
 {
     std::vector<detail::session_sample> samples(2);
     samples[0] = {
-        .name = "loader \"one\"\\", .interface = "eth0", .transport = "devmem", .tokens = "array", .counted = {}};
+        .name = R"(loader "one"\)", .interface = "eth0", .transport = "devmem", .tokens = "array", .counted = {}};
     gpurx::pool_stats pool;
     pool.dry_time = std::chrono::milliseconds{1500};
     pool.ring_demand = 1;
@@ -43,13 +47,24 @@ std::string daemon_page()
     return gpurxd::metrics_page(GPURX_VERSION, counted, seen);
 }
 
+void write(std::string_view file)
+{
+    gpurx::rx_session const one{{.transport = gpurx::transport::copy}, gpurx::device_memory::on_host(2 << 20)};
+    std::array const sessions{gpurx::named_session{"one", one}};
+    gpurx::write_metrics(file, sessions);
+}
+
 }  // namespace
 
 int main(int argc, char** argv)
 {
-    std::string_view const which = argc == 2 ? argv[1] : "";
-    if (which != "library" && which != "gpurxd")
+    if (argc != 2)
         return 2;
+    std::string_view const which = argv[1];
+    if (which != "library" && which != "gpurxd") {
+        write(which);
+        return 0;
+    }
     auto const text = which == "library" ? library() : daemon_page();
     return std::fputs(text.c_str(), stdout) >= 0 ? 0 : 1;
 }

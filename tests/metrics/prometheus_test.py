@@ -4,10 +4,12 @@
 
 import http.server
 import json
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import unittest
@@ -18,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import gpurxd_test  # noqa: E402: found by the line above
 
+DOCS = Path(__file__).resolve().parents[2] / "framework/docs"
 PROGRAMS = Path()
 BUILD = Path()
 
@@ -26,8 +29,17 @@ def text_of(which: str) -> str:
     return subprocess.run([BUILD / "tests/metrics_probe", which], capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+def check(what: str, *files: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [PROGRAMS / "promtool", "check", what, *files]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
 def promtool(text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAMS / "promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False)
+    return check("metrics", text=text)
+
+
+def metrics_in(text: str) -> set[str]:
+    return set(re.findall(r"\bgpurxd?_[a-z_]+", text))
 
 
 class ServedText(http.server.BaseHTTPRequestHandler):
@@ -96,6 +108,32 @@ class Reads(unittest.TestCase):
 
     def test_promtool_would_say_something(self) -> None:
         self.assertNotEqual(promtool("# TYPE wrong_total gauge\nwrong_total 1\n").returncode, 0)
+
+    def test_promtool_has_nothing_to_say_of_what_is_written(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "gpurx.prom"
+            text_of(str(file))
+            text = file.read_text(encoding="utf-8")
+        self.assertIn('gpurx_session_info{session="one"', text)
+        said = promtool(text)
+        self.assertEqual((said.returncode, said.stdout + said.stderr), (0, ""))
+
+    def test_yaml_in_the_guides_is_what_prometheus_takes(self) -> None:
+        known = metrics_in(text_of("library") + text_of("gpurxd"))
+        found = {"rules": 0, "config": 0}
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "some.yml"
+            for page in sorted(DOCS.rglob("*.md")):
+                for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+                    what = "rules" if block.startswith("- alert:") else "config"
+                    if what == "rules":
+                        block = "groups:\n  - name: gpurx\n    rules:\n" + textwrap.indent(block, 6 * " ")
+                    file.write_text(block, encoding="utf-8")
+                    said = check(what, file)
+                    self.assertEqual(said.returncode, 0, f"{page.name}:\n{block}{said.stdout}{said.stderr}")
+                    self.assertLessEqual(metrics_in(block), known, page.name)
+                    found[what] += 1
+        self.assertTrue(all(found.values()), found)
 
     def test_the_library_s_text_is_scraped(self) -> None:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), ServedText)

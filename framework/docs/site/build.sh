@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE=1
 
 main() {
     local python
-    kernel-support/lab/packages.sh docs
+    kernel-support/lab/packages.sh docs plot
     python=$("$site/environment.sh")/bin/python
     rm -rf "$source"
     mkdir -p "$source"
