@@ -24,5 +24,5 @@ complaints() {
 first_complaint() {
     local line
     line=$(complaints "$1" | head -n 1)
-    grep -aF -m 1 -A 40 -- "$line" "$1" | head -n 40
+    grep -aF -m 1 -A 39 -- "$line" "$1"
 }

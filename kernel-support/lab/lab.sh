@@ -308,7 +308,7 @@ print_profile() {
     for call in ${profile//,/ }; do
         note "lab: instructions of the kernel in $call:"
         awk -v call="$call" '$1 == call {all += $3; print $3, $4, $2} END {print all + 0, "-", "all"}' "$run_dir/profile" |
-            sort -rn | head -n 20 | awk '{printf "%12s in %s, entered %s times\n", $1, $3, $2}' >&2
+            sort -rn | awk 'NR <= 20 {printf "%12s in %s, entered %s times\n", $1, $3, $2}' >&2
     done
     note "lab: every function: ${run_dir#"$repo_dir/"}/profile"
 }

@@ -7,7 +7,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../kernel-support/lab/lib.sh"
 
 # It takes -e (nginx 1.19.5 and later), without which it would begin by opening /var/log/nginx/error.log.
-usable() { [[ -x $1 ]] && "$1" -h 2>&1 | grep -q -e '-e filename'; }
+usable() { [[ -x $1 && $("$1" -h 2>&1) == *'-e filename'* ]]; }
 
 isolated() { "$lab_dir/isolated-apt.sh" "$suite" "$@"; }
 
