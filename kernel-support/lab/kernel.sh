@@ -67,20 +67,19 @@ patched_source_id() {
     fi
 }
 
-# built_patch_files KERNEL: the patches that change more than the kernel tree's tests
-built_patch_files() {
-    local patch
-    patch_files "$1" | while read -r patch; do
-        if grep '^+++ ' "$patch" | grep -qvE '^\+\+\+ b/tools/testing/'; then
-            printf '%s\n' "$patch"
-        fi
-    done
+# built_changes KERNEL: what its patches change of the kernel. Their words, documentation and tests build nothing.
+built_changes() {
+    patch_files "$1" | xargs -r -d '\n' awk '
+        FNR == 1 { on = 0 }
+        /^diff --git / { on = $NF !~ "^b/(Documentation|tools/testing)/" }
+        on'
 }
 
 kernel_id() {
     local kernel=$1 source=$2
     {
-        patched_source_id "$source" "$(built_patch_files "$kernel")"
+        source_id "$source"
+        built_changes "$kernel"
         config_files "$kernel" | xargs -d '\n' cat
         gcc --version | head -n 1
     } | short_hash
