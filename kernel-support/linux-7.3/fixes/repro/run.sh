@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # Say which defects a kernel of the lab has, of those that the selftests of the series cannot show.
 #
-#   run.sh [--kernel KERNEL] [NAME...]     debian, and all of them by default
+#   run.sh [--kernel KERNEL] [--all-there] [NAME...]     debian, and all of them by default
 #
 # A NAME is one of the scripts beside this one. The kernel is told to poison what is freed or allocated, and to send all DMA
-# through swiotlb, where that shows a defect. The exit status is the number of defects.
+# through swiotlb, where that shows a defect. The exit status is the number of defects; with --all-there, of those that are not
+# there.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../../../lab/lib.sh"
 
-kernel=debian names=()
+kernel=debian all_there=0 names=()
 while (($#)); do
     case $1 in
         --kernel) kernel=${2:?--kernel needs a value} && shift ;;
+        --all-there) all_there=1 ;;
         *) names+=("${1%.py}") ;;
     esac
     shift
@@ -70,4 +72,5 @@ for name in "${names[@]}"; do
         found=$((found + 1))
     fi
 done
-exit "$found"
+((all_there)) || exit "$found"
+exit $((${#names[@]} - found))
