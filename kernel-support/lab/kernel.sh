@@ -69,6 +69,7 @@ patched_source_id() {
 
 # built_changes KERNEL: what its patches change of the kernel. Their words, documentation and tests build nothing.
 built_changes() {
+    # shellcheck disable=SC2016  # awk's $NF
     patch_files "$1" | xargs -r -d '\n' awk '
         FNR == 1 { on = 0 }
         /^diff --git / { on = $NF !~ "^b/(Documentation|tools/testing)/" }

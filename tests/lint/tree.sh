@@ -14,6 +14,8 @@ hosts='apache\.org|gnu\.org|fsf\.org|spdx\.org|kernel\.org|example\.(com|org)|gi
 hosts+='|huggingface\.co'
 # AWS, which is S3, and its services next to a machine.
 hosts+='|amazonaws\.com(\.cn)?|169\.254\.[0-9]+\.[0-9]+'
+# Where one who suggested a part of the kernel series has an address.
+hosts+='|meta\.com'
 # The W3C, by whose address an SVG says that it is one. Nothing is fetched there.
 hosts+='|w3\.org'
 # Loopback, what stands for a name, and what a program puts in. With or without a port.
