@@ -2,6 +2,7 @@
 //
 // gpurxd: binds memory to NIC queues and steers flows to them for programs without the right to.
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -120,6 +121,8 @@ try {
     auto const chosen = parse_command_line(argc, argv, exit_code);
     if (!chosen)
         return exit_code;
+    // What it has started from /proc/self/exe is called "exe" by ps, and in what systemd says.
+    static_cast<void>(::prctl(PR_SET_NAME, "gpurxd"));
     if (chosen->check)
         return check(*chosen);
     if (chosen->metrics > 0)
