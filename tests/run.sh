@@ -18,7 +18,7 @@ main() {
     done
 
     local groups=(build tests lint python)
-    ((quick)) || groups+=(docs plot browser module kernel lab selftests trace)
+    ((quick)) || groups+=(docs plot browser module kernel lab selftests trace systemd)
     kernel-support/lab/packages.sh "${groups[@]}"
     # Every preset finds it again by itself.
     cmake/cuda-toolkit.sh >/dev/null

@@ -5,7 +5,7 @@
 #   packages.sh [--list] GROUP...
 #   packages.sh --versions GROUP...     what is installed of them, and in which versions
 #
-# Groups: build tests cuda lint python plot docs browser module kernel lab selftests trace
+# Groups: build tests cuda lint python plot docs browser module kernel lab selftests trace systemd
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -110,6 +110,9 @@ util-linux
 packages[trace]='
 bpftrace
 '
+packages[systemd]='
+systemd
+'
 packages[selftests]='
 gcc
 g++
@@ -144,6 +147,7 @@ declare -A why=(
     [kernel]="to build a kernel for the lab"
     [lab]="to boot the lab's guest and talk to its network"
     [trace]="to watch the kernel with bpftrace"
+    [systemd]="to boot it in the lab's guest"
     [selftests]="to build and run the kernel tree's own tests"
 )
 

@@ -20,13 +20,19 @@ PACKED = ("CMakeLists.txt", "CMakePresets.json", "CHANGELOG.md", "pyproject.toml
           "kernel-support/devmemsim", "kernel-support/lab/packages.sh", ":!framework/docs", ":!kernel-support/devmemsim/tests")
 
 # What writes the metrics that Prometheus reads, and pages that have YAML for it; where the scripts for bpftrace put their
-# probes, and what makes these fire.
+# probes, and what makes these fire; the daemon that systemd starts, and who asks it.
 OTHERS = {
     "prometheus": ("framework/src/metrics*", "framework/include/gpurx/metrics.hpp", "framework/include/gpurx/stats.hpp",
                    "framework/tools/gpurxd", "framework/docs/*.md", "tests/metrics"),
     "bpftrace": ("framework/tools/bpftrace", "tests/bpftrace", "tests/lab", "kernel-support/lab", "kernel-support/devmemsim",
                  ":!kernel-support/devmemsim/tests", ":!*.md"),
+    "systemd": ("framework/tools/gpurxd", "framework/src", "framework/include", "samples/receive_file", "samples/common",
+                "tests/systemd", "kernel-support/lab", "kernel-support/devmemsim", ":!kernel-support/devmemsim/tests", ":!*.md"),
 }  # fmt: skip
+
+
+# Groups of packages that one step alone uses.
+USED = {"bpftrace": ["trace"], "systemd": ["systemd"]}
 
 
 def output_of(*command: str) -> str:
@@ -72,7 +78,7 @@ def stamp(step: Step, cache: Path) -> Path | None:
         files = {name: Path(name).read_bytes() for name in names.split("\0") if name and Path(name).is_file()}
         # A kernel's directory is named by all that went into it.
         facts = [Path(output_of("kernel-support/lab/kernel.sh", "--path", kernel).strip()).name for kernel in step.kernels]
-        groups = ["module", "kernel", "lab", "selftests", *(["trace"] if step.name == "bpftrace" else [])]
+        groups = ["module", "kernel", "lab", "selftests", *USED.get(step.name, [])]
         facts.append(output_of("kernel-support/lab/packages.sh", "--versions", *groups))
     except (OSError, subprocess.CalledProcessError):
         return None
