@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed wheel, with nothing but the standard library beside it, as tests/python/wheel.sh runs it:
 
-in_wheel.py load                a file from a server, http and https, with the libraries that the wheel carries
+in_wheel.py load                a file from a server, also in an event loop, and one that is not there, with the libraries that the
+                                wheel carries
 in_wheel.py trusts CERT KEY     a server with this certificate is one that this system trusts
 in_wheel.py refuses CERT KEY    it is not
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import json
@@ -54,11 +56,30 @@ def served(certificate: tuple[str, str] | None = None) -> Iterator[str]:
         yield url
 
 
+def bytes_of(tensor: gpurx.Tensor) -> bytes:
+    return ctypes.string_at(tensor.data_ptr, tensor.nbytes)
+
+
 def check(url: str) -> None:
     weights = gpurx.load_safetensors(url, transport="copy")
-    got = {name: ctypes.string_at(one.data_ptr, one.nbytes) for name, one in weights.items()}
-    assert got == DATA, "other bytes than the server has"
+    assert {name: bytes_of(one) for name, one in weights.items()} == DATA, "other bytes than the server has"
     assert weights.transport == "copy", weights.transport
+
+
+async def check_in_a_loop(url: str) -> None:
+    async with gpurx.async_safe_open(url, "gpurx", transport="copy") as file:
+        got = {name: bytes_of(one) async for name, one in file}
+    assert got == DATA, "other bytes than the server has"
+
+
+def check_refusal(url: str) -> None:
+    """What the library throws, through nanobind's package for this Python, with its type and its parts."""
+    try:
+        gpurx.load_safetensors(url, transport="copy")
+    except gpurx.NotFound as error:
+        assert (error.url, error.status) == (url, 404), error
+    else:
+        raise AssertionError("what is not there was loaded")
 
 
 def check_libraries() -> None:
@@ -77,6 +98,8 @@ def main() -> None:
             check_libraries()
             with served() as url:
                 check(url)
+                asyncio.run(check_in_a_loop(url))
+                check_refusal(f"{url}-absent")
         case ["trusts", certificate, key]:
             with served((certificate, key)) as url:
                 check(url)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The wheel as a user gets it: made, installed by pip, offline and without a compiler, into a fresh environment of each
-# CPython that is here, and used with nothing but the standard library beside it.
+# CPython that it is for, as far as cpython.sh has it, and used with nothing but the standard library beside it.
 #
 #   wheel.sh                      on loopback
 #   wheel.sh --lab [KERNEL]       and then over devmem, in the lab's guest
@@ -13,27 +13,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # Seconds in which a fresh environment has it, on a machine that is not slower than most.
 install_limit=10
 
-# pythons: those that the wheel is for, as far as this machine has them.
-pythons() {
-    local minor python
-    for minor in 10 11 12 13 14; do
-        for python in "$(type -P "python3.$minor" || true)" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor".*/bin/python; do
-            if [[ -x $python ]] && "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-                printf '%s\n' "$python"
-                break
-            fi
-        done
-    done
-}
+versions=(3.10 3.11 3.12 3.13 3.14 3.15)
 
 # dependencies ENVIRONMENT: what the wheel asks for, for each of these, in the cache.
 dependencies() {
-    local into version minor
+    local into version
     into=$cache_dir/wheel-$(sha256_of tests/python/wheel.txt | cut -c1-16)
     lock wheel-dependencies
-    for minor in 10 11 12 13 14; do
-        version=3.$minor
-        compgen -G "$into/*-cp3$minor-*.whl" >/dev/null ||
+    for version in "${versions[@]}"; do
+        compgen -G "$into/*-cp${version/./}-*.whl" >/dev/null ||
             "$1/bin/python" -m pip download --quiet --no-input --disable-pip-version-check --no-deps --require-hashes \
                 --only-binary=:all: --python-version "$version" -d "$into" -r tests/python/wheel.txt
     done
@@ -124,7 +112,7 @@ over_devmem() {
 }
 
 main() {
-    local environment asked python venv kernel='' tried=0
+    local environment asked version python why venv kernel='' tried=0
     if [[ ${1:-} == --lab ]]; then
         kernel=${2:-debian}
         shift $(($# > 1 ? 2 : 1))
@@ -137,13 +125,18 @@ main() {
     environment=$(tests/python/environment.sh)
     asked=$(dependencies "$environment")
     check_carried build/wheel/gpurx-*.whl
-    for python in $(pythons); do
+    tests/python/cpython.sh "${versions[@]}" >"$work/pythons"
+    while read -r version python why; do
+        if [[ $python == - ]]; then
+            note "SKIP CPython $version: $why"
+            continue
+        fi
         venv=$work/venv-$((++tried))
         "$python" -m venv "$venv"
         install "$venv" "$asked"
         without_compiler "$venv" "$venv/bin/python" -I tests/python/in_wheel.py load
-    done
-    ((tried > 0)) || die "there is no CPython from 3.10 to 3.14 here, with venv"
+    done <"$work/pythons"
+    ((tried > 0)) || die "none of CPython ${versions[*]} is to be had"
     check_authorities "$work/venv-1"
     [[ -z $kernel ]] || over_devmem "$environment" "$kernel"
 }
