@@ -8,20 +8,29 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 import pytest
+import tls
 from ranges import Server, running
 
 
+class Serve(Protocol):
+    def __call__(self, directory: Path, identity: tuple[Path, Path] | None = None) -> Server: ...
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[[Path], Server]]:
-    """Serves what is in a directory by now."""
+def serve() -> Iterator[Serve]:
+    """Serves what is in a directory by now: over https where it is given a certificate and its key."""
     with ExitStack() as stack:
 
-        def start(directory: Path) -> Server:
-            server = Server()
+        def start(directory: Path, identity: tuple[Path, Path] | None = None) -> Server:
+            if identity:
+                server = stack.enter_context(tls.serving(identity))
+            else:
+                server = Server()
+                stack.enter_context(running(server))
             server.files = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
-            stack.enter_context(running(server))
             return server
 
         yield start

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranges import Server
+from serving import Serve
+from tls import make_identity
 
-Serve = Callable[[Path], Server]
+import gpurx
+
+Identity = tuple[Path, Path]
 
 
 def save_model(directory: Path, shard: str) -> Path:
@@ -39,16 +42,63 @@ def without_weights(model: Path, directory: Path) -> str:
     return str(directory)
 
 
-def generate(model: str, **options: Any) -> list[dict[str, Any]]:
-    """What the engine says, in a process of its own, as engines leave much behind."""
+def engine(model: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as engines leave much behind."""
     threads = "|".join(str(one) for one in sorted(os.sched_getaffinity(0))[: options.get("tensor_parallel_size", 1)])
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": threads, "VLLM_NO_USAGE_STATS": "1"}
     command = [sys.executable, str(Path(__file__).with_name("generate.py")), json.dumps({"model": model} | options)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+
+
+def generate(model: str, **options: Any) -> list[dict[str, Any]]:
+    """What the engine says."""
+    done = engine(model, **options)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     found = next(line for line in done.stdout.splitlines() if line.startswith("found "))
     answers: list[dict[str, Any]] = json.loads(found.removeprefix("found "))
     return answers
+
+
+def load(name: str, **extra: Any) -> dict[str, Any]:
+    """What the loader itself, without an engine, gives to a model that is there."""
+    import torch
+    from vllm.config import LoadConfig
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.plugins import load_general_plugins
+
+    class Parts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = torch.nn.Parameter(torch.zeros(1))
+            self.loaded: dict[str, torch.Tensor] = {}
+
+        def load_weights(self, weights: Any) -> None:
+            self.loaded = {name: one.clone() for name, one in weights}
+
+    class Named:
+        def __init__(self, model: str) -> None:
+            self.model, self.model_weights, self.revision = model, "", None
+
+    load_general_plugins()
+    loader = get_model_loader(LoadConfig(load_format="gpurx", model_loader_extra_config={"transport": "copy"} | extra))
+    loader.download_model(Named(name))
+    into = Parts()
+    loader.load_weights(into, Named(name))
+    return into.loaded
+
+
+def check(loaded: dict[str, Any], expected: dict[str, Any]) -> None:
+    import torch
+
+    assert sorted(loaded) == sorted(expected)
+    assert all(torch.equal(loaded[name], one) for name, one in expected.items())
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
+    """Certificates that vouch for themselves, and their keys."""
+    directory = tmp_path_factory.mktemp("tls")
+    return {name: make_identity(directory, name) for name in ("server", "stranger")}
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +114,39 @@ def expected(model: Path) -> list[dict[str, Any]]:
     return answers
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_same_as_by_the_default_loader(
-    serve: Serve, model: Path, expected: list[dict[str, Any]], tmp_path: Path
+    scheme: str, serve: Serve, identities: dict[str, Identity], model: Path, expected: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    server = serve(model)
+    server = serve(model, identities["server"] if scheme == "https" else None)
+    assert server.url("").startswith(f"{scheme}://")
     assert len([name for name in server.files if name.endswith(".safetensors")]) > 3
     where = {"url": server.url(""), "transport": "copy", "flows": 2}
+    if scheme == "https":
+        where["ca"] = str(identities["server"][0])
     answers = generate(without_weights(model, tmp_path / "c"), load_format="gpurx", model_loader_extra_config=where)
     assert answers == expected
     assert sum(last + 1 - first for first, last in server.ranges) >= sum(
         len(data) for name, data in server.files.items() if name.endswith(".safetensors")
     )
+
+
+def test_a_server_that_nobody_trusts_gives_no_weights(
+    serve: Serve, identities: dict[str, Identity], model: Path, tmp_path: Path
+) -> None:
+    server = serve(model, identities["server"])
+    index = server.url("model.safetensors.index.json")
+    stranger = {"url": server.url(""), "transport": "copy", "ca": str(identities["stranger"][0])}
+    for trusted in (stranger, {"url": server.url("")}):
+        with pytest.raises(gpurx.Error, match="certificate") as met:
+            load("a-name", **trusted)
+        assert (met.value.code, met.value.url) == (gpurx.IngestErrorCode.TLS_FAILURE, index)
+    # What a user of the engine sees.
+    done = engine(without_weights(model, tmp_path / "c"), load_format="gpurx", model_loader_extra_config=stranger)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0, said[-6000:]
+    assert any("gpurx" in line and "certificate" in line and index in line for line in said.splitlines()), said[-6000:]
+    assert server.requests == 0
 
 
 def test_each_rank_of_two_has_its_slices(
@@ -93,47 +165,22 @@ def test_each_rank_of_two_has_its_slices(
             assert step == pytest.approx(by_one, abs=1e-4)
 
 
-def test_one_file_into_a_model_that_is_there(serve: Serve, bucket: Callable[[Path], str], tmp_path: Path) -> None:
+def test_one_file_into_a_model_that_is_there(
+    serve: Serve, bucket: Callable[[Path], str], identities: dict[str, Identity], tmp_path: Path
+) -> None:
     """The loader itself: files without an index, and what it refuses."""
-    import torch
-    from vllm.config import LoadConfig
-    from vllm.model_executor.model_loader import get_model_loader
-    from vllm.plugins import load_general_plugins
-
-    load_general_plugins()
-    model = save_model(tmp_path / "model", "10MB")
-    assert [path.name for path in model.glob("*.safetensors")] == ["model.safetensors"]
-    server = serve(model)
-
-    class Parts(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one = torch.nn.Parameter(torch.zeros(1))
-            self.loaded: dict[str, torch.Tensor] = {}
-
-        def load_weights(self, weights: Any) -> None:
-            self.loaded = {name: one.clone() for name, one in weights}
-
-    class Named:
-        def __init__(self, model: str) -> None:
-            self.model, self.model_weights, self.revision = model, "", None
-
-    def load(name: str, **extra: Any) -> dict[str, torch.Tensor]:
-        loader = get_model_loader(LoadConfig(load_format="gpurx", model_loader_extra_config={"transport": "copy"} | extra))
-        loader.download_model(Named(name))
-        into = Parts()
-        loader.load_weights(into, Named(name))
-        return into.loaded
-
     from safetensors.torch import load_file
 
+    model = save_model(tmp_path / "model", "10MB")
+    assert [path.name for path in model.glob("*.safetensors")] == ["model.safetensors"]
+    server, secure = serve(model), serve(model, identities["server"])
     expected = load_file(model / "model.safetensors")
     for where in (server.url("model.safetensors"), server.url(""), bucket(model)):
-        loaded = load("a-name", url=where)
-        assert sorted(loaded) == sorted(expected)
-        assert all(torch.equal(loaded[name], one) for name, one in expected.items())
-        assert sorted(load(where)) == sorted(expected)
-    assert sorted(load(str(model))) == sorted(expected)
+        check(load("a-name", url=where), expected)
+        check(load(where), expected)
+    for where in (secure.url("model.safetensors"), secure.url("")):
+        check(load(where, ca=identities["server"][0]), expected)
+    check(load(str(model)), expected)
     with pytest.raises(ValueError, match="say where the weights are with model_loader_extra_config"):
         load("a-name")
     with pytest.raises(ValueError, match=r"has \['concurrency'\]; it may have url, memory_limit"):
