@@ -96,6 +96,7 @@ def test_an_authority_of_ones_own(load: Load, identities: Any, session: gpurx.Se
         with pytest.raises(gpurx.Error) as met:
             load(one.url("m"), session=session, attempts=1)
         assert met.value.code is gpurx.IngestErrorCode.TLS_FAILURE
+        assert "Python's ca" in str(met.value)
         for ca in (certificate, str(certificate), tmp_path):
             check(load(one.url("m"), session=session, ca=ca))
 

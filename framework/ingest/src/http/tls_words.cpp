@@ -26,7 +26,8 @@ std::string advice_for_certificate(long verified, std::string const& host, std::
         case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
         case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
         case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-            return "if you trust it, name its CA: tls_options::ca_file, gpurx-fetch --ca, or SSL_CERT_FILE";
+            return "if you trust it, name its CA: tls_options::ca_file, Python's ca, gpurx-fetch --ca, or "
+                   "SSL_CERT_FILE";
         default:
             return {};
     }
