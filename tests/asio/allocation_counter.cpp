@@ -8,11 +8,18 @@
 namespace {
 
 thread_local std::size_t count = 0;
+thread_local bool none_is_left = false;
+thread_local bool (*excepted)() noexcept = nullptr;
+
+bool fails() noexcept
+{
+    return none_is_left && (excepted == nullptr || !excepted());
+}
 
 void* counted(std::size_t size) noexcept
 {
     ++count;
-    return std::malloc(size == 0 ? 1 : size);
+    return fails() ? nullptr : std::malloc(size == 0 ? 1 : size);
 }
 
 void* counted_or_throw(std::size_t size)
@@ -27,6 +34,17 @@ void* counted_or_throw(std::size_t size)
 std::size_t gpurx::test::allocations() noexcept
 {
     return count;
+}
+
+gpurx::test::no_memory::no_memory(bool (*except)() noexcept) noexcept
+{
+    none_is_left = true;
+    excepted = except;
+}
+
+gpurx::test::no_memory::~no_memory()
+{
+    none_is_left = false;
 }
 
 void* operator new(std::size_t size)
@@ -66,5 +84,7 @@ extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size)
 {
     ++count;
     void* memory = nullptr;
+    if (fails())
+        return nullptr;
     return ::posix_memalign(&memory, std::max(alignment, sizeof(void*)), size) == 0 ? memory : nullptr;
 }

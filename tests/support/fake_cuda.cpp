@@ -131,6 +131,12 @@ bool& in_host_function()
     return inside;
 }
 
+bool& in_call() noexcept
+{
+    thread_local bool inside = false;
+    return inside;
+}
+
 std::string plain_name(std::string name)
 {
     auto const at = name.rfind("_v");
@@ -454,6 +460,11 @@ void set_allocation_counter(std::size_t (*counter)())
 std::size_t allocations()
 {
     return with_state([](state& s, guard&) { return s.allocations; });
+}
+
+bool is_in_call() noexcept
+{
+    return in_call();
 }
 
 std::map<std::string, std::size_t> calls_of_this_thread()

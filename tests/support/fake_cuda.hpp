@@ -152,6 +152,8 @@ void set_now_gone();
 // What the fake driver itself has allocated in calls, going by a counter of the test's.
 void set_allocation_counter(std::size_t (*counter)());
 [[nodiscard]] std::size_t allocations();
+// Whether this thread is in a call: what is allocated now is the fake driver's.
+[[nodiscard]] bool is_in_call() noexcept;
 // Contexts that are current in this thread, one above the other.
 [[nodiscard]] std::size_t current_contexts();
 

@@ -323,16 +323,23 @@ CUstreamCaptureMode& capture_mode();
 // Whether this thread is in a host function.
 bool& in_host_function();
 
+// Whether this thread is in a call.
+bool& in_call() noexcept;
+
 // "cuMemAlloc_v2" and "cuMemAlloc" are the same function.
 std::string plain_name(std::string name);
 
 // What is allocated while it lives is the fake driver's doing. Under the lock.
 class allocation_scope {
   public:
-    explicit allocation_scope(state& s) : state_{s}, before_{count()} {}
+    explicit allocation_scope(state& s) : state_{s}, before_{count()} { in_call() = true; }
     allocation_scope(allocation_scope const&) = delete;
     allocation_scope& operator=(allocation_scope const&) = delete;
-    ~allocation_scope() { state_.allocations += count() - before_; }
+    ~allocation_scope()
+    {
+        in_call() = false;
+        state_.allocations += count() - before_;
+    }
 
   private:
     [[nodiscard]] std::size_t count() const
