@@ -78,7 +78,9 @@ class wait_claim {
         passing_ = shared;
         auto kept = std::make_unique<std::shared_ptr<passing>>(shared);
         stream_point* all = nullptr;
-        mark(all, on);
+        spare_point spare;
+        spare.provide();
+        mark(all, on, spare);
         if (all == nullptr)
             return false;
         when_passed(

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
@@ -61,9 +62,25 @@ void destroy_stream(CUstream_st* stream) noexcept;
 // Work that was enqueued on one stream or several, to be waited for. Null: none.
 struct stream_point;
 
-// Adds to `point` all that was enqueued on `on` so far. Never fails: without memory for a point it
-// waits for the stream.
-void mark(stream_point*& point, gpu_stream on) noexcept;
+// Memory for one point: who cannot fail when there is something to wait for has it from before.
+class spare_point {
+  public:
+    spare_point() = default;
+    spare_point(spare_point const&) = delete;
+    spare_point& operator=(spare_point const&) = delete;
+    ~spare_point();
+
+    // There is one now. Throws std::bad_alloc.
+    void provide();
+    [[nodiscard]] stream_point* take() noexcept { return std::exchange(memory_, nullptr); }
+
+  private:
+    stream_point* memory_ = nullptr;
+};
+
+// Adds to `point` all that was enqueued on `on` so far. Never fails, allocates or waits. `spare`, which has been
+// provided, may be used up.
+void mark(stream_point*& point, gpu_stream on, spare_point& spare) noexcept;
 // Whether all of it has finished, or never will because the GPU is in error: `point` is null then.
 [[nodiscard]] bool has_passed(stream_point*& point) noexcept;
 // Calls then(argument, error) when it has, from a thread of the library, or at once; the error is what the GPU reports

@@ -89,7 +89,11 @@ error_code order(gpu_stream const& /*later*/, gpu_stream const& /*earlier*/) noe
 }
 
 // There is no GPU, and so no work that anything could wait for.
-void mark(stream_point*& /*point*/, gpu_stream /*on*/) noexcept {}
+spare_point::~spare_point() = default;
+
+void spare_point::provide() {}
+
+void mark(stream_point*& /*point*/, gpu_stream /*on*/, spare_point& /*spare*/) noexcept {}
 
 bool has_passed(stream_point*& /*point*/) noexcept
 {

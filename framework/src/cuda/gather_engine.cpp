@@ -53,7 +53,7 @@ class kernel_library {
 // A stream that ends with its scope.
 class short_stream {
   public:
-    explicit short_stream(gpu const& on) : on_{on}, handle_{create_stream(on.ordinal())} {}
+    explicit short_stream(gpu const& on) : on_{on}, handle_{on.make_stream()} {}
     short_stream(short_stream const&) = delete;
     short_stream& operator=(short_stream const&) = delete;
     ~short_stream() { static_cast<void>(on_.calls().cuStreamDestroy(handle_)); }
@@ -256,8 +256,11 @@ gather_engine::taken_block::~taken_block()
 }
 
 CUresult gather_engine::run(kernel const& which, block& with, std::size_t count, std::uint64_t destination,
-                            gather_crc_arguments* crc, place const& on)
+                            gather_crc_arguments* crc, place const& on, stream_point* behind)
 {
+    auto* const point = behind != nullptr ? hold(*behind) : make_point(on.scope.context());
+    if (point == nullptr)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     constexpr unsigned warps_per_block = gather_block_threads / warp_lanes;
     gather_arguments all{.pieces = with.pieces, .count = static_cast<std::uint32_t>(count), .destination = destination};
     std::array<void*, 2> arguments{&all, crc};
@@ -265,26 +268,28 @@ CUresult gather_engine::run(kernel const& which, block& with, std::size_t count,
     auto const status =
         gpu_.calls().cuLaunchKernel(which.function, std::clamp(wanted, 1U, which.blocks), 1, 1, gather_block_threads, 1,
                                     1, 0, on.stream, arguments.data(), nullptr);
-    if (status == CUDA_SUCCESS)
-        with.used = record_point(on.stream, on.scope);
+    if (status == CUDA_SUCCESS) {
+        record(*point, on.stream);
+        with.used = point;
+    } else {
+        discard(point);
+    }
     return status;
 }
 
 CUresult gather_engine::launch(std::span<fragment const> fragments, std::uint64_t destination, place const& on,
-                               stream_point** behind)
+                               stream_point* behind)
 {
     auto const pieces = plan(fragments, destination);
-    if (pieces.empty())
+    if (pieces.empty()) {
+        if (behind != nullptr)
+            record(*behind, on.stream);
         return CUDA_SUCCESS;
+    }
     taken_block const filled{*this, pieces, on.scope};
     if (filled.status() != CUDA_SUCCESS)
         return filled.status();
-    auto const status = run(plain_, *filled, pieces.size(), destination, nullptr, on);
-    if (status == CUDA_SUCCESS && behind != nullptr && filled->used != nullptr) {
-        filled->used->holders.fetch_add(1, std::memory_order_relaxed);
-        *behind = filled->used;
-    }
-    return status;
+    return run(plain_, *filled, pieces.size(), destination, nullptr, on, behind);
 }
 
 CUresult gather_engine::launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
@@ -302,7 +307,7 @@ CUresult gather_engine::launch_crc32c(std::span<fragment const> fragments, std::
                              .state = filled->state,
                              .result = reinterpret_cast<std::uint32_t*>(result),
                              .frame = crc_frame_for(destination, size)};
-    return run(with_crc_, *filled, pieces.size(), destination, &crc, on);
+    return run(with_crc_, *filled, pieces.size(), destination, &crc, on, nullptr);
 }
 
 CUresult gather_engine::provide_state(block& with) noexcept

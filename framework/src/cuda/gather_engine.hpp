@@ -31,10 +31,10 @@ class gather_engine {
     };
 
     // Enqueues the copy of the fragments, all within the GPU's reach but for gaps (address 0). Precondition: less than
-    // 4 GiB. `behind`, if not null, gets the point behind it, which the caller is a holder of; null: nothing has been
-    // enqueued, or all of it is done.
+    // 4 GiB. `behind`, if not null, is of the stream's context and nobody else's yet, and is recorded behind it if all
+    // goes well; it is not without memory for its own.
     [[nodiscard]] CUresult launch(std::span<fragment const> fragments, std::uint64_t destination, place const& on,
-                                  stream_point** behind = nullptr);
+                                  stream_point* behind = nullptr);
     // And the CRC32C of all of it to `result`. Precondition: no gaps.
     [[nodiscard]] CUresult launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
                                          std::uint64_t size, std::uint64_t result, place const& on);
@@ -94,7 +94,7 @@ class gather_engine {
 
     [[nodiscard]] kernel find(CUlibrary library, char const* name) const;
     [[nodiscard]] CUresult run(kernel const& which, block& with, std::size_t count, std::uint64_t destination,
-                               gather_crc_arguments* crc, place const& on);
+                               gather_crc_arguments* crc, place const& on, stream_point* behind);
 
     gpu& gpu_;
     kernel plain_;

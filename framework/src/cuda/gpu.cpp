@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gather_engine.hpp"
+#include "immortal.hpp"
 #include "pinned_pool.hpp"
 #include "stream_point.hpp"
 #include "topology.hpp"
@@ -32,12 +33,6 @@ struct registry {
         std::scoped_lock const lock{mutex};
         return gpus[ordinal];
     }
-
-    static registry& instance()
-    {
-        static auto* const all = new registry;
-        return *all;
-    }
 };
 
 }  // namespace
@@ -53,12 +48,14 @@ void check(CUresult status, char const* operation, std::string object)
 gpu& gpu::open(int ordinal)
 {
     auto const& calls = require_driver();
-    auto& known = registry::instance().of(ordinal);
+    auto& known = immortal<registry>().of(ordinal);
     if (auto* const opened = known.opened.load(std::memory_order_acquire))
         return *opened;
     std::scoped_lock const lock{known.opening};
-    if (known.opened.load() == nullptr)
+    if (known.opened.load() == nullptr) {
+        watch_streams();
         known.opened.store(new gpu{calls, ordinal}, std::memory_order_release);
+    }
     return *known.opened.load();
 }
 
@@ -130,12 +127,18 @@ CUstream gpu::provide(std::atomic<CUstream>& stream)
     std::scoped_lock const lock{making_streams_};
     if (auto* const made = stream.load())
         return made;
+    auto* const fresh = make_stream();
+    stream.store(fresh, std::memory_order_release);
+    return fresh;
+}
+
+CUstream gpu::make_stream() const
+{
     context_scope const scope{*this};
     auto const object = fmt::format("a stream of GPU {}", ordinal_);
     CUstream fresh = nullptr;
     check(scope.status(), "create", object);
     check(calls_.cuStreamCreate(&fresh, CU_STREAM_NON_BLOCKING), "create", object);
-    stream.store(fresh, std::memory_order_release);
     return fresh;
 }
 
@@ -281,7 +284,7 @@ error_code enter_usable(gpu const& on, gpu_stream const& stream, std::optional<c
 
 void note_failure(CUcontext context, CUresult seen) noexcept
 {
-    auto& all = registry::instance();
+    auto& all = immortal<registry>();
     std::scoped_lock const lock{all.mutex};
     for (auto const& [ordinal, known] : all.gpus) {
         auto* const opened = known.opened.load(std::memory_order_acquire);
@@ -292,7 +295,7 @@ void note_failure(CUcontext context, CUresult seen) noexcept
 
 bool is_kept(CUcontext context) noexcept
 {
-    auto& all = registry::instance();
+    auto& all = immortal<registry>();
     std::scoped_lock const lock{all.mutex};
     return std::ranges::any_of(all.gpus, [&](auto const& known) {
         auto const* const opened = known.second.opened.load(std::memory_order_acquire);

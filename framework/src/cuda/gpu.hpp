@@ -57,6 +57,8 @@ class gpu {
     [[nodiscard]] CUresult failure(bool ask) noexcept;
     void note_failure(CUresult seen) noexcept { failure_.store(seen, std::memory_order_relaxed); }
 
+    // One that waits for no default stream, and that nobody keeps. Throws system_error.
+    [[nodiscard]] CUstream make_stream() const;
     // The stream on which bytes cross PCIe for all flows, in order: so a page that is used again is never overtaken by
     // its last bytes. Throws system_error.
     [[nodiscard]] CUstream copies();

@@ -190,6 +190,37 @@ struct target {
     }
 };
 
+// The point behind a batch of a read, which the pages that it reads wait for, whatever becomes of it. It is there
+// before any of the batch is enqueued.
+class batch_end {
+  public:
+    // Null: of no read.
+    batch_end(target const& to, stream_point** read_until) noexcept
+        : to_{to}, read_until_{read_until}, point_{read_until == nullptr ? nullptr : make_point(to.scope.context())}
+    {}
+    batch_end(batch_end const&) = delete;
+    batch_end& operator=(batch_end const&) = delete;
+    ~batch_end()
+    {
+        if (point_ == nullptr)
+            return;
+        // What was enqueued before an error is not known.
+        if (!recorded_)
+            record(*point_, to_.stream, is_captured(to_.stream));
+        add(*read_until_, point_);
+    }
+
+    [[nodiscard]] bool lacks_memory() const noexcept { return read_until_ != nullptr && point_ == nullptr; }
+    [[nodiscard]] stream_point* point() const noexcept { return point_; }
+    void note_recorded() noexcept { recorded_ = true; }
+
+  private:
+    target const& to_;
+    stream_point** read_until_;
+    stream_point* point_;
+    bool recorded_ = false;
+};
+
 // What the driver copies comes first, so that the point behind the launch is behind all of it. Without an engine it
 // copies everything.
 CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint64_t destination,
@@ -197,29 +228,28 @@ CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint
 {
     if (engine == nullptr)
         what.make_all_gaps();
-    auto* const read_until = source.read_until;
+    batch_end end{to, source.read_until};
+    if (end.lacks_memory())
+        return CUDA_ERROR_OUT_OF_MEMORY;
     auto commands = commands_per_batch;
     pinned_detour detour{to.on, to.stream, to.scope, what.size};
     auto status = what.for_each_gap([&](fragment const& piece, std::size_t offset) {
-        if (read_until != nullptr && piece.kind == memory_kind::host)
+        if (source.read_until != nullptr && piece.kind == memory_kind::host)
             return detour.copy(piece, destination + offset);
         ++commands;
         return to.on.calls().cuMemcpyAsync(destination + offset, piece.address, piece.size, to.stream);
     });
     if (status == CUDA_SUCCESS)
         status = detour.finish();
-    stream_point* behind = nullptr;
     if (status == CUDA_SUCCESS && engine != nullptr)
-        status =
-            engine->launch(what.seen, destination, {to.stream, to.scope}, read_until == nullptr ? nullptr : &behind);
-    if (status != CUDA_SUCCESS || read_until == nullptr)
+        status = engine->launch(what.seen, destination, {to.stream, to.scope}, end.point());
+    if (status != CUDA_SUCCESS || end.point() == nullptr)
         return status;
-    if (behind == nullptr)
-        behind = record_point(to.stream, to.scope);
-    if (behind != nullptr && source.backlog != nullptr)
-        add_to(*source.backlog, commands + detour.commands(), *behind);
-    if (behind != nullptr)
-        add(*read_until, behind);
+    if (engine == nullptr)
+        record(*end.point(), to.stream);
+    end.note_recorded();
+    if (source.backlog != nullptr)
+        add_to(*source.backlog, commands + detour.commands(), *end.point());
     return status;
 }
 
@@ -302,8 +332,11 @@ CUresult fetch(gpu& on, batch const& what, std::byte* destination)
 void begin_fetch(target const& to, cuda_stream_ref const* after)
 {
     stream_point* points = nullptr;
-    if (after != nullptr)
-        mark(points, {.ordinal = to.on.ordinal(), .stream = *after});
+    if (after != nullptr) {
+        spare_point spare;
+        spare.provide();
+        mark(points, {.ordinal = to.on.ordinal(), .stream = *after}, spare);
+    }
     wait_for(points);
     to.on.acquire(to.stream, to.scope);
 }

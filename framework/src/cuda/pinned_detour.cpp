@@ -33,12 +33,14 @@ struct pinned_detour::block {
 
 pinned_detour::~pinned_detour()
 {
-    if (blocks_ == nullptr)
+    if (behind_ == nullptr)
         return;
-    if (auto* const behind = record_point(stream_, within_))
-        when_passed(behind, put_back, blocks_, waiting_for::pages);
-    else
-        put_back(blocks_, {});
+    if (blocks_ == nullptr) {
+        discard(behind_);
+        return;
+    }
+    record(*behind_, stream_);
+    when_passed(behind_, put_back, blocks_, waiting_for::pages);
 }
 
 void pinned_detour::put_back(void* blocks, error_code) noexcept
@@ -55,6 +57,10 @@ bool pinned_detour::take_block()
 {
     static_assert(sizeof(block) <= block::head);
     auto const size = std::clamp(std::bit_ceil(expected_ + block::head), smallest_detour, largest_detour);
+    if (behind_ == nullptr)
+        behind_ = make_point(within_.context());
+    if (behind_ == nullptr)
+        throw std::bad_alloc{};
     std::byte* memory = nullptr;
     if (on_.pinned().take(size, memory) != CUDA_SUCCESS)
         return false;

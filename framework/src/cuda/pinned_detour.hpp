@@ -33,7 +33,7 @@ class pinned_detour {
   private:
     struct block;
 
-    // False: there is no pinned memory.
+    // False: there is no pinned memory. Throws std::bad_alloc.
     [[nodiscard]] bool take_block();
     [[nodiscard]] CUresult copy_directly(fragment const& piece, std::uint64_t destination) noexcept;
     static void put_back(void* blocks, error_code) noexcept;
@@ -43,8 +43,9 @@ class pinned_detour {
     context_scope const& within_;
     std::size_t expected_;
     std::size_t copies_ = 0;
-    block* blocks_ = nullptr;  // the first is being filled
-    std::size_t sent_ = 0;     // of the first, as is:
+    block* blocks_ = nullptr;         // the first is being filled
+    stream_point* behind_ = nullptr;  // that they will wait for; there before any of them
+    std::size_t sent_ = 0;            // of the first, as is:
     std::size_t filled_ = 0;
     std::size_t capacity_ = 0;
     std::uint64_t destination_ = 0;  // of what is not sent

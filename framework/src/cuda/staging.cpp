@@ -98,6 +98,7 @@ class flow_staging final : public staging {
         }
         if (filling_ == nullptr)
             return {};
+        spare_.provide();
         return {filling_->bytes + filled_, chunk_size - filled_};
     }
 
@@ -115,7 +116,7 @@ class flow_staging final : public staging {
         filled_ += size;
         // The program's stream may be gone when the chunk is full.
         if (on_.stream != own_)
-            mark(filling_->sent, on_);
+            mark(filling_->sent, on_, spare_);
         if (backlog != nullptr && filling_->sent != nullptr)
             add_to(*backlog, commands_per_copy, *filling_->sent);
         return error_of(status);
@@ -130,7 +131,7 @@ class flow_staging final : public staging {
         if (filling_ == nullptr)
             return;
         if (filled_ > 0 && on_.stream == own_)
-            mark(filling_->sent, on_);
+            mark(filling_->sent, on_, spare_);
         std::scoped_lock const lock{ring_->mutex};
         std::exchange(filling_, nullptr)->at = chunk::state::under_way;
     }
@@ -202,6 +203,7 @@ class flow_staging final : public staging {
     chunk* filling_ = nullptr;
     std::size_t filled_ = 0;
     gpu_stream on_;
+    spare_point spare_;  // for what the chunk is filled with
 };
 
 }  // namespace

@@ -64,11 +64,10 @@ class backlog_state final : public stream_backlog {
         if (open_ < commands_per_window || behind.lost)
             return;
         open_ = 0;
-        behind.holders.fetch_add(1, std::memory_order_relaxed);
         auto*& end = first_ == nullptr ? first_ : second_;
         if (end != nullptr)
             discard(end);  // threads that all had found room
-        end = &behind;
+        end = hold(behind);
     }
 
   private:

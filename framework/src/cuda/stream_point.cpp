@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpu.hpp"
+#include "immortal.hpp"
 
 namespace gpurx::detail {
 
@@ -16,12 +17,6 @@ namespace {
 // Points that nobody uses, of all contexts: most processes have one.
 class point_pool {
   public:
-    static point_pool& instance()
-    {
-        static auto* const pool = new point_pool;
-        return *pool;
-    }
-
     [[nodiscard]] stream_point* take(CUcontext context) noexcept
     {
         std::scoped_lock const lock{mutex_};
@@ -67,9 +62,12 @@ bool is_there() noexcept
     return found;
 }
 
-void record(stream_point& point, bool captured) noexcept
+stream_point* set_up(stream_point* fresh, CUcontext context) noexcept
 {
-    point.lost = captured || point.event == nullptr || calls().cuEventRecord(point.event, point.stream) != CUDA_SUCCESS;
+    fresh->context = context;
+    fresh->kept = is_kept(context);
+    fresh->lost = calls().cuEventCreate(&fresh->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS;
+    return fresh;
 }
 
 // Of a lost point: one of a stream that was being captured, or for which the driver had no event. It is not recorded
@@ -107,19 +105,34 @@ stream_point** find(stream_point*& list, CUcontext context, CUstream stream) noe
     return link;
 }
 
+// Behind what was enqueued on `stream`, whose context is current within `within`.
+void mark(stream_point*& list, CUstream stream, context_scope const& within, spare_point& spare) noexcept
+{
+    auto const captured = is_captured(stream);
+    auto* point = *find(list, within.context(), stream);
+    if (point != nullptr && point->holders == 1)
+        return record(*point, stream, captured);
+    point = immortal<point_pool>().take(within.context());
+    if (point == nullptr)
+        point = set_up(spare.take(), within.context());
+    record(*point, stream, captured);
+    add(list, point);
+}
+
 }  // namespace
 
 stream_point* make_point(CUcontext context) noexcept
 {
-    if (auto* const known = point_pool::instance().take(context))
+    if (auto* const known = immortal<point_pool>().take(context))
         return known;
-    auto* const point = new (std::nothrow) stream_point;
-    if (point == nullptr)
-        return nullptr;
-    point->context = context;
-    point->kept = is_kept(context);
-    point->lost = calls().cuEventCreate(&point->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS;
-    return point;
+    auto* const fresh = new (std::nothrow) stream_point;
+    return fresh == nullptr ? nullptr : set_up(fresh, context);
+}
+
+stream_point* hold(stream_point& point) noexcept
+{
+    point.holders.fetch_add(1, std::memory_order_relaxed);
+    return &point;
 }
 
 stream_point* stand_in_for(stream_point& other) noexcept
@@ -129,8 +142,7 @@ stream_point* stand_in_for(stream_point& other) noexcept
         return nullptr;
     point->context = other.context;
     point->stream = other.stream;
-    other.holders.fetch_add(1, std::memory_order_relaxed);
-    point->stands_for = &other;
+    point->stands_for = hold(other);
     return point;
 }
 
@@ -165,16 +177,10 @@ bool is_captured(CUstream stream) noexcept
     return calls().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-stream_point* record_point(CUstream stream, context_scope const& within, bool captured) noexcept
+void record(stream_point& point, CUstream stream, bool captured) noexcept
 {
-    auto* const point = make_point(within.context());
-    if (point == nullptr) {
-        static_cast<void>(calls().cuStreamSynchronize(stream));
-        return nullptr;
-    }
-    point->stream = stream;
-    record(*point, captured);
-    return point;
+    point.stream = stream;
+    point.lost = captured || point.event == nullptr || calls().cuEventRecord(point.event, stream) != CUDA_SUCCESS;
 }
 
 CUresult wait_behind(CUstream later, context_scope const& within, CUstream earlier, CUcontext of_earlier) noexcept
@@ -207,16 +213,6 @@ void add(stream_point*& list, stream_point* point) noexcept
     point->next = std::exchange(list, point);
 }
 
-void mark(stream_point*& list, CUstream stream, context_scope const& within) noexcept
-{
-    auto const captured = is_captured(stream);
-    auto* const known = *find(list, within.context(), stream);
-    if (known != nullptr && known->holders == 1)
-        record(*known, captured);
-    else if (auto* const fresh = record_point(stream, within, captured))
-        add(list, fresh);
-}
-
 void discard(stream_point* point) noexcept
 {
     if (point->holders.fetch_sub(1, std::memory_order_acq_rel) > 1)
@@ -233,7 +229,7 @@ void discard(stream_point* point) noexcept
         delete point;
         return;
     }
-    point_pool::instance().put(point);
+    immortal<point_pool>().put(point);
 }
 
 void settle(stream_point* point) noexcept
@@ -244,7 +240,18 @@ void settle(stream_point* point) noexcept
 
 }  // namespace cuda
 
-void mark(stream_point*& point, gpu_stream on) noexcept
+spare_point::~spare_point()
+{
+    delete memory_;
+}
+
+void spare_point::provide()
+{
+    if (memory_ == nullptr)
+        memory_ = new stream_point;
+}
+
+void mark(stream_point*& point, gpu_stream on, spare_point& spare) noexcept
 {
     using namespace cuda;
     if (ending() || !is_there())
@@ -253,7 +260,7 @@ void mark(stream_point*& point, gpu_stream on) noexcept
     if (context == nullptr)
         return;  // no GPU is meant, and the stream is none that CUDA knows
     context_scope const scope{calls(), context};
-    mark(point, on.stream.get(), scope);
+    mark(point, on.stream.get(), scope, spare);
 }
 
 bool has_passed(stream_point*& point) noexcept

@@ -45,8 +45,11 @@ class context_scope;
 // for.
 [[nodiscard]] bool passed(stream_point& point) noexcept;
 [[nodiscard]] bool passed(stream_point& point, context_scope const& within) noexcept;
-// One that nobody uses, not recorded yet; lost if there can be no event. Null without memory.
+// One that nobody uses, not recorded yet; lost if there can be no event. Its context is current. Null without memory:
+// so it is made before anything is enqueued that it is to be behind.
 [[nodiscard]] stream_point* make_point(CUcontext context) noexcept;
+// One holder more.
+[[nodiscard]] stream_point* hold(stream_point& point) noexcept;
 // For who is to be told that a point has passed which another one has in its list, and only holds it. Null without
 // memory.
 [[nodiscard]] stream_point* stand_in_for(stream_point& other) noexcept;
@@ -55,11 +58,8 @@ void wait_for(stream_point* point) noexcept;
 // Whether what it is given goes into a graph, and not into the stream; its context is current. True, too, if the driver
 // cannot say.
 [[nodiscard]] bool is_captured(CUstream stream) noexcept;
-// Behind what was enqueued on `stream`, whose context is current within `within`; a lost one if it is being captured.
-// Null: there was no memory for it, and the stream has been waited for.
-[[nodiscard]] stream_point* record_point(CUstream stream, context_scope const& within, bool captured = false) noexcept;
-// The same for a list; asks whether it is being captured.
-void mark(stream_point*& list, CUstream stream, context_scope const& within) noexcept;
+// Behind what was enqueued on `stream`, which is of the point's context; lost if it is being captured.
+void record(stream_point& point, CUstream stream, bool captured = false) noexcept;
 // Work enqueued on `later`, whose context is current within `within`, from now on runs after what was enqueued on
 // `earlier`, of this context, so far.
 [[nodiscard]] CUresult wait_behind(CUstream later, context_scope const& within, CUstream earlier,
@@ -71,6 +71,9 @@ void discard(stream_point* point) noexcept;
 // The same for who has seen it pass: the others need not ask any more.
 void settle(stream_point* point) noexcept;
 
+// Starts the thread that sees streams pass, if it is not there: when the first GPU is opened, as there may be none left
+// to start when pages wait. Throws system_error and std::bad_alloc.
+void watch_streams();
 // Whether this is the thread that sees streams pass.
 [[nodiscard]] bool is_watching_streams() noexcept;
 // For the end of the process, once ending() says so: whoever waits is told, and no call of the driver is under way

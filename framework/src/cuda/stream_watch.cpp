@@ -8,13 +8,13 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <semaphore>
 #include <thread>
 #include <utility>
 
 #include "gpu.hpp"
+#include "immortal.hpp"
 #include "look_schedule.hpp"
 #include "stream_point.hpp"
 #include "thread.hpp"
@@ -33,18 +33,18 @@ thread_local bool is_the_watcher = false;
 
 class stream_watch {
   public:
-    static stream_watch& instance()
+    // Throws system_error and std::bad_alloc.
+    void start()
     {
-        // Never destroyed: points come in from static destructors too.
-        static auto* const watch = new stream_watch;
-        return *watch;
+        std::scoped_lock const lock{mutex_};
+        start_once();
     }
 
     // False: nobody will look at them.
     [[nodiscard]] bool add(stream_point* points) noexcept
     {
         std::unique_lock lock{mutex_};
-        if (stopping_ || !start())
+        if (stopping_ || !is_started())
             return false;
         points->behind = nullptr;
         (newest_ == nullptr ? oldest_ : newest_->behind) = points;
@@ -79,19 +79,21 @@ class stream_watch {
     }
 
   private:
-    // With the mutex. False: the system has no thread for it.
-    [[nodiscard]] bool start() noexcept
+    // With the mutex, as the next. Throws system_error and std::bad_alloc.
+    void start_once()
     {
-        if (thread_.joinable())
-            return true;
-        try {
+        if (!stopping_ && !thread_.joinable())
             thread_ = start_thread("gpurx-streams", [this](std::stop_token const&) { run(); });
-        } catch (system_error const&) {
-            return false;
-        } catch (std::bad_alloc const&) {
-            return false;
-        }
-        return true;
+    }
+
+    // False: the system has no thread for it.
+    [[nodiscard]] bool is_started() noexcept
+    {
+        error_code why;
+        return reporting(why, [this] {
+            start_once();
+            return true;
+        });
     }
 
     void run() noexcept
@@ -271,6 +273,11 @@ class stream_watch {
 
 }  // namespace
 
+void watch_streams()
+{
+    immortal<stream_watch>().start();
+}
+
 bool is_watching_streams() noexcept
 {
     return is_the_watcher;
@@ -278,7 +285,7 @@ bool is_watching_streams() noexcept
 
 void stop_watching_streams() noexcept
 {
-    stream_watch::instance().stop();
+    immortal<stream_watch>().stop();
 }
 
 void wait_for(stream_point* point) noexcept
@@ -296,7 +303,7 @@ void wait_for(stream_point* point) noexcept
 
 void look_at_streams() noexcept
 {
-    cuda::stream_watch::instance().hurry();
+    cuda::immortal<cuda::stream_watch>().hurry();
 }
 
 void when_passed(stream_point* point, void (*then)(void*, error_code) noexcept, void* argument,
@@ -311,7 +318,7 @@ void when_passed(stream_point* point, void (*then)(void*, error_code) noexcept, 
     }
     last->then = then;
     last->argument = argument;
-    if (stream_watch::instance().add(point))
+    if (immortal<stream_watch>().add(point))
         return;
     auto end = CUDA_SUCCESS;
     while (point != nullptr) {

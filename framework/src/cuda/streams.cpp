@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Streams as a program has them: made, ended, and one after another.
-#include <fmt/format.h>
-
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "gpu.hpp"
+#include "immortal.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {
@@ -24,6 +25,35 @@ void end_stream(CUstream stream) noexcept
     if (scope.status() == CUDA_SUCCESS)
         static_cast<void>(calls.cuStreamDestroy(stream));
 }
+
+// The memory for a last point of each stream that was made: it may end when there is no other.
+class stream_ends {
+  public:
+    using map = std::map<CUstream, spare_point>;
+
+    // Throws std::bad_alloc.
+    [[nodiscard]] static map::node_type make()
+    {
+        map one;
+        one[nullptr].provide();
+        return one.extract(one.begin());
+    }
+    void keep(map::node_type end, CUstream of) noexcept
+    {
+        end.key() = of;
+        std::scoped_lock const lock{mutex_};
+        of_streams_.insert(std::move(end));
+    }
+    [[nodiscard]] map::node_type take(CUstream of) noexcept
+    {
+        std::scoped_lock const lock{mutex_};
+        return of_streams_.extract(of);
+    }
+
+  private:
+    std::mutex mutex_;
+    map of_streams_;
+};
 
 }  // namespace
 
@@ -57,12 +87,10 @@ error_code locate(gpu_stream& stream) noexcept
 CUstream_st* create_stream(int ordinal)
 {
     using namespace cuda;
-    auto& on = gpu::open(ordinal);
-    context_scope const scope{on};
-    auto const object = fmt::format("a stream of GPU {}", ordinal);
-    CUstream stream = nullptr;
-    check(scope.status(), "create", object);
-    check(on.calls().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create", object);
+    auto const& on = gpu::open(ordinal);
+    auto end = stream_ends::make();
+    auto* const stream = on.make_stream();
+    immortal<stream_ends>().keep(std::move(end), stream);
     return stream;
 }
 
@@ -71,7 +99,8 @@ CUstream_st* create_stream(int ordinal)
 void destroy_stream(CUstream_st* stream) noexcept
 {
     stream_point* all = nullptr;
-    mark(all, {.ordinal = no_gpu, .stream = stream});
+    auto end = cuda::immortal<cuda::stream_ends>().take(stream);
+    mark(all, {.ordinal = no_gpu, .stream = stream}, end.mapped());
     if (all == nullptr)
         return cuda::end_stream(stream);
     when_passed(

@@ -69,10 +69,9 @@ std::unique_ptr<loan> flow::take_record()
 {
     if (spare_ == nullptr)
         spare_ = returned_.exchange(nullptr);
-    if (spare_ == nullptr)
-        return std::make_unique<loan>();
-    std::unique_ptr<loan> record{spare_};
+    auto record = spare_ == nullptr ? std::make_unique<loan>() : std::unique_ptr<loan>{spare_};
     spare_ = std::exchange(record->next, nullptr);
+    record->spare.provide();
     return record;
 }
 
@@ -310,7 +309,7 @@ void flow::give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream)
     auto const ordinal = reading_gpu(*record);
     // The default stream of no GPU in particular is none.
     if (ordinal != no_gpu || stream != cuda_stream_ref{})
-        mark(record->read_until, {.ordinal = ordinal, .stream = stream});
+        mark(record->read_until, {.ordinal = ordinal, .stream = stream}, record->spare);
     give_back(std::move(record));
 }
 

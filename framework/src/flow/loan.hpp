@@ -81,6 +81,7 @@ struct loan {
     host_chunk* host = nullptr;                   // it is a holder of; may be null
     std::vector<foreign_hold> foreign;            // usually empty
     stream_point* read_until = nullptr;           // work that reads the bytes, and that the pages must wait for
+    spare_point spare;                            // for more of it, when it is given back
     std::shared_ptr<flow> keeper;                 // while they do
     loan* next = nullptr;                         // of a list of records that wait to be used again
     // Of the list of those that hold pages (flow::note_pages).

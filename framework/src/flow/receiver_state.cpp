@@ -358,8 +358,6 @@ stream_result receiver_state::place(landing const& destination, std::size_t size
                                  .read_until = &carried_->read_until,
                                  .backlog = destination.backlog};
         result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, from, result.code);
-        if (result.code)
-            mark(carried_->read_until, destination.on);  // what of it was enqueued is not known
         flow_->take_front(*carried_, result.bytes);
     } else if (is_on_host(*carried_, size)) {
         flow_->acquire_for_cpu(*carried_);

@@ -89,7 +89,9 @@ bool let_memory_end()
     auto last = std::make_unique<std::shared_ptr<memory_state>>(make_gpu_memory(0, 2 << 20));
     auto const passes = gpurx::cuda_stream::on(0);
     stream_point* point = nullptr;
-    mark(point, {.ordinal = 0, .stream = passes});
+    spare_point spare;
+    spare.provide();
+    mark(point, {.ordinal = 0, .stream = passes}, spare);
     when_passed(
         point, [](void* of, gpurx::error_code) noexcept { delete static_cast<std::shared_ptr<memory_state>*>(of); },
         last.release(), waiting_for::pages);

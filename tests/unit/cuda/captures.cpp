@@ -8,19 +8,6 @@
 
 namespace gpurx::test {
 
-namespace {
-
-CUstreamCaptureStatus capture_of(gpu_test_stream const& stream)
-{
-    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
-    auto& on = gpu_or_skip();
-    detail::cuda::context_scope const scope{on};
-    REQUIRE(on.calls().cuStreamIsCapturing(stream.get(), &status) == CUDA_SUCCESS);
-    return status;
-}
-
-}  // namespace
-
 TEST_CASE("a loan is acquired on a stream that is being captured: its bytes are there, and the capture goes on")
 {
     struct copying : clean_driver, world {
@@ -48,7 +35,9 @@ TEST_CASE("a loan is acquired on a stream that is being captured: its bytes are 
     fake_cuda::set_captured(captured.get(), false);
     // The stream has to be there until the loan is back.
     detail::stream_point* behind = nullptr;
-    mark(behind, {.ordinal = 0, .stream = captured.ref()});
+    detail::spare_point spare;
+    spare.provide();
+    mark(behind, {.ordinal = 0, .stream = captured.ref()}, spare);
     detail::cuda::wait_for(behind);
 }
 

@@ -41,7 +41,9 @@ class stalled_stream {
 detail::stream_point* point_behind(gpu_test_stream const& stream)
 {
     detail::stream_point* point = nullptr;
-    mark(point, {.ordinal = 0, .stream = stream.ref()});
+    detail::spare_point spare;
+    spare.provide();
+    mark(point, {.ordinal = 0, .stream = stream.ref()}, spare);
     REQUIRE(point != nullptr);
     return point;
 }

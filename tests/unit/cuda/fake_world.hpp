@@ -32,6 +32,15 @@ struct clean_driver {
     std::size_t contexts_;
 };
 
+[[nodiscard]] inline CUstreamCaptureStatus capture_of(gpu_test_stream const& stream)
+{
+    auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+    auto& on = gpu_or_skip();
+    detail::cuda::context_scope const scope{on};
+    REQUIRE(on.calls().cuStreamIsCapturing(stream.get(), &status) == CUDA_SUCCESS);
+    return status;
+}
+
 // A GPU's memory for a session; the fake NIC writes it behind the CPU's back.
 [[nodiscard]] inline session_memory memory_on_gpu(std::size_t bytes = 8 << 20, int ordinal = 0)
 {

@@ -6,6 +6,7 @@
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/gather.hpp>
 
+#include "cuda/stream_point.hpp"
 #include "fake_world.hpp"
 
 namespace gpurx::test {
@@ -168,6 +169,29 @@ TEST_CASE("a gather that got no event leaves nothing that its stream is needed f
     for (int i = 0; i < 100; ++i)
         REQUIRE(gather(fragments, destination.span(), stream.ref()) == 100);
     stream.finish();
+}
+
+TEST_CASE("what a read has enqueued before an error is waited for")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    gpu_bytes const source{on, 100};
+    gpu_bytes const destination{on, 100};
+    gpu_test_stream const stream{on};
+    std::array const fragments{fragment{source.address(), 40, memory_kind::device},
+                               fragment{source.address() + 50, 40, memory_kind::device}};
+    fake_cuda::hold(stream.get());
+    fake_cuda::fail("cuMemcpyAsync", CUDA_ERROR_OUT_OF_MEMORY, 1);
+    // No kernel reaches the destination, so that there is a copy for each.
+    auto* const elsewhere = reinterpret_cast<CUctx_st*>(&on);
+    detail::stream_point* read_until = nullptr;
+    error_code code;
+    CHECK(detail::gather_on_gpu(fragments, destination.span(), {.ordinal = 0, .stream = stream.ref()},
+                                {.destination_of = elsewhere, .read_until = &read_until}, code) == 0);
+    CHECK(code == detail::cuda::error_of(CUDA_ERROR_OUT_OF_MEMORY));
+    CHECK_FALSE(has_passed(read_until));
+    fake_cuda::let_go(stream.get());
+    CHECK(soon([&] { return has_passed(read_until); }));
 }
 
 }  // namespace gpurx::test

@@ -564,8 +564,9 @@ TEST_CASE("who waits for a stream that is behind gives it nothing to do, and goe
     for (auto const* const gate : {&first, &second}) {
         fake_cuda::hold(gate->get());
         REQUIRE_FALSE(detail::order(of(behind), of(*gate)));
-        auto* const point = detail::cuda::record_point(behind.get(), scope);
+        auto* const point = detail::cuda::make_point(on.context());
         REQUIRE(point != nullptr);
+        detail::cuda::record(*point, behind.get());
         detail::cuda::add_to(*backlog, detail::cuda::commands_per_window, *point);
         detail::cuda::discard(point);
     }
