@@ -176,18 +176,18 @@ class stream_watch {
         return *within;
     }
 
-    // Whether the oldest point of a stream has passed. A lost one has, too, when a later one has: a stream that always
-    // has work never has nothing to do.
+    // Whether the oldest point of a stream has passed. For a lost one a later one that is not is asked for, if there is
+    // one: a stream that always has work never has nothing to do, and one that is asked must not be captured meanwhile.
     static bool first_has_passed(stream_point& first, context_scope const& within) noexcept
     {
-        if (passed(first, within))
-            return true;
-        auto* later = first.behind;
-        while (first.lost && later != nullptr && later->lost)
-            later = later->behind;
-        if (!first.lost || later == nullptr || !passed(*later, within))
+        auto* asked = &first;
+        while (asked != nullptr && asked->lost)
+            asked = asked->behind;
+        if (asked == nullptr)
+            asked = &first;
+        if (!passed(*asked, within))
             return false;
-        first.end = later->end.load();
+        first.end = asked->end.load();
         return true;
     }
 

@@ -41,4 +41,29 @@ TEST_CASE("a loan is acquired on a stream that is being captured: its bytes are 
     detail::cuda::wait_for(behind);
 }
 
+TEST_CASE("a stream that was captured is not asked for where a later event of it tells as much")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    gpu_test_stream stream{gpu_or_skip()};
+    to.send(5000);
+    auto first = std::move(receive(in, rx)->loan);
+    to.send(5000);
+    auto second = std::move(receive(in, rx)->loan);
+    stream.hold();
+    fake_cuda::set_captured(stream.get(), true);
+    first.release_after(stream.ref());
+    fake_cuda::set_captured(stream.get(), false);
+    second.release_after(stream.ref());
+    std::this_thread::sleep_for(5ms);
+    // Now it could be captured again, between the question whether it is and the other one, which would end that.
+    auto const before = fake_cuda::calls("cuStreamQuery");
+    std::this_thread::sleep_for(20ms);
+    CHECK(fake_cuda::calls("cuStreamQuery") == before);
+    CHECK(in.kernel.tokens_out() > 0);
+    stream.let_go();
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
 }  // namespace gpurx::test
