@@ -56,7 +56,7 @@ def across(axes: Axes, rows: list[tuple[str, list[float], str]], title: str) -> 
         middle = statistics.median(values)
         axes.barh(place, middle, color=colour, height=0.66)
         axes.plot(values, [place] * len(values), "|", color=BAR, markersize=9, alpha=0.6)
-        axes.annotate(f" {middle:.3g}", (max(values), place), va="center", fontsize=8)
+        axes.annotate(f" {middle:,.0f}" if middle >= 1000 else f" {middle:.3g}", (max(values), place), va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.18 * max(max(values) for _, values, _ in rows))

@@ -148,6 +148,9 @@ class Figures(unittest.TestCase):
     def test_what_was_not_measured_says_how(self) -> None:
         self.assertIn("Not drawn here: `./run bench ingest && ./run docs` does it.", self.page())
 
+    def test_of_every_benchmark_a_result_is_kept(self) -> None:
+        self.assertLessEqual(set(figures.benchmarks()), set(figures.results(figures.KEPT, self.measured)))
+
     def test_what_is_no_benchmark_has_its_place_as_well(self) -> None:
         self.add(self.measured, "overhead-branch", "this machine's")
         self.assertIn("## overhead-branch\n", self.page())
