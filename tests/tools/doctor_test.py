@@ -12,6 +12,7 @@ import unittest
 from pathlib import Path
 
 import pcapng
+import socket_calls
 
 PROGRAM = ""
 MAN_PAGE = ""
@@ -64,6 +65,13 @@ busy=$!
 trap 'kill $busy' EXIT
 while ! [[ -e "{directory}/begun" ]]; do sleep 0.05; done
 "$1" tap lo --port 5001 --seconds 2.5
+"""
+
+# How the tap opens its packet socket. What looks for leaks as a program ends is not traced itself.
+OPENED = r"""
+ip link set lo up
+ASAN_OPTIONS="${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0" \
+    python3 "{tracer}" "{directory}/calls" "$1" tap lo --port 5001 --seconds 0.1 --json
 """
 
 # Of the fake driver's GPU, whose window (region 1) ends at this address.
@@ -231,6 +239,25 @@ class Doctor(unittest.TestCase):
             self.assertEqual(columns[1], columns[2])
             self.assertRegex(sums, r"^lo: [1-9]\d* packets of 2 flows in \d+\.\d s; the tap dropped")
         self.assertGreaterEqual(float(re.search(r"in (\d+\.\d) s", totals)[1]), 2.5)
+
+    def test_tap_opens_its_socket_the_cheap_way(self) -> None:
+        """No protocol at socket(), and one bind() to protocol and interface, after all else: so bind() waits for nobody."""
+        self.check_namespaces()
+        with tempfile.TemporaryDirectory() as directory:
+            answer = self.namespace(OPENED.format(tracer=socket_calls.__file__, directory=directory))
+            if answer.returncode == socket_calls.CANNOT_TRACE:
+                self.skipTest(f"no program can be traced here: {answer.stderr.strip()}")
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            calls = Path(directory, "calls").read_text()
+        self.assertRegex(calls, r"\Asocket\(.* = \d+\n")
+        number = calls.splitlines()[0].split()[-1]
+        self.assertEqual(calls.splitlines(), [
+            f"socket(AF_PACKET, SOCK_RAW|SOCK_CLOEXEC, htons(0)) = {number}",
+            f"setsockopt({number}, SOL_PACKET, PACKET_VERSION) = 0",
+            f"setsockopt({number}, SOL_PACKET, PACKET_RX_RING) = 0",
+            f"setsockopt({number}, SOL_SOCKET, SO_ATTACH_FILTER) = 0",
+            f'bind({number}, {{AF_PACKET, htons(ETH_P_ALL), "lo"}}) = 0',
+        ])
 
     def test_tap_without_sessions(self) -> None:
         answer = run("tap", "lo", "--state-directory", "/nonexistent")
