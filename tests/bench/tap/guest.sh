@@ -6,16 +6,13 @@
 set -euo pipefail
 
 program=$1 doctor=$2 repeats=$3 windows=$4
+tracer=$(dirname "${BASH_SOURCE[0]}")/../../tools/socket_calls.py
 
 "$program" binds 0 "$repeats"
 "$program" binds 8 "$repeats"
 ((windows == 0)) || "$program" gaps "$windows"
 
-if ! command -v strace >/dev/null; then
-    "$program" calls
-    exit
-fi
 trace=$(mktemp)
-strace -o "$trace" -e trace=socket,setsockopt,bind "$doctor" tap dms0 --port 5000 --seconds 0.1 >/dev/null
-sed -n '/AF_PACKET/,/^bind/s/^/trace /p' "$trace"
+python3 "$tracer" "$trace" "$doctor" tap dms0 --port 5000 --seconds 0.1 >/dev/null
+sed 's/^/trace /' "$trace"
 rm "$trace"

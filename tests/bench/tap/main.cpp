@@ -5,7 +5,6 @@
 //
 //   tap_bench binds FLOWS REPEATS     beside so many busy flows; prints for each repeat of each way
 //                                     `sample FLOWS WAY NANOSECONDS CPU-NANOSECONDS GRACE-PERIODS`
-//   tap_bench calls                   prints the system calls of the tap as it opens, `trace CALL`
 //   tap_bench gaps WINDOWS            prints for each of so many windows, in which nothing is opened, or it is in one
 //                                     of the ways, or as much CPU time is used as the tap's opening and closing took
 //                                     `gap none|WAY|computing NANOSECONDS RECEIVES`
@@ -20,7 +19,6 @@
 #include <string_view>
 #include <thread>
 
-#include "calls.hpp"
 #include "openings.hpp"
 #include "traffic.hpp"
 #include "waits.hpp"
@@ -94,13 +92,6 @@ void measure_gaps(unsigned interface, int windows)
     }
 }
 
-void log_calls(unsigned interface)
-{
-    bench::grace_periods const counter;
-    bench::call_log const log;
-    static_cast<void>(bench::measure(opening::tap, interface, counter));
-}
-
 void run(int argc, char** argv)
 {
     std::string_view const what = argc > 1 ? argv[1] : "";
@@ -109,10 +100,8 @@ void run(int argc, char** argv)
         measure_binds(interface, static_cast<unsigned>(std::atoi(argv[2])), std::atoi(argv[3]));
     else if (what == "gaps" && argc == 3)
         measure_gaps(interface, std::atoi(argv[2]));
-    else if (what == "calls" && argc == 2)
-        log_calls(interface);
     else
-        throw std::runtime_error{"usage: tap_bench binds FLOWS REPEATS | gaps WINDOWS | calls"};
+        throw std::runtime_error{"usage: tap_bench binds FLOWS REPEATS | gaps WINDOWS"};
 }
 
 }  // namespace
