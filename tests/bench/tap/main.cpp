@@ -5,9 +5,12 @@
 //
 //   tap_bench binds FLOWS REPEATS     beside so many busy flows; prints for each repeat of each way
 //                                     `sample FLOWS WAY NANOSECONDS CPU-NANOSECONDS GRACE-PERIODS`
-//   tap_bench gaps WINDOWS            prints for each of so many windows, in which nothing is opened, or it is in one
-//                                     of the ways, or as much CPU time is used as the tap's opening and closing took
-//                                     `gap none|WAY|computing NANOSECONDS RECEIVES`
+//   tap_bench gaps FLOWS WINDOWS MILLISECONDS
+//                                     beside so many; prints for each of so many windows of this length, in which
+//                                     nothing is opened, or it is in one of the ways, or as much CPU time is used as
+//                                     the tap's opening and closing took
+//                                     `gap FLOWS none|WAY|computing NANOSECONDS RECEIVES`, and how long that took and
+//                                     how many receives there were meanwhile
 // What cannot be measured is said in lines `absent WHAT: WHY`.
 #include <net/if.h>
 
@@ -28,7 +31,7 @@ namespace {
 using namespace std::chrono_literals;
 using bench::opening;
 
-constexpr auto window = 50ms;
+constexpr auto between_windows = 10ms;
 
 void say_what_is_absent(bench::grace_periods const& counter)
 {
@@ -57,34 +60,43 @@ void measure_binds(unsigned interface, unsigned flows, int repeats)
     }
 }
 
-// The largest gap of a flow in a window, in the middle of which something is done. Returns the CPU time of that.
+// The largest gap of any flow in a window, in the middle of which something is done. Returns the CPU time of that.
+// Windows are as long whatever is done: in a longer one there are more gaps, and the largest of them is larger.
 template <class Work>
-std::chrono::nanoseconds measure_gap(bench::traffic& busy, char const* name, Work const& work)
+std::chrono::nanoseconds measure_gap(bench::traffic& busy, std::chrono::milliseconds window, char const* name,
+                                     Work const& work)
 {
-    std::this_thread::sleep_for(window / 4);
+    std::this_thread::sleep_for(between_windows);
+    auto const end = std::chrono::steady_clock::now() + window;
     busy.forget_gaps();
     auto const before = busy.receives();
     std::this_thread::sleep_for(window / 2);
-    auto const start = bench::cpu_time();
+    auto const before_work = busy.receives();
+    auto const start = std::chrono::steady_clock::now();
+    auto const cpu_start = bench::cpu_time();
     work();
-    auto const taken = bench::cpu_time() - start;
-    std::this_thread::sleep_for(window / 2);
-    std::printf("gap %s %lld %llu\n", name, static_cast<long long>(busy.largest_gap().count()),
-                static_cast<unsigned long long>(busy.receives() - before));
+    auto const taken = bench::cpu_time() - cpu_start;
+    std::chrono::nanoseconds const time = std::chrono::steady_clock::now() - start;
+    auto const meanwhile = busy.receives() - before_work;
+    std::this_thread::sleep_until(end);
+    std::printf("gap %zu %s %lld %llu %lld %llu\n", busy.flows(), name,
+                static_cast<long long>(busy.largest_gap().count()),
+                static_cast<unsigned long long>(busy.receives() - before), static_cast<long long>(time.count()),
+                static_cast<unsigned long long>(meanwhile));
     return taken;
 }
 
-void measure_gaps(unsigned interface, int windows)
+void measure_gaps(unsigned interface, unsigned flows, int windows, std::chrono::milliseconds window)
 {
     bench::grace_periods const counter;
-    bench::traffic busy{1};
+    bench::traffic busy{flows};
     for (int i = 0; i < windows; ++i) {
-        measure_gap(busy, "none", [] {});
+        measure_gap(busy, window, "none", [] {});
         std::chrono::nanoseconds taken{};
         for (auto const way : {opening::one_interface, opening::protocol_later, opening::tap})
-            taken = measure_gap(busy, bench::to_string(way),
+            taken = measure_gap(busy, window, bench::to_string(way),
                                 [&] { static_cast<void>(bench::measure(way, interface, counter)); });
-        measure_gap(busy, "computing", [taken] {
+        measure_gap(busy, window, "computing", [taken] {
             auto const end = bench::cpu_time() + taken;
             while (bench::cpu_time() < end) {
             }
@@ -98,10 +110,11 @@ void run(int argc, char** argv)
     auto const interface = ::if_nametoindex("dms0");
     if (what == "binds" && argc == 4)
         measure_binds(interface, static_cast<unsigned>(std::atoi(argv[2])), std::atoi(argv[3]));
-    else if (what == "gaps" && argc == 3)
-        measure_gaps(interface, std::atoi(argv[2]));
+    else if (what == "gaps" && argc == 5)
+        measure_gaps(interface, static_cast<unsigned>(std::atoi(argv[2])), std::atoi(argv[3]),
+                     std::chrono::milliseconds{std::atoi(argv[4])});
     else
-        throw std::runtime_error{"usage: tap_bench binds FLOWS REPEATS | gaps WINDOWS"};
+        throw std::runtime_error{"usage: tap_bench binds FLOWS REPEATS | gaps FLOWS WINDOWS MILLISECONDS"};
 }
 
 }  // namespace

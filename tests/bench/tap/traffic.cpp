@@ -34,7 +34,7 @@ gpurx::rx_session open_session(unsigned flows)
 
 }  // namespace
 
-traffic::traffic(unsigned flows) : session_{open_session(flows)}
+traffic::traffic(unsigned flows) : session_{open_session(flows)}, last_(flows)
 {
     tcp::acceptor acceptor{io_};
     acceptor.open(tcp::v4());
@@ -45,7 +45,7 @@ traffic::traffic(unsigned flows) : session_{open_session(flows)}
     for (unsigned i = 0; i < flows; ++i) {
         senders_.emplace_back(acceptor.local_endpoint(), gpurx::lab::stream{i, endless});
         gpurx::receiver rx{io_, session_, acceptor.accept()};
-        asio::co_spawn(io_, receive(std::move(rx)), asio::detached);
+        asio::co_spawn(io_, receive(std::move(rx), last_[i]), asio::detached);
     }
     thread_ = std::thread{[this] { io_.run(); }};
     for (int i = 0; i < 1000 && receives_ < 10UL * flows; ++i)
@@ -70,13 +70,16 @@ void traffic::forget_gaps() noexcept
 
 std::chrono::nanoseconds traffic::largest_gap() const noexcept
 {
-    auto const going_on = now() - std::max(from_.load(), last_.load());
-    return std::chrono::nanoseconds{std::max(largest_.load(), going_on)};
+    auto const time = now();
+    auto largest = largest_.load();
+    for (auto const& last : last_)
+        largest = std::max(largest, time - std::max(from_.load(), last.load()));
+    return std::chrono::nanoseconds{largest};
 }
 
-asio::awaitable<void> traffic::receive(gpurx::receiver rx)
+asio::awaitable<void> traffic::receive(gpurx::receiver rx, moment& last)
 {
-    auto last = now();
+    last = now();
     for (;;) {
         auto [error, loan] = co_await rx.async_receive(asio::as_tuple(asio::deferred));
         if (error)
@@ -85,14 +88,13 @@ asio::awaitable<void> traffic::receive(gpurx::receiver rx)
     }
 }
 
-void traffic::note_receive(std::int64_t& last) noexcept
+void traffic::note_receive(moment& last) noexcept
 {
     auto const time = now();
-    auto const gap = time - std::max(last, from_.load());
+    auto const gap = time - std::max(last.load(), from_.load());
     if (gap > largest_)
         largest_ = gap;
     last = time;
-    last_ = time;
     ++receives_;
 }
 

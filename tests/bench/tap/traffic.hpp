@@ -11,6 +11,7 @@
 #include <gpurx/gpurx.hpp>
 #include <list>
 #include <thread>
+#include <vector>
 
 #include "lab/peer.hpp"
 
@@ -25,21 +26,24 @@ class traffic {
     ~traffic();
 
     void forget_gaps() noexcept;
-    // Between two receives of one flow, the one that goes on included.
+    // Between two receives of one flow, whichever it is; those that go on included.
     [[nodiscard]] std::chrono::nanoseconds largest_gap() const noexcept;
     [[nodiscard]] std::uint64_t receives() const noexcept { return receives_; }
+    [[nodiscard]] std::size_t flows() const noexcept { return last_.size(); }
 
   private:
-    boost::asio::awaitable<void> receive(gpurx::receiver rx);
-    void note_receive(std::int64_t& last) noexcept;
+    using moment = std::atomic<std::int64_t>;  // nanoseconds
+
+    boost::asio::awaitable<void> receive(gpurx::receiver rx, moment& last);
+    void note_receive(moment& last) noexcept;
 
     gpurx::rx_session session_;
     boost::asio::io_context io_{1};
     std::list<gpurx::lab::peer_sender> senders_;
     std::atomic<std::uint64_t> receives_{0};
     std::atomic<std::int64_t> largest_{0};  // nanoseconds
-    std::atomic<std::int64_t> from_{0};     // gaps count from here on
-    std::atomic<std::int64_t> last_{0};     // the last receive of any flow
+    moment from_{0};                        // gaps count from here on
+    std::vector<moment> last_;              // the last receive of each flow
     std::thread thread_;
 };
 
