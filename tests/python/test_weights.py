@@ -312,3 +312,19 @@ def test_into_a_gpu(gpu: Driver, server: Server) -> None:
         assert taken.device == (2, 0) and taken.flags == 0
         assert gpu.read(taken.data, one.nbytes, stream) == TENSORS[name].tobytes(), name
         taken.let_go()
+
+
+def test_over_https_into_a_gpu(gpu: Driver, tmp_path: Path) -> None:
+    identity = make_identity(tmp_path, "server")
+    # More than the staging ring has, so that its chunks are used again while copies of them may be under way.
+    tensors = {"a": np.random.default_rng(3).random(3 << 18), "b": np.arange(9, dtype=np.int16)}
+    stream = gpu.stream()
+    with serving_tls(identity) as secure:
+        secure.files["m"] = safetensors.numpy.save(tensors)
+        weights = load(secure.url("m"), device="cuda:0", ca=identity[0])
+        assert weights.transport == "copy"
+        for name, one in weights.items():
+            taken = Taken(one.__dlpack__(stream=stream, max_version=(1, 0)))
+            assert taken.device == (2, 0)
+            assert gpu.read(taken.data, one.nbytes, stream) == tensors[name].tobytes(), name
+            taken.let_go()

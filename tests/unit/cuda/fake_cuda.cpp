@@ -413,6 +413,35 @@ TEST_CASE("fake CUDA: a host function that waits holds up those of all streams")
     REQUIRE(cuStreamDestroy(second) == CUDA_SUCCESS);
 }
 
+TEST_CASE("fake CUDA: a stream takes a thousand commands, and who has another one waits, at no other stream")
+{
+    in_context const context;
+    auto const stream = make_stream();
+    auto const other = make_stream();
+    auto const address = allocate(1);
+    fake_cuda::hold(stream);
+    std::atomic<int> taken{0};
+    std::jthread const fills{[&] {
+        cuCtxPushCurrent(context.handle());
+        for (; taken < 1001; ++taken)
+            cuMemsetD8Async(address, 1, 1, stream);
+        cuCtxPopCurrent(nullptr);
+    }};
+    while (taken < 1000)
+        std::this_thread::yield();
+    CHECK(cuMemsetD8Async(address, 2, 1, other) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
+    std::this_thread::sleep_for(20ms);
+    CHECK(taken == 1000);
+    fake_cuda::let_go(stream);
+    while (taken < 1001)
+        std::this_thread::yield();
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(other) == CUDA_SUCCESS);
+}
+
 TEST_CASE("fake CUDA: streams wait for a word each, and not for each other's")
 {
     in_context const context;
@@ -697,6 +726,10 @@ TEST_CASE("fake CUDA: a broken context reports it everywhere, held streams or no
     }};
     CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ECC_UNCORRECTABLE);
     CHECK(cuEventQuery(event) == CUDA_ERROR_ECC_UNCORRECTABLE);
+    // This need not, and so does not.
+    auto capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    CHECK(cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS);
+    CHECK(capture == CU_STREAM_CAPTURE_STATUS_NONE);
     CUdeviceptr more = 0;
     CHECK(cuMemAlloc(&more, 16) == CUDA_ERROR_ECC_UNCORRECTABLE);
     fake_cuda::let_go(stream);
@@ -1024,6 +1057,45 @@ TEST_CASE("fake CUDA: the kernels gather, with and without a CRC")
     CHECK(cuMemFreeHost(pieces) == CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK(cuMemFreeHost(result) == CUDA_ERROR_ILLEGAL_ADDRESS);
     CHECK(cuStreamDestroy(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("fake CUDA: the first launch of a kernel waits for all work of its context, the next one does not")
+{
+    in_context const context;
+    loaded_kernels const kernels;
+    auto const busy = make_stream();
+    auto const stream = make_stream();
+    auto const address = allocate(1);
+    gather_arguments all{};
+    void* parameters[] = {&all};
+    auto const hold = [&] {
+        fake_cuda::hold(busy);
+        REQUIRE(cuMemsetD8Async(address, 1, 1, busy) == CUDA_SUCCESS);
+    };
+    hold();
+    std::atomic<bool> launched{false};
+    std::jthread first{[&] {
+        cuCtxPushCurrent(context.handle());
+        launch(kernels.plain, stream, parameters);
+        launched = true;
+        cuCtxPopCurrent(nullptr);
+    }};
+    while (fake_cuda::calls("cuLaunchKernel") == 0)
+        std::this_thread::yield();
+    std::this_thread::sleep_for(20ms);
+    CHECK_FALSE(launched);
+    fake_cuda::let_go(busy);
+    first.join();
+    hold();
+    CHECK(launch(kernels.plain, stream, parameters) == CUDA_SUCCESS);
+    CHECK(cuStreamQuery(busy) == CUDA_ERROR_NOT_READY);
+    fake_cuda::let_go(busy);
+    for (auto const each : {busy, stream}) {
+        REQUIRE(cuStreamSynchronize(each) == CUDA_SUCCESS);
+        REQUIRE(cuStreamDestroy(each) == CUDA_SUCCESS);
+    }
+    REQUIRE(cuMemFree(address) == CUDA_SUCCESS);
+    REQUIRE(cuLibraryUnload(kernels.library) == CUDA_SUCCESS);
 }
 
 TEST_CASE("fake CUDA: as many blocks run on a processor as the kernels' registers leave room for")
