@@ -106,8 +106,9 @@ def draw_overhead(content: Content) -> Figure:
 
 
 def draw_gather(content: Content) -> Figure:
-    """What the kernels cost for pieces of each size and alignment. They are counted, so there are no rounds."""
-    samples = content["samples"]
+    """What the kernels cost for pieces of each size and alignment. They are counted, so there are no rounds. What the
+    machine code is like is not drawn."""
+    samples = {name: of for name, of in content["samples"].items() if "registers" not in of}
 
     def rows(figure: str) -> list[tuple[str, list[float], str]]:
         return [(name, [of[figure]], OWN if name.startswith("plain") else WAYS[1]) for name, of in samples.items()]
@@ -119,7 +120,7 @@ def draw_gather(content: Content) -> Figure:
         across(axes, rows(key), title)
     # Of all that share the axis.
     panels[0].set_ylim(len(samples) - 0.5, -0.5)
-    figure.suptitle("gather: the kernels, by piece (bytes, alignment); with a CRC32C in the other colour", fontsize=11)
+    figure.suptitle("gather: the kernels by their text (sm_80, 90, 100) and piece (bytes, alignment); with a CRC32C in the other colour", fontsize=11)
     return figure
 
 

@@ -53,7 +53,8 @@ SAMPLES = {
                          token_cost("stock", "scattered", 31000), token_cost("owner, branch", "scattered", 151)]},
     "overhead": {f"{traffic} {name}": loop(cost)
                  for traffic in ("queued", "paced") for name, cost in (("c", 1000), ("gpurx", 990))},
-    "gather": {"plain 4096-odd": {"instructions": 40.0, "load-sectors": 17.0, "store-sectors": 16.0},
+    "gather": {"sm_90 gpurx_gather": {"registers": 64, "spills": 0},
+               "plain 4096-odd": {"instructions": 40.0, "load-sectors": 17.0, "store-sectors": 16.0},
                "crc 65536-aligned": {"instructions": 99.0, "load-sectors": 16.0, "store-sectors": 16.0}},
     "ingest": {"memory": {"gpurx-fetch": [cost(0.5), cost(0.6)], "curl, then a copy": [cost(0.7), cost(0.8)]},
                "names": {"100,000 names": [cost(0.9), cost(1.0)]},
