@@ -58,15 +58,6 @@ source_id() {
 # short_hash: the first 16 digits of the SHA-256 of stdin
 short_hash() { sha256_of_text | cut -c1-16; }
 
-# patched_source_id SOURCE PATCHES
-patched_source_id() {
-    local source=$1 files=$2
-    source_id "$source"
-    if [[ -n $files ]]; then
-        xargs -d '\n' sha256sum <<<"$files" | cut -d' ' -f1
-    fi
-}
-
 # built_changes KERNEL: what its patches change of the kernel. Their words, documentation and tests build nothing.
 built_changes() {
     # shellcheck disable=SC2016  # awk's $NF
@@ -89,7 +80,8 @@ kernel_id() {
 # unpack KERNEL SOURCE: print the directory of the source tree with the patches of KERNEL.
 unpack() {
     local kernel=$1 source=$2 id tree patch
-    id=$(patched_source_id "$source" "$(patch_files "$kernel")" | short_hash)
+    # With all of each patch: tests are built in this tree.
+    id=$({ source_id "$source" && patch_files "$kernel" | xargs -r -d '\n' sha256sum | cut -d' ' -f1; } | short_hash)
     tree=$cache_dir/kernel-source/$id
     if [[ -d $source && -z $(patch_files "$kernel") ]]; then
         printf '%s\n' "$source"
