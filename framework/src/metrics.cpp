@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,7 +49,7 @@ int write_all(int file, std::string_view text) noexcept
 // Of this thread alone.
 std::filesystem::path beside(std::filesystem::path const& file)
 {
-    return file.parent_path() / ("." + file.filename().string() + "." + std::to_string(::gettid()));
+    return file.parent_path() / fmt::format(".{}.{}", file.filename().string(), ::gettid());
 }
 
 int replace(std::filesystem::path const& file, std::string_view text)

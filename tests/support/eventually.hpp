@@ -6,14 +6,15 @@
 
 namespace gpurx::test {
 
-// Whether `condition` holds within ten seconds: for what another thread does.
+// Whether `condition` holds within ten seconds, or so many: for what another thread, or another process, does.
 template <class Condition>
-[[nodiscard]] bool eventually(Condition condition)
+[[nodiscard]] bool eventually(Condition condition, std::chrono::milliseconds within = std::chrono::seconds{10})
 {
-    for (int i = 0; i < 1000; ++i) {
+    constexpr std::chrono::milliseconds pause{10};
+    for (auto waited = pause * 0; waited < within; waited += pause) {
         if (condition())
             return true;
-        std::this_thread::sleep_for(std::chrono::milliseconds{10});
+        std::this_thread::sleep_for(pause);
     }
     return false;
 }

@@ -29,6 +29,7 @@ struct nic_log {
     std::vector<std::pair<asio::ip::tcp::endpoint, asio::ip::tcp::endpoint>> moved;
     std::vector<std::pair<asio::ip::tcp::endpoint, bool>> ports;
     error_code refusal;                         // of the next rule
+    std::atomic<std::uint64_t> unbindable{0};   // inode of a dmabuf that the NIC cannot be attached to
     std::atomic<std::uint16_t> shared_port{0};  // has become another user's, too
     detail::nic_ring ring;
     std::atomic<std::uint64_t> in_flight{0};

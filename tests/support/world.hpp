@@ -25,31 +25,13 @@
 #include "fake_kernel.hpp"
 #include "fake_nic.hpp"
 #include "memory/memory_state.hpp"
+#include "pattern.hpp"
 #include "session/session_state.hpp"
 
 namespace gpurx::test {
 
 using asio::ip::tcp;
 using namespace std::chrono_literals;
-
-// Byte number `offset` of every stream.
-[[nodiscard]] constexpr std::byte pattern(std::size_t offset) noexcept
-{
-    return static_cast<std::byte>((offset * 7 + offset / 4099) % 251);
-}
-
-[[nodiscard]] inline std::vector<std::byte> pattern(std::size_t offset, std::size_t size)
-{
-    std::vector<std::byte> bytes(size);
-    for (auto& byte : bytes)
-        byte = pattern(offset++);
-    return bytes;
-}
-
-[[nodiscard]] inline bool is_pattern(std::span<std::byte const> bytes, std::size_t offset)
-{
-    return std::ranges::all_of(bytes, [&](std::byte byte) { return byte == pattern(offset++); });
-}
 
 [[nodiscard]] inline std::span<std::byte const> bytes_of(fragment const& piece)
 {

@@ -35,7 +35,7 @@ enum class transport : std::uint8_t {
 
 struct rx_session_options {
     // The NIC, or in a container a netkit device that has queues of one (docs/leased-queues.md): then nothing but the
-    // memory is set up. Empty: only transport copy can work.
+    // memory is set up. Empty: only transport copy can work. One that is named has to be there, whatever the transport.
     std::string interface = {};
 
     // How many RX queues to set aside. They are taken from the top: with 8 queues and rx_queues 2, queues 6 and 7.
@@ -106,7 +106,10 @@ struct rx_session_options {
 // nothing by that (docs/threads.md).
 class rx_session {
   public:
-    // Throws system_error. Its text holds the kernel's own words (extack) and what to change.
+    // Throws system_error. Its text holds the kernel's own words (extack) and what to change. Errors of every
+    // transport: EINVAL for an option that cannot be right; ENODEV if an interface is named and this thread's network
+    // namespace has none of that name now; errc::memory_too_small. With automatic what else speaks against devmem is
+    // none: explain() has it.
     rx_session(rx_session_options options, device_memory memory);
     // The same without exceptions: an empty optional, and `code` and `why` set.
     [[nodiscard]] static std::optional<rx_session> open(rx_session_options options, device_memory memory,

@@ -78,15 +78,20 @@ class message_writer {
     std::vector<std::byte> bytes_;
 };
 
+// What a message has as it is in memory: a number, or the bytes of an address.
+template <class Value>
+concept plain = std::is_integral_v<Value> || std::is_same_v<Value, asio::ip::address_v4::bytes_type> ||
+    std::is_same_v<Value, asio::ip::address_v6::bytes_type>;
+
 // After the first thing that is not there all others are 0 or empty.
 class message_reader {
   public:
     explicit message_reader(std::span<std::byte const> bytes) : left_{bytes} {}
 
-    template <class Number>
-    [[nodiscard]] Number take() requires std::is_integral_v<Number>
+    template <plain Value>
+    [[nodiscard]] Value take()
     {
-        Number value{};
+        Value value{};
         if (has(sizeof value)) {
             std::memcpy(&value, left_.data(), sizeof value);
             left_ = left_.subspan(sizeof value);
@@ -118,10 +123,10 @@ class message_reader {
         auto const version = take<std::uint8_t>();
         asio::ip::address address;
         if (version == 6) {
-            auto const bytes = take_bytes<asio::ip::address_v6::bytes_type>();
+            auto const bytes = take<asio::ip::address_v6::bytes_type>();
             address = asio::ip::address_v6{bytes, take<std::uint32_t>()};
         } else if (version == 4) {
-            address = asio::ip::address_v4{take_bytes<asio::ip::address_v4::bytes_type>()};
+            address = asio::ip::address_v4{take<asio::ip::address_v4::bytes_type>()};
         } else {
             fail("an address is neither IPv4 nor IPv6");
         }
@@ -141,14 +146,6 @@ class message_reader {
     }
 
   private:
-    template <class Bytes>
-    [[nodiscard]] Bytes take_bytes()
-    {
-        Bytes bytes{};
-        for (auto& part : bytes)
-            part = take<unsigned char>();
-        return bytes;
-    }
     [[nodiscard]] bool has(std::size_t size)
     {
         if (damage_ == nullptr && left_.size() < size)

@@ -58,6 +58,38 @@ std::string read_all(unique_fd const& file, std::string const& path)
     return text;
 }
 
+// Who waits to give something back holds the lock's file for reading by a lock of the other kind, which flock() does
+// not see and which can be asked about without being taken.
+class place_in_front {
+  public:
+    place_in_front(int file, journal_use use) noexcept : file_{use == journal_use::give_back ? file : -1}
+    {
+        if (file_ >= 0)
+            lock(file_, F_OFD_SETLK, F_RDLCK);
+    }
+    place_in_front(place_in_front const&) = delete;
+    place_in_front& operator=(place_in_front const&) = delete;
+    ~place_in_front()
+    {
+        if (file_ >= 0)
+            lock(file_, F_OFD_SETLK, F_UNLCK);
+    }
+
+    // Whether somebody else has one.
+    [[nodiscard]] static bool is_taken(int file) noexcept { return lock(file, F_OFD_GETLK, F_WRLCK) != F_UNLCK; }
+
+  private:
+    static short lock(int file, int command, short type) noexcept
+    {
+        struct flock range {};
+        range.l_type = type;
+        range.l_whence = SEEK_SET;
+        return ::fcntl(file, command, &range) == 0 ? range.l_type : short{F_UNLCK};
+    }
+
+    int file_;
+};
+
 }  // namespace
 
 unique_fd open_state_directory(std::string const& path)
@@ -74,7 +106,8 @@ unique_fd open_state_directory(std::string const& path)
     return directory;
 }
 
-journal_file::journal_file(std::string const& directory, device_key const& device, std::chrono::milliseconds patience)
+journal_file::journal_file(std::string const& directory, device_key const& device, std::chrono::milliseconds patience,
+                           journal_use use)
     : boot_id_{device.boot_id},
       name_{fmt::format("ifindex{}-netns{}", device.ifindex, device.netns)},
       path_{fmt::format("{}/{}.journal", directory, name_)},
@@ -84,12 +117,26 @@ journal_file::journal_file(std::string const& directory, device_key const& devic
     std::string const lock_path = fmt::format("{}/{}.lock", directory, name_);
     if (!lock_)
         fail(errno, "open lock", lock_path);
+    wait_for_lock(patience, use, lock_path);
+}
+
+void journal_file::wait_for_lock(std::chrono::milliseconds patience, journal_use use,
+                                 std::string const& lock_path) const
+{
+    place_in_front const place{lock_.get(), use};
     // flock() cannot be told how long to wait.
-    auto const deadline = std::chrono::steady_clock::now() + patience;
-    while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
+    auto const begin = std::chrono::steady_clock::now();
+    for (;;) {
+        bool const taken = ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0;
+        if (!taken && errno != EWOULDBLOCK && errno != EINTR)
             fail(errno, "take lock", lock_path);
-        if (std::chrono::steady_clock::now() >= deadline)
+        auto const waited = std::chrono::steady_clock::now() - begin;
+        if (taken &&
+            (use == journal_use::give_back || waited >= patience / 2 || !place_in_front::is_taken(lock_.get())))
+            return;
+        if (taken)
+            ::flock(lock_.get(), LOCK_UN);
+        if (waited >= patience)
             fail(ETIMEDOUT, "take lock", lock_path, "another gpurx session has been changing the interface for long");
         std::this_thread::sleep_for(lock_retry);
     }
@@ -187,8 +234,9 @@ std::size_t flow_match_hash::operator()(flow_match const& match) const noexcept
     return value;
 }
 
-device_journal::device_journal(lease_environment const& environment, nic_device const& device, known_journal& known)
-    : file_{environment.state_directory, key_of(environment, device), environment.lock_patience}, known_{known}
+device_journal::device_journal(lease_environment const& environment, nic_device const& device, known_journal& known,
+                               journal_use use)
+    : file_{environment.state_directory, key_of(environment, device), environment.lock_patience, use}, known_{known}
 {
     if (!file_.is_now(known_.file, known_.size))
         read(key_of(environment, device));

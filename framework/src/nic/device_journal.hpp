@@ -24,16 +24,20 @@ namespace gpurx::detail {
 // Makes it (0700) if it is absent. Throws system_error: EPERM if it is somebody else's, or others may write to it.
 [[nodiscard]] unique_fd open_state_directory(std::string const& path);
 
+// Why a journal is locked. Who gives back goes before all who take, so that what a session had is free as soon as it
+// ends, however many others wait to begin.
+enum class journal_use { take, give_back };
+
 // The file. Held by one session at a time, over all processes, by a lock on a file beside it.
 // In `directory`: ifindexI-netnsN.journal and .lock (an interface may be renamed, its index stays). The
 // directory is made (0700) if it is absent; one that others may write to is refused, for they could make us
 // change a NIC as they like.
 class journal_file {
   public:
-    // Waits for the lock. Throws system_error: ETIMEDOUT if somebody holds it longer than `patience`; what
-    // opening and locking report.
+    // Waits for the lock; who takes stands back for who gives back, for half of `patience` at most. Throws
+    // system_error: ETIMEDOUT if it cannot be had in `patience`; what opening and locking report.
     journal_file(std::string const& directory, device_key const& device,
-                 std::chrono::milliseconds patience = std::chrono::seconds{10});
+                 std::chrono::milliseconds patience = std::chrono::seconds{10}, journal_use use = journal_use::take);
 
     journal_file(journal_file const&) = delete;
     journal_file& operator=(journal_file const&) = delete;
@@ -53,6 +57,7 @@ class journal_file {
     [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
   private:
+    void wait_for_lock(std::chrono::milliseconds patience, journal_use use, std::string const& lock_path) const;
     void replace(std::string_view text) const;
 
     std::string boot_id_;
@@ -84,7 +89,8 @@ class device_journal {
   public:
     // Waits for the lock, and reads the journal unless `known` still is what is there. One of another boot or device is
     // dropped: what it speaks of is gone. Throws system_error.
-    device_journal(lease_environment const& environment, nic_device const& device, known_journal& known);
+    device_journal(lease_environment const& environment, nic_device const& device, known_journal& known,
+                   journal_use use = journal_use::take);
     device_journal(device_journal const&) = delete;
     device_journal& operator=(device_journal const&) = delete;
 

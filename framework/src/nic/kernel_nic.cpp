@@ -15,6 +15,7 @@
 
 #include "advice.hpp"
 #include "failure.hpp"
+#include "interfaces.hpp"
 #include "uapi.hpp"
 
 namespace gpurx::detail {
@@ -301,14 +302,6 @@ namespace {
                        {std::move(operation), std::move(object), std::move(said.text), std::move(advice)}};
 }
 
-unsigned index_of(std::string_view interface)
-{
-    unsigned const index = ::if_nametoindex(std::string{interface}.c_str());
-    if (index == 0)
-        fail(errno, "find interface", std::string{interface}, "ip link lists those of this network namespace");
-    return index;
-}
-
 netlink::family resolve(netlink::socket& via, char const* name)
 {
     std::optional<netlink::family> found;
@@ -356,7 +349,7 @@ std::unique_ptr<rx_binding> bind_with(netlink::socket via, std::uint16_t family,
 }  // namespace
 
 kernel_nic::kernel_nic(std::string_view interface)
-    : index_{index_of(interface)},
+    : index_{index_of_interface(interface)},
       ethtool_{resolve(socket_, uapi::ethtool::family_name)},
       netdev_{resolve(socket_, uapi::netdev::family_name)},
       ioctl_{index_}

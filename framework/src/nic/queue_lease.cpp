@@ -223,7 +223,7 @@ queue_lease::~queue_lease()
     auto& self = *state_;
     report said;
     try {
-        device_journal log{self.environment, *self.device, self.journal};
+        device_journal log{self.environment, *self.device, self.journal, journal_use::give_back};
         if (!forget_if_gone(log, *self.device, said))
             undo_steering(log, *self.device, self.environment.self, said);
         self.acquired.binding.reset();
@@ -330,7 +330,7 @@ void queue_lease::unsteer(std::uint64_t number) noexcept
             if (auto const found = state_->users.find(rule.match); --found->second == 0)
                 state_->users.erase(found);
         }
-        device_journal log{state_->environment, *state_->device, state_->journal};
+        device_journal log{state_->environment, *state_->device, state_->journal, journal_use::give_back};
         std::lock_guard const device{state_->device_mutex};
         state_->release(log, rules, said);
     } catch (std::exception const& error) {

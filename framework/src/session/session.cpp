@@ -16,6 +16,7 @@
 #include "lease_memory.hpp"
 #include "memory/byte_size.hpp"
 #include "nic/daemon_nic.hpp"
+#include "nic/interfaces.hpp"
 #include "nic/open_nic.hpp"
 #include "nic/queue_lease.hpp"
 #include "nic/rights.hpp"
@@ -195,6 +196,9 @@ void check(rx_session_options const& options, std::vector<std::shared_ptr<memory
     if (options.rx_queues == 0)
         refuse(invalid,
                {.operation = "open", .object = "session", .kernel_message = {}, .advice = "set rx_queues above 0"});
+    // One that is misspelt would only be a line of explain() otherwise, and everything copied.
+    if (!options.interface.empty())
+        index_of_interface(options.interface);
 }
 
 // Throws what speaks against devmem here.

@@ -693,7 +693,7 @@ std::string session_state::explain() const
         return text;
     auto const account = pool();
     if (account)
-        text += "\n" + describe(*account);
+        text.append(1, '\n').append(describe(*account));
     std::scoped_lock const lock{mutex_};
     auto const dry = account && is_dry({.in_flight = account->pages - account->free, .allocation_failures = {}},
                                        account->pages, account->page_size);

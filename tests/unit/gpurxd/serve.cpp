@@ -6,7 +6,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -25,8 +27,10 @@
 #include <vector>
 
 #include "fake_nic.hpp"
+#include "memory/memory_state.hpp"
 #include "nic/daemon_nic.hpp"
 #include "nic/failure.hpp"
+#include "session/lease_memory.hpp"
 
 using namespace gpurx;
 using namespace gpurx::gpurxd;
@@ -35,6 +39,13 @@ using namespace std::chrono_literals;
 namespace {
 
 std::atomic<asked> last_refused{asked::connect};
+
+ino_t inode_of(int descriptor)
+{
+    struct stat what {};
+    REQUIRE(::fstat(descriptor, &what) == 0);
+    return what.st_ino;
+}
 
 // Lets everybody have what `most` says, of a fake NIC.
 class fake_surroundings final : public surroundings {
@@ -53,10 +64,12 @@ class fake_surroundings final : public surroundings {
             detail::fail(EBADF, "open", "nothing");
         return 1 << 20;
     }
-    std::unique_ptr<detail::session_nic> lease(detail::open_request const&, int,
+    std::unique_ptr<detail::session_nic> lease(detail::open_request const&, int dmabuf,
                                                std::function<void(std::string_view)> const& notice) override
     {
         notice("a word before");
+        if (log_->unbindable == inode_of(dmabuf))
+            detail::fail(524, "bind-rx", "fake0 queue 6");
         return std::make_unique<test::fake_nic>(log_, 7);
     }
     void check_flow(int descriptor, detail::steer_flow_request const&) override { check(descriptor); }
@@ -261,6 +274,55 @@ TEST_CASE("what a client may not have is refused with the reason, and leaves not
     CHECK(why.kernel_message == "no room");
     nic.reset();
     CHECK_FALSE(at.nic->alive);
+}
+
+// A GPU's memory where the mapping for PCIe cannot be attached to.
+struct exported_twice final : detail::memory_state {
+    exported_twice() { set_export(first.get(), {}, {}); }
+    [[nodiscard]] std::string explain() const override { return {}; }
+    void acquire(cuda_stream_ref /*stream*/) noexcept override {}
+    [[nodiscard]] int other_dmabuf_fd() override { return second.get(); }
+
+    detail::unique_fd first{::memfd_create("first", MFD_CLOEXEC)};
+    detail::unique_fd second{::memfd_create("second", MFD_CLOEXEC)};
+};
+
+TEST_CASE("a client whose dmabuf cannot be bound comes again with the other one, and is told of the first")
+{
+    server at{limits{}, 5};
+    exported_twice memory;
+    auto const lease = [&](bool& other, error_code& code, diagnostics& why) {
+        auto const ask = [&](int dmabuf, error_code& failed,
+                             diagnostics& reason) -> std::unique_ptr<detail::session_nic> {
+            return detail::daemon_nic::open(
+                {.interface = "fake0", .dmabuf_fd = dmabuf, .socket = at.path(), .notice = {}}, failed, reason);
+        };
+        return detail::lease_for(memory, ask, other, code, why);
+    };
+    bool other = false;
+    error_code code;
+    diagnostics why;
+    at.nic->unbindable = inode_of(memory.first.get());
+    {
+        auto const nic = lease(other, code, why);
+        CHECK(nic != nullptr);
+        CHECK(other);
+        CHECK_FALSE(code);
+        CHECK(at.nic->alive);
+    }
+    CHECK_FALSE(at.nic->alive);
+    at.nic->unbindable = inode_of(memory.second.get());
+    {
+        auto const nic = lease(other, code, why);
+        CHECK(nic != nullptr);
+        CHECK_FALSE(other);
+    }
+    memory.second = detail::unique_fd{::dup(memory.first.get())};
+    at.nic->unbindable = inode_of(memory.first.get());
+    CHECK(lease(other, code, why) == nullptr);
+    CHECK(code.value() == 524);
+    CHECK(why.operation == "bind-rx");
+    CHECK(why.object == "fake0 queue 6");
 }
 
 TEST_CASE("a client that vanishes leaves nothing, rules included")

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/device_journal.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -13,8 +15,10 @@
 #include <filesystem>
 #include <fstream>
 #include <gpurx/error.hpp>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "nic/failure.hpp"
 
@@ -136,6 +140,53 @@ TEST_CASE("a journal in use is waited for, but not without end")
     }};
     CHECK_NOTHROW(journal_file{in.state, device, 10s});
     releaser.join();
+}
+
+TEST_CASE("who gives a journal's things back goes before all who take")
+{
+    scratch const in;
+    std::optional<journal_file> held{std::in_place, in.state, device};
+    std::mutex guard;
+    std::vector<journal_use> order;
+    auto const use = [&](journal_use what) {
+        journal_file const file{in.state, device, 10s, what};
+        std::lock_guard const lock{guard};
+        order.push_back(what);
+        std::this_thread::sleep_for(1ms);
+    };
+    std::vector<std::thread> all;
+    for (int i = 0; i < 30; ++i)
+        all.emplace_back(use, journal_use::take);
+    for (int i = 0; i < 3; ++i)
+        all.emplace_back(use, journal_use::give_back);
+    std::this_thread::sleep_for(300ms);  // all wait by then
+    held.reset();
+    for (auto& thread : all)
+        thread.join();
+    REQUIRE(order.size() == 33);
+    CHECK(std::count(order.begin(), order.begin() + 3, journal_use::give_back) == 3);
+}
+
+TEST_CASE("who takes does not stand back without end")
+{
+    scratch const in;
+    auto const lock = [&] {
+        for (auto const& entry : fs::directory_iterator{in.state}) {
+            if (entry.path().extension() == ".lock")
+                return ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+        }
+        return -1;
+    };
+    journal_file{in.state, device};
+    unique_fd const stuck{lock()};
+    REQUIRE(stuck);
+    struct flock waits {};
+    waits.l_type = F_RDLCK;
+    REQUIRE(::fcntl(stuck.get(), F_OFD_SETLK, &waits) == 0);
+    auto const begin = std::chrono::steady_clock::now();
+    CHECK_NOTHROW(journal_file{in.state, device, 200ms});
+    CHECK(std::chrono::steady_clock::now() - begin >= 100ms);
+    CHECK_NOTHROW(journal_file{in.state, device, 0ms, journal_use::give_back});
 }
 
 TEST_CASE("a dead process holds no journal")

@@ -9,6 +9,7 @@
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -22,9 +23,11 @@
 #include "eventually.hpp"
 #include "fake_nic.hpp"
 #include "memory/byte_size.hpp"
+#include "nic/interfaces.hpp"
 #include "session/session_state.hpp"
 
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 using gpurx::device_memory;
 using gpurx::error_code;
@@ -87,13 +90,47 @@ TEST_CASE("automatic falls back to copy and says why, and what would help")
         CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: ") &&
                                           ContainsSubstring("rx_session_options::interface"));
     }
-    SECTION("an interface that does not exist, or memory that cannot be exported")
+    SECTION("an interface that cannot do it, or memory that cannot be exported")
     {
-        rx_session const session{{.interface = "gpurx-no-such"}, device_memory::on_host(8 * mebibyte)};
+        rx_session const session{{.interface = "lo", .state_directory = "/nonexistent/gpurx"},
+                                 device_memory::on_host(8 * mebibyte)};
         CHECK(session.transport() == gpurx::transport::copy);
-        CHECK_THAT(session.explain(),
-                   ContainsSubstring(session.memory().dmabuf_fd() < 0 ? "/dev/udmabuf" : "gpurx-no-such"));
+        CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: "));
+        CHECK_THAT(session.explain(), ContainsSubstring(session.memory().dmabuf_fd() < 0 ? "/dev/udmabuf" : "lo"));
     }
+}
+
+TEST_CASE("an interface that is named and does not exist is an error, whatever was asked for")
+{
+    auto const kind = GENERATE(gpurx::transport::automatic, gpurx::transport::devmem, gpurx::transport::copy);
+    CAPTURE(to_string(kind));
+    // The second is longer than a name can be.
+    auto const* const name = GENERATE("gpurx-no-such", "gpurx-no-such-and-longer");
+    error_code code;
+    gpurx::diagnostics why;
+    CHECK_FALSE(rx_session::open({.interface = name, .transport = kind}, device_memory::on_host(mebibyte), code, why)
+                    .has_value());
+    CHECK(code == boost::system::errc::no_such_device);
+    CHECK(why.operation == "find interface");
+    CHECK(why.object == name);
+    CHECK_THAT(why.advice, StartsWith("there are these in this network namespace: ") && ContainsSubstring("lo"));
+    std::vector<device_memory> two;
+    for (int i = 0; i < 2; ++i)
+        two.push_back(device_memory::on_host(mebibyte));
+    CHECK_THROWS_AS(rx_session({.interface = name, .transport = kind}, std::move(two)), gpurx::system_error);
+}
+
+TEST_CASE("of many interfaces the first are named")
+{
+    using gpurx::detail::advice_on_interfaces;
+    std::vector<std::string> names{"lo"};
+    CHECK(advice_on_interfaces(names) == "there are these in this network namespace: lo");
+    for (int i = 1; i < 16; ++i)
+        names.push_back("veth" + std::to_string(i));
+    CHECK_THAT(advice_on_interfaces(names), EndsWith("veth14, veth15"));
+    names.insert(names.end(), 300, "more");
+    CHECK_THAT(advice_on_interfaces(names), EndsWith("veth14, veth15, and 300 more"));
+    CHECK(advice_on_interfaces({}).empty());
 }
 
 TEST_CASE("a transport that was named is never replaced")
@@ -105,9 +142,10 @@ TEST_CASE("a transport that was named is never replaced")
             .has_value());
     CHECK(code == gpurx::errc::transport_unavailable);
     CHECK_THAT(describe(code, why), ContainsSubstring("rx_session_options::interface"));
-    CHECK_THROWS_AS(rx_session({.interface = "gpurx-no-such", .transport = gpurx::transport::devmem},
-                               device_memory::on_host(8 * mebibyte)),
-                    gpurx::system_error);
+    CHECK_THROWS_AS(
+        rx_session({.interface = "lo", .transport = gpurx::transport::devmem, .state_directory = "/nonexistent/gpurx"},
+                   device_memory::on_host(8 * mebibyte)),
+        gpurx::system_error);
 }
 
 TEST_CASE("options that cannot work are refused by name")

@@ -133,6 +133,17 @@ TEST_CASE("the NUMA nodes of a NIC and a GPU are read from sysfs")
     CHECK_FALSE(find_whereabouts(0, "0000:af:00.0", "", sys.root()).nic_node);
 }
 
+TEST_CASE("where a GPU is names the environment that it was counted in")
+{
+    // NOLINTBEGIN(concurrency-mt-unsafe): nobody else reads it now
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    CHECK(find_whereabouts(1, "", "").visible.empty());
+    ::setenv("CUDA_VISIBLE_DEVICES", "4,2", 1);
+    CHECK(describe(find_whereabouts(1, "", "")) == "GPU 1 is number 2 of CUDA_VISIBLE_DEVICES (4,2)");
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    // NOLINTEND(concurrency-mt-unsafe)
+}
+
 TEST_CASE("devices that there are not have no NUMA node")
 {
     auto const found = find_whereabouts(0, "ffff:ff:1f.0", "no-such-nic");

@@ -21,6 +21,7 @@
 #include "filter.hpp"
 #include "flow_table.hpp"
 #include "nic/failure.hpp"
+#include "nic/interfaces.hpp"
 #include "pcapng.hpp"
 #include "ring.hpp"
 #include "table.hpp"
@@ -35,14 +36,6 @@ using steady = std::chrono::steady_clock;
 constexpr std::uint32_t most_captured = 14 + 60 + 60;  // Ethernet, IPv4, TCP with all options
 constexpr auto interval = 1s;                          // between two tables, and two looks at the sessions
 constexpr std::size_t rows_without_terminal = 20;
-
-unsigned index_of(std::string const& interface)
-{
-    auto const index = ::if_nametoindex(interface.c_str());
-    if (index == 0)
-        detail::fail(ENODEV, "find interface", interface, "ip link lists those of this network namespace");
-    return index;
-}
 
 moment now_since_epoch()
 {
@@ -179,7 +172,7 @@ class running_tap {
   public:
     explicit running_tap(options const& chosen)
         : chosen_{chosen},
-          index_{index_of(chosen.interface)},
+          index_{detail::index_of_interface(chosen.interface)},
           wanted_{chosen_now(chosen, index_)},
           signals_{signals_that_end()},
           file_{chosen},
