@@ -99,7 +99,7 @@ constexpr int token_executor = 1;
 
 }  // namespace
 
-TEST_CASE("a stream of one's own does its work, also when it is dropped before")
+TEST_CASE("a stream of one's own does its work, also when it is dropped before", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream held{on};
@@ -150,7 +150,7 @@ TEST_CASE("there is no stream of a GPU that is not there")
     CHECK_THROWS_AS(cuda_stream::on(1000), system_error);
 }
 
-TEST_CASE("a stream runs after what was enqueued on another, and not after what comes there later")
+TEST_CASE("a stream runs after what was enqueued on another, and not after what comes there later", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream earlier{on};
@@ -171,7 +171,7 @@ TEST_CASE("a stream runs after what was enqueued on another, and not after what 
     CHECK(soon([&] { return is_idle(on, later.get()); }));
 }
 
-TEST_CASE("a default stream is the one of the other stream's GPU")
+TEST_CASE("a default stream is the one of the other stream's GPU", "[hold]")
 {
     auto& on = gpu_or_skip();
     auto* const handle = GENERATE(CUstream{nullptr}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD);
@@ -191,7 +191,7 @@ TEST_CASE("a default stream is the one of the other stream's GPU")
     current.reset();
 }
 
-TEST_CASE("a stream need not wait for itself")
+TEST_CASE("a stream need not wait for itself", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};
@@ -205,7 +205,7 @@ TEST_CASE("a stream need not wait for itself")
     stream.let_go();
 }
 
-TEST_CASE("a wait completes when the stream has passed, and not before")
+TEST_CASE("a wait completes when the stream has passed, and not before", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};
@@ -224,7 +224,7 @@ TEST_CASE("a wait completes when the stream has passed, and not before")
     CHECK_FALSE(at.code);
 }
 
-TEST_CASE("a wait is for what was enqueued before it began")
+TEST_CASE("a wait is for what was enqueued before it began", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};
@@ -246,7 +246,7 @@ TEST_CASE("a wait is for what was enqueued before it began")
     at.run_until_called();
 }
 
-TEST_CASE("a wait for the default stream is for that of the memory's GPU")
+TEST_CASE("a wait for the default stream is for that of the memory's GPU", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_bytes const memory{on, 100};
@@ -272,7 +272,7 @@ TEST_CASE("a wait for the default stream is for that of the memory's GPU")
     CHECK_FALSE(at.code);
 }
 
-TEST_CASE("a wait can be cancelled, and the stream goes on")
+TEST_CASE("a wait can be cancelled, and the stream goes on", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};
@@ -294,7 +294,7 @@ TEST_CASE("a wait can be cancelled, and the stream goes on")
     CHECK(at.calls == 1);
 }
 
-TEST_CASE("a wait goes on if the reactor says without a cause that it is over")
+TEST_CASE("a wait goes on if the reactor says without a cause that it is over", "[hold]")
 {
     gpu_test_stream stream{gpu_or_skip()};
     waiting at;
@@ -322,7 +322,7 @@ TEST_CASE("a wait that is over is not cancelled")
     CHECK_FALSE(at.code);
 }
 
-TEST_CASE("a wait's handler runs on its executor, with its memory, and keeps its context busy")
+TEST_CASE("a wait's handler runs on its executor, with its memory, and keeps its context busy", "[hold]")
 {
     gpu_test_stream stream{gpu_or_skip()};
     asio::io_context io{1};
@@ -356,7 +356,7 @@ TEST_CASE("a wait's handler runs on its executor, with its memory, and keeps its
     CHECK(calls == 1);
 }
 
-TEST_CASE("a wait that the reactor refuses is told so and keeps no descriptor")
+TEST_CASE("a wait that the reactor refuses is told so and keeps no descriptor", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};
@@ -382,7 +382,7 @@ TEST_CASE("a wait that the reactor refuses is told so and keeps no descriptor")
     stream.let_go();
 }
 
-TEST_CASE("a wait may be left behind by everything it was made with")
+TEST_CASE("a wait may be left behind by everything it was made with", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream held{on};

@@ -138,7 +138,7 @@ TEST_CASE("what is received is in the GPU's memory once a stream has acquired it
     CHECK(rx.stats().host_bytes == to.sent());
 }
 
-TEST_CASE("pages go back when their stream has passed, and not before")
+TEST_CASE("pages go back when their stream has passed, and not before", "[hold]")
 {
     gpu_world in;
     sender to{in.wires};
@@ -189,7 +189,7 @@ TEST_CASE("pages go back when their stream has passed, and not before")
     CHECK(soon([&] { return in.free_pages() + 1 >= all_free; }));
 }
 
-TEST_CASE("a read goes on when a stream passes, with every page lent and nothing arriving")
+TEST_CASE("a read goes on when a stream passes, with every page lent and nothing arriving", "[hold]")
 {
     gpu_world in{2 << 20};
     sender to{in.wires};
@@ -230,7 +230,7 @@ TEST_CASE("a read goes on when a stream passes, with every page lent and nothing
     writer.join();
 }
 
-TEST_CASE("loans are released after a stream from any thread, and outlive everything")
+TEST_CASE("loans are released after a stream from any thread, and outlive everything", "[hold]")
 {
     gpu_world in;
     sender to{in.wires};
@@ -327,7 +327,7 @@ void check_graph(capture_bed& in, captured_graph& graph)
 
 }  // namespace
 
-TEST_CASE("a stream is captured into a graph while pages wait for it and for another one")
+TEST_CASE("a stream is captured into a graph while pages wait for it and for another one", "[hold]")
 {
     capture_bed in;
     // Else what it was given before the capture is done after it only, and the library has no event behind that.
@@ -421,7 +421,8 @@ void check_all_is_back(gpu_world& in, std::size_t all_free)
 
 }  // namespace
 
-TEST_CASE("a flow that ends with pages behind a held stream keeps them until it has passed, and then leaves nothing")
+TEST_CASE("a flow that ends with pages behind a held stream keeps them until it has passed, and then leaves nothing",
+          "[hold]")
 {
     auto const how =
         GENERATE(flow_end::peer_closes, flow_end::peer_resets, flow_end::receiver_goes, flow_end::session_goes);
@@ -475,7 +476,7 @@ TEST_CASE("a flow that ends with pages behind a held stream keeps them until it 
         check_all_is_back(in, all_free);
 }
 
-TEST_CASE("bytes on loan never change while the GPU goes on reading them and others arrive")
+TEST_CASE("bytes on loan never change while the GPU goes on reading them and others arrive", "[hold]")
 {
     gpu_world in{2 << 20, {.loan_limit = 1 << 20}};
     sender to{in.wires};
@@ -515,7 +516,7 @@ TEST_CASE("bytes on loan never change while the GPU goes on reading them and oth
     held.let_go();
 }
 
-TEST_CASE("a read into the GPU's memory is contiguous and in the order of its stream")
+TEST_CASE("a read into the GPU's memory is contiguous and in the order of its stream", "[hold]")
 {
     auto const host_session = GENERATE(false, true);
     auto& on = gpu_or_skip();
@@ -543,7 +544,7 @@ TEST_CASE("a read into the GPU's memory is contiguous and in the order of its st
     CHECK(is_pattern(tensor.read(), 0));
 }
 
-TEST_CASE("a slow stream holds up its own reads, and loses nothing")
+TEST_CASE("a slow stream holds up its own reads, and loses nothing", "[hold]")
 {
     gpu_world in;
     sender to{in.wires};

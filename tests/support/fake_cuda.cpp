@@ -73,6 +73,7 @@ void set_defaults(state& s)
     s.all_held = false;
     s.capture_elsewhere = false;
     s.loading_waits = true;
+    s.pointers_told = false;
     s.delay = {};
     s.pinning = default_pinning;
     s.stalled.clear();
@@ -84,6 +85,7 @@ void set_defaults(state& s)
         old.name.swap(fresh.name);
         old.memory_size = fresh.memory_size;
         old.pcie_mapping = fresh.pcie_mapping;
+        old.pcie_attaches = fresh.pcie_attaches;
     }
     for (auto const& [handle, stream] : s.streams) {
         stream->held = false;
@@ -282,6 +284,16 @@ void set_driver_version(int version)
 void set_pcie_mapping(int device, bool supported)
 {
     with_state([&](state& s, guard&) { s.devices.at(static_cast<std::size_t>(device)).pcie_mapping = supported; });
+}
+
+void set_pcie_attaches(int device, bool attaches)
+{
+    with_state([&](state& s, guard&) { s.devices.at(static_cast<std::size_t>(device)).pcie_attaches = attaches; });
+}
+
+void set_pointers_told(bool told)
+{
+    with_state([&](state& s, guard&) { s.pointers_told = told; });
 }
 
 std::byte* bytes_at(CUdeviceptr address, std::size_t size)

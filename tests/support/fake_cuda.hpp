@@ -73,6 +73,8 @@ void set_memory_size(int device, std::size_t bytes);
 void set_driver_version(int version);
 // Whether cuMemGetHandleForAddressRange takes CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE; no after a reset.
 void set_pcie_mapping(int device, bool supported);
+// Whether a device can be attached to what that flag is given for; yes after a reset. Else it is a file, and no dmabuf.
+void set_pcie_attaches(int device, bool attaches);
 
 // ---- memory ----
 
@@ -85,6 +87,9 @@ void set_pcie_mapping(int device, bool supported);
 void set_managed(CUdeviceptr address, bool managed);
 void set_from_pool(CUdeviceptr address, bool from_pool);
 void set_rdma_capable(CUdeviceptr address, bool capable);
+// Whether CU_POINTER_ATTRIBUTE_DEVICE_POINTER is told of memory that kernels in the current context do not reach. Its
+// address is the same everywhere, and nothing keeps a driver from it. No after a reset.
+void set_pointers_told(bool told);
 
 // What cuMemGetHandleForAddressRange returned this descriptor (or one that it is a duplicate of) for. With /dev/udmabuf
 // it is a dmabuf of the range, and offset is 0. Without, it is of the whole allocation, and the range starts `offset`

@@ -83,7 +83,8 @@ CUresult describe_mapped(state& s, region const& what, mapping const* mapped, st
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return put(into, on_host(what) ? unsigned{CU_MEMORYTYPE_HOST} : unsigned{CU_MEMORYTYPE_DEVICE});
         case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-            return is_in_reach(s, what, mapped) ? put(into, CUdeviceptr{address}) : CUDA_ERROR_INVALID_VALUE;
+            return s.pointers_told || is_in_reach(s, what, mapped) ? put(into, CUdeviceptr{address})
+                                                                   : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return on_host(what) || what.managed ? put(into, reinterpret_cast<void*>(address))
                                                  : CUDA_ERROR_INVALID_VALUE;
@@ -181,9 +182,9 @@ int make_stand_in(std::vector<part> const& parts, std::size_t size)
     return ::fcntl(several.descriptor, F_DUPFD_CLOEXEC, 0);
 }
 
-CUresult export_parts(state& s, std::vector<part> const& parts, exported_range about, int* into)
+CUresult export_parts(state& s, std::vector<part> const& parts, exported_range about, bool attaches, int* into)
 {
-    auto descriptor = make_dmabuf(parts);
+    auto descriptor = attaches ? make_dmabuf(parts) : -1;
     if (descriptor < 0) {
         about.offset = parts.size() == 1 ? parts[0].offset : 0;
         descriptor = make_stand_in(parts, about.size);
@@ -232,7 +233,7 @@ CUresult export_range(state& s, range const& addresses, unsigned long long flags
         parts.push_back({mapped != nullptr ? &mapped->of->file : found->file.get(), at - whole.begin, size});
         at += size;
     }
-    return export_parts(s, parts, {addresses.begin, addresses.size, 0, flags}, into);
+    return export_parts(s, parts, {addresses.begin, addresses.size, 0, flags}, flags == 0 || of.pcie_attaches, into);
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ struct device {
     std::size_t memory_size = 0;
     std::size_t memory_used = 0;
     bool pcie_mapping = false;
+    bool pcie_attaches = true;
     std::size_t retained = 0;
     std::shared_ptr<context> primary;
     [[nodiscard]] bool has(CUdevice_attribute attribute) const;
@@ -287,6 +288,7 @@ struct state {
     bool capture_elsewhere = false;
     std::set<std::string> stalled;  // functions
     bool loading_waits = true;
+    bool pointers_told = false;
     std::chrono::duration<double, std::nano> delay{};
     std::chrono::nanoseconds pinning = default_pinning;
     std::uint64_t written = 0;

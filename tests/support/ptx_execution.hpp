@@ -53,7 +53,7 @@ class machine {
     std::byte* find(block& in, warp const& of, instruction const& what, access const& one, bool store);
     void count(instruction const& what, std::span<access const> accesses);
     void arrive(warp& of, lane_mask group, lane_mask active);
-    void note_executed(std::size_t at);
+    void note_executed(std::size_t at, lane_mask by);
     void branch(warp& of, instruction const& what, lane_mask group, lane_mask active) const;
 
     unsigned choose_of(std::size_t count) { return static_cast<unsigned>(chance_() % count); }

@@ -191,13 +191,13 @@ void machine::step(block& in, warp& of)
             throw fault{"no end"};
         auto const active = guard(of, what, group);
         if (what.does == action::branch) {
-            note_executed(at);
+            note_executed(at, group);
             branch(of, what, group, active);
             return;
         }
         if (!execute(in, of, what, group, active))
             return;
-        note_executed(at);
+        note_executed(at, active);
         if (what.does == action::end)
             of.live &= ~active;
         auto const others = what.does == action::end ? group & ~active : group;
@@ -277,7 +277,7 @@ void machine::arrive(warp& of, lane_mask group, lane_mask active)
     if (active != group)
         throw fault{"not for all lanes"};
     if (group == of.first_lanes) {
-        note_executed(of.at);
+        note_executed(of.at, active);
         of.at_barrier = true;
         return;
     }
@@ -286,10 +286,12 @@ void machine::arrive(warp& of, lane_mask group, lane_mask active)
     of.waiting |= group;
 }
 
-void machine::note_executed(std::size_t at)
+// What the guard keeps all lanes from takes its time, and does nothing.
+void machine::note_executed(std::size_t at, lane_mask by)
 {
     ++report_.counted.instructions;
-    ++report_.executed[at];
+    if (by != 0)
+        ++report_.executed[at];
 }
 
 lane_mask machine::guard(warp& of, instruction const& what, lane_mask group)

@@ -67,7 +67,7 @@ struct report {
     bool fault_of_memory = false;         // an access where there is none
     std::vector<std::string> violations;  // that ended nothing; the first few
     counters counted;
-    std::vector<std::uint64_t> executed;  // by instruction: how often
+    std::vector<std::uint64_t> executed;  // by instruction: how often, by a lane at least; a branch: taken or not
 };
 
 [[nodiscard]] report run(kernel const& code, launch const& how, memory& in);

@@ -150,12 +150,29 @@ CUresult gpu::failure(bool ask) noexcept
     auto* own = copies_.load(std::memory_order_acquire);
     if (own == nullptr)
         own = fetches_.load(std::memory_order_acquire);
-    if (own == nullptr)
+    if (own == nullptr && !ask)
         return seen;
-    context_scope const scope{*this};
-    auto const status = scope.status() == CUDA_SUCCESS ? calls_.cuStreamQuery(own) : scope.status();
+    auto const status = own != nullptr ? query(own) : status_of_first_stream();
     failure_.store(is_over(status) ? status : CUDA_SUCCESS, std::memory_order_relaxed);
     return is_over(status) ? status : CUDA_SUCCESS;
+}
+
+CUresult gpu::query(CUstream stream) noexcept
+{
+    context_scope const scope{*this};
+    return scope.status() == CUDA_SUCCESS ? calls_.cuStreamQuery(stream) : scope.status();
+}
+
+// A GPU that has done nothing for the library yet has no stream to ask: one is made, which a GPU in error refuses.
+CUresult gpu::status_of_first_stream() noexcept
+{
+    try {
+        return query(fetches());
+    } catch (system_error const& refused) {
+        return static_cast<CUresult>(refused.code().value());
+    } catch (std::bad_alloc const&) {
+        return CUDA_SUCCESS;
+    }
 }
 
 CUstream gpu::copies()

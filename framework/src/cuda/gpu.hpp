@@ -53,7 +53,7 @@ class gpu {
     [[nodiscard]] CUcontext context() const noexcept { return context_; }
 
     // What the context is in error with for good, or CUDA_SUCCESS. Without `ask` the driver is asked only where
-    // somebody has seen an error; and not at all before there is a stream of our own.
+    // somebody has seen an error.
     [[nodiscard]] CUresult failure(bool ask) noexcept;
     void note_failure(CUresult seen) noexcept { failure_.store(seen, std::memory_order_relaxed); }
 
@@ -85,6 +85,8 @@ class gpu {
     gpu(driver const& calls, int ordinal);
     void look();
     [[nodiscard]] CUstream provide(std::atomic<CUstream>& stream);
+    [[nodiscard]] CUresult query(CUstream stream) noexcept;
+    [[nodiscard]] CUresult status_of_first_stream() noexcept;
 
     driver const& calls_;
     int ordinal_;

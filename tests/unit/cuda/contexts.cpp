@@ -64,6 +64,7 @@ TEST_CASE("fragments of another context of the same GPU are gathered, and into i
     gpu_bytes const theirs{on, size};
     own_context const own{on};
     auto const ours = own.allocate(size);
+    fake_cuda::set_pointers_told(GENERATE(false, true));
     auto const into_theirs = GENERATE(false, true);
     auto const source = into_theirs ? ours : theirs.address();
     auto const destination = into_theirs ? theirs.address() : ours;
@@ -134,6 +135,7 @@ TEST_CASE("a CRC of what a kernel cannot reach is refused, and nothing is writte
     gpu_bytes const far{on, size};
     own_context const own{on};
     auto const near = own.allocate(size);
+    fake_cuda::set_pointers_told(GENERATE(false, true));
     auto const sum = own.allocate(4);
     auto const refused = [&](CUdeviceptr from, CUdeviceptr to, CUdeviceptr crc) {
         error_code code;

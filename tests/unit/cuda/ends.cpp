@@ -13,31 +13,6 @@ namespace {
 
 using way = fake_kernel::way;
 
-// A stream that stands still with something to do.
-class stalled_stream {
-  public:
-    stalled_stream()
-    {
-        fake_cuda::hold(stream_.get());
-        auto& on = gpu_or_skip();
-        detail::cuda::context_scope const scope{on};
-        REQUIRE(on.calls().cuMemsetD8Async(bytes_.address(), 0, 16, stream_.get()) == CUDA_SUCCESS);
-    }
-    stalled_stream(stalled_stream const&) = delete;
-    stalled_stream& operator=(stalled_stream const&) = delete;
-    ~stalled_stream() { let_go(); }
-
-    void let_go()
-    {
-        fake_cuda::let_go(stream_.get());
-        stream_.finish();
-    }
-
-  private:
-    gpu_bytes bytes_{gpu_or_skip(), 16};
-    gpu_test_stream stream_{gpu_or_skip()};
-};
-
 detail::stream_point* point_behind(gpu_test_stream const& stream)
 {
     detail::stream_point* point = nullptr;

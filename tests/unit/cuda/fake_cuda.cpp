@@ -916,6 +916,9 @@ TEST_CASE("fake CUDA: pointers tell what they are")
     CUcontext elsewhere = nullptr;  // whose kernels do not reach it
     REQUIRE(cuCtxCreate(&elsewhere, nullptr, 0, 0) == CUDA_SUCCESS);
     CHECK(cuPointerGetAttribute(&seen_at, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address) == CUDA_ERROR_INVALID_VALUE);
+    fake_cuda::set_pointers_told(true);
+    CHECK(cuPointerGetAttribute(&seen_at, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address) == CUDA_SUCCESS);
+    fake_cuda::set_pointers_told(false);
     REQUIRE(cuCtxDestroy(elsewhere) == CUDA_SUCCESS);
     fake_cuda::set_from_pool(address, true);
     REQUIRE(cuPointerGetAttributes(6, asked, answers, address) == CUDA_SUCCESS);

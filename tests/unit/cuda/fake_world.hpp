@@ -41,6 +41,30 @@ struct clean_driver {
     return status;
 }
 
+// A stream that stands still with something to do.
+struct stalled_stream {
+    explicit stalled_stream(int ordinal = 0) : on{gpu_or_skip(ordinal)}
+    {
+        static_cast<void>(on.gather());  // to load the kernels waits for all streams
+        fake_cuda::hold(stream.get());
+        detail::cuda::context_scope const scope{on};
+        REQUIRE(on.calls().cuMemsetD8Async(bytes.address(), 0, 1, stream.get()) == CUDA_SUCCESS);
+    }
+    stalled_stream(stalled_stream const&) = delete;
+    stalled_stream& operator=(stalled_stream const&) = delete;
+    ~stalled_stream() { let_go(); }
+
+    void let_go()
+    {
+        fake_cuda::let_go(stream.get());
+        stream.finish();
+    }
+
+    detail::cuda::gpu& on;
+    gpu_bytes bytes{on, 4096};
+    gpu_test_stream stream{on};
+};
+
 // A GPU's memory for a session; the fake NIC writes it behind the CPU's back.
 [[nodiscard]] inline session_memory memory_on_gpu(std::size_t bytes = 8 << 20, int ordinal = 0)
 {

@@ -69,8 +69,27 @@ TEST_CASE("the GPU of a process is that of its LOCAL_RANK")
     CHECK(local_gpu(code, why) == -1);
     CHECK(code.value() == ENODEV);
     CHECK_THAT(why.advice, ContainsSubstring(fmt::format("sees {} GPUs", all_gpus)));
+    // One that a launcher has given to this process alone.
+    ::setenv("CUDA_VISIBLE_DEVICES", "6", 1);
+    CHECK(local_gpu() == 0);
+    ::setenv("CUDA_VISIBLE_DEVICES", "6,7", 1);
+    CHECK(local_gpu(code, why) == -1);
+    CHECK_THAT(why.advice, ContainsSubstring("(CUDA_VISIBLE_DEVICES is 6,7)"));
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
     ::unsetenv("LOCAL_RANK");
     // NOLINTEND(concurrency-mt-unsafe)
+}
+
+TEST_CASE("a GPU that nothing was done on yet is asked, too, whether it is in error for good")
+{
+    clean_driver const clean;
+    auto const ordinal = fresh_gpu();
+    auto& on = gpu_or_skip(ordinal);
+    fake_cuda::break_context(ordinal, CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(on.failure(true) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(on.failure(false) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    fake_cuda::break_context(ordinal, CUDA_SUCCESS);
+    CHECK(on.failure(true) == CUDA_SUCCESS);
 }
 
 TEST_CASE("memory that cannot be had leaves nothing behind")
@@ -537,11 +556,15 @@ TEST_CASE("a driver that refuses the kernels is asked once, and says why each ti
 {
     clean_driver const clean;
     auto& on = gpu_or_skip(fresh_gpu());
-    auto const* const refused = GENERATE("cuLibraryLoadData", "cuLibraryGetKernel");
-    fake_cuda::fail(refused, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 0, 1000);
+    std::string const refused = GENERATE("cuLibraryLoadData", "cuLibraryGetKernel", "");
+    if (refused.empty())
+        fake_cuda::set_driver_version(12000);  // it takes the image, and none of the kernels in it
+    else
+        fake_cuda::fail(refused, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 0, 1000);
     gpu_bytes source{on, 100};
     gpu_bytes destination{on, 100};
     gpu_test_stream stream{on};
+    source.write(pattern(0, 100));
     auto const loaded = fake_cuda::live().libraries;
     std::array const fragments{fragment{source.address(), 100, memory_kind::device}};
     for (int i = 0; i < 3; ++i)
@@ -552,7 +575,9 @@ TEST_CASE("a driver that refuses the kernels is asked once, and says why each ti
         CHECK(code == detail::cuda::error_of(CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
     }
     stream.finish();
+    CHECK(is_pattern(destination.read(), 0));
     CHECK(fake_cuda::calls("cuLibraryLoadData") == 1);
+    CHECK(fake_cuda::calls("cuLaunchKernel") == 0);
     CHECK(fake_cuda::live().libraries == loaded);
 }
 

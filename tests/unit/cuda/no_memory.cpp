@@ -68,30 +68,16 @@ bool goes_on_without_memory(gpu_test_stream const& stalled, Work work)
         stalled, [] {}, work);
 }
 
-// A stream that stands still with something to do.
-struct stalled : clean_driver {
-    explicit stalled(int ordinal = 0) : on{gpu_or_skip(ordinal)}
-    {
-        static_cast<void>(on.gather());  // to load the kernels waits for all streams
-        fake_cuda::hold(stream.get());
-        detail::cuda::context_scope const scope{on};
-        REQUIRE(on.calls().cuMemsetD8Async(bytes.address(), 0, 1, stream.get()) == CUDA_SUCCESS);
-    }
+// One, and where to put something behind it.
+struct stalled : clean_driver, stalled_stream {
+    explicit stalled(int ordinal = 0) : stalled_stream{ordinal} {}
     stalled(stalled const&) = delete;
     stalled& operator=(stalled const&) = delete;
-    ~stalled() { let_go(); }
+    ~stalled() { let_go(); }  // to free memory waits for it
 
-    void let_go()
-    {
-        fake_cuda::let_go(stream.get());
-        stream.finish();
-    }
     [[nodiscard]] detail::gpu_stream place() const { return {.ordinal = on.ordinal(), .stream = stream.ref()}; }
 
-    detail::cuda::gpu& on;
-    gpu_bytes bytes{on, 4096};
     gpu_bytes destination{on, 4096};
-    gpu_test_stream stream{on};
 };
 
 // Loans of a GPU's memory, or of the host's.

@@ -81,7 +81,7 @@ void check_far_from_the_end(unsigned gpu)
 
 }  // namespace
 
-TEST_CASE("the kernels' PTX copies a piece byte for byte at each pair of alignments, and sums it up")
+TEST_CASE("the kernels' PTX copies a piece byte for byte at each pair of alignments, and sums it up", "[long]")
 {
     auto const gpu = GENERATE(sm_80, sm_90, sm_100);
     check_alignments(gpu);
@@ -93,7 +93,7 @@ TEST_CASE("the kernels' PTX leaves a piece alone that lies in its place")
     check_in_place(gpu);
 }
 
-TEST_CASE("the kernels' PTX weighs what is far from the end")
+TEST_CASE("the kernels' PTX weighs what is far from the end", "[long]")
 {
     auto const gpu = GENERATE(sm_80, sm_90, sm_100);
     check_far_from_the_end(gpu);
@@ -186,7 +186,7 @@ TEST_CASE("what the library carries as text is what is executed here")
 }
 
 // What a GPU may do and no test has seen is not known to work.
-TEST_CASE("every instruction of the kernels' PTX is executed")
+TEST_CASE("every instruction of the kernels' PTX is executed", "[long]")
 {
     auto const gpu = GENERATE(sm_80, sm_90, sm_100);
     check_alignments(gpu);

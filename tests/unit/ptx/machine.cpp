@@ -433,6 +433,19 @@ TEST_CASE("PTX: what is counted")
         REQUIRE(never.size() == 1);
         CHECK(never[0].ends_with(": add.u32"));
     }
+    SECTION("what the guard keeps every lane from was not executed, and took its time")
+    {
+        auto const code = kernel_of(
+            "setp.eq.u32 %p1, %r0, 9; @%p1 add.u32 %r1, %r0, 1; @%p1 bra end; @!%p1 xor.b32 %r2, %r0, 1; end:");
+        bench_memory memory{16};
+        auto const some = run(code, launch_of(), memory);
+        CHECK(never_executed(code, some.executed).empty());
+        auto const none = run(code, launch_of(9), memory);
+        CHECK(none.counted.instructions == 4 + 4 + 1);
+        auto const never = never_executed(code, none.executed);
+        REQUIRE(never.size() == 1);
+        CHECK(never[0].ends_with(": add.u32"));
+    }
 }
 
 TEST_CASE("PTX: text that is refused, by its name")
