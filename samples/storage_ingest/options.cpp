@@ -115,7 +115,15 @@ void add_identity(CLI::App& app, gpurx::ingest::http_options& parsed)
 // Credentials, and what is not given here, come from where AWS's own tools have them.
 void add_s3(CLI::App& app, gpurx::ingest::s3_options& parsed)
 {
-    app.add_option("--s3-endpoint", parsed.endpoint, "URL of the S3 server, if it is not AWS");
+    app.add_option_function<std::vector<std::string>>(
+           "--s3-endpoint",
+           [&parsed](std::vector<std::string> const& urls) {
+               parsed.endpoint = urls.front();
+               parsed.more_endpoints.assign(urls.begin() + 1, urls.end());
+           },
+           "URL of the S3 server, if it is not AWS; may be given again, for more servers with the same buckets")
+        ->option_text("TEXT")
+        ->allow_extra_args(false);
     app.add_option("--s3-region", parsed.region, "Region of the bucket");
     app.add_option_function<std::string>(
            "--s3-addressing", [&parsed](std::string const& name) { parsed.style = parse_addressing(name); },

@@ -372,11 +372,18 @@ TEST_CASE("a stall is noticed after the timeout")
     options.timeout = 800ms;
     options.chunk_size = object.bytes.size();
     options.attempts = 1;
-    auto const start = std::chrono::steady_clock::now();
-    auto const result = fetch_from(server, options);
-    auto const time = std::chrono::steady_clock::now() - start;
-    CHECK_THAT(result.error, ContainsSubstring("nothing came for 800 ms"));
-    CHECK((time >= 800ms && time < 8s));  // on a busy machine; unit_ingest has the eighth
+    world in{any_transport(), {.max_flows = 5}};
+    // A machine that is busy makes one of them late, a timer that is late all: an eighth, it says.
+    std::chrono::steady_clock::duration quickest = 1h;
+    for (int i = 0; i < 5 && quickest >= 1200ms; ++i) {
+        auto const start = std::chrono::steady_clock::now();
+        auto const result = fetch(in, server.url(), options);
+        auto const time = std::chrono::steady_clock::now() - start;
+        CHECK_THAT(result.error, ContainsSubstring("nothing came for 800 ms"));
+        CHECK(time >= 800ms);
+        quickest = std::min(quickest, time);
+    }
+    CHECK(quickest < 1200ms);
 }
 
 TEST_CASE("a server that is away for seconds is waited for, once it has answered")
@@ -707,6 +714,16 @@ TEST_CASE("places that cannot be served are refused before anything is asked for
     CHECK(server.requests().size() == 1);
 }
 
+// As a server of S3 does.
+std::string announcement_of(std::uint32_t crc)
+{
+    constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string text;
+    for (int shift = 26; shift >= -4; shift -= 6)
+        text += digits[(shift >= 0 ? crc >> shift : crc << -shift) & 63];
+    return "x-amz-checksum-crc32c: " + text + "==\r\nx-amz-checksum-type: FULL_OBJECT\r\n";
+}
+
 TEST_CASE("a checksum that the server announces is compared")
 {
     auto const bytes = content_of(55'000);
@@ -714,12 +731,7 @@ TEST_CASE("a checksum that the server announces is compared")
     auto const right = GENERATE(true, false);
     if (!right)
         crc ^= 1;
-    constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string text;
-    for (int shift = 26; shift >= -4; shift -= 6)
-        text += digits[(shift >= 0 ? crc >> shift : crc << -shift) & 63];
-    http_content const object{bytes, "\"one\"",
-                              "x-amz-checksum-crc32c: " + text + "==\r\nx-amz-checksum-type: FULL_OBJECT\r\n"};
+    http_content const object{bytes, "\"one\"", announcement_of(crc)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     auto options = options_for_tests();
     using checksum = http_options::checksum;
@@ -736,6 +748,48 @@ TEST_CASE("a checksum that the server announces is compared")
         CHECK(result.code == ingest::errc::wrong_checksum);
         CHECK_THAT(result.error, ContainsSubstring(fmt::format("{:08x}", crc)));
     }
+}
+
+TEST_CASE("a checksum is compared once all has come, in however many fetches, and with what comes again")
+{
+    http_content object{content_of(55'000), "\"one\""};
+    object.fields = announcement_of(crc_of(object.bytes));
+    auto damaged = object;
+    damaged.bytes[2'500] ^= 1;
+    std::atomic<bool> is_damaged = false;
+    http_server server{
+        [&](http_request const& request, http_reply& reply) { (is_damaged ? damaged : object).serve(request, reply); }};
+    world in{any_transport(), {.max_flows = 5}};
+    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    std::string bytes(object.bytes.size(), ' ');
+    auto const brings = [&](std::size_t begin, std::size_t end) {
+        outcome result;
+        run(in, result, [&]() -> asio::awaitable<void> {
+            placement const place{begin, span_of(bytes).subspan(begin, end - begin)};
+            co_await file.async_fetch({&place, 1});
+        });
+        return result.code;
+    };
+    outcome opened;
+    run(in, opened, [&]() -> asio::awaitable<void> {
+        co_await file.async_open();
+        co_await file.async_read_front(host_span{std::span{bytes}.first(1000)});
+    });
+    CHECK(opened.error.empty());
+
+    CHECK_FALSE(brings(30'000, 55'000));
+    CHECK_FALSE(brings(2'000, 3'000));
+    CHECK_FALSE(file.crc32c());
+    CHECK_FALSE(brings(1'000, 30'000));
+    CHECK(file.crc32c() == crc_of(object.bytes));
+    CHECK(bytes == object.bytes);
+
+    is_damaged = true;
+    CHECK_FALSE(brings(30'000, 55'000));
+    CHECK_FALSE(brings(2'000, 3'000));  // of which nobody says the checksum
+    CHECK(brings(1'000, 30'000) == ingest::errc::wrong_checksum);
+    is_damaged = false;
+    CHECK_FALSE(brings(1'000, 30'000));
 }
 
 TEST_CASE("a checksum is computed over pieces, cuts and the front")

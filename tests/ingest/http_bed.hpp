@@ -10,9 +10,11 @@
 #include <exception>
 #include <gpurx/ingest/http.hpp>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "http_server.hpp"
+#include "pattern.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {
@@ -20,8 +22,7 @@ namespace gpurx::test {
 inline std::string content_of(std::size_t size)
 {
     std::string bytes(size, '\0');
-    for (std::size_t i = 0; i < size; ++i)
-        bytes[i] = std::to_integer<char>(pattern(i));
+    fill_with_pattern(std::as_writable_bytes(std::span{bytes}), 0);
     return bytes;
 }
 

@@ -70,6 +70,31 @@ TEST_CASE("connections that are kept serve the next fetch")
     CHECK(result.stats.retries == 0);
 }
 
+TEST_CASE("connections that are kept can be given up, and the next fetch connects anew")
+{
+    http_content const object{content_of(120'000)};
+    http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    world in{any_transport(), {.max_flows = 1}};
+    outcome result;
+    http_object first{in.io->get_executor(), *in.session, server.url(), kept(1)};
+    http_object second{in.io->get_executor(), *in.session, server.url(), kept(1)};
+    run(in, result, [&]() -> asio::awaitable<void> {
+        for (auto* const each : {&first, &second, &first}) {
+            if (each->stats().connections == 0)
+                co_await each->async_open();
+            result.bytes.assign(object.bytes.size(), '\xee');
+            placement const all{0, span_of(result.bytes)};
+            co_await each->async_fetch({&all, 1});
+            CHECK(result.bytes == object.bytes);
+            each->disconnect();
+            each->disconnect();
+        }
+    });
+    CHECK(result.error.empty());
+    CHECK(server.connections() == 3);
+    CHECK(first.stats().retries == 0);
+}
+
 TEST_CASE("connections are closed behind a fetch where they are not to be kept")
 {
     http_content const object{content_of(120'000)};

@@ -12,6 +12,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -149,12 +150,21 @@ void range_twice(http_content const& object, http_request const& request, http_r
     reply.send(object.body(request));
 }
 
-void busy_once(http_content const& object, http_request const& request, http_reply& reply)
+// Who comes back before is sent away.
+lie busy_for_a_second()
 {
-    if (request.number == 0)
-        reply.send("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n");
-    else
-        object.serve(request, reply);
+    using clock = std::chrono::steady_clock;
+    return [until = std::make_shared<std::atomic<clock::time_point>>()](
+               http_content const& object, http_request const& request, http_reply& reply) {
+        if (request.number == 0) {
+            *until = clock::now() + 1s;
+            reply.send("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n");
+        } else if (clock::now() < until->load()) {
+            reply.send("HTTP/1.1 403 Too Early\r\nContent-Length: 0\r\n\r\n");
+        } else {
+            object.serve(request, reply);
+        }
+    };
 }
 
 // Away for longer than the pauses between the first attempts.
@@ -204,7 +214,7 @@ std::vector<row> const& rows()
         {"a bare 416, and all of it without a range", no_range_but_all},
         {"a page less than was asked for, each time", at_most(4'096)},
         {"second requests are dropped", one_request_of_each},
-        {"it is busy for a second", busy_once},
+        {"it is busy for a second", busy_for_a_second()},
         {"it is away for some attempts", away_after(2, 4), {}, {}, [](http_options& o) { o.attempts = 6; }},
 
         // ---- slow ----

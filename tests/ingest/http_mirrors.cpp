@@ -237,6 +237,34 @@ TEST_CASE("nobody waits for a silent mirror when nothing is left for it to bring
     CHECK(std::chrono::steady_clock::now() - start < 50s);
 }
 
+TEST_CASE("servers with the same buckets of S3 are mirrors")
+{
+    http_content const object{content_of(mirrored_size)};
+    auto const is_dead = GENERATE(false, true);
+    http_server second{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    http_server first{[&](http_request const& request, http_reply& reply) {
+        for (unsigned i = 0; request.number > 0 && i < 1000 && second.requests().size() < 2; ++i)
+            std::this_thread::sleep_for(5ms);
+        object.serve(request, reply);
+    }};
+    world in{any_transport(), {.max_flows = 5}};
+    auto options = options_for_tests();
+    options.flows = 2;
+    options.crc32c = http_options::checksum::none;
+    options.s3.anonymous = true;
+    options.s3.endpoint = is_dead ? fmt::format("http://127.0.0.1:{}", nobody_there(in).port()) : first.url("");
+    options.s3.more_endpoints = {second.url("")};
+    auto const result = fetch_mirrored(in, "s3://bucket/the%20key", options);
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+    REQUIRE(result.mirrors.size() == 2);
+    CHECK(result.mirrors[0].url == "s3://bucket/the%20key");
+    CHECK(result.mirrors[1].url == "s3://bucket/the%20key at " + second.url(""));
+    CHECK(result.mirrors[1].bytes_placed > 0);
+    REQUIRE(!second.requests().empty());
+    CHECK_THAT(second.requests().front().target, ContainsSubstring("/bucket/"));
+}
+
 TEST_CASE("where every mirror refuses the error says what each has said")
 {
     http_server first{[](http_request const&, http_reply& reply) {

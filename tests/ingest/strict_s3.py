@@ -14,7 +14,8 @@ URLs and the file of the authority whose certificate it has then, as a JSON arra
     crc64/…, crc32/…   HEAD says the checksum, as S3 does; GET of a range does not
     wrong-crc64/…      HEAD says another
     at/PORT/…          307 to that port of this host
-    shards/NAME        the bytes of the SHARD of that name
+    shards/NAME        the bytes of the SHARD of that name; where that has crc64 or crc32 in it HEAD says that checksum, and another
+                       where it has "wrong" too
 
 The bucket "elsewhere" is in eu-west-1, and "strange" too, where only the body of the answer says so.
 """
@@ -54,13 +55,20 @@ data = b""
 shards: dict[str, bytes] = {}
 lock = threading.Lock()
 counted: dict[str, int] = {}
-checksums: dict[str, int] = {}
+checksums: dict[tuple[str, bytes], int] = {}
 
 
 def count(what: str) -> int:
     with lock:
         counted[what] = counted.get(what, 0) + 1
         return counted[what]
+
+
+def checksum(kind: str, of: bytes) -> int:
+    with lock:
+        if (kind, of) not in checksums:
+            checksums[kind, of] = {"crc32": crc32c, "crc64": crc64nvme}[kind](of)
+        return checksums[kind, of]
 
 
 def expected_authorization(handler: BaseHTTPRequestHandler, given: str) -> str:
@@ -168,14 +176,17 @@ class Handler(BaseHTTPRequestHandler):
         bucket, _, key = urlsplit(self.path).path[1:].partition("/")
         if not self.is_signed(bucket):
             return
-        kind = key.partition("/")[0]
+        key = unquote(key)
+        kind = key.removeprefix("shards/").partition("/")[0]
+        whole = shards.get(key, data)
         fields = {"ETag": '"e"', "x-amz-checksum-type": "FULL_OBJECT"}
-        if kind in ("crc64", "wrong-crc64"):
-            number = checksums["crc64"] ^ (kind == "wrong-crc64")
+        if "crc64" in kind:
+            number = checksum("crc64", whole) ^ ("wrong" in kind)
             fields["x-amz-checksum-crc64nvme"] = base64.b64encode(number.to_bytes(8, "big")).decode()
-        if kind == "crc32":
-            fields["x-amz-checksum-crc32c"] = base64.b64encode(checksums["crc32"].to_bytes(4, "big")).decode()
-        self.answer(200, data, **fields)
+        if "crc32" in kind:
+            number = checksum("crc32", whole) ^ ("wrong" in kind)
+            fields["x-amz-checksum-crc32c"] = base64.b64encode(number.to_bytes(4, "big")).decode()
+        self.answer(200, whole, **fields)
 
     def get_object(self, key: str) -> None:
         if key.startswith("slow-down/") and count(key) <= int(key.split("/")[1]):
@@ -244,7 +255,7 @@ def main() -> None:
     data = Path(sys.argv[1]).read_bytes()
     address = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
     shards.update({f"shards/{Path(path).name}": Path(path).read_bytes() for path in sys.argv[3:]})
-    checksums.update(crc32=crc32c(data), crc64=crc64nvme(data))
+    checksum("crc32", data), checksum("crc64", data)  # before there is a client that waits for it
     ThreadingHTTPServer.request_queue_size = 64
     with tempfile.TemporaryDirectory(prefix="s3-") as directory:
         certificate = certify(Path(directory), address)

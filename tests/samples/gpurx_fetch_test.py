@@ -536,6 +536,29 @@ class Consumption(FetchTest):
         self.assertRegex(err, "error: .*(open GPU 99|on_host)")
         self.assertIn("interface", self.refused(server.url("object"), "--transport", "devmem", status=4))
 
+    def test_an_interface_that_does_not_exist(self) -> None:
+        """Nothing is copied instead. All samples have their session of the same options."""
+        for transport in "automatic", "devmem", "copy":
+            with self.subTest(transport):
+                arguments = ("--transport", transport, "--interface", "gpurx-eht0", "--output", str(self.output))
+                err = self.refused(server.url("small"), *arguments, status=4)
+                self.assertRegex(err, "^error: find interface gpurx-eht0: No such device; there are these .*: lo")
+                self.assertFalse(self.output.exists())
+
+    def test_an_interface_that_goes(self) -> None:
+        """Those of the program's network namespace count, and of the moment."""
+        inside = ("unshare", "--user", "--map-root-user", "--net", "sh", "-c")
+        script = 'ip link set lo name here && "$@" && ip link set here name gone && exec "$@"'
+        probe = subprocess.run([*inside, "ip link set lo name here"], capture_output=True, text=True, check=False)
+        if probe.returncode != 0:
+            self.skipTest(f"no network namespace can be made here: {probe.stderr.strip()}")
+        with unittest.mock.patch.object(fetching, "before", (*inside, script, "sh")):
+            arguments = ("--transport", "copy", "--interface", "here", "--sha256")
+            out, err = self.finish(start(str(root / "small"), *arguments), 4)
+        self.assertIn(hashlib.sha256(SMALL).hexdigest(), out)
+        self.assertEqual(err.splitlines()[-1], "error: find interface here: No such device; "
+                         "there are these in this network namespace: gone")
+
     def test_wrong_command_line(self) -> None:
         url = server.url("object")
         for arguments in (

@@ -36,6 +36,31 @@ TEST_CASE("checksums of parts are joined as they come, in any order")
     CHECK_FALSE(parts.whole(text.size() + 1));
 }
 
+TEST_CASE("of ranges that come again the last time counts")
+{
+    latest_ranges<std::uint64_t> ranges;
+    for (byte_range const each : {byte_range{40, text.size()}, {3, 7}, {0, 10}}) {
+        ranges.put(each, crc_of(each));
+        CHECK_FALSE(ranges.whole(text.size()));
+    }
+    ranges.put({10, 40}, crc_of({10, 40}));
+    CHECK(ranges.whole(text.size()) == crc_of({0, text.size()}));
+    CHECK_FALSE(ranges.whole(text.size() + 1));
+    // As they were, in one piece with others, and with other bytes.
+    ranges.put({10, 40}, crc_of({10, 40}));
+    ranges.put({0, 40}, crc_of({0, 40}));
+    CHECK(ranges.whole(text.size()) == crc_of({0, text.size()}));
+    ranges.put({0, 40}, crc_of({0, 40}) ^ 1);
+    auto const other = ranges.whole(text.size());
+    CHECK(other != crc_of({0, text.size()}));
+    // Less than was there, or across an end: what was there stays.
+    for (byte_range const each : {byte_range{0, 5}, {30, 40}, {10, 20}, {30, 50}, {40, 41}})
+        ranges.put(each, crc_of(each));
+    CHECK(ranges.whole(text.size()) == other);
+    ranges.put({0, text.size()}, crc_of({0, text.size()}));
+    CHECK(ranges.whole(text.size()) == crc_of({0, text.size()}));
+}
+
 TEST_CASE("the checksum of no bytes is zero")
 {
     crc64_parts parts;
@@ -43,6 +68,10 @@ TEST_CASE("the checksum of no bytes is zero")
     CHECK_FALSE(parts.whole(1));
     parts.add({0, 0}, 0);
     CHECK(parts.count() == 0);
+    latest_ranges<std::uint64_t> ranges;
+    ranges.put({0, 0}, 0);
+    CHECK(ranges.whole(0) == 0);
+    CHECK_FALSE(ranges.whole(1));
 }
 
 TEST_CASE("however many parts come in order, they take the room of one")

@@ -341,7 +341,7 @@ asio::awaitable<void> file_source::finish_sum()
         if (code)
             fail("check", code, "the GPU did not finish the checksum");
     }
-    crc_ = sums_.combine(file_.size());
+    crc_ = sums_.joined().whole(file_.size());
 }
 
 }  // namespace gpurx::ingest::detail

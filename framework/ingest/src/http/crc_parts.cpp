@@ -58,6 +58,46 @@ std::optional<Checksum> joined_parts<Checksum>::whole(std::uint64_t size) const
 template class joined_parts<std::uint32_t>;
 template class joined_parts<std::uint64_t>;
 
+template <class Checksum>
+void latest_ranges<Checksum>::put(byte_range bytes, Checksum crc)
+{
+    if (bytes.empty())
+        return;
+    auto const first = ranges_.lower_bound(bytes.begin);
+    if (first != ranges_.begin() && std::prev(first)->second.end > bytes.begin)
+        return;
+    auto beyond = first;
+    std::uint64_t within = 0;
+    for (; beyond != ranges_.end() && beyond->first < bytes.end; ++beyond) {
+        if (beyond->second.end > bytes.end)
+            return;
+        within += beyond->second.end - beyond->first;
+    }
+    auto const is_same = first != beyond && first->second.end == bytes.end && first->first == bytes.begin;
+    if (is_same && first->second.crc == crc)
+        return;
+    ranges_.emplace_hint(ranges_.erase(first, beyond), bytes.begin, range{bytes.end, crc});
+    size_ += bytes.size() - within;
+    joined_.reset();
+}
+
+// None shares a byte with another: they are all of it if they are as much.
+template <class Checksum>
+std::optional<Checksum> latest_ranges<Checksum>::whole(std::uint64_t size)
+{
+    if (size_ != size)
+        return std::nullopt;
+    if (!joined_) {
+        joined_ = Checksum{0};
+        for (auto const& [begin, each] : ranges_)
+            joined_ = one_after_other(*joined_, each.crc, each.end - begin);
+    }
+    return joined_;
+}
+
+template class latest_ranges<std::uint32_t>;
+template class latest_ranges<std::uint64_t>;
+
 device_span crc_parts::add_on_gpu(byte_range bytes)
 {
     if (blocks_.empty() || used_ + sizeof(std::uint32_t) > block_size) {
@@ -70,12 +110,26 @@ device_span crc_parts::add_on_gpu(byte_range bytes)
     return {memory_kind::host, at, sizeof(std::uint32_t)};
 }
 
-std::optional<std::uint32_t> crc_parts::combine(std::uint64_t size) const
+joined_parts<std::uint32_t> crc_parts::joined() const
 {
     auto all = on_host_;
     for (auto const& each : on_gpu_)
         all.add(each.bytes, *each.crc);
-    return all.whole(size);
+    return all;
+}
+
+void crc_parts::forget() noexcept
+{
+    on_host_ = {};
+    on_gpu_.clear();
+}
+
+void crc_parts::reuse() noexcept
+{
+    forget();
+    while (blocks_.size() > 1)
+        blocks_.pop_back();
+    used_ = 0;
 }
 
 }  // namespace gpurx::ingest::detail

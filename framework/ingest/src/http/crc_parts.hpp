@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checksum of an object that arrives in parts, in any order: each part's is computed where the part lies.
+// The checksum of an object that arrives in parts, in any order, and perhaps more than once: each part's is computed
+// where the part lies.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,13 @@ class joined_parts {
     // Empty: the parts are not all of an object of that size.
     [[nodiscard]] std::optional<Checksum> whole(std::uint64_t size) const;
     [[nodiscard]] std::size_t count() const noexcept { return parts_.size(); }
+    // Calls use(byte_range, Checksum) for each that is left, in the order of the object.
+    template <class Use>
+    void for_each(Use use) const
+    {
+        for (auto const& [begin, each] : parts_)
+            use(byte_range{begin, each.end}, each.crc);
+    }
 
   private:
     struct part {
@@ -35,16 +43,40 @@ class joined_parts {
     std::map<std::uint64_t, part> parts_;  // by begin
 };
 
+// Checksums of ranges that may come again: of each byte that of the last time counts.
+template <class Checksum>
+class latest_ranges {
+  public:
+    // Takes the place of the ranges within it. Of a range that is part of another, or shares bytes with one that goes
+    // on beyond it, the old one's checksum cannot be cut: that stays, and the new one is left out.
+    void put(byte_range bytes, Checksum crc);
+    // Empty: the ranges are not all of an object of that size.
+    [[nodiscard]] std::optional<Checksum> whole(std::uint64_t size);
+
+  private:
+    struct range {
+        std::uint64_t end;
+        Checksum crc;
+    };
+
+    std::map<std::uint64_t, range> ranges_;  // by begin
+    std::uint64_t size_ = 0;                 // of all of them
+    std::optional<Checksum> joined_;         // until one changes
+};
+
 // CRC32C: a GPU writes those of parts that lie there.
 class crc_parts {
   public:
     void add(byte_range bytes, std::uint32_t crc) { on_host_.add(bytes, crc); }
     // Where a GPU is to write the CRC32C of these bytes of the object.
     [[nodiscard]] device_span add_on_gpu(byte_range bytes);
-    // Whether a GPU writes any: wait for its stream before combine().
-    [[nodiscard]] bool on_gpu() const noexcept { return !blocks_.empty(); }
-    // Empty: the parts are not all of an object of that size.
-    [[nodiscard]] std::optional<std::uint32_t> combine(std::uint64_t size) const;
+    // Whether a GPU writes any: wait for its stream before joined().
+    [[nodiscard]] bool on_gpu() const noexcept { return !on_gpu_.empty(); }
+    [[nodiscard]] joined_parts<std::uint32_t> joined() const;
+    // For other parts. A GPU may still be writing checksums.
+    void forget() noexcept;
+    // The same, when it has written all: others take their room.
+    void reuse() noexcept;
 
   private:
     struct gpu_part {

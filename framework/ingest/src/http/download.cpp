@@ -98,7 +98,7 @@ asio::awaitable<void> download::read_some(host_span destination)
     co_await first_.on()->async_skip(front_ - current.answer.begin);
     auto const size = std::min<std::uint64_t>(destination.size(), current.answer.end - front_);
     auto const [code, placed] = co_await first_.on()->async_body(host_span{destination.data(), size});
-    sums_.add(front_, {memory_kind::host, reinterpret_cast<std::uintptr_t>(destination.data()), placed});
+    sums_.add_front(front_, {destination.data(), placed});
     front_ += placed;
     context_.counters.bytes += placed;
     first_.at()->bytes += placed;
@@ -144,6 +144,7 @@ asio::awaitable<void> download::fetch(std::vector<byte_range> wanted)
 {
     lane first{first_.executor(), context_};
     std::swap(first, first_);
+    sums_.begin();
     co_await lanes_.async_run(std::move(first), std::move(wanted));
     co_await sums_.async_verify(first_.executor(), to_.on_gpu(), from(), opened().object.size);
 }

@@ -32,6 +32,7 @@ class download {
     [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination);
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements);
     [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take);
+    void disconnect() noexcept { lanes_.disconnect(); }
 
     [[nodiscard]] url const& from() const noexcept { return from_.first().from.where(); }
     [[nodiscard]] opened_object const& opened() const noexcept { return from_.first().opened; }

@@ -55,6 +55,11 @@ std::optional<std::uint32_t> http_object::announced_crc32c() const noexcept
     return download_->checksums().announced_crc32c();
 }
 
+std::optional<std::uint64_t> http_object::announced_crc64nvme() const noexcept
+{
+    return download_->checksums().announced_crc64nvme();
+}
+
 asio::awaitable<void> http_object::async_read_front(host_span destination)
 {
     return download_->async_read_front(destination);
@@ -73,6 +78,11 @@ asio::awaitable<void> http_object::async_fetch(std::span<placement const> placem
 asio::awaitable<void> http_object::async_fetch_pieces(piece_consumer take)
 {
     return download_->async_fetch_pieces(std::move(take));
+}
+
+void http_object::disconnect() noexcept
+{
+    download_->disconnect();
 }
 
 std::optional<std::uint32_t> http_object::crc32c() const noexcept

@@ -30,6 +30,8 @@ class lanes {
     // Brings these bytes, which are in the order of the object. The first lane may have a connection, and an answer
     // under way. Throws consumer_failure.
     [[nodiscard]] asio::awaitable<void> async_run(lane first, std::vector<byte_range> wanted);
+    // Not while that goes on: closes the connections that have been kept.
+    void disconnect() noexcept { kept_.clear(); }
 
   private:
     [[nodiscard]] std::vector<lane> make_lanes(lane first);

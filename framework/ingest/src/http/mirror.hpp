@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "origin.hpp"
 #include "request.hpp"
@@ -18,8 +17,8 @@ namespace gpurx::ingest::detail {
 
 struct mirror {
     // `first`: the URL that secrets are for; null: this one.
-    mirror(std::size_t number, std::string_view text, transfer_context& context, url const* first)
-        : index{number}, from{text, context, first}
+    mirror(std::size_t number, mirror_place const& place, transfer_context& context, url const* first)
+        : index{number}, from{place, context, first}
     {}
 
     std::size_t index;

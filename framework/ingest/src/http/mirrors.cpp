@@ -29,13 +29,30 @@ bool is_of_one_server(error_code code)
     return code.category() == asio::error::get_netdb_category();
 }
 
-std::vector<std::shared_ptr<mirror>> mirrors_of(std::string_view text, transfer_context& context)
+// That of the URL as it was given is the first.
+std::vector<mirror_place> places_of(std::string_view text, http_options const& options)
+{
+    std::vector<mirror_place> places;
+    auto const add = [&](std::string_view url) {
+        places.push_back({std::string{url}, {}});
+        if (!s3::is_location(url))
+            return;
+        for (auto const& each : options.s3.more_endpoints)
+            places.push_back({std::string{url}, each});
+    };
+    add(text);
+    for (auto const& each : options.mirrors)
+        add(each);
+    return places;
+}
+
+std::vector<std::shared_ptr<mirror>> mirrors_at(std::vector<mirror_place> const& places, transfer_context& context)
 {
     std::vector<std::shared_ptr<mirror>> all;
-    all.push_back(std::make_shared<mirror>(0, text, context, nullptr));
-    auto const* const first = &all.front()->from.where();
-    for (auto const& each : context.options.mirrors)
+    for (auto const& each : places) {
+        auto const* const first = all.empty() ? nullptr : &all.front()->from.where();
         all.push_back(std::make_shared<mirror>(all.size(), each, context, first));
+    }
     return all;
 }
 
@@ -56,11 +73,11 @@ std::string what_is_new(opened_object const& before, opened_object const& now)
 
 mirrors::mirrors(std::string_view text, transfer_context& context)
     : context_{context},
-      text_{text},
-      all_{mirrors_of(text, context)},
+      places_{places_of(text, context.options)},
+      all_{mirrors_at(places_, context)},
       first_{all_.front()},
       secrets_for_{first_->from.where()},
-      shares_{context.options.mirrors.size() + 1}
+      shares_{places_.size()}
 {}
 
 // ---- the first ----
@@ -195,8 +212,8 @@ bool mirrors::renew(mirror& refused)
         return true;
     if (refused.renewed_at && !context_.is_progress(refused.bytes - *refused.renewed_at))
         return false;
-    auto const& text = refused.index == 0 ? text_ : context_.options.mirrors[refused.index - 1];
-    auto fresh = std::make_shared<mirror>(refused.index, text, context_, refused.index == 0 ? nullptr : &secrets_for_);
+    auto fresh = std::make_shared<mirror>(refused.index, places_[refused.index], context_,
+                                          refused.index == 0 ? nullptr : &secrets_for_);
     fresh->bytes = refused.bytes.load();
     fresh->renewed_at = refused.bytes;
     place = std::move(fresh);

@@ -64,7 +64,7 @@ class mirrors {
     [[nodiscard]] std::string words_of_others(mirror const& than) const;
 
     transfer_context& context_;
-    std::string text_;                          // the URL, as it was given
+    std::vector<mirror_place> places_;          // of all
     std::vector<std::shared_ptr<mirror>> all_;  // which of them there are is guarded
     std::shared_ptr<mirror> first_;             // to be opened; until then, of all
     url secrets_for_;

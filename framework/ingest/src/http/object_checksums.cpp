@@ -27,6 +27,25 @@ bool object_checksums::sums_up_64() const noexcept
     return wanted_ == http_options::checksum::automatic && announced_crc64_ && !announced_crc_;
 }
 
+void object_checksums::add_front(std::uint64_t offset, std::span<std::byte const> bytes)
+{
+    byte_range const front{0, offset + bytes.size()};
+    if (sums_up_64()) {
+        front_64_ = crc64nvme(bytes, front_64_);
+        ranges_64_.put(front, front_64_);
+    }
+    if (sums_up()) {
+        front_ = crc32c(bytes, front_);
+        ranges_.put(front, front_);
+    }
+}
+
+void object_checksums::begin()
+{
+    parts_.forget();
+    parts_64_ = {};
+}
+
 void object_checksums::add(std::uint64_t offset, device_span bytes)
 {
     byte_range const part{offset, offset + bytes.size()};
@@ -61,12 +80,18 @@ asio::awaitable<void> object_checksums::async_verify(asio::any_io_executor execu
         verify_64(from, size);
     if (!sums_up())
         co_return;
-    if (parts_.on_gpu()) {
+    auto const waits = parts_.on_gpu();
+    if (waits) {
         auto const [code] = co_await gpurx::async_wait(executor, stream_, on_gpu, asio::as_tuple(asio::use_awaitable));
         if (code)
             fail(code, from, "the GPU did not finish the checksum");
     }
-    computed_crc_ = parts_.combine(size);
+    parts_.joined().for_each([this](byte_range bytes, std::uint32_t crc) { ranges_.put(bytes, crc); });
+    if (waits)
+        parts_.reuse();
+    else
+        parts_.forget();
+    computed_crc_ = ranges_.whole(size);
     if (computed_crc_ && announced_crc_ && computed_crc_ != announced_crc_)
         fail(errc::wrong_checksum, from,
              fmt::format("CRC32C is {:08x}, the server announced {:08x}", *computed_crc_, *announced_crc_));
@@ -74,7 +99,8 @@ asio::awaitable<void> object_checksums::async_verify(asio::any_io_executor execu
 
 void object_checksums::verify_64(url const& from, std::uint64_t size)
 {
-    computed_crc64_ = parts_64_.whole(size);
+    parts_64_.for_each([this](byte_range bytes, std::uint64_t crc) { ranges_64_.put(bytes, crc); });
+    computed_crc64_ = ranges_64_.whole(size);
     if (computed_crc64_ && computed_crc64_ != announced_crc64_)
         fail(errc::wrong_checksum, from,
              fmt::format("CRC-64/NVME is {:016x}, the server announced {:016x}", *computed_crc64_, *announced_crc64_));

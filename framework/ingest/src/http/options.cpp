@@ -5,6 +5,7 @@
 #include <gpurx/ingest/http.hpp>
 #include <stdexcept>
 
+#include "../s3/client.hpp"
 #include "../s3/location.hpp"
 #include "authorization.hpp"
 #include "shown.hpp"
@@ -40,7 +41,8 @@ void check(http_options const& options)
     check_field({"Authorization", options.bearer}, "the bearer token");
     if (options.tls.certificate.empty() && !options.tls.key.empty())
         throw std::invalid_argument{"a key for TLS is that of a certificate, and none is named"};
-    detail::s3::check({options.s3.endpoint, options.s3.region});
+    for (auto const& each : detail::s3::servers_of(options.s3))
+        detail::s3::check({each.endpoint, each.region});
 }
 
 }  // namespace gpurx::ingest

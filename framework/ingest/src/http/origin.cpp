@@ -28,12 +28,13 @@ constexpr unsigned redirect_limit = 10;
 
 }  // namespace
 
-origin::origin(std::string_view text, transfer_context& context, url const* secrets_for) : context_{context}
+origin::origin(mirror_place const& place, transfer_context& context, url const* secrets_for) : context_{context}
 {
+    auto const& text = place.url;
     error_code code;
     diagnostics why;
     if (s3::is_location(text)) {
-        s3_ = std::make_unique<s3_source>(s3::parse_location(text, code, why), context.options);
+        s3_ = source_of(s3::parse_location(text, code, why), place.s3_endpoint);
         // Until it is known where that is.
         from_.text = text;
         from_.shown = without_secrets(text);
@@ -46,7 +47,17 @@ origin::origin(std::string_view text, transfer_context& context, url const* secr
     if (code)
         throw system_error{code, why};
     given_ = from_.shown;
+    if (!place.s3_endpoint.empty())
+        given_ += " at " + without_secrets(place.s3_endpoint);
     introduce(secrets_for);
+}
+
+std::unique_ptr<s3_source> origin::source_of(s3::location which, std::string const& endpoint) const
+{
+    auto at = context_.options.s3;
+    if (!endpoint.empty())
+        at.endpoint = endpoint;
+    return std::make_unique<s3_source>(std::move(which), std::move(at), context_.options.tls);
 }
 
 // What says who asks: of requests to S3 their signature does.

@@ -26,10 +26,17 @@
 
 namespace gpurx::ingest::detail {
 
+// Which of an object's URLs, and at which of the servers with the bucket if it is one of S3; empty: at that of
+// s3_options::endpoint.
+struct mirror_place {
+    std::string url;
+    std::string s3_endpoint;
+};
+
 // An object of S3, and who asks for it.
 struct s3_source {
-    s3_source(s3::location which, http_options const& options)
-        : object{std::move(which)}, asked{options.s3, options.tls}
+    s3_source(s3::location which, s3_options at, tls_options tls)
+        : object{std::move(which)}, asked{std::move(at), std::move(tls)}
     {}
 
     s3::location object;
@@ -41,7 +48,7 @@ class origin {
   public:
     // Errors: as of http_object's constructor. The context outlives it.
     // `secrets_for`: the URL that http_options::headers and bearer are for; null: this one.
-    origin(std::string_view text, transfer_context& context, url const* secrets_for = nullptr);
+    origin(mirror_place const& place, transfer_context& context, url const* secrets_for = nullptr);
 
     [[nodiscard]] url const& where() const noexcept { return from_; }
     // As it was given, for messages.
@@ -75,6 +82,7 @@ class origin {
     std::atomic<std::size_t> pipelined{2};
 
   private:
+    [[nodiscard]] std::unique_ptr<s3_source> source_of(s3::location which, std::string const& endpoint) const;
     void introduce(url const* secrets_for);
     [[nodiscard]] asio::awaitable<void> resolve(asio::any_io_executor executor);
     [[nodiscard]] asio::awaitable<header_fields> asker(byte_range asked);

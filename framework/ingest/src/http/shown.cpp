@@ -83,7 +83,7 @@ std::string without_secrets(std::string_view url)
     auto const question = front.find('?');
     std::string shown{front.substr(0, question)};
     if (question != std::string_view::npos)
-        shown += "?" + shown_query(front.substr(question + 1));
+        shown.append(1, '?').append(shown_query(front.substr(question + 1)));
     return printable(shown, shown_of_url);
 }
 

@@ -43,7 +43,7 @@ url taken_apart(urls::url_view const& parsed)
     auto const secure = parsed.scheme_id() == urls::scheme::https;
     std::string target = parsed.encoded_path().empty() ? "/" : std::string{parsed.encoded_path()};
     if (parsed.has_query())
-        target += "?" + std::string{parsed.encoded_query()};
+        target.append(1, '?').append(parsed.encoded_query());
     return {.text = std::string{parsed.buffer()},
             .shown = without_secrets({parsed.buffer().data(), parsed.buffer().size()}),
             .host = parsed.host_address(),

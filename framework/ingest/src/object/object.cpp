@@ -33,10 +33,15 @@ class http_source final : public detail::source {
     {
         return from_.async_fetch_pieces(std::move(take));
     }
+    void disconnect() noexcept override { from_.disconnect(); }
     [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept override { return from_.crc32c(); }
     [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept override
     {
         return from_.announced_crc32c();
+    }
+    [[nodiscard]] std::optional<std::uint64_t> announced_crc64nvme() const noexcept override
+    {
+        return from_.announced_crc64nvme();
     }
     [[nodiscard]] std::vector<mirror_stats> mirrors() const override { return from_.mirrors(); }
     [[nodiscard]] http_stats stats() const noexcept override { return from_.stats(); }
@@ -123,6 +128,11 @@ asio::awaitable<void> object::async_fetch_pieces(piece_consumer take)
     return source_->async_fetch_pieces(std::move(take));
 }
 
+void object::disconnect() noexcept
+{
+    source_->disconnect();
+}
+
 std::optional<std::uint32_t> object::crc32c() const noexcept
 {
     return source_->crc32c();
@@ -131,6 +141,11 @@ std::optional<std::uint32_t> object::crc32c() const noexcept
 std::optional<std::uint32_t> object::announced_crc32c() const noexcept
 {
     return source_->announced_crc32c();
+}
+
+std::optional<std::uint64_t> object::announced_crc64nvme() const noexcept
+{
+    return source_->announced_crc64nvme();
 }
 
 std::vector<mirror_stats> object::mirrors() const

@@ -30,8 +30,10 @@ class source {
     [[nodiscard]] virtual std::uint64_t front() const noexcept = 0;
     [[nodiscard]] virtual asio::awaitable<void> async_fetch(std::span<placement const> placements) = 0;
     [[nodiscard]] virtual asio::awaitable<void> async_fetch_pieces(piece_consumer take) = 0;
+    virtual void disconnect() noexcept {}
     [[nodiscard]] virtual std::optional<std::uint32_t> crc32c() const noexcept = 0;
     [[nodiscard]] virtual std::optional<std::uint32_t> announced_crc32c() const noexcept { return std::nullopt; }
+    [[nodiscard]] virtual std::optional<std::uint64_t> announced_crc64nvme() const noexcept { return std::nullopt; }
     [[nodiscard]] virtual std::vector<mirror_stats> mirrors() const { return {}; }
     [[nodiscard]] virtual http_stats stats() const noexcept = 0;
 };

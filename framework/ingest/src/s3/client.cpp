@@ -67,6 +67,16 @@ bool is_to_be_signed(header_field const& each)
 
 }  // namespace
 
+std::vector<s3_options> servers_of(s3_options const& options)
+{
+    std::vector<s3_options> servers{options};
+    for (auto const& each : options.more_endpoints) {
+        servers.push_back(options);
+        servers.back().endpoint = each;
+    }
+    return servers;
+}
+
 asio::awaitable<void> client::async_start()
 {
     if (started_)

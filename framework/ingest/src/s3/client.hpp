@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "../http/header_field.hpp"
 #include "../http/url.hpp"
@@ -18,6 +19,9 @@
 #include "profile.hpp"
 
 namespace gpurx::ingest::detail::s3 {
+
+// One for each server that has the buckets.
+[[nodiscard]] std::vector<s3_options> servers_of(s3_options const& options);
 
 // Once it has started, from any thread.
 class client {

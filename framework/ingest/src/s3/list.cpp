@@ -139,8 +139,10 @@ asio::awaitable<listing_page> page_behind(listing& of, std::string token)
             failure = error;
         } catch (system_error const& error) {
             auto why = error.why();
-            if (why.object.empty())
-                why = about(of, why.advice);
+            if (why.object.empty()) {
+                auto const asked = of.asked.where(of.from.bucket, {}).authority;
+                why = about(of, why.advice.empty() ? asked + " was asked" : asked + ": " + why.advice);
+            }
             if (!is_passing(error.code()))
                 throw system_error{error.code(), why};
             failure.emplace(error.code(), why);
@@ -149,23 +151,8 @@ asio::awaitable<listing_page> page_behind(listing& of, std::string token)
     }
 }
 
-asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, http_options options)
+asio::awaitable<std::vector<s3_object>> all_pages(listing& of)
 {
-    ingest::check(options);
-    error_code code;
-    diagnostics why;
-    auto const from = parse_location(prefix, code, why);
-    if (code)
-        throw system_error{code, why};
-    client asked{options.s3, options.tls};
-    co_await asked.async_start();
-    auto const has_deadline = options.deadline.count() != 0;
-    listing of{.asked = asked,
-               .from = from,
-               .prefix = prefix,
-               .attempts = options.attempts,
-               .deadline = has_deadline ? std::chrono::steady_clock::now() + options.deadline
-                                        : std::chrono::steady_clock::time_point::max()};
     std::vector<s3_object> objects;
     std::string token;
     unsigned empty_pages = 0;
@@ -182,6 +169,31 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, http_option
             throw system_error{errc::bad_response, about(of, fmt::format("it has more than {} objects", object_limit))};
     } while (!token.empty());
     co_return objects;
+}
+
+asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, http_options options)
+{
+    ingest::check(options);
+    error_code code;
+    diagnostics why;
+    auto const from = parse_location(prefix, code, why);
+    if (code)
+        throw system_error{code, why};
+    auto const deadline = options.deadline.count() != 0 ? std::chrono::steady_clock::now() + options.deadline
+                                                        : std::chrono::steady_clock::time_point::max();
+    auto const servers = servers_of(options.s3);
+    for (auto server = servers.begin();; ++server) {
+        client asked{*server, options.tls};
+        co_await asked.async_start();
+        listing of{.asked = asked, .from = from, .prefix = prefix, .attempts = options.attempts, .deadline = deadline};
+        try {
+            co_return co_await all_pages(of);
+        } catch (system_error const& error) {
+            bool const may_be_elsewhere = is_passing(error.code()) || error.code() == errc::http_status;
+            if (!may_be_elsewhere || server + 1 == servers.end() || std::chrono::steady_clock::now() >= deadline)
+                throw;
+        }
+    }
 }
 
 }  // namespace

@@ -54,8 +54,8 @@ struct http_options {
     std::vector<std::string> mirrors{};
 
     // Connections that async_fetch has no more work for stay open, for the next: one that the server has closed
-    // meanwhile is replaced, and is no retry. They count as flows of the session, and hold its memory, until the object
-    // is destroyed; those of https do not.
+    // meanwhile is replaced, and is no retry. They count as flows of the session, and hold its memory, until
+    // disconnect(), or until the object is destroyed; those of https do not.
     bool keep_connections = false;
 
     // How often in a row a connection may fail: all that it was to bring, or 1/64 of a chunk, or 64 KiB, makes up for
@@ -73,6 +73,8 @@ struct http_options {
     // answers that bring all of it, so for objects of up to chunk_size, and one of s3:// URLs is asked for it. It costs
     // a pass over the bytes, in the destination's memory; on a host's CPU about 0.06 s per GiB. automatic also has the
     // CRC-64/NVME of bytes on the host compared, if that is what the server has (x-amz-checksum-crc64nvme): 0.09 s.
+    // It is compared once all bytes have come, by one async_fetch or several, and again with what comes again: all of
+    // the object, or as much as an earlier call has brought. (Less than that is not compared: a checksum has no parts.)
     enum class checksum { none, automatic, always };
     checksum crc32c = checksum::automatic;
 
@@ -139,7 +141,7 @@ struct http_stats {
 
 // Of one of the URLs of an object.
 struct mirror_stats {
-    std::string url;                 // as it was given, without secrets
+    std::string url;                 // as it was given, without secrets; " at ENDPOINT" behind it: of more_endpoints
     std::uint64_t bytes_placed = 0;  // that it has brought
     std::string failure;             // why it is not asked any more, in words; empty: it is
 };
@@ -192,6 +194,7 @@ class http_object {
     [[nodiscard]] bool serves_ranges() const noexcept;
     // Of the whole object, as the server says.
     [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept;
+    [[nodiscard]] std::optional<std::uint64_t> announced_crc64nvme() const noexcept;
 
     // Reads the next bytes from the front of the object to the host: a file's own header, say. They are on their way
     // since async_open. Errors: asio::error::eof if the object ends before.
@@ -202,7 +205,8 @@ class http_object {
     // Brings bytes behind the front to their places, through all connections, in no order. Bytes without a place are
     // not asked for; those that an earlier call has brought are asked for again. On a GPU completion means "enqueued on
     // http_options::stream", as with async_read, but where a checksum is computed, which waits for the stream. Errors:
-    // errc::bad_destination if places overlap, begin before the front or end beyond the object; errc::wrong_checksum.
+    // errc::bad_destination if places overlap, begin before the front or end beyond the object; errc::wrong_checksum,
+    // from the call that brings the last bytes of it.
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements);
 
     // Brings all bytes behind the front to `take`, in pieces of up to 256 KiB, in the place of async_fetch: no more of
@@ -212,13 +216,17 @@ class http_object {
     // Errors: errc::wrong_checksum, once all bytes have been taken.
     [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take);
 
+    // Closes the connections that keep_connections has left open: others may have the session's flows. The next
+    // async_fetch connects anew. From any thread, but not while an operation is going on.
+    void disconnect() noexcept;
+
     // Of the whole object, if it was computed: then all of it was placed.
     [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept;
     [[nodiscard]] std::optional<std::uint64_t> crc64nvme() const noexcept;
 
     // From any thread. (Bytes of answers that are not complete yet are counted in rx_session::stats().)
     [[nodiscard]] http_stats stats() const noexcept;
-    // The URL's own, and those of http_options::mirrors. From any thread.
+    // The URL's own, and those of http_options::mirrors, each at s3_options::more_endpoints too. From any thread.
     [[nodiscard]] std::vector<mirror_stats> mirrors() const;
 
   private:

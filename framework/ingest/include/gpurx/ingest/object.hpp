@@ -68,9 +68,12 @@ class object {
     [[nodiscard]] std::uint64_t front() const noexcept;
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements);
     [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take);
+    // As that of http_object. Of a file nothing is closed.
+    void disconnect() noexcept;
     [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept;
     // As those of http_object. Of a file: nothing.
     [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept;
+    [[nodiscard]] std::optional<std::uint64_t> announced_crc64nvme() const noexcept;
     [[nodiscard]] std::vector<mirror_stats> mirrors() const;
 
     // From any thread. Of a file: requests are reads.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace gpurx::ingest {
 
@@ -16,13 +17,16 @@ namespace gpurx::ingest {
 // Those that expire are renewed five minutes before.
 struct s3_options {
     // A server's URL; the buckets are below it. Empty in the end: AWS.
-    std::string endpoint;
+    std::string endpoint{};
+    // More servers with the same buckets, as the nodes of one store: each s3:// URL is on all of them, as if
+    // http_options::mirrors had it once more for each. Who lists asks the next if the one before cannot be had.
+    std::vector<std::string> more_endpoints{};
     // Empty in the end: us-east-1. If the bucket is in another the server says so, and is asked there.
-    std::string region;
+    std::string region{};
     // Sign nothing, and look for no credentials: for buckets that everybody may read.
     bool anonymous = false;
     // In the place of AWS_PROFILE; and credentials are not looked for in the environment then, as it is named here.
-    std::string profile;
+    std::string profile{};
 
     // How a bucket is named to the server: in front of its host, BUCKET.HOST/KEY, or in the path,
     // HOST/BUCKET/KEY. automatic: as the profile's s3.addressing_style says; else AWS by host, others by path.
