@@ -8,6 +8,7 @@ nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMIN
     ${CMAKE_CURRENT_LIST_DIR}/src/dlpack_export.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/engine.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/error.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/flow_budget.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/module.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/operation.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/ranges.cpp

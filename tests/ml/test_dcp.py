@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,6 +79,31 @@ def test_from_s3(bucket: Callable[[Path], str], tmp_path: Path) -> None:
     loaded = state(2)
     dcp.load(loaded, storage_reader=gpurx.dcp.StorageReader(bucket(tmp_path), transport="copy"), no_dist=True)
     assert equal(loaded, state(1))
+
+
+@pytest.mark.parametrize("memory_limit", [10_000, 512 << 20])
+def test_what_is_damaged_is_named(serve: Serve, tmp_path: Path, memory_limit: int) -> None:
+    dcp.save(state(1), storage_writer=dcp.FileSystemWriter(tmp_path, thread_count=2), no_dist=True)
+    server = serve(tmp_path)
+
+    def load(into: dict[str, Any], **options: Any) -> None:
+        reader = gpurx.dcp.StorageReader(server.url(""), memory_limit=memory_limit, transport="copy", **options)
+        dcp.load(into, storage_reader=reader, no_dist=True)
+
+    server.checksums = {name: gpurx._native.crc32c(data) for name, data in server.files.items()}
+    loaded = state(2)
+    load(loaded)
+    assert equal(loaded, state(1))
+    for name in sorted(server.files):
+        server.checksums[name] ^= 1
+        with pytest.raises((CheckpointException, gpurx.Error), match=f"/{re.escape(name)}.*CRC32C is"):
+            load(state(2))
+        load(state(2), checksum="none")
+        server.checksums[name] ^= 1
+    # Of what is read in part nothing is compared.
+    server.checksums = dict.fromkeys(server.files, 0)
+    del server.checksums[".metadata"]
+    load({"bytes": state(2)["bytes"]})
 
 
 def test_from_a_mirror(serve: Serve, tmp_path: Path) -> None:

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +85,42 @@ def test_a_worker_that_is_killed_loses_no_row_and_repeats_none(stream: Make, tmp
     # It was killed when it had sent some: eight sources, and one of them came again.
     assert sum(one.stats()["connections"] for one in trainer.streams) == 9
     assert all(one.stats()["rows"] > 0 for one in trainer.streams)
+
+
+@contextlib.contextmanager
+def torchrun(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The training job of the samples, of two ranks, and where they listen."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+        other.bind(("127.0.0.1", port + 1))
+    train = Path(__file__).parents[2] / "samples/ray_ingest/train.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, str(train), f"--listen=127.0.0.1:{port}", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as job:
+        try:
+            yield job, [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+
+
+def test_a_training_job_of_two_ranks_has_every_row_of_a_killed_worker_once(tmp_path: Path) -> None:
+    mark = tmp_path / "killed"
+
+    def prepare(rows: dict[str, Any]) -> dict[str, Any]:
+        if 1500 in rows["id"] and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), 9)
+        x = np.repeat(rows["id"] / 4000, 32).reshape(-1, 32).astype(np.float32)
+        return {"id": rows["id"], "x": x, "y": x.sum(axis=1)}
+
+    with torchrun("--sources=8") as (job, addresses):
+        dataset = ray.data.range(4000).repartition(8).map_batches(prepare, batch_size=16)
+        dataset.write_datasink(gpurx.ray.TensorSink(addresses, sources=8, rows_per_frame=10, connect_timeout=120))
+        said, _ = job.communicate(timeout=300)
+    assert job.returncode == 0 and mark.exists()
+    assert said.startswith(f"4000 rows, the sum of their numbers {sum(range(4000))}, ") and said.endswith(" 2 ranks\n")
 
 
 def test_columns_are_chosen_and_named(stream: Make) -> None:

@@ -97,6 +97,50 @@ with gpurx.Session(**{NIC}) as session:
     print(json.dumps([session.explain(), session.stats(), found]))
 """
 
+# The session has 5 MiB, what is read ahead 6 MiB; the first tensor starts all threads.
+LOAD_UNDER_LIMIT = """
+import os, sys
+from pathlib import Path
+group, url, transport, whole = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "whole"
+(group / "cgroup.procs").write_text(str(os.getpid()))
+import numpy, gpurx
+nic = {"interface": "dms0"} if transport == "devmem" else {}
+limit = {} if whole else {"memory_limit": 6 << 20}
+with gpurx.Session(transport=transport, size=5 << 20, **nic) as session, \\
+        gpurx.safe_open(url, "np", session=session, chunk_size=256 << 10, **limit) as file:
+    file.get_slice("00")[:1]
+    try:
+        (group / "memory.reclaim").write_text("1G")
+    except BlockingIOError:
+        pass  # there is less than that
+    limit = int((group / "memory.current").read_text()) + file.nbytes // 10
+    if whole:  # for comparison, without a limit
+        kept = file.get_tensors()
+        assert int((group / "memory.peak").read_text()) > limit + file.nbytes // 2
+        sys.exit()
+    (group / "memory.max").write_text(str(limit))
+    for name, one in file:
+        assert one[0] == one[-1] == int(name), name
+        del one
+"""
+
+
+@contextlib.contextmanager
+def memory_cgroup() -> Iterator[Path]:
+    """An empty one, whose memory can be limited."""
+    with tempfile.TemporaryDirectory(prefix="gpurx-python-") as root:
+        subprocess.run(["mount", "-t", "cgroup2", "none", root], check=True)
+        try:
+            (Path(root) / "cgroup.subtree_control").write_text("+memory")
+            group = Path(root) / "gpurx-python"
+            group.mkdir()
+            try:
+                yield group
+            finally:
+                group.rmdir()
+        finally:
+            subprocess.run(["umount", "--lazy", root], check=True)
+
 
 class OverDevmem(unittest.TestCase):
     directory: Path
@@ -222,6 +266,21 @@ class OverDevmem(unittest.TestCase):
         self.assertEqual(found, {name: hashlib.sha256(one.tobytes()).hexdigest() for name, one in WEIGHTS.items()})
         self.assertGreater(counted["device_bytes"], sum(one.nbytes for one in WEIGHTS.values()))
         self.assertEqual(counted["host_bytes"], 0)
+
+    def test_under_a_cgroup_of_a_tenth_of_the_models_size(self) -> None:
+        directory = Path(tempfile.mkdtemp(prefix="gpurx-python-"))
+        self.addCleanup(shutil.rmtree, directory)
+        tensors = {f"{i:02}": np.full(1 << 20, i, np.int32) for i in range(40)}
+        safetensors.numpy.save_file(tensors, directory / "large.safetensors")
+        with serving(directory, 8080) as root:
+            for transport, whole in ("copy", False), ("devmem", False), ("copy", True):
+                with self.subTest(transport=transport, whole=whole), memory_cgroup() as group:
+                    command = [sys.executable, "-c", LOAD_UNDER_LIMIT, str(group), root + "large.safetensors", transport]
+                    command.append("whole" if whole else "one by one")
+                    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
+                    self.assertEqual(events["oom_kill"], "0")
 
     def test_the_nic_is_restored_when_python_ends(self) -> None:
         script = f"""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import re
 import ssl
@@ -22,14 +23,20 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__((host, port), Handler)
         self.files: dict[str, bytes] = {}
         self.sizes: dict[str, int] = {}  # what it says, where that is more
+        self.checksums: dict[str, int] = {}  # CRC32C of a whole, which it says
         self.ranges: list[tuple[int, int]] = []
         self.requests = 0
         self.scheme = "http"
         self.asked: list[dict[str, str]] = []  # header fields, names in lower case
         self.stalls = False
+        self.pace = 0  # bytes a second of each answer; 0: as fast as it can
         self.refuses: tuple[int, str] | None = None
+        self.redirects: dict[str, str] = {}  # to which URLs paths lead
+        self.wants = ""  # Authorization of who is served
         self.connections = 0
         self.open = 0  # of them
+        self.paths: list[str] = []  # of requests
+        self.lock = threading.Lock()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has enough, and goes, is none."""
@@ -62,18 +69,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.server.connections += 1
-        self.server.open += 1
+        with self.server.lock:
+            self.server.connections += 1
+            self.server.open += 1
 
     def finish(self) -> None:
         super().finish()
-        self.server.open -= 1
+        with self.server.lock:
+            self.server.open -= 1
 
     def do_GET(self) -> None:
         self.server.requests += 1
+        self.server.paths.append(self.path[1:])
         self.server.asked.append({name.lower(): value for name, value in self.headers.items()})
         if self.server.refuses:
             self.send_error(*self.server.refuses)
+            return
+        if self.server.wants and self.headers.get("Authorization") != self.server.wants:
+            self.send_error(401, "who is it?")
+            return
+        if place := self.server.redirects.get(self.path[1:]):
+            self.redirect(place)
             return
         data = self.server.files.get(self.path[1:])
         if data is None:
@@ -87,10 +103,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{self.server.sizes.get(self.path[1:], len(data))}")
         self.send_header("Content-Length", str(last + 1 - first))
         self.send_header("ETag", '"one"')
+        if (checksum := self.server.checksums.get(self.path[1:])) is not None:
+            self.send_header("x-amz-checksum-crc32c", base64.b64encode(checksum.to_bytes(4, "big")).decode())
+            self.send_header("x-amz-checksum-type", "FULL_OBJECT")
         self.end_headers()
-        if self.server.stalls:
-            time.sleep(20)
-        self.wfile.write(data[first : last + 1])
+        end = time.monotonic() + 20
+        while self.server.stalls and time.monotonic() < end:
+            time.sleep(0.01)
+        self.write(data[first : last + 1])
+
+    def redirect(self, place: str) -> None:
+        self.send_response(302)
+        self.send_header("Location", place)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def write(self, data: bytes) -> None:
+        if not self.server.pace:
+            self.wfile.write(data)
+            return
+        for begin in range(0, len(data), 100):
+            time.sleep(100 / self.server.pace)
+            self.wfile.write(data[begin : begin + 100])
 
 
 if __name__ == "__main__":

@@ -160,9 +160,9 @@ def test_a_loop_that_is_left_ends_what_it_has_asked_for(
     start = Model._start
     monkeypatch.setattr("gpurx._model._FIRST", 1)
 
-    def noted(self: Model, group: Any) -> Any:
+    def noted(self: Model, group: Any, can_wait: bool = False) -> Any:
         server.stalls = bool(started)
-        started.append(start(self, group))
+        started.append(start(self, group, can_wait))
         return started[-1]
 
     monkeypatch.setattr(Model, "_start", noted)

@@ -606,6 +606,20 @@ def test_another_file_than_the_one_that_was_opened(server: Server, session: gpur
         assert met.value.code is gpurx.IngestErrorCode.OBJECT_CHANGED and met.value.object == str(models[0].path)
 
 
+def test_a_header_that_was_read_otherwise(server: Server, session: gpurx.Session, tmp_path: Path) -> None:
+    """Of one of several files, which is read again: what the checksum is of."""
+    models = [Model(safetensors.numpy.save({x: np.arange(9)}), server, session, tmp_path, f"{x}.safetensors") for x in "ab"]
+    places = [one.url for one in models]
+    right = server.files["b.safetensors"]
+    server.files["b.safetensors"] = right.replace(b'"b"', b'"c"')
+    server.checksums["b.safetensors"] = 0  # there is one; nothing comes as far as that
+    with gpurx.safe_open(places, "np", session=session) as file:
+        server.files["b.safetensors"] = right
+        with pytest.raises(gpurx.Error, match="header") as met:
+            file.get_tensor("c")
+        assert met.value.code is gpurx.IngestErrorCode.OBJECT_CHANGED and met.value.url == places[1]
+
+
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "bad").write_bytes(b"x" * 100)

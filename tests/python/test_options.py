@@ -87,6 +87,16 @@ def test_headers_and_a_token(load: Load, server: Server, session: gpurx.Session)
 
 
 @EACH
+def test_who_is_slower_than_min_speed_is_given_up(load: Load, server: Server, session: gpurx.Session) -> None:
+    server.files["m"] = safetensors.numpy.save(TENSORS, {"long": "x" * 2000})
+    server.pace = 4000
+    check(load(server.url("m"), session=session, timeout=0.3, min_speed=1000))
+    with pytest.raises(gpurx.Error, match="bytes came in 300 ms: less than 50000 bytes a second") as met:
+        load(server.url("m"), session=session, timeout=0.3, min_speed=50_000, attempts=1)
+    assert met.value.code is gpurx.IngestErrorCode.GAVE_UP
+
+
+@EACH
 def test_an_authority_of_ones_own(load: Load, identities: Any, session: gpurx.Session, tmp_path: Path) -> None:
     certificate, _ = identities["server"]
     (tmp_path / "own.pem").write_bytes(certificate.read_bytes())
@@ -167,6 +177,8 @@ def test_s3_in_a_region(server: Server, session: gpurx.Session) -> None:
         ({"ca": "/absent"}, ValueError, "ca: there is no '/absent'"),
         ({"cert": 5}, TypeError, "cert is a path, not int"),
         ({"endpoint_url": "storage:9000"}, gpurx.Error, "storage:9000"),
+        ({"endpoint_url": ["http://storage:9000", "storage:9001"]}, gpurx.Error, "storage:9001"),
+        ({"endpoint_url": 5}, TypeError, "endpoint_url is a str or a sequence of str"),
         ({"region": "Frankfurt am Main"}, gpurx.Error, "us-east-1"),
         ({"anonymous": "no"}, TypeError, "anonymous is a bool"),
         ({"addressing_style": "sideways"}, ValueError, "'auto', 'path' or 'virtual'"),

@@ -32,7 +32,8 @@ def server() -> Iterator[Server]:
 def load(server: Server, ranges: Sequence[tuple[int, int]], device: str = "host") -> list[gpurx.Tensor]:
     with gpurx.Session(device, transport="copy", size=4 << 20) as session:
         options = settings_of(device, {"timeout": 10.0, "attempts": 3}).http
-        tensors: list[gpurx.Tensor] = wait(_native.load_ranges(session, server.url("object"), device, ranges, options))
+        opened: _native.OpenObject = wait(_native.open_object(session, server.url("object"), device, options))
+        tensors: list[gpurx.Tensor] = wait(opened.fetch(ranges))
         return tensors
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,20 @@ def test_an_index_below_a_prefix(bucket: Any, session: gpurx.Session) -> None:
     bucket.put_object(Key=index, Body=json.dumps({"weight_map": weight_map}).encode())
     for place in ("s3://models/a/b c/", "s3://models/" + index):
         check(place, session)
+
+
+def test_several_servers_with_the_same_bucket(bucket: Any, session: gpurx.Session) -> None:
+    """The first is not there: what is listed and what is loaded comes from the second."""
+    put_model(bucket, "nodes/")
+    nobody = socket.socket()
+    nobody.bind(("127.0.0.1", 0))
+    with nobody:
+        dead, alive = f"http://127.0.0.1:{nobody.getsockname()[1]}", os.environ["AWS_ENDPOINT_URL"]
+        check("s3://models/nodes/", session, endpoint_url=[dead, alive])
+        check("s3://models/nodes/", session, endpoint_url=(alive, dead))
+        with pytest.raises(gpurx.Error) as met:
+            check("s3://models/nodes/", session, endpoint_url=[dead], attempts=1)
+        assert dead.removeprefix("http://") in str(met.value)
 
 
 def test_what_is_not_there(bucket: Any, session: gpurx.Session) -> None:

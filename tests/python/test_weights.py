@@ -249,6 +249,26 @@ def test_many_names(server: Server) -> None:
     assert time.process_time() - start < 5  # it was quadratic: 16 s
 
 
+def test_names_with_gaps_between_are_few_requests(server: Server) -> None:
+    """What is between is less than a request costs: one for each chunk, not one for each of 5,000 names."""
+    names = [f"layer.{i}" for i in range(10_000)]
+    entries = {x: {"dtype": "U8", "shape": [512], "data_offsets": [512 * i, 512 * (i + 1)]} for i, x in enumerate(names)}
+    header = json.dumps(entries).encode()
+    server.files["gaps"] = struct.pack("<Q", len(header)) + header + RANDOM.bytes(512 * len(names))
+    size, chunk = len(server.files["gaps"]), 1 << 20
+    weights = load(server.url("gaps"), names=names[::2], chunk_size=chunk)
+    data = server.files["gaps"][-512 * len(names) :]
+    for name in names[::1000]:
+        begin = 512 * int(name.removeprefix("layer."))
+        assert weights[name].numpy().tobytes() == data[begin : begin + 512]
+    assert len(weights) == 5000 and server.requests <= size // chunk + 3
+    server.requests = 0
+    with gpurx.safe_open(server.url("gaps"), "np", transport="copy", size=4 << 20, chunk_size=chunk) as file:
+        file.prefetch(names[1::2])
+        assert file.get_tensor("layer.9999").tobytes() == data[-512:]
+    assert server.requests <= size // chunk + 5
+
+
 def test_what_no_memory_can_hold(server: Server) -> None:
     header = json.dumps({"a": {"dtype": "U8", "shape": [1 << 50], "data_offsets": [0, 1 << 50]}}).encode()
     server.files["huge"] = struct.pack("<Q", len(header)) + header

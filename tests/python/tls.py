@@ -17,10 +17,10 @@ def openssl(*arguments: str | Path) -> None:
 
 
 def make_identity(directory: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, which vouches for itself, and its key."""
+    """A certificate for 127.0.0.1 and localhost, which vouches for itself, and its key."""
     cert, key = directory / f"{name}.pem", directory / f"{name}.key"
     openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-            "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert)  # fmt: skip
+            "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", key, "-out", cert)  # fmt: skip
     return cert, key
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from . import _native
-from ._native import HttpOptions, Operation, Session, TensorFile
+from ._native import FlowBudget, HttpOptions, Operation, Session, TensorFile
 from ._options import Deadline, Settings
 from ._places import (
     Places,
@@ -61,6 +61,7 @@ class Files:
         self._before = 0
         self._after = 0  # of those that are closed
         self._deadline = Deadline(settings.deadline)
+        self._budget = FlowBudget(settings.http.flows)
         if self._is_list and settings.http.mirrors:
             raise ValueError("mirrors are of one place, and these are several files: name their index")
 
@@ -150,7 +151,7 @@ class Files:
         return self._deadline.of(self._settings.http).with_mirrors(self._mirrors.get(place, []))
 
     def _start(self, place: str, goes_on: bool) -> Operation:
-        return _native.open_url(*self._at(place), self._settings.device, self._http_for(place), goes_on)
+        return _native.open_url(*self._at(place), self._settings.device, self._http_for(place), goes_on, self._budget)
 
     def _open(self, places: Sequence[str]) -> Steps[list[TensorFile]]:
         """As many at a time as connections are wanted."""

@@ -4,6 +4,7 @@ the one waits for in a thread, and the other in an event loop."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], object]
 Plan = Iterable["str | tuple[str, Any]"]
+Piece = tuple[Entry, Part]
 
 # Bytes that are fetched at once: first, so that the first tensor is soon there, and later on.
 _FIRST = 4 << 20
@@ -131,9 +133,10 @@ class Model:
 
     def prefetch(self, plan: Plan) -> None:
         """Begins to fetch what get_tensor() and get_slice() will be asked for: names, and pairs of a name and an index. It
-        returns at once. Each is kept until it is asked for, once."""
+        returns at once. Each is kept until it is asked for, once. All come in the order of the files, through `flows`
+        connections together; what somebody waits for meanwhile goes first, whether it is of the plan or not."""
         names: list[Entry] = []
-        parts: list[tuple[Entry, Part]] = []
+        parts: list[Piece] = []
         for one in plan:
             if isinstance(one, str):
                 names.append(self._entry(one))
@@ -145,14 +148,14 @@ class Model:
             pieces = [one for one in dict.fromkeys(parts) if (one[0].name, one[1]) not in self._fetched_before]
             size = sum(one.nbytes for one in wanted) + sum(map(_size_of, pieces))
             self._check_fits(size, "the plan", self._held)
-            in_order = sorted(wanted, key=lambda one: (one.file, one.number))
-            for group in groups(iter(in_order), _FIRST, _MOST):
-                operation = self._start(group)
-                for position, entry in enumerate(group):
-                    self._fetched_before[entry.name] = _Fetched(operation, position, entry.nbytes)
-            for entry, part in pieces:
-                operation = self._start_part(entry, part)
-                self._fetched_before[entry.name, part] = _Fetched(operation, None, _size_of((entry, part)))
+            for each in _in_order(wanted, pieces):
+                if isinstance(each, list):
+                    operation = self._start(each, can_wait=True)
+                    for position, entry in enumerate(each):
+                        self._fetched_before[entry.name] = _Fetched(operation, position, entry.nbytes)
+                else:
+                    operation = self._start_part(*each, can_wait=True)
+                    self._fetched_before[each[0].name, each[1]] = _Fetched(operation, None, _size_of(each))
             self._held += size
 
     def close(self) -> None:
@@ -200,6 +203,7 @@ class Model:
     def _take(self, key: Any, fetched: _Fetched) -> Steps[Tensor]:
         """What was fetched before. The last of an operation takes it along; who gives up leaves it to be asked for again."""
         operation, position, nbytes = fetched
+        operation.hurry()
         try:
             yield Waiting(operation, self._teller(), shared=True)
         except BaseException:
@@ -223,11 +227,11 @@ class Model:
 
     # ---- operations ----
 
-    def _start(self, group: list[Entry]) -> Operation:
-        return self._files.file(group[0].file).fetch([one.number for one in group])
+    def _start(self, group: list[Entry], can_wait: bool = False) -> Operation:
+        return self._files.file(group[0].file).fetch([one.number for one in group], can_wait=can_wait)
 
-    def _start_part(self, entry: Entry, part: Part) -> Operation:
-        return self._files.file(entry.file).fetch_part(entry.number, part.extents, part.shape)
+    def _start_part(self, entry: Entry, part: Part, can_wait: bool = False) -> Operation:
+        return self._files.file(entry.file).fetch_part(entry.number, part.extents, part.shape, can_wait)
 
     def _result_of(self, operation: Operation) -> Steps[Any]:
         return result_of(operation, self._teller())
@@ -313,7 +317,18 @@ class Arrival:
         return self._limit is None or sum(entry.nbytes for entry in group) + self._model._held <= self._limit
 
 
-def _size_of(what: tuple[Entry, Part]) -> int:
+def _in_order(wanted: list[Entry], pieces: list[Piece]) -> Iterator[list[Entry] | Piece]:
+    """What is to be fetched at once, of one file after the other."""
+    whole = groups(iter(sorted(wanted, key=_place_of)), _FIRST, _MOST)
+    parts = sorted(pieces, key=lambda one: _place_of(one[0]))
+    return heapq.merge(whole, parts, key=lambda one: one[0].file)
+
+
+def _place_of(entry: Entry) -> tuple[int, int]:
+    return entry.file, entry.number
+
+
+def _size_of(what: Piece) -> int:
     entry, part = what
     elements = math.prod(entry.shape)
     return entry.nbytes * math.prod(part.shape) // elements if elements else 0

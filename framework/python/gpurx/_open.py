@@ -40,8 +40,12 @@ class safe_open(Model):
     progress: called in the thread that waits, with the bytes that have arrived and those of all tensors, some ten times a
     second and at the end of each wait.
 
+    Checksums are compared once all of a file has come, however it was asked for: iterating ends with an Error before it gives
+    the last tensors of a file that is damaged; the others of that file have been given by then. get_tensors() gives none.
+
     How servers are asked, by whom, and what session is opened where none is given: see gpurx.Options. A file of this machine
-    needs no session. May be used by several threads; what they ask for is fetched one after the other.
+    needs no session. May be used by several threads; all that they and plans ask for comes through `flows`
+    connections together, however many files there are.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from ._native import HttpOptions, Session
@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
 
     How a server is asked:
 
-    * flows=4: connections at a time.
+    * flows=4: connections at a time, to all files of a model together.
     * chunk_size=8 << 20: bytes of one request.
     * timeout=30.0: seconds without a byte until a connection is given up, and its rest fetched through a new one.
     * min_speed=1024: bytes per second below which it is given up, too.
@@ -31,8 +31,14 @@ class Options(TypedDict, total=False):
       Each connection goes to one of them all; fewer to those that fail or are slow, and what one has not brought another
       does. All have to have the same bytes, else it is an Error. Prefixes of S3 are listed where `url` says. Not for a list
       of files, nor for files of this machine.
+    * checksum="automatic": what the server says of the whole of a file is compared with what has come, once all of it has:
+      CRC32C, or CRC-64/NVME of bytes on the host. What does not agree is an Error, WRONG_CHECKSUM, that names the file, of the
+      call that brings the last of it: what that was to give is not given. Servers of S3 are asked for it, others say it, if at
+      all, of files of up to `chunk_size`. Where only some tensors or slices of a file are read there is nothing to compare; a call
+      that fails makes it begin anew. "none": nothing is asked for or computed. "always": CRC32C is computed of all bytes,
+      whether there is one to compare it with or not.
     * keep_connections=False: True keeps what is connected between the fetches of one file: less time for each where many
-      are made. They count as flows of the session until the file is closed.
+      are made. They count as flows of the session until the file is closed, or until another file of the model needs them.
 
     Who asks, and whom it trusts. What is left out, None or empty comes from the environment, as curl and AWS's tools have it.
     No message and no repr has a header's value, a token or a key.
@@ -42,7 +48,8 @@ class Options(TypedDict, total=False):
       `openssl rehash` makes it. All files are PEM.
     * cert, key: for servers that want to know who asks: a file with a certificate, those that lead to its authority behind
       it; and one with its key, without a password, if that is not in the same file.
-    * endpoint_url, region: of S3, where it is not AWS, or not where the environment says.
+    * endpoint_url, region: of S3, where it is not AWS, or not where the environment says. Several URLs: of servers with the
+      same buckets, as the nodes of one store; each s3:// URL is asked of all of them, as of mirrors.
     * addressing_style="auto": how buckets are named to it: "virtual", in front of its host; "path", in the path; "auto": as
       the profile says, else AWS by host and others by path.
     * anonymous=True: requests to S3 are not signed, and no credentials are looked for.
@@ -60,6 +67,7 @@ class Options(TypedDict, total=False):
     min_speed: int
     deadline: float
     attempts: int
+    checksum: Checksum
     mirrors: Sequence[str]
     keep_connections: bool
     headers: Mapping[str, str] | None
@@ -67,7 +75,7 @@ class Options(TypedDict, total=False):
     ca: str | os.PathLike[str] | None
     cert: str | os.PathLike[str] | None
     key: str | os.PathLike[str] | None
-    endpoint_url: str | None
+    endpoint_url: str | Sequence[str] | None
     region: str | None
     addressing_style: Literal["auto", "path", "virtual"] | None
     anonymous: bool
@@ -96,17 +104,17 @@ class Settings(NamedTuple):
         return Session(self.device, size=self.size, interface=self.interface, transport=self.transport, max_flows=flows)
 
 
-def settings_of(device: str, options: Mapping[str, Any], *, checksum: Checksum = "none") -> Settings:
+def settings_of(device: str, options: Mapping[str, Any]) -> Settings:
     if unknown := [name for name in options if name not in NAMES]:
         raise TypeError(f"there is no keyword argument {unknown[0]!r}; the options are {', '.join(NAMES)}")
     http = HttpOptions()
     for name in ("flows", "chunk_size", "min_speed", "attempts", "keep_connections"):
         if name in options:
             setattr(http, name, options[name])
-    http.mirrors = _mirrors(options)
+    http.mirrors = _texts(options, "mirrors")
     deadline = options.get("deadline", 0)
     http.set_times(options.get("timeout", 30.0), deadline)
-    http.set_checksum(checksum)
+    http.set_checksum(options.get("checksum", "automatic"))
     _set_access(http, options)
     http.check()
     size, interface = options.get("size", 64 << 20), options.get("interface", "")
@@ -131,14 +139,16 @@ def _set_access(http: HttpOptions, options: Mapping[str, Any]) -> None:
     http.set_tls("" if is_directory else ca, ca if is_directory else "", _file(options, "cert"), _file(options, "key"))
     if not isinstance(anonymous := options.get("anonymous", False), bool):
         raise TypeError(f"anonymous is a bool, not {type(anonymous).__name__}")
-    s3 = (_text(options, "endpoint_url"), _text(options, "region"), anonymous, _text(options, "profile"))
+    endpoints = options.get("endpoint_url")
+    endpoints = [endpoints] if isinstance(endpoints, str) else _texts(options, "endpoint_url", "a str or ")
+    s3 = (endpoints, _text(options, "region"), anonymous, _text(options, "profile"))
     http.set_s3(*s3, _text(options, "addressing_style"))
 
 
-def _mirrors(options: Mapping[str, Any]) -> list[str]:
-    given = options.get("mirrors") or ()
-    if isinstance(given, str) or not all(isinstance(one, str) for one in given):
-        raise TypeError("mirrors is a sequence of str: URLs")
+def _texts(options: Mapping[str, Any], name: str, or_else: str = "") -> list[str]:
+    given = options.get(name) or ()
+    if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(one, str) for one in given):
+        raise TypeError(f"{name} is {or_else}a sequence of str: URLs")
     return list(given)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import _native
 from ._error import Error
 from ._native import Session, Tensor, TensorFile
-from ._options import Checksum, Options, Settings, settings_of
+from ._options import Options, Settings, settings_of
 from ._places import Place, local_path, shown
 from ._show import size_text, table
 from ._wait import Steps, result_of, run, run_in_loop
@@ -104,7 +104,6 @@ def load_safetensors(
     names: Iterable[str] | None = None,
     progress: Progress | None = None,
     session: Session | None = None,
-    checksum: Checksum = "automatic",
     **options: Unpack[Options],
 ) -> Weights:
     """The tensors of a safetensors file, from a server straight into memory of `device`, or from a file of this machine.
@@ -113,14 +112,13 @@ def load_safetensors(
         model.load_state_dict({name: torch.from_dlpack(one) for name, one in weights.items()})
 
     url: of http, https, s3 or file, or a path. names: only these; the others are not fetched. progress: called with the bytes
-    that have arrived and those that will, some ten times a second and at the end. checksum: whether a CRC32C is computed, and
-    compared with the server's if that has sent one.
+    that have arrived and those that will, some ten times a second and at the end.
 
     How the server is asked, by whom, and what session is opened where none is given: see gpurx.Options.
 
     One file, all in one block of memory. For models in several files, and what need not be there at once, see safe_open().
     """
-    settings = settings_of(device, options, checksum=checksum)
+    settings = settings_of(device, options)
     with _loading(url, settings, names, progress, session) as steps:
         return run(steps)
 
@@ -132,10 +130,9 @@ async def load_safetensors_async(
     names: Iterable[str] | None = None,
     progress: Progress | None = None,
     session: Session | None = None,
-    checksum: Checksum = "automatic",
     **options: Unpack[Options],
 ) -> Weights:
     """load_safetensors() for coroutines: the event loop goes on meanwhile. (Opening a session takes some 100 ms of it.)"""
-    settings = settings_of(device, options, checksum=checksum)
+    settings = settings_of(device, options)
     with _loading(url, settings, names, progress, session) as steps:
         return await run_in_loop(steps)

@@ -141,8 +141,11 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
     received once, in batches of `memory_limit` bytes, a larger one alone, and copied from there to its place. How the server is
     asked, by whom, and what session is opened where none is given: see gpurx.Options.
 
-    Each rank reads the pieces that its own plan names. Checkpoints that were written with extensions, such as compression,
-    are refused. What is no tensor is unpickled by torch's planner, which believes it: load checkpoints that you trust.
+    Each rank reads the pieces that its own plan names. Where these are all of a file its checksum is compared: when the last of it
+    has come, and what came before has been copied to its place by then. A load that fails leaves the state as it is then.
+
+    Checkpoints that were written with extensions, such as compression, are refused. What is no tensor is unpickled by torch's
+    planner, which believes it: load checkpoints that you trust.
     """
 
     def __init__(
@@ -161,6 +164,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         self._settings = settings_of("host", options)
         self._deadline = Deadline(self._settings.deadline)
         self._stored: dict[Any, Any] = {}
+        self._empty: list[Any] = []
         self.reset(checkpoint_id)
 
     # ---- torch's ----
@@ -176,7 +180,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         return self._directory
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        self._stored = {}
+        self._stored, self._empty = {}, []
         if checkpoint_id:
             self._directory = os.fspath(checkpoint_id)
 
@@ -195,6 +199,9 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._stored = metadata.storage_data
+        empty = {name for name, one in metadata.state_dict_metadata.items() if 0 in getattr(one, "size", ())}
+        # No plan has a tensor without elements, but a file has some bytes of it: they are read for the file's checksum.
+        self._empty = [info for index, info in self._stored.items() if index.fqn in empty]
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -231,6 +238,10 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
                     "which is no file of the checkpoint"
                 )
             pieces.setdefault((info.relative_path, info.offset), (info, []))[1].append(item)
+        files = {name for name, _ in pieces}
+        for info in self._empty:
+            if info.relative_path in files:
+                pieces.setdefault((info.relative_path, info.offset), (info, []))
         return pieces.values()
 
     def _at(self, name: str) -> tuple[str, _native.HttpOptions]:
@@ -257,10 +268,16 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
     def _reading(self, device: str) -> Iterator[Callable[[str, Ranges], list[torch.Tensor]]]:
         """Gives a function that brings ranges of a file of the checkpoint to the device."""
         with self._session(device) as session:
+            current: dict[str, _native.OpenObject] = {}  # one file at a time
 
             def load(name: str, ranges: Ranges) -> list[torch.Tensor]:
-                place, http = self._at(name)
-                started = _native.load_ranges(session, place, device, ranges, http)
-                return [as_tensor(one) for one in wait(started)]
+                if name not in current:
+                    current.clear()
+                    place, http = self._at(name)
+                    current[name] = wait(_native.open_object(session, place, device, http))
+                return [as_tensor(one) for one in wait(current[name].fetch(ranges))]
 
-            yield load
+            try:
+                yield load
+            finally:
+                current.clear()

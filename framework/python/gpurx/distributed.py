@@ -55,6 +55,8 @@ def load(
 
     memory_limit: bytes that a rank holds at most beside the tensors that it returns, and beside a session (`size`).
 
+    The checksum of a file is compared where one rank reads all of it; of what several share nobody has read the whole.
+
     What goes wrong on one rank is an Error on every rank, that names it; a rank that dies ends the others as torch has it. How
     servers are asked, by whom, and what session is opened where none is given: see gpurx.Options.
     """

@@ -75,8 +75,8 @@ class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
     """Reads objects whole, into memory, and decodes nothing, as the readers of DLIO's other object libraries do.
 
     Of storage_options: `prefetch_window`, how many objects are on their way at a time (8); `memory` ("host"), as of Session; and
-    all that gpurx.Options has, `flows` (1) being those of each object. File names are keys of the bucket storage_root, URLs of any
-    kind, or, with storage_type local_fs, paths.
+    all that gpurx.Options has, `flows` (1) being those of each object, and `checksum` "none", as DLIO's other libraries compare
+    none. File names are keys of the bucket storage_root, URLs of any kind, or, with storage_type local_fs, paths.
 
     With read_threads above 0 each worker has a session of its own, begun in the worker; GPU memory needs
     multiprocessing_context spawn then.
@@ -87,7 +87,7 @@ class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
         options = _options_of(self._args)
         self._window = int(options.get("prefetch_window", 8))
         self._memory = options.get("memory", "host")
-        chosen = {"flows": 1} | {name: options[name] for name in NAMES if name in options}
+        chosen = {"flows": 1, "checksum": "none"} | {name: options[name] for name in NAMES if name in options}
         settings = settings_of(self._memory, chosen)
         self._http = settings.http
         self._session = Session(

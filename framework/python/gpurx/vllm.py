@@ -29,7 +29,8 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
     directory that has model.safetensors.index.json or model.safetensors. Without `url` the model's own name is one. The
     configuration and the tokenizer are vLLM's to find, by the name of the model.
 
-    Tensors come as they arrive, some 128 MiB of them at a time, into the device that the model is on. Each process receives
+    Tensors come as they arrive, some 128 MiB of them at a time, into the device that the model is on. A file with another checksum
+    than its server says is an Error when the last of it has come: no engine starts with it. Each process receives
     whole tensors, with tensor_parallel_size above 1 too: vLLM's own weight loaders take the slices of their rank.
     """
 

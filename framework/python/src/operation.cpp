@@ -47,6 +47,7 @@ void bind_operation(nb::module_& module)
         .def("is_over", &pending::is_over)
         .def("wait", &pending::wait, nb::arg("seconds") = forever)
         .def("cancel", &pending::cancel)
+        .def("hurry", &pending::hurry)
         .def("fileno", &pending::descriptor)
         .def("result", &pending::result);
 }

@@ -17,10 +17,12 @@ namespace nb = nanobind;
 
 class pending {
   public:
-    // `convert` makes Python's object of a T, with Python's lock.
+    // `convert` makes Python's object of a T, with Python's lock. `hurry`: of one that may wait for others.
     template <class T, class Convert>
-    pending(std::shared_ptr<operation_of<T>> what, Convert convert)
-        : operation_{what}, take_{[what, convert] { return nb::object{convert(what->take())}; }}
+    pending(std::shared_ptr<operation_of<T>> what, Convert convert, std::function<void()> hurry = nullptr)
+        : operation_{what},
+          take_{[what, convert] { return nb::object{convert(what->take())}; }},
+          hurry_{std::move(hurry)}
     {}
 
     [[nodiscard]] bool is_over() const { return operation_->wait_for({}); }
@@ -28,6 +30,12 @@ class pending {
     // what a signal's handler in Python raises: KeyboardInterrupt.
     bool wait(double seconds) const;
     void cancel() const { operation_->cancel(); }
+    // Somebody waits for it: it goes before those for which nobody does.
+    void hurry() const
+    {
+        if (hurry_)
+            hurry_();
+    }
     [[nodiscard]] int descriptor() const { return operation_->descriptor(); }
     // Waits, and returns or throws what came of it. Once.
     [[nodiscard]] nb::object result();
@@ -35,6 +43,7 @@ class pending {
   private:
     std::shared_ptr<operation> operation_;
     std::function<nb::object()> take_;
+    std::function<void()> hurry_;
 };
 
 void bind_operation(nb::module_& module);

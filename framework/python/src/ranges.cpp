@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,7 @@
 #include <gpurx/error.hpp>
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/ingest/object.hpp>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -30,7 +32,6 @@ using byte_range = std::pair<std::uint64_t, std::uint64_t>;
 struct request {
     std::string url;
     int gpu = host;
-    std::vector<byte_range> ranges;
     ingest::http_options options;
 };
 
@@ -72,28 +73,65 @@ asio::awaitable<tensor> load_all(std::shared_ptr<rx_session> session, request wh
     co_return loaded;
 }
 
-asio::awaitable<std::vector<tensor>> load(std::shared_ptr<rx_session> session, request what)
+// Of which ranges are fetched one after the other: once these were all of it, its checksum is compared. After one that
+// failed it can only be destroyed.
+class open_object {
+  public:
+    open_object(std::shared_ptr<rx_session> session, request what)
+        : session_{std::move(session)},
+          gpu_{what.gpu},
+          stream_{stream_for(what)},
+          object_{object_at(session_.get(), what.url, std::move(what.options))}
+    {}
+
+    [[nodiscard]] asio::awaitable<void> async_open() { return object_.async_open(); }
+    [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<byte_range> ranges);
+
+  private:
+    void check(byte_range const& range) const;
+
+    std::shared_ptr<rx_session> session_;
+    int gpu_;
+    std::shared_ptr<cuda_stream const> stream_;
+    ingest::object object_;
+};
+
+void open_object::check(byte_range const& range) const
 {
-    auto const stream = stream_for(what);
-    auto object = object_at(session.get(), what.url, what.options);
-    co_await object.async_open();
-    std::vector<tensor> loaded;
+    auto const& [offset, size] = range;
+    if (offset > object_.size() || size > object_.size() - offset)
+        throw system_error{make_error_code(errc::bad_destination),
+                           {.operation = "fetch",
+                            .object = ingest::shown_url(object_.url()),
+                            .kernel_message = {},
+                            .advice = fmt::format("it has {} bytes, and none at {} + {}; is it the right object?",
+                                                  object_.size(), offset, size)}};
+}
+
+asio::awaitable<std::vector<tensor>> open_object::async_fetch(std::vector<byte_range> ranges)
+{
+    std::vector<tensor> fetched;
     std::vector<ingest::placement> places;
-    for (auto const& [offset, size] : what.ranges) {
+    for (auto const& each : ranges) {
         // Before memory is taken for what is not there.
-        if (offset > object.size() || size > object.size() - offset)
-            throw system_error{make_error_code(errc::bad_destination),
-                               {.operation = "fetch",
-                                .object = ingest::shown_url(object.url()),
-                                .kernel_message = {},
-                                .advice = fmt::format("it has {} bytes, and none at {} + {}; is it the right object?",
-                                                      object.size(), offset, size)}};
-        loaded.push_back(bytes_in(size, object, what.gpu, stream));
+        check(each);
+        auto const& [offset, size] = each;
+        fetched.push_back(bytes_in(size, object_, gpu_, stream_));
         if (size != 0)
-            places.push_back({offset, loaded.back().bytes});
+            places.push_back({offset, fetched.back().bytes});
     }
-    co_await object.async_fetch(places);
-    co_return loaded;
+    co_await object_.async_fetch(places);
+    co_return fetched;
+}
+
+// ---- for Python ----
+
+using opened = std::shared_ptr<open_object>;
+
+asio::awaitable<opened> async_opened(opened object)
+{
+    co_await object->async_open();
+    co_return object;
 }
 
 nb::object object_of(std::vector<tensor> from)
@@ -104,21 +142,26 @@ nb::object object_of(std::vector<tensor> from)
     return tensors;
 }
 
-pending start_loading(session const* from, std::string url, std::string_view device, std::vector<byte_range> ranges,
+pending start_opening(session const* from, std::string url, std::string_view device,
                       ingest::http_options const& options)
 {
-    request what{.url = std::move(url), .gpu = parse_place(device), .ranges = std::move(ranges), .options = options};
-    auto started =
-        operation_of<std::vector<tensor>>::start([session = session_in(from), what = std::move(what)]() mutable {
-            return load(std::move(session), std::move(what));
-        });
+    request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
+    auto object = owned_by_engine(std::make_unique<open_object>(session_in(from), std::move(what)));
+    auto started = operation_of<opened>::start([object = std::move(object)] { return async_opened(object); });
+    return {std::move(started), [](opened const& made) { return nb::cast(made); }};
+}
+
+pending start_fetching(opened const& self, std::vector<byte_range> ranges)
+{
+    auto started = operation_of<std::vector<tensor>>::start(
+        [self, ranges = std::move(ranges)]() mutable { return self->async_fetch(std::move(ranges)); });
     return {std::move(started), &object_of};
 }
 
 pending start_loading_all(session const* from, std::string url, std::string_view device,
                           ingest::http_options const& options)
 {
-    request what{.url = std::move(url), .gpu = parse_place(device), .ranges = {}, .options = options};
+    request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
     auto started = operation_of<tensor>::start([session = session_in(from), what = std::move(what)]() mutable {
         return load_all(std::move(session), std::move(what));
     });
@@ -129,8 +172,9 @@ pending start_loading_all(session const* from, std::string url, std::string_view
 
 void bind_ranges(nb::module_& module)
 {
-    module.def("load_ranges", &start_loading, nb::arg("session").none(), nb::arg("url"), nb::arg("device"),
-               nb::arg("ranges"), nb::arg("options"));
+    nb::class_<open_object>(module, "OpenObject").def("fetch", &start_fetching, nb::arg("ranges"));
+    module.def("open_object", &start_opening, nb::arg("session").none(), nb::arg("url"), nb::arg("device"),
+               nb::arg("options"));
     module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device"),
                nb::arg("options"));
 }

@@ -7,8 +7,6 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <net/if.h>
-
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -37,21 +35,6 @@ std::set<session*>& open_sessions()
 {
     static auto* const all = new std::set<session*>;
     return *all;
-}
-
-// With transport automatic a name that is wrong would only be a line of explain(), and everything copied.
-void check_interface(std::string const& name)
-{
-    if (name.empty() || ::if_nametoindex(name.c_str()) != 0)
-        return;
-    std::string known;
-    auto* const all = ::if_nameindex();
-    for (auto const* one = all; one != nullptr && one->if_name != nullptr; ++one)
-        known += fmt::format("{}{}", known.empty() ? "there are " : ", ", one->if_name);
-    ::if_freenameindex(all);
-    throw system_error{
-        make_error_code(boost::system::errc::no_such_device),
-        {.operation = "find interface", .object = name, .kernel_message = {}, .advice = std::move(known)}};
 }
 
 device_memory allocate(int gpu, std::size_t size)
@@ -168,7 +151,6 @@ session::session(std::string_view memory, std::size_t size, rx_session_options o
 {
     auto const gpu = parse_place(memory);
     check_process();
-    check_interface(options.interface);
     options.notice = [into = notes_](std::string_view text) {
         std::scoped_lock const lock{into->mutex};
         into->all.emplace_back(text);

@@ -27,18 +27,25 @@ ingest::object object_at(rx_session* session, std::string const& url, ingest::ht
     return {engine(), *session, url, std::move(options)};
 }
 
-asio::awaitable<ingest::safetensors_header> source::async_header()
+asio::awaitable<void> source::async_header()
 {
-    co_await open();
-    auto header = co_await ingest::async_read_safetensors_header(*file_);
+    auto options = options_;
+    if (!goes_on_) {
+        options.chunk_size = std::min(options.chunk_size, header_chunk);
+        // It is read again, and summed up then.
+        options.crc32c = ingest::http_options::checksum::none;
+    }
+    co_await open(options);
+    header_ = co_await ingest::async_read_safetensors_header(*file_);
     if (!goes_on_)
         rest();
-    co_return header;
 }
 
 asio::awaitable<std::string> source::async_text(std::size_t at_most)
 {
-    co_await open();
+    auto options = options_;
+    options.chunk_size = std::min(options.chunk_size, header_chunk);
+    co_await open(options);
     if (size_ > at_most)
         throw system_error{make_error_code(boost::system::errc::file_too_large),
                            {.operation = "read",
@@ -47,6 +54,8 @@ asio::awaitable<std::string> source::async_text(std::size_t at_most)
                             .advice = fmt::format("it has {} bytes, and more than {} are no index", size_, at_most)}};
     std::string text(size_, '\0');
     co_await file_->async_read_front(host_span{std::span{text}});
+    // That was all: its checksum is compared.
+    co_await file_->async_fetch({});
     rest();
     co_return text;
 }
@@ -56,7 +65,7 @@ asio::awaitable<void> source::async_fetch(std::span<ingest::placement const> pla
     std::exception_ptr failure;
     try {
         if (!file_)
-            co_await open();
+            co_await open_again();
         co_await file_->async_fetch(placements);
     } catch (...) {
         failure = std::current_exception();
@@ -65,6 +74,18 @@ asio::awaitable<void> source::async_fetch(std::span<ingest::placement const> pla
         co_return;
     rest();
     std::rethrow_exception(failure);
+}
+
+void source::disconnect() noexcept
+{
+    if (file_)
+        file_->disconnect();
+}
+
+// One to open it with, and one for each chunk.
+unsigned source::flows_for(std::uint64_t bytes) const noexcept
+{
+    return static_cast<unsigned>(std::min<std::uint64_t>(options_.flows, bytes / options_.chunk_size + 2));
 }
 
 std::string source::name() const
@@ -86,28 +107,45 @@ void source::rest() noexcept
     file_.reset();
 }
 
-asio::awaitable<void> source::open()
+asio::awaitable<void> source::open(ingest::http_options const& options)
 {
     {
-        auto options = with_rest_of_deadline(options_, since_);
-        if (!goes_on_ && !is_known_)
-            options.chunk_size = std::min(options.chunk_size, header_chunk);
         std::scoped_lock const lock{mutex_};
-        file_.emplace(object_at(session_.get(), url_, std::move(options)));
+        file_.emplace(object_at(session_.get(), url_, with_rest_of_deadline(options, since_)));
     }
     co_await file_->async_open();
-    if (is_known_ && (file_->size() != size_ || file_->etag() != etag_))
-        throw system_error{ingest::make_error_code(ingest::errc::object_changed),
-                           {.operation = "fetch",
-                            .object = name(),
-                            .kernel_message = {},
-                            .advice = "its size or its ETag is another than when it was opened"}};
+    check_same(!is_known_ || (file_->size() == size_ && file_->etag() == etag_));
     is_known_ = true;
     size_ = file_->size();
     etag_ = file_->etag();
     where_ = file_->url();
     if (met_tls_ && where_.starts_with("https:"))
         *met_tls_ = true;
+}
+
+// A checksum is one of all bytes, also of the header: those are on their way as it is, and have to be the ones that say
+// where tensors are. Nobody announces the checksum of a file of this machine, and few servers that of http URLs.
+asio::awaitable<void> source::open_again()
+{
+    co_await open(options_);
+    auto const announced = file_->announced_crc32c() || file_->announced_crc64nvme();
+    if (options_.crc32c == ingest::http_options::checksum::none || !announced)
+        co_return;
+    auto const again = co_await ingest::async_read_safetensors_header(*file_);
+    check_same(again.tensors == header_.tensors && again.metadata == header_.metadata);
+    std::scoped_lock const lock{mutex_};
+    placed_ -= file_->front();  // it has been counted; what the file counts is added
+}
+
+void source::check_same(bool is_same) const
+{
+    if (is_same)
+        return;
+    throw system_error{ingest::make_error_code(ingest::errc::object_changed),
+                       {.operation = "fetch",
+                        .object = name(),
+                        .kernel_message = {},
+                        .advice = "its size, its ETag or its header is another than when it was opened"}};
 }
 
 }  // namespace gpurx::python

@@ -40,14 +40,23 @@ class source {
     ~source() = default;
 
     // The first operation. Errors: what the object reports, and errc::bad_safetensors.
-    [[nodiscard]] asio::awaitable<ingest::safetensors_header> async_header();
+    [[nodiscard]] asio::awaitable<void> async_header();
     // In the place of that: all of a small file. Errors: as above; std::errc::file_too_large.
     [[nodiscard]] asio::awaitable<std::string> async_text(std::size_t at_most);
-    // On a GPU completion means "enqueued". Errors: errc::object_changed, if it is another file by now.
+    // Once all of the file has come, and none of it has failed, its checksum is compared. On a GPU completion means
+    // "enqueued". Errors: errc::object_changed, if it is another file by now; errc::wrong_checksum.
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<ingest::placement const> placements);
+
+    // Whether connections stay open behind an operation; and closes them, while none goes on.
+    [[nodiscard]] bool keeps_connections() const noexcept { return options_.keep_connections; }
+    void disconnect() noexcept;
+
+    // The connections that fetching so many bytes takes, at most.
+    [[nodiscard]] unsigned flows_for(std::uint64_t bytes) const noexcept;
 
     // ---- from any thread, once the first operation is over ----
 
+    [[nodiscard]] ingest::safetensors_header const& header() const noexcept { return header_; }
     [[nodiscard]] std::string const& url() const noexcept { return where_; }
     // For messages: without the secrets that a URL may have.
     [[nodiscard]] std::string name() const;
@@ -59,13 +68,16 @@ class source {
 
   private:
     void rest() noexcept;
-    [[nodiscard]] asio::awaitable<void> open();
+    [[nodiscard]] asio::awaitable<void> open(ingest::http_options const& options);
+    [[nodiscard]] asio::awaitable<void> open_again();
+    void check_same(bool is_same) const;
 
     std::shared_ptr<rx_session> session_;  // null: a file of this machine
     std::shared_ptr<std::atomic<bool>> met_tls_;
     ingest::http_options options_;
     std::string url_;
     bool goes_on_;
+    ingest::safetensors_header header_;
     std::string where_;  // redirects have led to
     std::string etag_;
     std::uint64_t size_ = 0;

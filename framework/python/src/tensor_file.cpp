@@ -9,14 +9,13 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <boost/asio/deferred.hpp>
-#include <boost/asio/experimental/concurrent_channel.hpp>
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 #include <new>
 #include <utility>
 
 #include "box.hpp"
+#include "flow_budget.hpp"
 #include "operation.hpp"
 #include "seconds.hpp"
 #include "session.hpp"
@@ -31,34 +30,6 @@ namespace {
 // On the host a tensor of this size has memory of its own, and goes alone.
 constexpr std::uint64_t large = 4 << 20;
 
-// Whoever has it may use the source.
-class turn {
-  public:
-    explicit turn(asio::any_io_executor const& where) : channel_{where, 1} {}
-    turn(turn const&) = delete;
-    turn& operator=(turn const&) = delete;
-    ~turn() = default;
-    [[nodiscard]] asio::awaitable<void> async_take() { co_await channel_.async_send(error_code{}, asio::deferred); }
-    void give_back() noexcept
-    {
-        channel_.try_receive([](error_code) {});
-    }
-
-  private:
-    asio::experimental::concurrent_channel<void(error_code)> channel_;
-};
-
-class holder {
-  public:
-    explicit holder(turn& of) noexcept : of_{of} {}
-    holder(holder const&) = delete;
-    holder& operator=(holder const&) = delete;
-    ~holder() { of_.give_back(); }
-
-  private:
-    turn& of_;
-};
-
 // Of a tensor, and its shape.
 struct part {
     std::size_t index = 0;
@@ -66,26 +37,34 @@ struct part {
     std::vector<std::int64_t> shape;
 };
 
-class tensor_file {
+class tensor_file final : public connection_keeper, public std::enable_shared_from_this<tensor_file> {
   public:
-    tensor_file(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream)
-        : source_{std::move(from)}, gpu_{gpu}, stream_{std::move(stream)}, turn_{engine()}
+    tensor_file(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream,
+                std::shared_ptr<flow_budget> budget)
+        : source_{std::move(from)}, gpu_{gpu}, stream_{std::move(stream)}, budget_{std::move(budget)}
     {}
-    tensor_file(tensor_file const&) = delete;
-    tensor_file& operator=(tensor_file const&) = delete;
-    ~tensor_file() = default;
 
-    [[nodiscard]] asio::awaitable<void> async_open();
-    // Those with these numbers. `together`: in one block of memory, however large they are.
-    [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<std::size_t> indices, bool together);
-    [[nodiscard]] asio::awaitable<tensor> async_fetch_part(part what);
+    [[nodiscard]] asio::awaitable<void> async_open() { return source_->async_header(); }
+    // `mine` is waited for, and lasts as long as the operation. Those with these numbers; `together`: in one block of
+    // memory, however large they are.
+    [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<std::size_t> indices, bool together,
+                                                                   std::shared_ptr<turn> mine);
+    [[nodiscard]] asio::awaitable<tensor> async_fetch_part(part what, std::shared_ptr<turn> mine);
 
-    [[nodiscard]] ingest::safetensors_header const& header() const noexcept { return header_; }
+    // Of an operation that brings so many bytes.
+    [[nodiscard]] std::shared_ptr<turn> turn_for(std::uint64_t bytes, bool can_wait)
+    {
+        return budget_->wait(engine(), this, source_->flows_for(bytes), can_wait,
+                             source_->keeps_connections() ? weak_from_this() : std::weak_ptr<tensor_file>{});
+    }
+    void disconnect() noexcept override { source_->disconnect(); }
+
+    [[nodiscard]] ingest::safetensors_header const& header() const noexcept { return source_->header(); }
     [[nodiscard]] ingest::safetensor const& at(std::size_t index) const
     {
-        if (index >= header_.tensors.size())
+        if (index >= header().tensors.size())
             throw nb::index_error("there are not so many tensors");
-        return header_.tensors[index];
+        return header().tensors[index];
     }
     [[nodiscard]] source& from() const noexcept { return *source_; }
 
@@ -96,8 +75,7 @@ class tensor_file {
     std::shared_ptr<source> source_;
     int gpu_;
     std::shared_ptr<cuda_stream const> stream_;  // on a GPU
-    ingest::safetensors_header header_;
-    turn turn_;
+    std::shared_ptr<flow_budget> budget_;
 };
 
 std::vector<std::int64_t> shape_of(ingest::safetensor const& one)
@@ -118,20 +96,15 @@ try {
                         .advice = fmt::format("what is asked for has {} bytes; iterate, or take slices", bytes)}};
 }
 
-asio::awaitable<void> tensor_file::async_open()
+asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::size_t> indices, bool together,
+                                                              std::shared_ptr<turn> mine)
 {
-    header_ = co_await source_->async_header();
-}
-
-asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::size_t> indices, bool together)
-{
-    co_await turn_.async_take();
-    holder const held{turn_};
+    co_await mine->async_come();
     std::vector<ingest::safetensor> small;
     std::vector<ingest::placement> placements;
     std::vector<tensor> result;
     for (auto const index : indices) {
-        auto const& one = header_.tensors[index];
+        auto const& one = header().tensors[index];
         tensor made{nullptr, {}, one.type, shape_of(one), false};
         if (!together && gpu_ == host && one.size >= large) {
             made.memory = allocate(one.size, made.bytes);
@@ -160,11 +133,10 @@ asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::s
     co_return result;
 }
 
-asio::awaitable<tensor> tensor_file::async_fetch_part(part what)
+asio::awaitable<tensor> tensor_file::async_fetch_part(part what, std::shared_ptr<turn> mine)
 {
-    co_await turn_.async_take();
-    holder const held{turn_};
-    auto const& one = header_.tensors[what.index];
+    co_await mine->async_come();
+    auto const& one = header().tensors[what.index];
     box rest{one.shape, what.extents, ingest::bits_of(one.type)};
     tensor made{nullptr, {}, one.type, std::move(what.shape), false};
     made.memory = allocate(rest.bytes(), made.bytes);
@@ -272,15 +244,25 @@ ingest::s3_options::addressing parse_addressing(std::string_view name)
     throw nb::value_error("addressing_style must be 'auto', 'path' or 'virtual'");
 }
 
-void set_s3(ingest::http_options& options, std::string endpoint, std::string region, bool anonymous,
+void set_s3(ingest::http_options& options, std::vector<std::string> endpoints, std::string region, bool anonymous,
             std::string profile, std::string_view style)
 {
-    options.s3 = {std::move(endpoint), std::move(region), anonymous, std::move(profile), parse_addressing(style)};
+    options.s3 = {.region = std::move(region),
+                  .anonymous = anonymous,
+                  .profile = std::move(profile),
+                  .style = parse_addressing(style)};
+    if (!endpoints.empty()) {
+        options.s3.endpoint = std::move(endpoints.front());
+        options.s3.more_endpoints.assign(std::make_move_iterator(endpoints.begin() + 1),
+                                         std::make_move_iterator(endpoints.end()));
+    }
 }
 
-pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream)
+pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream,
+                      std::shared_ptr<flow_budget> budget)
 {
-    auto file = owned_by_engine(std::make_unique<tensor_file>(std::move(from), gpu, std::move(stream)));
+    auto file =
+        owned_by_engine(std::make_unique<tensor_file>(std::move(from), gpu, std::move(stream), std::move(budget)));
     auto started = operation_of<opened>::start([file = std::move(file)] { return open_file(file); });
     return {std::move(started), [](opened const& made) { return nb::cast(made); }};
 }
@@ -290,16 +272,18 @@ std::shared_ptr<std::atomic<bool>> tls_note_of(session const* of)
     return of == nullptr ? nullptr : of->met_tls();
 }
 
+// Without a budget it has one of its own.
 pending open_url(session const* from, std::string url, std::string_view device, ingest::http_options options,
-                 bool goes_on)
+                 bool goes_on, flow_budget* shared)
 {
+    auto budget = shared != nullptr ? shared->shared_from_this() : std::make_shared<flow_budget>(options.flows);
     auto const gpu = parse_place(device);
     auto stream = stream_on(gpu);
     if (stream != nullptr)
         options.stream = *stream;
     auto what =
         std::make_shared<source>(session_in(from), std::move(url), std::move(options), goes_on, tls_note_of(from));
-    return start_opening(std::move(what), gpu, std::move(stream));
+    return start_opening(std::move(what), gpu, std::move(stream), std::move(budget));
 }
 
 pending read_url(session const* from, std::string url, std::size_t at_most, ingest::http_options options)
@@ -344,14 +328,27 @@ nb::dict metadata_of(tensor_file const& self)
     return all;
 }
 
-pending start_fetching(opened const& self, std::vector<std::size_t> indices, bool together)
+// Whoever waits for the operation does not make it last.
+std::function<void()> hurrying(std::shared_ptr<turn> const& mine)
 {
+    return [weak = std::weak_ptr{mine}] {
+        if (auto const one = weak.lock())
+            one->hurry();
+    };
+}
+
+pending start_fetching(opened const& self, std::vector<std::size_t> indices, bool together, bool can_wait)
+{
+    std::uint64_t bytes = 0;
     for (auto const index : indices)
-        static_cast<void>(self->at(index));
-    auto started = operation_of<std::vector<tensor>>::start([self, together, indices = std::move(indices)]() mutable {
-        return self->async_fetch(std::move(indices), together);
-    });
-    return {std::move(started), [](std::vector<tensor> made) { return nb::cast(std::move(made)); }};
+        bytes += self->at(index).size;
+    auto mine = self->turn_for(bytes, can_wait);
+    auto hurry = hurrying(mine);
+    auto started = operation_of<std::vector<tensor>>::start(
+        [self, together, mine = std::move(mine), indices = std::move(indices)]() mutable {
+            return self->async_fetch(std::move(indices), together, std::move(mine));
+        });
+    return {std::move(started), [](std::vector<tensor> made) { return nb::cast(std::move(made)); }, std::move(hurry)};
 }
 
 ingest::http_options with_mirrors(ingest::http_options options, std::vector<std::string> urls)
@@ -370,8 +367,17 @@ ingest::http_options with_deadline(ingest::http_options options, double seconds)
 // Of each dimension: the first index, how many, each of which.
 using triples = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
 
+// From the first byte to the last, in whole rows: what is read for a part is no more.
+std::uint64_t reach_of(ingest::safetensor const& of, std::vector<extent> const& taken)
+{
+    if (taken.empty() || taken.front().count == 0)
+        return of.size;
+    auto const rows = (taken.front().count - 1) * taken.front().step + 1;
+    return (of.size + of.shape.front() - 1) / of.shape.front() * rows;
+}
+
 pending start_fetching_part(opened const& self, std::size_t index, triples const& extents,
-                            std::vector<std::int64_t> shape)
+                            std::vector<std::int64_t> shape, bool can_wait)
 {
     auto const& one = self->at(index);
     part what{index, {}, std::move(shape)};
@@ -380,9 +386,12 @@ pending start_fetching_part(opened const& self, std::size_t index, triples const
     if (what.extents.size() != one.shape.size())
         throw nb::value_error("an extent for each dimension");
     static_cast<void>(box{one.shape, what.extents, ingest::bits_of(one.type)});
-    auto started = operation_of<tensor>::start(
-        [self, what = std::move(what)]() mutable { return self->async_fetch_part(std::move(what)); });
-    return {std::move(started), [](tensor made) { return nb::cast(std::move(made)); }};
+    auto mine = self->turn_for(reach_of(one, what.extents), can_wait);
+    auto hurry = hurrying(mine);
+    auto started = operation_of<tensor>::start([self, mine = std::move(mine), what = std::move(what)]() mutable {
+        return self->async_fetch_part(std::move(what), std::move(mine));
+    });
+    return {std::move(started), [](tensor made) { return nb::cast(std::move(made)); }, std::move(hurry)};
 }
 
 }  // namespace
@@ -404,7 +413,7 @@ void bind_tensor_file(nb::module_& module)
         .def("set_headers", &set_headers, nb::arg("headers"))
         .def("set_bearer", &set_bearer, nb::arg("token"))
         .def("set_tls", &set_tls, nb::arg("ca_file"), nb::arg("ca_directory"), nb::arg("certificate"), nb::arg("key"))
-        .def("set_s3", &set_s3, nb::arg("endpoint"), nb::arg("region"), nb::arg("anonymous"), nb::arg("profile"),
+        .def("set_s3", &set_s3, nb::arg("endpoints"), nb::arg("region"), nb::arg("anonymous"), nb::arg("profile"),
              nb::arg("addressing_style"))
         .def("check", &ingest::check);
     nb::class_<tensor_file>(module, "TensorFile")
@@ -414,10 +423,13 @@ void bind_tensor_file(nb::module_& module)
         .def_prop_ro("etag", [](tensor_file const& self) { return self.from().etag(); })
         .def_prop_ro("size", [](tensor_file const& self) { return self.from().size(); })
         .def_prop_ro("bytes_placed", [](tensor_file const& self) { return self.from().bytes_placed(); })
-        .def("fetch", &start_fetching, nb::arg("indices"), nb::arg("together") = false)
-        .def("fetch_part", &start_fetching_part, nb::arg("index"), nb::arg("extents"), nb::arg("shape"));
+        .def("fetch", &start_fetching, nb::arg("indices"), nb::arg("together") = false, nb::arg("can_wait") = false)
+        .def("fetch_part", &start_fetching_part, nb::arg("index"), nb::arg("extents"), nb::arg("shape"),
+             nb::arg("can_wait") = false);
+    nb::class_<flow_budget>(module, "FlowBudget")
+        .def(nb::new_([](unsigned flows) { return std::make_shared<flow_budget>(flows); }), nb::arg("flows"));
     module.def("open_url", &open_url, nb::arg("session").none(), nb::arg("url"), nb::arg("device"), nb::arg("options"),
-               nb::arg("goes_on"));
+               nb::arg("goes_on"), nb::arg("budget").none() = nb::none());
     module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
     module.def("shown_url", &ingest::shown_url, nb::arg("url"));
     module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),

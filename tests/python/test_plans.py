@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""prefetch() of models in many files: one budget of connections, and who goes first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import soon
+from ranges import Server, running
+
+import gpurx
+
+RANDOM = np.random.default_rng(17)
+FLOWS = 4
+CHUNK = 8 << 10
+SHARDS = [f"model-{number:05}.safetensors" for number in range(16)]
+# Of 64 KiB each: an operation on a shard can use more connections than there are.
+TENSORS = {f"{number}.{name}": RANDOM.standard_normal((64, 128)) for number in range(16) for name in "ab"}
+INDEX = "model.safetensors.index.json"
+
+
+def shard_of(name: str) -> str:
+    return SHARDS[int(name.split(".")[0])]
+
+
+FILES = {INDEX: json.dumps({"weight_map": {name: shard_of(name) for name in TENSORS}}).encode()} | {
+    shard: safetensors.numpy.save({name: one for name, one in TENSORS.items() if shard_of(name) == shard}) for shard in SHARDS
+}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    one.files = FILES.copy()
+    with running(one):
+        yield one
+        one.stalls = False
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[gpurx.Session]:
+    with gpurx.Session(transport="copy", size=16 << 20, max_flows=64) as one:
+        yield one
+
+
+def opened(server: Server, session: gpurx.Session, **options: Any) -> gpurx.safe_open:
+    file = gpurx.safe_open(server.url(INDEX), "np", session=session, flows=FLOWS, chunk_size=CHUNK, **options)
+    assert soon(lambda: server.open == 0)
+    server.paths.clear()
+    return file
+
+
+def settled(server: Server, connections: int) -> bool:
+    """So many are open, and no more come."""
+    if not soon(lambda: server.open >= connections):
+        return False
+    time.sleep(0.3)
+    return server.open == connections
+
+
+def asked(server: Server) -> list[str]:
+    """In the order in which they were asked for first."""
+    return list(dict.fromkeys(server.paths))
+
+
+def check(file: gpurx.safe_open, names: Any = TENSORS) -> None:
+    for name in names:
+        assert np.array_equal(file.get_tensor(name), TENSORS[name]), name
+
+
+def test_all_files_share_the_connections(server: Server, session: gpurx.Session) -> None:
+    with opened(server, session) as file:
+        server.stalls = True
+        file.prefetch(reversed(file.keys()))
+        assert settled(server, FLOWS) and asked(server) == SHARDS[:1]
+        server.stalls = False
+        assert soon(lambda: len(file._fetched_before) == len(TENSORS) and asked(server) == SHARDS)
+        check(file)
+        assert asked(server) == SHARDS
+
+
+def test_small_ones_come_beside_each_other(server: Server, session: gpurx.Session) -> None:
+    """Each takes two connections at most, as it is less than a chunk."""
+    rows = {name: np.s_[number % 64] for number, name in enumerate(TENSORS)}
+    with opened(server, session) as file:
+        server.stalls = True
+        file.prefetch(rows.items())
+        assert soon(lambda: sorted(asked(server)) == SHARDS[:2])
+        time.sleep(0.3)
+        assert sorted(asked(server)) == SHARDS[:2] and server.open <= FLOWS
+        server.stalls = False
+        for name, index in rows.items():
+            assert np.array_equal(file.get_slice(name)[index], TENSORS[name][index]), name
+
+
+def test_names_and_slices_come_file_by_file(server: Server, session: gpurx.Session) -> None:
+    with opened(server, session) as file:
+        file.prefetch([("9.b", np.s_[:, 5]), "9.a", ("2.a", np.s_[:, 5]), "5.a", "2.b"])
+        assert np.array_equal(file.get_slice("2.a")[:, 5], TENSORS["2.a"][:, 5])
+        check(file, ("2.b", "5.a", "9.a"))
+        assert np.array_equal(file.get_slice("9.b")[:, 5], TENSORS["9.b"][:, 5])
+        assert asked(server) == [SHARDS[number] for number in (2, 5, 9)]
+
+
+def test_what_somebody_waits_for_goes_first(server: Server, session: gpurx.Session) -> None:
+    """Of the plan, or not; and among these the first to ask is the first."""
+
+    async def look() -> None:
+        place = server.url(INDEX)
+        async with gpurx.async_safe_open(place, "np", session=session, flows=FLOWS, chunk_size=CHUNK) as file:
+            server.paths.clear()
+            server.stalls = True
+            file.prefetch(name for name in TENSORS if name not in ("8.b", "12.a"))
+            assert soon(lambda: asked(server) == SHARDS[:1])
+            wanted = ["14.a", "8.b", "11.a", "12.a"]
+            tasks = [asyncio.create_task(file.get_tensor(name)) for name in wanted]
+            await asyncio.sleep(0)
+            server.stalls = False
+            for name, task in zip(wanted, tasks, strict=True):
+                assert np.array_equal(await task, TENSORS[name])
+            assert asked(server)[:5] == [SHARDS[number] for number in (0, 14, 8, 11, 12)]
+            for name in TENSORS:
+                assert np.array_equal(await file.get_tensor(name), TENSORS[name])
+
+    asyncio.run(asyncio.wait_for(look(), 60))
+
+
+def test_who_gives_up_holds_up_nobody(server: Server, session: gpurx.Session) -> None:
+    async def look() -> None:
+        place = server.url(INDEX)
+        async with gpurx.async_safe_open(place, "np", session=session, flows=FLOWS, chunk_size=CHUNK) as file:
+            server.stalls = True
+            file.prefetch(["0.a", "3.a"])
+            # One that has begun, and two that wait.
+            tasks = [asyncio.create_task(file.get_tensor(name)) for name in ("1.a", "2.a", "3.b")]
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            server.stalls = False
+            for name in ("0.a", "1.a", "2.a", "3.a", "3.b"):
+                assert np.array_equal(await file.get_tensor(name), TENSORS[name])
+
+    asyncio.run(asyncio.wait_for(look(), 60))
+
+
+def test_a_file_that_fails_holds_up_no_other(server: Server, session: gpurx.Session) -> None:
+    with opened(server, session) as file:
+        del server.files[SHARDS[3]]
+        server.files[SHARDS[7]] += b"more"
+        file.prefetch(file.keys())
+        check(file, [name for name in TENSORS if shard_of(name) not in (SHARDS[3], SHARDS[7])])
+        with pytest.raises(gpurx.NotFound):
+            file.get_tensor("3.a")
+        with pytest.raises(gpurx.Error) as met:
+            file.get_tensor("7.b")
+        assert met.value.code is gpurx.IngestErrorCode.OBJECT_CHANGED
+        server.files[SHARDS[3]] = FILES[SHARDS[3]]
+        check(file, ["3.a", "3.a", "15.b"])  # also what is no plan's
+
+
+def test_closing_ends_those_who_wait(server: Server, session: gpurx.Session) -> None:
+    with opened(server, session) as file:
+        server.stalls = True
+        file.prefetch(file.keys())
+        assert soon(lambda: asked(server) == SHARDS[:1])
+        begun = [one.operation for one in file._fetched_before.values()]
+    assert soon(lambda: all(one.is_over() for one in begun))
+    assert asked(server) == SHARDS[:1] and soon(lambda: server.open <= FLOWS)
+    server.stalls = False
+    assert soon(lambda: server.open == 0)
+
+
+def test_several_threads_share_the_connections(server: Server, session: gpurx.Session) -> None:
+    with opened(server, session) as file:
+        server.stalls = True
+        got: list[bool] = []
+        names = [f"{number}.a" for number in range(8)]
+        threads = [
+            threading.Thread(target=lambda name=name: got.append(np.array_equal(file.get_tensor(name), TENSORS[name])))
+            for name in names
+        ]
+        for thread in threads:
+            thread.start()
+        assert settled(server, FLOWS) and len(asked(server)) == 1
+        server.stalls = False
+        for thread in threads:
+            thread.join(60)
+        assert got == [True] * 8
+
+
+def test_connections_that_are_kept_leave_room_for_other_files(server: Server) -> None:
+    with gpurx.safe_open(server.url(INDEX), "np", flows=FLOWS, chunk_size=CHUNK, keep_connections=True, size=16 << 20) as file:
+        for name in TENSORS:
+            np.testing.assert_array_equal(file.get_tensor(name), TENSORS[name])
+            assert soon(lambda: server.open <= FLOWS)
+        connections = server.connections
+        file.get_tensor("15.b")
+        assert server.connections == connections
