@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <grp.h>
 #include <linux/bpf.h>
-#include <linux/capability.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -28,6 +27,7 @@
 #include "nic/queue_plan.hpp"
 #include "nic/uapi.hpp"
 #include "peer.hpp"
+#include "rights.hpp"
 
 namespace gpurx::lab {
 
@@ -119,15 +119,6 @@ void write_file(std::string const& path, std::string_view text)
         throw std::runtime_error{"cannot write " + path};
 }
 
-void give_up_net_admin()
-{
-    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
-    ::syscall(SYS_capget, &header, sets.data());
-    sets[0].effective &= ~(1U << CAP_NET_ADMIN);
-    ::syscall(SYS_capset, &header, sets.data());
-}
-
 void become(rights what)
 {
     if (what == rights::of_nobody_else &&
@@ -138,7 +129,7 @@ void become(rights what)
     if (::unshare(CLONE_NEWNET | (what == rights::of_nobody_else ? CLONE_NEWUSER : 0)) != 0)
         throw std::runtime_error{"cannot have a network namespace"};
     if (what == rights::none_in_network)
-        give_up_net_admin();
+        set_net_admin(false);
 }
 
 std::string in_namespace_of(pid_t process, std::string_view command)

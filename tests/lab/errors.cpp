@@ -4,7 +4,6 @@
 // advice are compared. The fixture sees to it that a refusal leaves the NIC as it was.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/capability.h>
 #include <net/if.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,13 +16,13 @@
 #include <cerrno>
 #include <exception>
 #include <ostream>
-#include <thread>
 #include <vector>
 
 #include "bed.hpp"
 #include "memory/memory_state.hpp"
 #include "nic.hpp"
 #include "nic/kernel_nic.hpp"
+#include "rights.hpp"
 #include "syscalls.hpp"
 
 using namespace gpurx::lab;
@@ -99,24 +98,10 @@ void open_with_page_size(std::uint32_t bytes)
     open_with({.rx_page_size = bytes, .max_flows = 1});
 }
 
-// Capabilities belong to threads.
 void open_without_net_admin()
 {
-    std::exception_ptr failure;
-    std::thread{[&failure] {
-        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-        std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
-        ::syscall(SYS_capget, &header, sets.data());
-        sets[0].effective &= ~(1U << CAP_NET_ADMIN);
-        ::syscall(SYS_capset, &header, sets.data());
-        try {
-            open_with({});
-        } catch (...) {
-            failure = std::current_exception();
-        }
-    }}.join();
-    if (failure)
-        std::rethrow_exception(failure);
+    without_net_admin const rights;
+    open_with({});
 }
 
 struct refusal {
@@ -172,7 +157,7 @@ constexpr std::array refusals{
                 (void)gpurx::rx_session{{.interface = "lo", .transport = gpurx::transport::devmem},
                                         gpurx::device_memory::on_host(memory_size)};
             }},
-    refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "ip link lists",
+    refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "in this network namespace: lo",
             [] {
                 (void)gpurx::rx_session{{.interface = "nosuch0", .transport = gpurx::transport::devmem},
                                         gpurx::device_memory::on_host(memory_size)};

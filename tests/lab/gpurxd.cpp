@@ -10,7 +10,6 @@
 #include <linux/dma-heap.h>
 #include <netinet/in.h>
 #include <sched.h>
-#include <spawn.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -22,9 +21,6 @@
 #include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <chrono>
@@ -51,6 +47,7 @@
 #include "bed.hpp"
 #include "child.hpp"
 #include "container.hpp"
+#include "daemon.hpp"
 #include "nic.hpp"
 #include "nic/daemon_channel.hpp"
 #include "nic/daemon_protocol.hpp"
@@ -66,106 +63,6 @@ namespace {
 
 constexpr uid_t stranger = 65534;
 constexpr std::uint64_t stream_bytes = 4 * mebibyte;
-
-template <class Ready>
-bool comes_true(Ready ready)
-{
-    auto const deadline = std::chrono::steady_clock::now() + 30s;
-    while (!ready()) {
-        if (std::chrono::steady_clock::now() > deadline)
-            return false;
-        std::this_thread::sleep_for(5ms);
-    }
-    return true;
-}
-
-// The daemon, with a policy of the test's own.
-class running_daemon {
-  public:
-    explicit running_daemon(
-        std::string const& policy = "allow user 65534 interface dms0 queues 2 memory 64MiB opens 6000\n",
-        std::string const& name = "gpurxd-test")
-        : directory_{std::filesystem::temp_directory_path() / name}
-    {
-        std::filesystem::create_directories(directory_);
-        std::filesystem::remove(directory_ / "log");
-        std::ofstream{directory_ / "policy"} << policy;
-        REQUIRE(::chmod((directory_ / "policy").c_str(), 0600) == 0);
-        REQUIRE(::chmod("/dev/udmabuf", 0666) == 0);
-        // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
-        REQUIRE(::setenv("GPURXD_SOCKET", socket().c_str(), 1) == 0);
-        start();
-    }
-    running_daemon(running_daemon const&) = delete;
-    running_daemon& operator=(running_daemon const&) = delete;
-    ~running_daemon()
-    {
-        kill(SIGTERM);
-        ::chmod("/dev/udmabuf", 0600);
-        ::unsetenv("GPURXD_SOCKET");  // NOLINT(concurrency-mt-unsafe)
-    }
-
-    void start()
-    {
-        std::vector<std::string> command{
-            GPURX_GPURXD,       "--socket", socket(), "--policy", (directory_ / "policy").string(),
-            "--metrics-socket", metrics()};
-        std::vector<char*> arguments;
-        arguments.reserve(command.size() + 1);
-        for (auto& word : command)
-            arguments.push_back(word.data());
-        arguments.push_back(nullptr);
-        posix_spawn_file_actions_t actions;
-        ::posix_spawn_file_actions_init(&actions);
-        ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (directory_ / "log").c_str(),
-                                           O_WRONLY | O_CREAT | O_APPEND, 0600);
-        auto const error = ::posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
-        ::posix_spawn_file_actions_destroy(&actions);
-        if (error != 0 || !comes_true([this] { return is_there(); }))
-            throw std::runtime_error{"gpurxd does not start"};
-    }
-    void kill(int signal) const
-    {
-        ::kill(pid_, signal);
-        ::waitpid(pid_, nullptr, 0);
-    }
-
-    // What it and its clients' processes have said since this was made.
-    [[nodiscard]] std::string log() const
-    {
-        std::ifstream file{directory_ / "log"};
-        return {std::istreambuf_iterator<char>{file}, {}};
-    }
-
-    [[nodiscard]] std::string socket() const { return (directory_ / "socket").string(); }
-    [[nodiscard]] std::string metrics() const { return (directory_ / "metrics").string(); }
-    // What Prometheus would read.
-    [[nodiscard]] std::string page() const
-    {
-        asio::io_context context{1};
-        asio::local::stream_protocol::socket asked{context};
-        asked.connect(asio::local::stream_protocol::endpoint{metrics()});
-        asio::write(asked, asio::buffer(std::string_view{"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"}));
-        std::string text;
-        gpurx::error_code code;
-        asio::read(asked, asio::dynamic_buffer(text), code);
-        return text;
-    }
-
-  private:
-    [[nodiscard]] bool is_there() const
-    {
-        try {
-            detail::daemon_channel const tried{socket(), 1s};
-            return true;
-        } catch (gpurx::system_error const&) {
-            return false;
-        }
-    }
-
-    std::filesystem::path directory_;
-    pid_t pid_ = -1;
-};
 
 void drop_rights(bool own_user_namespace, uid_t user = stranger)
 {
@@ -326,11 +223,6 @@ class nobodys_files {
   private:
     std::filesystem::path directory_ = std::filesystem::temp_directory_path() / "gpurxd-files";
 };
-
-[[nodiscard]] bool settled(std::string const& before)
-{
-    return comes_true([&] { return journal_now().owners.empty() && nic_settings() == before; });
-}
 
 // A message that no client of ours sends, and the daemon's answer; empty: it hung up.
 std::optional<detail::daemon_reply> answer_to(detail::daemon_channel& channel, detail::daemon_request const& what,

@@ -141,6 +141,12 @@ class Perf(unittest.TestCase):
             self.assertIn("its --max-flows may be too small", answer.stderr)
             self.assertEqual(one.wait(30), 1)
 
+    def test_an_interface_that_does_not_exist(self) -> None:
+        with server(free_port(), "--interface", "gpurx-eht0") as one:
+            said = one.communicate(timeout=30)[1]
+        self.assertRegex(said, "^gpurx-perf: find interface gpurx-eht0: No such device; there are these .*: lo")
+        self.assertEqual(one.returncode, 1)
+
     def test_a_server_ends_when_it_is_told(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             with server(free_port()) as one:

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon.hpp"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <gpurx/gpurx.hpp>
+#include <iterator>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include "nic.hpp"
+#include "nic/daemon_channel.hpp"
+
+namespace gpurx::lab {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+running_daemon::running_daemon(std::string const& policy, std::string const& name)
+    : directory_{std::filesystem::temp_directory_path() / name}
+{
+    std::filesystem::create_directories(directory_);
+    std::filesystem::remove(directory_ / "log");
+    std::ofstream{directory_ / "policy"} << policy;
+    REQUIRE(::chmod((directory_ / "policy").c_str(), 0600) == 0);
+    REQUIRE(::chmod("/dev/udmabuf", 0666) == 0);
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
+    REQUIRE(::setenv("GPURXD_SOCKET", socket().c_str(), 1) == 0);
+    start();
+}
+
+running_daemon::~running_daemon()
+{
+    kill(SIGTERM);
+    ::chmod("/dev/udmabuf", 0600);
+    ::unsetenv("GPURXD_SOCKET");  // NOLINT(concurrency-mt-unsafe)
+}
+
+void running_daemon::start()
+{
+    std::vector<std::string> command{
+        GPURX_GPURXD,       "--socket", socket(), "--policy", (directory_ / "policy").string(),
+        "--metrics-socket", metrics()};
+    std::vector<char*> arguments;
+    arguments.reserve(command.size() + 1);
+    for (auto& word : command)
+        arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (directory_ / "log").c_str(),
+                                       O_WRONLY | O_CREAT | O_APPEND, 0600);
+    auto const error = ::posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    if (error != 0 || !comes_true([this] { return is_there(); }))
+        throw std::runtime_error{"gpurxd does not start"};
+}
+
+void running_daemon::kill(int signal) const
+{
+    ::kill(pid_, signal);
+    ::waitpid(pid_, nullptr, 0);
+}
+
+std::string running_daemon::log() const
+{
+    std::ifstream file{directory_ / "log"};
+    return {std::istreambuf_iterator<char>{file}, {}};
+}
+
+std::string running_daemon::page() const
+{
+    asio::io_context context{1};
+    asio::local::stream_protocol::socket asked{context};
+    asked.connect(asio::local::stream_protocol::endpoint{metrics()});
+    asio::write(asked, asio::buffer(std::string_view{"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"}));
+    std::string text;
+    error_code code;
+    asio::read(asked, asio::dynamic_buffer(text), code);
+    return text;
+}
+
+bool running_daemon::is_there() const
+{
+    try {
+        detail::daemon_channel const tried{socket(), 1s};
+        return true;
+    } catch (system_error const&) {
+        return false;
+    }
+}
+
+bool settled(std::string const& before)
+{
+    return comes_true([&] { return journal_now().owners.empty() && nic_settings() == before; });
+}
+
+}  // namespace gpurx::lab
