@@ -5,17 +5,21 @@
 #
 #   boot-series.sh [FIRST [LAST]]        by default from the first patch to the last one that changes the kernel
 #
-# Minutes a patch: what includes a header that it changes is compiled anew. What is built for it is deleted again.
+# Minutes a patch: what includes a header that it changes is compiled anew. What is built for it is deleted again. (Behind the
+# last patch that changes the kernel, that is what others know as branch: it stays if it was there.)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # boot: the kernel that GPURX_TOKENS_PATCHES says
 boot() {
-    local kernel tree log=$1 status=0
+    local kernel tree log=$1 status=0 had
+    had=$("$lab_dir/kernel.sh" --path branch)
+    [[ -e $had/complete ]] || had=''
     kernel=$("$lab_dir/kernel.sh" branch)
     tree=$("$lab_dir/kernel.sh" --source branch)
     "$lab_dir/run-selftests.sh" --kernel branch --tests-of fixes devmem channels iou-zcrx hds >"$log" 2>&1 || status=$?
-    rm -rf "$kernel" "$tree"
+    [[ $kernel == "$had" ]] || rm -rf "$kernel"
+    rm -rf "$tree"
     return "$status"
 }
 
