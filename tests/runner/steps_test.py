@@ -7,6 +7,7 @@ from __future__ import annotations
 import tempfile
 import unittest
 import unittest.mock
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,12 +130,13 @@ class Once(unittest.TestCase):
 class Runs(unittest.TestCase):
     """The whole of it, with commands of a moment."""
 
-    def run_steps(self, *commands: str, kind: str = "check") -> run.Run:
+    def run_steps(self, *commands: str, kind: str = "check", named: bool = True, kernels: Sequence[tuple[str, ...]] = ()) -> run.Run:
         with tempfile.TemporaryDirectory() as directory:
             logs, run.LOGS = run.LOGS, Path(directory)
             try:
-                steps = [Step(f"step{i}", 1, kind, ("debian",), command, quick=True) for i, command in enumerate(commands)]
-                one = run.Run(steps, named=True)
+                steps = [Step(f"step{i}", 1, kind, kernels[i] if kernels else ("debian",), command, quick=True)
+                         for i, command in enumerate(commands)]
+                one = run.Run(steps, named=named)
                 one.guests, one.gib = 2, 8
                 one.all_steps()
                 return one
@@ -145,6 +147,19 @@ class Runs(unittest.TestCase):
         one = self.run_steps("true", "exit 3", "true")
         self.assertEqual([one.tallies[name].passed for name in one.order], [1, 0, 1])
         self.assertEqual(one.tallies["step1"].failures, ["ended with status 3"])
+
+    def test_what_runs_when_the_run_is_over_is_ended_and_fails_by_what_has_failed(self) -> None:
+        commands = ("echo ok 1 - a; sleep 60", "echo not ok 1 - b; sleep 60", "sleep 60", "sleep 60; true")
+        with unittest.mock.patch.multiple(run, RUN_END=1 / 60, is_too_late=lambda *_: False):
+            one = self.run_steps(*commands, kind="tests", named=False)
+        counts = [(tally.passed, len(tally.failures), len(tally.skips)) for tally in one.tallies.values()]
+        self.assertEqual(counts, [(1, 0, 1), (0, 1, 1), (0, 0, 1), (0, 0, 1)])
+        self.assertRegex(one.tallies["step0"].skips[0], "^step0: ended after 0:0[01], as this run is over; it comes with")
+
+    def test_no_step_has_a_kernel_that_another_was_to_build(self) -> None:
+        with unittest.mock.patch.object(run, "is_too_late", lambda step, *_: step.command == "build"):
+            one = self.run_steps("build", "true", kernels=[(), ("step0",)], named=False)
+        self.assertEqual(one.tallies["step1"].skips, ["step1: its kernel is not there: step0 has not passed"])
 
     def test_two_that_wait_for_each_other(self) -> None:
         with tempfile.TemporaryDirectory() as place:

@@ -146,8 +146,23 @@ def count_check(status: int, log: str) -> Tally:
     return Tally(skips=skips) if skips else Tally(passed=1)
 
 
+def text_of(path: Path) -> str:
+    log = path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
+
+
 def read_log(kind: str, status: int, path: Path) -> Tally:
     """What the log of a step at PATH says; kind is check or tests."""
-    log = path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
-    log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
+    log = text_of(path)
     return count_check(status, log) if kind == "check" else count_tests(status, log)
+
+
+def read_cut_log(path: Path, why: str) -> Tally:
+    """Of a step that was ended for no fault of its own: what failed until then fails, and all the rest is skipped."""
+    log = text_of(path)
+    tally = next((found for parse in (from_closing_lines, from_tap) if not (found := parse(log)).empty), Tally())
+    # Catch2 and ctest say so at once, and count at their end.
+    tally.failures += re.findall(r"^\S+:\d+: FAILED:$", log, re.MULTILINE)
+    tally.failures += re.findall(r"^ *\d+/\d+ Test +#\d+: (.+?) \.*\*\*\*(?!Skipped|Not Run)", log, re.MULTILINE)
+    tally.skips.append(why)
+    return tally

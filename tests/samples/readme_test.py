@@ -35,8 +35,10 @@ def kind_of(block: str) -> str:
 def run(block: str, limit: int) -> bool:
     print(f"--- $\n{block}", flush=True)
     # In a group of its own, so that nothing which it started stays behind.
+    # Users' builds go on after a warning; a new build/release does not here, so that they see none.
+    environment = os.environ | ({"CXXFLAGS": "-Werror", "CFLAGS": "-Werror"} if "cmake" in block else {})
     shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", block], cwd=REPO, stdin=subprocess.DEVNULL,
-                             start_new_session=True)
+                             env=environment, start_new_session=True)
     try:
         return shell.wait(limit) == 0
     except subprocess.TimeoutExpired:
