@@ -11,8 +11,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 benchmarks=(overhead gather give-back tokens connect tap perf ingest)
 
 build() {
-    "$root/kernel-support/lab/packages.sh" build lab &&
-        cmake --preset release -S "$root" >/dev/null &&
+    "$root/kernel-support/lab/packages.sh" build tests lab &&
+        cmake --preset release -DGPURX_BUILD_TESTS=ON -S "$root" >/dev/null &&
         cmake --build "$root/build/release" --target "$@" >&2
 }
 
