@@ -15,7 +15,7 @@ most_mebibytes=60
 of_glibc='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|libpthread|librt)\.so'
 
 build_programs() {
-    kernel-support/lab/packages.sh build cuda
+    kernel-support/lab/packages.sh build tests cuda
     cmake/cuda-toolkit.sh >/dev/null
     cmake --preset gpu >/dev/null
     cmake --build "$build" --target gpu_tests gpu_bench gpurx-fetch >&2
@@ -49,6 +49,20 @@ assemble() {
 
 binaries() { printf '%s\n' "$bundle"/{gpu_tests,gpu_bench,gpurx-fetch,nginx} "$bundle"/lib/*; }
 
+# The Python package and its tests, where no CPython and nothing else is: python3 of the machine with the GPU has to have
+# pytest and numpy.
+assemble_python() {
+    local wheel one
+    framework/python/wheel.sh >&2
+    mkdir -p "$bundle/python" "$bundle/python-tests"
+    for wheel in build/wheel/gpurx-*.whl "$(tests/python/dependencies.sh)"/*.whl; do
+        unzip -qo "$wheel" -d "$bundle/python"
+    done
+    for one in conftest cuda capsules ranges test_cuda test_on_gpu test_stream; do
+        install -m 644 "tests/python/$one.py" "$bundle/python-tests"
+    done
+}
+
 # The newest version of glibc that FILE asks for.
 glibc_of() { objdump -T "$1" | grep -oE '\bGLIBC_[0-9.]+' | sort -uV | tail -n 1 | cut -d_ -f2; }
 
@@ -75,6 +89,7 @@ main() {
     local mebibytes
     build_programs
     assemble
+    assemble_python
     check_glibc
     check_libraries
     mebibytes=$(du -sm "$bundle" | cut -f1)

@@ -413,10 +413,12 @@ void receive_much(gpu_world& in, sender& to, receiver& rx, gpu_test_stream& stre
 void check_all_is_back(gpu_world& in, std::size_t all_free)
 {
     CHECK(soon([&] { return in.free_pages() == all_free; }));
+    // Places of flows come back behind their last page.
+    CHECK(soon([&] { return in.session.state().free_places() == 2; }));
     sender to_first{in.wires};
     sender to_second{in.wires};
     auto const first = in.flow(to_first);
-    auto const second = in.flow(to_second);  // which without a place throws
+    auto const second = in.flow(to_second);
 }
 
 }  // namespace
