@@ -30,7 +30,12 @@ if python3 tests/gpu/has_gpu.py; then
 else
     run no-gpu
 fi
-run fake-driver LD_LIBRARY_PATH="$PWD/build/gpu/tests/fake_cuda"
+mkdir "$work/bin"
+printf '#!/bin/sh\necho "nvidia-smi says $*"\n' >"$work/bin/nvidia-smi"
+chmod +x "$work/bin/nvidia-smi"
+# That python3 has pytest and numpy.
+python=$(tests/python/environment.sh)/bin
+run fake-driver PATH="$work/bin:$python:$PATH" LD_LIBRARY_PATH="$PWD/build/gpu/tests/fake_cuda"
 grep -q '"status": "passed"' "$work/fake-driver/results.json"
 
 # Each claim names results that there are, and says of them what is true.
@@ -38,6 +43,8 @@ python3 - "$work/fake-driver/results.json" tests/gpu/claims.txt <<'CHECK'
 import json, sys
 results = json.load(open(sys.argv[1]))
 names = {(one["part"], one["name"]) for one in results["results"]}
+assert {"part": "python", "name": "test_a_copy_on_the_gpu", "status": "passed"}.items() <= next(
+    one for one in results["results"] if one["name"] == "test_a_copy_on_the_gpu").items()
 lines = [line.strip() for line in open(sys.argv[2]) if line.strip() and not line.startswith("#")]
 for claim, part, prefix in ([word.strip() for word in line.split("|")] for line in lines):
     found = [name for of, name in names if of == part and name.startswith(prefix)]
@@ -50,3 +57,7 @@ assert speed == ["not tried"], speed  # --quick judges no bar
 assert "attribute 124" in results["facts"], results["facts"]
 CHECK
 grep -q 'confirmed  *a gather is enqueued' "$work/fake-driver/results.txt"
+# What the machine is, its kernel, driver and topology, is with the results.
+for line in "$(uname -sr)" 'no NVIDIA driver is loaded|^NVRM version' 'nvidia-smi says topo -m'; do
+    grep -qE "$line" "$work/fake-driver/results.txt" || { echo "results.txt does not say: $line" && exit 1; }
+done

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs what lies beside it in the bundle that `./run gpu-bundle` makes: all tests, all benchmarks, and, where these are
-# installed, compute-sanitizer over the gather tests and comparisons with UCX and with loaders of weights. Begins with what
-# the machine and the driver say of themselves, and ends with one page: what of docs/gpu.md was confirmed here. Writes that
-# page as results.txt, all of it as results.json, and the logs of what failed to $OUT, or to the current folder. Ends within
-# 8 minutes.
+# installed, the Python package's tests with torch, cupy and jax, compute-sanitizer over the gather tests and comparisons
+# with UCX and with loaders of weights. Begins with what the machine and the driver say of themselves, and ends with one
+# page: what of docs/gpu.md was confirmed here. Writes that page as results.txt, all of it as results.json, and the logs of
+# what failed to $OUT, or to the current folder. Ends within 8 minutes.
 #
 #   run.sh [--quick]      quick: the benchmarks in small sizes, no bar judged
+#   run.sh --tests        the tests alone
 #
 # Exit status: 0 if nothing failed, also where there is no GPU and so nothing to do; 1 if a test or a benchmark failed,
 # or a bar falls short.
@@ -69,12 +70,14 @@ keep() {
 
 # Nothing of it is judged.
 show_machine() {
-    uname -sr
-    head -n 1 /proc/driver/nvidia/version 2>/dev/null || echo "no NVIDIA driver is loaded"
-    limited 20 "$bundle/gpu_bench" --facts 2>&1 | tee "$work/facts" || true
-    if command -v nvidia-smi >/dev/null; then
-        limited 20 nvidia-smi topo -m 2>&1 || true
-    fi
+    {
+        uname -sr
+        head -n 1 /proc/driver/nvidia/version 2>/dev/null || echo "no NVIDIA driver is loaded"
+        limited 20 "$bundle/gpu_bench" --facts || true
+        if command -v nvidia-smi >/dev/null; then
+            limited 20 nvidia-smi topo -m || true
+        fi
+    } 2>&1 | tee "$work/facts"
     echo
 }
 
@@ -120,6 +123,34 @@ run_test() {
         return
     fi
     record tests "$name" passed $((SECONDS - start))
+}
+
+# ---- Python ----
+
+# The package beside this file, by the python3 that there is, with what of torch, cupy and jax that has.
+run_python() {
+    local start=$SECONDS status=0 line name=''
+    if ! python3 -c 'import numpy, pytest' 2>/dev/null; then
+        record python "tensors of a GPU" skipped 0 "python3 has no pytest and numpy, or there is none"
+        return
+    fi
+    # jax would take most of the GPU's memory for itself.
+    PYTHONPATH=$bundle/python${PYTHONPATH:+:$PYTHONPATH} XLA_PYTHON_CLIENT_PREALLOCATE=false limited 120 \
+        python3 -B -m pytest -v -p no:cacheprovider "$bundle/python-tests/test_cuda.py" \
+        "$bundle/python-tests/test_on_gpu.py" >"$work/log" 2>&1 || status=$?
+    start=$((SECONDS - start))
+    while IFS= read -r line; do
+        name=${line%% *}
+        case $line in
+            *' PASSED'*) record python "${name#*::}" passed 0 ;;
+            *' SKIPPED'*) record python "${name#*::}" skipped 0 "$(sed -n 's/^[^(]*SKIPPED (\([^)]*\).*/\1/p' <<<"$line")" ;;
+            *) record python "${name#*::}" failed 0 ;;
+        esac
+    done < <(grep -E '::.* (PASSED|FAILED|ERROR|SKIPPED)' "$work/log" | grep -v '^\(FAILED\|ERROR\|SKIPPED\) ')
+    if [[ -z $name ]] || ((status != 0)); then
+        record python "pytest" failed "$start" "status $status"
+        keep python
+    fi
 }
 
 # ---- benchmarks ----
@@ -350,16 +381,20 @@ print_failures() {
 }
 
 main() {
-    if [[ ${1:-} == --quick ]]; then
-        quick=(--quick)
-    elif (($# > 0)); then
-        echo 'usage: run.sh [--quick]' >&2
-        exit 2
-    fi
+    local tests_alone=0
+    case $#${1:-} in
+        0) ;;
+        1--quick) quick=(--quick) ;;
+        1--tests) tests_alone=1 ;;
+        *) echo 'usage: run.sh [--quick | --tests]' >&2 && exit 2 ;;
+    esac
     show_machine
     run_tests
-    run_benchmarks
-    run_extras
+    run_python
+    if ((!tests_alone)); then
+        run_benchmarks
+        run_extras
+    fi
     judge_claims
     write_results
     print_failures

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# For sourcing:  layer UNDER OVER   makes OVER a virtual environment of its own, that sees what UNDER has.
+# For sourcing.
+
+# The CPythons that the wheel is for.
+# shellcheck disable=SC2034
+cpythons=(3.10 3.11 3.12 3.13 3.14 3.15)
+
+# layer UNDER OVER: makes OVER a virtual environment of its own, that sees what UNDER has.
 layer() {
     local under=$1 over=$2
     [[ -x $over/bin/python && $(<"$over/under") == "$under" ]] 2>/dev/null || {
@@ -22,13 +28,13 @@ lend_torch() {
 }
 
 # install_gpurx BUILD UNDER OVER CMAKE-OPTION...: this tree's package into OVER, which lies on UNDER and has its pip.
-# BUILD is the environment that has what builds it.
+# BUILD is the environment that has what builds it. Joined by && for those who call it where errexit is off.
 install_gpurx() {
     local build=$1 under=$2 over=$3 wheels=$3.wheels
     shift 3
     rm -rf "$wheels"
     PATH=$build/bin:$PATH "$build/bin/python" -m pip wheel --quiet --no-input --disable-pip-version-check --no-index \
-        --no-deps --no-build-isolation "${@/#/-Ccmake.define.}" -w "$wheels" .
-    "$under/bin/python" -m pip --python "$over/bin/python" install --quiet --no-input --disable-pip-version-check \
-        --no-index --no-deps --force-reinstall "$wheels"/gpurx-*.whl
+        --no-deps --no-build-isolation "${@/#/-Ccmake.define.}" -w "$wheels" . &&
+        "$under/bin/python" -m pip --python "$over/bin/python" install --quiet --no-input --disable-pip-version-check \
+            --no-index --no-deps --force-reinstall "$wheels"/gpurx-*.whl
 }

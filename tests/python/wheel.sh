@@ -13,21 +13,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # Seconds in which a fresh environment has it, on a machine that is not slower than most.
 install_limit=10
 
-versions=(3.10 3.11 3.12 3.13 3.14 3.15)
-
-# dependencies ENVIRONMENT: what the wheel asks for, for each of these, in the cache.
-dependencies() {
-    local into version
-    into=$cache_dir/wheel-$(sha256_of tests/python/wheel.txt | cut -c1-16)
-    lock wheel-dependencies
-    for version in "${versions[@]}"; do
-        compgen -G "$into/*-cp${version/./}-*.whl" >/dev/null ||
-            "$1/bin/python" -m pip download --quiet --no-input --disable-pip-version-check --no-deps --require-hashes \
-                --only-binary=:all: --python-version "$version" -d "$into" -r tests/python/wheel.txt
-    done
-    printf '%s\n' "$into"
-}
-
 # without_compiler VENV COMMAND...: with the programs of that environment alone on the PATH.
 without_compiler() {
     local venv=$1
@@ -123,9 +108,9 @@ main() {
     trap "rm -rf '$work'" EXIT
     ./run wheel
     environment=$(tests/python/environment.sh)
-    asked=$(dependencies "$environment")
+    asked=$(tests/python/dependencies.sh)
     check_carried build/wheel/gpurx-*.whl
-    tests/python/cpython.sh "${versions[@]}" >"$work/pythons"
+    tests/python/cpython.sh "${cpythons[@]}" >"$work/pythons"
     while read -r version python why; do
         if [[ $python == - ]]; then
             note "SKIP CPython $version: $why"
@@ -136,7 +121,7 @@ main() {
         install "$venv" "$asked"
         without_compiler "$venv" "$venv/bin/python" -I tests/python/in_wheel.py load
     done <"$work/pythons"
-    ((tried > 0)) || die "none of CPython ${versions[*]} is to be had"
+    ((tried > 0)) || die "none of CPython ${cpythons[*]} is to be had"
     check_authorities "$work/venv-1"
     [[ -z $kernel ]] || over_devmem "$environment" "$kernel"
 }
