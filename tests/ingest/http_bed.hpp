@@ -14,7 +14,7 @@
 #include <string>
 
 #include "http_server.hpp"
-#include "pattern.hpp"
+#include "test_pattern.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Every file says its licence; no file names a host that the project does not mean to name, nor a path of one machine. Each
-# row of SECURITY.md's table names tests, and those that it names are there. Tests that hold a stream say so.
+# row of SECURITY.md's table names tests, and those that it names are there. Tests that hold a stream say so. No header of all
+# tests has another's name.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -41,6 +42,13 @@ found=$(git grep -InoE -e 'https?://[^/ "<>)]+' -e '\b([a-z0-9-]+\.)+(org|com)\b
 
 found=$(git grep -InE -e '(^|[^A-Za-z0-9_.$}])/(work|home|root|tmp/brief)/' || true)
 [[ -z $found ]] || complain "a path of one machine" "$found"
+
+# All tests see these headers, and before those of the tool or the part that they test.
+found=$(git ls-files 'tests/support/*.hpp' | xargs -n 1 basename | while read -r name; do
+    git ls-files "framework/src/**$name" "framework/ingest/src/**$name" "framework/tools/**$name" "tests/**$name" |
+        grep -v '^tests/support/' | grep "/$name\$" || true
+done)
+[[ -z $found ]] || complain "a header by the name of one of tests/support" "$found"
 
 # Of what stops whom, SECURITY.md names the tests.
 found=$(grep '^| ' SECURITY.md | grep -oE '"[^["][^"]*"' | tr -d '"' | while read -r name; do

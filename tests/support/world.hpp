@@ -25,7 +25,7 @@
 #include "fake_kernel.hpp"
 #include "fake_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "pattern.hpp"
+#include "test_pattern.hpp"
 #include "session/session_state.hpp"
 
 namespace gpurx::test {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pattern.hpp"
+#include "test_pattern.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <initializer_list>
