@@ -467,7 +467,7 @@ std::string reason_against(driver const& calls, std::uintptr_t address, std::siz
                 "there are only {} from its start: the memory must be of one allocation, or of mappings without a gap",
                 size_text(end - address));
         if (auto const reason = reason_against(next); !reason.empty())
-            return fmt::format("{} from its start: {}", size_text(end - address), reason);
+            return fmt::format("{} from its start another allocation begins: {}", size_text(end - address), reason);
         end += next.size;
     }
     return {};
