@@ -74,6 +74,7 @@ show_machine() {
         uname -sr
         head -n 1 /proc/driver/nvidia/version 2>/dev/null || echo "no NVIDIA driver is loaded"
         limited 20 "$bundle/gpu_bench" --facts || true
+        python3 -m pip list 2>/dev/null | grep -E '^(torch|cupy[a-z0-9-]*|jax|numpy) ' || true
         if command -v nvidia-smi >/dev/null; then
             limited 20 nvidia-smi topo -m || true
         fi
@@ -135,8 +136,8 @@ run_python() {
         return
     fi
     # jax would take most of the GPU's memory for itself.
-    PYTHONPATH=$bundle/python${PYTHONPATH:+:$PYTHONPATH} XLA_PYTHON_CLIENT_PREALLOCATE=false limited 120 \
-        python3 -B -m pytest -v -p no:cacheprovider "$bundle/python-tests/test_cuda.py" \
+    COLUMNS=200 PYTHONPATH=$bundle/python${PYTHONPATH:+:$PYTHONPATH} XLA_PYTHON_CLIENT_PREALLOCATE=false \
+        limited 120 python3 -B -m pytest -v -p no:cacheprovider "$bundle/python-tests/test_cuda.py" \
         "$bundle/python-tests/test_on_gpu.py" >"$work/log" 2>&1 || status=$?
     start=$((SECONDS - start))
     while IFS= read -r line; do

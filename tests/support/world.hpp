@@ -25,8 +25,8 @@
 #include "fake_kernel.hpp"
 #include "fake_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "test_pattern.hpp"
 #include "session/session_state.hpp"
+#include "test_pattern.hpp"
 
 namespace gpurx::test {
 

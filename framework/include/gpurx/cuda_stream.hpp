@@ -83,7 +83,7 @@ void start_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_s
 // then. errc::unusable_stream for
 //   one that is being captured, and for CU_STREAM_PER_THREAD, as a deferred operation may begin in any thread;
 //   errc::no_cuda; what the system reports if it has no descriptor left.
-// Cost: an event, a descriptor, and a wait of the reactor; some 40 us after the stream has passed, or a 64th of
+// Cost: an event, a descriptor, and a wait of the reactor; some 80 us after the stream has passed, or a 64th of
 // the time that it took, at most 1 ms.
 template <asio::completion_token_for<void(error_code)> Token = asio::use_awaitable_t<>>
 auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_span memory, Token&& token = Token())

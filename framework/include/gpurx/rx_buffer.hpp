@@ -67,7 +67,7 @@ class rx_buffer {
     // Gives the pages back once all work enqueued on `stream` so far has finished; the buffer is empty at once, and
     // nothing waits, but as every caller of CUDA does for a stream with a thousand commands ahead. Without a stream:
     // CUDA's default stream for memory of a GPU, now for host memory. If the GPU falls into an error, now. Cost: an
-    // event recorded on the stream. A thread of the library gives the pages back: some 40 us after the stream has
+    // event recorded on the stream. A thread of the library gives the pages back: some 80 us after the stream has
     // passed, or an eighth of the time that it took, at most 16 ms (docs/gpu.md).
     void release_after(cuda_stream_ref stream) noexcept;
     // Gives the pages back now, or once a stream has passed that an async_read has used on this buffer's bytes. The

@@ -17,8 +17,9 @@ struct look_patience {
     std::chrono::microseconds longest;
 };
 // Half of it is what a page waits for on average after a stream has passed that passes often. One question to the
-// driver takes about a microsecond, to wake for it some more.
-inline constexpr std::chrono::microseconds shortest_pause{40};
+// driver takes about a microsecond, to wake for it some seven: with 40 us a flow of 1 GB/s on a machine with an H200
+// took a fifth of a core for that.
+inline constexpr std::chrono::microseconds shortest_pause{80};
 // Pages: nobody waits for one page. With 64 streams that stand still there are 4,000 questions a second, in 63 wake-
 // ups.
 inline constexpr look_patience patience_of_pages{8, std::chrono::milliseconds{16}};

@@ -27,7 +27,7 @@ namespace {
 
 // Looks for nothing before it sleeps, about two milliseconds: to wake it takes longer than everything else that a
 // release does, and one release is seldom the last.
-constexpr int linger = 50;
+constexpr int linger = 25;
 
 thread_local bool is_the_watcher = false;
 

@@ -246,8 +246,9 @@ bench::parking bench::park(gate& held)
     auto const delay = seconds_of(CLOCK_MONOTONIC) - opened;
     stream_.finish();
     if (held.expired())
-        throw std::runtime_error{fmt::format("the gate opened by itself: {:.3f} s to park {} streams, open {:.3f} s later",
-                                             parked - closed, count, opened - parked)};
+        throw std::runtime_error{
+            fmt::format("the gate opened by itself: {:.3f} s to park {} streams, open {:.3f} s later", parked - closed,
+                        count, opened - parked)};
     return {taken, delay};
 }
 

@@ -227,7 +227,9 @@ TEST_CASE("memory of several mappings is refused for one of them, or a gap, and 
     diagnostics why;
     mapped_pieces const plain{gpu_or_skip(), 2};
     CHECK_FALSE(device_memory::adopt(plain.address(), size, {}, code, why).valid());
-    CHECK_THAT(describe(code, why), ContainsSubstring("4 MiB from its start another allocation begins: it was allocated without GPUDirect RDMA"));
+    CHECK_THAT(
+        describe(code, why),
+        ContainsSubstring("4 MiB from its start another allocation begins: it was allocated without GPUDirect RDMA"));
     CHECK(device_memory::adopt(plain.address(), size - mapped_pieces::piece, {}, code, why).valid());
     mapped_pieces gap{gpu_or_skip()};
     gap.unmap(1);

@@ -51,14 +51,14 @@ struct parked : devmem_on_gpu {
 TEST_CASE("a stream is asked for often at first, and as seldom as it has stood still for long")
 {
     auto const& with = detail::cuda::patience_of_pages;
-    CHECK(next_look(start, start, with) - start == 40us);
-    CHECK(next_look(start + 320us, start, with) - (start + 320us) == 40us);
+    CHECK(next_look(start, start, with) - start == 80us);
+    CHECK(next_look(start + 640us, start, with) - (start + 640us) == 80us);
     CHECK(next_look(start + 960ms, start, with) - (start + 960ms) == 16ms);
     // However long it takes: late by an eighth at most.
     for (look_clock::duration age = 1us; age < 10s; age = age * 3 / 2 + 1us) {
         auto const pause = next_look(start + age, start, with) - (start + age);
         CHECK(pause > 0us);
-        CHECK(pause <= std::max<look_clock::duration>(age / 8, 40us));
+        CHECK(pause <= std::max<look_clock::duration>(age / 8, 80us));
     }
 }
 
