@@ -131,8 +131,8 @@ run_test() {
 # The package beside this file, by the python3 that there is, with what of torch, cupy and jax that has.
 run_python() {
     local start=$SECONDS status=0 line name=''
-    if ! python3 -c 'import numpy, pytest' 2>/dev/null; then
-        record python "tensors of a GPU" skipped 0 "python3 has no pytest and numpy, or there is none"
+    if ! python3 -c 'import numpy, pytest, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+        record python "tensors of a GPU" skipped 0 "there is no python3 of 3.10 or later with pytest and numpy"
         return
     fi
     # jax would take most of the GPU's memory for itself.

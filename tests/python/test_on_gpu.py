@@ -50,10 +50,8 @@ def arrays(*dtypes: str) -> dict[str, Any]:
 
 
 def served(server: Server, tensors: dict[str, Any], directory: Path) -> str:
-    import safetensors.numpy
-
     path = directory / "m.safetensors"
-    safetensors.numpy.save_file(tensors, path)
+    framework("safetensors.numpy").save_file(tensors, path)
     server.files["m"] = path.read_bytes()
     return server.url("m")
 
