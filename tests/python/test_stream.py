@@ -456,7 +456,7 @@ def test_it_is_not_sent_to_another_process(stream: Make) -> None:
         pickle.dumps(stream())
 
 
-@pytest.mark.parametrize("way", ["at the end", "waiting in a thread"])
+@pytest.mark.parametrize("way", ["at the end", "waiting in a thread", "threads at work"])
 def test_python_ends_with_everything_open(way: str) -> None:
     script = f"""
 import gpurx, threading, time
@@ -464,8 +464,12 @@ gpurx._native.warn_of_leaks({way == "at the end"})
 stream = gpurx.TensorStream("127.0.0.1:0", transport="copy", size=4 << 20)
 other = gpurx.Session(transport="copy", size=1 << 20)
 kept = gpurx._native.tensor_of_bytes(bytes(100), "uint8", [100])
-if {way!r} != "at the end":
-    threading.Thread(target=lambda: next(stream, None), daemon=True).start()
+def work():
+    while True:
+        gpurx._native.crc32c(bytes(1 << 16))
+targets = {{"waiting in a thread": [lambda: next(stream, None)], "threads at work": [work] * 8}}
+for target in targets.get({way!r}, []):
+    threading.Thread(target=target, daemon=True).start()
     time.sleep(0.1)
 print("end")
 """

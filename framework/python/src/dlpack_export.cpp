@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "dlpack.hpp"
+#include "without_gil.hpp"
 
 namespace gpurx::python {
 
@@ -170,7 +171,7 @@ nb::object to_dlpack(tensor const& from, nb::object const& stream, std::optional
     auto const to = consumer_of(stream, gpu == host ? from.memory->gpu() : gpu);
     tensor here = from;
     if (copies) {
-        nb::gil_scoped_release const unlocked;
+        without_gil const unlocked;
         here = copy_to(from, gpu);
     }
     if (gpu != host)

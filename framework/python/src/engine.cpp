@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <cerrno>
 #include <csignal>
@@ -33,7 +32,7 @@ class threads {
     [[nodiscard]] asio::any_io_executor start()
     {
         std::scoped_lock const lock{mutex_};
-        if (stopper_.load() != std::thread::id{})
+        if (stopped_)
             throw system_error{
                 make_error_code(boost::system::errc::operation_canceled),
                 {.operation = "start", .object = "an operation", .kernel_message = {}, .advice = "Python is ending"}};
@@ -47,7 +46,7 @@ class threads {
         std::vector<std::thread> last;
         {
             std::scoped_lock const lock{mutex_};
-            stopper_.store(std::this_thread::get_id());
+            stopped_ = true;
             last = std::move(running_);
             running_.clear();
         }
@@ -67,12 +66,6 @@ class threads {
             asio::post(io_, [this] { clear_up(); });
         else
             clear_up();
-    }
-
-    [[nodiscard]] bool stopped_by_another() const noexcept
-    {
-        auto const stopper = stopper_.load();
-        return stopper != std::thread::id{} && stopper != std::this_thread::get_id();
     }
 
   private:
@@ -106,8 +99,8 @@ class threads {
     pid_t const process_ = ::getpid();
     asio::io_context io_;
     asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
-    std::atomic<std::thread::id> stopper_{std::thread::id{}};  // who stopped it
-    std::mutex mutex_;                                         // guards what follows
+    std::mutex mutex_;  // guards what follows
+    bool stopped_ = false;
     std::vector<std::thread> running_;
     std::deque<std::function<void()>> waste_;
 };
@@ -143,11 +136,6 @@ void stop_engine() noexcept
 {
     if (in_own_process())
         threads::instance().stop();
-}
-
-bool stopped_by_another() noexcept
-{
-    return threads::instance().stopped_by_another();
 }
 
 void run_later(std::function<void()> last) noexcept

@@ -33,9 +33,6 @@ void check_process();
 [[nodiscard]] bool in_own_process() noexcept;
 // For the end of the process: no operation goes on, and what is to be destroyed is, before it returns.
 void stop_engine() noexcept;
-// In other threads than the one that stops it, which Python is about to end: daemons. They must not ask for its lock
-// any more, as the thread would be ended inside of C++.
-[[nodiscard]] bool stopped_by_another() noexcept;
 // Runs `last` in a thread of the engine, or here if it has stopped. In a child that was forked: never.
 void run_later(std::function<void()> last) noexcept;
 

@@ -11,6 +11,7 @@
 #include "stream.hpp"
 #include "tensor.hpp"
 #include "tensor_file.hpp"
+#include "without_gil.hpp"
 
 NB_MODULE(_native, module)
 {
@@ -28,7 +29,10 @@ NB_MODULE(_native, module)
     module.def("warn_of_leaks", &nanobind::set_leak_warnings, nanobind::arg("warn"));
     module.def("stop", [] {
         close_sessions();
-        nanobind::gil_scoped_release const unlocked;
+        // Of a forked process nobody else is there, and what they were about to do is not over.
+        if (in_own_process())
+            keep_others_out();
+        without_gil const unlocked;
         stop_engine();
     });
 }

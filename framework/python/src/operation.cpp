@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operation.hpp"
 
-#include <unistd.h>
+#include "without_gil.hpp"
 
 namespace gpurx::python {
 
@@ -18,10 +18,8 @@ bool pending::wait(double seconds) const
     auto const start = std::chrono::steady_clock::now();
     for (auto over = false;;) {
         {
-            nb::gil_scoped_release const unlocked;
+            without_gil const unlocked;
             over = operation_->wait_for(glance);
-            while (stopped_by_another())
-                ::pause();
         }
         if (over)
             return true;

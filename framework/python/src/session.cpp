@@ -17,6 +17,7 @@
 
 #include "engine.hpp"
 #include "storage.hpp"
+#include "without_gil.hpp"
 
 namespace gpurx::python {
 
@@ -76,7 +77,7 @@ nb::object pool_stats_of(session const& self)
     auto const open = session_in(&self);  // another thread may close it meanwhile
     std::optional<pool_stats> now;
     {
-        nb::gil_scoped_release const others_run;
+        without_gil const others_run;
         now = open->pool_stats();
     }
     if (!now)
@@ -156,7 +157,7 @@ session::session(std::string_view memory, std::size_t size, rx_session_options o
         into->all.emplace_back(text);
     };
     {
-        nb::gil_scoped_release const unlocked;
+        without_gil const unlocked;
         session_ = owned_by_engine(std::make_unique<rx_session>(std::move(options), allocate(gpu, size)));
     }
     open_sessions().insert(this);

@@ -21,6 +21,7 @@
 #include "seconds.hpp"
 #include "session.hpp"
 #include "tensor.hpp"
+#include "without_gil.hpp"
 
 namespace gpurx::python {
 
@@ -152,7 +153,7 @@ class tensor_receiver {
         auto rx = from.get();
         options.listen = endpoints(listen);
         options.connect = endpoints(connect);
-        nb::gil_scoped_release const unlocked;
+        without_gil const unlocked;
         std::shared_ptr<cuda_stream const> stream;
         if (gpu != host) {
             stream = std::make_shared<cuda_stream const>(cuda_stream::on(gpu));
@@ -227,7 +228,7 @@ std::uint32_t crc_of(nb::bytes const& data, std::uint32_t crc, std::size_t from)
     if (from > data.size())
         throw nb::value_error("there are no bytes from there on");
     std::span const all{static_cast<std::byte const*>(data.data()), data.size()};
-    nb::gil_scoped_release const unlocked;
+    without_gil const unlocked;
     return ingest::crc32c(all.subspan(from), crc);
 }
 
