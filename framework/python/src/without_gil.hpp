@@ -9,8 +9,8 @@
 
 namespace gpurx::python {
 
-// For its scope, in a thread that has the lock. From keep_others_out() on, a thread that is to have it again stands still
-// instead, until the process has ended.
+// For its scope, in a thread that has the lock. From keep_others_out() on, a thread that is to have it again stands
+// still instead, until the process has ended.
 class without_gil {
   public:
     without_gil() noexcept : thread_{PyEval_SaveThread()} {}
@@ -22,7 +22,8 @@ class without_gil {
     PyThreadState* thread_;
 };
 
-// For the end of Python, in the thread that ends it, with the lock. Returns when no other thread is about to have it again.
+// For the end of Python, in the thread that ends it, with the lock. Returns when no other thread is about to have it
+// again.
 void keep_others_out() noexcept;
 
 }  // namespace gpurx::python
