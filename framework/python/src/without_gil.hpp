@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's lock, given up for a while: in the place of nanobind's gil_scoped_release. When Python ends, CPython up to 3.13
-// ends the threads that ask for its lock then, by an unwinding that no destructor of C++ lets through: the process would
-// abort.
+// Python's lock, given up for a while: in the place of nanobind's gil_scoped_release. When Python ends, CPython up to
+// 3.13 ends the threads that ask for its lock then, by an unwinding that no destructor of C++ lets through: the process
+// would abort.
 #pragma once
 
 #include <nanobind/nanobind.h>
