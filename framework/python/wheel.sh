@@ -57,7 +57,7 @@ report() {
 main() {
     local environment work raw wheel sdist cuda=AUTO out=build/wheel
     (($# == 0)) || die "usage: wheel.sh"
-    "$lab_dir/packages.sh" build
+    "$lab_dir/packages.sh" build wheel
     [[ -z $(cmake/cuda-toolkit.sh) ]] || cuda=ON
     environment=$(tests/python/environment.sh)
     PATH=$environment/bin:$PATH

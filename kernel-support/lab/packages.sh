@@ -5,7 +5,7 @@
 #   packages.sh [--list] GROUP...
 #   packages.sh --versions GROUP...     what is installed of them, and in which versions
 #
-# Groups: build tests cuda lint python plot docs browser module kernel lab selftests trace systemd
+# Groups: build tests cuda lint python wheel plot docs browser module kernel lab selftests trace systemd
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -50,6 +50,9 @@ python3-dev
 python3-pip
 python3-torch
 python3-venv
+'
+packages[wheel]='
+unzip
 '
 packages[plot]='
 python3
@@ -140,6 +143,7 @@ declare -A why=(
     [cuda]="to fetch the CUDA compiler"
     [lint]="to check format and style"
     [python]="to build the Python package and test it"
+    [wheel]="to look into the Python package that is made"
     [plot]="to draw what was measured"
     [docs]="to make the site"
     [browser]="to look at the site as a reader does"
