@@ -21,6 +21,9 @@ import gpurx
 MIB = 1 << 20
 COPY = {"transport": "copy", "size": 32 * MIB}
 RANDOM = np.random.default_rng(16)
+NUMPYS = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
+# Of sizes that leave the ends of the next one at any address.
+SHAPES: list[tuple[int, ...]] = [(), (5,), (0, 3), (3, 4, 5), (33, 1001)]
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +43,12 @@ def server() -> Iterator[Server]:
         yield one
 
 
-def arrays(*dtypes: str) -> dict[str, Any]:
-    """Of sizes that leave the ends of the next one at any address."""
-    made: dict[str, Any] = {}
-    for dtype in dtypes:
-        for shape in [(), (5,), (0, 3), (3, 4, 5), (33, 1001)]:
-            made[f"{dtype} {shape}"] = RANDOM.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
-    return made
+def arrays() -> dict[str, Any]:
+    return {
+        f"{dtype} {shape}": RANDOM.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+        for dtype in NUMPYS
+        for shape in SHAPES
+    }
 
 
 def served(server: Server, tensors: dict[str, Any], directory: Path) -> str:
@@ -54,9 +56,6 @@ def served(server: Server, tensors: dict[str, Any], directory: Path) -> str:
     framework("safetensors.numpy").save_file(tensors, path)
     server.files["m"] = path.read_bytes()
     return server.url("m")
-
-
-NUMPYS = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
 
 
 def test_torch_has_every_type_there(server: Server, tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_torch_has_every_type_there(server: Server, tmp_path: Path) -> None:
     tensors = {
         f"{dtype} {shape}": torch.randint(0, 2, shape).to(getattr(torch, dtype))
         for dtype in [*NUMPYS, "bfloat16", "complex64", "float8_e4m3fn", "float8_e5m2"]
-        for shape in [(), (5,), (0, 3), (3, 4, 5), (33, 1001)]
+        for shape in SHAPES
     }
     save(tensors, tmp_path / "m.safetensors")
     server.files["m"] = (tmp_path / "m.safetensors").read_bytes()
@@ -191,7 +190,7 @@ def test_tensors_of_a_gpu_are_sent(stream: Callable[..., gpurx.TensorStream]) ->
 
 def test_cupy_has_what_was_sent(server: Server, tmp_path: Path) -> None:
     cupy = framework("cupy")
-    tensors = arrays(*NUMPYS)
+    tensors = arrays()
     url = served(server, tensors, tmp_path)
     with gpurx.safe_open(url, "cupy", "cuda:0", **COPY) as file:
         for name, one in file:
@@ -210,7 +209,7 @@ def test_jax_has_what_was_sent(server: Server, tmp_path: Path) -> None:
         pytest.skip("this jax has no GPU")
     import gpurx.jax
 
-    tensors = arrays(*NUMPYS)
+    tensors = arrays()
     url = served(server, tensors, tmp_path)
     jax.config.update("jax_enable_x64", True)
     try:
