@@ -133,6 +133,16 @@ std::vector<mirror_case> const& mirror_cases()
     return all;
 }
 
+// All but its first request wait for `other` to be asked, so that both have a share.
+auto serving_once_asked(http_server& other, http_content const& object)
+{
+    return [&](http_request const& request, http_reply& reply) {
+        for (unsigned i = 0; request.number > 0 && i < 1000 && other.requests().size() < 2; ++i)
+            std::this_thread::sleep_for(5ms);
+        object.serve(request, reply);
+    };
+}
+
 }  // namespace
 
 TEST_CASE("a mirror brings its share of the object, or nothing that is not the object")
@@ -242,11 +252,7 @@ TEST_CASE("servers with the same buckets of S3 are mirrors")
     http_content const object{content_of(mirrored_size)};
     auto const is_dead = GENERATE(false, true);
     http_server second{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
-    http_server first{[&](http_request const& request, http_reply& reply) {
-        for (unsigned i = 0; request.number > 0 && i < 1000 && second.requests().size() < 2; ++i)
-            std::this_thread::sleep_for(5ms);
-        object.serve(request, reply);
-    }};
+    http_server first{serving_once_asked(second, object)};
     world in{any_transport(), {.max_flows = 5}};
     auto options = options_for_tests();
     options.flows = 2;
@@ -285,11 +291,7 @@ TEST_CASE("a token is not for a mirror elsewhere")
 {
     http_content const object{content_of(mirrored_size)};
     http_server second{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
-    http_server first{[&](http_request const& request, http_reply& reply) {
-        for (unsigned i = 0; request.number > 0 && i < 1000 && second.requests().size() < 2; ++i)
-            std::this_thread::sleep_for(5ms);
-        object.serve(request, reply);
-    }};
+    http_server first{serving_once_asked(second, object)};
     world in{any_transport(), {.max_flows = 5}};
     auto options = mirrored_at(second.url());
     options.bearer = "the-token";
