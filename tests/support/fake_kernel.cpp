@@ -140,7 +140,7 @@ void fake_kernel::bind(std::uint32_t dmabuf_id, std::span<std::byte> bytes)
     added.owners.resize(bytes.size() / page_size);
     for (std::size_t page = 0; page < added.tokens_on.size(); ++page)
         added.free.insert(page);
-    std::ranges::fill(bytes, poison);
+    std::memset(bytes.data(), std::to_integer<int>(poison), bytes.size());
 }
 
 void fake_kernel::set_array_tokens(bool on)

@@ -2,6 +2,7 @@
 //
 // The fake kernel's tokens of both kinds.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "fake_kernel.hpp"
@@ -95,7 +96,7 @@ void fake_kernel::put_page(token_target const& target)
         return;
     where.free.insert(target.page);
     // The NIC may write here from now on: who still reads must notice.
-    std::ranges::fill(where.bytes.subspan(target.page * page_size, page_size), poison);
+    std::memset(where.bytes.data() + target.page * page_size, std::to_integer<int>(poison), page_size);
 }
 
 }  // namespace gpurx::test
