@@ -31,8 +31,9 @@ libssl-dev
 '
 packages[tests]='
 catch2 >=3
-clang-14|clang
-libclang-rt-14-dev|libclang-rt-dev
+clang-16|clang
+lld-16|lld
+libclang-rt-16-dev|libclang-rt-dev
 python3
 '
 packages[cuda]='

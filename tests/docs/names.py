@@ -41,7 +41,7 @@ def dumped() -> Iterator[Node]:
         f"#include <{path.relative_to(root)}>\n" for root in ROOTS for path in sorted(root.rglob("*.hpp"))
     )
     compiler = next(
-        (one for one in ("clang++-14", "clang++") if not subprocess.call(["which", one], stdout=subprocess.DEVNULL))
+        (one for one in ("clang++-16", "clang++") if not subprocess.call(["which", one], stdout=subprocess.DEVNULL))
     )
     text = subprocess.run(
         [

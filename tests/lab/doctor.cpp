@@ -234,7 +234,7 @@ doctor::verdict check_diagnosis(nic_state const& set)
 
 }  // namespace
 
-TEST_CASE_METHOD(unchanged_nic, "the doctor finds dms0 ready, and says which tokens there are", "[doctor]")
+TEST_CASE_METHOD(unchanged_nic, "the doctor finds dms0 ready, and says which tokens there are", "[smoke][doctor]")
 {
     auto const found = examine();
     CHECK(found.status == 0);
@@ -248,7 +248,7 @@ TEST_CASE_METHOD(unchanged_nic, "the doctor finds dms0 ready, and says which tok
     CHECK_THAT(all.text, ContainsSubstring("  lo    not possible"));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "what a session sets by itself is no fault", "[doctor]")
+TEST_CASE_METHOD(unchanged_nic, "what a session sets by itself is no fault", "[smoke][doctor]")
 {
     run_command("ethtool -K dms0 ntuple off");
     detail::kernel_nic nic{near_interface};
@@ -296,7 +296,7 @@ TEST_CASE_METHOD(unchanged_nic, "a ring that is too large for the memory is made
     nic.set_rx_ring(before.value());
 }
 
-TEST_CASE_METHOD(unchanged_nic, "an interface that is down is set up, and undone", "[doctor]")
+TEST_CASE_METHOD(unchanged_nic, "an interface that is down is set up, and undone", "[smoke][doctor]")
 {
     run_command("sysctl -qw net.ipv6.conf.dms0.keep_addr_on_down=1");
     run_command("ip link set dms0 down");
@@ -341,7 +341,7 @@ TEST_CASE_METHOD(unchanged_nic, "it sees who has the queues", "[doctor]")
     }
 }
 
-TEST_CASE_METHOD(unchanged_nic, "without rights it says so, and what it can see", "[doctor]")
+TEST_CASE_METHOD(unchanged_nic, "without rights it says so, and what it can see", "[smoke][doctor]")
 {
     auto const found = examine({}, "setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all");
     CHECK(found.status == 2);
@@ -351,7 +351,7 @@ TEST_CASE_METHOD(unchanged_nic, "without rights it says so, and what it can see"
     CHECK(found.about("channels").severity == "ok");
 }
 
-TEST_CASE_METHOD(unchanged_nic, "it puts back what a killed process left", "[doctor]")
+TEST_CASE_METHOD(unchanged_nic, "it puts back what a killed process left", "[smoke][doctor]")
 {
     // Killed when the doctor sees its session, with its rule.
     auto const script = fmt::format(

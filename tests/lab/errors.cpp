@@ -31,7 +31,7 @@ namespace ethtool = gpurx::detail::ethtool;
 
 namespace {
 
-constexpr std::size_t memory_size = 32 << 20;  // the rings of 15 queues want 7.5 MiB
+constexpr std::size_t roomy_memory = 32 << 20;  // the rings of 15 queues want 7.5 MiB
 
 // Ring settings for a binding by hand, while this lives.
 class header_split {
@@ -55,7 +55,7 @@ class header_split {
 
 int memory_fd()
 {
-    static auto const memory = gpurx::detail::make_host_memory(memory_size);
+    static auto const memory = gpurx::detail::make_host_memory(roomy_memory);
     return memory->dmabuf_fd();
 }
 
@@ -90,7 +90,7 @@ void set_combined_channels(gpurx::detail::kernel_nic& nic, std::uint32_t count)
 
 void open_with(gpurx::rx_session_options options)
 {
-    auto const session = open_session(memory_size, std::move(options));
+    auto const session = open_session(roomy_memory, std::move(options));
 }
 
 void open_with_page_size(std::uint32_t bytes)
@@ -155,12 +155,12 @@ constexpr std::array refusals{
     refusal{"a session on an interface without header split", EOPNOTSUPP, "get rings lo: ", "no NIC that can split headers",
             [] {
                 (void)gpurx::rx_session{{.interface = "lo", .transport = gpurx::transport::devmem},
-                                        gpurx::device_memory::on_host(memory_size)};
+                                        gpurx::device_memory::on_host(roomy_memory)};
             }},
     refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "in this network namespace: lo",
             [] {
                 (void)gpurx::rx_session{{.interface = "nosuch0", .transport = gpurx::transport::devmem},
-                                        gpurx::device_memory::on_host(memory_size)};
+                                        gpurx::device_memory::on_host(roomy_memory)};
             }},
     refusal{"a queue that is bound", EEXIST,
             "bind-rx dms0 queue 3 (kernel: designated queue already memory provider bound)",
@@ -243,7 +243,7 @@ class other_process {
     [[noreturn]] static void hold_a_queue(int ready, int stop)
     {
         try {
-            auto const session = open_session(memory_size);
+            auto const session = open_session(roomy_memory);
             char byte = 0;
             (void)!::write(ready, &byte, 1);
             (void)!::read(stop, &byte, 1);
@@ -283,7 +283,7 @@ TEST_CASE_METHOD(unchanged_nic, "a refusal says what was done, to what, why not,
     expect_refusal(GENERATE(from_range(refusals)));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "a refusal of a page size says which there are", "[errors]")
+TEST_CASE_METHOD(unchanged_nic, "a refusal of a page size says which there are", "[smoke][errors]")
 {
     if (!kernel_has_page_sizes())
         SKIP("bind-rx takes a page size since Linux 7.3");

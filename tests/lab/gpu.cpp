@@ -139,7 +139,8 @@ bool const three_gpus = (fake_cuda::set_devices(3), true);
 
 }  // namespace
 
-TEST_CASE_METHOD(unchanged_nic, "the NIC writes a GPU's memory, and streams read it before its pages go back", "[gpu]")
+TEST_CASE_METHOD(unchanged_nic, "the NIC writes a GPU's memory, and streams read it before its pages go back",
+                 "[smoke][gpu]")
 {
     auto& on = gpu_or_skip();
     auto const memory = gpurx::device_memory::on_gpu(0, 16 * mebibyte);

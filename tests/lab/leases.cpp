@@ -91,7 +91,8 @@ class leased_nic_fixture : public unchanged_nic {
 
 }  // namespace
 
-TEST_CASE_METHOD(leased_nic_fixture, "the kernel shows a lease on the NIC's side, and its use on both", "[lease]")
+TEST_CASE_METHOD(leased_nic_fixture, "the kernel shows a lease on the NIC's side, and its use on both",
+                 "[smoke][lease]")
 {
     leased_queues leased{{3}};
     detail::kernel_nic nic{near_interface};
@@ -148,7 +149,7 @@ TEST_CASE_METHOD(leased_nic_fixture, "a session on a leased queue receives in a 
 }
 
 TEST_CASE_METHOD(leased_nic_fixture,
-                 "a session binds what was leased, changes nothing on the NIC, and leaves no journal", "[lease]")
+                 "a session binds what was leased, changes nothing on the NIC, and leaves no journal", "[smoke][lease]")
 {
     leased_queues leased{{1, 2}};
     auto const before = nic_settings();
@@ -190,7 +191,8 @@ TEST_CASE_METHOD(leased_nic_fixture, "several memories on leased queues are refu
     CHECK(journal_now().empty());
 }
 
-TEST_CASE_METHOD(leased_nic_fixture, "a flow that no rule sends to the leased queue arrives in host memory", "[lease]")
+TEST_CASE_METHOD(leased_nic_fixture, "a flow that no rule sends to the leased queue arrives in host memory",
+                 "[smoke][lease]")
 {
     leased_queues leased{{3}};
     peer_sender sender{inside(), {33, leased_bytes}};

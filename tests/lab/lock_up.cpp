@@ -20,8 +20,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr std::uint64_t memory_size = 256 << 10;
-constexpr std::uint64_t memory_pages = memory_size / 4096;
+constexpr std::uint64_t tight_memory = 256 << 10;
+constexpr std::uint64_t tight_pages = tight_memory / 4096;
 
 // One frame of so many is lost: seldom enough for windows to grow.
 constexpr unsigned losses = 1000;
@@ -56,7 +56,7 @@ class small_memory : public unchanged_nic {
     nic_fault delay_{"delay_us", 2000};
 };
 
-gpurx::rx_session open_small(gpurx::rx_session_options options, std::size_t size = memory_size)
+gpurx::rx_session open_small(gpurx::rx_session_options options, std::size_t size = tight_memory)
 {
     auto session = open_session(size, std::move(options));
     REQUIRE(session.memory().span().size() == size);
@@ -66,7 +66,7 @@ gpurx::rx_session open_small(gpurx::rx_session_options options, std::size_t size
 gpurx::rx_session open_unlimited(std::chrono::milliseconds lock_up_limit)
 {
     // Receive buffers sixteen times as large as the memory: the budget is off.
-    return open_small({.max_flows = 1, .receive_memory = 16 * memory_size, .lock_up_limit = lock_up_limit});
+    return open_small({.max_flows = 1, .receive_memory = 16 * tight_memory, .lock_up_limit = lock_up_limit});
 }
 
 // One connection, and what is seen of it.
@@ -143,11 +143,12 @@ TEST_CASE_METHOD(small_memory, "without budget and watchdog a flow locks up for 
     fmt::print("flow {} locked up after {} bytes\n", flows, bytes);
     CHECK(session.stats().bytes() == bytes);
     CHECK(allocation_failures() > failures);
-    CHECK(pools_now().in_flight == memory_pages);
+    CHECK(pools_now().in_flight == tight_pages);
     CHECK(session.stats().tokens_out == 0);
 }
 
-TEST_CASE_METHOD(small_memory, "the watchdog ends a flow that is locked up, and its pages serve the next", "[lock_up]")
+TEST_CASE_METHOD(small_memory, "the watchdog ends a flow that is locked up, and its pages serve the next",
+                 "[smoke][lock_up]")
 {
     auto session = open_unlimited(1000ms);
     int ended = 0;
@@ -171,11 +172,11 @@ TEST_CASE_METHOD(small_memory, "the watchdog ends a flow that is locked up, and 
     CHECK(intact(outcomes[0], 100'000));
 }
 
-TEST_CASE_METHOD(small_memory, "with the budget no flow locks up", "[lock_up]")
+TEST_CASE_METHOD(small_memory, "with the budget no flow locks up", "[smoke][lock_up]")
 {
     // The least that is accepted: what the ring keeps, and two shares, of which one is for receiving.
     CHECK_THROWS_AS(open_small({.max_flows = 1}), gpurx::system_error);
-    auto session = open_small({.max_flows = 1, .lock_up_limit = 5000ms}, memory_size + (128 << 10));
+    auto session = open_small({.max_flows = 1, .lock_up_limit = 5000ms}, tight_memory + (128 << 10));
     nic_fault const drops{"drop", losses};
     for (std::uint64_t seed = 41; seed < 44; ++seed) {
         auto const outcomes = transfer(session, {{seed, 8 * mebibyte}}, family::v4, way::read, role::accepts);
@@ -188,7 +189,7 @@ TEST_CASE_METHOD(small_memory, "with the budget no flow locks up", "[lock_up]")
 TEST_CASE_METHOD(small_memory, "an idle flow is not taken for one that is locked up", "[lock_up]")
 {
     // A ring that holds all of the memory, as somebody may make it: every page is in flight all the time.
-    auto session = open_small({.max_flows = 1, .lock_up_limit = 500ms}, memory_size + (128 << 10));
+    auto session = open_small({.max_flows = 1, .lock_up_limit = 500ms}, tight_memory + (128 << 10));
     run_command("ethtool -G dms0 rx 128");
     // Fill the pool's caches first: all pages have been in use.
     auto const outcomes = transfer(session, {{34, 8 * mebibyte}}, family::v4, way::read, role::accepts);

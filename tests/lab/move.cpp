@@ -27,7 +27,7 @@ namespace {
 // What arrives before the flow moves again: several times the memory of a session, so that a page that does not come
 // back is missed.
 constexpr std::uint64_t leg = 8 * mebibyte;
-constexpr std::size_t memory_size = 2 * mebibyte;
+constexpr std::size_t moved_memory = 2 * mebibyte;
 // What is still on its way when the flow moves, and may go either way.
 constexpr std::uint64_t on_the_way = 256 << 10;
 
@@ -87,7 +87,7 @@ class moving_flow {
 
 gpurx::rx_session small_session(std::function<void(std::string_view)> notice = {})
 {
-    return open_session(memory_size, {.max_flows = 1, .notice = std::move(notice)});
+    return open_session(moved_memory, {.max_flows = 1, .notice = std::move(notice)});
 }
 
 void check_nothing_out(gpurx::rx_session const& session)

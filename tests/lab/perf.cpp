@@ -12,7 +12,7 @@
 
 namespace gpurx::lab {
 
-TEST_CASE("gpurx-perf compares transports and ways to receive, each byte checked", "[perf]")
+TEST_CASE("gpurx-perf compares transports and ways to receive, each byte checked", "[smoke][perf]")
 {
     perf::setting const reads{.name = "reads", .session = {.interface = "dms0", .transport = transport::devmem}};
     auto loans = reads;

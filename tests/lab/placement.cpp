@@ -105,7 +105,7 @@ TEST_CASE_METHOD(unchanged_nic, "64 flows of one port take turns on two memories
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a program names the memory of a connection, by a function or by its receiver",
-                 "[placement]")
+                 "[smoke][placement]")
 {
     auto session = open_two_memories(4);
     asio::io_context context{1};

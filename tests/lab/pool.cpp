@@ -29,7 +29,7 @@ using gpurx::test::eventually;
 
 namespace {
 
-constexpr std::size_t memory_size = 8 * mebibyte;
+constexpr std::size_t pool_memory = 8 * mebibyte;
 constexpr std::uint64_t ring = 128;
 
 std::uint64_t held(gpurx::pool_stats const& said)
@@ -43,7 +43,7 @@ gpurx::pool_stats account_of(gpurx::rx_session const& session)
     auto const said = session.pool_stats();
     REQUIRE(said);
     INFO(session.explain());
-    CHECK(said->pages == memory_size / 4096);
+    CHECK(said->pages == pool_memory / 4096);
     CHECK(said->free + said->in_ring + said->in_queues + held(*said) == said->pages);
     CHECK(said->ring_demand == ring);
     // While packets come the ring lacks those that wait to be posted anew.
@@ -236,7 +236,7 @@ TEST_CASE_METHOD(unchanged_nic, "the pages of a memory add up under every fault 
                "ring", "queue", "loan", "parked", "reads", "pages", "high water", "failures", "drops");
     for (auto const& [name, value] : rows) {
         CAPTURE(name, value);
-        auto session = open_session(memory_size, {.max_flows = 2, .loan_limit = 6 * mebibyte});
+        auto session = open_session(pool_memory, {.max_flows = 2, .loan_limit = 6 * mebibyte});
         auto const idle = account_of(session);
         CHECK(idle.free == idle.pages - ring);
         CHECK(idle.in_ring == ring);
@@ -281,7 +281,7 @@ TEST_CASE_METHOD(unchanged_nic, "the pages add up under every fault, too, while 
         CAPTURE(name, value);
         gpurx::test::gpu_test_stream stream{on};
         auto session =
-            open_session(gpurx::device_memory::on_gpu(0, memory_size), {.max_flows = 2, .loan_limit = 6 * mebibyte});
+            open_session(gpurx::device_memory::on_gpu(0, pool_memory), {.max_flows = 2, .loan_limit = 6 * mebibyte});
         nic_fault const fault{name, value};
         two_flows flows{session, 2 * mebibyte};
         stream.hold();
@@ -308,9 +308,9 @@ TEST_CASE_METHOD(unchanged_nic, "the pages add up under every fault, too, while 
 }
 #endif
 
-TEST_CASE_METHOD(unchanged_nic, "what waits in a socket is told apart from what the ring keeps", "[pool]")
+TEST_CASE_METHOD(unchanged_nic, "what waits in a socket is told apart from what the ring keeps", "[smoke][pool]")
 {
-    auto session = open_session(memory_size, {.max_flows = 2});
+    auto session = open_session(pool_memory, {.max_flows = 2});
     two_flows flows{session, 4 * mebibyte};
     // Nobody reads: sockets fill.
     CHECK(eventually([&] { return account_of(session).in_queues >= mebibyte / 4096; }));
@@ -322,9 +322,9 @@ TEST_CASE_METHOD(unchanged_nic, "what waits in a socket is told apart from what 
 
 TEST_CASE_METHOD(unchanged_nic, "who holds the pages is told while loans have most of them", "[pool]")
 {
-    auto session = open_session(memory_size, {.max_flows = 2, .receive_memory = mebibyte, .loan_limit = 64 * mebibyte});
+    auto session = open_session(pool_memory, {.max_flows = 2, .receive_memory = mebibyte, .loan_limit = 64 * mebibyte});
     two_flows flows{session, 64 * mebibyte};
-    flows.lend(memory_size / 2);
+    flows.lend(pool_memory / 2);
     auto const said = account_of(session);
     CHECK(said.on_loan == flows.pages_lent());
     CHECK(2 * said.on_loan >= said.pages);
@@ -338,7 +338,7 @@ TEST_CASE_METHOD(unchanged_nic, "who holds the pages is told while loans have mo
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a ring that takes the memory is refused, and one that takes much of it is said",
-                 "[pool]")
+                 "[smoke][pool]")
 {
     std::string notices;
     auto const open = [&](std::size_t size) {

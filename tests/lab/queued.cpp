@@ -28,11 +28,11 @@ namespace asio = boost::asio;
 namespace {
 
 // Of which half is for receiving.
-constexpr std::uint64_t memory_size = 4 * mebibyte;
-constexpr std::uint64_t memory_pages = memory_size / 4096;
+constexpr std::uint64_t queued_memory = 4 * mebibyte;
+constexpr std::uint64_t queued_pages = queued_memory / 4096;
 constexpr unsigned max_flows = 4;
 // Of what the NIC's ring of 128 pages leaves.
-constexpr std::uint64_t share = (memory_size - (128 << 12)) / 2 / max_flows;
+constexpr std::uint64_t share = (queued_memory - (128 << 12)) / 2 / max_flows;
 
 // Never ends by itself in the time of a test.
 constexpr std::uint64_t endless = 65536 * mebibyte;
@@ -134,9 +134,10 @@ class flow_beside {
 
 }  // namespace
 
-TEST_CASE_METHOD(unchanged_nic, "a connection that nobody accepts holds device pages, as many as a flow may", "[queue]")
+TEST_CASE_METHOD(unchanged_nic, "a connection that nobody accepts holds device pages, as many as a flow may",
+                 "[smoke][queue]")
 {
-    auto session = open_session(memory_size, {.max_flows = max_flows});
+    auto session = open_session(queued_memory, {.max_flows = max_flows});
     auto const in_the_ring = pools_now().in_flight;
     deaf_listener listener{session, 3};
     listener.be_called_by(4, 4);
@@ -162,11 +163,11 @@ TEST_CASE_METHOD(unchanged_nic, "a connection that nobody accepts holds device p
 TEST_CASE_METHOD(unchanged_nic, "connections that nobody accepts can take every page, and other flows stand still",
                  "[queue]")
 {
-    auto session = open_session(memory_size, {.max_flows = max_flows});
+    auto session = open_session(queued_memory, {.max_flows = max_flows});
     deaf_listener listener{session, 128};
     listener.be_called_by(12, 12);
     auto const slack = gpurx::detail::pages_of_a_segment(4096);
-    CHECK(pools_now().in_flight > memory_pages - slack);
+    CHECK(pools_now().in_flight > queued_pages - slack);
 
     flow_beside flow{session, {61, 8 * mebibyte}};
     CHECK_FALSE(flow.ends_within(3s));
@@ -186,7 +187,7 @@ TEST_CASE_METHOD(unchanged_nic, "connections that nobody accepts can take every 
 
 TEST_CASE_METHOD(unchanged_nic, "flows go on beside a full queue whose connections count among max_flows", "[queue]")
 {
-    auto session = open_session(memory_size, {.max_flows = max_flows});
+    auto session = open_session(queued_memory, {.max_flows = max_flows});
     deaf_listener listener{session, 1};
     listener.be_called_by(10, 2);
     CHECK(listener.queued() == 2);

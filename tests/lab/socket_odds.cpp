@@ -32,7 +32,7 @@ namespace uapi = gpurx::detail::uapi;
 
 namespace {
 
-constexpr std::uint64_t first_part = 200'000;
+constexpr std::uint64_t first_bytes = 200'000;
 
 // What recvmsg says on a socket where device memory waits, to somebody with so much room for control messages.
 int errno_with_room_for(int socket, std::size_t control_size)
@@ -68,7 +68,7 @@ int give_all_back(int socket)
 struct odd_flow {
     odd_flow(gpurx::rx_session& session, family version, std::uint64_t bytes)
         : acceptor{listen_on(session, context.get_executor(), version)},
-          sender{acceptor.local_endpoint(), {61, bytes}, first_part},
+          sender{acceptor.local_endpoint(), {61, bytes}, first_bytes},
           rx{context, session, acceptor.accept()}
     {}
 
@@ -123,7 +123,7 @@ class signal_rain {
 
 // The library's own control buffer has room for many segments, so the kernel never tells it 525; what it does if the
 // kernel should, tests/asio/devmem.cpp tests. Here: that the number is right, and that the bytes stay where they are.
-TEST_CASE_METHOD(unchanged_nic, "no room for a control message takes nothing off the stream", "[socket_odds]")
+TEST_CASE_METHOD(unchanged_nic, "no room for a control message takes nothing off the stream", "[smoke][socket_odds]")
 {
     auto session = open_session(4 * mebibyte, {.max_flows = 1});
     odd_flow flow{session, GENERATE(family::v4, family::v6), mebibyte};
@@ -139,7 +139,8 @@ TEST_CASE_METHOD(unchanged_nic, "no room for a control message takes nothing off
     CHECK(session.stats().tokens_out == 0);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "tokens that are back already are counted, and nothing is freed twice", "[socket_odds]")
+TEST_CASE_METHOD(unchanged_nic, "tokens that are back already are counted, and nothing is freed twice",
+                 "[smoke][socket_odds]")
 {
     auto session = open_session(4 * mebibyte, {.max_flows = 1});
     odd_flow flow{session, GENERATE(family::v4, family::v6), 16 * mebibyte};
@@ -147,7 +148,7 @@ TEST_CASE_METHOD(unchanged_nic, "tokens that are back already are counted, and n
     std::uint64_t seed = 0;
     flow.run([&]() -> asio::awaitable<void> {
         co_await gpurx::async_read(flow.rx, gpurx::host_span(seed), token);
-        for (std::size_t held = 0; held < first_part;) {
+        for (std::size_t held = 0; held < first_bytes;) {
             auto [error, loan] = co_await flow.rx.async_receive(token);
             if (error)
                 co_return;
@@ -158,7 +159,7 @@ TEST_CASE_METHOD(unchanged_nic, "tokens that are back already are counted, and n
     pattern_check check{seed};
     check_loans(check, loans);
     auto const out = session.stats().tokens_out;
-    CHECK(out >= first_part / 4096);
+    CHECK(out >= first_bytes / 4096);
     auto const freed = give_all_back(flow.rx.native_handle());
     REQUIRE(freed > 0);
     CHECK(static_cast<std::uint64_t>(freed) == out);
@@ -189,7 +190,8 @@ TEST_CASE_METHOD(unchanged_nic, "tokens that are back already are counted, and n
 }
 
 // What waits and can be cut short is epoll and, between sessions, the journal's lock; recvmsg does not block.
-TEST_CASE_METHOD(unchanged_nic, "signals cut nothing short: not set-up, not receiving, not the end", "[socket_odds]")
+TEST_CASE_METHOD(unchanged_nic, "signals cut nothing short: not set-up, not receiving, not the end",
+                 "[smoke][socket_odds]")
 {
     auto const how = GENERATE(way::read, way::loan);
     auto const what = GENERATE(role::accepts, role::connects);

@@ -163,7 +163,7 @@ TEST_CASE_METHOD(unchanged_nic, "a consumer without a loan limit takes all the m
     CHECK_THAT(course.explained, ContainsSubstring("; dry for ") && !ContainsSubstring("; dry for 0.0 s"));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "the loan limit keeps a stalled consumer from starving the other", "[stall]")
+TEST_CASE_METHOD(unchanged_nic, "the loan limit keeps a stalled consumer from starving the other", "[smoke][stall]")
 {
     auto const course = run_course({.max_flows = 2, .receive_memory = 2 * mebibyte, .loan_limit = mebibyte},
                                    [](outcome const& ordinary, auto const&) { return ordinary.bytes == 0; });

@@ -255,7 +255,7 @@ TEST_CASE_METHOD(unchanged_nic, "the tap counts what is lost and comes again", "
     CHECK(count(flow, "unseen") == 0);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "the tap counts what comes twice or late", "[tap]")
+TEST_CASE_METHOD(unchanged_nic, "the tap counts what comes twice or late", "[smoke][tap]")
 {
     listening bed;
     SECTION("twice")

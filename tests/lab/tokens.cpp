@@ -118,7 +118,7 @@ std::set<std::uint64_t> pages_used(gpurx::rx_session& session, std::uint64_t byt
 
 }  // namespace
 
-TEST_CASE_METHOD(unchanged_nic, "a kernel has array tokens if it has the patches", "[tokens]")
+TEST_CASE_METHOD(unchanged_nic, "a kernel has array tokens if it has the patches", "[smoke][tokens]")
 {
     auto const* const name = std::getenv("GPURX_LAB");
     REQUIRE(name != nullptr);
@@ -132,7 +132,7 @@ TEST_CASE_METHOD(unchanged_nic, "a kernel has array tokens if it has the patches
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a socket gets the best tokens that the kernel has, and explain() says which",
-                 "[tokens]")
+                 "[smoke][tokens]")
 {
     auto session = open_session(8 * mebibyte, {.max_flows = 1});
     auto const said = session.explain();
@@ -178,7 +178,7 @@ TEST_CASE_METHOD(unchanged_nic, "stats() tell how many tokens were not the best"
 }
 
 // The library gives everything back; here somebody else took tokens through its socket.
-TEST_CASE_METHOD(unchanged_nic, "pages that are not given back are out until the flow ends", "[tokens]")
+TEST_CASE_METHOD(unchanged_nic, "pages that are not given back are out until the flow ends", "[smoke][tokens]")
 {
     constexpr std::uint64_t memory_size = 4 * mebibyte;
     auto session = open_session(memory_size, {.max_flows = 1});

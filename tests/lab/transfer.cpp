@@ -80,7 +80,7 @@ TEST_CASE_METHOD(unchanged_nic, "streams arrive whole and in device memory", "[t
     CHECK(session.stats().tokens_out == 0);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "pages larger than 4 KiB carry the stream in fewer pieces", "[transfer]")
+TEST_CASE_METHOD(unchanged_nic, "pages larger than 4 KiB carry the stream in fewer pieces", "[smoke][transfer]")
 {
     if (!kernel_has_page_sizes())
         SKIP("bind-rx takes a page size since Linux 7.3");

@@ -65,7 +65,6 @@ class bench {
     void run_io(std::uint64_t bytes, Start start);
     [[nodiscard]] std::size_t receive_some(int fd, std::uint64_t most) const;
 
-    device const& on_;
     feeder& from_;
     asio::io_context io_{1};
     rx_session session_;
@@ -77,8 +76,7 @@ class bench {
 };
 
 bench::bench(device const& on, feeder& from)
-    : on_{on},
-      from_{from},
+    : from_{from},
       session_{{.transport = transport::copy, .max_flows = 4},  // the last ones may wait for their streams
                device_memory::on_gpu(on.gpu().ordinal(), 64 * mebibyte)},
       stream_{on},
