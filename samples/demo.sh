@@ -14,7 +14,8 @@ samples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=${samples%/*}
 # shellcheck source=../kernel-support/lab/lib.sh
 . "$repo/kernel-support/lab/lib.sh"
-receive_file=$repo/build/demo/samples/receive_file/receive_file
+# tests/lab/smoke.sh names its own.
+receive_file=${GPURX_RECEIVE_FILE:-$repo/build/demo/samples/receive_file/receive_file}
 tokens_bench=$repo/build/demo/tests/bench/tokens/tokens_bench
 log=$repo/build/demo.log
 port=9000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPTS = REPO / "framework/tools/bpftrace"
-LAB_TESTS = REPO / "build/dev/tests/lab_tests"
+LAB_TESTS = REPO / "build/test/tests/lab_tests"
 
 
 def watch(script: str, tests: str, *arguments: str) -> str:

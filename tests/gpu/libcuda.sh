@@ -58,7 +58,7 @@ main() {
         exit 0
     fi
     tests/build.sh -DGPURX_CUDA=ON libcuda_check >/dev/null
-    LD_LIBRARY_PATH=$folder timeout 60 build/dev/tests/libcuda_check
+    LD_LIBRARY_PATH=$folder timeout 60 build/test/tests/libcuda_check
 }
 
 main "$@"

@@ -14,7 +14,5 @@ GPURX_TEST_PYTHON=$(tests/python/environment.sh)
 export GPURX_TEST_NGINX GPURX_TEST_PYTHON
 
 tests/build.sh ingest_lab
-fake_driver=(build/dev/tests/fake_cuda)
-[[ -d ${fake_driver[0]} ]] || fake_driver=()
 ./run lab --kernel "$kernel" --timeout 900 -- python3 -u tests/ingest/lab_test.py \
-    build/dev/samples/gpurx-fetch/gpurx-fetch build/dev/framework/tools/gpurxd/gpurxd "${fake_driver[@]}"
+    build/test/samples/gpurx-fetch/gpurx-fetch build/test/framework/tools/gpurxd/gpurxd build/test/tests/fake_cuda

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpurx-fetch over devmem, in the lab's guest: lab_test.py PROGRAM GPURXD [DIRECTORY]. lab.sh starts it.
+"""gpurx-fetch over devmem, in the lab's guest: lab_test.py PROGRAM GPURXD DIRECTORY [NAME...]
 
 nginx, and an S3 server that checks signatures, serve in the namespace `peer`; dms0 receives. DIRECTORY has the fake CUDA
 driver, whose memory the NIC can write.
@@ -184,9 +184,9 @@ class Devmem(FetchTest):
 def main() -> None:
     global DAEMON
     fetching.program, DAEMON = sys.argv[1:3]
-    fetching.driver = sys.argv[3] if len(sys.argv) > 3 else ""
+    fetching.driver = sys.argv[3]
     fetching.options = ("--interface", "dms0", "--transport", "devmem")
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]], verbosity=2)
 
 
 if __name__ == "__main__":

@@ -14,4 +14,4 @@ if [[ ${1:-} == --kernel ]]; then
 fi
 
 tests/build.sh lab_tests
-./run lab --kernel "$kernel" --timeout "${GPURX_TEST_SECONDS:-2700}" -- build/dev/tests/lab_tests --durations yes "$@"
+./run lab --kernel "$kernel" --timeout "${GPURX_TEST_SECONDS:-2700}" -- build/test/tests/lab_tests --durations yes "$@"

@@ -6,4 +6,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 programs=$(tests/metrics/prometheus.sh)
 tests/build.sh gpurxd metrics_probe
-python3 tests/metrics/prometheus_test.py "$programs" build/dev "$@"
+python3 tests/metrics/prometheus_test.py "$programs" build/test "$@"

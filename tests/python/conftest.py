@@ -72,7 +72,7 @@ def address_of(stream: gpurx.TensorStream) -> str:
 
 def program(name: str) -> str:
     """The path of a sample, which run.sh has built."""
-    path = Path(__file__).parents[2] / "build" / "dev" / "samples" / name / name
+    path = Path(__file__).parents[2] / "build" / "test" / "samples" / name / name
     if not path.exists():
         pytest.skip(f"{name} is not built")
     return str(path)

@@ -12,8 +12,7 @@ kernel=debian
 . kernel-support/lab/lib.sh
 lock "python-lab$(printf '%s' "$PWD" | tr / -)"
 
-# Installs the package, and makes what the guest has no network to fetch.
-tests/python/run.sh --collect-only >/dev/null
+python=$(tests/python/run.sh --install)
 tests/build.sh gpurxd >/dev/null
-./run lab --kernel "$kernel" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda" \
-    "$PWD/build/python/venv/bin/python" -u tests/python/in_lab.py build/dev/framework/tools/gpurxd/gpurxd
+./run lab --kernel "$kernel" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/test/tests/fake_cuda" \
+    "$PWD/$python/bin/python" -u tests/python/in_lab.py build/test/framework/tools/gpurxd/gpurxd

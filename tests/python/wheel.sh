@@ -92,8 +92,8 @@ over_devmem() {
     "$1/bin/python" -m pip --python "$venv/bin/python" install --quiet --no-input --disable-pip-version-check --no-index \
         --no-deps --force-reinstall build/wheel/gpurx-*.whl
     tests/build.sh fake_cuda gpurxd >/dev/null
-    ./run lab --kernel "$2" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/dev/tests/fake_cuda" \
-        "$PWD/$venv/bin/python" -u tests/python/in_lab.py build/dev/framework/tools/gpurxd/gpurxd
+    ./run lab --kernel "$2" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/test/tests/fake_cuda" \
+        "$PWD/$venv/bin/python" -u tests/python/in_lab.py build/test/framework/tools/gpurxd/gpurxd
 }
 
 main() {

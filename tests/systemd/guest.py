@@ -108,7 +108,7 @@ def install() -> None:
     Path("/dev/udmabuf").chmod(0o666)
     # Where everybody can reach it, wherever the repository lies.
     CLIENT.touch()
-    run("mount", "--bind", str(REPO / "build/dev/samples/receive_file/receive_file"), str(CLIENT))
+    run("mount", "--bind", str(REPO / "build/test/samples/receive_file/receive_file"), str(CLIENT))
 
 
 def boot() -> None:

@@ -8,5 +8,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 kernel-support/lab/packages.sh systemd
 tests/build.sh gpurxd receive_file
 rm -rf build/systemd
-DESTDIR=$PWD/build/systemd cmake --install build/dev --component gpurxd --prefix /usr/local >/dev/null
+DESTDIR=$PWD/build/systemd cmake --install build/test --component gpurxd --prefix /usr/local >/dev/null
 ./run lab --kernel debian --modules --timeout 540 --append "init=$PWD/tests/systemd/init" -- tests/systemd/guest.py "$@"
