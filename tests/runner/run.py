@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the steps of tests/steps, each with its output in build/test-logs/STEP.log, and sums up.
+"""Runs steps of tests/steps, each with its output in build/test-logs/STEP.log, and sums up. tests/run.sh starts it.
 
-    run.py [--quick] [STEP...]        as tests/run.sh, which has looked at them, hands them on
+    run.py [quick|default|full|STEP...]     a tier, or steps by name
+    run.py changed [--minutes N] [--again]  steps of full whose inputs differ from those of their last green run; --again:
+                                            one more of the others, by chance
+    run.py flaky N [STEP...]                N runs of what is built, every second one beside a busy loop on each core
+    run.py status | record                  what is green, and what is not; keep it in tests/record
 
-The exit status is 0 only if something ran and nothing failed. What begins late in a run is in steps.py: what is left comes
-with the next runs, or by name. How long each step took is kept in the cache; one that became a third slower is named.
+The exit status is 0 only if something ran and nothing failed.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,28 +24,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-import once
-import times
-from steps import RUN_END, Step, choose, is_too_late, may_start, read_steps
-from tally import Tally, read_cut_log, read_log
+import inputs
+import record
+from record import Green
+from steps import Step, Table, may_start, of_tiers, read_table
+from tally import Tally, read_log
 
 LOGS = Path("build/test-logs")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpurx"
+LOCAL = Path("build/record")
+COMMITTED = Path("tests/record")
+FLAKY = Path("build/flaky.json")
 LINES_OF_A_FAILURE = 40
 MOST_FAILURES_SHOWN = 5
+SECONDS_BETWEEN_LINES = 30
+SECONDS_BETWEEN_LOOKS = 20
 
 
 def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def times_slower() -> int:
-    """How many times slower than most this machine is now: a loop that takes 80 ms on a core of 2022 with nothing else to
+def times_slower() -> float:
+    """How many times slower than most this machine is now, by a loop that takes 8 ms on a core of 2022 with nothing else to
     do. At least 1."""
     start = time.perf_counter()
-    for _ in range(2_000_000):
+    for _ in range(200_000):
         pass
-    return math.ceil((time.perf_counter() - start) / 0.08)
+    return max(1.0, (time.perf_counter() - start) / 0.008)
 
 
 def available_gib() -> float:
@@ -58,18 +67,43 @@ def last_line(log: Path) -> str:
     return "".join(character for character in line if character.isprintable())
 
 
-def later(step: Step) -> str:
-    return f"it comes with the next one, or with ./run test {step.name}"
+class Records:
+    """What was green, here and in the committed record."""
+
+    def __init__(self) -> None:
+        self.local = record.read(LOCAL)
+        self.committed = record.read(COMMITTED)
+
+    @staticmethod
+    def is_green(step: Step, line: Green | None) -> bool:
+        return (line is not None and line.state == inputs.state_of(step.command, step.inputs)
+                and record.same_compilers(line.compilers, inputs.compilers()))  # fmt: skip
+
+    def green(self, step: Step) -> Green | None:
+        """The run that shows the step to be green as the tree is now."""
+        lines = (self.local.get(step.name), self.committed.get(step.name))
+        return next((line for line in lines if self.is_green(step, line)), None)
+
+    def seconds(self, step: Step) -> float:
+        """How long the step takes: as last time, or else its limit."""
+        line = self.local.get(step.name) or self.committed.get(step.name)
+        return line.seconds if line else 60.0 * step.minutes
+
+    def keep(self, step: Step, seconds: float, passed: int, state: str) -> None:
+        if "GPURX_KERNEL_SOURCE" in os.environ:  # which may change under the same name
+            return
+        self.local[step.name] = Green(step.name, state, inputs.compilers(), time.strftime("%F"), int(seconds), passed)
+        record.write(LOCAL, self.local)
 
 
 @dataclass
 class Running:
     step: Step
     process: subprocess.Popen[bytes]
-    seconds: float
-    is_cut: bool  # the run is over before the step's own limit
-    stamp: Path | None
+    state: str
     start: float = field(default_factory=time.monotonic)
+    looked: float = field(default_factory=time.monotonic)
+    used: float = 0.0  # seconds, on a machine that is not slower than most
 
     @property
     def log(self) -> Path:
@@ -79,22 +113,39 @@ class Running:
     def elapsed(self) -> float:
         return time.monotonic() - self.start
 
+    def stop(self, what: signal.Signals) -> None:
+        # The step has a process group of its own.
+        try:
+            os.killpg(self.process.pid, what)
+        except ProcessLookupError:
+            pass
+
+    def end_if_it_hangs(self) -> None:
+        """Ends a step after its limit. Its clock runs as slowly as the machine."""
+        now = time.monotonic()
+        self.used += (now - self.looked) / times_slower()
+        self.looked = now
+        if self.used > 60 * self.step.minutes:
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(f"\nended after its limit of {self.step.minutes} minutes\n")
+            self.stop(signal.SIGKILL)
+
 
 class Run:
     """One run of the steps that were chosen."""
 
-    def __init__(self, steps: list[Step], *, named: bool) -> None:
+    def __init__(self, steps: list[Step], records: Records, *, environment: dict[str, str] | None = None,
+                 minutes: float | None = None) -> None:
         self.start = time.monotonic()
-        self.named = named
+        self.records = records
+        self.environment = os.environ | (environment or {})
+        self.minutes = minutes
         self.waiting = list(steps)
         self.running: list[Running] = []
         self.tallies: dict[str, Tally] = {}
-        self.seconds: dict[str, int] = {}
-        self.failed_logs: list[Path] = []
+        self.seconds: dict[str, float] = {}
         self.order = [step.name for step in steps]
-        # An emulated guest computes for two thirds of its time. More than one for a core were tried: tests that have limits of
-        # their own, upstream's above all, then meet them.
-        self.guests = os.cpu_count() or 1
+        self.cores = os.cpu_count() or 1
         self.gib = available_gib()
         self.last_shown = time.monotonic()
 
@@ -103,91 +154,79 @@ class Run:
         print(f"{step.name:<12} skipped: {why}", flush=True)
 
     def begin(self, step: Step) -> None:
-        stamp = once.stamp(step, CACHE) if step.kind == "once" else None
-        if step.kind == "once" and not self.named:
-            if stamp and stamp.exists():
-                self.skip(step, f"{stamp.read_text()}, and nothing it hangs on has changed; ./run test {step.name} runs it again")
-                return
-        minutes = step.minutes * times_slower()
-        lasted = time.monotonic() - self.start
-        if not self.named and is_too_late(step, lasted / 60, minutes):
-            self.skip(step, f"this run has lasted for {clock(lasted)}; {later(step)}")
-            return
-        # A test step that builds its own kernel does so in its own time, and late.
+        # A step that boots a kernel of ours builds it in its own time where it is not there.
         missing = [name for name in step.kernels if name in self.tallies and not self.tallies[name].passed]
         if missing:
             self.skip(step, f"its kernel is not there: {missing[0]} has not passed")
             return
-        seconds = 60.0 * minutes
-        is_cut = not self.named and lasted + seconds > 60 * RUN_END
-        if is_cut:
-            seconds = max(1.0, 60 * RUN_END - lasted)
         print(f"{step.name:<12} {step.command}", flush=True)
         with (LOGS / f"{step.name}.log").open("wb") as log:
-            # timeout makes a process group, and hands on the signal that ends it.
-            process = subprocess.Popen(["timeout", "--kill-after=10", f"{seconds:.1f}", "bash", "-c", step.command],
-                                       stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-        self.running.append(Running(step, process, seconds, is_cut, stamp))
+            process = subprocess.Popen(["bash", "-c", step.command], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                       env=self.environment, start_new_session=True)  # fmt: skip
+        self.running.append(Running(step, process, inputs.state_of(step.command, step.inputs)))
 
     def begin_what_may(self) -> None:
-        while self.waiting and may_start(self.waiting[0], [one.step for one in self.running], guests=self.guests, gib=self.gib):
-            self.begin(self.waiting.pop(0))
+        for step in list(self.waiting):
+            left = None if self.minutes is None else 60 * self.minutes - (time.monotonic() - self.start)
+            if left is not None and self.records.seconds(step) > left:
+                self.waiting.remove(step)
+                self.skip(step, f"it takes about {clock(self.records.seconds(step))}, and {clock(max(0, left))} are left; "
+                                f"./run test {step.name} runs it")  # fmt: skip
+            elif may_start(step, [one.step for one in self.running], cores=self.cores, gib=self.gib):
+                self.waiting.remove(step)
+                self.begin(step)
+            else:
+                return
 
     def end(self, one: Running) -> None:
-        """Count what a step did, once it has ended."""
-        step, status = one.step, one.process.returncode
-        # What timeout says, with or without --kill-after. Its clock began a moment before ours.
-        overran = status in (124, 137) and one.elapsed > one.seconds - 1
-        if overran and one.is_cut:
-            tally = read_cut_log(one.log, f"{step.name}: ended after {clock(one.seconds)}, as this run is over; {later(step)}")
-        else:
-            if overran:
-                with one.log.open("a", encoding="utf-8") as log:
-                    log.write(f"\nended after its limit of {clock(one.seconds)}\n")
-            tally = read_log("check" if step.kind == "check" else "tests", status, one.log)
+        """Counts what a step did, once it has ended."""
+        step, elapsed = one.step, one.elapsed
+        tally = read_log(step.kind, one.process.returncode, one.log)
         self.tallies[step.name] = tally
-        self.seconds[step.name] = int(one.elapsed)
-        print(f"{step.name:<12} {clock(one.elapsed):>6}  {tally.passed} passed, {len(tally.failures)} failed, "
-              f"{len(tally.skips)} skipped", flush=True)
+        self.seconds[step.name] = elapsed
+        usual = self.records.seconds(step) if step.name in self.records.local | self.records.committed else elapsed
+        slower = f"  (last time {clock(usual)})" if elapsed > usual * 4 / 3 and elapsed - usual > 15 else ""
+        print(f"{step.name:<12} {clock(elapsed):>6}  {tally.passed} passed, {len(tally.failures)} failed, "
+              f"{len(tally.skips)} skipped{slower}", flush=True)  # fmt: skip
         if tally.failures:
-            self.failed_logs.append(one.log)
             printed = tally.printed or {str(one.log): one.log.read_text(encoding="utf-8", errors="replace")}
             for name, text in list(printed.items())[:MOST_FAILURES_SHOWN]:
                 print(f"---- {name}, to its end ----", *text.splitlines()[-LINES_OF_A_FAILURE:], sep="\n")
             print(f"---- all of it: {one.log} ----", flush=True)
-        elif one.stamp and tally.passed and status == 0:
-            one.stamp.parent.mkdir(parents=True, exist_ok=True)
-            one.stamp.write_text(f"{tally.passed} passed on {time.strftime('%F %H:%M')}")
+        elif tally.green and one.process.returncode == 0:
+            self.records.keep(step, elapsed, tally.passed, one.state)
 
     def show(self) -> None:
-        """What runs now, in one line: rewritten on a terminal, else printed once a minute."""
-        terminal = sys.stdout.isatty()
-        if not terminal and time.monotonic() - self.last_shown < 60:
-            return
-        self.last_shown = time.monotonic()
-        line = "   ".join(f"{one.step.name} {clock(one.elapsed)}  {last_line(one.log)[:120 // (2 * len(self.running))]}"
-                          for one in self.running)
-        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", flush=True)
+        """Where the steps are: on a terminal in one line that changes, elsewhere now and then."""
+        said = "; ".join(f"{one.step.name} {clock(one.elapsed)}: {last_line(one.log)[:100]}" for one in self.running)
+        if sys.stdout.isatty():
+            print(f"\r\x1b[K{said[: os.get_terminal_size().columns - 1]}", end="", flush=True)
+        elif time.monotonic() - self.last_shown > SECONDS_BETWEEN_LINES:
+            self.last_shown = time.monotonic()
+            print(said, flush=True)
 
     def all_steps(self) -> None:
         self.begin_what_may()
-        while self.running or self.waiting:
-            time.sleep(0.3)
+        while self.running:
+            time.sleep(0.2)
             for one in [one for one in self.running if one.process.poll() is not None]:
                 self.running.remove(one)
                 if sys.stdout.isatty():
                     print("\r\x1b[K", end="")
                 self.end(one)
+            for one in self.running:
+                if time.monotonic() - one.looked > SECONDS_BETWEEN_LOOKS:
+                    one.end_if_it_hangs()
             self.begin_what_may()
             if self.running:
                 self.show()
 
     def interrupt(self) -> None:
         for one in self.running:
-            one.process.terminate()
+            one.stop(signal.SIGTERM)
 
     def report(self) -> bool:
-        """The summary; returns whether the run counts as passed."""
+        """Prints the summary; returns whether the run counts as passed."""
         print(f"\n{'step':<12} {'passed':>7} {'failed':>7} {'skipped':>8} {'time':>8}")
         for name in self.order:
             tally = self.tallies[name]
@@ -197,10 +236,9 @@ class Run:
                 print(f"    failed: {failure}")
             for skip in tally.skips:
                 print(f"    skipped: {skip}")
-        if self.seconds:
-            times.keep(CACHE / "test-times.json", self.seconds)
-        if self.failed_logs:
-            print("\nlogs of what failed:", *self.failed_logs)
+        failed_logs = [str(LOGS / f"{name}.log") for name in self.order if name in self.seconds and self.tallies[name].failures]
+        if failed_logs:
+            print("\nlogs of what failed:", *failed_logs)
         passed = sum(tally.passed for tally in self.tallies.values())
         failed = sum(len(tally.failures) for tally in self.tallies.values())
         skipped = sum(len(tally.skips) for tally in self.tallies.values())
@@ -208,12 +246,8 @@ class Run:
         return failed == 0 and passed > 0
 
 
-def main(arguments: list[str]) -> int:
-    quick = "--quick" in arguments
-    names = [argument for argument in arguments if argument != "--quick"]
-    steps = read_steps(Path("tests/steps").read_text(encoding="utf-8"))
-    LOGS.mkdir(parents=True, exist_ok=True)
-    run = Run(choose(steps, quick=quick, names=names), named=bool(names))
+def carry_out(run: Run) -> bool:
+    """Runs it to its end, or to that which an interrupt makes of it."""
 
     def interrupted(*_: object) -> NoReturn:
         run.interrupt()
@@ -222,9 +256,108 @@ def main(arguments: list[str]) -> int:
 
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)
+    LOGS.mkdir(parents=True, exist_ok=True)
     run.all_steps()
-    return 0 if run.report() else 1
+    return run.report()
+
+
+def units(table: Table) -> list[Step]:
+    """The unit tests of each part: of the step `test` what `quick` runs by itself."""
+    return [Step(name[1:], "style", "tests", 10, "all", (), pathspecs, f"tests/check.py test {name[1:]}")
+            for name, pathspecs in table.groups.items() if name.startswith("@unit_")]  # fmt: skip
+
+
+def quick(table: Table, records: Records) -> bool:
+    """The steps of style, and the unit tests whose inputs differ from those of their last green run."""
+    return carry_out(Run(of_tiers(table.steps, "style") + [step for step in units(table) if not records.green(step)], records))
+
+
+def of_tier_or_by_name(table: Table, records: Records, words: list[str]) -> bool:
+    chosen = of_tiers(table.steps, words[0]) if words[0] in ("default", "full") else [step for step in table.steps if step.name in words]
+    states = {step: inputs.state_of(step.command, step.inputs) for step in units(table)}
+    run = Run(chosen, records)
+    passed = carry_out(run)
+    if "test" in run.tallies and run.tallies["test"].green:
+        for step, state in states.items():
+            records.keep(step, 0, 1, state)
+    if words[0] == "default":
+        print("\n./run test changed runs what else has changed: sanitizers, fuzzers, all of the lab. ./run test status lists it.")
+    return passed
+
+
+def changed(table: Table, records: Records, arguments: list[str]) -> bool:
+    minutes = float(arguments[arguments.index("--minutes") + 1]) if "--minutes" in arguments else None
+    full = [step for step in table.steps if step.tier == "full"]
+    chosen = [step for step in full if not records.green(step)]
+    if "--again" in arguments and (green := [step for step in full if step not in chosen and records.seconds(step) < 300]):
+        again = random.choice(green)
+        print(f"{again.name} is green, and runs again by chance")
+        chosen.insert(0, again)
+    if not chosen:
+        print("nothing has changed since each step was green")
+        return True
+    return carry_out(Run(chosen, records, minutes=minutes))
+
+
+def flaky(table: Table, records: Records, arguments: list[str]) -> bool:
+    """Runs what is built again and again; goes on where an earlier call of the same was interrupted."""
+    times, names = int(arguments[0]), arguments[1:]
+    steps = [step for step in table.steps if (step.name in names if names else step.tier == "default")]
+    state = [[step.name, inputs.state_of(step.command, step.inputs)] for step in steps]
+    before = json.loads(FLAKY.read_text(encoding="utf-8")) if FLAKY.exists() else {}
+    runs: list[bool] = before["runs"] if before.get("state") == state and len(before["runs"]) < times else []
+    while len(runs) < times:
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)] if len(runs) % 2 else []
+        print(f"\nrun {len(runs) + 1} of {times}{', beside a busy loop on each core' if busy else ''}")
+        try:
+            runs.append(carry_out(Run(steps, records, environment={"GPURX_TEST_AS_BUILT": "1"})))
+        finally:
+            for one in busy:
+                one.kill()
+        FLAKY.write_text(json.dumps({"state": state, "runs": runs}), encoding="utf-8")
+    print(f"\n{len(runs)} runs, {runs.count(False)} with a failure")
+    return all(runs)
+
+
+def status(table: Table, records: Records) -> bool:
+    """Prints each step with its last green run; returns whether all are green but those that run by name only."""
+    is_green = True
+    for step in table.steps:
+        line = records.green(step)
+        last = line or records.local.get(step.name) or records.committed.get(step.name)
+        word = "green" if line else "named" if step.tier == "named" else "open"
+        why = "" if line else "never run" if not last else "changed since"
+        print(f"{word:<6} {step.name:<18} {last.date if last else '-':<11} {clock(last.seconds) if last else '-':>6} {why}".rstrip())
+        is_green &= word != "open"
+    return is_green
+
+
+def keep_record(table: Table, records: Records) -> bool:
+    steps = {step.name: step for step in table.steps}
+    merged = record.merge(records.committed, records.local, lambda line: records.is_green(steps[line.step], line)
+                          if line.step in steps else False)  # fmt: skip
+    record.write(COMMITTED, {name: line for name, line in merged.items() if name in steps})
+    return True
+
+
+def main(arguments: list[str]) -> bool:
+    table = read_table(Path("tests/steps").read_text(encoding="utf-8"))
+    records = Records()
+    word, *rest = arguments or ["default"]
+    match word:
+        case "quick":
+            return quick(table, records)
+        case "changed":
+            return changed(table, records, rest)
+        case "flaky":
+            return flaky(table, records, rest)
+        case "status":
+            return status(table, records)
+        case "record":
+            return keep_record(table, records)
+        case _:
+            return of_tier_or_by_name(table, records, [word, *rest])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(0 if main(sys.argv[1:]) else 1)

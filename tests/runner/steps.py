@@ -5,68 +5,72 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# In minutes from a run's begin: when the steps are to be over, and when what still runs is ended. CI has 90.
-LAST_END = 80
-RUN_END = 85
-LAST_ONCE_END = 75
-LAST_ONCE_START = 40
-
 # A guest of the lab has this much memory, and one of the debug kernel the other (lab.sh --help).
 GUEST_GIB = 2
 DEBUG_GUEST_GIB = 4
+
+# quick runs the first, ./run test the first two, full the first three; the last by name only.
+TIERS = ("style", "default", "full", "named")
 
 
 @dataclass(frozen=True)
 class Step:
     name: str
+    tier: str
+    kind: str  # check: passes as a whole; tests: counted from its log
     minutes: int
-    kind: str
+    cores: str  # 1 or all
     kernels: tuple[str, ...]
+    inputs: tuple[str, ...]  # pathspecs of git, and perhaps +comments
     command: str
-    quick: bool
 
     @property
     def gib(self) -> int:
-        return DEBUG_GUEST_GIB if "debug" in self.kernels else GUEST_GIB
+        return (DEBUG_GUEST_GIB if "debug" in self.kernels else GUEST_GIB) if self.kernels else 0
 
 
-def read_steps(text: str) -> list[Step]:
-    """The steps of tests/steps, in its order."""
+@dataclass(frozen=True)
+class Table:
+    steps: list[Step]
+    groups: dict[str, tuple[str, ...]]
+
+
+def expand(words: list[str], groups: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Pathspecs, and in the place of each @GROUP those of the group."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("@") and word not in groups:
+            raise ValueError(f"tests/steps: no such group: {word}")
+        found += groups.get(word, (word,))
+    return tuple(dict.fromkeys(found))
+
+
+def read_table(text: str) -> Table:
+    """The steps of tests/steps, in its order. A line that begins with @ names a group of inputs."""
     steps: list[Step] = []
-    quick = True
+    groups: dict[str, tuple[str, ...]] = {}
     for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        if not line.strip():
-            quick = False
-            continue
-        name, minutes, kind, kernels, command = (field.strip() for field in line.split("|", 4))
-        if kind not in ("check", "tests", "once", "named"):
-            raise ValueError(f"tests/steps: {name}: no such kind: {kind}")
-        steps.append(Step(name, int(minutes), kind, tuple(kernels.split()), command, quick))
-    return steps
+        if line.startswith("@"):
+            name, *words = line.split()
+            groups[name] = expand(words, groups)
+        elif line.strip() and not line.startswith("#"):
+            name, tier, kind, minutes, cores, kernels, inputs, command = (field.strip() for field in line.split("|", 7))
+            if tier not in TIERS or kind not in ("check", "tests") or cores not in ("1", "all"):
+                raise ValueError(f"tests/steps: {name}: no such tier, kind or cores: {tier} {kind} {cores}")
+            steps.append(Step(name, tier, kind, int(minutes), cores, tuple(kernels.split()),
+                              expand(inputs.split(), groups), command))  # fmt: skip
+    return Table(steps, groups)
 
 
-def choose(steps: list[Step], *, quick: bool, names: list[str]) -> list[Step]:
-    """Those that were asked for: without a name all but those that run by name only."""
-    if names:
-        return [step for step in steps if step.name in names]
-    return [step for step in steps if step.kind != "named" and (step.quick or not quick)]
+def of_tiers(steps: list[Step], last: str) -> list[Step]:
+    """The steps of the tiers up to this one."""
+    return [step for step in steps if TIERS.index(step.tier) <= TIERS.index(last)]
 
 
-def is_too_late(step: Step, lasted: float, limit: float) -> bool:
-    """Whether a run of all steps, which has lasted so long (in minutes), does without this one, which may take as long as its
-    limit. All that is once takes longer than the rest: it begins early, or if it is over in time. The rest takes half of its
-    limit on most machines. A run is to have an end on a slow machine too."""
-    if step.kind != "once":
-        return lasted + step.minutes / 2 > LAST_END
-    return lasted > LAST_ONCE_START and lasted + limit > LAST_ONCE_END
-
-
-def may_start(step: Step, running: list[Step], *, guests: int, gib: float) -> bool:
+def may_start(step: Step, running: list[Step], *, cores: int, gib: float) -> bool:
     """Whether there is room for one more beside those that run; for one alone there always is."""
     if not running:
         return True
-    if not step.kernels or not all(other.kernels for other in running):
+    if "all" in (step.cores, *(other.cores for other in running)) or len(running) >= cores:
         return False
-    return len(running) < guests and step.gib + sum(other.gib for other in running) <= gib
+    return step.gib + sum(other.gib for other in running) <= gib

@@ -2,8 +2,8 @@
 """Counts what a test step did, from its log.
 
 A check passes or fails as a whole, by its exit status. Tests are counted by what the log says, in this order: a line
-`results: FILE` names a JUnit file of ctest; a line `N passed, N failed[, N skipped]`; what Python's unittest says at its
-end; TAP lines; Catch2's totals.
+`results: PATH` names a JUnit file of ctest, or a directory of such; a line `N passed, N failed[, N skipped]`; what Python's
+unittest says at its end; TAP lines; Catch2's totals. A line `==== NAME` begins a part, which is counted by itself.
 Tests that end with a status other than 0 without a failed test, or that ran nothing, are one failure.
 """
 
@@ -26,6 +26,16 @@ class Tally:
     @property
     def empty(self) -> bool:
         return not (self.passed or self.failures or self.skips)
+
+    @property
+    def green(self) -> bool:
+        return self.passed > 0 and not self.failures
+
+    def add(self, other: Tally) -> None:
+        self.passed += other.passed
+        self.failures += other.failures
+        self.skips += other.skips
+        self.printed |= other.printed
 
 
 def skip_reason(output: str) -> str:
@@ -121,17 +131,32 @@ def from_catch2(log: str) -> Tally:
     return tally
 
 
-def count_tests(status: int, log: str) -> Tally:
-    results = re.findall(r"^results: (.+)$", log, re.MULTILINE)
+def from_results(log: str) -> Tally:
+    named = re.findall(r"^results: (.+)$", log, re.MULTILINE)
     tally = Tally()
-    if results and Path(results[-1]).exists():
-        try:
-            tally = from_junit(Path(results[-1]))
-        except xml.etree.ElementTree.ParseError as error:
-            tally.failures.append(f"{results[-1]} cannot be read: {error}")
-    for parse in (from_closing_lines, from_unittest, from_tap, from_catch2):
-        if tally.empty:
-            tally = parse(log)
+    if named:
+        path = Path(named[-1])
+        for file in sorted(path.glob("*.xml")) if path.is_dir() else [path]:
+            try:
+                tally.add(from_junit(file))
+            except (OSError, xml.etree.ElementTree.ParseError) as error:
+                tally.failures.append(f"{file} cannot be read: {error}")
+    return tally
+
+
+def count_part(log: str) -> Tally:
+    parsers = (from_results, from_closing_lines, from_unittest, from_tap, from_catch2)
+    return next((tally for parse in parsers if not (tally := parse(log)).empty), Tally())
+
+
+def count_tests(status: int, log: str) -> Tally:
+    _, *parts = re.split(r"^==== (.+)$", log, flags=re.MULTILINE)
+    tally = Tally() if parts else count_part(log)
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        counted = count_part(part)
+        if counted.empty:
+            counted.failures.append(f"{name}: ran no test")
+        tally.add(counted)
     if tally.empty:
         tally.failures.append("ran no test" if status == 0 else f"ended with status {status} before the first test")
     elif status != 0 and not tally.failures:
@@ -155,14 +180,3 @@ def read_log(kind: str, status: int, path: Path) -> Tally:
     """What the log of a step at PATH says; kind is check or tests."""
     log = text_of(path)
     return count_check(status, log) if kind == "check" else count_tests(status, log)
-
-
-def read_cut_log(path: Path, why: str) -> Tally:
-    """Of a step that was ended for no fault of its own: what failed until then fails, and all the rest is skipped."""
-    log = text_of(path)
-    tally = next((found for parse in (from_closing_lines, from_tap) if not (found := parse(log)).empty), Tally())
-    # Catch2 and ctest say so at once, and count at their end.
-    tally.failures += re.findall(r"^\S+:\d+: FAILED:$", log, re.MULTILINE)
-    tally.failures += re.findall(r"^ *\d+/\d+ Test +#\d+: (.+?) \.*\*\*\*(?!Skipped|Not Run)", log, re.MULTILINE)
-    tally.skips.append(why)
-    return tally

@@ -87,22 +87,22 @@ class Tests(unittest.TestCase):
         log = "a.cpp:5: SKIPPED:\nexplicitly with message:\n  no NIC\n\ntest cases: 6 | 4 passed | 1 failed | 1 skipped\n"
         self.assertEqual(self.counts(1, log), (4, 1, 1))
 
-    def test_what_was_cut_fails_by_what_has_failed(self) -> None:
-        cut = "3.5 s: one\n../../tests/lab/gpu.cpp:58: FAILED:\n  CHECK( 0 > 0 )\n2 s: two\n[  9.5] tests: 3/4 Test is on\n"
-        ctest = ("  3/40 Test  #3: unit: a b .......   Passed    0.1 sec\n 12/40 Test #12: ingest: x ......***Failed  0.2 sec\n"
-                 " 13/40 Test #13: ingest: y ......***Skipped  0.2 sec\n 14/40 Test #14: z .......***Timeout  9 sec\n")
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "step.log"
-            for log, failures in ((cut, ["../../tests/lab/gpu.cpp:58: FAILED:"]), (ctest, ["ingest: x", "z"]), ("", [])):
-                path.write_text(log, encoding="utf-8")
-                result = tally.read_cut_log(path, "step: the run is over")
-                self.assertEqual((result.failures, result.skips), (failures, ["step: the run is over"]))
+    def test_parts_are_counted_each_by_itself(self) -> None:
+        log = ("==== demo\nok - it arrived\n==== lab_tests\nAll tests passed (9 assertions in 4 test cases)\n"
+               "==== Python\n" + "-" * 70 + "\nRan 1 test in 1s\n\nFAILED (errors=1)\n==== nothing\nready\n")  # fmt: skip
+        self.assertEqual(self.counts(1, log), (5, 2, 0))
+        self.assertEqual(tally.count_tests(1, log).failures, ["unnamed, see the log", "nothing: ran no test"])
 
     def test_junit(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "results.xml"
             path.write_text(JUNIT, encoding="utf-8")
             result = tally.count_tests(8, f"results: {path}\n")
+            for name in ("results.xml", "more.xml"):
+                (Path(directory) / name).write_text(JUNIT, encoding="utf-8")
+            self.assertEqual(self.counts(8, f"results: {directory}\n"), (2, 4, 2))
+            (Path(directory) / "more.xml").write_text("<", encoding="utf-8")
+            self.assertEqual(self.counts(0, f"results: {directory}\n"), (1, 3, 1))
         self.assertEqual((result.passed, result.failures), (1, ["bad", "never started: Unable to find executable: x"]))
         self.assertEqual(result.skips, ["left out: no /dev/udmabuf: No such file or directory"])
         self.assertEqual(result.printed, {"bad": "1 != 2"})

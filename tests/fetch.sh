@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Fetches what the steps of `./run test` need beside a compiler: the lab with Debian's kernel, Python packages, nginx.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Nobody sees sudo ask for a password in the background.
+if ((EUID == 0)) || sudo -n true 2>/dev/null; then
+    kernel-support/lab/packages.sh python module lab
+fi
+tests/python/environment.sh
+kernel-support/lab/kernel.sh debian
+kernel-support/lab/module.sh debian kernel-support/devmemsim
+kernel-support/lab/virtiofsd.sh
+kernel-support/lab/ethtool.sh
+tests/ingest/nginx.sh
