@@ -56,9 +56,7 @@ compile() {
 # QEMU and the kernel are fetched, or the kernel built where it is one of ours, while the library compiles.
 prepare_lab() {
     "$lab_dir/packages.sh" module lab
-    "$lab_dir/kernel.sh" "$kernel"
-    "$lab_dir/module.sh" "$kernel" "$repo/kernel-support/devmemsim"
-    case $kernel in debian*) "$lab_dir/virtiofsd.sh" ;; esac
+    "$lab_dir/lab.sh" --kernel "$kernel" --prepare
 }
 
 compile_and_prepare() {

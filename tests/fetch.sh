@@ -9,8 +9,5 @@ if ((EUID == 0)) || sudo -n true 2>/dev/null; then
     kernel-support/lab/packages.sh python module lab
 fi
 tests/python/environment.sh
-kernel-support/lab/kernel.sh debian
-kernel-support/lab/module.sh debian kernel-support/devmemsim
-kernel-support/lab/virtiofsd.sh
-kernel-support/lab/ethtool.sh
+kernel-support/lab/lab.sh --prepare
 tests/ingest/nginx.sh

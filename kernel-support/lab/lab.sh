@@ -24,6 +24,7 @@ usage='usage: ./run lab [OPTION...] [-- COMMAND [ARGUMENT...]]
   --memory SIZE                 as QEMU takes it (2G; debug 4G)
   --hugepages N                 2 MiB pages set aside (96)
   --no-nic                      without the software NIC
+  --prepare                     fetch, build and try all that the guest needs, and boot no guest
   --modules                     with the modules of a kernel of Debian (23 MB): it loads what it needs by itself
   --append ARGUMENTS            added to the command line of the kernel
   --gdb                         wait for a debugger, and say how to start it; without a time limit unless one is given
@@ -42,7 +43,7 @@ is a directory of the guest'"'"'s own.
 Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
 although the command succeeded.'
 
-kernel=debian timeout='' cpus='' memory='' hugepages=96 append='' profile='' profile_to='' nic=1 modules=0 gdb=0 exact=0 interactive=0
+kernel=debian timeout='' cpus='' memory='' hugepages=96 append='' profile='' profile_to='' nic=1 modules=0 gdb=0 exact=0 interactive=0 prepare=0
 command=()
 
 parse() {
@@ -52,6 +53,7 @@ parse() {
             --exact) exact=1 ;;
             --no-nic) nic=0 ;;
             --modules) modules=1 ;;
+            --prepare) prepare=1 ;;
             --gdb) gdb=1 ;;
             --kernel | --timeout | --cpus | --memory | --hugepages | --append | --profile | --profile-to)
                 (($# >= 2)) || die "$1 needs a value"
@@ -78,7 +80,7 @@ parse() {
     done
     # Nobody waits for a shell or a debugger but who uses it.
     : "${timeout:=$( ((${#command[@]} && !gdb)) && echo 600 || echo 1000000)}"
-    if ((${#command[@]} == 0)); then
+    if ((${#command[@]} == 0 && !prepare)); then
         [[ -t 0 && -t 1 ]] || die "no command"$'\n'"$usage"
         interactive=1
         command=(/bin/bash)
@@ -411,6 +413,7 @@ main() {
     ethtool=$("$lab_dir/ethtool.sh") || exit "$failure_status"
     accel=$(accelerator) || exit "$failure_status"
     [[ $(share_type) != virtiofs ]] || virtiofsd=$("$lab_dir/virtiofsd.sh") || exit "$failure_status"
+    ((!prepare)) || return 0
     # Where it is emulated, a CPU now and then runs code that another has just rewritten, and the guest dies of an int3.
     # Our own configuration has no static keys for that reason; Debian's has, and "fixes" has kprobes.
     [[ -n $cpus ]] || cpus=$([[ ($kernel == debian* || $kernel == fixes) && $accel != kvm ]] && echo 1 || echo 2)
