@@ -2,6 +2,7 @@
 #include "nic/device_journal.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,14 +21,19 @@
 #include <thread>
 #include <vector>
 
+#include "eventually.hpp"
 #include "nic/failure.hpp"
 
 using namespace gpurx::detail;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
+using gpurx::test::eventually;
 namespace fs = std::filesystem;
 
 namespace {
+
+// No limit of a test: who waits for a journal has it long before.
+constexpr auto long_patience = 1h;
 
 class scratch {
   public:
@@ -54,6 +60,39 @@ journal some_journal()
     result.device = device;
     result.record({setting::ntuple_filters, {0}, {1}});
     return result;
+}
+
+std::uint64_t lock_inode(scratch const& in)
+{
+    for (auto const& entry : fs::directory_iterator{in.state}) {
+        struct stat info {};
+        if (entry.path().extension() == ".lock" && ::stat(entry.path().c_str(), &info) == 0)
+            return info.st_ino;
+    }
+    FAIL("no lock");
+    return 0;
+}
+
+// So many give back, and wait for a journal whose lock is this file: each has put a lock of its own on it.
+std::ptrdiff_t givers_waiting(std::uint64_t inode)
+{
+    std::ifstream locks{"/proc/locks"};
+    auto const end = fmt::format(":{} 0 EOF", inode);
+    std::ptrdiff_t count = 0;
+    for (std::string line; std::getline(locks, line);)
+        count += line.find("OFDLCK") != std::string::npos && line.ends_with(end) ? 1 : 0;
+    return count;
+}
+
+// So many of this process's descriptors are this file.
+std::ptrdiff_t times_open(std::uint64_t inode)
+{
+    std::ptrdiff_t count = 0;
+    for (auto const& entry : fs::directory_iterator{"/proc/self/fd"}) {
+        struct stat info {};
+        count += ::stat(entry.path().c_str(), &info) == 0 && info.st_ino == inode ? 1 : 0;
+    }
+    return count;
 }
 
 gpurx::system_error failure(scratch const& in, std::chrono::milliseconds patience = 0ms)
@@ -127,6 +166,7 @@ TEST_CASE("a journal in use is waited for, but not without end")
 {
     scratch const in;
     auto held = std::make_unique<journal_file>(in.state, device);
+    auto const lock = lock_inode(in);
     CHECK(failure(in, 20ms).code() == errno_code(ETIMEDOUT));
 
     // Another device's is another file.
@@ -134,11 +174,11 @@ TEST_CASE("a journal in use is waited for, but not without end")
     other.ifindex = 5;
     CHECK_NOTHROW(journal_file{in.state, other, 0ms});
 
-    std::thread releaser{[&held] {
-        std::this_thread::sleep_for(50ms);
+    std::thread releaser{[&held, lock] {
+        static_cast<void>(eventually([lock] { return times_open(lock) == 2; }));
         held.reset();
     }};
-    CHECK_NOTHROW(journal_file{in.state, device, 10s});
+    CHECK_NOTHROW(journal_file{in.state, device, long_patience});
     releaser.join();
 }
 
@@ -149,17 +189,17 @@ TEST_CASE("who gives a journal's things back goes before all who take")
     std::mutex guard;
     std::vector<journal_use> order;
     auto const use = [&](journal_use what) {
-        journal_file const file{in.state, device, 10s, what};
+        journal_file const file{in.state, device, long_patience, what};
         std::lock_guard const lock{guard};
         order.push_back(what);
-        std::this_thread::sleep_for(1ms);
     };
     std::vector<std::thread> all;
     for (int i = 0; i < 30; ++i)
         all.emplace_back(use, journal_use::take);
     for (int i = 0; i < 3; ++i)
         all.emplace_back(use, journal_use::give_back);
-    std::this_thread::sleep_for(300ms);  // all wait by then
+    auto const lock = lock_inode(in);
+    CHECK(eventually([lock] { return times_open(lock) == 34 && givers_waiting(lock) == 3; }));
     held.reset();
     for (auto& thread : all)
         thread.join();
