@@ -18,6 +18,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <latch>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -181,16 +182,15 @@ TEST_CASE("the last loans end flow and session on whatever thread they die")
             in.run_until([&] { return got->done(); });
             loans.push_back(std::move(got->loan));
         }
-        std::atomic<bool> go{false};
+        std::latch go{5};
         std::vector<std::thread> threads;
         for (std::size_t t = 0; t < 4; ++t)
             threads.emplace_back([&, t] {
-                while (!go)
-                    std::this_thread::yield();
+                go.arrive_and_wait();
                 loans[2 * t].release();
                 loans[2 * t + 1] = {};
             });
-        go = true;
+        go.arrive_and_wait();
         rx.reset();
         in.session.drop();
         for (auto& thread : threads)
