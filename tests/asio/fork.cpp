@@ -227,15 +227,13 @@ TEST_CASE("a child finds no lock held by a thread that it does not have", "[fork
     }};
     std::string found;
     for (int i = 0; i < 200 && found.empty(); ++i)
-        found = in_child(
-            [&](child_report& child) {
-                static_cast<void>((*in.session).stats());
-                static_cast<void>(detail::session_state::find_binding(test_session::first_id));
-                rx.reset();
-                in.session.drop();
-                child.expect(in.session.nic().rules == 1, "the rule is left to the parent");
-            },
-            5);
+        found = in_child([&](child_report& child) {
+            static_cast<void>((*in.session).stats());
+            static_cast<void>(detail::session_state::find_binding(test_session::first_id));
+            rx.reset();
+            in.session.drop();
+            child.expect(in.session.nic().rules == 1, "the rule is left to the parent");
+        });
     stop = true;
     busy.join();
     CHECK(found == "");

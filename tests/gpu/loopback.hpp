@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "completion.hpp"
+#include "eventually.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {
@@ -39,16 +40,11 @@ template <class... Destination>
     return result;
 }
 
-// Waits for what another thread does; false if it takes seconds.
+// Waits for what another thread does.
 template <class Condition>
 [[nodiscard]] bool soon(Condition holds)
 {
-    for (auto const end = std::chrono::steady_clock::now() + 5s; std::chrono::steady_clock::now() < end;) {
-        if (holds())
-            return true;
-        std::this_thread::sleep_for(1ms);
-    }
-    return holds();
+    return eventually(std::move(holds));
 }
 
 }  // namespace gpurx::test

@@ -5,7 +5,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -13,11 +12,11 @@
 
 namespace gpurx::lab {
 
-// Whether `ready()` holds within 30 seconds.
+// Whether `ready()` holds within a minute.
 template <class Ready>
 [[nodiscard]] bool comes_true(Ready ready)
 {
-    return test::eventually(ready, std::chrono::seconds{30});
+    return test::eventually(ready);
 }
 
 // With a policy of the test's own. GPURXD_SOCKET names its door as long as it is there.
@@ -47,7 +46,7 @@ class running_daemon {
     pid_t pid_ = -1;
 };
 
-// Whether no journal says that a NIC's settings are to be given back, and they are those, within 30 seconds.
+// Whether no journal says that a NIC's settings are to be given back, and they are those, within a minute.
 [[nodiscard]] bool settled(std::string const& before);
 
 }  // namespace gpurx::lab

@@ -31,7 +31,7 @@ class child_report {
 // Runs body(child_report&) in a child that ends right after it, without destructors of the parent's. Returns what the
 // child found wrong, and how it ended if that was not by itself within `seconds`.
 template <class Body>
-[[nodiscard]] std::string in_child(Body&& body, unsigned seconds = 20)
+[[nodiscard]] std::string in_child(Body&& body, unsigned seconds = 60)
 {
     int ends[2];
     REQUIRE(::pipe(ends) == 0);

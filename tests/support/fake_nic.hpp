@@ -55,7 +55,7 @@ struct nic_log {
     void wait_until_busy()
     {
         std::unique_lock lock{mutex_};
-        changed_.wait_for(lock, std::chrono::seconds{20}, [this] { return busy_ > 0; });
+        changed_.wait(lock, [this] { return busy_ > 0; });
     }
     // Called by those who work on the NIC.
     void work()
@@ -63,7 +63,7 @@ struct nic_log {
         std::unique_lock lock{mutex_};
         ++busy_;
         changed_.notify_all();
-        changed_.wait_for(lock, std::chrono::seconds{20}, [this] { return !held_; });
+        changed_.wait(lock, [this] { return !held_; });
         --busy_;
     }
 

@@ -95,7 +95,7 @@ bool let_memory_end()
     when_passed(
         point, [](void* of, gpurx::error_code) noexcept { delete static_cast<std::shared_ptr<memory_state>*>(of); },
         last.release(), waiting_for::pages);
-    for (int i = 0; i < 5000 && fake_cuda::calls("cuMemUnmap") == 0; ++i)
+    for (int i = 0; i < 60'000 && fake_cuda::calls("cuMemUnmap") == 0; ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds{1});
     return fake_cuda::calls("cuMemUnmap") > 0;
 }

@@ -652,7 +652,7 @@ error_code waited_for(cuda_stream_ref stream)
     asio::io_context io{1};
     error_code result = asio::error::timed_out;
     async_wait(io.get_executor(), stream, [&](error_code code) { result = code; });
-    io.run_for(5s);
+    io.run_for(60s);
     return result;
 }
 

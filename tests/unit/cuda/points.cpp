@@ -56,7 +56,7 @@ TEST_CASE("a wait tells the error that its stream ended with, when nobody else i
     // The first to ask is told, and only what asks for the stream is an answer about it.
     fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
     fake_cuda::fail("cuStreamIsCapturing", CUDA_SUCCESS, 0, 1000);
-    io.run_for(5s);
+    io.run_for(60s);
     CHECK(result == detail::cuda::error_of(CUDA_ERROR_ILLEGAL_ADDRESS));
     fake_cuda::let_go(stream.get());
     std::this_thread::sleep_for(20ms);
