@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "awake_watchdog.hpp"
 #include "eventually.hpp"
 #include "fake_nic.hpp"
 #include "memory/byte_size.hpp"
@@ -41,6 +42,7 @@ using gpurx::test::nic_log;
 using namespace std::chrono_literals;
 namespace asio = boost::asio;
 using asio::ip::tcp;
+using gpurx::test::awake_watchdog;
 using gpurx::test::eventually;
 
 namespace {
@@ -217,7 +219,7 @@ TEST_CASE("a process that ends waits until its NIC is restored")
     auto const pid = ::fork();
     REQUIRE(pid >= 0);
     if (pid == 0) {
-        ::alarm(20);
+        ::alarm(60);
         log->at_end = [&ends] {
             std::this_thread::sleep_for(50ms);
             static_cast<void>(!::write(ends[1], "x", 1));
@@ -475,14 +477,15 @@ TEST_CASE("a flow that is locked up is ended, and another one is not")
     idle_flow->set_socket(idle.native_handle());
     CHECK(log->samples == 0);
     idle_flow->set_waiting(flow_wait::data);
-    std::this_thread::sleep_for(300ms);
+    awake_watchdog other{100ms};
+    REQUIRE(other.looks(8));
     CHECK_FALSE(idle_flow->locked_up());
     CHECK(log->samples == 0);
 
     session->tokens_taken(1);
     log->failures_stand_still = true;
     locked_flow->set_waiting(flow_wait::data);
-    std::this_thread::sleep_for(300ms);
+    REQUIRE(eventually([&] { return log->samples >= 8; }));
     CHECK_FALSE(locked_flow->locked_up());
 
     session->tokens_returned(1);
@@ -550,7 +553,8 @@ TEST_CASE("a session without a lock-up limit never looks")
     error_code code;
     auto const flow = session->admit(code);
     flow->set_waiting(flow_wait::data);
-    std::this_thread::sleep_for(50ms);
+    awake_watchdog other{40ms};
+    REQUIRE(other.looks(4));
     CHECK(log->samples == 0);
     flow->set_waiting(flow_wait::nothing);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "session/watchdog.hpp"
-#include "eventually.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,6 +14,10 @@
 #include <csignal>
 #include <thread>
 
+#include "asleep.hpp"
+#include "awake_watchdog.hpp"
+#include "eventually.hpp"
+
 using namespace std::chrono_literals;
 namespace asio = boost::asio;
 using asio::ip::tcp;
@@ -22,7 +25,9 @@ using gpurx::detail::lock_up_detector;
 using gpurx::detail::lock_up_sample;
 using gpurx::detail::watchdog;
 using gpurx::detail::watchdog_subject;
+using gpurx::test::awake_watchdog;
 using gpurx::test::eventually;
+using gpurx::test::is_asleep;
 
 namespace {
 
@@ -68,11 +73,11 @@ TEST_CASE("the watchdog sleeps while no flow waits")
 {
     subject watched;
     watchdog dog{watched, 40ms, detector_for(40ms)};
-    REQUIRE(eventually([&] { return watched.looks >= 2; }));
-    std::this_thread::sleep_for(100ms);
-    auto const before = watched.looks.load();
-    std::this_thread::sleep_for(200ms);
-    CHECK(watched.looks == before);
+    // Once as ever, and once more as it goes to sleep.
+    REQUIRE(eventually([&] { return watched.looks == 2; }));
+    awake_watchdog other{40ms};
+    REQUIRE(other.looks(10));
+    CHECK(watched.looks == 2);
     CHECK(watched.ended == 0);
 }
 
@@ -114,11 +119,13 @@ TEST_CASE("a limit without end is none that has passed")
     watched.stuck = true;
     watched.waits = true;
     auto const forever = std::chrono::milliseconds::max();
-    watchdog dog{watched, forever, detector_for(forever)};
-    REQUIRE(eventually([&] { return watched.looks >= 2; }));
-    std::this_thread::sleep_for(100ms);
-    CHECK(watched.ended == 0);
-    CHECK(watched.looks < 5);  // a second each
+    auto const begin = std::chrono::steady_clock::now();
+    {
+        watchdog dog{watched, forever, detector_for(forever)};
+        REQUIRE(eventually([&] { return watched.looks >= 2; }));
+        CHECK(std::chrono::steady_clock::now() - begin >= 2s);  // a second each
+    }
+    CHECK(watched.ended == 0);  // by the second look either
 }
 
 TEST_CASE("the watchdog leaves the program's signals to the program")
@@ -129,6 +136,7 @@ TEST_CASE("the watchdog leaves the program's signals to the program")
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGUSR1);
     subject watched;
+    watched.waits = true;
     watchdog dog{watched, 40ms, detector_for(40ms)};
     REQUIRE(eventually([&] { return watched.looks >= 1; }));
     REQUIRE(::pthread_sigmask(SIG_BLOCK, &wanted, &before) == 0);
@@ -139,9 +147,11 @@ TEST_CASE("the watchdog leaves the program's signals to the program")
     handler.sa_handler = [](int) { ++taken_elsewhere; };
     REQUIRE(::sigaction(SIGUSR1, &handler, &former) == 0);
     REQUIRE(::kill(::getpid(), SIGUSR1) == 0);
-    std::this_thread::sleep_for(100ms);  // or main might be the first to look
-    timespec const patience{.tv_sec = 10, .tv_nsec = 0};
-    CHECK(::sigtimedwait(&wanted, nullptr, &patience) == SIGUSR1);
+    // A thread that the signal is for takes it before it goes on: the second look from here began later.
+    auto const looks = watched.looks.load();
+    REQUIRE(eventually([&] { return watched.looks >= looks + 2; }));
+    timespec const at_once{.tv_sec = 0, .tv_nsec = 0};
+    CHECK(::sigtimedwait(&wanted, nullptr, &at_once) == SIGUSR1);
     CHECK(taken_elsewhere == 0);
     ::sigaction(SIGUSR1, &former, nullptr);
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -149,18 +159,22 @@ TEST_CASE("the watchdog leaves the program's signals to the program")
 
 TEST_CASE("a watchdog stops at once, awake or asleep")
 {
-    for (bool const waits : {false, true}) {
+    SECTION("asleep, which has no end of its own")
+    {
         subject watched;
-        watched.waits = waits;
+        watchdog dog{watched, 40ms, detector_for(40ms)};
+        REQUIRE(eventually([&] { return watched.looks == 2; }));
+    }
+    SECTION("between two looks")
+    {
+        // So many take less time than one second each, which is what they would wait until they look.
+        constexpr auto times = 60;
+        subject watched;
+        watched.waits = true;
         auto const before = std::chrono::steady_clock::now();
-        {
-            watchdog dog{watched, 1h, detector_for(1h)};
-        }
-        {
-            watchdog dog{watched, 40ms, detector_for(40ms)};
-            std::this_thread::sleep_for(30ms);
-        }
-        CHECK(std::chrono::steady_clock::now() - before < 5s);
+        for (int i = 0; i < times; ++i)
+            watchdog const dog{watched, 1h, detector_for(1h)};
+        CHECK(std::chrono::steady_clock::now() - before < times * 1s);
     }
 }
 
@@ -178,8 +192,12 @@ TEST_CASE("an aborted connection wakes who waits, frees what TCP holds, and rese
     REQUIRE(eventually([&] { return gpurx::detail::bytes_held(receiver.native_handle()) >= data.size(); }));
 
     pollfd waiting{.fd = receiver.native_handle(), .events = POLLRDHUP, .revents = 0};
-    std::thread waiter{[&] { ::poll(&waiting, 1, 10'000); }};
-    std::this_thread::sleep_for(50ms);
+    std::atomic<pid_t> id{0};
+    std::thread waiter{[&] {
+        id = ::gettid();
+        ::poll(&waiting, 1, -1);
+    }};
+    CHECK(eventually([&] { return id != 0 && is_asleep(id); }));
     gpurx::detail::abort_connection(receiver.native_handle());
     waiter.join();
     CHECK((waiting.revents & POLLHUP) != 0);
