@@ -17,6 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "descriptors.hpp"
+#include "eventually.hpp"
+
 using namespace gpurx;
 using namespace gpurx::gpurxd;
 using namespace std::chrono_literals;
@@ -76,6 +79,7 @@ class answering {
   private:
     asio::io_context io_{1};
     asio::io_context client_;
+    tcp::socket first_{client_};  // the context opens what it needs now, and later sockets nothing but themselves
     tcp::endpoint here_;
     std::unique_ptr<scrapes> scrapes_;
     std::thread thread_;
@@ -114,44 +118,44 @@ TEST_CASE("what is no scrape is refused by name")
 TEST_CASE("who asks slowly is answered by the end of the connection")
 {
     answering at{{.lifetime = 300ms}};
-    auto slow = at.connected();
     auto const begin = std::chrono::steady_clock::now();
+    auto slow = at.connected();
     for (auto const each : std::string_view{good_request}.substr(0, 10)) {
-        asio::write(slow, asio::buffer(&each, 1));
+        error_code hung_up;  // by then, perhaps
+        asio::write(slow, asio::buffer(&each, 1), hung_up);
         std::this_thread::sleep_for(5ms);
     }
     CHECK(answering::rest_of(slow).empty());
-    auto const took = std::chrono::steady_clock::now() - begin;
-    CHECK(took >= 250ms);
-    CHECK(took < 10s);
+    CHECK(std::chrono::steady_clock::now() - begin >= 300ms);
+    CHECK(at.pages == 0);
 }
 
 TEST_CASE("who does not read what it asked for is not waited for")
 {
     answering at{{.lifetime = 300ms}, 64U << 20};
+    auto const before = test::open_descriptors();
     auto greedy = at.connected();
     asio::write(greedy, asio::buffer(good_request, sizeof good_request - 1));
-    std::this_thread::sleep_for(1s);
+    greedy.wait(tcp::socket::wait_read);  // so the other end is open
+    REQUIRE(test::eventually([&] { return test::open_descriptors() == before + 1; }));
     CHECK(answering::rest_of(greedy).size() < 64U << 20);
     CHECK_THAT(at.ask(good_request), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_CASE("those who ask for nothing make room for one who does")
 {
-    answering at{{.lifetime = 60s}};
+    answering at{{.lifetime = 1h}};
     std::vector<tcp::socket> idle;
     for (int i = 0; i < 100; ++i)
         idle.push_back(at.connected());
     CHECK_THAT(at.ask(good_request), StartsWith("HTTP/1.1 200"));
     // The oldest has been closed, without a word, and long before its time.
-    auto const begin = std::chrono::steady_clock::now();
     CHECK(answering::rest_of(idle.front()).empty());
-    CHECK(std::chrono::steady_clock::now() - begin < 20s);
 }
 
 TEST_CASE("who asks all the time gets the page of this second")
 {
-    answering at{{.age = 60s}};
+    answering at{{.age = 1h}};
     for (int i = 0; i < 200; ++i)
         CHECK_THAT(at.ask(good_request), StartsWith("HTTP/1.1 200"));
     CHECK(at.pages == 1);
