@@ -356,7 +356,7 @@ TEST_CASE_METHOD(unchanged_nic, "it puts back what a killed process left", "[smo
     // Killed when the doctor sees its session, with its rule.
     auto const script = fmt::format(
         "{0} --interface {2} --transport devmem --memory-size 8MiB --listen 10.77.0.1:9555 >/dev/null 2>&1 & "
-        "for i in $(seq 100); do {1} {2} --json | grep -q 'process [0-9]*: queues .*, 1 rules' && break; sleep 0.2; "
+        "for i in $(seq 300); do {1} {2} --json | grep -q 'process [0-9]*: queues .*, 1 rules' && break; sleep 0.2; "
         "done; "
         "kill -9 $!; wait $!; true",
         GPURX_RECEIVE_FILE, GPURX_DOCTOR, near_interface);

@@ -519,15 +519,24 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd gives nothing to those whom the policy d
     CHECK(settled(settings_before()));
 }
 
+namespace {
+
+std::uint64_t printed_seed()
+{
+    auto const* const text = std::getenv("GPURX_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
+    auto const seed = text != nullptr ? std::stoull(text) : std::random_device{}();
+    fmt::print("GPURX_TEST_SEED={} repeats this choice of moments\n", seed);
+    return seed;
+}
+
+}  // namespace
+
 TEST_CASE_METHOD(unchanged_nic, "when a client of gpurxd is killed, its queues and rules go back", "[gpurxd]")
 {
     running_daemon daemon;
     auto const* const rounds_text = std::getenv("GPURX_TEST_KILLS");  // NOLINT(concurrency-mt-unsafe)
     auto const rounds = rounds_text != nullptr ? std::stoul(rounds_text) : 8UL;
-    auto const* const seed_text = std::getenv("GPURX_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
-    auto const seed = seed_text != nullptr ? std::stoull(seed_text) : std::random_device{}();
-    fmt::print("GPURX_TEST_SEED={} repeats this choice of moments\n", seed);
-    std::mt19937_64 random{seed};
+    std::mt19937_64 random{printed_seed()};
     auto const begin = std::chrono::steady_clock::now();
     {
         peer_sender sender{family::v4, {9, stream_bytes}};
@@ -631,7 +640,7 @@ TEST_CASE_METHOD(unchanged_nic, "several flows go on while gpurxd is killed and 
 {
     running_daemon daemon{"allow user 65534 interface dms0 clients 3 opens 6000\n"};
     constexpr std::uint64_t bytes = 8 * stream_bytes;
-    std::mt19937_64 random{std::random_device{}()};
+    std::mt19937_64 random{printed_seed()};
     std::list<peer_sender> senders;
     std::list<nobodys_program> receivers;
     for (unsigned i = 0; i < 3; ++i) {
@@ -692,13 +701,13 @@ void misbehave(child_report& child, std::string const& socket, tcp::endpoint con
 {
     auto const whole = detail::encode(detail::open_request{near_interface, 1, 0});
     {
-        detail::daemon_channel half{socket, 30s};
+        detail::daemon_channel half{socket, 60s};
         half.send(std::span{whole}.first(whole.size() / 2));
-        detail::daemon_channel much{socket, 30s};
+        detail::daemon_channel much{socket, 60s};
         much.send(std::vector<std::byte>(100'000));
-        detail::daemon_channel flood{socket, 30s};
+        detail::daemon_channel flood{socket, 60s};
         send_descriptors(flood, 250);
-        detail::daemon_channel file{socket, 30s};
+        detail::daemon_channel file{socket, 60s};
         child.expect(refuses(answer_to(file, detail::open_request{near_interface, 1, 0}, STDERR_FILENO), EINVAL),
                      "no memory, but a file");
     }
@@ -756,7 +765,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd binds no memory that may only be read", 
         detail::unique_fd const memory{static_cast<int>(what.fd)};
         nobodys_program client{[&](child_report& child) {
             drop_rights(false);
-            detail::daemon_channel channel{daemon.socket(), 30s};
+            detail::daemon_channel channel{daemon.socket(), 60s};
             auto const reply = answer_to(channel, detail::open_request{near_interface, 1, 0}, memory.get());
             child.expect(reply && refuses(reply, EACCES) != may_write,
                          may_write ? "it may be written" : "it may only be read");
@@ -801,7 +810,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd says who got what, and who was refused a
     CHECK(client.succeeds());
     nobodys_program other{[&](child_report& child) {
         drop_rights(false, 20000);
-        detail::daemon_channel channel{daemon.socket(), 30s};
+        detail::daemon_channel channel{daemon.socket(), 60s};
         auto const memory = gpurx::device_memory::on_host(8 * mebibyte);
         auto const dmabuf = gpurx::detail::session_access::state(memory)->dmabuf_fd();
         child.expect(refuses(answer_to(channel, detail::open_request{near_interface, 1, 0}, dmabuf), EACCES),
@@ -823,13 +832,13 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd steers nothing that is not the client's 
     auto const roots = listening_on(9700);
     nobodys_program attacker{[&](child_report& child) {
         drop_rights(false);
-        detail::daemon_channel channel{daemon.socket(), 30s};
+        detail::daemon_channel channel{daemon.socket(), 60s};
         auto const memory = gpurx::device_memory::on_host(8 * mebibyte);
         auto const state = gpurx::detail::session_access::state(memory);
         auto const opened = answer_to(channel, detail::open_request{near_interface, 1, 0}, state->dmabuf_fd());
         child.expect(opened && std::holds_alternative<detail::opened_reply>(*opened), "it is let in");
         {
-            detail::daemon_channel second{daemon.socket(), 30s};
+            detail::daemon_channel second{daemon.socket(), 60s};
             child.expect(
                 refuses(answer_to(second, detail::open_request{near_interface, 1, 0}, state->dmabuf_fd()), EUSERS),
                 "one client is as many as are allowed");
@@ -1253,7 +1262,7 @@ TEST_CASE_METHOD(unchanged_nic, "who goes to a network namespace of its own goes
         child.expect(result.stats.host_bytes == 0, "no byte arrived in host memory");
 
         // The daemon is found by its file, and knows its own interfaces; sockets made here are of another namespace.
-        detail::daemon_channel channel{daemon.socket(), 30s};
+        detail::daemon_channel channel{daemon.socket(), 60s};
         auto const memory = gpurx::device_memory::on_host(8 * mebibyte);
         auto const state = gpurx::detail::session_access::state(memory);
         child.expect(was_opened(answer_to(channel, detail::open_request{near_interface, 1, 0}, state->dmabuf_fd())),

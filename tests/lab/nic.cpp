@@ -7,15 +7,14 @@
 
 #include <array>
 #include <catch2/catch_test_macros.hpp>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <thread>
 #include <utility>
 #include <variant>
 
+#include "eventually.hpp"
 #include "memory/memory_state.hpp"
 #include "session/nic_worker.hpp"
 
@@ -133,12 +132,7 @@ dmabuf_pools pools_now()
 
 bool pools_vanish()
 {
-    for (int i = 0; i < 200; ++i) {
-        if (pools_now().count == 0)
-            return true;
-        std::this_thread::sleep_for(50ms);
-    }
-    return false;
+    return gpurx::test::eventually([] { return pools_now().count == 0; });
 }
 
 std::uint64_t allocation_failures()

@@ -38,7 +38,7 @@ struct dmabuf_pools {
     std::uint64_t in_flight = 0;
 };
 [[nodiscard]] dmabuf_pools pools_now();
-// Waits for up to ten seconds until there are none.
+// Waits for up to a minute until there are none.
 [[nodiscard]] bool pools_vanish();
 // Packets dropped, and tries to post a buffer that failed, for want of a page.
 [[nodiscard]] std::uint64_t allocation_failures();

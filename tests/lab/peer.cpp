@@ -29,7 +29,7 @@ namespace {
 
 unique_fd connect_to(tcp::endpoint const& to, std::atomic<bool> const& stop)
 {
-    for (int attempt = 0; attempt < 200 && !stop; ++attempt) {
+    for (int attempt = 0; attempt < 1200 && !stop; ++attempt) {
         unique_fd socket{::socket(to.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0)};
         if (::connect(socket.get(), to.data(), static_cast<socklen_t>(to.size())) == 0)
             return socket;

@@ -36,7 +36,7 @@ class peer_sender {
   public:
     static constexpr std::uint64_t no_pause = ~std::uint64_t{0};
 
-    // Connects to `to`, trying for up to ten seconds while nobody listens there. Pauses as pause_at() says.
+    // Connects to `to`, trying for up to a minute while nobody listens there. Pauses as pause_at() says.
     peer_sender(tcp::endpoint to, stream what, std::uint64_t pause_at = no_pause);
     // Listens at the far address until one connection comes.
     peer_sender(family version, stream what);

@@ -55,7 +55,7 @@ class deaf_listener {
     {
         for (unsigned i = 0; i < connections; ++i)
             senders_.emplace_back(acceptor_.local_endpoint(), stream{51 + i, endless});
-        auto const end = clock_type::now() + 30s;
+        auto const end = clock_type::now() + 60s;
         std::optional<std::uint64_t> before;
         do {
             REQUIRE(clock_type::now() < end);
@@ -170,12 +170,17 @@ TEST_CASE_METHOD(unchanged_nic, "connections that nobody accepts can take every 
     CHECK(pools_now().in_flight > queued_pages - slack);
 
     flow_beside flow{session, {61, 8 * mebibyte}};
-    CHECK_FALSE(flow.ends_within(3s));
-    auto const bytes = session.stats().bytes();
-    auto const failures = allocation_failures();
-    CHECK_FALSE(flow.ends_within(4s));
-    CHECK(session.stats().bytes() == bytes);
-    CHECK(allocation_failures() > failures);
+    // Packets find no page, some times in a row, and not a byte arrives in between.
+    std::uint64_t bytes = 0;
+    bool ended = false;
+    do {
+        bytes = session.stats().bytes();
+        auto const failures = allocation_failures();
+        do
+            ended = flow.ends_within(100ms);
+        while (!ended && allocation_failures() < failures + 2);
+    } while (!ended && session.stats().bytes() != bytes);
+    CHECK_FALSE(ended);
     fmt::print("beside 12 connections a flow stands still after {} bytes\n", bytes);
 
     // Nothing is lost of it but time.

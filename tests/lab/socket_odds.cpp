@@ -38,7 +38,7 @@ constexpr std::uint64_t first_bytes = 200'000;
 int errno_with_room_for(int socket, std::size_t control_size)
 {
     pollfd waiting{.fd = socket, .events = POLLIN, .revents = 0};
-    ::poll(&waiting, 1, 10'000);
+    ::poll(&waiting, 1, 60'000);
     std::vector<std::byte> control(control_size);
     std::array<std::byte, 64> bytes{};
     iovec where{.iov_base = bytes.data(), .iov_len = bytes.size()};

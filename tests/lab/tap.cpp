@@ -20,7 +20,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <thread>
+#include <system_error>
 #include <vector>
 
 #include "bed.hpp"
@@ -226,10 +226,20 @@ TEST_CASE_METHOD(unchanged_nic, "the tap sees the flows of sessions, and no othe
 
 TEST_CASE_METHOD(unchanged_nic, "the tap sees flows that sessions begin while it runs", "[tap]")
 {
-    listening const first;
-    tapping tap;
+    listening first;
+    temporary_file const file;
+    tapping tap{{"--write", file.name()}};
+    auto const written = [&file] {
+        std::error_code none;
+        auto const size = std::filesystem::file_size(file.name(), none);
+        return none ? 0 : size;
+    };
+    REQUIRE(eventually([&] { return written() > 0; }));
+    auto const head = written();
     listening bed;
-    std::this_thread::sleep_for(2500ms);
+    // The tap looks at the sessions before it writes what it has seen: this is of a flow that came after `bed`.
+    static_cast<void>(first.receive(4096));
+    REQUIRE(eventually([&] { return written() > head; }));
     auto const result = bed.receive(2 * mebibyte);
     CHECK(count(bed.flow(tap.stop()), "bytes") == result.stats.bytes());
 }
