@@ -3,13 +3,15 @@
 """The commands of samples/README.md, as they are printed:  readme_test.py BUILD_DIRECTORY | --lab | --ml
 
 With a build directory, those that run anywhere, with its programs in the place of build/release; with --lab, the build
-and those that need the lab; with --ml, those that need torch, vLLM and Ray.
+and those that need the lab; with --ml, those that need torch, vLLM and Ray. On this machine they have ports of their own.
 """
 
 import contextlib
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ REPO = Path(__file__).resolve().parents[2]
 LIMIT = 300  # seconds for a block; the build may have to compile, and vLLM's engine takes minutes to start on a slow machine
 # What is not everywhere: these have a block run by --ml.
 ML = re.compile(r"^python3 .*-m torch|^import .*\btorch\b|vllm", re.M)
+PORT = re.compile(r"\b90\d\d\b")
 
 
 def blocks() -> list[str]:
@@ -30,6 +33,27 @@ def kind_of(block: str) -> str:
     if ML.search(block):
         return "ml"
     return "lab" if "./run lab" in block or "cmake" in block else "anywhere"
+
+
+def are_free(ports: set[int]) -> bool:
+    with contextlib.ExitStack() as held:
+        try:
+            for port in ports:
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            return False
+    return True
+
+
+def with_own_ports(block: str) -> str:
+    """As several runs go on at once; those that follow each other do so still."""
+    named = {int(port) for port in PORT.findall(block)}
+    # The kernel gives to connections those above.
+    for base in random.sample(range(12_000, 32_000, 100), 200):
+        ports = {port: base + port % 100 for port in named}
+        if are_free(set(ports.values())):
+            return PORT.sub(lambda port: str(ports[int(port[0])]), block)
+    raise RuntimeError("no ports are free")
 
 
 def run(block: str, limit: int) -> bool:
@@ -59,6 +83,8 @@ def main() -> int:
     if len(chosen) < least:
         print(f"not ok - samples/README.md has only {len(chosen)} blocks of commands for this")
         return 1
+    if kind != "lab":
+        chosen = [with_own_ports(block) for block in chosen]
     failed = 0
     for number, block in enumerate(chosen):
         good = run(block, 4 * LIMIT if "cmake" in block or "vllm" in block else LIMIT)
