@@ -5,14 +5,16 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from servers import python_program
+from servers import Nginx, python_program
 
 # What is tested: set by the script that is run.
 program = ""
@@ -35,10 +37,10 @@ def start(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[st
     )
 
 
-def connections_to(port: int) -> int:
-    """How many of this machine's are established."""
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
+def connections_to(port: int) -> set[str]:
+    """Those of this machine that are established, by their own addresses."""
+    fields = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {local for _, local, remote, state, *_ in fields if remote.endswith(f":{port:04X}") and state == "01"}
 
 
 class FetchTest(unittest.TestCase):
@@ -92,16 +94,27 @@ class FetchTest(unittest.TestCase):
         self.assertEqual(report["retries"], 0)
         return report
 
-    def begin(self, url: str, *arguments: str, flows: int = 4) -> subprocess.Popen[str]:
-        """A download of which bodies are under way. The server has to take its time."""
-        fetching = start(url, "--json", "--output", str(self.output), "--flows", str(flows), *arguments)
-        port = int(url.split(":")[2].split("/")[0])
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """For what another process does. The limit ends what hangs."""
         end = time.monotonic() + self.limit
-        while connections_to(port) < flows and time.monotonic() < end:
-            time.sleep(0.01)
-        time.sleep(0.5)
+        while not holds():
+            self.assertLess(time.monotonic(), end, "it does not come true")
+            time.sleep(0.005)
+
+    def begin(self, server: Nginx, path: str, *arguments: str, flows: int = 4) -> subprocess.Popen[str]:
+        """A download with a body under way on each connection. The server has to take its time."""
+        file = server.root / Path(path).name
+        fetching = start(server.url(path), "--json", "--output", str(self.output), "--flows", str(flows), *arguments)
+        self.wait_until(lambda: server.is_sending(file, flows) or fetching.poll() is not None)
         self.assertIsNone(fetching.poll(), "it ended too early to be disturbed")
         return fetching
+
+    def stop_until_given_up(self, server: Nginx) -> None:
+        """The server falls silent until the client has ended each connection that there was."""
+        begun = connections_to(server.port)
+        server.signal(signal.SIGSTOP)
+        self.wait_until(lambda: not begun & connections_to(server.port))
+        server.signal(signal.SIGCONT)
 
     def check_recovered(self, fetching: subprocess.Popen[str], data: bytes) -> None:
         out, _ = self.finish(fetching)

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 from typing import Any
@@ -159,20 +158,18 @@ class Devmem(FetchTest):
     def begin_slowly(self) -> subprocess.Popen[str]:
         # A guest without KVM takes seconds to start a server.
         patience = ("--timeout", "2", "--attempts", "12")
-        return self.begin(self.server.url("slow/object"), "--chunk-size", "500KiB", *patience)
+        return self.begin(self.server, "slow/object", "--chunk-size", "500KiB", *patience)
 
     def test_server_dies_and_comes_back(self) -> None:
         process = self.begin_slowly()
         self.server.kill()
-        time.sleep(0.3)
+        self.wait_until(lambda: not fetching.connections_to(self.server.port))
         self.server.start()
         self.check_recovered(process, DATA)
 
     def test_server_falls_silent(self) -> None:
         process = self.begin_slowly()
-        self.server.signal(signal.SIGSTOP)
-        time.sleep(5)
-        self.server.signal(signal.SIGCONT)
+        self.stop_until_given_up(self.server)
         self.check_recovered(process, DATA)
 
     def test_interrupted(self) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers for tests of what reads objects over HTTP. Each has a port of its own. Whoever starts one stops it."""
 
+import contextlib
 import functools
 import json
 import os
@@ -78,6 +79,7 @@ class Nginx:
 
     def __init__(self, root: Path, *, server: str = "", hosts: tuple[str, ...] = ("127.0.0.1",),
                  port: int = 0, prefix: tuple[str, ...] = ()) -> None:
+        self.root = root
         self.work = Path(tempfile.mkdtemp(prefix="nginx-"))
         self.port = port or free_port(hosts[0])
         self.host = hosts[0]
@@ -100,11 +102,21 @@ class Nginx:
             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         log.close()
         # It writes its pid when it listens.
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not (self.work / "pid").exists():
             if self._process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"nginx does not serve: {self.log()}")
             time.sleep(0.01)
+
+    def is_sending(self, file: Path, times: int) -> bool:
+        """So many answers with this file are under way, and each has begun: the server sleeps."""
+        assert self._process
+        process = Path(f"/proc/{self._process.pid}")
+        opened = 0
+        for one in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                opened += one.samefile(file)
+        return opened >= times and (process / "stat").read_text().rpartition(")")[2].split()[0] == "S"
 
     def log(self) -> str:
         return (self.work / "log").read_text(errors="replace")
@@ -139,7 +151,7 @@ class S3Server:
         self.urls: dict[str, Any] = json.loads(line)
 
     def stop(self) -> None:
-        self._process.communicate(timeout=30)  # closes its standard input
+        self._process.communicate(timeout=60)  # closes its standard input
 
 
 class StrictS3:

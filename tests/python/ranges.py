@@ -28,7 +28,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.requests = 0
         self.scheme = "http"
         self.asked: list[dict[str, str]] = []  # header fields, names in lower case
-        self.stalls = False
+        self.stalls = False  # answers wait with their bodies
         self.pace = 0  # bytes a second of each answer; 0: as fast as it can
         self.refuses: tuple[int, str] | None = None
         self.redirects: dict[str, str] = {}  # to which URLs paths lead
@@ -37,6 +37,10 @@ class Server(http.server.ThreadingHTTPServer):
         self.open = 0  # of them
         self.paths: list[str] = []  # of requests
         self.lock = threading.Lock()
+
+    def server_close(self) -> None:
+        self.stalls = False
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has enough, and goes, is none."""
@@ -107,9 +111,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("x-amz-checksum-crc32c", base64.b64encode(checksum.to_bytes(4, "big")).decode())
             self.send_header("x-amz-checksum-type", "FULL_OBJECT")
         self.end_headers()
-        end = time.monotonic() + 20
-        while self.server.stalls and time.monotonic() < end:
-            time.sleep(0.01)
+        while self.server.stalls:
+            time.sleep(0.005)
         self.write(data[first : last + 1])
 
     def redirect(self, place: str) -> None:
