@@ -50,7 +50,7 @@ def listening(*arguments: str) -> tuple[subprocess.Popen[str], int]:
 
 
 def send(port: int, data: bytes) -> socket.socket:
-    sender = socket.create_connection(("127.0.0.1", port), timeout=30)
+    sender = socket.create_connection(("127.0.0.1", port), timeout=60)
     sender.sendall(data)
     return sender
 
@@ -141,7 +141,7 @@ class ReceiveFile(unittest.TestCase):
 
     def test_connects(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            server.settimeout(30)
+            server.settimeout(60)
             port = server.getsockname()[1]
             receiver = start("--connect", f"127.0.0.1:{port}", "--transport", "copy", "--expect-sha256", SHA256)
 

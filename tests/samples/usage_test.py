@@ -11,7 +11,7 @@ PROGRAMS: list[str] = []
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 class Usage(unittest.TestCase):
