@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import cuda  # noqa: E402
 import gpurx  # noqa: E402
+from gpurx import _wait  # noqa: E402
 from gpurx._native import tensor_of_bytes  # noqa: E402
 
 
@@ -56,7 +58,7 @@ def stream() -> Iterator[Callable[..., gpurx.TensorStream]]:
     made: list[gpurx.TensorStream] = []
 
     def make(**options: Any) -> gpurx.TensorStream:
-        options.setdefault("start_timeout", 20.0)
+        options.setdefault("start_timeout", 60.0)
         made.append(gpurx.TensorStream("127.0.0.1:0", transport="copy", size=8 << 20, **options))
         return made[-1]
 
@@ -78,14 +80,36 @@ def program(name: str) -> str:
     return str(path)
 
 
-def soon(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Waits for what another thread does."""
+def soon(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Waits for what another thread does. The limit ends what hangs."""
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
             return False
         time.sleep(0.005)
     return True
+
+
+def is_waiting(thread: int | None) -> bool:
+    """Whether it waits for the library, in a call that has no event loop."""
+    frame = sys._current_frames().get(thread or 0)
+    while frame and frame.f_code is not _wait._wait_for.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def once_waiting(does: Callable[[], object]) -> threading.Thread:
+    """Does it in another thread, once this one waits for the library."""
+    waits = threading.get_ident()
+
+    def run() -> None:
+        # Between the two looks the one that waits can go on to where it does so without the interpreter's lock.
+        if soon(lambda: is_waiting(waits)) and soon(lambda: is_waiting(waits)):
+            does()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

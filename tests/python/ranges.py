@@ -35,6 +35,9 @@ class Server(http.server.ThreadingHTTPServer):
         self.wants = ""  # Authorization of who is served
         self.connections = 0
         self.open = 0  # of them
+        self.answering: list[str] = []  # paths of requests whose last byte is not sent
+        self.most_answering = 0
+        self.most_paths = 0  # among those
         self.paths: list[str] = []  # of requests
         self.lock = threading.Lock()
 
@@ -111,9 +114,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("x-amz-checksum-crc32c", base64.b64encode(checksum.to_bytes(4, "big")).decode())
             self.send_header("x-amz-checksum-type", "FULL_OBJECT")
         self.end_headers()
-        while self.server.stalls:
-            time.sleep(0.005)
-        self.write(data[first : last + 1])
+        with self.server.lock:
+            answering = self.server.answering
+            answering.append(self.path[1:])
+            self.server.most_answering = max(self.server.most_answering, len(answering))
+            self.server.most_paths = max(self.server.most_paths, len(set(answering)))
+        try:
+            while self.server.stalls:
+                time.sleep(0.005)
+            self.write(data[first:last])
+        finally:
+            with self.server.lock:
+                answering.remove(self.path[1:])
+        self.write(data[last : last + 1])
 
     def redirect(self, place: str) -> None:
         self.send_response(302)

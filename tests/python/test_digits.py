@@ -68,7 +68,7 @@ def test_training_from_a_stream_is_training_from_memory(
         for source in range(SOURCES)
     ]
     losses = train((np.from_dlpack(batch.image), np.from_dlpack(batch.label)) for batch in receives)
-    assert [sender.wait(30) for sender in senders] == [0] * SOURCES
+    assert [sender.wait(60) for sender in senders] == [0] * SOURCES
     expected = train(from_memory())
     assert len(expected) == -(-len(labels) * EPOCHS // BATCH)
     assert losses == expected

@@ -138,7 +138,7 @@ def test_who_goes_on_elsewhere_gets_what_would_have_come(
     def run(stops: int | None) -> list[list[int]]:
         first = stream(**made)
         address = address_of(first)
-        threads = [sending(address, 2, 31 + 10 * source, source, reconnect=20.0) for source in range(3)]
+        threads = [sending(address, 2, 31 + 10 * source, source, reconnect=60.0) for source in range(3)]
         assert soon(lambda: first.stats()["connections"] == 3)
         batches: list[list[int]] = []
         receives = first
@@ -167,7 +167,7 @@ def test_what_is_saved_outlives_a_trainer_that_was_killed(stream: Make) -> None:
     """It had taken more than it saved; the sender still has that."""
     first = stream(batch_size=10, acknowledge="saved")
     address = address_of(first)
-    thread = sending(address, 1, 100, reconnect=20.0)
+    thread = sending(address, 1, 100, reconnect=60.0)
     assert [numbers(next(first))[0] for _ in range(3)] == [0, 10, 20]
     state = first.state_dict()
     first.saved(state)
@@ -185,7 +185,7 @@ def test_what_is_saved_outlives_a_trainer_that_was_killed(stream: Make) -> None:
 def test_what_was_acknowledged_and_not_saved_is_an_error_and_no_gap(stream: Make) -> None:
     first = stream(batch_size=10)
     address = address_of(first)
-    sender = gpurx.TensorSender(address, reconnect=10.0)
+    sender = gpurx.TensorSender(address, reconnect=60.0)
     for start in range(0, 30, 10):
         send_rows(sender, start, 10)
     next(first)

@@ -43,7 +43,7 @@ def session() -> Iterator[gpurx.Session]:
 
 
 def loaded(url: str, **options: Any) -> dict[str, Any]:
-    with gpurx.safe_open(url, "np", chunk_size=100_000, timeout=5, **options) as file:
+    with gpurx.safe_open(url, "np", chunk_size=100_000, timeout=60, **options) as file:
         return dict(iter(file))
 
 

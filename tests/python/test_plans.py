@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,12 +57,9 @@ def opened(server: Server, session: gpurx.Session, **options: Any) -> gpurx.safe
     return file
 
 
-def settled(server: Server, connections: int) -> bool:
-    """So many are open, and no more come."""
-    if not soon(lambda: server.open >= connections):
-        return False
-    time.sleep(0.3)
-    return server.open == connections
+def all_are_used(server: Server) -> bool:
+    """Each connection there may be has an answer under way. Whether more have, server.most_answering says in the end."""
+    return soon(lambda: len(server.answering) >= FLOWS) and server.open == FLOWS
 
 
 def asked(server: Server) -> list[str]:
@@ -80,11 +76,12 @@ def test_all_files_share_the_connections(server: Server, session: gpurx.Session)
     with opened(server, session) as file:
         server.stalls = True
         file.prefetch(reversed(file.keys()))
-        assert settled(server, FLOWS) and asked(server) == SHARDS[:1]
+        assert all_are_used(server) and asked(server) == SHARDS[:1]
         server.stalls = False
         assert soon(lambda: len(file._fetched_before) == len(TENSORS) and asked(server) == SHARDS)
         check(file)
         assert asked(server) == SHARDS
+        assert (server.most_answering, server.most_paths) == (FLOWS, 1)
 
 
 def test_small_ones_come_beside_each_other(server: Server, session: gpurx.Session) -> None:
@@ -93,12 +90,11 @@ def test_small_ones_come_beside_each_other(server: Server, session: gpurx.Sessio
     with opened(server, session) as file:
         server.stalls = True
         file.prefetch(rows.items())
-        assert soon(lambda: sorted(asked(server)) == SHARDS[:2])
-        time.sleep(0.3)
-        assert sorted(asked(server)) == SHARDS[:2] and server.open <= FLOWS
+        assert soon(lambda: len(server.answering) >= 2) and sorted(asked(server)) == SHARDS[:2]
         server.stalls = False
         for name, index in rows.items():
             assert np.array_equal(file.get_slice(name)[index], TENSORS[name][index]), name
+        assert server.most_answering <= FLOWS and server.most_paths == 2
 
 
 def test_names_and_slices_come_file_by_file(server: Server, session: gpurx.Session) -> None:
@@ -141,7 +137,8 @@ def test_who_gives_up_holds_up_nobody(server: Server, session: gpurx.Session) ->
             file.prefetch(["0.a", "3.a"])
             # One that has begun, and two that wait.
             tasks = [asyncio.create_task(file.get_tensor(name)) for name in ("1.a", "2.a", "3.b")]
-            await asyncio.sleep(0.1)
+            while len(server.answering) < FLOWS:
+                await asyncio.sleep(0.005)
             for task in tasks:
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -191,11 +188,11 @@ def test_several_threads_share_the_connections(server: Server, session: gpurx.Se
         ]
         for thread in threads:
             thread.start()
-        assert settled(server, FLOWS) and len(asked(server)) == 1
+        assert all_are_used(server) and len(asked(server)) == 1
         server.stalls = False
         for thread in threads:
             thread.join(60)
-        assert got == [True] * 8
+        assert got == [True] * 8 and server.most_answering == FLOWS
 
 
 def test_connections_that_are_kept_leave_room_for_other_files(server: Server) -> None:
