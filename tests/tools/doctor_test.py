@@ -27,7 +27,7 @@ python3 - <<'END'
 import socket
 import time
 for port in (5001, 5002):
-    for _ in range(100):  # until the tap's socket sees packets
+    for _ in range(600):  # until the tap's socket sees packets
         if any(line.split()[5] == "1" for line in open("/proc/net/packet")):
             break
         time.sleep(0.1)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -34,7 +35,7 @@ def has_net_admin() -> bool:
     return has_right(12)
 
 
-def comes_true(what, seconds: float = 20.0) -> bool:
+def comes_true(what, seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not what():
         if time.monotonic() > end:
@@ -99,12 +100,13 @@ class Daemon:
 
     def connect(self, name: str, kind: socket.SocketKind) -> socket.socket:
         made = socket.socket(socket.AF_UNIX, kind)
-        made.settimeout(20)
         try:
+            # Waits where many others do before it; with a time limit Python would not.
             made.connect(str(self.directory / name))
         except OSError:
             made.close()
             raise
+        made.settimeout(60)
         return made
 
     def scrape(self) -> str:
@@ -113,7 +115,7 @@ class Daemon:
             return read_to_end(asked)
 
     def scrape_by_port(self) -> str:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as asked:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as asked:
             asked.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
             return read_to_end(asked)
 
@@ -238,7 +240,7 @@ class Metrics(unittest.TestCase):
             self.addCleanup(kill_if_there, stopped)
             signal.pidfd_send_signal(stopped, signal.SIGSTOP)
             daemon.process.terminate()
-            daemon.process.wait(20)
+            daemon.process.wait(60)
             again = Daemon(daemon.directory, daemon.port)
             try:
                 self.assertTrue(comes_true(again.is_up), daemon.said())
@@ -255,18 +257,23 @@ class Metrics(unittest.TestCase):
                 slow = held.enter_context(daemon.connect("metrics", socket.SOCK_STREAM))
                 slow.sendall(b"GET /met")
             for _ in range(20):
-                greedy = held.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=20))
+                greedy = held.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=60))
                 greedy.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 3000)
-            # None waits until a slow one is given up, which is after 5 s.
             for _ in range(20):
-                began = time.monotonic()
-                self.assertTrue(daemon.refused_client())
-                self.assertLess(time.monotonic() - began, 4)
-            began = time.monotonic()
-            self.assertIn(" 200 OK", daemon.scrape())
-            self.assertLess(time.monotonic() - began, 4)
+                self.check_beside_a_slow_one(daemon, lambda: self.assertTrue(daemon.refused_client()))
+            self.check_beside_a_slow_one(daemon, lambda: self.assertIn(" 200 OK", daemon.scrape()))
             # Beside what the daemon has for itself, a connection costs the process that answers one descriptor.
             self.assertLess(len(list(Path(f"/proc/{daemon.metrics_process()}/fd").iterdir())), 40)
+
+    def check_beside_a_slow_one(self, daemon: Daemon, ask: Callable[[], None]) -> None:
+        """Has its answer before the slow one is given up. A machine may be too slow for that, but not each time."""
+        for _ in range(10):
+            with daemon.connect("metrics", socket.SOCK_STREAM) as slow:
+                slow.sendall(b"GET /met")
+                ask()
+                if not select.select([slow], [], [], 0)[0]:
+                    return
+        self.fail("each time a slow one was given up first")
 
     def test_sockets_of_systemd(self) -> None:
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as held:
@@ -293,6 +300,24 @@ class Metrics(unittest.TestCase):
             self.assertIn(" 200 OK", daemon.scrape_by_port())
             self.assertEqual(daemon.said().count("no metrics at a socket of systemd's"), 1, daemon.said())
 
+
+@unittest.skipUnless(has_net_admin(), "gpurxd needs CAP_NET_ADMIN")
+class DoorsInUse(unittest.TestCase):
+    """gpurxd looks every five seconds whether it can have a door: two of them wait for that at the same time."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        made = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(made.cleanup)
+        directory = Path(made.name)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+            taken.bind(str(directory / "metrics"))
+            taken.listen()
+            cls.without_socket = Daemon(directory, free_port())
+            cls.addClassCleanup(cls.without_socket.process.wait)
+            cls.addClassCleanup(cls.without_socket.process.kill)
+            cls.was_up = comes_true(cls.without_socket.is_up)
+
     def test_a_port_that_is_in_use_keeps_nobody_from_their_queues(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, running(taken.getsockname()[1]) as daemon:
             self.assertTrue(daemon.refused_client())
@@ -304,18 +329,10 @@ class Metrics(unittest.TestCase):
             self.assertEqual(daemon.said().count("no metrics there"), 1, daemon.said())
 
     def test_a_socket_that_is_in_use_is_had_later(self) -> None:
-        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as held:
-            directory = Path(name)
-            taken = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            taken.bind(str(directory / "metrics"))
-            taken.listen()
-            daemon = Daemon(directory, free_port())
-            held.callback(daemon.process.wait)
-            held.callback(daemon.process.kill)
-            self.assertTrue(comes_true(daemon.is_up), daemon.said())
-            taken.close()
-            self.assertTrue(comes_true(lambda: answers(daemon.scrape)), daemon.said())
-            self.assertIn(" 200 OK", daemon.scrape_by_port())
+        daemon = self.without_socket
+        self.assertTrue(self.was_up, daemon.said())
+        self.assertTrue(comes_true(lambda: answers(daemon.scrape)), daemon.said())
+        self.assertIn(" 200 OK", daemon.scrape_by_port())
 
 
 class Units(unittest.TestCase):

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpurx-perf over loopback, with transport copy: perf_test.py PROGRAM MAN-PAGE."""
 
+import contextlib
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -11,9 +13,10 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 PROGRAM = ""
 MAN_PAGE = ""
@@ -50,13 +53,23 @@ def names_of(value: object) -> object:
 
 
 class Perf(unittest.TestCase):
+    def measure(self, of_server: tuple[str, ...], of_client: tuple[str, ...], has_enough: Callable[[Any], bool]) -> Any:
+        """What is measured, in rounds that last as long as this machine needs to have enough in each."""
+        for seconds in ("0.2", "2", "20"):
+            port = free_port()
+            with server(port, *of_server) as one:
+                answer = client(port, *of_client, "--json", "-", seconds=seconds)
+                self.assertEqual(answer.returncode, 0, answer.stderr)
+                self.assertEqual(one.wait(60), 0)
+            made = json.loads(answer.stdout)
+            if all(has_enough(each) for each in made["rounds"]):
+                break
+        return made
+
     def test_settings_take_turns(self) -> None:
-        port = free_port()
-        with server(port, "--compare", "--loan", "--rounds", "4", "--verify") as one:
-            answer = client(port, "--flows", "5", "--rounds", "4", "--message", "20000", "--json", "-", seconds="1")
-            self.assertEqual(answer.returncode, 0, answer.stderr)
-            self.assertEqual(one.wait(30), 0)
-        made = json.loads(answer.stdout)
+        made = self.measure(("--compare", "--loan", "--rounds", "4", "--verify"),
+                            ("--flows", "5", "--rounds", "4", "--message", "20000"),
+                            lambda each: each["latency_us"]["count"] > 0 and each["process_cpu_per_gib"] > 0)
         self.assertEqual(
             [one["setting"] for one in made["rounds"]], 2 * ["--read --transport copy", "--loan"]
         )
@@ -73,12 +86,9 @@ class Perf(unittest.TestCase):
         self.assertEqual(names_of(made), names_of(json.loads(SAMPLE.read_text(encoding="utf-8"))))
 
     def test_sixty_four_flows(self) -> None:
-        port = free_port()
-        with server(port, "--max-flows", "64", "--rounds", "1", "--verify") as one:
-            answer = client(port, "--flows", "64", "--message", "4096", "--window", "1", "--json", "-", seconds="1")
-            self.assertEqual(answer.returncode, 0, answer.stderr)
-            self.assertEqual(one.wait(60), 0)
-        made = json.loads(answer.stdout)
+        made = self.measure(("--max-flows", "64", "--rounds", "1", "--verify"),
+                            ("--flows", "64", "--message", "4096", "--window", "1"),
+                            lambda each: each["verified_bytes"] >= 64 * 4096)
         self.assertEqual(made["load"]["flows"], 64)
         self.assertEqual(made["rounds"][0]["wrong_words"], 0)
         # As much as a message of each.
@@ -92,7 +102,7 @@ class Perf(unittest.TestCase):
             self.assertEqual(answer.returncode, 0, answer.stderr)
             self.assertIn("latency of a message", answer.stdout)
             self.assertEqual(json.loads(path.read_text())["load"]["message"], 8)
-            one.wait(30)
+            one.wait(60)
 
     def test_strangers_disturb_nobody(self) -> None:
         port = free_port()
@@ -104,7 +114,7 @@ class Perf(unittest.TestCase):
                 self.assertEqual(stranger.recv(1), b"")
             answer = client(port, "--flows", "2")
             self.assertEqual(answer.returncode, 0, answer.stderr)
-            self.assertIn("none of this round's", one.communicate(timeout=30)[1])
+            self.assertIn("none of this round's", one.communicate(timeout=60)[1])
 
     def say_pattern(self, port: int, last: int) -> None:
         """A client of ours that sends the pattern, but for the last word, and waits until its flow ends."""
@@ -125,7 +135,7 @@ class Perf(unittest.TestCase):
             assert one.stderr
             one.stderr.readline()
             self.say_pattern(port, last)
-            return one.communicate(timeout=30)[1], one.returncode
+            return one.communicate(timeout=60)[1], one.returncode
 
     def test_wrong_bytes_are_seen(self) -> None:
         words, status = self.liar(1 << 40)
@@ -139,11 +149,11 @@ class Perf(unittest.TestCase):
             answer = client(port, "--flows", "3")
             self.assertEqual(answer.returncode, 1)
             self.assertIn("its --max-flows may be too small", answer.stderr)
-            self.assertEqual(one.wait(30), 1)
+            self.assertEqual(one.wait(60), 1)
 
     def test_an_interface_that_does_not_exist(self) -> None:
         with server(free_port(), "--interface", "gpurx-eht0") as one:
-            said = one.communicate(timeout=30)[1]
+            said = one.communicate(timeout=60)[1]
         self.assertRegex(said, "^gpurx-perf: find interface gpurx-eht0: No such device; there are these .*: lo")
         self.assertEqual(one.returncode, 1)
 
@@ -153,7 +163,7 @@ class Perf(unittest.TestCase):
                 assert one.stderr
                 one.stderr.readline()
                 one.send_signal(number)
-                self.assertEqual(one.wait(30), 0)
+                self.assertEqual(one.wait(60), 0)
 
     def test_a_server_that_is_told_between_two_rounds_ends(self) -> None:
         for later in range(20):
@@ -164,17 +174,27 @@ class Perf(unittest.TestCase):
                 self.say_pattern(port, 0)
                 time.sleep(later * 20e-6)
                 one.terminate()
-                self.assertEqual(one.wait(10), 0)
+                self.assertEqual(one.wait(60), 0)
 
     def kill_a_client(self, port: int) -> None:
-        command = [PROGRAM, "client", f"127.0.0.1:{port}", "--seconds", "30", "--warm-up", "0"]
-        sender = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            with self.assertRaises(subprocess.TimeoutExpired):
-                sender.wait(0.5)
-        finally:
-            sender.kill()
-            sender.wait()
+        """Once a part of its load has come to the server."""
+        with contextlib.ExitStack() as held:
+            between = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            between.settimeout(60)
+            command = [PROGRAM, "client", "127.0.0.1:{}".format(between.getsockname()[1]), "--flows", "1",
+                       "--seconds", "600", "--warm-up", "0"]
+            sender = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            held.callback(sender.wait)
+            held.callback(sender.kill)
+            flow = held.enter_context(between.accept()[0])
+            to = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            came = 0
+            while came < 1_000_000:
+                for each in select.select([flow, to], [], [])[0]:
+                    data = each.recv(65536)
+                    self.assertTrue(data, "it ends too early")
+                    (to if each is flow else flow).sendall(data)
+                    came += len(data) if each is flow else 0
 
     def test_a_client_that_is_killed_ends_its_round_and_no_other(self) -> None:
         port = free_port()
@@ -183,14 +203,14 @@ class Perf(unittest.TestCase):
             answer = client(port)
             self.assertEqual(answer.returncode, 0, answer.stderr)
             one.terminate()
-            self.assertRegex(one.communicate(timeout=30)[1], "error: round 1: .+")
+            self.assertRegex(one.communicate(timeout=60)[1], "error: round 1: .+")
             self.assertEqual(one.returncode, 0)
 
     def test_a_client_that_is_killed_ends_a_number_of_rounds(self) -> None:
         port = free_port()
         with server(port, "--rounds", "2") as one:
             self.kill_a_client(port)
-            self.assertEqual(one.wait(30), 1)
+            self.assertEqual(one.wait(60), 1)
 
     def test_usage(self) -> None:
         self.assertEqual(subprocess.run([PROGRAM, "client"], capture_output=True, check=False).returncode, 2)
