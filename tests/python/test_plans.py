@@ -58,7 +58,7 @@ def opened(server: Server, session: gpurx.Session, **options: Any) -> gpurx.safe
 
 
 def all_are_used(server: Server) -> bool:
-    """Each connection there may be has an answer under way. Whether more have, server.most_answering says in the end."""
+    """Each connection has an answer under way. Whether more had, server.most_answering says in the end."""
     return soon(lambda: len(server.answering) >= FLOWS) and server.open == FLOWS
 
 

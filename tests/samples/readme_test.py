@@ -3,7 +3,8 @@
 """The commands of samples/README.md, as they are printed:  readme_test.py BUILD_DIRECTORY | --lab | --ml
 
 With a build directory, those that run anywhere, with its programs in the place of build/release; with --lab, the build
-and those that need the lab; with --ml, those that need torch, vLLM and Ray. On this machine they have ports of their own.
+and those that need the lab; with --ml, those that need torch, vLLM and Ray. On this machine they have ports of their
+own.
 """
 
 import contextlib
