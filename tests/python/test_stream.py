@@ -545,10 +545,9 @@ def test_a_batch_is_as_it_was_for_a_consumer_that_is_late(gpu: Driver, stream: M
     for taken in all_taken:
         taken.let_go()
     del batch
-    # Meanwhile others arrive, in its memory too. With a consumer that stands still there is room for one.
-    next(receives)
+    # Meanwhile others arrive, in its memory too. With a consumer that stands still they wait, before the first or the second.
     once_waiting(gpu.let_go)
-    for _ in range(49):
+    for _ in range(50):
         next(receives)
     for read in reads:
         assert read() == (-np.arange(10)).astype(np.int64).tobytes()
