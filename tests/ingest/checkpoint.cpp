@@ -105,7 +105,7 @@ class shard_server {
             {"/m/b", shard_of({"three"})}};
         http_content content{files.at(request.target)};
         if (request.number >= files.size()) {
-            std::this_thread::sleep_for(again_.pause);
+            fake_clock::sleep_for(again_.pause);
             content.etag = again_.etag;
             content.fields = again_.fields;
         }

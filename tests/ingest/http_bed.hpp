@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "fake_clock.hpp"
 #include "http_server.hpp"
 #include "test_pattern.hpp"
 #include "world.hpp"
@@ -33,7 +34,7 @@ inline device_span span_of(std::string& bytes)
 
 inline ingest::http_options options_for_tests()
 {
-    return {.flows = 3, .chunk_size = 10'000, .timeout = 1000ms, .attempts = 3};
+    return {.flows = 3, .chunk_size = 10'000, .timeout = 30s, .attempts = 3};
 }
 
 // What came of a download.
@@ -45,6 +46,18 @@ struct outcome {
     std::optional<std::uint32_t> crc;
     bool ranges = false;
 };
+
+// Runs handlers until `ready`. The program's own clock stands still where that is possible: then time passes only while
+// everybody waits for it.
+template <class Ready>
+void run_until(world& in, Ready ready)
+{
+    if (!fake_clock::is_linked())
+        return in.run_until(ready);
+    fake_clock clock;
+    auto const ended = clock.run_until(*in.io, ready);
+    REQUIRE(ended);
+}
 
 // Runs the coroutine on the world's io_context.
 template <class Work>
@@ -61,7 +74,7 @@ void run(world& in, outcome& result, Work work)
             result.error = error.what();
         }
     });
-    in.run_until([&] { return done; });
+    run_until(in, [&] { return done; });
 }
 
 // The whole object.

@@ -57,8 +57,15 @@ TEST_CASE("connections that are kept serve the next fetch")
     auto const with_tls = GENERATE(false, true);
     certificate_authority const authority;
     file_with const trusted{authority.pem()};
-    http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); },
+    http_server* self = nullptr;
+    http_server server{[&](http_request const& request, http_reply& reply) {
+                           // The other connections are made before there is nothing left for them.
+                           if (request.number > 0)
+                               fake_clock::sleep_until([&] { return self->connections() == 3; });
+                           object.serve(request, reply);
+                       },
                        with_tls ? std::optional{tls_manner{.own = authority.issue()}} : std::nullopt};
+    self = &server;
     world in{any_transport(), {.max_flows = 5}};
     auto options = kept(3);
     options.tls.ca_file = trusted.path();
@@ -151,9 +158,9 @@ TEST_CASE("a kept connection lets a program end, and may be silent for as long a
     test_session session{transport::copy, kernel, {.max_flows = 8}};
     asio::io_context io;
     auto options = kept(2);
-    options.timeout = 1000ms;
     http_object file{io.get_executor(), *session, server.url(), options};
     std::string bytes(object.bytes.size(), ' ');
+    fake_clock clock;
     std::exception_ptr failure;
     auto const fetch = [&](bool opens) -> asio::awaitable<void> {
         if (opens)
@@ -162,14 +169,13 @@ TEST_CASE("a kept connection lets a program end, and may be silent for as long a
         co_await file.async_fetch({&all, 1});
     };
     for (auto const opens : {true, false}) {
-        io.restart();
         std::ranges::fill(bytes, ' ');
         asio::co_spawn(io, fetch(opens), [&](std::exception_ptr error) { failure = error; });
-        io.run_for(30s);
-        REQUIRE(io.stopped());  // nothing is left to do
+        auto const ended = clock.run_until(io, [&] { return io.stopped(); });
+        REQUIRE(ended);  // nothing is left to do
         CHECK_FALSE(failure);
         CHECK(bytes == object.bytes);
-        std::this_thread::sleep_for(1300ms);
+        clock.run_for(io, options.timeout + 1s);
     }
     CHECK(file.stats().retries == 0);
     CHECK(server.connections() == 2);

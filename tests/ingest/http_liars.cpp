@@ -15,7 +15,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "http_bed.hpp"
@@ -73,7 +72,7 @@ void drip(http_reply& reply, std::string_view piece)
 {
     for (unsigned i = 0; i < 75; ++i) {
         reply.send(piece);
-        std::this_thread::sleep_for(20ms);
+        fake_clock::sleep_for(20ms);
     }
 }
 
@@ -306,6 +305,7 @@ TEST_CASE("whatever a server says, the bytes are right or there is an error that
         http_options options{.flows = 2, .chunk_size = 10'000, .timeout = 400ms, .min_speed = 1000, .attempts = 3};
         if (each.with != nullptr)
             each.with(options);
+        fake_clock const clock;
         auto const start = std::chrono::steady_clock::now();
         auto const result = fetch(in, server.url("/object?token=secret"), options);
         CHECK(std::chrono::steady_clock::now() - start < 10s);

@@ -15,7 +15,6 @@
 #include <gpurx/ingest/http.hpp>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "http_bed.hpp"
@@ -137,8 +136,8 @@ std::vector<mirror_case> const& mirror_cases()
 auto serving_once_asked(http_server& other, http_content const& object)
 {
     return [&](http_request const& request, http_reply& reply) {
-        for (unsigned i = 0; request.number > 0 && i < 1000 && other.requests().size() < 2; ++i)
-            std::this_thread::sleep_for(5ms);
+        if (request.number > 0)
+            fake_clock::sleep_until([&] { return other.requests().size() >= 2; });
         object.serve(request, reply);
     };
 }
@@ -155,8 +154,8 @@ TEST_CASE("a mirror brings its share of the object, or nothing that is not the o
             [&](http_request const& request, http_reply& reply) { each.answers(object, request, reply); }};
         http_server first{[&](http_request const& request, http_reply& reply) {
             // So that the second has its turn before nothing is left.
-            for (unsigned i = 0; request.number > 0 && i < 1000 && second.requests().size() < each.asked; ++i)
-                std::this_thread::sleep_for(5ms);
+            if (request.number > 0)
+                fake_clock::sleep_until([&] { return second.requests().size() >= each.asked; });
             object.serve(request, reply);
         }};
         auto const result = fetch_mirrored(in, first.url(), mirrored_at(second.url()));
@@ -207,17 +206,18 @@ TEST_CASE("a mirror that is far slower than another loses its work to that")
             if (over)
                 return;
             reply.send({&byte, 1});
-            std::this_thread::sleep_for(20ms);
+            fake_clock::sleep_for(20ms);
         }
     }};
     http_server fast{[&](http_request const& request, http_reply& reply) {
-        for (unsigned i = 0; request.number > 1 && i < 1000 && !slow_began; ++i)
-            std::this_thread::sleep_for(5ms);
+        if (request.number > 1)
+            fake_clock::sleep_until([&] { return slow_began.load(); });
         object.serve(request, reply);
     }};
     world in{any_transport(), {.max_flows = 5}};
     auto options = mirrored_at(slow.url());
     options.min_speed = 0;  // by itself it would do
+    fake_clock const clock;
     auto const start = std::chrono::steady_clock::now();
     auto const result = fetch_mirrored(in, fast.url(), options);
     over = true;
@@ -233,13 +233,14 @@ TEST_CASE("nobody waits for a silent mirror when nothing is left for it to bring
     std::atomic<bool> asked = false;
     http_server silent{[&](http_request const&, http_reply&) { asked = true; }};
     http_server server{[&](http_request const& request, http_reply& reply) {
-        for (unsigned i = 0; request.number > 0 && i < 1000 && !asked; ++i)
-            std::this_thread::sleep_for(5ms);
+        if (request.number > 0)
+            fake_clock::sleep_until([&] { return asked.load(); });
         object.serve(request, reply);
     }};
     world in{any_transport(), {.max_flows = 5}};
     auto options = mirrored_at(silent.url());
     options.timeout = 100s;
+    fake_clock const clock;
     auto const start = std::chrono::steady_clock::now();
     auto const result = fetch_mirrored(in, server.url(), options);
     CHECK(result.error.empty());

@@ -7,7 +7,9 @@
 #include <array>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -380,7 +382,8 @@ TEST_CASE("an io_context that is destroyed takes the load of a file with it")
     file.reset();
     in.io.reset();
     auto const copy = bytes;
-    std::this_thread::sleep_for(20ms);
+    while (!others_sleep())
+        std::this_thread::yield();
     CHECK(bytes == copy);
 }
 
@@ -428,7 +431,8 @@ TEST_CASE("a file that is not done at the deadline is given up")
     object file{in.io->get_executor(), *in.session, path, options};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await file.async_open();
-        std::this_thread::sleep_for(2ms);
+        asio::steady_timer deadline{*in.io, 2ms};
+        co_await deadline.async_wait(asio::use_awaitable);
         result.bytes.assign(file.size(), '\xee');
         placement const all{0, span_of(result.bytes)};
         co_await file.async_fetch({&all, 1});

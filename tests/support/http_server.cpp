@@ -51,8 +51,6 @@ void http_reply::send_raw(std::string_view bytes)
 
 void http_reply::send_slowly(std::string_view bytes)
 {
-    boost::system::error_code ignored;
-    socket_.set_option(tcp::no_delay{true}, ignored);
     for (auto const& byte : bytes)
         send({&byte, 1});
 }
@@ -80,6 +78,7 @@ void http_reply::tunnel_to(std::uint16_t port)
     asio::io_context io{1};
     tcp::socket other{io};
     other.connect({asio::ip::address_v4::loopback(), port});
+    other.set_option(tcp::no_delay{true});
     send("HTTP/1.1 200 Connection established\r\n\r\n");
     std::jthread const back{[&] { copy(other, socket_); }};
     copy(socket_, other);
@@ -142,6 +141,7 @@ void http_server::accept()
         auto socket = acceptor_.accept(code);
         if (code)
             continue;
+        socket.set_option(tcp::no_delay{true}, code);
         threads.emplace_back([this, number = connections_++, owned = std::move(socket)]() mutable {
             {
                 std::scoped_lock const lock{mutex_};
@@ -170,9 +170,9 @@ void http_server::serve_tls(tcp::socket& socket, unsigned connection)
 {
     if (tls_->stalls) {
         boost::system::error_code closed;
-        socket.wait(tcp::socket::wait_read, closed);
-        while (!closed && !ending_ && socket.available(closed) > 0)
-            std::this_thread::sleep_for(std::chrono::milliseconds{10});
+        std::array<char, 1000> bytes{};
+        while (!closed)
+            socket.read_some(asio::buffer(bytes), closed);
         return;
     }
     auto context = context_of(*tls_);
