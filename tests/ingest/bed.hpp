@@ -22,9 +22,12 @@
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <gpurx/session.hpp>
 
+#include "fake_clock.hpp"
+
 namespace gpurx::ingest::test {
 
 using asio::ip::tcp;
+using gpurx::test::fake_clock;
 using namespace std::chrono_literals;
 
 // Row `number` of source `source`: x is three floats, y one integer.
@@ -190,15 +193,23 @@ class bed {
         : consumer{options.stream},
           session{{.transport = transport::copy, .max_flows = max_flows}, std::move(memory)},
           stream{std::in_place, io, session, std::move(options)}
-    {}
+    {
+        if (fake_clock::is_linked())
+            clock_.emplace();
+    }
 
     [[nodiscard]] tcp::endpoint where() const { return stream->local_endpoints().at(0); }
 
-    // Runs handlers until `ready`; fails the test after some seconds.
+    // Runs handlers until `ready`; fails the test if that does not come.
     template <class Ready>
     void run_until(Ready ready)
     {
-        auto const deadline = std::chrono::steady_clock::now() + 10s;
+        if (clock_) {
+            auto const is_ready = clock_->run_until(io, ready);
+            REQUIRE(is_ready);
+            return;
+        }
+        auto const deadline = std::chrono::steady_clock::now() + 50s;
         io.restart();
         while (!ready()) {
             auto const ran = io.run_one_until(deadline);
@@ -210,14 +221,18 @@ class bed {
     }
     void run_for(std::chrono::milliseconds time)
     {
+        if (clock_)
+            return clock_->run_for(io, time);
         io.restart();
         io.run_for(time);
     }
-    // For what no handler of ours tells: a socket's state, nothing left to run. False after some seconds.
+    // For what no handler of ours tells: a socket's state, nothing left to run. False if that does not come.
     template <class Condition>
     [[nodiscard]] bool soon(Condition holds)
     {
-        for (auto const end = std::chrono::steady_clock::now() + 20s; std::chrono::steady_clock::now() < end;) {
+        if (clock_)
+            return clock_->run_until(io, holds);
+        for (auto const end = std::chrono::steady_clock::now() + 50s; std::chrono::steady_clock::now() < end;) {
             if (holds())
                 return true;
             run_for(1ms);
@@ -291,6 +306,10 @@ class bed {
     rx_session session;
     asio::io_context io{1};
     std::optional<tensor_stream> stream;
+
+  private:
+    // Of programs whose clock can stand still: time passes only while everybody waits for it.
+    std::optional<fake_clock> clock_;
 };
 
 // One source's errors, or those of nobody in particular.

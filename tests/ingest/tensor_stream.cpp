@@ -148,8 +148,7 @@ TEST_CASE("no more connections wait to be accepted than there are sources, and a
     for (auto& each : callers)
         each.begin(in.where());
     auto const established = [&] { return std::ranges::count_if(callers, &pending_connection::is_established); };
-    auto const end = std::chrono::steady_clock::now() + 10s;
-    while (established() < sources + strangers && std::chrono::steady_clock::now() < end)
+    while (established() < sources + strangers)
         std::this_thread::sleep_for(1ms);
     CHECK(established() == sources + strangers);
 }
