@@ -20,11 +20,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace gpurx::test {
@@ -131,6 +133,13 @@ class fake_clock {
             sleep_for(step);
     }
 
+    // When a socket, of which that is the inode, has had so many bytes of data for the first time; empty: no clock
+    // stands still. A look at each socket before time passes makes that exact. For fake_now.cpp.
+    [[nodiscard]] static std::optional<std::chrono::steady_clock::time_point> arrival(std::uint64_t socket,
+                                                                                      std::uint64_t bytes)
+    {
+        return state().arrival(socket, bytes);
+    }
     // What the steady clock says when the machine's says that. For fake_now.cpp.
     [[nodiscard]] static duration shown(duration real) noexcept { return state().shown(real); }
     static bool link() noexcept { return state().linked = true; }
@@ -171,6 +180,17 @@ class fake_clock {
             auto const until = stands_at.load() + time;
             passed.wait(lock, [&] { return stands == 0 || stands_at.load() >= until; });
         }
+        [[nodiscard]] std::optional<std::chrono::steady_clock::time_point> arrival(std::uint64_t socket,
+                                                                                   std::uint64_t bytes)
+        {
+            std::scoped_lock const lock{mutex};
+            if (stands == 0)
+                return std::nullopt;
+            auto& last = arrivals[socket];
+            if (last.first != bytes || last.second == std::chrono::steady_clock::time_point{})
+                last = {bytes, std::chrono::steady_clock::now()};
+            return last.second;
+        }
         [[nodiscard]] duration shown(duration real) const noexcept
         {
             return stands > 0 ? stands_at.load() : real + ahead.load();
@@ -182,6 +202,7 @@ class fake_clock {
         std::atomic<duration> ahead{};  // so that time goes on where it stood
         std::mutex mutex;
         std::condition_variable passed;
+        std::map<std::uint64_t, std::pair<std::uint64_t, std::chrono::steady_clock::time_point>> arrivals;
     };
 
     static shared& state() noexcept
