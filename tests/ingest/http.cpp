@@ -356,7 +356,7 @@ TEST_CASE("a silent server is given up after the timeout")
 
 TEST_CASE("a server that drops what comes while it answers costs one timeout, not one for each request")
 {
-    http_content const object{content_of(200'000)};
+    http_content const object{content_of(100'000)};
     auto const for_good = GENERATE(false, true);
     std::atomic<bool> drops = false;
     std::atomic<unsigned> deaf = UINT_MAX;  // a connection

@@ -2,6 +2,7 @@
 //
 // http_object with keep_connections: what one async_fetch leaves open serves the next.
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -11,7 +12,6 @@
 #include <gpurx/ingest/http.hpp>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "certificates.hpp"
 #include "http_bed.hpp"
@@ -57,11 +57,11 @@ TEST_CASE("connections that are kept serve the next fetch")
     auto const with_tls = GENERATE(false, true);
     certificate_authority const authority;
     file_with const trusted{authority.pem()};
-    http_server* self = nullptr;
+    std::atomic<http_server*> self = nullptr;
     http_server server{[&](http_request const& request, http_reply& reply) {
                            // The other connections are made before there is nothing left for them.
                            if (request.number > 0)
-                               fake_clock::sleep_until([&] { return self->connections() == 3; });
+                               fake_clock::sleep_until([&] { return self.load()->connections() == 3; });
                            object.serve(request, reply);
                        },
                        with_tls ? std::optional{tls_manner{.own = authority.issue()}} : std::nullopt};
@@ -153,11 +153,18 @@ TEST_CASE("a kept connection that the server closes is replaced, and that is no 
 TEST_CASE("a kept connection lets a program end, and may be silent for as long as it likes")
 {
     http_content const object{content_of(60'000)};
-    http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    std::atomic<http_server*> self = nullptr;
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.number > 0)
+            fake_clock::sleep_until([&] { return self.load()->connections() == 2; });
+        object.serve(request, reply);
+    }};
+    self = &server;
     fake_kernel kernel;
     test_session session{transport::copy, kernel, {.max_flows = 8}};
     asio::io_context io;
     auto options = kept(2);
+    options.timeout = 2s;
     http_object file{io.get_executor(), *session, server.url(), options};
     std::string bytes(object.bytes.size(), ' ');
     fake_clock clock;
