@@ -226,10 +226,11 @@ class fake_clock {
                 looks = 0;
                 enough = many;
             } else if (looks < enough) {
-                std::this_thread::yield();
+                continue;
             } else if (!others_sleep()) {
                 looks = 0;
                 enough = many;
+                std::this_thread::yield();
             } else if (is_on_its_way()) {
                 std::this_thread::sleep_for(pause);
             } else if (io.poll_one() == 0) {
