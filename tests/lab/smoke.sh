@@ -12,9 +12,13 @@ readonly fake_cuda=$build/tests/fake_cuda gpurxd=$build/framework/tools/gpurxd/g
 in_guest() {
     local status=0 file=$gpurxd
     echo "==== demo"
-    GPURX_RECEIVE_FILE=$build/samples/receive_file/receive_file \
-        samples/demo.sh --in-guest "$file" "$(sha256sum "$file" | cut -d' ' -f1)" && echo "ok - the file arrived" ||
-        { status=1 && echo "not ok - the file arrived"; }
+    if GPURX_RECEIVE_FILE=$build/samples/receive_file/receive_file \
+        samples/demo.sh --in-guest "$file" "$(sha256sum "$file" | cut -d' ' -f1)"; then
+        echo "ok - the file arrived"
+    else
+        echo "not ok - the file arrived"
+        status=1
+    fi
     echo "==== lab_tests"
     "$build/tests/lab_tests" --durations yes "[smoke]" || status=1
     echo "==== gpurx-fetch"
