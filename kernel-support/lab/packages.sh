@@ -31,9 +31,9 @@ libssl-dev
 '
 packages[tests]='
 catch2 >=3
-clang-16|clang
-lld-16|lld
-libclang-rt-16-dev|libclang-rt-dev
+clang-16|clang >=1:16
+lld-16|lld >=1:16
+libclang-rt-16-dev|libclang-rt-dev >=1:16
 python3
 '
 packages[cuda]='

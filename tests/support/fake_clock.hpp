@@ -72,8 +72,8 @@ struct sleeping_thread {
     return before && sleeping_others() == before;
 }
 
-// Whether some of what a socket of this process has sent has not been acknowledged yet: it is on its way, or holds up what
-// follows.
+// Whether some of what a socket of this process has sent has not been acknowledged yet: it is on its way, or holds up
+// what follows.
 [[nodiscard]] inline bool is_on_its_way()
 {
     return std::ranges::any_of(std::filesystem::directory_iterator{"/proc/self/fd"}, [](auto const& each) {
