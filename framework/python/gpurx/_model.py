@@ -161,7 +161,8 @@ class Model:
     def close(self) -> None:
         """What was fetched stays."""
         with self._lock:
-            for one in self._fetched_before.values():
+            # The last ones first: they wait for the connections that the first ones would set free.
+            for one in reversed(self._fetched_before.values()):
                 one.operation.cancel()
             self._fetched_before.clear()
             self._results.clear()
