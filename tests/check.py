@@ -91,7 +91,7 @@ def compile_and_hand_on(build: Path, command: list[str], checks: list[Check], re
 def run_tests(build: Path, check: Check) -> bool:
     sanitized = "-fsanitize" in re.search(r"^CMAKE_CXX_FLAGS:.*$", (build / "CMakeCache.txt").read_text(), re.M)[0]
     # One test more than there are cores: many wait for something most of the time.
-    done = subprocess.run(["ctest", "--test-dir", build, "--tests-regex", f"^{check.prefix}", "--parallel", str(CORES + 1),
+    done = subprocess.run(["ctest", "--test-dir", build, "--tests-regex", "^" + check.prefix.replace(".", "\\."), "--parallel", str(CORES + 1),
                            *(NOT_SANITIZED if sanitized else []), "--no-tests=error", "--output-on-failure",
                            "--output-junit", f"results/{check.name}.xml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, check=False)  # fmt: skip
