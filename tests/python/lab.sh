@@ -12,7 +12,8 @@ kernel=debian
 . kernel-support/lab/lib.sh
 lock "python-lab$(printf '%s' "$PWD" | tr / -)"
 
-python=$(tests/python/run.sh --install)
+# Optimised: a test has a limit of memory, in which the code counts.
+python=$(tests/python/run.sh --wheel --install)
 tests/build.sh gpurxd >/dev/null
 ./run lab --kernel "$kernel" --timeout 600 -- env "LD_LIBRARY_PATH=$PWD/build/test/tests/fake_cuda" \
     "$PWD/$python/bin/python" -u tests/python/in_lab.py build/test/framework/tools/gpurxd/gpurxd

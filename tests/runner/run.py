@@ -151,7 +151,7 @@ class Run:
 
     def skip(self, step: Step, why: str) -> None:
         self.tallies[step.name] = Tally(skips=[f"{step.name}: {why}"])
-        print(f"{step.name:<12} skipped: {why}", flush=True)
+        print(f"{step.name:<18} skipped: {why}", flush=True)
 
     def begin(self, step: Step) -> None:
         # A step that boots a kernel of ours builds it in its own time where it is not there.
@@ -159,7 +159,7 @@ class Run:
         if missing:
             self.skip(step, f"its kernel is not there: {missing[0]} has not passed")
             return
-        print(f"{step.name:<12} {step.command}", flush=True)
+        print(f"{step.name:<18} {step.command}", flush=True)
         with (LOGS / f"{step.name}.log").open("wb") as log:
             process = subprocess.Popen(["bash", "-c", step.command], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                        env=self.environment, start_new_session=True)  # fmt: skip
@@ -186,7 +186,7 @@ class Run:
         self.seconds[step.name] = elapsed
         usual = self.records.seconds(step) if step.name in self.records.local | self.records.committed else elapsed
         slower = f"  (last time {clock(usual)})" if elapsed > usual * 4 / 3 and elapsed - usual > 15 else ""
-        print(f"{step.name:<12} {clock(elapsed):>6}  {tally.passed} passed, {len(tally.failures)} failed, "
+        print(f"{step.name:<18} {clock(elapsed):>6}  {tally.passed} passed, {len(tally.failures)} failed, "
               f"{len(tally.skips)} skipped{slower}", flush=True)  # fmt: skip
         if tally.failures:
             printed = tally.printed or {str(one.log): one.log.read_text(encoding="utf-8", errors="replace")}
@@ -227,11 +227,11 @@ class Run:
 
     def report(self) -> bool:
         """Prints the summary; returns whether the run counts as passed."""
-        print(f"\n{'step':<12} {'passed':>7} {'failed':>7} {'skipped':>8} {'time':>8}")
+        print(f"\n{'step':<18} {'passed':>7} {'failed':>7} {'skipped':>8} {'time':>8}")
         for name in self.order:
             tally = self.tallies[name]
             lasted = clock(self.seconds[name]) if name in self.seconds else "-"
-            print(f"{name:<12} {tally.passed:>7} {len(tally.failures):>7} {len(tally.skips):>8} {lasted:>8}")
+            print(f"{name:<18} {tally.passed:>7} {len(tally.failures):>7} {len(tally.skips):>8} {lasted:>8}")
             for failure in tally.failures:
                 print(f"    failed: {failure}")
             for skip in tally.skips:
