@@ -199,6 +199,8 @@ class Perf(unittest.TestCase):
     def test_a_client_that_is_killed_ends_its_round_and_no_other(self) -> None:
         port = free_port()
         with server(port) as one:
+            assert one.stderr
+            one.stderr.readline()  # it listens
             self.kill_a_client(port)
             answer = client(port)
             self.assertEqual(answer.returncode, 0, answer.stderr)
@@ -209,6 +211,8 @@ class Perf(unittest.TestCase):
     def test_a_client_that_is_killed_ends_a_number_of_rounds(self) -> None:
         port = free_port()
         with server(port, "--rounds", "2") as one:
+            assert one.stderr
+            one.stderr.readline()  # it listens
             self.kill_a_client(port)
             self.assertEqual(one.wait(60), 1)
 
