@@ -92,6 +92,7 @@ class Records:
     def keep(self, step: Step, seconds: float, passed: int, state: str) -> None:
         if "GPURX_KERNEL_SOURCE" in os.environ:  # which may change under the same name
             return
+        self.local = record.read(LOCAL)  # another run may have added to it
         self.local[step.name] = Green(step.name, state, inputs.compilers(), time.strftime("%F"), int(seconds), passed)
         record.write(LOCAL, self.local)
 
