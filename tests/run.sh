@@ -18,7 +18,7 @@ usage='usage: ./run test [TIER|STEP...]
   status                         each step: whether it is green for the tree as it is, when it was, and how long it took
   record                         keep what was green here in tests/record'
 
-# what_is_needed WORD...: the groups of packages that these steps use before they begin
+# groups_for WORD: the groups of packages that a tier, or steps by name, need before they begin
 groups_for() {
     case $1 in
         quick) echo build tests lint ;;
