@@ -3,25 +3,11 @@
 # Debian packages for the release of this machine, under build/packages:
 #
 #   packages.sh
-#   packages.sh --prepare          only install what is needed to build them
 #
 # On Debian 12 they ask for libraries of its backports, as building them does.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
-
-# Beyond what compiling the library needs: the headers of the release's Python, and what knows which package a library is of.
-prepare() {
-    local name
-    local -a missing=()
-    "$lab_dir/packages.sh" build
-    for name in python3-dev dpkg-dev file; do
-        [[ $(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null) == installed ]] || missing+=("$name")
-    done
-    ((${#missing[@]})) || return 0
-    note "installing: ${missing[*]} (to make Debian packages)"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "${missing[@]}" >&2
-}
 
 report() {
     local deb
@@ -33,12 +19,8 @@ report() {
 
 main() {
     local environment nanobind cuda=OFF start=$SECONDS log=build/packages.log
-    if [[ $* == --prepare ]]; then
-        prepare
-        return
-    fi
-    (($# == 0)) || die "usage: packages.sh [--prepare]"
-    prepare
+    (($# == 0)) || die "usage: packages.sh"
+    "$lab_dir/packages.sh" build debian
     [[ -z $(cmake/cuda-toolkit.sh) ]] || cuda=ON
     environment=$(tests/python/environment.sh)
     nanobind=$("$environment/bin/python" -m nanobind --cmake_dir)

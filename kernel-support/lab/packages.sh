@@ -5,7 +5,7 @@
 #   packages.sh [--list] GROUP...
 #   packages.sh --versions GROUP...     what is installed of them, and in which versions
 #
-# Groups: build tests cuda lint python wheel plot docs browser module kernel lab selftests trace systemd
+# Groups: build tests cuda lint python wheel debian plot docs browser downloaders module kernel lab selftests trace systemd
 #
 # Where the release's own packages are too old (Debian 12), the newer ones come from its backports, through a list of
 # our own: /etc/apt stays as it is.
@@ -55,6 +55,11 @@ python3-venv
 packages[wheel]='
 unzip
 '
+packages[debian]='
+python3-dev
+dpkg-dev
+file
+'
 packages[plot]='
 python3
 python3-munkres
@@ -69,6 +74,12 @@ mandoc
 packages[browser]='
 chromium
 fonts-dejavu-core
+'
+packages[downloaders]='
+curl
+aria2
+wget
+openssl
 '
 packages[module]='
 gcc
@@ -145,9 +156,11 @@ declare -A why=(
     [lint]="to check format and style"
     [python]="to build the Python package and test it"
     [wheel]="to look into the Python package that is made"
+    [debian]="to make Debian packages"
     [plot]="to draw what was measured"
     [docs]="to make the site"
     [browser]="to look at the site as a reader does"
+    [downloaders]="to compare gpurx-fetch with them"
     [module]="to build the software NIC for the lab's kernel"
     [kernel]="to build a kernel for the lab"
     [lab]="to boot the lab's guest and talk to its network"
@@ -182,6 +195,8 @@ missing_of() {
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 apt_options=()
+log=$cache_dir/apt/install.log
+lock_minutes=10
 
 # On Debian 12 add backports; elsewhere the release itself is new enough and apt is used as it stands.
 prepare_apt() {
@@ -227,16 +242,35 @@ versions_of() {
     done | sed 's/ .*//; s/|/\n/g' | sort -u | sed '/^$/d' | xargs dpkg-query -W 2>/dev/null || true
 }
 
-# install PACKAGE...: apt's pages go to a log.
-install() {
-    local log=$cache_dir/apt/install.log start=$SECONDS
-    mkdir -p "${log%/*}"
-    note "installing: $*"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get "${apt_options[@]}" -q -y --no-install-recommends install "$@" >"$log" 2>&1 &
-    wait_for installing $! || {
+# apt_get ARGUMENTS...: apt-get as root, its output in $log. The system's own timers hold apt's locks for minutes after a
+# boot, and apt waits for one of them only: this waits for each.
+apt_get() {
+    local end=$((SECONDS + lock_minutes * 60)) said=''
+    until as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get "${apt_options[@]}" -q -y "$@" >"$log" 2>&1; do
+        grep -q '^E: Could not get lock' "$log" && ((SECONDS < end)) || return 1
+        [[ -n $said ]] || note "apt is locked, by the system's own update perhaps; waiting for up to $lock_minutes minutes:" \
+            "$(sed -n 's/^E: //p' "$log" | head -n 1)"
+        said=1
+        sleep 1
+    done
+}
+
+# apt_or_die FAILURE ARGUMENTS...: with the end of apt's output where it fails.
+apt_or_die() {
+    local failure=$1
+    shift
+    apt_get "$@" || {
         tail -n 40 "$log" >&2
-        die "apt could not install them; all of it: $log"
+        die "$failure; all of it: $log"
     }
+}
+
+# install PACKAGE...
+install() {
+    local start=$SECONDS
+    note "installing: $*"
+    apt_or_die "apt could not install them" --no-install-recommends install "$@" &
+    wait_for installing $! || exit 1
     note "$(printf '%-58s %4d s' installed $((SECONDS - start)))"
 }
 
@@ -266,8 +300,9 @@ main() {
 
     prepare_apt
     lock packages
+    mkdir -p "${log%/*}"
     note "reading the package lists ..."
-    as_root apt-get "${apt_options[@]}" -qq update >&2 || die "the package lists cannot be read"
+    apt_or_die "the package lists cannot be read" update
     for line in "${missing[@]}"; do
         wanted+=("$(candidate "${line%|*}" "${line##*|}")")
     done

@@ -62,16 +62,6 @@ run_tap() {
             "$release/framework/tools/doctor/gpurx-doctor" "$@"
 }
 
-# What gpurx-fetch is compared with, and what makes the certificate of their server.
-require_downloaders() {
-    command -v curl aria2c wget openssl | wc -l | grep -qx 4 || {
-        note "missing: of curl, aria2, wget and openssl (to compare gpurx-fetch with)" &&
-            as_root apt-get -qq update >&2 &&
-            as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
-                curl aria2 wget openssl >&2
-    }
-}
-
 # bench_python BUILD ROOT: an environment with this tree's package, above ROOT.
 bench_python() {
     local python=build/bench/python cuda=AUTO
@@ -85,7 +75,7 @@ bench_python() {
 # Above the environment with torch, if `./run test ml` has made it: two of those that gpurx is compared with need it.
 run_ingest() {
     local builder below python
-    build ingest_bench && require_downloaders && "$root/tests/ingest/nginx.sh" >/dev/null &&
+    build ingest_bench && "$lab_dir/packages.sh" downloaders && "$root/tests/ingest/nginx.sh" >/dev/null &&
         builder=$("$root/tests/python/environment.sh") && below=$("$root/tests/ml/environment.sh" --path) &&
         below=${below:-$builder} && python=$(bench_python "$builder" "$below") &&
         python3 "$root/tests/bench/ingest.py" "$root/build/release" "$python" "$below" "$@"

@@ -42,7 +42,7 @@ build_here() {
 
 install_builders() {
     share "$repo_dir" "$1/src" ro
-    inside "$1" /src/cmake/packages/packages.sh --prepare
+    inside "$1" /src/kernel-support/lab/packages.sh build debian
     umount "$1/src"
 }
 
