@@ -34,6 +34,8 @@ char const* advice_on(error_code code) noexcept
         return "use a stream of the GPU that the destination is on";
     if (code == errc::unusable_stream)
         return "use an ordinary stream, and none that is being captured";
+    if (code == errc::beyond_loan_limit)
+        return "raise rx_session_options::loan_limit, or receive in parts (async_receive, async_read)";
     return "";
 }
 

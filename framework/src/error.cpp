@@ -48,6 +48,8 @@ class category final : public boost::system::error_category {
                 return "the stream belongs to another GPU than the memory";
             case errc::unusable_stream:
                 return "the stream is being captured, or is another one in each thread";
+            case errc::beyond_loan_limit:
+                return "more than may be on loan to one flow";
         }
         return "unknown gpurx error";
     }

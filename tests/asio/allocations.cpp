@@ -146,4 +146,37 @@ TEST_CASE("no allocation per receive or read after the first few, in a coroutine
     CHECK(in_library == 0);
 }
 
+TEST_CASE("no allocation per frame after the first few: a header to the host, its body on loan")
+{
+    constexpr std::size_t header_size = 16;
+    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = 4 << 20}};
+    sender to{in.wires};
+    std::size_t in_library = 0;
+    bool finished = false;
+    auto const consume = [&](receiver rx) -> asio::awaitable<void> {
+        std::array<rx_buffer, 5> kept;
+        std::array<std::byte, header_size> header;
+        constexpr auto token = asio::as_tuple(asio::use_awaitable);
+        for (std::size_t i = 0; i < 4 * (warm_up + measured); ++i) {
+            if (i == 4 * warm_up)
+                in_library = 0;
+            if (i % 4 == 0)
+                to.send(4 * (header_size + 30000));
+            auto const before = library_allocations(in.kernel);
+            co_await async_read(rx, host_span{header}, token);
+            auto [failed, front] = co_await rx.async_receive(100, token);
+            auto [short_of, body] = co_await rx.async_receive_exactly(30000 - front.size(), token);
+            if (failed || short_of)
+                co_return;
+            kept[i % kept.size()] = std::move(body);
+            front.release();
+            in_library += library_allocations(in.kernel) - before;
+        }
+        finished = true;
+    };
+    asio::co_spawn(*in.io, consume(in.flow(to)), asio::detached);
+    in.run_until([&] { return finished; });
+    CHECK(in_library == 0);
+}
+
 }  // namespace gpurx::test

@@ -17,14 +17,25 @@
 
 namespace gpurx::test {
 
-enum class operation { connect, connect_each, receive, read_host, read_device, read_list, read_some };
+enum class operation {
+    connect,
+    connect_each,
+    receive,
+    receive_at_most,
+    receive_exactly,
+    read_host,
+    read_device,
+    read_list,
+    read_some
+};
 
 inline std::ostream& operator<<(std::ostream& out, operation of)
 {
-    static constexpr std::array names{
-        "async_connect",          "async_connect to the first of several", "async_receive",
-        "async_read to the host", "async_read to device memory",           "async_read to both",
-        "async_read_some"};
+    static constexpr std::array names{"async_connect",         "async_connect to the first of several",
+                                      "async_receive",         "async_receive at most",
+                                      "async_receive_exactly", "async_read to the host",
+                                      "async_read to device",  "async_read to both",
+                                      "async_read_some"};
     return out << names[static_cast<std::size_t>(of)];
 }
 
@@ -33,11 +44,13 @@ inline std::ostream& operator<<(std::ostream& out, operation of)
     return of == operation::connect || of == operation::connect_each;
 }
 
-inline constexpr std::array stream_operations{operation::receive, operation::read_host, operation::read_device,
-                                              operation::read_list, operation::read_some};
-inline constexpr std::array all_operations{operation::connect,   operation::connect_each, operation::receive,
-                                           operation::read_host, operation::read_device,  operation::read_list,
-                                           operation::read_some};
+inline constexpr std::array stream_operations{
+    operation::receive,     operation::receive_at_most, operation::receive_exactly, operation::read_host,
+    operation::read_device, operation::read_list,       operation::read_some};
+inline constexpr std::array all_operations{
+    operation::connect,         operation::connect_each,    operation::receive,
+    operation::receive_at_most, operation::receive_exactly, operation::read_host,
+    operation::read_device,     operation::read_list,       operation::read_some};
 
 // A world with a receiver in it on which one operation can be started, to complete at once or when told.
 class operation_world {
@@ -85,6 +98,12 @@ class operation_world {
                 break;
             case operation::receive:
                 rx.async_receive(std::move(token));
+                break;
+            case operation::receive_at_most:
+                rx.async_receive(size, std::move(token));
+                break;
+            case operation::receive_exactly:
+                rx.async_receive_exactly(size, std::move(token));
                 break;
             case operation::read_host:
                 async_read(rx, host_span{destination_.data(), destination_.size()}, std::move(token));

@@ -63,6 +63,9 @@ enum class errc {
     // thread
     // that an operation runs on. Use an ordinary stream.
     unusable_stream,
+    // An async_receive_exactly of more bytes than one flow may have on loan; with devmem whole pages count. Nothing was
+    // consumed. Raise rx_session_options::loan_limit, receive in parts, or read the bytes into a place of your own.
+    beyond_loan_limit,
 };
 
 [[nodiscard]] boost::system::error_category const& gpurx_category() noexcept;

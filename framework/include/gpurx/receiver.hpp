@@ -13,6 +13,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <concepts>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -45,8 +46,7 @@ concept endpoint_sequence = static_cast<bool>(asio::is_endpoint_sequence<T>::val
 //   Cancellation: through the handler's cancellation slot. What arrived is never lost, and a success is never turned
 //     into operation_aborted. Emit on the receiver's strand. (`a || b` on awaitables discards the result of a loser
 //     that was ready too: prefer parallel_group, or a timer that cancels.)
-//   One at a time: a second async_connect, async_receive or read completes with errc::already_running and disturbs
-//     nothing.
+//   One at a time: a second async_connect, receive or read completes with errc::already_running and disturbs nothing.
 //
 // Thread safety: distinct receivers are safe, of one session too; one receiver belongs to one strand.
 //
@@ -157,13 +157,45 @@ class basic_receiver : public receiver_base {
     template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>
     auto async_receive(Token&& token = Token())
     {
+        return async_receive(std::numeric_limits<std::size_t>::max(), std::forward<Token>(token));
+    }
+
+    // The same, but never lends a byte beyond `at_most`: for protocols with lengths, where the next byte is another
+    // message's. What the socket has beyond stays there; what is carried from an earlier batch is split. `at_most` 0:
+    // completes at once, with an empty buffer and no error.
+    // Several loans of one batch hold all of its pages until the last of them goes back; the batch counts as one loan
+    // meanwhile. From the first such receive on, a read takes no more than 64 KiB beyond its own from the socket.
+    template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>
+    auto async_receive(std::size_t at_most, Token&& token = Token())
+    {
         return asio::async_initiate<Token, void(error_code, rx_buffer)>(
             detail::initiation{erased_executor(),
-                               [](auto of, auto site, auto&& handler) {
-                                   detail::start_receive(std::move(of), std::move(site),
+                               [](auto of, std::size_t most, auto site, auto&& handler) {
+                                   detail::start_receive(std::move(of), most, std::move(site),
                                                          std::forward<decltype(handler)>(handler));
                                }},
-            token, state());
+            token, state(), at_most);
+    }
+
+    // Receives exactly `bytes`, in place: one loan of all of them, of several batches if need be. For the body of a
+    // message whose header was read; longer bodies are for async_receive and async_read.
+    // Signature: void(error_code, rx_buffer). 0 bytes: completes at once, with an empty buffer and no error.
+    // Per-operation cancellation: terminal, partial, total. operation_aborted: no byte was consumed.
+    // Errors: those of async_receive. asio::error::eof: the stream ends before. errc::beyond_loan_limit: `bytes`, or
+    //   with devmem the whole pages that they arrive in, are more than rx_session_options::loan_limit. After each of
+    //   them what has arrived can still be received and read.
+    // Back-pressure: where other loans fill the limit it waits until one of this flow returns.
+    // Cost: as async_receive, per batch.
+    template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>
+    auto async_receive_exactly(std::size_t bytes, Token&& token = Token())
+    {
+        return asio::async_initiate<Token, void(error_code, rx_buffer)>(
+            detail::initiation{erased_executor(),
+                               [](auto of, std::size_t size, auto site, auto&& handler) {
+                                   detail::start_receive_exactly(std::move(of), size, std::move(site),
+                                                                 std::forward<decltype(handler)>(handler));
+                               }},
+            token, state(), bytes);
     }
 
     // Reads some bytes to the host, at least one and at most as many as `to` holds, and consumes no others. What a

@@ -56,6 +56,12 @@ class rx_buffer {
     [[nodiscard]] std::size_t size() const noexcept;
     [[nodiscard]] bool empty() const noexcept { return size() == 0; }
 
+    // Takes the first `bytes` off and returns them; this keeps the rest. Both lend pages of the same batch, which go
+    // back when the last of all buffers that were split from it is released; each may be released, and released after
+    // streams, by itself, in any order and from any thread. Throws std::out_of_range if bytes > size(), and
+    // std::bad_alloc; nothing has changed then. Cost: one allocation; none if `bytes` is 0 or all.
+    [[nodiscard]] rx_buffer split(std::size_t bytes);
+
     // Makes the bytes visible to work that is enqueued on `stream` from now on: what a NIC wrote, and what transport
     // copy has on its way to the GPU. Call it before reading fragments from a GPU, once per buffer and stream (gather
     // does it by itself). Does not wait; but on a stream that is being captured into a graph, for what transport copy

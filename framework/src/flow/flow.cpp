@@ -9,6 +9,8 @@
 #include <boost/asio/error.hpp>
 #include <cerrno>
 #include <new>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <gpurx/rx_buffer.hpp>
@@ -77,6 +79,8 @@ std::unique_ptr<loan> flow::take_record()
 
 void flow::keep_record(std::unique_ptr<loan> record) noexcept
 {
+    if (!record->is_reused)
+        return;
     record->clear();
     record->next = returned_.load();
     while (!returned_.compare_exchange_weak(record->next, record.get())) {
@@ -153,13 +157,74 @@ std::size_t flow::receive_into(landing const& destination, std::size_t size, err
     return placed;
 }
 
-bool flow::notify_of(lack what) noexcept
+std::unique_ptr<loan> flow::take_part(loan& from, std::size_t size)
+{
+    auto part = take_record();
+    part->fragments.reserve(pieces_of(from, size));
+    std::scoped_lock const lock{listed_lock_};
+    split_front(from, size, *part);
+    return part;
+}
+
+std::unique_ptr<loan> flow::take(carried_batches& carried, std::size_t size, error_code& code) noexcept
+{
+    try {
+        if (carried.front().bytes == size)
+            return carried.pop();
+        if (carried.front().bytes > size)
+            return take_part(carried.front(), size);
+        return join(carried, size);
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+        return nullptr;
+    }
+}
+
+// All that can fail comes first.
+std::unique_ptr<loan> flow::join(carried_batches& carried, std::size_t size)
+{
+    auto const pieces = carried.pieces_of(size);
+    auto whole = take_record();
+    whole->parts.reserve(carried.count());
+    whole->fragments.reserve(pieces);
+    auto last = take_record();
+    last->fragments.reserve(pieces);
+    while (whole->bytes < size) {
+        auto const missing = size - whole->bytes;
+        std::unique_ptr<loan> part;
+        if (carried.front().bytes <= missing) {
+            part = carried.pop();
+        } else {
+            std::scoped_lock const lock{listed_lock_};
+            split_front(carried.front(), missing, *last);
+            part = std::move(last);
+        }
+        for (auto const& piece : part->remaining())
+            whole->append(piece);
+        whole->parts.push_back(std::move(part));
+    }
+    if (last != nullptr)
+        keep_record(std::move(last));
+    return whole;
+}
+
+bool flow::discount(loan& batch) noexcept
+{
+    if (batch.account == nullptr || batch.holders.load() > 1)
+        return false;
+    batch.account->fetch_sub(batch.charge);
+    batch.account = nullptr;
+    batch.use.store(page_use::in_reads, std::memory_order_relaxed);
+    return true;
+}
+
+bool flow::notify_of(lack what, std::size_t taken) noexcept
 {
     look_at_streams();
     if (what == lack::pages)
         return transport_->notify_of_pages(wake_.get());
     budget_awaited_.store(true);
-    if ((what == lack::loan_budget ? loan_budget() : read_budget()) == 0)
+    if ((what == lack::loan_budget ? loan_budget() : read_budget()) <= taken)
         return true;
     budget_awaited_.store(false);
     return false;
@@ -228,11 +293,31 @@ void flow::charge(loan& record, std::atomic<std::size_t>& account) noexcept
     account.fetch_add(record.charge, std::memory_order_relaxed);
 }
 
+void flow::charge_loan(loan& record) noexcept
+{
+    for_each_batch(record, [&](loan& batch) {
+        if (batch.account == nullptr)
+            charge(batch, place_->on_loan);
+        batch.use.store(page_use::on_loan, std::memory_order_relaxed);
+    });
+}
+
 rx_buffer flow::lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) noexcept
 {
-    charge(*record, owner->place_->on_loan);
-    record->use.store(page_use::on_loan, std::memory_order_relaxed);
+    owner->charge_loan(*record);
     return {std::move(owner), record.release()};
+}
+
+std::unique_ptr<loan> flow::split(loan& from, std::size_t size)
+{
+    // Any thread calls this, and only one takes records that came back.
+    auto part = std::make_unique<loan>();
+    part->is_reused = false;
+    part->spare.provide();
+    part->fragments.reserve(pieces_of(from, size));
+    std::scoped_lock const lock{listed_lock_};
+    split_front(from, size, *part);
+    return part;
 }
 
 void flow::acquire(loan const& record, cuda_stream_ref stream) noexcept
@@ -240,8 +325,10 @@ void flow::acquire(loan const& record, cuda_stream_ref stream) noexcept
     if (!is_here())
         return;
     place_->session().memory().acquire(stream);
-    for (auto const& hold : record.foreign)
-        hold.session->memory().acquire(stream);
+    for_each_batch(record, [&](loan const& batch) {
+        for (auto const& hold : batch.foreign)
+            hold.session->memory().acquire(stream);
+    });
 }
 
 void flow::acquire_for_cpu(loan const& record) noexcept
@@ -251,8 +338,10 @@ void flow::acquire_for_cpu(loan const& record) noexcept
             memory.acquire({});
     };
     look(place_->session().memory());
-    for (auto const& hold : record.foreign)
-        look(hold.session->memory());
+    for_each_batch(record, [&](loan const& batch) {
+        for (auto const& hold : batch.foreign)
+            look(hold.session->memory());
+    });
 }
 
 void flow::give_back(std::unique_ptr<loan> record) noexcept
@@ -276,8 +365,23 @@ void flow::unpark(void* parked, error_code) noexcept
     keeper->give_back_now(std::move(record));
 }
 
+void flow::wake_for_budget() noexcept
+{
+    if (!budget_awaited_.load() || !budget_awaited_.exchange(false))
+        return;
+    std::uint64_t const one = 1;
+    [[maybe_unused]] auto const written = ::write(wake_.get(), &one, sizeof one);
+}
+
 void flow::give_back_now(std::unique_ptr<loan> record) noexcept
 {
+    // The last of a loan and its parts gives the pages back.
+    if (record->holders.load() > 1 && record->holders.fetch_sub(1) > 1) {
+        static_cast<void>(record.release());
+        return wake_for_budget();
+    }
+    if (record->of != nullptr || !record->parts.empty())
+        return give_back_batches(std::move(record));
     auto const hold = in_step_.load();
     transport_->give_back(*record, hold);
     if (hold && !in_step_.load() && transport_->gathered())
@@ -287,18 +391,27 @@ void flow::give_back_now(std::unique_ptr<loan> record) noexcept
     if (record->listed)
         unlist(*record);
     keep_record(std::move(record));
-    if (budget_awaited_.load() && budget_awaited_.exchange(false)) {
-        std::uint64_t const one = 1;
-        [[maybe_unused]] auto const written = ::write(wake_.get(), &one, sizeof one);
-    }
+    wake_for_budget();
+}
+
+// Of a loan without pages of its own: what has them.
+void flow::give_back_batches(std::unique_ptr<loan> record) noexcept
+{
+    if (auto* const of = std::exchange(record->of, nullptr))
+        give_back_now(std::unique_ptr<loan>{of});
+    for (auto& part : record->parts)
+        give_back(std::move(part));  // each waits for the streams that read it
+    keep_record(std::move(record));
 }
 
 int flow::reading_gpu(loan const& record) const noexcept
 {
     auto ordinal = place_->session().memory().ordinal();
-    for (auto const& hold : record.foreign)
-        if (ordinal == no_gpu)
-            ordinal = hold.session->memory().ordinal();
+    for_each_batch(record, [&](loan const& batch) {
+        for (auto const& hold : batch.foreign)
+            if (ordinal == no_gpu)
+                ordinal = hold.session->memory().ordinal();
+    });
     return ordinal;
 }
 
@@ -339,6 +452,19 @@ std::span<fragment const> rx_buffer::fragments() const noexcept
 std::size_t rx_buffer::size() const noexcept
 {
     return loan_ == nullptr ? 0 : loan_->bytes;
+}
+
+rx_buffer rx_buffer::split(std::size_t bytes)
+{
+    if (bytes > size())
+        throw std::out_of_range{"gpurx: rx_buffer::split(" + std::to_string(bytes) + ") of " + std::to_string(size()) +
+                                " bytes"};
+    if (bytes == 0)
+        return {};
+    if (bytes == size())
+        return std::move(*this);
+    auto part = flow_->split(*loan_, bytes);
+    return {flow_, part.release()};
 }
 
 void rx_buffer::acquire(cuda_stream_ref stream) noexcept

@@ -19,6 +19,7 @@
 #include <gpurx/views.hpp>
 
 #include "brief_lock.hpp"
+#include "carried_batches.hpp"
 #include "fork.hpp"
 #include "gpu_work.hpp"
 #include "loan.hpp"
@@ -60,6 +61,7 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
 
     // What may be lent before a loan has to return, and what a read may receive before pages have to come back that
     // wait for the streams of earlier reads: shares of the memory that do not touch each other (session/budget.hpp).
+    [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
     [[nodiscard]] std::size_t loan_budget() const noexcept { return left_of(loan_limit_, place_->on_loan); }
     [[nodiscard]] std::size_t read_budget() const noexcept { return left_of(read_share_, place_->in_reads); }
 
@@ -70,6 +72,11 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     // As flow_transport::receive_into.
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
     [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;
+    // Takes `size` bytes off the front of what is carried, to be lent. Null with an error: nothing was taken.
+    // Precondition: 0 < size <= carried.bytes().
+    [[nodiscard]] std::unique_ptr<loan> take(carried_batches& carried, std::size_t size, error_code& code) noexcept;
+    // A carried batch counts as a loan while a part of it is lent. True: no part is any more, and it counts no more.
+    bool discount(loan& batch) noexcept;
 
     // Whether the last receive took all that the socket had, no wait has ended since, and to ask again would be in
     // vain: as it was the last time, which is not believed for ever.
@@ -84,8 +91,9 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
 
     // What a receive can lack until something comes back.
     enum class lack : std::uint8_t { loan_budget, read_budget, pages };
-    // wake_fd() will be readable when what is lacking may be there. False: it is there now, and nothing was arranged.
-    [[nodiscard]] bool notify_of(lack what) noexcept;
+    // wake_fd() will be readable when what is lacking may be there: of a budget, more than `taken`. False: it is there
+    // now, and nothing was arranged.
+    [[nodiscard]] bool notify_of(lack what, std::size_t taken = 0) noexcept;
     // The same where a stream has too much to do.
     [[nodiscard]] bool notify_of(stream_backlog& full) noexcept;
     [[nodiscard]] int wake_fd() const noexcept { return wake_.get(); }
@@ -98,6 +106,8 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     // ---- loans: any thread ----
 
     [[nodiscard]] static rx_buffer lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) noexcept;
+    // A loan of the next `size` bytes of `from`, which keeps the rest. Throws std::bad_alloc.
+    [[nodiscard]] std::unique_ptr<loan> split(loan& from, std::size_t size);
     void acquire(loan const& record, cuda_stream_ref stream) noexcept;
     // The same where the CPU reads what lies on the host.
     void acquire_for_cpu(loan const& record) noexcept;
@@ -128,6 +138,7 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     void note_end_of_receive(error_code code) noexcept;
     static void charge(loan& record, std::atomic<std::size_t>& account) noexcept;
     void give_back_now(std::unique_ptr<loan> record) noexcept;
+    void give_back_batches(std::unique_ptr<loan> record) noexcept;
     // Runs when the streams that a parked loan waits for have passed.
     static void unpark(void* parked, error_code) noexcept;
     void begin_step() noexcept { in_step_.store(true); }
@@ -138,7 +149,13 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
         if (transport_->gathered())
             transport_->flush();
     }
+    // Counts the pages that a loan holds as lent.
+    void charge_loan(loan& record) noexcept;
+    // Whoever awaits a budget looks again.
+    void wake_for_budget() noexcept;
     [[nodiscard]] std::unique_ptr<loan> take_record();
+    [[nodiscard]] std::unique_ptr<loan> take_part(loan& from, std::size_t size);
+    [[nodiscard]] std::unique_ptr<loan> join(carried_batches& carried, std::size_t size);
     void keep_record(std::unique_ptr<loan> record) noexcept;
 
     birthplace born_;

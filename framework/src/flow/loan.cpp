@@ -22,6 +22,9 @@ void loan::clear() noexcept
     host = nullptr;
     wrapped.reset();
     foreign.clear();
+    of = nullptr;
+    holders.store(1, std::memory_order_relaxed);
+    parts.clear();
     use.store(page_use::in_reads, std::memory_order_relaxed);
 }
 
@@ -41,6 +44,30 @@ void drop(loan& from, std::size_t size) noexcept
             ++from.consumed;
         }
     }
+}
+
+std::size_t pieces_of(loan const& from, std::size_t size) noexcept
+{
+    std::size_t count = 0;
+    for (auto const& piece : from.remaining()) {
+        if (size == 0)
+            break;
+        size -= std::min(piece.size, size);
+        ++count;
+    }
+    return count;
+}
+
+void split_front(loan& from, std::size_t size, loan& part) noexcept
+{
+    part.of = from.of != nullptr ? from.of : &from;
+    part.of->holders.fetch_add(1);
+    for (auto const& piece : from.remaining()) {
+        if (part.bytes == size)
+            break;
+        part.append({piece.address, std::min(piece.size, size - part.bytes), piece.kind});
+    }
+    drop(from, size);
 }
 
 std::size_t copy_front(loan const& from, std::byte* destination, std::size_t size) noexcept

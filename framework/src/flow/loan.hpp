@@ -82,8 +82,13 @@ struct loan {
     std::vector<foreign_hold> foreign;            // usually empty
     stream_point* read_until = nullptr;           // work that reads the bytes, and that the pages must wait for
     spare_point spare;                            // for more of it, when it is given back
-    std::shared_ptr<flow> keeper;                 // while they do
-    loan* next = nullptr;                         // of a list of records that wait to be used again
+    // A part of another loan (split_front) has no pages of its own: that one has them, and keeps them for its parts.
+    loan* of = nullptr;
+    std::atomic<std::uint32_t> holders{1};     // the loan itself, and its parts
+    std::vector<std::unique_ptr<loan>> parts;  // of a loan of several batches: these, which have the pages
+    std::shared_ptr<flow> keeper;              // while they do
+    bool is_reused = true;                     // the record, by its flow
+    loan* next = nullptr;                      // of a list of records that wait to be used again
     // Of the list of those that hold pages (flow::note_pages).
     std::atomic<page_use> use{page_use::in_reads};
     bool listed = false;
@@ -136,6 +141,21 @@ struct loan {
 
 // Takes `size` bytes off the front. Precondition: so many are there.
 void drop(loan& from, std::size_t size) noexcept;
+// How many fragments the next `size` bytes lie in.
+[[nodiscard]] std::size_t pieces_of(loan const& from, std::size_t size) noexcept;
+// Takes `size` bytes off the front; `part`, an empty record with room for their fragments, becomes a loan of them.
+void split_front(loan& from, std::size_t size, loan& part) noexcept;
+// The loans that have the pages of `of`: itself, that which it is a part of, or its parts.
+template <class Loan, class Visit>
+void for_each_batch(Loan& of, Visit&& visit)
+{
+    if (of.of != nullptr)
+        return for_each_batch(static_cast<Loan&>(*of.of), visit);
+    if (of.parts.empty())
+        return visit(of);
+    for (auto const& part : of.parts)
+        for_each_batch(static_cast<Loan&>(*part), visit);
+}
 // Copies the next bytes, at most `size`, to `destination`; returns how many. Precondition: the fragments lie in host
 // memory.
 std::size_t copy_front(loan const& from, std::byte* destination, std::size_t size) noexcept;

@@ -190,7 +190,7 @@ void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer 
     if (!code)
         move_in(socket, peer.protocol(), *session_, session_->first(), code);
     if (!code && received.size() > 0)
-        carried_ = flow_->wrap({static_cast<std::byte const*>(received.data()), received.size()}, code);
+        carried_.push(flow_->wrap({static_cast<std::byte const*>(received.data()), received.size()}, code));
     if (code)
         close();
 }
@@ -249,8 +249,8 @@ void receiver_state::close() noexcept
         return;
     if (!born_.is_here())
         return forget();
-    if (carried_ != nullptr)
-        flow_->give_back(std::move(carried_));
+    while (!carried_.empty())
+        flow_->give_back(carried_.pop());
     steering_.reset();
     flow_->place().set_waiting(flow_wait::nothing);
     flow_->shut_down();
@@ -266,7 +266,7 @@ void receiver_state::close() noexcept
 void receiver_state::forget() noexcept
 {
     ::dup2(flow_->wake_fd(), socket_.native_handle());
-    carried_.reset();
+    carried_ = {};
     steering_.reset();
     ended_ = flow_->stats();
     flow_.reset();
@@ -294,7 +294,7 @@ void receiver_state::abandon() noexcept
 std::size_t receiver_state::available(error_code& code) const
 {
     auto const queued = socket_.available(code);
-    return code ? 0 : queued + (carried_ == nullptr ? 0 : carried_->bytes);
+    return code ? 0 : queued + carried_.bytes();
 }
 
 void receiver_state::cancel() noexcept
@@ -345,48 +345,70 @@ void receiver_state::note_end(error_code code) noexcept
     over_ = end_of_stream(code, flow_->place().locked_up());
 }
 
+void receiver_state::receive(std::size_t limit, page_use use, error_code& code) noexcept
+{
+    // Before bytes leave the socket: nothing may fail afterwards.
+    try {
+        if (!carried_.empty())
+            carried_.make_room();
+    } catch (std::bad_alloc const&) {
+        code = make_error_code(boost::system::errc::not_enough_memory);
+        return;
+    }
+    auto batch = flow_->receive(limit, code);
+    if (code)
+        return note_end(code);
+    batch->use.store(use, std::memory_order_relaxed);
+    carried_.push(std::move(batch));
+}
+
 stream_result receiver_state::place(landing const& destination, std::size_t size) noexcept
 {
     stream_result result;
+    auto& batch = carried_.front();
     if (destination.nowhere) {
-        result.bytes = std::min(size, carried_->bytes);
-        flow_->take_front(*carried_, result.bytes);
+        result.bytes = std::min(size, batch.bytes);
+        flow_->take_front(batch, result.bytes);
     } else if (destination.kind == memory_kind::device) {
         device_span const span{destination.kind, destination.address, size};
         gather_source const from{.memory = flow_->place().session().memory().known_to(destination.on.ordinal),
                                  .destination_of = destination.memory_of,
-                                 .read_until = &carried_->read_until,
+                                 .read_until = &batch.read_until,
                                  .backlog = destination.backlog};
-        result.bytes = gather_on_gpu(carried_->remaining(), span, destination.on, from, result.code);
-        flow_->take_front(*carried_, result.bytes);
-    } else if (is_on_host(*carried_, size)) {
-        flow_->acquire_for_cpu(*carried_);
-        result.bytes = copy_front(*carried_, destination.on_host(), size);
-        flow_->take_front(*carried_, result.bytes);
+        result.bytes = gather_on_gpu(batch.remaining(), span, destination.on, from, result.code);
+        flow_->take_front(batch, result.bytes);
+    } else if (is_on_host(batch, size)) {
+        flow_->acquire_for_cpu(batch);
+        result.bytes = copy_front(batch, destination.on_host(), size);
+        flow_->take_front(batch, result.bytes);
     } else {
-        result.bytes = copy_from_gpu(carried_->remaining(), {destination.on_host(), size},
-                                     flow_->reading_gpu(*carried_), nullptr, result.code);
-        flow_->take_front(*carried_, result.bytes);
+        result.bytes = copy_from_gpu(batch.remaining(), {destination.on_host(), size}, flow_->reading_gpu(batch),
+                                     nullptr, result.code);
+        flow_->take_front(batch, result.bytes);
     }
-    if (carried_->bytes == 0)
-        flow_->give_back(std::move(carried_));
+    if (batch.bytes == 0)
+        flow_->give_back(carried_.pop());
     return result;
 }
 
-bool receiver_state::arrange_wake(stream_action::what kind, landing const& destination) noexcept
+bool receiver_state::arrange_wake(stream_action const& wait, landing const& destination) noexcept
 {
-    auto const [lack, waits_for] = lacking(kind);
-    auto const of_stream = kind == stream_action::what::wait_streams && destination.backlog != nullptr &&
+    auto const [lack, waits_for] = lacking(wait.kind);
+    auto const of_stream = wait.kind == stream_action::what::wait_streams && destination.backlog != nullptr &&
                            flow_->notify_of(*destination.backlog);
-    if (!of_stream && !flow_->notify_of(lack))
+    if (!of_stream && !flow_->notify_of(lack, wait.bytes))
+        return false;
+    // The last part of what is carried may have come back before anybody was told of the wait.
+    if (wait.kind == stream_action::what::wait_budget && !carried_.empty() && flow_->discount(carried_.front()))
         return false;
     flow_->place().counters.loan_waits.add(1);
     flow_->place().set_waiting(waits_for);
     return true;
 }
 
-bool receiver_state::prepare_wait(stream_action::what kind, landing const& destination, error_code& code) noexcept
+bool receiver_state::prepare_wait(stream_action const& wait, landing const& destination, error_code& code) noexcept
 {
+    auto const kind = wait.kind;
     auto& place = flow_->place();
     if (kind == stream_action::what::wait_readable) {
         place.counters.waits.add(1);
@@ -400,7 +422,7 @@ bool receiver_state::prepare_wait(stream_action::what kind, landing const& desti
                 return false;
             static_cast<void>(second.release());
         }
-        if (!arrange_wake(kind, destination))
+        if (!arrange_wake(wait, destination))
             return false;
     }
     waiting_for_ = kind;

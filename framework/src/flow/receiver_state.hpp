@@ -51,6 +51,9 @@ using receive_op = running_op<receive_fsm, rx_buffer>;
 using read_op = running_op<read_fsm, std::size_t>;
 
 class receiver_state {
+    // What a header is read with where loans are bounded: few frames share a batch.
+    static constexpr std::size_t bounded_read_ahead = 64 << 10;
+
     // The Asio objects. In a child that was forked they are left as they are: closing them would take the parent's
     // registrations out of an epoll that both may have, and a lock that a thread of the parent may hold.
     struct descriptors {
@@ -159,8 +162,14 @@ class receiver_state {
         return *std::get_if<Op>(&running_);
     }
     void end() noexcept { running_.emplace<std::monostate>(); }
-    // What is carried, as a loan of the program's.
-    [[nodiscard]] rx_buffer lend_carried() noexcept { return flow::lend(flow_, std::move(carried_)); }
+    // What the receive that has run to its end lends; empty if nothing.
+    [[nodiscard]] rx_buffer lend() noexcept
+    {
+        return to_lend_ == nullptr ? rx_buffer{} : flow::lend(flow_, std::move(to_lend_));
+    }
+    // From now on a read takes no more from the socket than little beyond its own: the program wants loans that end
+    // where it says, and a loan holds all of its batch.
+    void bound_read_ahead() noexcept { read_ahead_ = bounded_read_ahead; }
 
   private:
     // What why() says of what begins now, and how that ended.
@@ -177,13 +186,15 @@ class receiver_state {
     [[nodiscard]] stream_facts facts(landing const& destination) const noexcept;
     // A receive has ended with it.
     void note_end(error_code code) noexcept;
+    // A batch of at most `limit` bytes, to be carried behind what is.
+    void receive(std::size_t limit, page_use use, error_code& code) noexcept;
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
     // After `bytes` of it are filled.
     void move_on(landing& destination, std::size_t bytes) noexcept;
     // True if there is something to wait for.
-    [[nodiscard]] bool prepare_wait(stream_action::what kind, landing const& destination, error_code& code) noexcept;
+    [[nodiscard]] bool prepare_wait(stream_action const& wait, landing const& destination, error_code& code) noexcept;
     // The same for what comes back and not from the socket.
-    [[nodiscard]] bool arrange_wake(stream_action::what kind, landing const& destination) noexcept;
+    [[nodiscard]] bool arrange_wake(stream_action const& wait, landing const& destination) noexcept;
     void after_wait() noexcept;
 
     asio::any_io_executor executor_;
@@ -206,7 +217,9 @@ class receiver_state {
     unsigned closings_ = 0;
     std::variant<std::monostate, receive_op, read_op> running_;
     stream_action::what waiting_for_ = stream_action::what::done;
-    std::unique_ptr<loan> carried_;
+    carried_batches carried_;
+    std::unique_ptr<loan> to_lend_;
+    std::size_t read_ahead_ = unbounded;
     std::vector<landing> landings_;  // of the running read, after the one that it is at: from next_landing_
     std::size_t next_landing_ = 0;
     error_code over_;
@@ -253,9 +266,13 @@ inline stream_facts receiver_state::facts(landing const& destination) const noex
         return {};
     return {
         .open = connected_,
-        .carried = carried_ == nullptr ? 0 : carried_->bytes,
+        .carried = carried_.bytes(),
+        .carried_lent = !carried_.empty() && carried_.front().account != nullptr,
+        .gathered = carried_.gathered(),
+        .loan_limit = flow_->loan_limit(),
         .loan_budget = flow_->loan_budget(),
         .read_budget = flow_->read_budget(),
+        .read_ahead = read_ahead_,
         .drained = flow_->is_drained(),
         .stream_full = destination.backlog != nullptr && destination.backlog->is_full(),
         .over = over_,
@@ -287,14 +304,14 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
     if (flow_ == nullptr)
         return machine.resume({}, result);
     flow::step const step{*flow_};
+    if (!carried_.empty())
+        flow_->discount(carried_.front());
     for (;;) {
-        auto const next = machine.resume(facts(destination), result);
+        auto next = machine.resume(facts(destination), result);
         switch (next.kind) {
             case stream_action::what::receive:
                 result = {};
-                carried_ = flow_->receive(next.bytes, result.code);
-                if (result.code)
-                    note_end(result.code);
+                receive(next.bytes, Machine::lends ? page_use::on_loan : page_use::in_reads, result.code);
                 break;
             case stream_action::what::receive_in_place:
                 result = {};
@@ -312,11 +329,14 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
             case stream_action::what::wait_streams:
             case stream_action::what::wait_pages:
                 result = {};
-                if (prepare_wait(next.kind, destination, result.code))
+                if (prepare_wait(next, destination, result.code))
                     return next;
                 break;
             case stream_action::what::yield:
+                return next;
             case stream_action::what::done:
+                if (Machine::lends && next.bytes > 0)
+                    to_lend_ = flow_->take(carried_, next.bytes, next.code);
                 return next;
         }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream_fsm.hpp"
 
+#include <algorithm>
 #include <boost/asio/error.hpp>
 
 namespace gpurx::detail {
@@ -28,14 +29,18 @@ stream_action receive_fsm::resume(stream_facts const& now, stream_result const& 
 {
     switch (at_) {
         case point::start:
+            if (at_most_ == 0)
+                return done({});
             if (!now.open)
                 return done(asio::error::not_connected);
+            if (enough_ > now.loan_limit)
+                return done(errc::beyond_loan_limit);
             return attempt(now);
 
         case point::received:
-            // Cancelled or not: what was received is delivered.
+            // Cancelled or not: what was received is delivered, if it is enough.
             if (!last.code)
-                return done({});
+                return attempt(now);
             if (last.code == asio::error::would_block)
                 return wait(what::wait_readable);
             if (last.code == asio::error::no_buffer_space)
@@ -52,22 +57,36 @@ stream_action receive_fsm::resume(stream_facts const& now, stream_result const& 
 
 stream_action receive_fsm::attempt(stream_facts const& now) noexcept
 {
-    if (now.carried == 0 && now.over)
-        return done(now.over);
-    if (now.loan_budget == 0)
+    if (now.carried < enough_)
+        return now.over ? done(now.over) : receive(now);
+    if (now.loan_budget == 0 && !now.carried_lent)
         return wait(what::wait_budget);
-    if (now.carried > 0)
-        return done({});
+    return {.kind = what::done, .bytes = std::min(now.carried, at_most_), .code = {}};
+}
+
+stream_action receive_fsm::receive(stream_facts const& now) noexcept
+{
+    if (now.loan_budget <= now.gathered) {
+        // Whole pages count. Where no loan is left that could return, a wait would have no end.
+        if (now.loan_budget == now.loan_limit)
+            return done(errc::beyond_loan_limit);
+        return wait(what::wait_budget, now.gathered);
+    }
+    if (now.carried >= end_of_turn_) {
+        end_of_turn_ = now.carried + bytes_in_turn;
+        return wait(what::yield);
+    }
     if (now.drained)
         return wait(what::wait_readable);
     at_ = point::received;
-    return {.kind = what::receive, .bytes = now.loan_budget, .code = {}};
+    return {
+        .kind = what::receive, .bytes = std::min(now.loan_budget - now.gathered, at_most_ - now.carried), .code = {}};
 }
 
-stream_action receive_fsm::wait(what kind) noexcept
+stream_action receive_fsm::wait(what kind, std::size_t bytes) noexcept
 {
     at_ = point::waited;
-    return {.kind = kind, .bytes = 0, .code = {}};
+    return {.kind = kind, .bytes = bytes, .code = {}};
 }
 
 stream_action read_fsm::resume(stream_facts const& now, stream_result const& last) noexcept
@@ -102,7 +121,7 @@ stream_action read_fsm::proceed(stream_facts const& now) noexcept
         return done({});
     if (now.carried == 0 && now.over)
         return done(now.over);
-    if (in_turn_ >= turn) {
+    if (in_turn_ >= bytes_in_turn) {
         in_turn_ = 0;
         return go(point::waited, what::yield);
     }
@@ -117,7 +136,7 @@ stream_action read_fsm::proceed(stream_facts const& now) noexcept
     // pages that wait for a stream which stands still would take all the memory.
     if (now.read_budget == 0)
         return go(point::waited, what::wait_streams);
-    return go(point::received, what::receive, now.read_budget);
+    return go(point::received, what::receive, std::min(now.read_budget, std::max(missing, now.read_ahead)));
 }
 
 stream_action read_fsm::after_receive(stream_facts const& now, stream_result const& last) noexcept

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // async_receive and async_read as state machines without I/O: what they are told, and what they answer. async_receive
-// asks the kernel first, and waits for it only when it has nothing, or had nothing more the last time. async_read and
+// asks the kernel first, and waits for it only when it has nothing, or had nothing more the last time;
+// async_receive_exactly goes on until enough is carried. async_read and
 // async_read_some take what is carried from an earlier batch, then batch after batch, until the destination is full, or
 // enough is there.
 #pragma once
@@ -9,17 +10,25 @@
 #include <boost/asio/cancellation_type.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include <gpurx/error.hpp>
 
 namespace gpurx::detail {
 
+inline constexpr std::size_t unbounded = std::numeric_limits<std::size_t>::max();
+
 // How things stand when a machine is asked.
 struct stream_facts {
     bool open = false;            // there is a connection and nobody closed the receiver
-    std::size_t carried = 0;      // bytes of an earlier batch that no operation has taken yet
+    std::size_t carried = 0;      // bytes of earlier batches that no operation has taken yet
+    bool carried_lent = false;    // the first of these batches counts as a loan: a part of it is lent
+    std::size_t gathered = 0;     // what batches that were received for a loan, and are carried, will count as
+    std::size_t loan_limit = 0;   // bytes that may be lent in all
     std::size_t loan_budget = 0;  // bytes that may be lent before a loan has to return
     std::size_t read_budget = 0;  // bytes that a read may receive before earlier ones have to pass their streams
+    // Bytes that a read may receive beyond its own. What is lent of a batch holds all of it.
+    std::size_t read_ahead = unbounded;
     // The socket has very likely nothing: to ask it before waiting would be in vain.
     bool drained = false;
     // The destination's stream has so much to do that what is enqueued now might block the thread.
@@ -36,11 +45,11 @@ struct stream_result {
 
 struct stream_action {
     enum class what : std::uint8_t {
-        receive,           // a batch of at most `bytes` from the socket, to be carried
+        receive,           // a batch of at most `bytes` from the socket, to be carried behind what is
         receive_in_place,  // from the socket to the destination, at most `bytes`
         place,             // copy at most `bytes` from what is carried to the destination; may end with an error
         wait_readable,     // until the socket is readable
-        wait_budget,       // until a loan returns
+        wait_budget,       // until a loan returns, and more than `bytes` may be lent
         wait_streams,      // until streams have passed that earlier reads were given, or have done enough of it
         wait_pages,        // until a page is free, or staging
         yield,             // let other handlers run
@@ -59,20 +68,36 @@ struct stream_action {
 // CUDA driver has. A transport that has lost bytes to such an error reports it ever after by itself.
 [[nodiscard]] error_code end_of_stream(error_code met, bool locked_up) noexcept;
 
+// Bytes after which other handlers get a turn, however fast the sender is.
+inline constexpr std::size_t bytes_in_turn = 4 << 20;
+
 // One per operation. resume() says what to do next; call it again with the result. After done it must not be called.
-// done without an error: lend what is carried.
+// done without an error: lend `bytes` of what is carried.
 class receive_fsm {
   public:
     static constexpr char const* operation = "receive from";
+    static constexpr bool lends = true;
 
+    // What is there, at least a byte, but no byte beyond `at_most`.
+    explicit receive_fsm(std::size_t at_most = unbounded) noexcept : receive_fsm{1, at_most} {}
+    [[nodiscard]] static receive_fsm exactly(std::size_t bytes) noexcept { return {bytes, bytes}; }
+
+    [[nodiscard]] bool is_bounded() const noexcept { return at_most_ != unbounded; }
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
 
   private:
     enum class point : std::uint8_t { start, received, waited };
 
+    receive_fsm(std::size_t enough, std::size_t at_most) noexcept
+        : enough_{enough}, at_most_{at_most}, end_of_turn_{bytes_in_turn}
+    {}
     [[nodiscard]] stream_action attempt(stream_facts const& now) noexcept;
-    [[nodiscard]] stream_action wait(stream_action::what kind) noexcept;
+    [[nodiscard]] stream_action receive(stream_facts const& now) noexcept;
+    [[nodiscard]] stream_action wait(stream_action::what kind, std::size_t bytes = 0) noexcept;
 
+    std::size_t enough_;
+    std::size_t at_most_;
+    std::size_t end_of_turn_;  // in bytes carried
     point at_ = point::start;
 };
 
@@ -80,8 +105,7 @@ class receive_fsm {
 class read_fsm {
   public:
     static constexpr char const* operation = "read from";
-    // Bytes after which other handlers get a turn, however fast the sender is.
-    static constexpr std::size_t turn = 4 << 20;
+    static constexpr bool lends = false;
 
     // How bytes get to the destination.
     enum class way : std::uint8_t {

@@ -39,6 +39,46 @@ std::vector<T> all_of(reused_list<T> const& list)
 
 }  // namespace
 
+TEST_CASE("a part of a loan has its bytes, and none of its pages")
+{
+    std::string const text = "abcdefghij";
+    auto const at = [&](std::size_t offset, std::size_t size) {
+        return fragment{address_of(text, offset), size, host};
+    };
+    loan whole;
+    whole.append(at(0, 3));
+    whole.append(at(5, 4));
+    SECTION("up to the end of a fragment")
+    {
+        loan part;
+        CHECK(pieces_of(whole, 3) == 1);
+        split_front(whole, 3, part);
+        CHECK(remaining(part) == std::vector{at(0, 3)});
+        CHECK(remaining(whole) == std::vector{at(5, 4)});
+    }
+    SECTION("inside a fragment, and the part again")
+    {
+        loan part;
+        CHECK(pieces_of(whole, 5) == 2);
+        split_front(whole, 5, part);
+        CHECK(remaining(part) == std::vector{at(0, 3), at(5, 2)});
+        CHECK(remaining(whole) == std::vector{at(7, 2)});
+        CHECK((part.bytes == 5 && whole.bytes == 2));
+        loan part_of_part;
+        split_front(part, 1, part_of_part);
+        CHECK(remaining(part_of_part) == std::vector{at(0, 1)});
+        CHECK(remaining(part) == std::vector{at(1, 2), at(5, 2)});
+        CHECK(part_of_part.of == &whole);
+        CHECK(whole.holders == 3);
+        std::vector<loan*> seen;
+        for_each_batch(part_of_part, [&](loan& batch) { seen.push_back(&batch); });
+        CHECK(seen == std::vector{&whole});
+    }
+    std::vector<fragment> all;
+    whole.for_each_original([&](fragment const& piece) { all.push_back(piece); });
+    CHECK(all == std::vector{at(0, 3), at(5, 4)});
+}
+
 TEST_CASE("pieces that are adjacent in memory and in the stream are one fragment")
 {
     loan record;

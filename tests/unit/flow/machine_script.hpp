@@ -35,8 +35,12 @@ inline constexpr std::size_t plenty = 1 << 20;
 inline stream_facts const connected{
     .open = true,
     .carried = 0,
+    .carried_lent = false,
+    .gathered = 0,
+    .loan_limit = plenty,
     .loan_budget = plenty,
     .read_budget = plenty,
+    .read_ahead = detail::unbounded,
     .drained = false,
     .stream_full = false,
     .over = {},

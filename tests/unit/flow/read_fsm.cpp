@@ -300,9 +300,19 @@ TEST_CASE("read: a success is never turned into an abort")
              copying(100));
 }
 
+TEST_CASE("read: where loans are bounded it takes little beyond its own from the socket")
+{
+    auto bounded = connected;
+    bounded.read_ahead = 64;
+    play({{"a header", {{bounded, {}, action(what::receive, 64)}}}}, copying(10));
+    play({{"more than that", {{bounded, {}, action(what::receive, 100)}}}}, copying(100));
+    bounded.read_budget = 50;
+    play({{"no more than the budget", {{bounded, {}, action(what::receive, 50)}}}}, copying(100));
+}
+
 TEST_CASE("read: other handlers get a turn however fast the sender is")
 {
-    constexpr auto half = read_fsm::turn / 2;
+    constexpr auto half = detail::bytes_in_turn / 2;
     play({{"copying",
            {{connected, {}, action(what::receive, plenty)},
             {carrying(half), {}, action(what::place, 5 * half)},

@@ -11,18 +11,34 @@ namespace {
 
 namespace error = asio::error;
 
-auto make = [] { return detail::receive_fsm{}; };
+using detail::receive_fsm;
+
+auto make = [] { return receive_fsm{}; };
+
+// Completes, and lends so many of the bytes that are carried.
+stream_action lend(std::size_t bytes)
+{
+    return done({}, bytes);
+}
+
+stream_facts gathered(std::size_t bytes, std::size_t charge, std::size_t loan_budget = plenty)
+{
+    auto now = carrying(bytes);
+    now.gathered = charge;
+    now.loan_budget = loan_budget;
+    return now;
+}
 
 }  // namespace
 
 TEST_CASE("receive: the kernel is asked first")
 {
-    play({{"something is there", {{connected, {}, action(what::receive, plenty)}, {carrying(10), {}, done()}}},
+    play({{"something is there", {{connected, {}, action(what::receive, plenty)}, {carrying(10), {}, lend(10)}}},
           {"nothing is there at first",
            {{connected, {}, action(what::receive, plenty)},
             {connected, failed(error::would_block), action(what::wait_readable)},
             {connected, {}, action(what::receive, plenty)},
-            {carrying(10), {}, done()}}},
+            {carrying(10), {}, lend(10)}}},
           {"woken for nothing, twice",
            {{connected, {}, action(what::receive, plenty)},
             {connected, failed(error::would_block), action(what::wait_readable)},
@@ -31,7 +47,7 @@ TEST_CASE("receive: the kernel is asked first")
             {connected, {}, action(what::receive, plenty)},
             {connected, failed(error::would_block), action(what::wait_readable)},
             {connected, {}, action(what::receive, plenty)},
-            {carrying(1), {}, done()}}}},
+            {carrying(1), {}, lend(1)}}}},
          make);
 }
 
@@ -41,21 +57,21 @@ TEST_CASE("receive: what an earlier batch left comes first")
     at_the_limit.loan_budget = 0;
     auto at_the_end = carrying(7);
     at_the_end.over = error::eof;
-    play({{"bytes are carried", {{carrying(7), {}, done()}}},
+    play({{"bytes are carried", {{carrying(7), {}, lend(7)}}},
           {"and the loan limit is reached: what a read left is no loan yet",
-           {{at_the_limit, {}, action(what::wait_budget)}, {carrying(7), {}, done()}}},
-          {"and the stream is over", {{at_the_end, {}, done()}}}},
+           {{at_the_limit, {}, action(what::wait_budget)}, {carrying(7), {}, lend(7)}}},
+          {"and the stream is over", {{at_the_end, {}, lend(7)}}}},
          make);
 }
 
 TEST_CASE("receive: back-pressure")
 {
     play(
-        {{"no more than the budget", {{with_loan_budget(5), {}, action(what::receive, 5)}, {carrying(5), {}, done()}}},
+        {{"no more than the budget", {{with_loan_budget(5), {}, action(what::receive, 5)}, {carrying(5), {}, lend(5)}}},
          {"at the limit it waits for a loan to return",
           {{with_loan_budget(0), {}, action(what::wait_budget)},
            {with_loan_budget(3), {}, action(what::receive, 3)},
-           {carrying(3), {}, done()}}},
+           {carrying(3), {}, lend(3)}}},
          {"a loan returned and was lent again",
           {{with_loan_budget(0), {}, action(what::wait_budget)}, {with_loan_budget(0), {}, action(what::wait_budget)}}},
          {"no page is free",
@@ -81,8 +97,8 @@ TEST_CASE("receive: a socket that was drained is waited for before it is asked")
     play({{"first the wait",
            {{drained(), {}, action(what::wait_readable)},
             {connected, {}, action(what::receive, plenty)},
-            {carrying(9), {}, done()}}},
-          {"what is carried needs none", {{rest, {}, done()}}},
+            {carrying(9), {}, lend(9)}}},
+          {"what is carried needs none", {{rest, {}, lend(7)}}},
           {"loans come first",
            {{full, {}, action(what::wait_budget)},
             {drained(), {}, action(what::wait_readable)},
@@ -158,7 +174,7 @@ TEST_CASE("receive: a success is never turned into an abort")
 {
     for (auto const type : {cancel::terminal, cancel::partial, cancel::total, cancel::all})
         play({{"cancelled while the kernel was asked",
-               {{connected, {}, action(what::receive, plenty)}, {carrying(10), failed({}, type), done()}}},
+               {{connected, {}, action(what::receive, plenty)}, {carrying(10), failed({}, type), lend(10)}}},
               {"an end is not turned into one either",
                {{connected, {}, action(what::receive, plenty)},
                 {over(error::eof), failed(error::eof, type), done(error::eof)}}}},
@@ -173,6 +189,79 @@ TEST_CASE("receive: a wait that fails by itself is reported")
             {connected, failed(error::no_buffer_space), action(what::wait_pages)},
             {connected, failed(no_descriptors), done(no_descriptors)}}}},
          make);
+}
+
+TEST_CASE("receive: no byte beyond what was asked for")
+{
+    auto const at_most_ten = [] { return receive_fsm{10}; };
+    auto lent = carrying(25);
+    lent.carried_lent = true;
+    lent.loan_budget = 0;
+    play({{"the socket has more", {{connected, {}, action(what::receive, 10)}, {carrying(10), {}, lend(10)}}},
+          {"the budget is smaller", {{with_loan_budget(4), {}, action(what::receive, 4)}, {carrying(4), {}, lend(4)}}},
+          {"more is carried", {{carrying(25), {}, lend(10)}}},
+          {"less is carried: what is there is enough", {{carrying(3), {}, lend(3)}}},
+          {"what is carried counts as a loan already", {{lent, {}, lend(10)}}}},
+         at_most_ten);
+    play({{"nothing is asked for", {{connected, {}, lend(0)}}}, {"of nobody", {{stream_facts{}, {}, lend(0)}}}},
+         [] { return receive_fsm{0}; });
+}
+
+TEST_CASE("receive exactly: batch after batch")
+{
+    auto ended = carrying(60);
+    ended.over = error::eof;
+    auto waits = carrying(60);
+    waits.drained = true;
+    play({{"one is enough", {{connected, {}, action(what::receive, 100)}, {carrying(100), {}, lend(100)}}},
+          {"all of it is carried", {{carrying(130), {}, lend(100)}}},
+          {"several",
+           {{carrying(10), {}, action(what::receive, 90)},
+            {gathered(60, 50), {}, action(what::receive, 40)},
+            {gathered(100, 90), {}, lend(100)}}},
+          {"the socket has no more now",
+           {{carrying(60), {}, action(what::receive, 40)},
+            {carrying(60), failed(error::would_block), action(what::wait_readable)},
+            {carrying(60), {}, action(what::receive, 40)}}},
+          {"nor had it any the last time", {{waits, {}, action(what::wait_readable)}}},
+          {"the stream ends before",
+           {{carrying(60), {}, action(what::receive, 40)}, {ended, failed(error::eof), done(error::eof)}}},
+          {"it has ended", {{ended, {}, done(error::eof)}}},
+          {"cancelled, with some of it there",
+           {{waits, {}, action(what::wait_readable)},
+            {waits, failed(error::operation_aborted, cancel::total), done(error::operation_aborted)}}}},
+         [] { return receive_fsm::exactly(100); });
+}
+
+TEST_CASE("receive exactly: the loan limit")
+{
+    auto const hundred = [] { return receive_fsm::exactly(100); };
+    play({{"pages of what was received for it count",
+           {{gathered(10, 40, 70), {}, action(what::receive, 30)},
+            {gathered(40, 70, 70), {}, action(what::wait_budget, 70)},
+            {gathered(40, 70, 120), {}, action(what::receive, 50)}}},
+          {"nothing else is on loan: nothing could come back",
+           {{gathered(40, plenty), {}, done(errc::beyond_loan_limit)}}}},
+         hundred);
+    play({{"more than ever", {{connected, {}, done(errc::beyond_loan_limit)}}}},
+         [] { return receive_fsm::exactly(plenty + 1); });
+}
+
+TEST_CASE("receive exactly: other handlers get a turn")
+{
+    constexpr auto size = 2 * detail::bytes_in_turn;
+    constexpr auto turn = detail::bytes_in_turn;
+    auto const facts = [](std::size_t carried) {
+        auto now = carrying(carried);
+        now.loan_limit = now.loan_budget = size;
+        return now;
+    };
+    play({{"",
+           {{facts(0), {}, action(what::receive, size)},
+            {facts(turn), {}, action(what::yield)},
+            {facts(turn), {}, action(what::receive, turn)},
+            {facts(size), {}, lend(size)}}}},
+         [] { return receive_fsm::exactly(size); });
 }
 
 TEST_CASE("the end of a stream, told from what is lacking now")
