@@ -46,7 +46,8 @@ void bind_codes(nb::module_& module)
         .value("JOURNAL_INVALID", errc::journal_invalid)
         .value("BAD_DESTINATION", errc::bad_destination)
         .value("WRONG_GPU", errc::wrong_gpu)
-        .value("UNUSABLE_STREAM", errc::unusable_stream);
+        .value("UNUSABLE_STREAM", errc::unusable_stream)
+        .value("BEYOND_LOAN_LIMIT", errc::beyond_loan_limit);
     nb::enum_<ingest::errc> of_ingest{
         module, "IngestErrorCode", nb::is_arithmetic(),
         "What loading objects and streams of tensors decide: Error.code of category 'gpurx.ingest'."};
