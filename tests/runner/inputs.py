@@ -42,17 +42,20 @@ def hash_of(name: str, *, comments: bool) -> str:
     return hashlib.sha256(content if comments or path.suffix not in C_FAMILY else without_comments(content)).hexdigest()
 
 
+def listed(pathspecs: Iterable[str]) -> set[str]:
+    """The files of the tree, those that git does not know yet among them."""
+    found = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *pathspecs],
+                           check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    return {name for name in found.stdout.split("\0") if name and Path(name).is_file()}
+
+
 @functools.cache
 def files_of(pathspecs: tuple[str, ...]) -> list[str]:
-    """The files of the tree, those that git does not know yet among them. Pages only where a pathspec names them."""
+    """Files that pathspecs name; pages only where one of them does. Git is not told to leave pages out: beside pathspecs that
+    are all in one folder it leaves out whatever there is."""
     pages = [one for one in pathspecs if one.endswith(".md")]
-    found: set[str] = set()
-    for chosen in ([*pathspecs, ":!*.md", ":!tests/record"], pages):
-        if chosen:
-            listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *chosen],
-                                    check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
-            found |= {name for name in listed.stdout.split("\0") if name and Path(name).is_file()}
-    return sorted(found)
+    files = {name for name in listed(pathspecs) if not name.endswith(".md") and name != "tests/record"}
+    return sorted(files | listed(pages) if pages else files)
 
 
 def state_of(command: str, words: tuple[str, ...]) -> str:

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 from pathlib import Path
 
+from inputs import files_of
 from steps import Step, of_tiers, may_start, read_table
 
 TABLE = """# a comment
@@ -58,9 +60,13 @@ class Ours(unittest.TestCase):
         self.assertEqual(len({step.name for step in self.table.steps}), len(self.table.steps))
 
     def test_inputs_are_there(self) -> None:
-        words = {word for step in self.table.steps for word in step.inputs if word != "+comments"}
-        for word in words:
-            self.assertTrue(word == "." or list(self.root.glob(word.removeprefix(":!"))), word)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.root)
+        for step in self.table.steps:
+            words = tuple(word for word in step.inputs if word != "+comments")
+            self.assertTrue(files_of(words), step.name)
+            for word in words:
+                self.assertTrue(word == "." or list(self.root.glob(word.removeprefix(":!"))), word)
 
     def test_a_step_depends_on_its_own_script(self) -> None:
         for step in self.table.steps:
