@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The state of inputs, and the record of green runs."""
 
@@ -52,7 +51,3 @@ class Record(unittest.TestCase):
     def test_a_compiler_that_is_not_there_compares_with_any(self) -> None:
         self.assertTrue(record.same_compilers("12.2.0+16.0.6", "12.2.0+-"))
         self.assertFalse(record.same_compilers("12.2.0+16.0.6", "13.1.0+16.0.6"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Whole runs, with commands of a moment, and what is chosen to run."""
 
@@ -121,7 +120,3 @@ class Checks(unittest.TestCase):
         errors: list[str] = []
         self.assertEqual(list(check.linked(iter(lines), Path("/b"), errors)), ["/b/tests/x", "/b/tests/y.so.1"])
         self.assertEqual(errors, ["FAILED: y.o\n", "y.cpp:1: error\n"])
-
-
-if __name__ == "__main__":
-    unittest.main(buffer=True)

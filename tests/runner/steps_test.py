@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The table of steps, and which of them may run side by side."""
 
@@ -92,7 +91,3 @@ class SideBySide(unittest.TestCase):
     def test_a_build_has_the_machine(self) -> None:
         self.assertFalse(may_start(BUILD, [GUEST], cores=8, gib=64))
         self.assertFalse(may_start(GUEST, [BUILD], cores=8, gib=64))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What tally.py makes of the logs that steps leave: above all, that nothing red or empty counts as green."""
 
@@ -106,7 +105,3 @@ class Tests(unittest.TestCase):
         self.assertEqual((result.passed, result.failures), (1, ["bad", "never started: Unable to find executable: x"]))
         self.assertEqual(result.skips, ["left out: no /dev/udmabuf: No such file or directory"])
         self.assertEqual(result.printed, {"bad": "1 != 2"})
-
-
-if __name__ == "__main__":
-    unittest.main()
