@@ -2,8 +2,8 @@
 """Counts what a test step did, from its log.
 
 A check passes or fails as a whole, by its exit status. Tests are counted by what the log says, in this order: a line
-`results: PATH` names a JUnit file of ctest, or a directory of such; a line `N passed, N failed[, N skipped]`; what Python's
-unittest says at its end; TAP lines; Catch2's totals. A line `==== NAME` begins a part, which is counted by itself.
+`results: DIRECTORY` says where JUnit files of ctest are; a line `N passed, N failed[, N skipped]`, or Catch2's totals; lines of
+TAP; what Python's unittest says at its end. A line `==== NAME` begins a part, which is counted by itself.
 Tests that end with a status other than 0 without a failed test, or that ran nothing, are one failure.
 """
 
@@ -22,6 +22,10 @@ class Tally:
     skips: list[str] = field(default_factory=list)
     # Of failed tests, by name: what they printed, where it is known.
     printed: dict[str, str] = field(default_factory=dict)
+    seconds: float | None = None  # None: it did not run
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {len(self.failures)} failed, {len(self.skips)} skipped"
 
     @property
     def empty(self) -> bool:
@@ -38,73 +42,45 @@ class Tally:
         self.printed |= other.printed
 
 
-def skip_reason(output: str) -> str:
-    """The message of Catch2's SKIP, else the last line that was printed."""
-    message = re.search(r"\bSKIPPED:\n(?:explicitly with message:\n)?\s*(.+(?:\n  .+)*)", output)
-    if message:
-        return " ".join(message.group(1).split())
-    lines = output.split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")
+# The message of Catch2's SKIP.
+SKIPPED = re.compile(r"\bSKIPPED:\n(?:explicitly with message:\n)?\s*(.+(?:\n  .+)*)")
 
 
 def from_junit(path: Path) -> Tally:
     tally = Tally()
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
-        name = case.get("name", "?")
-        output = case.findtext("system-out", "")
+        name, status, output = case.get("name", "?"), case.get("status"), case.findtext("system-out", "")
         skipped = case.find("skipped")
-        if case.get("status") == "run":
+        message = SKIPPED.search(output)
+        last = output.rstrip().rsplit("\n", 1)[-1].strip()
+        reason = " ".join(message[1].split()) if message else last or "no reason given"
+        if status == "run":
             tally.passed += 1
-        elif case.get("status") == "disabled" or (skipped is not None and skipped.get("message", "").startswith("SKIP_")):
-            tally.skips.append(f"{name}: {skip_reason(output)}")
+        elif status == "disabled" or (skipped is not None and skipped.get("message", "").startswith("SKIP_")):
+            tally.skips.append(f"{name}: {reason}")
         elif skipped is not None:
             # Not run for a reason that is nobody's wish: the program is missing, or what it depends on failed.
-            tally.failures.append(f"{name}: {skip_reason(output)}")
+            tally.failures.append(f"{name}: {reason}")
         else:
             tally.failures.append(name)
             tally.printed[name] = output
     return tally
 
 
-def skip_lines(log: str) -> list[str]:
-    return re.findall(r"^SKIP (\S.*: .+)$", log, re.MULTILINE)
-
-
-def from_closing_lines(log: str) -> Tally:
+def from_results(log: str) -> Tally:
     tally = Tally()
-    failed = skipped = 0
-    for match in re.finditer(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", log, re.MULTILINE):
-        tally.passed += int(match[1])
-        failed += int(match[2])
-        skipped += int(match[3] or 0)
-    named = re.findall(r"^(?:FAIL|not ok)[: ]\s*(.+)$", log, re.MULTILINE)[:failed]
-    tally.failures = named + ["unnamed, see the log"] * (failed - len(named))
-    named = skip_lines(log)
-    tally.skips = named + ["unnamed: no reason given"] * (skipped - len(named))
-    return tally
-
-
-def from_unittest(log: str) -> Tally:
-    """Reasons of skips are in the log of a verbose run alone."""
-    tally = Tally()
-    failed = skipped = 0
-    for match in re.finditer(r"^Ran (\d+) tests? in (?:.*\n)+?(?:OK|FAILED)(?: \((.*)\))?$", log, re.MULTILINE):
-        counts = {word: int(number) for word, number in re.findall(r"([a-z][a-z ]*)=(\d+)", match[2] or "")}
-        skipped_here = counts.pop("skipped", 0)
-        passed_here = int(match[1]) - skipped_here - counts.pop("expected failures", 0)
-        failed += sum(counts.values())
-        skipped += skipped_here
-        tally.passed += max(0, passed_here - sum(counts.values()))
-    named = re.findall(r"^(?:FAIL|ERROR|UNEXPECTED SUCCESS): (.+)$", log, re.MULTILINE)[:failed]
-    tally.failures = named + ["unnamed, see the log"] * (failed - len(named))
-    named = [": ".join(one) for one in re.findall(r"^(\w+) .*\bskipped ['\"](.+)['\"]$", log, re.MULTILINE)][:skipped]
-    tally.skips = named + ["unnamed: no reason given"] * (skipped - len(named))
+    for directory in re.findall(r"^results: (.+)$", log, re.MULTILINE)[-1:]:
+        for file in sorted(Path(directory).glob("*.xml")):
+            try:
+                tally.add(from_junit(file))
+            except xml.etree.ElementTree.ParseError as error:
+                tally.failures.append(f"{file} cannot be read: {error}")
     return tally
 
 
 def from_tap(log: str) -> Tally:
     tally = Tally()
-    for match in re.finditer(r"^(not )?ok\b(?: \d+)?(?: -)? ?(.*?)(?:\s*# *SKIP\b:? *(.*))?$", log, re.MULTILINE):
+    for match in re.finditer(r"^(not )?ok (?:\d+(?: -)?|-) ?(.*?)(?:\s*# *SKIP\b:? *(.*))?$", log, re.MULTILINE):
         failed, name, reason = match[1], match[2] or "unnamed", match[3]
         if reason is not None:
             tally.skips.append(f"{name}: {reason or 'no reason given'}")
@@ -115,37 +91,43 @@ def from_tap(log: str) -> Tally:
     return tally
 
 
-def from_catch2(log: str) -> Tally:
-    tally = Tally()
-    skipped = 0
-    for line in re.findall(r"^test cases: .*$", log, re.MULTILINE):
-        counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped)", line)}
-        tally.passed += counts.get("passed", 0)
-        tally.failures += ["see the log"] * counts.get("failed", 0)
-        skipped += counts.get("skipped", 0)
-    for number in re.findall(r"^All tests passed \(.* in (\d+) test cases?\)$", log, re.MULTILINE):
-        tally.passed += int(number)
-    named = [skip_reason(found) for found in re.findall(r"\bSKIPPED:\n(?:.+\n)+", log)]
-    tally.skips = [f"skipped: {reason}" for reason in named]
-    tally.skips += ["unnamed: no reason given"] * (skipped - len(named))
-    return tally
+def total(what: str, text: str) -> int:
+    return sum(map(int, re.findall(what, text)))
 
 
-def from_results(log: str) -> Tally:
-    named = re.findall(r"^results: (.+)$", log, re.MULTILINE)
-    tally = Tally()
-    if named:
-        path = Path(named[-1])
-        for file in sorted(path.glob("*.xml")) if path.is_dir() else [path]:
-            try:
-                tally.add(from_junit(file))
-            except (OSError, xml.etree.ElementTree.ParseError) as error:
-                tally.failures.append(f"{file} cannot be read: {error}")
-    return tally
+def with_names(passed: int, failed: int, skipped: int, failures: list[str], skips: list[str]) -> Tally:
+    """What has been counted, with the names that the log has."""
+    failures = failures[:failed] + ["unnamed, see the log"] * (failed - len(failures))
+    return Tally(passed, failures, skips + ["unnamed: no reason given"] * (skipped - len(skips)))
+
+
+def skip_lines(log: str) -> list[str]:
+    return re.findall(r"^SKIP (\S.*: .+)$", log, re.MULTILINE)
+
+
+def from_closing_lines(log: str) -> Tally:
+    closing = "\n".join(re.findall(r"^(?:\d+ passed, \d+ failed(?:, \d+ skipped)?|test cases: .*|All tests passed \(.*\))$", log, re.MULTILINE))
+    if not closing:
+        return Tally()
+    failures = re.findall(r"^(?:FAIL|not ok)[: ]\s*(.+)$", log, re.MULTILINE)
+    skips = skip_lines(log) + [f"skipped: {' '.join(message.split())}" for message in SKIPPED.findall(log)]
+    return with_names(total(r"(\d+) (?:passed|test cases?\)$)", closing), total(r"(\d+) failed", closing),
+                      total(r"(\d+) skipped", closing), failures, skips)  # fmt: skip
+
+
+def from_unittest(log: str) -> Tally:
+    """Reasons of skips are in the log of a verbose run alone."""
+    closing = re.findall(r"^Ran (\d+) tests? in (?:.*\n)+?(?:OK|FAILED)(?: \((.*)\))?$", log, re.MULTILINE)
+    counts = "\n".join(counts for _, counts in closing)
+    failed, skipped = total(r"\b(?<!expected )(?:failures|errors)=(\d+)", counts), total(r"\bskipped=(\d+)", counts)
+    failures = re.findall(r"^(?:FAIL|ERROR): (.+)$", log, re.MULTILINE)
+    skips = [": ".join(one) for one in re.findall(r"^(\w+) .*\bskipped ['\"](.+)['\"]$", log, re.MULTILINE)]
+    # A class or a module whose setup fails is an error, and no test that ran.
+    return with_names(max(0, sum(int(ran) for ran, _ in closing) - failed - skipped), failed, skipped, failures, skips[:skipped])
 
 
 def count_part(log: str) -> Tally:
-    parsers = (from_results, from_closing_lines, from_unittest, from_tap, from_catch2)
+    parsers = (from_results, from_closing_lines, from_tap, from_unittest)
     return next((tally for parse in parsers if not (tally := parse(log)).empty), Tally())
 
 
@@ -171,12 +153,8 @@ def count_check(status: int, log: str) -> Tally:
     return Tally(skips=skips) if skips else Tally(passed=1)
 
 
-def text_of(path: Path) -> str:
-    log = path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
-    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
-
-
 def read_log(kind: str, status: int, path: Path) -> Tally:
     """What the log of a step at PATH says; kind is check or tests."""
-    log = text_of(path)
+    log = path.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+    log = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", log)
     return count_check(status, log) if kind == "check" else count_tests(status, log)
