@@ -24,15 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-import inputs
-import record
-from record import Green
+from record import Records, state_of
 from steps import Step, Table, may_start, of_tiers, read_table
 from tally import Tally, read_log
 
 LOGS = Path("build/test-logs")
-LOCAL = Path("build/record")
-COMMITTED = Path("tests/record")
 FLAKY = Path("build/flaky.json")
 LINES_OF_A_FAILURE = 40
 MOST_FAILURES_SHOWN = 5
@@ -65,36 +61,6 @@ def last_line(log: Path) -> str:
         lines = file.read().decode(errors="replace").split("\n")
     line = next((line for line in reversed(lines) if line.strip()), "")
     return "".join(character for character in line if character.isprintable())
-
-
-class Records:
-    """What was green, here and in the committed record."""
-
-    def __init__(self) -> None:
-        self.local = record.read(LOCAL)
-        self.committed = record.read(COMMITTED)
-
-    @staticmethod
-    def is_green(step: Step, line: Green | None) -> bool:
-        return (line is not None and line.state == inputs.state_of(step.command, step.inputs)
-                and record.same_compilers(line.compilers, inputs.compilers()))  # fmt: skip
-
-    def green(self, step: Step) -> Green | None:
-        """The run that shows the step to be green as the tree is now."""
-        lines = (self.local.get(step.name), self.committed.get(step.name))
-        return next((line for line in lines if self.is_green(step, line)), None)
-
-    def seconds(self, step: Step) -> float:
-        """How long the step takes: as last time, or else its limit."""
-        line = self.local.get(step.name) or self.committed.get(step.name)
-        return line.seconds if line else 60.0 * step.minutes
-
-    def keep(self, step: Step, seconds: float, passed: int, state: str) -> None:
-        if "GPURX_KERNEL_SOURCE" in os.environ:  # which may change under the same name
-            return
-        self.local = record.read(LOCAL)  # another run may have added to it
-        self.local[step.name] = Green(step.name, state, inputs.compilers(), time.strftime("%F"), int(seconds), passed)
-        record.write(LOCAL, self.local)
 
 
 @dataclass
@@ -164,7 +130,7 @@ class Run:
         with (LOGS / f"{step.name}.log").open("wb") as log:
             process = subprocess.Popen(["bash", "-c", step.command], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                        env=self.environment, start_new_session=True)  # fmt: skip
-        self.running.append(Running(step, process, inputs.state_of(step.command, step.inputs)))
+        self.running.append(Running(step, process, state_of(step)))
 
     def begin_what_may(self) -> None:
         for step in list(self.waiting):
@@ -185,8 +151,8 @@ class Run:
         tally = read_log(step.kind, one.process.returncode, one.log)
         self.tallies[step.name] = tally
         self.seconds[step.name] = elapsed
-        usual = self.records.seconds(step) if step.name in self.records.local | self.records.committed else elapsed
-        slower = f"  (last time {clock(usual)})" if elapsed > usual * 4 / 3 and elapsed - usual > 15 else ""
+        last = self.records.last(step)
+        slower = f"  (last time {clock(last.seconds)})" if last and elapsed > max(last.seconds * 4 / 3, last.seconds + 15) else ""
         print(f"{step.name:<18} {clock(elapsed):>6}  {tally.passed} passed, {len(tally.failures)} failed, "
               f"{len(tally.skips)} skipped{slower}", flush=True)  # fmt: skip
         if tally.failures:
@@ -270,12 +236,12 @@ def units(table: Table) -> list[Step]:
 
 def quick(table: Table, records: Records) -> bool:
     """The steps of style, and the unit tests whose inputs differ from those of their last green run."""
-    return carry_out(Run(of_tiers(table.steps, "style") + [step for step in units(table) if not records.green(step)], records))
+    return carry_out(Run(of_tiers(table.steps, "style") + [step for step in units(table) if not records.is_green(step)], records))
 
 
 def of_tier_or_by_name(table: Table, records: Records, words: list[str]) -> bool:
     chosen = of_tiers(table.steps, words[0]) if words[0] in ("default", "full") else [step for step in table.steps if step.name in words]
-    states = {step: inputs.state_of(step.command, step.inputs) for step in units(table)}
+    states = {step: state_of(step) for step in units(table)}
     run = Run(chosen, records)
     passed = carry_out(run)
     if "test" in run.tallies and run.tallies["test"].green:
@@ -289,7 +255,7 @@ def of_tier_or_by_name(table: Table, records: Records, words: list[str]) -> bool
 def changed(table: Table, records: Records, arguments: list[str]) -> bool:
     minutes = float(arguments[arguments.index("--minutes") + 1]) if "--minutes" in arguments else None
     full = [step for step in table.steps if step.tier == "full"]
-    chosen = [step for step in full if not records.green(step)]
+    chosen = [step for step in full if not records.is_green(step)]
     if "--again" in arguments and (green := [step for step in full if step not in chosen and records.seconds(step) < 300]):
         again = random.choice(green)
         print(f"{again.name} is green, and runs again by chance")
@@ -304,7 +270,7 @@ def flaky(table: Table, records: Records, arguments: list[str]) -> bool:
     """Runs what is built again and again; goes on where an earlier call of the same was interrupted."""
     times, names = int(arguments[0]), arguments[1:]
     steps = [step for step in table.steps if (step.name in names if names else step.tier == "default")]
-    state = [[step.name, inputs.state_of(step.command, step.inputs)] for step in steps]
+    state = [[step.name, state_of(step)] for step in steps]
     before = json.loads(FLAKY.read_text(encoding="utf-8")) if FLAKY.exists() else {}
     runs: list[bool] = before["runs"] if before.get("state") == state and len(before["runs"]) < times else []
     while len(runs) < times:
@@ -322,23 +288,13 @@ def flaky(table: Table, records: Records, arguments: list[str]) -> bool:
 
 def status(table: Table, records: Records) -> bool:
     """Prints each step with its last green run; returns whether all are green but those that run by name only."""
-    is_green = True
+    words = []
     for step in table.steps:
-        line = records.green(step)
-        last = line or records.local.get(step.name) or records.committed.get(step.name)
-        word = "green" if line else "named" if step.tier == "named" else "open"
-        why = "" if line else "never run" if not last else "changed since"
-        print(f"{word:<6} {step.name:<18} {last.date if last else '-':<11} {clock(last.seconds) if last else '-':>6} {why}".rstrip())
-        is_green &= word != "open"
-    return is_green
-
-
-def keep_record(table: Table, records: Records) -> bool:
-    steps = {step.name: step for step in table.steps}
-    merged = record.merge(records.committed, records.local, lambda line: records.is_green(steps[line.step], line)
-                          if line.step in steps else False)  # fmt: skip
-    record.write(COMMITTED, {name: line for name, line in merged.items() if name in steps})
-    return True
+        last = records.last(step)
+        words.append("green" if records.is_green(step) else "named" if step.tier == "named" else "open")
+        why = "" if words[-1] == "green" else "changed since" if last else "never run"
+        print(f"{words[-1]:<6} {step.name:<18} {last.date if last else '-':<11} {clock(last.seconds) if last else '-':>6} {why}".rstrip())
+    return "open" not in words
 
 
 def main(arguments: list[str]) -> bool:
@@ -355,7 +311,8 @@ def main(arguments: list[str]) -> bool:
         case "status":
             return status(table, records)
         case "record":
-            return keep_record(table, records)
+            records.commit(table.steps)
+            return True
         case _:
             return of_tier_or_by_name(table, records, [word, *rest])
 

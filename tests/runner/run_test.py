@@ -21,9 +21,10 @@ import check  # noqa: E402: found by the line above
 class Runs(unittest.TestCase):
     def setUp(self) -> None:
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.enterContext(unittest.mock.patch.multiple(run, LOGS=self.place / "logs", LOCAL=self.place / "record",
-                                                       COMMITTED=self.place / "committed", FLAKY=self.place / "flaky"))  # fmt: skip
-        self.enterContext(unittest.mock.patch.object(run.inputs, "state_of", lambda command, _: command.replace(" ", "_")))
+        self.enterContext(unittest.mock.patch.multiple(record, LOCAL=self.place / "record", COMMITTED=self.place / "committed"))
+        self.enterContext(unittest.mock.patch.multiple(run, LOGS=self.place / "logs", FLAKY=self.place / "flaky"))
+        for module in (run, record):
+            self.enterContext(unittest.mock.patch.object(module, "state_of", lambda step: step.command.replace(" ", "_")))
 
     def step(self, name: str, command: str, kind: str = "check", kernels: Sequence[str] = (), tier: str = "full",
              cores: str = "1") -> Step:

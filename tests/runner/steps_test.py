@@ -7,7 +7,7 @@ import os
 import unittest
 from pathlib import Path
 
-from inputs import files_of
+from record import files_of
 from steps import Step, of_tiers, may_start, read_table
 
 TABLE = """# a comment
