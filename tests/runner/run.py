@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs steps of tests/steps, each with its output in build/test-logs/STEP.log, and sums up. tests/run.sh starts it.
+"""Installs what is missing, builds, and runs the steps of tests/steps.
 
-    run.py [quick|default|full|STEP...]     a tier, or steps by name
-    run.py changed [--minutes N] [--again]  steps of full whose inputs differ from those of their last green run; --again:
-                                            one more of the others, by chance
-    run.py flaky N [STEP...]                N runs of what is built, every second one beside a busy loop on each core
-    run.py status | record                  what is green, and what is not; keep it in tests/record
+  quick                            style, and the unit tests of what changed since they were green
+  (nothing), default               style, every test of one build, the Python package, and one boot of the lab
+  changed [--minutes N] [--again]  all other steps whose inputs differ from those of their last green run; within N minutes;
+                                   and one of the rest by chance
+  full                             all steps; hours
+  STEP...                          these steps
+  flaky N [STEP...]                N runs of what is built, every second one beside a busy loop on each core
+  status                           each step: whether it is green for the tree as it is, when it was, and how long it took
+  record                           keep what was green here in tests/record
 
-The exit status is 0 only if something ran and nothing failed.
+The output of a step is in build/test-logs/STEP.log. The exit status is 0 only if something ran and nothing failed.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -22,7 +29,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from record import Records, state_of
 from steps import Step, Table, may_start, of_tiers, read_table
@@ -30,6 +36,7 @@ from tally import Tally, read_log
 
 LOGS = Path("build/test-logs")
 FLAKY = Path("build/flaky.json")
+ALONE = ("quick", "default", "changed", "full", "status", "record")
 LINES_OF_A_FAILURE = 40
 MOST_FAILURES_SHOWN = 5
 SECONDS_BETWEEN_LINES = 30
@@ -58,9 +65,8 @@ def available_gib() -> float:
 def last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 400))
-        lines = file.read().decode(errors="replace").split("\n")
-    line = next((line for line in reversed(lines) if line.strip()), "")
-    return "".join(character for character in line if character.isprintable())
+        text = file.read().decode(errors="replace").strip()
+    return "".join(filter(str.isprintable, text.rsplit("\n", 1)[-1]))
 
 
 @dataclass
@@ -82,10 +88,8 @@ class Running:
 
     def stop(self, what: signal.Signals) -> None:
         # The step has a process group of its own.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, what)
-        except ProcessLookupError:
-            pass
 
     def end_if_it_hangs(self) -> None:
         """Ends a step after its limit. Its clock runs as slowly as the machine."""
@@ -101,60 +105,54 @@ class Running:
 class Run:
     """One run of the steps that were chosen."""
 
-    def __init__(self, steps: list[Step], records: Records, *, environment: dict[str, str] | None = None,
-                 minutes: float | None = None) -> None:
-        self.start = time.monotonic()
+    def __init__(self, steps: list[Step], records: Records, *, minutes: float = math.inf) -> None:
+        self.start = self.last_shown = time.monotonic()
+        self.steps = steps
         self.records = records
-        self.environment = os.environ | (environment or {})
         self.minutes = minutes
         self.waiting = list(steps)
         self.running: list[Running] = []
         self.tallies: dict[str, Tally] = {}
-        self.seconds: dict[str, float] = {}
-        self.order = [step.name for step in steps]
         self.cores = os.cpu_count() or 1
         self.gib = available_gib()
-        self.last_shown = time.monotonic()
-
-    def skip(self, step: Step, why: str) -> None:
-        self.tallies[step.name] = Tally(skips=[f"{step.name}: {why}"])
-        print(f"{step.name:<18} skipped: {why}", flush=True)
 
     def begin(self, step: Step) -> None:
-        # A step that boots a kernel of ours builds it in its own time where it is not there.
-        missing = [name for name in step.kernels if name in self.tallies and not self.tallies[name].passed]
-        if missing:
-            self.skip(step, f"its kernel is not there: {missing[0]} has not passed")
-            return
         print(f"{step.name:<18} {step.command}", flush=True)
         with (LOGS / f"{step.name}.log").open("wb") as log:
             process = subprocess.Popen(["bash", "-c", step.command], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                       env=self.environment, start_new_session=True)  # fmt: skip
+                                       start_new_session=True)  # fmt: skip
         self.running.append(Running(step, process, state_of(step)))
+
+    def why_not(self, step: Step) -> str:
+        """Why it cannot run at all; nothing if it can."""
+        left = 60 * self.minutes - (time.monotonic() - self.start)
+        if (takes := self.records.seconds(step)) > left:
+            return f"it takes about {clock(takes)}, and {clock(max(0, left))} are left; ./run test {step.name} runs it"
+        # A step that boots a kernel of ours builds it in its own time where no step of this run is to.
+        missing = [name for name in step.kernels if name in self.tallies and not self.tallies[name].passed]
+        return f"its kernel is not there: {missing[0]} has not passed" if missing else ""
 
     def begin_what_may(self) -> None:
         for step in list(self.waiting):
-            left = None if self.minutes is None else 60 * self.minutes - (time.monotonic() - self.start)
-            if left is not None and self.records.seconds(step) > left:
-                self.waiting.remove(step)
-                self.skip(step, f"it takes about {clock(self.records.seconds(step))}, and {clock(max(0, left))} are left; "
-                                f"./run test {step.name} runs it")  # fmt: skip
+            why = self.why_not(step)
+            if why:
+                self.tallies[step.name] = Tally(skips=[f"{step.name}: {why}"])
+                print(f"{step.name:<18} skipped: {why}", flush=True)
             elif may_start(step, [one.step for one in self.running], cores=self.cores, gib=self.gib):
-                self.waiting.remove(step)
                 self.begin(step)
             else:
                 return
+            self.waiting.remove(step)
 
     def end(self, one: Running) -> None:
         """Counts what a step did, once it has ended."""
         step, elapsed = one.step, one.elapsed
         tally = read_log(step.kind, one.process.returncode, one.log)
+        tally.seconds = elapsed
         self.tallies[step.name] = tally
-        self.seconds[step.name] = elapsed
         last = self.records.last(step)
         slower = f"  (last time {clock(last.seconds)})" if last and elapsed > max(last.seconds * 4 / 3, last.seconds + 15) else ""
-        print(f"{step.name:<18} {clock(elapsed):>6}  {tally.passed} passed, {len(tally.failures)} failed, "
-              f"{len(tally.skips)} skipped{slower}", flush=True)  # fmt: skip
+        print(f"{step.name:<18} {clock(elapsed):>6}  {tally}{slower}", flush=True)
         if tally.failures:
             printed = tally.printed or {str(one.log): one.log.read_text(encoding="utf-8", errors="replace")}
             for name, text in list(printed.items())[:MOST_FAILURES_SHOWN]:
@@ -172,60 +170,44 @@ class Run:
             self.last_shown = time.monotonic()
             print(said, flush=True)
 
-    def all_steps(self) -> None:
-        self.begin_what_may()
-        while self.running:
-            time.sleep(0.2)
-            for one in [one for one in self.running if one.process.poll() is not None]:
+    def look(self) -> None:
+        for one in list(self.running):
+            if one.process.poll() is not None:
                 self.running.remove(one)
-                if sys.stdout.isatty():
-                    print("\r\x1b[K", end="")
+                print("\r\x1b[K" if sys.stdout.isatty() else "", end="")
                 self.end(one)
-            for one in self.running:
-                if time.monotonic() - one.looked > SECONDS_BETWEEN_LOOKS:
-                    one.end_if_it_hangs()
-            self.begin_what_may()
-            if self.running:
-                self.show()
+            elif time.monotonic() - one.looked > SECONDS_BETWEEN_LOOKS:
+                one.end_if_it_hangs()
 
-    def interrupt(self) -> None:
-        for one in self.running:
-            one.stop(signal.SIGTERM)
+    def carry_out(self) -> bool:
+        """Runs the steps, and ends them if it is interrupted; returns whether the run counts as passed."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        try:
+            self.begin_what_may()
+            while self.running:
+                self.show()
+                time.sleep(0.2)
+                self.look()
+                self.begin_what_may()
+        finally:
+            for one in self.running:
+                one.stop(signal.SIGTERM)
+        return self.report()
 
     def report(self) -> bool:
-        """Prints the summary; returns whether the run counts as passed."""
         print(f"\n{'step':<18} {'passed':>7} {'failed':>7} {'skipped':>8} {'time':>8}")
-        for name in self.order:
+        total = Tally()
+        for name in (step.name for step in self.steps):
             tally = self.tallies[name]
-            lasted = clock(self.seconds[name]) if name in self.seconds else "-"
+            total.add(tally)
+            lasted = "-" if tally.seconds is None else clock(tally.seconds)
             print(f"{name:<18} {tally.passed:>7} {len(tally.failures):>7} {len(tally.skips):>8} {lasted:>8}")
-            for failure in tally.failures:
-                print(f"    failed: {failure}")
-            for skip in tally.skips:
-                print(f"    skipped: {skip}")
-        failed_logs = [str(LOGS / f"{name}.log") for name in self.order if name in self.seconds and self.tallies[name].failures]
-        if failed_logs:
-            print("\nlogs of what failed:", *failed_logs)
-        passed = sum(tally.passed for tally in self.tallies.values())
-        failed = sum(len(tally.failures) for tally in self.tallies.values())
-        skipped = sum(len(tally.skips) for tally in self.tallies.values())
-        print(f"\nin {clock(time.monotonic() - self.start)}\n{passed} passed, {failed} failed, {skipped} skipped")
-        return failed == 0 and passed > 0
-
-
-def carry_out(run: Run) -> bool:
-    """Runs it to its end, or to that which an interrupt makes of it."""
-
-    def interrupted(*_: object) -> NoReturn:
-        run.interrupt()
-        print("\ninterrupted")
-        sys.exit(130)
-
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
-    LOGS.mkdir(parents=True, exist_ok=True)
-    run.all_steps()
-    return run.report()
+            print("".join(f"    failed: {failure}\n" for failure in tally.failures), end="")
+            print("".join(f"    skipped: {skip}\n" for skip in tally.skips), end="")
+            if tally.failures:
+                print(f"    log: {LOGS}/{name}.log")
+        print(f"\nin {clock(time.monotonic() - self.start)}\n{total}")
+        return total.green
 
 
 def units(table: Table) -> list[Step]:
@@ -234,41 +216,44 @@ def units(table: Table) -> list[Step]:
             for name, pathspecs in table.groups.items() if name.startswith("@unit_")]  # fmt: skip
 
 
-def quick(table: Table, records: Records) -> bool:
-    """The steps of style, and the unit tests whose inputs differ from those of their last green run."""
-    return carry_out(Run(of_tiers(table.steps, "style") + [step for step in units(table) if not records.is_green(step)], records))
+def choose(table: Table, records: Records, options: argparse.Namespace) -> list[Step]:
+    word = options.words[0]
+    match word:
+        case "quick":
+            return of_tiers(table.steps, "style") + [step for step in units(table) if not records.is_green(step)]
+        case "default" | "full":
+            return of_tiers(table.steps, word)
+        case "changed":
+            full = [step for step in table.steps if step.tier == "full"]
+            chosen = [step for step in full if not records.is_green(step)]
+            others = [step for step in full if step not in chosen and records.seconds(step) < 300]
+            if options.again and others:
+                chosen.insert(0, random.choice(others))
+                print(f"{chosen[0].name} is green, and runs again by chance")
+            return chosen
+        case _:
+            return [step for step in table.steps if step.name in options.words]
 
 
-def of_tier_or_by_name(table: Table, records: Records, words: list[str]) -> bool:
-    chosen = of_tiers(table.steps, words[0]) if words[0] in ("default", "full") else [step for step in table.steps if step.name in words]
-    states = {step: state_of(step) for step in units(table)}
-    run = Run(chosen, records)
-    passed = carry_out(run)
-    if "test" in run.tallies and run.tallies["test"].green:
-        for step, state in states.items():
+def run_chosen(table: Table, records: Records, options: argparse.Namespace) -> bool:
+    steps = choose(table, records, options)
+    if not steps:
+        print("nothing has changed since each step was green")
+        return True
+    states = [(step, state_of(step)) for step in units(table)]
+    run = Run(steps, records, minutes=options.minutes)
+    passed = run.carry_out()
+    if run.tallies.get("test", Tally()).green:
+        for step, state in states:
             records.keep(step, 0, 1, state)
-    if words[0] == "default":
+    if options.words[0] == "default":
         print("\n./run test changed runs what else has changed: sanitizers, fuzzers, all of the lab. ./run test status lists it.")
     return passed
 
 
-def changed(table: Table, records: Records, arguments: list[str]) -> bool:
-    minutes = float(arguments[arguments.index("--minutes") + 1]) if "--minutes" in arguments else None
-    full = [step for step in table.steps if step.tier == "full"]
-    chosen = [step for step in full if not records.is_green(step)]
-    if "--again" in arguments and (green := [step for step in full if step not in chosen and records.seconds(step) < 300]):
-        again = random.choice(green)
-        print(f"{again.name} is green, and runs again by chance")
-        chosen.insert(0, again)
-    if not chosen:
-        print("nothing has changed since each step was green")
-        return True
-    return carry_out(Run(chosen, records, minutes=minutes))
-
-
-def flaky(table: Table, records: Records, arguments: list[str]) -> bool:
-    """Runs what is built again and again; goes on where an earlier call of the same was interrupted."""
-    times, names = int(arguments[0]), arguments[1:]
+def flaky(table: Table, records: Records, times: int, names: list[str]) -> bool:
+    """Goes on where an earlier call of the same was interrupted."""
+    os.environ["GPURX_TEST_AS_BUILT"] = "1"
     steps = [step for step in table.steps if (step.name in names if names else step.tier == "default")]
     state = [[step.name, state_of(step)] for step in steps]
     before = json.loads(FLAKY.read_text(encoding="utf-8")) if FLAKY.exists() else {}
@@ -277,7 +262,7 @@ def flaky(table: Table, records: Records, arguments: list[str]) -> bool:
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)] if len(runs) % 2 else []
         print(f"\nrun {len(runs) + 1} of {times}{', beside a busy loop on each core' if busy else ''}")
         try:
-            runs.append(carry_out(Run(steps, records, environment={"GPURX_TEST_AS_BUILT": "1"})))
+            runs.append(Run(steps, records).carry_out())
         finally:
             for one in busy:
                 one.kill()
@@ -297,25 +282,59 @@ def status(table: Table, records: Records) -> bool:
     return "open" not in words
 
 
+def read_arguments(arguments: list[str], names: set[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./run test", usage="./run test [TIER|STEP...]", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("words", nargs="*", default=["default"], help=argparse.SUPPRESS)
+    parser.add_argument("--minutes", type=float, default=math.inf, help=argparse.SUPPRESS)
+    parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    word, *rest = options.words
+    if word == "flaky" and not (rest and rest.pop(0).isdecimal()):
+        parser.error("flaky: how many runs?")
+    if word != "changed" and {"--minutes", "--again"} & {*arguments}:
+        parser.error(f"{word} has no options")
+    unknown = set(rest) if word in ALONE else set(rest if word == "flaky" else options.words) - names
+    if unknown:
+        parser.error(f"no step '{' '.join(unknown)}'; there are: {' '.join(sorted(names))}")
+    return options
+
+
+def prepare(word: str) -> None:
+    """Installs packages, and fetches the rest beside the compiler: a step that comes to need a part of it waits for it, or
+    fetches it and says why that fails."""
+    groups = ["build", "tests", "lint"]
+    if word not in ("quick", "default"):
+        groups += ["python", "docs", "plot", "browser", "module", "kernel", "lab", "selftests", "trace", "systemd"]
+    # Every preset finds the toolkit again by itself.
+    for command, output in ((["kernel-support/lab/packages.sh", *groups], None), (["cmake/cuda-toolkit.sh"], subprocess.DEVNULL)):
+        if subprocess.run(command, stdout=output, check=False).returncode != 0:
+            sys.exit(1)
+    if word != "quick":
+        LOGS.mkdir(parents=True, exist_ok=True)
+        with (LOGS / "fetch.log").open("wb") as log:
+            subprocess.Popen(["tests/fetch.sh"], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+
 def main(arguments: list[str]) -> bool:
-    table = read_table(Path("tests/steps").read_text(encoding="utf-8"))
-    records = Records()
-    word, *rest = arguments or ["default"]
-    match word:
-        case "quick":
-            return quick(table, records)
-        case "changed":
-            return changed(table, records, rest)
-        case "flaky":
-            return flaky(table, records, rest)
-        case "status":
-            return status(table, records)
-        case "record":
-            records.commit(table.steps)
-            return True
-        case _:
-            return of_tier_or_by_name(table, records, [word, *rest])
+    table, records = read_table(Path("tests/steps").read_text(encoding="utf-8")), Records()
+    options = read_arguments(arguments, {step.name for step in table.steps})
+    word, *rest = options.words
+    if word == "status":
+        return status(table, records)
+    if word == "record":
+        records.commit(table.steps)
+        return True
+    prepare(word)
+    return flaky(table, records, int(rest[0]), rest[1:]) if word == "flaky" else run_chosen(table, records, options)
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main(sys.argv[1:]) else 1)
+    # What starts this in the background may have it ignore Ctrl-C.
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.default_int_handler)
+    try:
+        sys.exit(0 if main(sys.argv[1:]) else 1)
+    except KeyboardInterrupt:
+        print("\ninterrupted")
+        sys.exit(130)
