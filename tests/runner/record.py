@@ -96,7 +96,7 @@ class Green(NamedTuple):
 def read(path: Path) -> dict[str, Green]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = [line.split() for line in lines if line and not line.startswith("#")]
-    return {name: Green(name, state, with_these, date, int(seconds), int(passed)) for name, state, with_these, date, seconds, passed in rows}
+    return {row[0]: Green(row[0], row[1], row[2], row[3], int(row[4]), int(row[5])) for row in rows}
 
 
 def write(path: Path, record: dict[str, Green]) -> None:

@@ -71,7 +71,8 @@ class Record(unittest.TestCase):
         record.write(record.COMMITTED, committed)
         record.write(record.LOCAL, local)
         Records().commit([step(name) for name in ("a", "b", "c", "d", "never")])
-        self.assertEqual(record.read(record.COMMITTED), {"a": committed["a"], "b": local["b"], "c": committed["c"], "d": local["d"]})
+        merged = {"a": committed["a"], "b": local["b"], "c": committed["c"], "d": local["d"]}
+        self.assertEqual(record.read(record.COMMITTED), merged)
 
     def test_a_compiler_that_is_not_there_compares_with_any(self) -> None:
         line = self.lines(a="now")["a"]

@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import check  # noqa: E402: found by the line above
 
 
-def one_step(name: str, command: str, kind: str = "check", *, kernels: Sequence[str] = (), tier: str = "full", cores: str = "1") -> Step:
+def one_step(name: str, command: str, kind: str = "check", *, kernels: Sequence[str] = (), tier: str = "full",
+             cores: str = "1") -> Step:
     return Step(name, tier, kind, 1, cores, tuple(kernels), (), command)
 
 
@@ -53,7 +54,8 @@ class Runs(unittest.TestCase):
         self.assertEqual(one.tallies["step1"].failures, ["ended with status 3"])
 
     def test_what_was_green_is_recorded_and_nothing_else(self) -> None:
-        self.new_run(some_steps("echo ok - a", "echo not ok - a", "echo 'ok - b # SKIP offline'", "echo ok - a; exit 1", kind="tests")).carry_out()
+        commands = ("echo ok - a", "echo not ok - a", "echo 'ok - b # SKIP offline'", "echo ok - a; exit 1")
+        self.new_run(some_steps(*commands, kind="tests")).carry_out()
         self.assertEqual(list(record.read(record.LOCAL)), ["step0"])
 
     def test_two_that_wait_for_each_other(self) -> None:
@@ -85,7 +87,7 @@ class Runs(unittest.TestCase):
             if begun.exists():
                 raise KeyboardInterrupt
 
-        with unittest.mock.patch.object(run.time, "sleep", sleep), self.assertRaises(KeyboardInterrupt):
+        with unittest.mock.patch("time.sleep", sleep), self.assertRaises(KeyboardInterrupt):
             one.carry_out()
         self.assertEqual(one.running[0].process.wait(60), -signal.SIGTERM)
         end = time.monotonic() + 60
@@ -100,7 +102,8 @@ class Runs(unittest.TestCase):
         self.assertRegex(one.tallies["step1"].skips[0], "it takes about 1:00, and 0:5[0-4] are left")
 
     def test_the_tiers(self) -> None:
-        table = Table([one_step("style", "a", tier="style"), one_step("test", "b", tier="default"), one_step("full", "c")], {"@unit_a": ()})
+        steps = [one_step("style", "a", tier="style"), one_step("test", "b", tier="default"), one_step("full", "c")]
+        table = Table(steps, {"@unit_a": ()})
         for words, names in (("quick", ["style", "unit_a"]), ("default", ["style", "test"]), ("full", ["style", "test", "full"]),
                              ("changed", ["full"]), ("test full", ["test", "full"])):  # fmt: skip
             options = run.read_arguments(words.split(), {"test", "full"})

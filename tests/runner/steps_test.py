@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 from record import files_of
-from steps import Step, of_tiers, may_start, read_table
+from steps import Step, may_start, of_tiers, read_table
 
 TABLE = """# a comment
 @core   cmake framework
@@ -26,68 +26,48 @@ DEBUG = Step("tokens-debug", "full", "tests", 20, "1", ("debug",), (), "run.sh")
 
 
 class Reading(unittest.TestCase):
-    def test_rows(self) -> None:
-        steps = read_table(TABLE).steps
-        self.assertEqual(steps[1], Step("a", "default", "tests", 15, "all", (), ("cmake", "framework", "tests/unit/a"), "a.sh"))
-        self.assertEqual(steps[2].kernels, ("debian", "branch"))
-        self.assertEqual(steps[2].command, "selfcheck.sh | cat")
-
-    def test_groups(self) -> None:
-        self.assertEqual(read_table(TABLE).groups["@unit_a"], ("cmake", "framework", "tests/unit/a"))
-        with self.assertRaisesRegex(ValueError, "no such group: @b"):
-            read_table(TABLE.replace("@core b", "@b"))
+    def test_rows_and_groups(self) -> None:
+        table = read_table(TABLE)
+        self.assertEqual(table.groups["@unit_a"], ("cmake", "framework", "tests/unit/a"))
+        self.assertEqual(table.steps[1], Step("a", "default", "tests", 15, "all", (), table.groups["@unit_a"], "a.sh"))
+        self.assertEqual((table.steps[2].kernels, table.steps[2].command), (("debian", "branch"), "selfcheck.sh | cat"))
 
     def test_a_word_that_is_none(self) -> None:
-        for right, wrong in (("full", "fully"), ("check", "cheque"), ("| all |", "| 2 |")):
-            with self.assertRaisesRegex(ValueError, "no such tier, kind or cores"):
+        for right, wrong, why in (("full", "fully", "tier, kind or cores"), ("check", "cheque", "tier, kind or cores"),
+                                  ("| all |", "| 2 |", "tier, kind or cores"), ("@core b", "@b", "group: @b")):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, f"no such {why}"):
                 read_table(TABLE.replace(right, wrong))
 
     def test_tiers(self) -> None:
-        steps = read_table(TABLE).steps
         for tier, names in (("style", ["format"]), ("default", ["format", "a"]), ("full", ["format", "a", "lab"])):
-            self.assertEqual([step.name for step in of_tiers(steps, tier)], names)
+            self.assertEqual([step.name for step in of_tiers(read_table(TABLE).steps, tier)], names)
 
-
-class Ours(unittest.TestCase):
-    """tests/steps itself."""
-
-    def setUp(self) -> None:
-        self.root = Path(__file__).parents[2]
-        self.table = read_table((self.root / "tests/steps").read_text(encoding="utf-8"))
-
-    def test_names_are_unique(self) -> None:
-        self.assertEqual(len({step.name for step in self.table.steps}), len(self.table.steps))
-
-    def test_inputs_are_there(self) -> None:
+    def test_ours(self) -> None:
         self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(self.root)
-        for step in self.table.steps:
+        os.chdir(Path(__file__).parents[2])
+        steps = read_table(Path("tests/steps").read_text(encoding="utf-8")).steps
+        self.assertEqual(len({step.name for step in steps}), len(steps))
+        for step in steps:
             words = tuple(word for word in step.inputs if word != "+comments")
-            self.assertTrue(files_of(words), step.name)
+            self.assertTrue(files_of(words), f"{step.name} depends on nothing")
             for word in words:
-                self.assertTrue(word == "." or list(self.root.glob(word.removeprefix(":!"))), word)
-
-    def test_a_step_depends_on_its_own_script(self) -> None:
-        for step in self.table.steps:
+                self.assertTrue(word == "." or list(Path().glob(word.removeprefix(":!"))), f"{word} is not there")
             script = step.command.split()[0]
             if script.startswith("tests/") and script != "tests/check.py":
-                covered = any(script == word or script.startswith(f"{word}/") or word == "." for word in step.inputs)
-                self.assertTrue(covered, f"{step.name}: {script}")
+                covered = any(word in (".", script) or script.startswith(f"{word}/") for word in words)
+                self.assertTrue(covered, f"{step.name} does not depend on its own {script}")
 
 
 class SideBySide(unittest.TestCase):
-    def test_alone_whatever_there_is(self) -> None:
-        self.assertTrue(may_start(DEBUG, [], cores=1, gib=0.5))
-
-    def test_as_many_as_there_are_cores(self) -> None:
-        self.assertTrue(may_start(GUEST, [PLAIN], cores=2, gib=16))
-        self.assertFalse(may_start(GUEST, [PLAIN, GUEST], cores=2, gib=16))
-
-    def test_guests_up_to_the_memory(self) -> None:
-        self.assertTrue(may_start(GUEST, [GUEST], cores=4, gib=4))
-        self.assertFalse(may_start(DEBUG, [GUEST], cores=4, gib=5.9))
-        self.assertFalse(may_start(GUEST, [DEBUG], cores=4, gib=5.9))
-
-    def test_a_build_has_the_machine(self) -> None:
-        self.assertFalse(may_start(BUILD, [GUEST], cores=8, gib=64))
-        self.assertFalse(may_start(GUEST, [BUILD], cores=8, gib=64))
+    def test_cores_and_memory(self) -> None:
+        for step, running, cores, gib, may in (
+            (DEBUG, [], 1, 0.5, True),  # alone, whatever there is
+            (GUEST, [PLAIN], 2, 16, True),
+            (GUEST, [PLAIN, GUEST], 2, 16, False),
+            (GUEST, [GUEST], 4, 4, True),
+            (DEBUG, [GUEST], 4, 5.9, False),
+            (GUEST, [DEBUG], 4, 5.9, False),
+            (BUILD, [GUEST], 8, 64, False),
+            (GUEST, [BUILD], 8, 64, False),
+        ):
+            self.assertEqual(may_start(step, running, cores=cores, gib=gib), may, (step.name, running, cores, gib))

@@ -106,7 +106,8 @@ def skip_lines(log: str) -> list[str]:
 
 
 def from_closing_lines(log: str) -> Tally:
-    closing = "\n".join(re.findall(r"^(?:\d+ passed, \d+ failed(?:, \d+ skipped)?|test cases: .*|All tests passed \(.*\))$", log, re.MULTILINE))
+    forms = r"\d+ passed, \d+ failed(?:, \d+ skipped)?|test cases: .*|All tests passed \(.*\)"
+    closing = "\n".join(re.findall(f"^(?:{forms})$", log, re.MULTILINE))
     if not closing:
         return Tally()
     failures = re.findall(r"^(?:FAIL|not ok)[: ]\s*(.+)$", log, re.MULTILINE)

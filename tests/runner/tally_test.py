@@ -44,7 +44,8 @@ CLOSING = "ok    x\nFAIL  y   (1 = 2)\nSKIP a: no KVM\n7 passed, 2 failed, 2 ski
 CATCH2 = "a.cpp:5: SKIPPED:\nexplicitly with message:\n  no NIC\n\ntest cases: 6 | 4 passed | 1 failed | 1 skipped\n"
 ALL_PASSED = "All tests passed (9 assertions in 4 test cases)\n"
 TAP = "TAP version 13\n1..4\nok 1 - a\nnot ok 2 b\nok 3 c # SKIP no GPU\n# ok 4 nested\nok 4 d\nok 5 # SKIP\n"
-PARTS = f"==== demo\nok - it arrived\n==== lab_tests\n{ALL_PASSED}==== Python\nRan 1 test in 1s\n\nFAILED (errors=1)\n==== nothing\nready\n"
+ERRORS = "Ran 1 test in 1s\n\nFAILED (errors=1)\n"
+PARTS = f"==== demo\nok - it arrived\n==== lab_tests\n{ALL_PASSED}==== Python\n{ERRORS}==== nothing\nready\n"
 UNNAMED = "unnamed, see the log"
 
 # Status, log; how many passed, what failed, what was skipped.
