@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <deque>
 #include <list>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string_view>
 
 #include "nic.hpp"
@@ -39,6 +42,36 @@ asio::awaitable<error_code> lend_all(receiver& rx, pattern_check& check)
             co_return error;
         loan.acquire();
         check_loan(check, loan);
+    }
+}
+
+// As frames: a header to the host and a body as one loan, of sizes within a page and beyond a segment. What is shorter
+// than a frame at the end comes in parts.
+asio::awaitable<error_code> lend_frames(receiver& rx, pattern_check& check)
+{
+    std::deque<rx_buffer> kept;  // some, so that parts of several batches are out at a time
+    std::minstd_rand sizes{1};
+    std::array<std::byte, 16> header{};
+    for (;;) {
+        auto const [at_header, count] = co_await async_read(rx, host_span{header}, token);
+        check.take(reinterpret_cast<std::uintptr_t>(header.data()), count);
+        if (at_header)
+            co_return at_header;
+        auto [at_body, body] = co_await rx.async_receive_exactly(1 + sizes() % 200'000, token);
+        while (at_body == asio::error::eof) {
+            auto [over, rest] = co_await rx.async_receive(1000, token);
+            if (over)
+                co_return over;
+            check_loan(check, rest);
+        }
+        if (at_body)
+            co_return at_body;
+        kept.push_back(std::move(body));
+        if (kept.size() > 4)
+            kept.pop_front();
+        auto const front = kept.back().split(kept.back().size() / 3);
+        check_loan(check, front);
+        check_loan(check, kept.back());
     }
 }
 
@@ -110,7 +143,10 @@ asio::awaitable<void> consume(receiver rx, way how, outcome& result)
     result.error = error;
     if (!error) {
         pattern_check check{result.what.seed};
-        result.error = how == way::read ? co_await read_all(rx, check) : co_await lend_all(rx, check);
+        auto received = how == way::read   ? read_all(rx, check)
+                        : how == way::loan ? lend_all(rx, check)
+                                           : lend_frames(rx, check);
+        result.error = co_await std::move(received);
         result.bytes = check.position();
         result.wrong_pieces = check.wrong_pieces();
         result.first_wrong = check.first_wrong();

@@ -29,7 +29,7 @@ void rethrow(std::exception_ptr failure);
 void check_loan(pattern_check& check, rx_buffer const& loan);
 void check_loans(pattern_check& check, std::vector<rx_buffer> const& loans);
 
-enum class way { read, loan };          // how a flow is consumed
+enum class way { read, loan, frames };  // how a flow is consumed
 enum class role { accepts, connects };  // what the receiver does
 
 struct outcome {

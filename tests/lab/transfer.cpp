@@ -80,6 +80,20 @@ TEST_CASE_METHOD(unchanged_nic, "streams arrive whole and in device memory", "[t
     CHECK(session.stats().tokens_out == 0);
 }
 
+TEST_CASE_METHOD(unchanged_nic, "frames arrive whole, their headers on the host and their bodies on loan",
+                 "[smoke][transfer]")
+{
+    auto session = open_session(64 * mebibyte, {.rx_queues = 2, .max_flows = 4});
+    auto const outcomes =
+        transfer(session, {{3, 8 * mebibyte}, {4, 8 * mebibyte}}, family::v4, way::frames, role::accepts);
+    for (auto const& result : outcomes) {
+        INFO(result);
+        CHECK(intact(result, 8 * mebibyte));
+    }
+    CHECK(session.stats().host_bytes == 0);
+    CHECK(session.stats().tokens_out == 0);
+}
+
 TEST_CASE_METHOD(unchanged_nic, "pages larger than 4 KiB carry the stream in fewer pieces", "[smoke][transfer]")
 {
     if (!kernel_has_page_sizes())
