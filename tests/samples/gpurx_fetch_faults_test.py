@@ -39,7 +39,9 @@ class Faults(FetchTest):
         # A piece every quarter of a second, for those who have no patience.
         pace = f"sendfile_max_chunk 16k; set $limit_rate 64k; if (-e {self.quick}) {{ set $limit_rate 0; }}"
         eager = f"location /eager/ {{ alias {self.directory}/; limit_rate_after 1m; }}"
-        self.server = Nginx(self.directory, server=f"{pace} {eager}")
+        # A pause of 10 ms behind every piece.
+        steady = f"location /steady/ {{ alias {self.directory}/; set $limit_rate 1600k; }}"
+        self.server = Nginx(self.directory, server=f"{pace} {eager} {steady}")
         self.addCleanup(self.server.stop)
         self.url = self.server.url("object")
 
@@ -105,12 +107,12 @@ class Faults(FetchTest):
         self.fetch(self.url, *self.chunks, "--deadline", "50")
 
     def test_deadline_of_several_files(self) -> None:
-        # Each in less than that, half a second and more, and all not.
-        for number in range(5):
-            file = write_safetensors([tensor(f"{number}", "U8", 1, [35_000])])
-            (self.directory / f"{number}").write_bytes(file)
-        (self.directory / "index.json").write_text(json.dumps({"weight_map": {f"{n}": f"{n}" for n in range(5)}}))
-        err = self.refused(self.server.url("index.json"), "--safetensors", "--flows", "1", "--deadline", "1")
+        # Each has two pauses, a fiftieth of the deadline. All have three times as much as it, on any machine.
+        names = [f"{number}" for number in range(150)]
+        for name in names:
+            (self.directory / name).write_bytes(write_safetensors([tensor(name, "U8", 1, [35_000])]))
+        (self.directory / "index.json").write_text(json.dumps({"weight_map": {name: name for name in names}}))
+        err = self.refused(self.server.url("steady/index.json"), "--safetensors", "--flows", "1", "--deadline", "1")
         self.assertIn("deadline", err)
 
     def test_min_speed(self) -> None:
