@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import termios
+import time
 import unittest
 from pathlib import Path
 
@@ -171,24 +172,33 @@ class Faults(FetchTest):
         self.assertEqual(self.output.read_bytes(), b"old")
 
     def test_progress(self) -> None:
-        line = rb"\r\x1b\[Kreceived \[=+ +\] \d+ % of 16.0 MiB, [\d.]+ MiB, [\d.]+ [KM]iB/s, \d\d:\d\d"
+        line = rb"\r\x1b\[Kreceived \[=+ +\] \d+ % of 16.0 MiB, [\d.]+ MiB, [\d.]+ [KM]iB/s, (\d\d):(\d\d)"
         mine, its = pty.openpty()
+        begun = time.monotonic()
         running = start(self.server.url("eager/object"), "--chunk-size", "4MiB", stderr=its)
         os.close(its)
         shown = b""
-        seen = False
+        # Each comes 200 ms after the last, or later: the time of the fifth is a second or more on any machine.
+        enough = 5
+        times: list[int] = []
         try:
             while piece := os.read(mine, 4096):
                 shown += piece
-                if not seen and re.search(line, shown):
-                    seen = True
+                found = [60 * int(minutes) + int(seconds) for minutes, seconds in re.findall(line, shown)]
+                if len(times) < enough <= len(found):
                     self.server.kill()
                     self.start_quickly()
+                # It is not ahead of the machine's clock, either.
+                self.assertLessEqual(found[-1:], [time.monotonic() - begun])
+                times = found
         except OSError:  # it has ended
             pass
         os.close(mine)
         self.finish(running)
-        self.assertTrue(seen, shown)
+        self.assertGreaterEqual(len(times), enough, shown)
+        self.assertEqual(times, sorted(times))
+        for lines, seconds in enumerate(times, 1):
+            self.assertGreaterEqual(seconds, lines // 5)
         self.assertTrue(shown.endswith(b"\r\x1b[K"))
 
 
