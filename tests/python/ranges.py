@@ -41,6 +41,12 @@ class Server(http.server.ThreadingHTTPServer):
         self.paths: list[str] = []  # of requests
         self.lock = threading.Lock()
 
+    def forget(self) -> None:
+        """What was asked for until now. Precondition: no connection is open."""
+        with self.lock:
+            self.paths.clear()
+            self.most_answering = self.most_paths = 0
+
     def server_close(self) -> None:
         self.stalls = False
         super().server_close()

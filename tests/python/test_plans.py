@@ -52,14 +52,14 @@ def session() -> Iterator[gpurx.Session]:
 
 def opened(server: Server, session: gpurx.Session, **options: Any) -> gpurx.safe_open:
     file = gpurx.safe_open(server.url(INDEX), "np", session=session, flows=FLOWS, chunk_size=CHUNK, **options)
+    # A file is left once its header is there, and the server may see that late. From here on all answers are awaited whole.
     assert soon(lambda: server.open == 0)
-    server.paths.clear()
+    server.forget()
     return file
 
 
 def all_are_used(server: Server) -> bool:
-    """Each connection has an answer under way. Whether many more had, server.most_answering says in the end; a slow server
-    may not have seen that a client has gone."""
+    """Each connection has an answer under way. Whether more had, server.most_answering says in the end."""
     return soon(lambda: len(server.answering) >= FLOWS) and server.open == FLOWS
 
 
@@ -82,7 +82,7 @@ def test_all_files_share_the_connections(server: Server, session: gpurx.Session)
         assert soon(lambda: len(file._fetched_before) == len(TENSORS) and asked(server) == SHARDS)
         check(file)
         assert asked(server) == SHARDS
-        assert server.most_answering < 2 * FLOWS
+        assert (server.most_answering, server.most_paths) == (FLOWS, 1)
 
 
 def test_small_ones_come_beside_each_other(server: Server, session: gpurx.Session) -> None:
@@ -95,7 +95,7 @@ def test_small_ones_come_beside_each_other(server: Server, session: gpurx.Sessio
         server.stalls = False
         for name, index in rows.items():
             assert np.array_equal(file.get_slice(name)[index], TENSORS[name][index]), name
-        assert server.most_paths == 2
+        assert server.most_answering <= FLOWS and server.most_paths == 2
 
 
 def test_names_and_slices_come_file_by_file(server: Server, session: gpurx.Session) -> None:
@@ -193,7 +193,7 @@ def test_several_threads_share_the_connections(server: Server, session: gpurx.Se
         server.stalls = False
         for thread in threads:
             thread.join(60)
-        assert got == [True] * 8 and server.most_answering < 2 * FLOWS
+        assert got == [True] * 8 and server.most_answering == FLOWS
 
 
 def test_connections_that_are_kept_leave_room_for_other_files(server: Server) -> None:
