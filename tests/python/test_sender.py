@@ -38,11 +38,11 @@ def wire() -> Iterator[tuple[str, Callable[[], bytes]]]:
         thread.start()
 
         def all_of_it() -> bytes:
-            thread.join(10)
+            thread.join(60)
             return b"".join(came)
 
         yield f"127.0.0.1:{listens.getsockname()[1]}", all_of_it
-        thread.join(10)
+        thread.join(60)
 
 
 BIG_ENDIAN = np.arange(3, dtype=">i4")
@@ -153,12 +153,17 @@ def test_two_senders_with_one_number_are_an_error_that_says_so(stream: Make) -> 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_a_sender_that_takes_long_to_its_first_frame_loses_nothing(stream: Make, timeout: float | None) -> None:
-    receives = stream(batch_size=4, stall_timeout=0.5)
-    with gpurx.TensorSender(address_of(receives), timeout=timeout) as sender:
-        assert soon(lambda: bool(select.select([sender._link._socket], [], [], 0)[0]))  # the receiver has let it go
-        sender.send(x=np.arange(4))
-    assert [batch.x.numpy().tolist() for batch in receives] == [[0, 1, 2, 3]]
-    assert receives.stats()["connections"] == 2 and receives.errors() == []
+    connections: list[int] = []
+    # A machine that stands still lets the receiver go the next connection as well: another try then.
+    while 2 not in connections:
+        receives = stream(batch_size=4, stall_timeout=0.2)
+        with gpurx.TensorSender(address_of(receives), timeout=timeout) as sender:
+            assert soon(lambda: bool(select.select([sender._link._socket], [], [], 0)[0]))  # the receiver has let it go
+            sender.send(x=np.arange(4))
+        assert [batch.x.numpy().tolist() for batch in receives] == [[0, 1, 2, 3]]
+        connections.append(receives.stats()["connections"])
+        assert connections[-1] >= 2 and receives.errors() == []
+        assert len(connections) < 20, connections
 
 
 def test_a_sender_that_was_restarted_says_so(stream: Make) -> None:
