@@ -94,9 +94,9 @@ TEST_CASE("64 streams that stand still cost 5,000 questions to the driver a seco
     auto const began = look_clock::now();
     auto const before = fake_cuda::calls("cuEventQuery");
     std::this_thread::sleep_for(200ms);
+    REQUIRE(soon([&] { return fake_cuda::calls("cuEventQuery") > before; }));
     auto const questions = static_cast<double>(fake_cuda::calls("cuEventQuery") - before);
     CHECK(questions / std::chrono::duration<double>(look_clock::now() - began).count() < 5000);
-    CHECK(questions > 0);
     in.let_go();
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
 }
@@ -124,12 +124,19 @@ TEST_CASE("a stream that comes in is asked for at once, whatever others do")
 TEST_CASE("a flow that lacks pages has all streams asked for at once")
 {
     parked in;
-    in.stand_still_for(100ms);
-    auto const before = fake_cuda::calls("cuEventQuery");
-    for (std::size_t i = 1; i <= 5; ++i) {
+    // So many rounds of those that stand still take 160 ms at least, on any machine. Of those that have just come in they
+    // take 2 ms, where nobody else is in the way: a busy machine needs some tries.
+    constexpr std::size_t rounds = 12;
+    auto hurried = false;
+    for (int tries = 0; tries < 200 && !hurried; ++tries) {
+        in.stand_still_for(150ms);
+        auto const before = fake_cuda::calls("cuEventQuery");
+        auto const began = look_clock::now();
         detail::look_at_streams();
-        CHECK(soon([&] { return fake_cuda::calls("cuEventQuery") - before >= i * parked::count; }));
+        REQUIRE(soon([&] { return fake_cuda::calls("cuEventQuery") - before >= rounds * parked::count; }));
+        hurried = look_clock::now() - began < 80ms;
     }
+    CHECK(hurried);
 }
 
 TEST_CASE("a wait for a stream is late by a millisecond at most")
