@@ -11,6 +11,8 @@
 #include <set>
 #include <string>
 
+#include "cuda/stream_point.hpp"
+
 namespace gpurx::test {
 
 namespace {
@@ -143,6 +145,19 @@ void gpu_bytes::write(std::span<std::byte const> bytes, std::size_t offset)
 std::vector<std::byte> gpu_bytes::read() const
 {
     return read_bytes(on_, address_, size_);
+}
+
+void look_at_all_streams(CUstream passes)
+{
+    // A look asks for a stream that has just come in, and for all that are hurried. The second ends behind the first.
+    for (int looks = 0; looks < 2; ++looks) {
+        detail::look_at_streams();
+        detail::stream_point* behind = nullptr;
+        detail::spare_point spare;
+        spare.provide();
+        mark(behind, {.ordinal = gpu_or_skip().ordinal(), .stream = passes}, spare);
+        detail::cuda::wait_for(behind);
+    }
 }
 
 std::vector<std::byte> read_bytes(gpu& on, std::uintptr_t address, std::size_t size)

@@ -69,6 +69,10 @@ class gpu_bytes {
     std::size_t size_;
 };
 
+// Returns when the library has asked for each stream that somebody waits for, and has told who waits for one that has
+// passed. `passes`: a stream that does; by default one that nobody has to make, and to wait for at its end.
+void look_at_all_streams(CUstream passes = CU_STREAM_PER_THREAD);
+
 // Bytes of a GPU or of the host, as they are now; waits for nothing but the copy.
 [[nodiscard]] std::vector<std::byte> read_bytes(detail::cuda::gpu& on, std::uintptr_t address, std::size_t size);
 // All of a loan, as a stream sees it that acquired it.

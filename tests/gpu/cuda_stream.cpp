@@ -57,17 +57,21 @@ struct waiting {
     {
         async_wait(io.get_executor(), stream, memory, note());
     }
-    // Runs what can run for some time.
-    void run_for(std::chrono::milliseconds time = 20ms)
+    // Runs what can run by now, and what the library finds that may.
+    void run_what_may()
     {
+        gpu_test_stream const passes{gpu_or_skip()};
+        look_at_all_streams(passes.get());
         io.restart();
-        io.run_for(time);
+        io.poll();
     }
     void run_until_called()
     {
         for (auto const end = std::chrono::steady_clock::now() + 60s;
-             calls == 0 && std::chrono::steady_clock::now() < end;)
-            run_for(5ms);
+             calls == 0 && std::chrono::steady_clock::now() < end;) {
+            io.restart();
+            io.run_one_for(5ms);
+        }
         CHECK(calls == 1);
     }
 };
@@ -164,7 +168,7 @@ TEST_CASE("a stream runs after what was enqueued on another, and not after what 
     if (ordered_first) {
         CHECK(soon([&] { return is_idle(on, later.get()); }));
     } else {
-        std::this_thread::sleep_for(5ms);
+        look_at_all_streams();
         CHECK_FALSE(is_idle(on, later.get()));
     }
     earlier.let_go();
@@ -216,7 +220,7 @@ TEST_CASE("a wait completes when the stream has passed, and not before", "[hold]
     at.start(stream.ref());
     CHECK(at.calls == 0);
     if (held) {
-        at.run_for();
+        at.run_what_may();
         CHECK(at.calls == 0);
         stream.let_go();
     }
@@ -239,7 +243,7 @@ TEST_CASE("a wait is for what was enqueued before it began", "[hold]")
     if (early) {
         at.run_until_called();
     } else {
-        at.run_for();
+        at.run_what_may();
         CHECK(at.calls == 0);
     }
     stream.let_go();
@@ -264,7 +268,7 @@ TEST_CASE("a wait for the default stream is for that of the memory's GPU", "[hol
     SECTION("and the GPU's has")
     {
         at.start({}, memory.span());
-        at.run_for();
+        at.run_what_may();
         CHECK(at.calls == 0);
     }
     held.let_go();
@@ -282,7 +286,7 @@ TEST_CASE("a wait can be cancelled, and the stream goes on", "[hold]")
     asio::cancellation_signal signal;
     stream.hold();
     async_wait(at.io.get_executor(), stream.ref(), asio::bind_cancellation_slot(signal.slot(), at.note()));
-    at.run_for(5ms);
+    at.run_what_may();
     REQUIRE(at.calls == 0);
     signal.emit(type);
     CHECK(at.calls == 0);
@@ -290,7 +294,7 @@ TEST_CASE("a wait can be cancelled, and the stream goes on", "[hold]")
     CHECK(at.code == asio::error::operation_aborted);
     signal.emit(type);
     stream.let_go();
-    at.run_for();
+    at.run_what_may();
     CHECK(at.calls == 1);
 }
 
@@ -301,7 +305,7 @@ TEST_CASE("a wait goes on if the reactor says without a cause that it is over", 
     stream.hold();
     stale_events const events{at.io, [&] { at.start(stream.ref()); }};
     REQUIRE(events.are_ready());
-    at.run_for();
+    at.run_what_may();
     CHECK(at.calls == 0);
     stream.let_go();
     at.run_until_called();
@@ -350,7 +354,7 @@ TEST_CASE("a wait's handler runs on its executor, with its memory, and keeps its
     {
         std::jthread const first{[&] { io.run(); }};
         std::jthread const second{[&] { other.run(); }};
-        std::this_thread::sleep_for(10ms);
+        look_at_all_streams();
         stream.let_go();
     }
     CHECK(calls == 1);
@@ -399,7 +403,8 @@ TEST_CASE("a wait may be left behind by everything it was made with", "[hold]")
                 co_await async_wait(co_await asio::this_coro::executor, on_stream);
             }(stream, alive),
             asio::detached);
-        io.run_for(5ms);
+        look_at_all_streams();
+        io.poll();
         CHECK(alive.use_count() == 3);
     }
     CHECK(alive.use_count() == 1);

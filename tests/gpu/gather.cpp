@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gather and gather_crc32c into host memory and into a GPU's: each alignment, random batches, and what is out of reach.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,7 +20,9 @@
 #include <string>
 #include <thread>
 
+#include "asleep.hpp"
 #include "bed.hpp"
+#include "eventually.hpp"
 
 namespace gpurx::test {
 
@@ -359,8 +363,12 @@ TEST_CASE("what is brought to the host is what the stream has written by then", 
     std::size_t placed = 0;
     {
         std::array const second{piece_of(tensor.span(), 0, content.size())};
-        std::jthread const waits{[&] { placed = gather(second, here.span(), stream.ref()); }};
-        std::this_thread::sleep_for(std::chrono::milliseconds{20});
+        std::atomic<pid_t> id{0};
+        std::jthread const waits{[&] {
+            id = ::gettid();
+            placed = gather(second, here.span(), stream.ref());
+        }};
+        CHECK(eventually([&] { return is_asleep(id); }));
         stream.let_go();
     }
     CHECK(placed == content.size());

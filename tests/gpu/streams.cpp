@@ -155,7 +155,7 @@ TEST_CASE("pages go back when their stream has passed, and not before", "[hold]"
         loan.release_after(slow.ref());
         CHECK(loan.empty());
     }
-    std::this_thread::sleep_for(20ms);
+    look_at_all_streams();
     CHECK(in.free_pages() == lent);
 
     SECTION("a stream that stands still does not hold up another, whichever came first")
@@ -172,7 +172,7 @@ TEST_CASE("pages go back when their stream has passed, and not before", "[hold]"
         for (auto& loan : others)
             loan.release_after(fast.ref());
         last.release_after(slower.ref());
-        std::this_thread::sleep_for(5ms);
+        look_at_all_streams();
         CHECK(in.free_pages() == more_lent);
         fast.let_go();
         CHECK(soon([&] { return in.free_pages() > more_lent; }));
@@ -205,10 +205,7 @@ TEST_CASE("a read goes on when a stream passes, with every page lent and nothing
     for (;;) {
         pending = make_completion();
         rx.async_receive(noting{pending});
-        in.run_until([&] { return pending->done() || has_to_wait(); });
-        in.io->restart();
-        in.io->run_for(20ms);
-        in.io->restart();
+        in.run_until([&] { return pending->done() || (has_to_wait() && rx.stats().loan_waits > 0); });
         if (!pending->done())
             break;
         received += pending->bytes;
@@ -217,8 +214,8 @@ TEST_CASE("a read goes on when a stream passes, with every page lent and nothing
     CHECK(has_to_wait());
     for (auto& loan : loans)
         loan.release_after(stream.ref());
-    in.io->run_one_for(50ms);
-    in.io->restart();
+    look_at_all_streams();
+    in.settle();
     CHECK_FALSE(pending->done());
     stream.let_go();
     in.run_until([&] { return pending->done(); });
@@ -264,7 +261,7 @@ struct capture_bed : gpu_world {
     [[nodiscard]] std::size_t parked() const { return (all_free - free_pages()) / batch_pages; }
     [[nodiscard]] bool stays_parked(std::size_t batches) const
     {
-        std::this_thread::sleep_for(40ms);  // longer than a stream that stands still is not looked at
+        look_at_all_streams();
         return parked() == batches;
     }
     // Into the graph: `destination` becomes what `source` is then, and its first byte 0xcc.
@@ -558,10 +555,10 @@ TEST_CASE("a slow stream holds up its own reads, and loses nothing", "[hold]")
     stream.hold();
     auto got = make_completion();
     async_read(rx, tensor.span(), stream.ref(), noting{got});
-    auto const deadline = std::chrono::steady_clock::now() + 300ms;
-    while (!got->done() && std::chrono::steady_clock::now() < deadline)
-        in.io->run_one_for(10ms);
-    in.io->restart();
+    // Until all that it may have waits for the stream.
+    in.run_until([&] { return got->done() || rx.stats().loan_waits > 0; });
+    look_at_all_streams();
+    in.settle();
     CHECK_FALSE(got->done());
     stream.let_go();
     in.run_until([&] { return got->done(); });

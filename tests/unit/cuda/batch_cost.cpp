@@ -137,7 +137,7 @@ TEST_CASE("devmem into a GPU: the end of a batch, read later on the same stream,
     REQUIRE(read(in, in.rx, half, in.stream.ref())->bytes == half.size());
     in.stream.hold();
     REQUIRE(read(in, in.rx, half, in.stream.ref())->bytes == half.size());
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.kernel.tokens_out() > 0);
     in.stream.let_go();
     in.finish();
@@ -281,7 +281,7 @@ TEST_CASE("documentation names the calls of the driver that the thread makes whi
         in.to.send(1000);
         receive(in, in.rx)->loan.release_after(held.back()->ref());
     }
-    std::this_thread::sleep_for(50ms);
+    look_at_all_streams();
     calls_by_name counts;
     auto const functions = {"cuCtxGetCurrent", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuEventQuery",
                             "cuThreadExchangeStreamCaptureMode"};

@@ -30,7 +30,7 @@ TEST_CASE("a loan is acquired on a stream that is being captured: its bytes are 
     }
     CHECK(at == size);
     loan.release_after(captured.ref());
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(capture_of(captured) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
     fake_cuda::set_captured(captured.get(), false);
     // The stream has to be there until the loan is back.
@@ -56,10 +56,10 @@ TEST_CASE("a stream that was captured is not asked for where a later event of it
     first.release_after(stream.ref());
     fake_cuda::set_captured(stream.get(), false);
     second.release_after(stream.ref());
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     // Now it could be captured again, between the question whether it is and the other one, which would end that.
     auto const before = fake_cuda::calls("cuStreamQuery");
-    std::this_thread::sleep_for(20ms);
+    look_at_all_streams();
     CHECK(fake_cuda::calls("cuStreamQuery") == before);
     CHECK(in.kernel.tokens_out() > 0);
     stream.let_go();

@@ -63,7 +63,7 @@ TEST_CASE("devmem into a GPU: reads gather, on the GPU and to the host, and page
     CHECK(waiting->parked == lent);
     CHECK(waiting->flows.at(0).parked == lent);
     CHECK(waiting->on_loan + waiting->in_reads == 0);
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.kernel.tokens_out() == lent);
     stream.let_go();
     stream.finish();
@@ -88,7 +88,7 @@ TEST_CASE("devmem into a GPU: two streams read one batch, and its pages wait for
     REQUIRE(read(in, rx, two.span(), second.ref())->bytes == 10000);
     second.finish();
     CHECK(is_pattern(two.read(), 10000));
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.kernel.tokens_out() == 5);
     first.let_go();
     first.finish();

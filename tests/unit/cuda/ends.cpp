@@ -5,6 +5,7 @@
 #include <atomic>
 #include <catch2/generators/catch_generators.hpp>
 
+#include "fake_clock.hpp"
 #include "fake_world.hpp"
 
 namespace gpurx::test {
@@ -69,7 +70,7 @@ TEST_CASE("a flow that ends with its last loan keeps no other flow's pages back,
     }
     fake_cuda::let_go(first.get());
     CHECK(soon([&] { return in.kernel.tokens_out() == of_other; }));
-    std::this_thread::sleep_for(5ms);
+    REQUIRE(soon([] { return others_sleep(); }));
     fake_cuda::let_go(third.get());
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
     second.let_go();
@@ -145,7 +146,7 @@ TEST_CASE("a session that ends with its last loan keeps no pages of others back,
     fake_cuda::let_go(first.get());
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
     std::atomic<bool> passed{false};
-    std::this_thread::sleep_for(5ms);
+    REQUIRE(soon([] { return others_sleep(); }));
     when_passed(
         point_behind(second),
         [](void* seen, error_code) noexcept { static_cast<std::atomic<bool>*>(seen)->store(true); }, &passed,

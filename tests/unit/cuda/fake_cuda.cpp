@@ -22,6 +22,8 @@
 #include <thread>
 
 #include "cuda/gather_plan.hpp"
+#include "eventually.hpp"
+#include "fake_clock.hpp"
 
 extern "C" unsigned char const gpurx_gather_kernels[];
 
@@ -32,6 +34,12 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t granule = std::size_t{2} << 20;
+
+// Whether they do: then nothing happens any more, unless this thread does something.
+bool all_others_wait()
+{
+    return gpurx::test::eventually([] { return gpurx::test::others_sleep(); });
+}
 
 // Device 0's primary context, current. What a test leaves behind shows when it ends.
 class in_context {
@@ -231,7 +239,7 @@ TEST_CASE("fake CUDA: an event is done when the work before it is, and a wait is
     REQUIRE(cuStreamWaitEvent(second, event, 0) == CUDA_SUCCESS);
     auto* const copied = static_cast<std::uint8_t*>(allocate_host(64));
     REQUIRE(cuMemcpyDtoHAsync(copied, address, 64, second) == CUDA_SUCCESS);
-    std::this_thread::sleep_for(10ms);
+    REQUIRE(all_others_wait());
     CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
     CHECK(cuStreamQuery(first) == CUDA_ERROR_NOT_READY);
     CHECK(cuStreamQuery(second) == CUDA_ERROR_NOT_READY);
@@ -310,7 +318,7 @@ TEST_CASE("fake CUDA: an asynchronous copy of pageable memory waits for its stre
     }};
     while (fake_cuda::calls("cuMemcpyHtoDAsync") == 0)
         std::this_thread::yield();
-    std::this_thread::sleep_for(10ms);
+    REQUIRE(all_others_wait());
     CHECK_FALSE(returned);
     CHECK(fake_cuda::queued(stream) == 1);
     fake_cuda::let_go(stream);
@@ -360,7 +368,7 @@ TEST_CASE("fake CUDA: memory is given up once the work of its device is done, in
         for (auto const* const call : {"cuMemFree", "cuMemFreeHost", "cuMemHostUnregister", "cuMemUnmap"})
             while (fake_cuda::calls(call) == 0)
                 std::this_thread::yield();
-        std::this_thread::sleep_for(10ms);
+        REQUIRE(all_others_wait());
         CHECK(freed == 0);
         CHECK(fake_cuda::bytes_at(used, 1)[0] == std::byte{0});
         fake_cuda::let_go(stream);
@@ -403,7 +411,7 @@ TEST_CASE("fake CUDA: a host function that waits holds up those of all streams")
     REQUIRE(cuLaunchHostFunc(first, wait, &gates) == CUDA_SUCCESS);
     gates.entered.wait();
     REQUIRE(cuLaunchHostFunc(second, note, &gates) == CUDA_SUCCESS);
-    std::this_thread::sleep_for(10ms);
+    REQUIRE(all_others_wait());
     CHECK_FALSE(gates.second_ran);
     CHECK(fake_cuda::queued(second) == 1);
     gates.leave.count_down();
@@ -431,7 +439,7 @@ TEST_CASE("fake CUDA: a stream takes a thousand commands, and who has another on
         std::this_thread::yield();
     CHECK(cuMemsetD8Async(address, 2, 1, other) == CUDA_SUCCESS);
     CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
-    std::this_thread::sleep_for(20ms);
+    REQUIRE(all_others_wait());
     CHECK(taken == 1000);
     fake_cuda::let_go(stream);
     while (taken < 1001)
@@ -706,7 +714,7 @@ TEST_CASE("fake CUDA: calls of a function stand still, and no others with them")
     while (fake_cuda::calls("cuMemAlloc") == 0)
         std::this_thread::yield();
     CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
-    std::this_thread::sleep_for(5ms);
+    REQUIRE(all_others_wait());
     CHECK_FALSE(done);
     fake_cuda::go_on("cuMemAlloc_v2");
 }
@@ -720,8 +728,10 @@ TEST_CASE("fake CUDA: a broken context reports it everywhere, held streams or no
     fake_cuda::hold(stream);
     REQUIRE(cuMemsetD8Async(address, 1, 16, stream) == CUDA_SUCCESS);
     REQUIRE(cuEventRecord(event, stream) == CUDA_SUCCESS);
-    std::jthread const breaks{[] {
-        std::this_thread::sleep_for(20ms);
+    auto const waits = fake_cuda::calls("cuStreamSynchronize");
+    std::jthread const breaks{[=] {
+        while (fake_cuda::calls("cuStreamSynchronize") == waits)
+            std::this_thread::yield();
         fake_cuda::break_context(0, CUDA_ERROR_ECC_UNCORRECTABLE);
     }};
     CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ECC_UNCORRECTABLE);
@@ -1085,7 +1095,7 @@ TEST_CASE("fake CUDA: the first launch of a kernel waits for all work of its con
     }};
     while (fake_cuda::calls("cuLaunchKernel") == 0)
         std::this_thread::yield();
-    std::this_thread::sleep_for(20ms);
+    REQUIRE(all_others_wait());
     CHECK_FALSE(launched);
     fake_cuda::let_go(busy);
     first.join();

@@ -354,7 +354,7 @@ TEST_CASE("pages go back when the GPU is in error: nothing reads them any more")
     for (auto& loan : loans)
         loan.release_after(stream.ref());
     if (!broken_before) {
-        std::this_thread::sleep_for(5ms);
+        look_at_all_streams();
         CHECK(in.free_pages() == lent);
         fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
     }
@@ -382,7 +382,7 @@ TEST_CASE("a point that cannot be recorded means waiting for all of the context"
     for (auto& loan : loans)
         loan.release_after(stream.ref());
     fake_cuda::fail(function, CUDA_SUCCESS, 0, 0);
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.free_pages() == lent);
     stream.let_go();
     // All of them: a stream that is asked for must not be destroyed. One page may be the flow's, for what comes next.
@@ -409,7 +409,7 @@ TEST_CASE("a stream that is being captured is refused, and pages released after 
     auto loan = std::move(receive(in, rx)->loan);
     CHECK(loan.size() == 5000);
     loan.release_after(stream.ref());
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.kernel.tokens_out() > 0);
     fake_cuda::set_captured(stream.get(), false);
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
@@ -432,7 +432,7 @@ TEST_CASE("a graph that another thread captures does no harm, and comes to none"
         got += loan.size();
         loan.release_after(stream.ref());
     }
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.free_pages() < all_free);
     stream.let_go();
     CHECK(soon([&] { return in.free_pages() + 1 >= all_free; }));
@@ -457,7 +457,9 @@ TEST_CASE("a driver that cannot say whether a stream has passed has not said tha
     fake_cuda::fail(function, CUDA_ERROR_SYSTEM_NOT_READY, 0, 1000000);
     for (auto& loan : loans)
         loan.release_after(stream.ref());
-    std::this_thread::sleep_for(20ms);
+    // Some looks, of which none tells anything.
+    auto const looks = fake_cuda::calls("cuCtxPopCurrent");
+    CHECK(soon([&] { return fake_cuda::calls("cuCtxPopCurrent") >= looks + 5; }));
     CHECK(in.free_pages() == lent);
     fake_cuda::fail(function, CUDA_SUCCESS, 0, 0);
     stream.let_go();
@@ -690,7 +692,7 @@ TEST_CASE("a stream that is dropped keeps its handle until it has passed")
     auto const later = cuda_stream::on(0);
     order_after(later, stream);
     stream = {};
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(fake_cuda::streams().size() == known + 2);
     fake_cuda::let_go(handle);
     CHECK(soon([&] { return fake_cuda::streams().size() == known + 1; }));
@@ -756,13 +758,17 @@ TEST_CASE("a wait ends with the GPU's error")
     auto const broken_before = GENERATE(true, false);
     if (broken_before)
         fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    std::jthread const breaker{[&] {
-        std::this_thread::sleep_for(10ms);
-        fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    }};
-    CHECK(waited_for(stream) == detail::cuda::error_of(CUDA_ERROR_ILLEGAL_ADDRESS));
+    {
+        auto const before = fake_cuda::calls("cuEventQuery");
+        std::jthread const breaker{[&] {
+            // Once somebody has asked for the stream, and so waits.
+            if (!broken_before && soon([&] { return fake_cuda::calls("cuEventQuery") > before; }))
+                fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+        }};
+        CHECK(waited_for(stream) == detail::cuda::error_of(CUDA_ERROR_ILLEGAL_ADDRESS));
+    }
     fake_cuda::let_go(stream.get());
-    std::this_thread::sleep_for(20ms);
+    CHECK(soon([&] { return fake_cuda::queued(stream.get()) == 0; }));
     fake_cuda::break_context(0, CUDA_SUCCESS);
 }
 

@@ -127,7 +127,7 @@ TEST_CASE("without memory pages are released after a stream that stands still: n
             first.release_after(in.stream.ref());
             second.release_after(in.stream.ref());
         }));
-        std::this_thread::sleep_for(5ms);
+        look_at_all_streams();
         CHECK_FALSE(in.is_all_back());
         in.let_go();
         CHECK(soon([&] { return in.is_all_back(); }));
@@ -148,7 +148,7 @@ TEST_CASE("without memory pages are released after a stream that is being captur
     no_ready_points const none;
     fake_cuda::set_captured(in.stream.get(), true);
     CHECK(goes_on_without_memory(in.stream, [&] { loan.release_after(in.stream.ref()); }));
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(capture_of(in.stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
     CHECK_FALSE(in.is_all_back());
     fake_cuda::set_captured(in.stream.get(), false);

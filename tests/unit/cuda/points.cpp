@@ -59,7 +59,7 @@ TEST_CASE("a wait tells the error that its stream ended with, when nobody else i
     io.run_for(60s);
     CHECK(result == detail::cuda::error_of(CUDA_ERROR_ILLEGAL_ADDRESS));
     fake_cuda::let_go(stream.get());
-    std::this_thread::sleep_for(20ms);
+    CHECK(soon([&] { return fake_cuda::queued(stream.get()) == 0; }));
     fake_cuda::break_context(0, CUDA_SUCCESS);
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("pages released after a stream that is being captured leave the captur
     captured.hold();
     fake_cuda::set_captured(captured.get(), true);
     first.release_after(captured.ref());
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.kernel.tokens_out() > 0);
     // One thread waits for all streams: what is behind another one comes back meanwhile.
     auto const parked = in.kernel.tokens_out();
@@ -85,7 +85,7 @@ TEST_CASE("pages released after a stream that is being captured leave the captur
     CHECK(soon([&] { return in.kernel.tokens_out() == parked; }));
     // What the stream had got before its capture is waited for.
     fake_cuda::set_captured(captured.get(), false);
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.kernel.tokens_out() == parked);
     captured.let_go();
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
@@ -108,7 +108,7 @@ TEST_CASE("pages released in a capture keep no others back when the stream is fu
     fake_cuda::set_captured(captured.get(), true);
     first.release_after(captured.ref());
     fake_cuda::set_captured(captured.get(), false);
-    std::this_thread::sleep_for(20ms);
+    look_at_all_streams();
     to.send(5000);
     receive(in, rx)->loan.release_after(other.ref());
     CHECK(soon([&] { return in.kernel.tokens_out() == parked; }));
@@ -133,7 +133,7 @@ TEST_CASE("pages released in a capture go back with those released after it, on 
     busy.hold();
     fake_cuda::set_captured(busy.get(), true);
     first.release_after(busy.ref());
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     fake_cuda::set_captured(busy.get(), false);
     second.release_after(busy.ref());
     // What comes behind does not end.
@@ -143,7 +143,7 @@ TEST_CASE("pages released in a capture go back with those released after it, on 
         return detail::gpu_stream{.ordinal = 0, .stream = stream.ref(), .context = on.context()};
     };
     REQUIRE_FALSE(order(of(busy), of(later)));
-    std::this_thread::sleep_for(5ms);
+    look_at_all_streams();
     CHECK(in.kernel.tokens_out() == parked);
     busy.let_go();
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));

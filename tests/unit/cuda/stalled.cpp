@@ -9,6 +9,7 @@
 #include <gpurx/gather.hpp>
 #include <thread>
 
+#include "asleep.hpp"
 #include "cuda/pinned_detour.hpp"
 #include "cuda/stream_backlog.hpp"
 #include "cuda/stream_point.hpp"
@@ -275,12 +276,13 @@ TEST_CASE("bytes that wait for a stream on their way to the CPU stop no others")
     std::atomic<bool> waited{false};
     std::atomic<bool> fetched{false};
     {
+        std::atomic<pid_t> id{0};
         std::jthread const waits{[&] {
             auto const after = stalled.ref();
+            id = ::gettid();
             waited = fetch(&after);
         }};
-        REQUIRE(soon([&] { return fake_cuda::queued(stalled.get()) > 0; }));
-        std::this_thread::sleep_for(5ms);
+        REQUIRE(soon([&] { return fake_cuda::queued(stalled.get()) > 0 && is_asleep(id); }));
         std::jthread const goes_on{[&] { fetched = fetch(nullptr); }};
         CHECK(soon([&] { return fetched.load(); }));
         CHECK_FALSE(waited);
