@@ -926,9 +926,33 @@ TEST_CASE_METHOD(unchanged_nic, "a listener on every address is steered by gpurx
     CHECK(settled(settings_before()));
 }
 
+namespace {
+
+// Of dms0, until this ends or drop().
+class second_address {
+  public:
+    second_address() { run_command("ip address add 10.77.0.9/24 dev dms0"); }
+    second_address(second_address const&) = delete;
+    second_address& operator=(second_address const&) = delete;
+    ~second_address() { drop(); }
+
+    void drop()
+    {
+        if (std::exchange(is_there_, false))
+            run_command("ip address del 10.77.0.9/24 dev dms0");
+    }
+    [[nodiscard]] static asio::ip::address get() { return asio::ip::make_address("10.77.0.9"); }
+
+  private:
+    bool is_there_ = true;
+};
+
+}  // namespace
+
 TEST_CASE_METHOD(unchanged_nic, "others on the same port of another address take no rule of gpurxd's away", "[gpurxd]")
 {
     running_daemon daemon;
+    second_address passing;
     tcp::endpoint const here{near_address(family::v4), 9720};
     auto const on_loopback = listening_at({asio::ip::address_v4::loopback(), here.port()});
     auto const on_v6 = listening_at({near_address(family::v6), here.port()});
@@ -937,10 +961,16 @@ TEST_CASE_METHOD(unchanged_nic, "others on the same port of another address take
         plain_client one{daemon.socket()};
         auto const socket = listening_at(here);
         child.expect(was_steered(one.ask(detail::steer_port_request{here, false}, socket.get())), "its own address");
-        // gpurxd looks every second.
-        std::this_thread::sleep_for(2500ms);
-        child.expect(matches_now().size() == 1, "the rule is still there");
+        tcp::endpoint const there{second_address::get(), 9721};
+        auto const passes = listening_at(there);
+        child.expect(was_steered(one.ask(detail::steer_port_request{there, false}, passes.get())), "its other address");
+        // gpurxd looks at all rules together: once it has missed the other address, it has looked at this port, too.
+        child.expect(comes_true([] { return matches_now().size() < 2; }), "a rule of no address goes");
+        auto const left = matches_now();
+        child.expect(left.size() == 1 && left[0].local_port == here.port(), "the rule is still there");
     }};
+    CHECK(comes_true([] { return matches_now().size() == 2; }));
+    passing.drop();
     CHECK(client.succeeds());
     CHECK(settled(settings_before()));
 }

@@ -27,8 +27,8 @@ constexpr std::uint64_t tight_pages = tight_memory / 4096;
 constexpr unsigned losses = 1000;
 
 // A flow that has lost frames before its window outgrew the memory may go on for minutes with a small one: after so
-// long another flow is tried, so many times.
-constexpr auto patience = 15s;
+// many bytes another flow is tried, so many times.
+constexpr std::uint64_t patience = 64 * mebibyte;
 constexpr int flows_to_try = 12;
 
 // Never ends by itself in the time of a test.
@@ -81,42 +81,49 @@ class endangered_flow {
         asio::co_spawn(context_, consume(std::move(rx), way::read, result_), rethrow);
     }
 
-    // Runs until nothing has arrived for this long (true), or the flow has ended, or the time is up.
-    bool falls_silent(std::chrono::milliseconds silence, std::chrono::milliseconds time)
+    // Runs until the sender has tried so often in vain (true), or the flow has ended, or enough has arrived.
+    bool falls_silent(unsigned tries)
     {
-        auto const end = std::chrono::steady_clock::now() + time;
-        while (!ended() && std::chrono::steady_clock::now() < end) {
-            auto const before = session_.stats().bytes();
-            context_.run_for(silence);
-            if (!ended() && session_.stats().bytes() == before)
+        auto const enough = session_.stats().bytes() + patience;
+        while (!ended() && session_.stats().bytes() < enough) {
+            if (sender_.tries_in_vain() >= tries)
                 return true;
+            context_.run_for(look);
         }
         return false;
     }
 
-    // Loses frames until the flow is silent, then no more; true if it is still silent long after.
-    bool locks_up(std::chrono::milliseconds silence)
+    // Runs until the sender has tried again so often (true), or something arrives, or the flow has ended. Each try is
+    // twice as long after the one before.
+    bool stays_silent(unsigned tries)
+    {
+        auto const bytes = session_.stats().bytes();
+        auto const wanted = sender_.tries_in_vain() + tries;
+        while (!ended() && session_.stats().bytes() == bytes) {
+            if (sender_.tries_in_vain() >= wanted)
+                return true;
+            context_.run_for(look);
+        }
+        return false;
+    }
+
+    // Loses frames until the flow is silent, then no more; true if it is still silent after another try.
+    bool locks_up()
     {
         {
             nic_fault const drops{"drop", losses};
-            if (!falls_silent(2s, patience))
+            if (!falls_silent(2))
                 return false;
         }
-        auto const before = session_.stats().bytes();
-        context_.run_for(silence);
-        return session_.stats().bytes() == before;
-    }
-
-    bool ends_within(std::chrono::milliseconds time)
-    {
-        context_.run_for(time);
-        return ended();
+        return stays_silent(1);
     }
 
     [[nodiscard]] bool ended() const { return context_.stopped(); }
     [[nodiscard]] outcome const& result() const noexcept { return result_; }
 
   private:
+    static constexpr auto look = 10ms;
+
     gpurx::rx_session& session_;
     outcome result_;
     asio::io_context context_{1};
@@ -134,12 +141,13 @@ TEST_CASE_METHOD(small_memory, "without budget and watchdog a flow locks up for 
     do {
         REQUIRE(++flows <= flows_to_try);
         flow.emplace(session);
-    } while (!flow->locks_up(6s));
+    } while (!flow->locks_up());
     // Not an idle network, and not a slow consumer: the sender tries again, but every page is in flight and none of
     // them on loan.
     auto const bytes = session.stats().bytes();
     auto const failures = allocation_failures();
-    CHECK_FALSE(flow->ends_within(15s));
+    CHECK(flow->stays_silent(2));
+    CHECK_FALSE(flow->ended());
     fmt::print("flow {} locked up after {} bytes\n", flows, bytes);
     CHECK(session.stats().bytes() == bytes);
     CHECK(allocation_failures() > failures);
@@ -156,9 +164,9 @@ TEST_CASE_METHOD(small_memory, "the watchdog ends a flow that is locked up, and 
         REQUIRE(flows <= 3 * flows_to_try);
         endangered_flow flow{session};
         nic_fault const drops{"drop", losses};
-        // Silence is the watchdog's to end: at the latest when the sender has tried again, which it
-        // does ever more seldom.
-        REQUIRE_FALSE(flow.falls_silent(10s, patience));
+        // Silence is the watchdog's to end, after a second of it: at the latest when the sender has tried again, which
+        // it does ever more seldom. Six times take twelve seconds.
+        REQUIRE_FALSE(flow.falls_silent(6));
         if (!flow.ended())
             continue;
         ++ended;

@@ -2,8 +2,12 @@
 #include "peer.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -36,6 +40,15 @@ unique_fd connect_to(tcp::endpoint const& to, std::atomic<bool> const& stop)
         std::this_thread::sleep_for(50ms);
     }
     return {};
+}
+
+tcp_info info_of(int socket)
+{
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+        fail("look at a connection");
+    return info;
 }
 
 void wait_for_connection(int listener, std::atomic<bool> const& stop)
@@ -112,6 +125,30 @@ std::optional<int> peer_sender::error()
     if (thread_.joinable())
         thread_.join();
     return error_ == 0 ? std::nullopt : std::optional{error_};
+}
+
+bool peer_sender::is_connected()
+{
+    std::scoped_lock const lock{mutex_};
+    return socket_ >= 0;
+}
+
+unsigned peer_sender::tries_in_vain()
+{
+    std::scoped_lock const lock{mutex_};
+    return socket_ < 0 ? 0 : info_of(socket_).tcpi_retransmits;
+}
+
+bool peer_sender::stands_still()
+{
+    std::scoped_lock const lock{mutex_};
+    if (socket_ < 0)
+        return false;
+    auto const info = info_of(socket_);
+    int held_back = 0;
+    if (::ioctl(socket_, SIOCOUTQNSD, &held_back) != 0)
+        fail("look at a connection");
+    return held_back > 0 && (info.tcpi_unacked == 0 || info.tcpi_retransmits > 1);
 }
 
 void peer_sender::stop() noexcept

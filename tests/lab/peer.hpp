@@ -50,6 +50,12 @@ class peer_sender {
     [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
     // Whether the receiver has closed the connection, after everything arrived or before; or there never was one.
     [[nodiscard]] bool has_ended() const noexcept { return ended_; }
+    [[nodiscard]] bool is_connected();
+    // How often in a row what is under way has been sent again since the receiver has acknowledged something.
+    [[nodiscard]] unsigned tries_in_vain();
+    // Whether it can send nothing until the receiver takes something: what it has is held back, and none of it is under
+    // way, or that has been tried in vain more than once.
+    [[nodiscard]] bool stands_still();
     // Breaks off, also where it waits for the receiver.
     void stop() noexcept;
     // Holds on, once so many bytes are sent, until resume().

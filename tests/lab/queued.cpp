@@ -7,22 +7,21 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <list>
-#include <optional>
-#include <thread>
 #include <vector>
 
 #include "bed.hpp"
+#include "eventually.hpp"
 #include "nic.hpp"
 #include "session/watchdog.hpp"
 
 using namespace gpurx::lab;
 using namespace std::chrono_literals;
-using clock_type = std::chrono::steady_clock;
 namespace asio = boost::asio;
 
 namespace {
@@ -55,13 +54,16 @@ class deaf_listener {
     {
         for (unsigned i = 0; i < connections; ++i)
             senders_.emplace_back(acceptor_.local_endpoint(), stream{51 + i, endless});
-        auto const end = clock_type::now() + 60s;
-        std::optional<std::uint64_t> before;
-        do {
-            REQUIRE(clock_type::now() < end);
-            before = sent();
-            std::this_thread::sleep_for(1s);
-        } while (queued() < waiting || sent() != before);
+        auto const all_stand_still = [&] {
+            auto const connected = std::ranges::count_if(senders_, &peer_sender::is_connected);
+            return connected >= static_cast<std::ptrdiff_t>(waiting) &&
+                   std::ranges::count_if(senders_, &peer_sender::stands_still) == connected;
+        };
+        // They are looked at one after the other: none of them has sent anything between two looks.
+        REQUIRE(gpurx::test::eventually([&] {
+            auto const before = sent();
+            return queued() >= waiting && all_stand_still() && all_stand_still() && sent() == before;
+        }));
     }
 
     // Connections that wait.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two consumers of one memory, of which one holds on to what it got for five seconds.
+// Two consumers of one memory, of which one holds on to what it got until the other is through, or stands still.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,6 @@
 using namespace gpurx::lab;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
-using clock_type = std::chrono::steady_clock;
 namespace asio = boost::asio;
 
 namespace {
@@ -34,6 +33,7 @@ class hoarder {
   public:
     asio::awaitable<void> run(gpurx::receiver rx, outcome& result)
     {
+        rx_ = &rx;
         co_await gpurx::async_read(rx, gpurx::host_span(result.what.seed), token);
         check_ = pattern_check{result.what.seed};
         for (;;) {
@@ -50,6 +50,7 @@ class hoarder {
         result.wrong_pieces = check_.wrong_pieces();
         result.first_wrong = check_.first_wrong();
         result.stats = rx.stats();
+        rx_ = nullptr;
     }
 
     // Reads what was held all the time, and gives it back.
@@ -59,6 +60,8 @@ class hoarder {
         drain();
     }
     [[nodiscard]] std::uint64_t held_bytes() const noexcept { return held_bytes_; }
+    // Whether it has to wait until it gives something back.
+    [[nodiscard]] bool waits() const { return rx_ != nullptr && rx_->stats().loan_waits > 0; }
 
   private:
     void drain()
@@ -67,26 +70,32 @@ class hoarder {
         held_.clear();
     }
 
+    gpurx::receiver const* rx_ = nullptr;
     pattern_check check_{0};
     std::vector<gpurx::rx_buffer> held_;
     std::uint64_t held_bytes_ = 0;
     bool released_ = false;
 };
 
+struct moment {
+    bool is_through = false;     // the ordinary flow
+    bool stands_still = false;   // its sender
+    std::uint64_t sent = 0;      // bytes of it
+    std::uint64_t failures = 0;  // allocations, since the start
+    gpurx::pool_stats pool;
+};
+
 struct course {
     outcome hoarded;
     outcome ordinary;
-    std::uint64_t held = 0;                   // bytes, when the stall ended
-    std::uint64_t ordinary_at_stall_end = 0;  // bytes
-    std::uint64_t ordinary_before = 0;        // bytes, one second earlier
-    std::uint64_t failures = 0;               // allocations, during the stall
-    gpurx::pool_stats pool;                   // when the stall ended
+    std::uint64_t held = 0;  // bytes, when the stall ended
+    moment at_stall_end;
     std::string explained;
 };
 
-// The stall lasts five seconds, and while `goes_on` says so.
-course run_course(gpurx::rx_session_options options,
-                  std::function<bool(outcome const&, gpurx::pool_stats const&)> const& goes_on)
+// The ordinary flow begins when the other `has_enough`. The stall ends when a moment `is_last`.
+course run_course(gpurx::rx_session_options options, std::function<bool(hoarder const&)> const& has_enough,
+                  std::function<bool(moment const&)> const& is_last)
 {
     auto session = open_session(4 * mebibyte, std::move(options));
     asio::io_context context{1};
@@ -103,8 +112,10 @@ course run_course(gpurx::rx_session_options options,
             asio::steady_timer timer{context};
             gpurx::receiver slow{context, session, co_await acceptor.async_accept(asio::use_awaitable)};
             asio::co_spawn(context, keeps.run(std::move(slow), result.hoarded), rethrow);
-            timer.expires_after(1s);
-            co_await timer.async_wait(asio::use_awaitable);
+            while (!has_enough(keeps)) {
+                timer.expires_after(10ms);
+                co_await timer.async_wait(asio::use_awaitable);
+            }
 
             peer_sender second{acceptor.local_endpoint(), {12, stream_bytes}};
             gpurx::receiver fast{context, session, co_await acceptor.async_accept(asio::use_awaitable)};
@@ -113,17 +124,15 @@ course run_course(gpurx::rx_session_options options,
                                finished = true;
                                rethrow(failure);
                            });
-            auto const end = clock_type::now() + 5s;
-            while (clock_type::now() < end ||
-                   (goes_on(result.ordinary, session.pool_stats().value()) && clock_type::now() < end + 60s)) {
-                result.ordinary_before = finished ? stream_bytes : second.sent();
-                timer.expires_after(1s);
+            auto const now = [&] {
+                return moment{finished, second.stands_still(), second.sent(), allocation_failures() - failures,
+                              session.pool_stats().value()};
+            };
+            while (!is_last(result.at_stall_end = now())) {
+                timer.expires_after(20ms);
                 co_await timer.async_wait(asio::use_awaitable);
             }
-            result.ordinary_at_stall_end = finished ? stream_bytes : second.sent();
             result.held = keeps.held_bytes();
-            result.failures = allocation_failures() - failures;
-            result.pool = session.pool_stats().value();
             result.explained = session.explain();
             keeps.release();
             while (!finished) {
@@ -141,19 +150,26 @@ course run_course(gpurx::rx_session_options options,
 TEST_CASE_METHOD(unchanged_nic, "a consumer without a loan limit takes all the memory; later both finish whole",
                  "[stall]")
 {
-    auto const course = run_course({.max_flows = 2, .receive_memory = mebibyte, .loan_limit = 64 * mebibyte},
-                                   [](outcome const&, auto const& pool) { return pool.dry_time == 0s; });
+    // The other flow stands still, while packets have found no page some times in a row.
+    moment since;
+    auto const stands_still = [&](moment const& now) {
+        if (!now.stands_still || now.sent != since.sent || now.pool.dry_time.value() < 100ms)
+            since = now;
+        return now.failures > since.failures + 1;
+    };
+    auto const course = run_course(
+        {.max_flows = 2, .receive_memory = mebibyte, .loan_limit = 64 * mebibyte},
+        [](hoarder const& keeps) { return keeps.held_bytes() > 3 * mebibyte; }, stands_still);
     INFO(course.hoarded << '\n' << course.ordinary << '\n' << course.explained);
     CHECK(intact(course.hoarded, stream_bytes));
     CHECK(intact(course.ordinary, stream_bytes));
     // The memory was exhausted: nearly all of it on loan, packets found no page, and the other flow stood still.
     CHECK(course.held > 3 * mebibyte);
-    CHECK(course.failures > 0);
-    CHECK(course.ordinary_at_stall_end < stream_bytes);
-    CHECK(course.ordinary_at_stall_end == course.ordinary_before);
+    CHECK(course.at_stall_end.failures > 0);
+    CHECK(course.at_stall_end.sent < stream_bytes);
     // And the session says all of that.
     fmt::print("{}\n", course.explained);
-    auto const& pool = course.pool;
+    auto const& pool = course.at_stall_end.pool;
     CHECK(pool.dry_time.value() > 0s);
     CHECK(pool.allocation_failures.value() > 0);
     CHECK(pool.overruns.value() > 0);
@@ -165,8 +181,9 @@ TEST_CASE_METHOD(unchanged_nic, "a consumer without a loan limit takes all the m
 
 TEST_CASE_METHOD(unchanged_nic, "the loan limit keeps a stalled consumer from starving the other", "[smoke][stall]")
 {
-    auto const course = run_course({.max_flows = 2, .receive_memory = 2 * mebibyte, .loan_limit = mebibyte},
-                                   [](outcome const& ordinary, auto const&) { return ordinary.bytes == 0; });
+    auto const course = run_course(
+        {.max_flows = 2, .receive_memory = 2 * mebibyte, .loan_limit = mebibyte},
+        [](hoarder const& keeps) { return keeps.waits(); }, [](moment const& now) { return now.is_through; });
     INFO(course.hoarded << '\n' << course.ordinary);
     CHECK(intact(course.hoarded, stream_bytes));
     CHECK(intact(course.ordinary, stream_bytes));
@@ -174,5 +191,5 @@ TEST_CASE_METHOD(unchanged_nic, "the loan limit keeps a stalled consumer from st
     CHECK(course.held <= mebibyte);
     CHECK(course.held > mebibyte / 2);
     CHECK(course.hoarded.stats.loan_waits > 0);
-    CHECK(course.ordinary_at_stall_end == stream_bytes);
+    CHECK(course.at_stall_end.is_through);
 }
