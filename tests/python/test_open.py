@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -200,6 +201,17 @@ def test_what_safetensors_refuses_is_refused(
 ) -> None:
     assert by_safetensors(MALFORMED[what]) is None
     assert by_gpurx(Model(MALFORMED[what], server, session, tmp_path), where) is None
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [[2**64 - 1, 0], [2**63, 0], [0, 2**32, 2**32]])
+def test_a_shape_that_no_signed_number_counts_is_refused(
+    where: str, shape: list[int], server: Server, session: gpurx.Session, tmp_path: Path
+) -> None:
+    model = Model(file_of(header_of(entry("U8", shape, 0, 0))), server, session, tmp_path)
+    with pytest.raises(gpurx.Error, match="tensor \"t0\".*" + re.escape(str(shape)) + ".*64-bit") as refused:
+        model.open(where, "gpurx")
+    assert refused.value.code is gpurx.IngestErrorCode.BAD_SAFETENSORS
 
 
 @BOTH
@@ -531,6 +543,19 @@ def test_what_was_fetched_before_is_not_fetched_again(server: Server, session: g
         file.prefetch(["c"])
     with pytest.raises(ValueError, match="is closed"):
         file.get_tensor("c")
+
+
+@pytest.mark.parametrize("tensors", [{}, {"a": np.arange(8)}], ids=["empty", "not empty"])
+def test_a_closed_file_gives_nothing(
+    tensors: dict[str, Any], server: Server, session: gpurx.Session, tmp_path: Path
+) -> None:
+    model = Model(safetensors.numpy.save(tensors), server, session, tmp_path)
+    with model.open("path") as file:
+        parts = [file.get_slice(name) for name in tensors]
+    for use in (lambda: list(file), file.get_tensors, lambda: file.prefetch([]), *(lambda one=one: one[:] for one in parts)):
+        with pytest.raises(ValueError, match="is closed"):
+            use()
+    assert file.keys() == list(tensors)
 
 
 @BOTH

@@ -82,7 +82,7 @@ std::optional<std::int64_t> count_elements(std::span<std::int64_t const> shape)
     std::int64_t count = 1;
     auto const none = std::ranges::find(shape, 0) != shape.end();
     for (auto const size : shape) {
-        if (size < 0 || (!none && __builtin_mul_overflow(count, size, &count)))
+        if (size < 0 || (size != 0 && __builtin_mul_overflow(count, size, &count)))
             return std::nullopt;
     }
     return none ? 0 : count;

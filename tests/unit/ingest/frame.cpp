@@ -174,8 +174,13 @@ TEST_CASE("Every field that lies is found out")
     CHECK(complaint(patched(head, shape, std::uint64_t{0})) == "tensor image has a dimension of 0");
     CHECK(complaint(patched(head, shape + 2 * frame_tensor_size, std::uint64_t{5})) ==
           "a row of tensor packed is no whole number of bytes");
+    // More than a signed number counts.
+    CHECK(complaint({.rows = huge, .tensors = {{"x", dtype::u8, {}}}}) ==
+          "its 9223372036854775808 rows have more bytes than can be counted");
+    CHECK(complaint({.rows = 1, .tensors = {{"x", dtype::f4_e2m1, {huge / 4}}}}) ==
+          "a row of tensor x has more bytes than can be counted");
     // Each row can be counted, but not their sum.
-    auto const sum = patched(head, shape, std::uint64_t{1} << 56);
+    auto const sum = patched(head, shape, std::uint64_t{1} << 55);
     CHECK(complaint(sum) == "its 10 rows have more bytes than can be counted");
 }
 

@@ -85,6 +85,22 @@ TEST_CASE("what does not hold is refused, with the tensor's name")
     CHECK_THAT(refused(one("[]"), 0), ContainsSubstring("has to be an object"));
 }
 
+TEST_CASE("a shape that no signed 64-bit number counts is refused with its tensor, also one without elements")
+{
+    auto const one = [](std::string const& shape, char const* type = "U8") {
+        return R"({"w":)" + tensor(shape, 0, 0, type) + "}";
+    };
+    for (auto const* const shape : {"[18446744073709551615, 0]", "[0, 18446744073709551615]",
+                                    "[9223372036854775808, 0]", "[0, 4294967296, 4294967296]"})
+        CHECK_THAT(refused(one(shape), 0), ContainsSubstring("tensor \"w\"") &&
+                                               ContainsSubstring(fmt::format("shape {}", shape)) &&
+                                               ContainsSubstring("64-bit"));
+    CHECK_THAT(refused(one("[1152921504606846976, 0]"), 0), ContainsSubstring("64-bit"));
+    CHECK(parsed(one("[1152921504606846975, 0]"), 0).tensors[0].shape ==
+          std::vector<std::uint64_t>{1152921504606846975, 0});
+    CHECK_THAT(refused(one("[1152921504606846975, 0]", "F32"), 0), ContainsSubstring("64-bit"));
+}
+
 TEST_CASE("what a header says is shown without what a terminal obeys")
 {
     CHECK_THAT(refused(R"({"\u001b[2J":[]})", 0), ContainsSubstring("tensor \"\\x1b[2J\""));

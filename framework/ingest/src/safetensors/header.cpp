@@ -79,17 +79,19 @@ dtype dtype_of(json::object const& fields, std::string_view tensor)
 
 std::uint64_t bytes_of(dtype type, std::span<std::uint64_t const> shape, std::string_view tensor)
 {
-    std::uint64_t bits = bits_of(type);
+    std::int64_t bits = bits_of(type);
     auto const empty = std::ranges::find(shape, std::uint64_t{0}) != shape.end();
-    for (auto const extent : empty ? std::span<std::uint64_t const>{} : shape) {
-        if (__builtin_mul_overflow(bits, extent, &bits))
-            refuse_tensor(tensor,
-                          fmt::format("shape [{}] is of more bits than 64-bit numbers count", fmt::join(shape, ", ")));
+    // Strides are signed, and multiply the dimensions of a tensor without elements, too.
+    for (auto const extent : shape) {
+        if (extent != 0 && __builtin_mul_overflow(bits, extent, &bits))
+            refuse_tensor(tensor, fmt::format("shape [{}] of {} is of more bits than signed 64-bit numbers count{}",
+                                              fmt::join(shape, ", "), name_of(type),
+                                              empty ? ", its dimensions of 0 left out" : ""));
     }
     if (!empty && bits % 8 != 0)
         refuse_tensor(
             tensor, fmt::format("shape [{}] of {} is no number of whole bytes", fmt::join(shape, ", "), name_of(type)));
-    return empty ? 0 : bits / 8;
+    return empty ? 0 : static_cast<std::uint64_t>(bits) / 8;
 }
 
 safetensor tensor_of(std::string_view name, json::value const& value, std::uint64_t data_begin, std::uint64_t data_size)

@@ -67,9 +67,14 @@ bool is_name(std::string_view name)
            std::ranges::all_of(name, [](char c) { return c > ' ' && c <= '~'; });
 }
 
+// Shapes and their strides are signed in numpy, torch and DLPack.
 bool multiply(std::uint64_t& product, std::uint64_t factor)
 {
-    return !__builtin_mul_overflow(product, factor, &product);
+    std::int64_t result = 0;
+    if (__builtin_mul_overflow(product, factor, &result))
+        return false;
+    product = static_cast<std::uint64_t>(result);
+    return true;
 }
 
 wire_start start_of(std::span<std::byte const> head)

@@ -31,7 +31,8 @@ struct tensor_spec {
     friend bool operator==(tensor_spec const&, tensor_spec const&) = default;
 };
 
-// Bytes of one row. Throws system_error, errc::bad_frame, if they are no whole number, or beyond 2^64.
+// Bytes of one row. Throws system_error, errc::bad_frame, if they are no whole number, or their bits are more than a
+// std::int64_t counts.
 [[nodiscard]] std::uint64_t row_size(tensor_spec const& tensor);
 [[nodiscard]] std::uint64_t row_size(std::span<tensor_spec const> tensors);
 

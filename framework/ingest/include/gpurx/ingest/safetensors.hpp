@@ -31,7 +31,8 @@ inline constexpr std::size_t safetensors_prefix = 8;
 struct safetensor {
     std::string name;
     dtype type{};
-    std::vector<std::uint64_t> shape;  // empty: a scalar. Row-major
+    // Empty: a scalar. Row-major. The bits of all elements fit a std::int64_t, dimensions of 0 left out.
+    std::vector<std::uint64_t> shape;
     // Bytes of the file.
     std::uint64_t offset = 0;
     std::uint64_t size = 0;
