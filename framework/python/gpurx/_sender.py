@@ -36,24 +36,13 @@ from ._protocol import (
 # As the protocol has a tensor: little endian, without padding.
 _TENSOR = struct.Struct("<16sHHI7Q")
 
-# torch's name of an element type: DLPack's number of it, and the bits.
-_OF_TORCH = {
+# The name that numpy, ml_dtypes or torch has for an element type: DLPack's number of it, and the bits. No others are sent.
+_TYPES = {
     "int8": (0, 8), "int16": (0, 16), "int32": (0, 32), "int64": (0, 64), "uint8": (1, 8), "uint16": (1, 16),
     "uint32": (1, 32), "uint64": (1, 64), "float16": (2, 16), "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16),
     "complex64": (5, 64), "complex128": (5, 128), "bool": (6, 8), "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8),
     "float8_e5m2": (12, 8), "float8_e5m2fnuz": (13, 8), "float8_e8m0fnu": (14, 8),
 }  # fmt: skip
-# numpy's kind of an element type: DLPack's number of it.
-_KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-# Those that ml_dtypes adds to numpy, as far as each element is whole bytes.
-_EXTENSIONS = {
-    "bfloat16": 4,
-    "float8_e4m3fn": 10,
-    "float8_e4m3fnuz": 11,
-    "float8_e5m2": 12,
-    "float8_e5m2fnuz": 13,
-    "float8_e8m0fnu": 14,
-}
 
 
 def secret_of(given: str | bytes | None) -> bytes:
@@ -76,18 +65,18 @@ def _is_torch(array: Any) -> bool:
 def _type_of(name: str, array: Any) -> tuple[int, int]:
     """DLPack's number of its element type, and the bits."""
     if _is_torch(array):
-        found = _OF_TORCH.get(str(array.dtype).removeprefix("torch."))
-        if found is None:
-            raise TypeError(f"{name}: elements of type {array.dtype} cannot be sent")
-        return found
-    if not all(hasattr(array, one) for one in ("dtype", "shape", "nbytes", "flags")):
+        found = _TYPES.get(str(array.dtype).removeprefix("torch."))
+    elif not all(hasattr(array, one) for one in ("dtype", "shape", "nbytes", "flags")):
         raise TypeError(
             f"{name}: a {type(array).__name__} is no array of numpy's, such as numpy.asarray() makes, and no tensor of torch's"
         )
-    kind = _EXTENSIONS.get(array.dtype.name, _KINDS.get(array.dtype.kind))
-    if kind is None or not array.dtype.isnative:
-        raise TypeError(f"{name}: elements of type {array.dtype} cannot be sent")
-    return kind, 8 * array.dtype.itemsize
+    else:
+        found = _TYPES.get(array.dtype.name) if array.dtype.isnative else None
+    if found is None:
+        raise TypeError(
+            f"{name}: elements of type {array.dtype} cannot be sent; these can, in this machine's byte order: {', '.join(_TYPES)}"
+        )
+    return found
 
 
 def _describe(name: str, array: Any) -> bytes:
