@@ -176,6 +176,27 @@ def test_a_loop_that_is_left_ends_what_it_has_asked_for(
     run(look())
 
 
+def test_what_was_not_opened_says_so(tmp_path: Path) -> None:
+    safetensors.numpy.save_file({"a": np.arange(3)}, tmp_path / "one.safetensors")
+    file = gpurx.async_safe_open(tmp_path / "one.safetensors", "np")
+
+    async def loop() -> None:
+        async for _ in file:
+            pass
+
+    for use in (file.keys, file.offset_keys, file.metadata, lambda: len(file), lambda: "a" in file, lambda: run(loop())):
+        with pytest.raises(ValueError, match="is not open: .*await"):
+            use()
+
+    async def close() -> None:
+        async with file:
+            assert file.keys() == ["a"]
+        with pytest.raises(ValueError, match="is closed"):
+            await loop()
+
+    run(close())
+
+
 def test_who_is_cancelled_while_it_opens_leaves_nothing(server: Server) -> None:
     server.stalls = True
     opened: list[gpurx.Session] = []

@@ -238,17 +238,59 @@ def test_closing_ends_it_for_who_waits(stream: Make) -> None:
     receives = stream()
     once_waiting(receives.close)
     assert next(receives, None) is None
-    assert next(receives, None) is None
     assert "closed" in repr(receives)
     assert receives.addresses() and receives.stats()["batches"] == 0 and "copy: in use" in receives.explain()
     assert receives.errors() == [] and receives.session.closed
     with pytest.raises(gpurx.Error, match="it is closed"):
         receives.session.explain()
 
-    async def receive() -> list[gpurx.Batch]:
+
+def test_closing_ends_a_loop_that_is_under_way(stream: Make) -> None:
+    receives = stream(batch_size=5)
+    sending(address_of(receives), 10).join()
+    taken = []
+    for batch in receives:
+        taken.append(batch.rows)
+        receives.close()
+    assert taken == [5]
+
+    receives = stream(batch_size=5)
+    sending(address_of(receives), 10).join()
+
+    async def receive() -> list[int]:
+        taken = []
+        async for batch in receives:
+            taken.append(batch.rows)
+            receives.close()
+        return taken
+
+    assert asyncio.run(receive()) == [5]
+
+
+def test_a_closed_stream_is_an_error_to_whoever_takes_batches_of_it(stream: Make) -> None:
+    receives = stream()
+    state = receives.state_dict()
+    receives.close()
+
+    async def loop() -> list[gpurx.Batch]:
         return [batch async for batch in receives]
 
-    assert asyncio.run(receive()) == []
+    async def take() -> gpurx.Batch:
+        return await anext(receives)
+
+    uses: list[Callable[[], object]] = [
+        lambda: list(receives),
+        lambda: next(receives),
+        lambda: asyncio.run(loop()),
+        lambda: asyncio.run(take()),
+        lambda: receives.load_state_dict(state),
+        lambda: receives.saved(state),
+    ]
+    for use in uses:
+        with pytest.raises(gpurx.Error, match="<gpurx.TensorStream closed>: it is closed") as met:
+            use()
+        assert (met.value.category, met.value.code) == ("system", errno.EBADF)
+    receives.close()
 
 
 def cut(address: str) -> None:

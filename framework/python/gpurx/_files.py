@@ -54,6 +54,7 @@ class Files:
         self.session = session
         self._owns_session = False
         self.is_open = False
+        self._was_opened = False
         self.files: list[TensorFile] = []
         self.entries: dict[str, Entry] = {}
         self.metadata: dict[str, str] = {}  # of all files; where they differ the first is right
@@ -76,7 +77,7 @@ class Files:
             self.close()
             raise
         self._before = self._placed()
-        self.is_open = True
+        self.is_open = self._was_opened = True
 
     @property
     def nbytes(self) -> int:
@@ -86,7 +87,13 @@ class Files:
         """Bytes so far. What comes between two rows counts, too."""
         return min(self._placed() - self._before, self.nbytes)
 
+    def check_was_opened(self) -> None:
+        """What there is in the files is still known when they are closed."""
+        if not self._was_opened:
+            raise ValueError(f"{self.name} is not open: await async_safe_open(…), or use it in `async with`, first")
+
     def check_open(self) -> None:
+        self.check_was_opened()
         if not self.is_open:
             raise ValueError(f"{self.name} is closed")
 

@@ -97,25 +97,31 @@ class Model:
 
     def keys(self) -> list[str]:
         """The names, sorted."""
+        self._files.check_was_opened()
         return sorted(self._files.entries)
 
     def offset_keys(self) -> list[str]:
         """The names, in the order of the files."""
+        self._files.check_was_opened()
         return list(self._files.entries)
 
     def metadata(self) -> dict[str, str] | None:
         """What the files say of themselves; None: nothing."""
+        self._files.check_was_opened()
         return self._files.metadata or None
 
     @property
     def nbytes(self) -> int:
         """Of all tensors."""
+        self._files.check_was_opened()
         return self._files.nbytes
 
     def __len__(self) -> int:
+        self._files.check_was_opened()
         return len(self._files.entries)
 
     def __contains__(self, name: object) -> bool:
+        self._files.check_was_opened()
         return name in self._files.entries
 
     # ---- fetching ----
@@ -135,6 +141,7 @@ class Model:
         """Begins to fetch what get_tensor() and get_slice() will be asked for: names, and pairs of a name and an index. It
         returns at once. Each is kept until it is asked for, once. All come in the order of the files, through `flows`
         connections together; what somebody waits for meanwhile goes first, whether it is of the plan or not."""
+        self._files.check_open()
         names: list[Entry] = []
         parts: list[Piece] = []
         for one in plan:
@@ -169,7 +176,7 @@ class Model:
         self._files.close()
 
     def __repr__(self) -> str:
-        return f"<gpurx.{type(self).__name__} {self._files.name}: {len(self)} tensors>"
+        return f"<gpurx.{type(self).__name__} {self._files.name}: {len(self._files.entries)} tensors>"
 
     # ---- steps ----
 
@@ -182,6 +189,7 @@ class Model:
         return self._convert(tensor)
 
     def _tensors(self) -> Steps[dict[str, Any]]:
+        self._files.check_open()
         self._check_fits(self.nbytes, "all of it")
         made: dict[str, Any] = {}
         for group in groups(iter(self._files.entries.values()), 1 << 62, 1 << 62):
@@ -276,6 +284,7 @@ class Arrival:
     """All tensors of a model, some at a time, in the order of the files: the next are fetched while these are used."""
 
     def __init__(self, model: Model) -> None:
+        model._files.check_open()
         self._model = model
         self._limit = model._limit
         most = min(_MOST, max(0, self._limit - model._held) // 2) if self._limit else _MOST

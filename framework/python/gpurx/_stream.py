@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Optional
 
@@ -99,7 +99,8 @@ class TensorStream:
     several threads or tasks, each of which gets other batches.
 
     **Epochs.** A loop ends when all sources have said that an epoch has (TensorSender.end_epoch()), and the next loop is the
-    next epoch. One over a stream that has ended, of which all senders were closed, is an Error. Epochs are for one thread
+    next epoch. One over a stream that has ended, of which all senders were closed, is an Error, and so is one over a stream
+    that is closed. Epochs are for one thread
     or task at a time, as state_dict() is.
 
     **Going on elsewhere.** state_dict() is where the last batch ended; a stream of another process that was given it by
@@ -196,20 +197,20 @@ class TensorStream:
 
     # ---- batches ----
 
-    def __iter__(self) -> TensorStream:
+    def __iter__(self) -> Iterator[Batch]:
         self._check_not_ended()
-        return self
+        return _Loop(self)
 
     def __next__(self) -> Batch:
-        if self._closed:
-            raise StopIteration
-        batch = self._given(self._kept.pop(0)) if self._kept else self._wait()
-        if batch is None:
-            raise StopIteration
-        return batch
+        self._check_open()
+        return next(_Loop(self))
 
-    def _wait(self) -> Batch | None:
-        operation = self._receiver.next()
+    def _next(self) -> Batch | None:
+        """None: the end of an epoch or of the stream, or it was closed meanwhile."""
+        if self._kept and not self._closed:
+            return self._given(self._kept.pop(0))
+        if (operation := self._begin()) is None:
+            return None
         try:
             result = wait(operation)
         except Error:
@@ -221,20 +222,19 @@ class TensorStream:
             raise
         return self._given(result)
 
-    def __aiter__(self) -> TensorStream:
+    def __aiter__(self) -> AsyncIterator[Batch]:
         self._check_not_ended()
-        return self
+        return _Loop(self)
 
     async def __anext__(self) -> Batch:
-        if self._closed:
-            raise StopAsyncIteration
-        batch = self._given(self._kept.pop(0)) if self._kept else await self._wait_in_loop()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
+        self._check_open()
+        return await anext(_Loop(self))
 
-    async def _wait_in_loop(self) -> Batch | None:
-        operation = self._receiver.next()
+    async def _next_in_loop(self) -> Batch | None:
+        if self._kept and not self._closed:
+            return self._given(self._kept.pop(0))
+        if (operation := self._begin()) is None:
+            return None
         try:
             result = await wait_in_loop(operation)
         except Error:
@@ -245,6 +245,14 @@ class TensorStream:
             self._keep(operation)
             raise
         return self._given(result)
+
+    def _begin(self) -> Operation | None:
+        try:
+            return None if self._closed else self._receiver.next()
+        except Error:
+            if self._closed:  # by another thread, just now
+                return None
+            raise
 
     def _keep(self, operation: Operation) -> None:
         """Interrupted: a batch that was ready all the same is the next."""
@@ -268,13 +276,20 @@ class TensorStream:
             return None
         self._ended = True
         self._tell_failures()
-        if was_empty and not first and self._position.epoch > 0:
+        if was_empty and not first and self._position.epoch > 0 and not self._closed:
             self._check_not_ended()
         return None
 
+    def _check_open(self, doing: str = "iterate over") -> None:
+        if not self._closed:
+            return
+        advice = "it is closed; do so before close() and inside its `with`, or make another TensorStream"
+        raise Error(f"{doing} {self!r}: {advice}", errno.EBADF, "system", doing, repr(self), "", advice)
+
     def _check_not_ended(self) -> None:
         """A loop over a stream that has ended would find nothing, and an epoch without a batch looks like one."""
-        if not self._ended or self._closed:
+        self._check_open()
+        if not self._ended:
             return
         advice = "senders end an epoch with end_epoch(), and the last with close(); after that it takes another TensorStream"
         raise Error(
@@ -293,7 +308,7 @@ class TensorStream:
             raise news[0]
         if self._source_errors == "warn":
             for error in news:
-                warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+                warnings.warn(str(error), RuntimeWarning, stacklevel=5)
 
     # ---- going on elsewhere ----
 
@@ -311,8 +326,11 @@ class TensorStream:
         world_size, order, shuffle and seed, and as a rule batch_size. Senders that have connected are sent away, and those that
         are TensorSenders come again. A ValueError: this is no such state. An Error: a source is missing, or batches were taken.
         """
-        if self._has_begun or self._closed:
-            raise Error(f"load the state of {self!r}: batches were taken, or it is closed", operation="load state")
+        self._check_open("load the state of")
+        if self._has_begun:
+            raise Error(
+                f"load the state of {self!r}: batches were taken; load it before the first", operation="load state"
+            )
         if state.get("version") != 1:
             raise ValueError(f"this is no state of a TensorStream of version 1, but {state.get('version')!r}")
         if state.get("shuffled") != self._mixes:
@@ -339,6 +357,7 @@ class TensorStream:
 
     def saved(self, state: Mapping[str, Any]) -> None:
         """This state is where it will not be lost. With acknowledge="saved": senders need not keep what is before it."""
+        self._check_open("acknowledge batches of")
         self._receiver.acknowledge(StreamPosition.of_state(dict(state)))
 
     # ---- the stream ----
@@ -360,7 +379,8 @@ class TensorStream:
         return self._last.explained if self._last else self.session.explain()
 
     def close(self) -> None:
-        """Ends all connections, and restores the NIC if the session is the stream's own. Batches stay as they are."""
+        """Ends all connections, and restores the NIC if the session is the stream's own. Batches stay as they are. Loops that
+        are under way end; one that is begun afterwards is an Error."""
         if self._closed:
             return
         try:
@@ -397,6 +417,25 @@ class TensorStream:
             "a TensorStream cannot be sent to another process: the NIC's queues and the GPU memory behind it belong to "
             "this one. Use DataLoader(num_workers=0)"
         )
+
+
+class _Loop(Iterator[Batch], AsyncIterator[Batch]):
+    """One `for` or `async for`: ends where the stream is closed meanwhile."""
+
+    def __init__(self, stream: TensorStream) -> None:
+        self._stream = stream
+
+    def __next__(self) -> Batch:
+        batch = self._stream._next()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    async def __anext__(self) -> Batch:
+        batch = await self._stream._next_in_loop()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
 
 
 def close_all() -> None:
