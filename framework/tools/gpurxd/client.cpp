@@ -16,7 +16,10 @@ using detail::fail;
 
 namespace {
 
-constexpr char changes_policy[] = "ask for less, or have the policy of gpurxd changed (/etc/gpurx/gpurxd.conf)";
+std::string changes_policy(surroundings const& around)
+{
+    return fmt::format("ask for less, or have the policy of gpurxd changed ({})", around.policy_path());
+}
 
 asked kind_of(detail::daemon_request const& what, detail::unique_fd const& descriptor)
 {
@@ -66,13 +69,13 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
     if (what.rx_queues == 0 || what.rx_queues > most_.queues)
         fail(EACCES, "open",
              fmt::format("{} queues of {}, of which {} are allowed", what.rx_queues, interface, most_.queues),
-             changes_policy);
+             changes_policy(around_));
     auto const size = around_.dmabuf_size(dmabuf);
     if (size > most_.memory)
         fail(EACCES, "open",
              fmt::format("{} with {} of memory, of which {} are allowed", interface, detail::size_text(size),
                          detail::size_text(most_.memory)),
-             changes_policy);
+             changes_policy(around_));
     auto nic = around_.lease(what, dmabuf, notice_);
     detail::opened_reply reply{.dmabuf_id = nic->dmabuf_id(),
                                .page_size = static_cast<std::uint32_t>(nic->page_size()),
@@ -102,7 +105,7 @@ detail::daemon_reply client::steer(detail::daemon_request const& what, int socke
     }
     if (auto const now = count_rules(); now + ends.size() > most_.flows)
         fail(EDQUOT, "steer", fmt::format("a flow that takes {} rules, as {} are made", ends.size(), now),
-             changes_policy);
+             changes_policy(around_));
     error_code code;
     diagnostics why;
     std::vector<held_rule> made;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -33,6 +34,8 @@ class surroundings {
 
     // Whether this client may use the interface, and how much. Called once; takes one of the user's places on it.
     [[nodiscard]] virtual limits admit(std::string_view interface) = 0;
+    // The policy's file, for people.
+    [[nodiscard]] virtual std::string policy_path() const = 0;
     // Bytes of a dmabuf. Refuses everything else.
     [[nodiscard]] virtual std::uint64_t dmabuf_size(int descriptor) = 0;
     [[nodiscard]] virtual std::unique_ptr<detail::session_nic> lease(

@@ -191,7 +191,7 @@ std::vector<gid_t> other_groups(int connection)
 
 }  // namespace
 
-policy read_policy(std::string const& path)
+std::variant<policy, std::vector<policy_damage>> look_at_policy(std::string const& path)
 {
     unique_fd const file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!file)
@@ -201,9 +201,17 @@ policy read_policy(std::string const& path)
         fail(errno, "read", path);
     if ((what.st_mode & (S_IWGRP | S_IWOTH)) != 0 || (what.st_uid != 0 && what.st_uid != ::geteuid()))
         fail(EACCES, "trust", path, "let nobody but root write it");
-    auto parsed = parse_policy(read_all(file, path));
-    if (auto const* const damage = std::get_if<policy_damage>(&parsed))
-        fail(EINVAL, "read", fmt::format("{} line {}: {}", path, damage->line, damage->what));
+    return parse_policy(read_all(file, path));
+}
+
+policy read_policy(std::string const& path)
+{
+    auto parsed = look_at_policy(path);
+    if (auto const* const damage = std::get_if<std::vector<policy_damage>>(&parsed)) {
+        auto const& first = damage->front();
+        fail(EINVAL, "read", fmt::format("{} line {}: {}", path, first.line, first.what),
+             fmt::format("gpurxd --check --policy {} names every line that is wrong", path));
+    }
     return std::move(std::get<policy>(parsed));
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "client.hpp"
@@ -25,8 +26,9 @@ struct places {
     std::string state_directory = "/run/gpurx";
 };
 
-// Throws system_error: what reading reports; EACCES if others than its owner, who is root or this user, may write it;
-// EINVAL with the line that is wrong.
+// Throws system_error: what reading reports; EACCES if others than its owner, who is root or this user, may write it.
+[[nodiscard]] std::variant<policy, std::vector<policy_damage>> look_at_policy(std::string const& path);
+// The same. EINVAL with the first line that is wrong.
 [[nodiscard]] policy read_policy(std::string const& path);
 
 // Whom its lines mean. A name that nobody has now is left out. May ask other machines, where names are kept there.
@@ -45,6 +47,7 @@ class machine final : public surroundings {
     ~machine() override;
 
     [[nodiscard]] limits admit(std::string_view interface) override;
+    [[nodiscard]] std::string policy_path() const override { return where_.policy; }
     [[nodiscard]] std::uint64_t dmabuf_size(int descriptor) override;
     [[nodiscard]] std::unique_ptr<detail::session_nic> lease(
         detail::open_request const& what, int dmabuf, std::function<void(std::string_view)> const& notice) override;

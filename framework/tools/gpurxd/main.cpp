@@ -96,9 +96,15 @@ int answer(options const& chosen)
 
 int check(options const& chosen)
 {
-    fmt::print("{}: {} lines that allow something\n", chosen.where.policy,
-               read_policy(chosen.where.policy).lines.size());
-    return 0;
+    auto const& path = chosen.where.policy;
+    auto const found = look_at_policy(path);
+    if (auto const* const known = std::get_if<policy>(&found)) {
+        fmt::print("{}: {} lines that allow something\n", path, known->lines.size());
+        return 0;
+    }
+    for (auto const& damage : std::get<std::vector<policy_damage>>(found))
+        fmt::print(stderr, "gpurxd: {} line {}: {}\n", path, damage.line, damage.what);
+    return 1;
 }
 
 int run(options const& chosen)

@@ -33,7 +33,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     app.add_option("--state-directory", parsed.where.state_directory, "Where sessions keep their journals")
         ->capture_default_str()
         ->option_text("PATH");
-    app.add_flag("--check", parsed.check, "Read the policy, say what is wrong with it, and exit");
+    app.add_flag("--check", parsed.check, "Read the policy, name every line that is wrong, and exit");
     app.add_option("--connection", parsed.connection)->group("");  // what the daemon starts itself with
     app.add_option("--answer-for-metrics", parsed.metrics)->check(CLI::Range(1, most_metrics_sockets))->group("");
     app.add_option("--daemon", parsed.daemon)->group("");

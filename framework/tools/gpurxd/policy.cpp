@@ -148,9 +148,10 @@ bool fits(policy_line const& line, caller const& from)
 
 }  // namespace
 
-std::variant<policy, policy_damage> parse_policy(std::string_view text)
+std::variant<policy, std::vector<policy_damage>> parse_policy(std::string_view text)
 {
     policy result;
+    std::vector<policy_damage> damage;
     for (unsigned number = 1; !text.empty(); ++number) {
         auto const size = std::min(text.find('\n'), text.size());
         auto const line = split(text.substr(0, size));
@@ -160,10 +161,12 @@ std::variant<policy, policy_damage> parse_policy(std::string_view text)
         policy_line parsed;
         bool const is_metrics = line[0] == "metrics";
         if (auto objection = is_metrics ? take_metrics(line, result) : take_line(line, parsed); !objection.empty())
-            return policy_damage{number, std::move(objection)};
-        if (!is_metrics)
+            damage.push_back({number, std::move(objection)});
+        else if (!is_metrics)
             result.lines.push_back(std::move(parsed));
     }
+    if (!damage.empty())
+        return damage;
     return result;
 }
 

@@ -59,7 +59,8 @@ struct policy_damage {
     friend bool operator==(policy_damage const&, policy_damage const&) = default;
 };
 
-[[nodiscard]] std::variant<policy, policy_damage> parse_policy(std::string_view text);
+// Or every line that is wrong.
+[[nodiscard]] std::variant<policy, std::vector<policy_damage>> parse_policy(std::string_view text);
 
 // A process at the other end of a connection.
 struct caller {

@@ -22,11 +22,18 @@ policy parsed(std::string_view text)
     return std::get<policy>(result);
 }
 
-policy_damage damage_of(std::string_view text)
+std::vector<policy_damage> all_damage_of(std::string_view text)
 {
     auto const result = parse_policy(text);
-    REQUIRE(std::holds_alternative<policy_damage>(result));
-    return std::get<policy_damage>(result);
+    REQUIRE(std::holds_alternative<std::vector<policy_damage>>(result));
+    return std::get<std::vector<policy_damage>>(result);
+}
+
+policy_damage damage_of(std::string_view text)
+{
+    auto const all = all_damage_of(text);
+    REQUIRE(all.size() == 1);
+    return all.front();
 }
 
 caller const alice{.uid = 1000, .user = "alice", .gids = {1000, 44}, .groups = {"alice", "gpu"}};
@@ -85,6 +92,22 @@ TEST_CASE("what is wrong with a policy is said with its line")
     CHECK_THAT(damage_of("allow user a interface eth1 memory 1GB").what, ContainsSubstring("no size"));
     CHECK_THAT(damage_of("allow user a interface eth1 memory 99999999999TiB").what, ContainsSubstring("no size"));
     CHECK_THAT(damage_of("allow user a interface sixteen-letters-").what, ContainsSubstring("too long"));
+}
+
+TEST_CASE("every line that is wrong is said")
+{
+    auto const all = all_damage_of(
+        "allow user a interface eth1 cores 1\n"
+        "allow user a interface eth1\n"
+        "deny user a\n"
+        "metrics nowhere\n"
+        "allow user a interface eth1 queues 0");
+    REQUIRE(all.size() == 4);
+    CHECK(all[0].line == 1);
+    CHECK(all[1].line == 3);
+    CHECK(all[2].line == 4);
+    CHECK(all[3].line == 5);
+    CHECK_THAT(all[3].what, ContainsSubstring("above 0"));
 }
 
 TEST_CASE("metrics are to be asked for from this machine alone")

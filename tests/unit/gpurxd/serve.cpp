@@ -70,6 +70,7 @@ class fake_surroundings final : public surroundings {
             detail::fail(EACCES, "open", std::string{interface});
         return most_;
     }
+    std::string policy_path() const override { return "/elsewhere/policy"; }
     std::uint64_t dmabuf_size(int descriptor) override
     {
         if (descriptor < 0)
