@@ -22,6 +22,7 @@ enum class message_kind : std::uint16_t {
     steer_flow = 2,
     steer_port = 3,
     unsteer = 4,
+    probe = 5,
     opened = 0x101,
     steered = 0x102,
     unsteered = 0x103,
@@ -159,10 +160,12 @@ class message_reader {
 
 std::vector<std::byte> write(open_request const& from)
 {
-    message_writer out{message_kind::open};
+    message_writer out{from.probe_memory != 0 ? message_kind::probe : message_kind::open};
     out.put_text(from.interface);
     out.put(from.rx_queues);
     out.put(from.rx_page_size);
+    if (from.probe_memory != 0)
+        out.put(from.probe_memory);
     return out.take();
 }
 
@@ -242,7 +245,7 @@ std::vector<std::byte> write(notice_reply const& from)
     return out.take();
 }
 
-open_request read_open(message_reader& in)
+open_request read_open(message_reader& in, bool is_probe)
 {
     open_request result;
     result.interface = in.take_text();
@@ -251,6 +254,10 @@ open_request read_open(message_reader& in)
         in.fail("that is no name of an interface");
     result.rx_queues = in.take<std::uint32_t>();
     result.rx_page_size = in.take<std::uint32_t>();
+    if (is_probe)
+        result.probe_memory = in.take<std::uint64_t>();
+    if (is_probe && result.probe_memory == 0)
+        in.fail("it asks about no memory");
     return result;
 }
 
@@ -344,8 +351,9 @@ std::variant<daemon_request, message_damage> parse_daemon_request(std::span<std:
     if (auto const* const damage = std::get_if<message_damage>(&head))
         return *damage;
     switch (auto const kind = std::get<message_kind>(head)) {
-        case message_kind::open: {
-            auto value = read_open(in);
+        case message_kind::open:
+        case message_kind::probe: {
+            auto value = read_open(in, kind == message_kind::probe);
             return whole<daemon_request>(in, std::move(value));
         }
         case message_kind::steer_flow: {

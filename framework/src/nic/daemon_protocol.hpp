@@ -24,11 +24,12 @@ inline constexpr std::size_t daemon_queue_limit = 256;
 
 // ---- what a client asks; the first thing is always to open ----
 
-// With the descriptor of the dmabuf.
+// With the descriptor of the dmabuf; without one it asks only what the policy says.
 struct open_request {
     std::string interface;  // at most 15 bytes, none of them 0
     std::uint32_t rx_queues = 1;
     std::uint32_t rx_page_size = 0;
+    std::uint64_t probe_memory = 0;  // bytes that a request without a descriptor asks about; 0: about none
 
     friend bool operator==(open_request const&, open_request const&) = default;
 };

@@ -47,10 +47,11 @@ struct process_facts {
     std::string daemon = {};  // gpurxd's socket; empty: it is not there, or nobody is to ask
 };
 
-// What gpurxd said to a request for queues that brought no memory.
+// What gpurxd said to a request for queues that brought no memory, and asked for as much as is wished.
 struct daemon_facts {
     bool answered = false;
-    refusal said;  // EBADF: but for the memory it would be granted
+    refusal said;                // EBADF: but for the memory it would be granted
+    bool less_would_do = false;  // it would be granted with less memory
 };
 
 struct machine_facts {

@@ -68,6 +68,8 @@ struct diagnosis {
 
 // All of the above.
 [[nodiscard]] diagnosis diagnose(facts const& seen, interface_facts const& interface);
+// Whether these are of a NIC that can have transport devmem once the rest is mended.
+[[nodiscard]] bool can_ever(std::vector<finding> const& findings) noexcept;
 // The interface on which it goes best; null: there is none. Of equal ones the first.
 [[nodiscard]] interface_facts const* best_of(facts const& seen);
 

@@ -608,14 +608,15 @@ std::optional<finding> look_at_aliases(interface_facts const& nic)
 }
 
 // What gpurxd says to this user. Who has the right does not need it.
-std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts const& process)
+std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts const& process, wishes const& wanted)
 {
     if (!nic.daemon)
         return std::nullopt;
     auto const& said = nic.daemon->said;
     finding found{.topic = "gpurxd", .what = {}, .evidence = said.text};
     if (said.error == EBADF) {
-        found.what = fmt::format("gpurxd would set up queues of {} for user {}", nic.name, process.user);
+        found.what = fmt::format("gpurxd would set up queues of {} for user {}, with {} of memory", nic.name,
+                                 process.user, size_text(wanted.memory));
         found.evidence = fmt::format("its answer at {}", process.daemon);
         return found;
     }
@@ -623,6 +624,11 @@ std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts 
     if (!nic.daemon->answered) {
         found.what = "gpurxd does not answer";
         found.command = "systemctl restart gpurxd.socket gpurxd";
+    } else if (said.error == EACCES && nic.daemon->less_would_do) {
+        found.what = fmt::format(
+            "gpurxd's policy allows user {} less than {} of memory on {}: ask for less (--memory), "
+            "or raise memory in the user's line of it",
+            process.user, size_text(wanted.memory), nic.name);
     } else if (said.error == EACCES) {
         found.what = fmt::format("gpurxd's policy allows user {} nothing of {}", process.user, nic.name);
         found.command =
@@ -643,7 +649,7 @@ std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts
 {
     auto const is_lessee = detail::is_lessee(nic.driver) && nic.settings.error == 0;
     auto found = is_lessee ? look_at_lessee(nic) : std::vector{look_at_driver(nic)};
-    if (auto daemon = look_at_daemon(nic, machine.process))
+    if (auto daemon = look_at_daemon(nic, machine.process, wanted))
         found.push_back(*std::move(daemon));
     if (is_lessee)
         return found;
@@ -698,6 +704,12 @@ diagnosis diagnose(facts const& seen, interface_facts const& interface)
     return {judge(found), std::move(found)};
 }
 
+bool can_ever(std::vector<finding> const& findings) noexcept
+{
+    return std::ranges::none_of(
+        findings, [](auto const& each) { return each.topic == "driver" && each.level == severity::blocking; });
+}
+
 interface_facts const* best_of(facts const& seen)
 {
     auto const badness = [&seen](interface_facts const& one) {
@@ -706,9 +718,8 @@ interface_facts const* best_of(facts const& seen)
         for (auto const& each : found)
             ++count[each.level];
         // A NIC that only needs mending is nearer to it than a device that is none.
-        bool const no_nic = std::ranges::any_of(
-            found, [](auto const& each) { return each.topic == "driver" && each.level == severity::blocking; });
-        return std::tuple{no_nic, one.loopback, count[severity::blocking], count[severity::degraded], !one.up};
+        return std::tuple{!can_ever(found), one.loopback, count[severity::blocking], count[severity::degraded],
+                          !one.up};
     };
     auto const best = std::ranges::min_element(seen.interfaces, {}, badness);
     return best != seen.interfaces.end() ? &*best : nullptr;

@@ -100,12 +100,12 @@ void observe_journals(interface_facts& interface, observation const& what)
 }
 
 // gpurxd looks at its policy before it looks at the memory, of which there is none.
-daemon_facts ask_daemon(std::string const& socket, std::string const& interface)
+daemon_facts ask_daemon(std::string const& socket, std::string const& interface, std::uint64_t memory)
 {
     daemon_facts result;
     try {
         detail::daemon_channel channel{socket, std::chrono::seconds{5}};
-        channel.send(detail::encode(detail::open_request{.interface = interface}));
+        channel.send(detail::encode(detail::open_request{.interface = interface, .probe_memory = memory}));
         auto const message = channel.receive();
         if (!message) {
             result.said = {ECONNRESET, "it hung up"};
@@ -118,9 +118,24 @@ daemon_facts ask_daemon(std::string const& socket, std::string const& interface)
         result.said = {EPROTO, "an answer that is none of this version's"};
         if (refused != nullptr)
             result.said = {refused->code.value(), describe(refused->code, refused->why)};
+        // The end: from then on the place that was taken for the question is free.
+        static_cast<void>(channel.receive());
     } catch (system_error const& error) {
         result.said = refusal_of(error);
     }
+    return result;
+}
+
+daemon_facts ask_daemon_about(std::string const& socket, std::string const& interface, std::uint64_t memory)
+{
+    auto result = ask_daemon(socket, interface, memory);
+    // EPROTO: a gpurxd that is older than questions about memory.
+    if (!result.answered || (result.said.error != EACCES && result.said.error != EPROTO))
+        return result;
+    auto without = ask_daemon(socket, interface, 0);
+    if (result.said.error == EPROTO)
+        return without;
+    result.less_would_do = without.said.error == EBADF;
     return result;
 }
 
@@ -133,7 +148,7 @@ void observe_interface(interface_facts& interface, observation const& what)
     probe_binding(interface);
     observe_journals(interface, what);
     if (auto const socket = detail::find_daemon(); !socket.empty())
-        interface.daemon = ask_daemon(socket, interface.name);
+        interface.daemon = ask_daemon_about(socket, interface.name, what.wanted.memory);
 }
 
 }  // namespace

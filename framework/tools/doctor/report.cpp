@@ -11,6 +11,8 @@ namespace gpurx::doctor {
 
 namespace {
 
+constexpr char copy_works[] =
+    "transport copy works all the same: a program needs no change, and a CPU copies what it receives\n";
 constexpr int severity_width = 10;
 constexpr int topic_width = 16;
 
@@ -81,6 +83,8 @@ std::string text_report(interface_facts const& interface, diagnosis const& found
     auto text = fmt::format("{}: {}\n", interface.name, to_string(found.outcome));
     for (auto const& one : worst_first(found.findings))
         put_finding(text, one);
+    if (found.outcome == verdict::not_possible)
+        text += copy_works;
     return text;
 }
 
@@ -95,14 +99,20 @@ std::string text_overview(facts const& seen)
     auto const* const best = best_of(seen);
     if (best == nullptr)
         return text + "this network namespace has no interface\n";
+    auto const outcome = diagnose(seen, *best);
+    bool const has_nic = can_ever(outcome.findings);
     std::size_t width = 0;
     for (auto const& interface : seen.interfaces)
         width = std::max(width, interface.name.size());
     for (auto const& interface : seen.interfaces) {
         auto const own = look_at_interface(interface, seen.machine, gpu, seen.wanted);
-        fmt::format_to(std::back_inserter(text), "{} {:<{}}  {:<14}{}\n", &interface == best ? '*' : ' ',
+        fmt::format_to(std::back_inserter(text), "{} {:<{}}  {:<14}{}\n", has_nic && &interface == best ? '*' : ' ',
                        interface.name, width, to_string(diagnose(seen, interface).outcome), gist_of(own));
     }
+    if (!has_nic)
+        text += "no interface here can have transport devmem\n";
+    if (outcome.outcome == verdict::not_possible)
+        text += copy_works;
     return text;
 }
 
@@ -115,6 +125,10 @@ std::string commands_to_fix(diagnosis const& found)
         for (auto const& change : one.changes)
             text += "# " + change + '\n';
     }
+    if (text.empty() && found.outcome == verdict::ready)
+        return "# nothing is left for --fix to do\n";
+    if (text.empty())
+        return "# nothing that --fix could do; without --dry-run the report says what stands in the way\n";
     return text;
 }
 
@@ -124,12 +138,13 @@ std::string json_report(facts const& seen)
     for (auto const& interface : seen.interfaces)
         interfaces.push_back(to_json(interface, diagnose(seen, interface)));
     auto const* const best = best_of(seen);
-    boost::json::object const all{
-        {"version", GPURX_VERSION},
-        {"kernel", seen.machine.kernel.release},
-        {"verdict", to_string(best != nullptr ? diagnose(seen, *best).outcome : verdict::not_possible)},
-        {"best", best != nullptr ? boost::json::value(best->name) : boost::json::value(nullptr)},
-        {"interfaces", std::move(interfaces)}};
+    auto const found = best != nullptr ? diagnose(seen, *best) : diagnosis{verdict::not_possible, {}};
+    bool const has_nic = best != nullptr && can_ever(found.findings);
+    boost::json::object const all{{"version", GPURX_VERSION},
+                                  {"kernel", seen.machine.kernel.release},
+                                  {"verdict", to_string(found.outcome)},
+                                  {"best", has_nic ? boost::json::value(best->name) : boost::json::value(nullptr)},
+                                  {"interfaces", std::move(interfaces)}};
     return boost::json::serialize(all) + '\n';
 }
 

@@ -23,8 +23,8 @@ std::string changes_policy(surroundings const& around)
 
 asked kind_of(detail::daemon_request const& what, detail::unique_fd const& descriptor)
 {
-    if (std::holds_alternative<detail::open_request>(what))
-        return descriptor ? asked::open : asked::probe;
+    if (auto const* const open = std::get_if<detail::open_request>(&what))
+        return descriptor && open->probe_memory == 0 ? asked::open : asked::probe;
     return std::holds_alternative<detail::unsteer_request>(what) ? asked::unsteer : asked::steer;
 }
 
@@ -70,12 +70,11 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
         fail(EACCES, "open",
              fmt::format("{} queues of {}, of which {} are allowed", what.rx_queues, interface, most_.queues),
              changes_policy(around_));
-    auto const size = around_.dmabuf_size(dmabuf);
-    if (size > most_.memory)
-        fail(EACCES, "open",
-             fmt::format("{} with {} of memory, of which {} are allowed", interface, detail::size_text(size),
-                         detail::size_text(most_.memory)),
-             changes_policy(around_));
+    bool const is_probe = what.probe_memory != 0;
+    if (is_probe)
+        check_memory(interface, what.probe_memory);
+    auto const size = around_.dmabuf_size(is_probe ? -1 : dmabuf);
+    check_memory(interface, size);
     auto nic = around_.lease(what, dmabuf, notice_);
     detail::opened_reply reply{.dmabuf_id = nic->dmabuf_id(),
                                .page_size = static_cast<std::uint32_t>(nic->page_size()),
@@ -91,6 +90,15 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
                         .page_size = reply.page_size,
                         .queues = reply.queues});
     return reply;
+}
+
+void client::check_memory(std::string_view interface, std::uint64_t size) const
+{
+    if (size > most_.memory)
+        fail(EACCES, "open",
+             fmt::format("{} with {} of memory, of which {} are allowed", interface, detail::size_text(size),
+                         detail::size_text(most_.memory)),
+             changes_policy(around_));
 }
 
 detail::daemon_reply client::steer(detail::daemon_request const& what, int socket)

@@ -77,6 +77,7 @@ class client {
 
   private:
     [[nodiscard]] detail::daemon_reply open(detail::open_request const& what, int dmabuf);
+    void check_memory(std::string_view interface, std::uint64_t size) const;
     [[nodiscard]] detail::daemon_reply steer(detail::daemon_request const& what, int socket);
     [[nodiscard]] detail::daemon_reply unsteer(detail::unsteer_request const& what);
     // Of the NIC's.

@@ -334,8 +334,20 @@ TEST_CASE("for who has no right, what gpurxd refuses is in the way")
     auto const found = about(refused.findings, "gpurxd");
     CHECK(found.level == severity::blocking);
     CHECK(found.command == "echo allow user 1000 interface dms0 >> /etc/gpurx/gpurxd.conf");
+    nic.daemon->less_would_do = true;
+    nic.daemon->said.text = "open dms0 with 64 MiB of memory, of which 16 MiB are allowed";
+    auto const too_much = about(diagnose(seen, nic).findings, "gpurxd");
+    CHECK(too_much.level == severity::blocking);
+    CHECK(
+        too_much.what ==
+        "gpurxd's policy allows user 1000 less than 64 MiB of memory on dms0: ask for less (--memory), or raise memory "
+        "in the user's line of it");
+    CHECK(too_much.evidence == nic.daemon->said.text);
+    CHECK(too_much.command.empty());
     nic.daemon->said.error = EBADF;
-    CHECK(about(diagnose(seen, nic).findings, "gpurxd").level == severity::fine);
+    auto const allowed = about(diagnose(seen, nic).findings, "gpurxd");
+    CHECK(allowed.level == severity::fine);
+    CHECK(allowed.what == "gpurxd would set up queues of dms0 for user 1000, with 64 MiB of memory");
     CHECK(about(diagnose(seen, nic).findings, "rights").level == severity::fine);
     nic.daemon.reset();
     CHECK(about(diagnose(seen, nic).findings, "gpurxd").topic.empty());

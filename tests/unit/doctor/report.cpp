@@ -53,7 +53,8 @@ TEST_CASE("the overview has a line for each interface and marks the best")
         text_overview(seen) ==
         "  lo    not possible  the loopback device cannot bind memory to its queues: use a NIC of mlx5_core, bnxt_en, "
         "gve, fbnic\n"
-        "* dms0  not possible  the interface is down\n");
+        "* dms0  not possible  the interface is down\n"
+        "transport copy works all the same: a program needs no change, and a CPU copies what it receives\n");
     seen.interfaces[1].up = true;
     CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  ready         a session can have it\n"));
     seen.machine.process.net_admin = false;
@@ -63,12 +64,41 @@ TEST_CASE("the overview has a line for each interface and marks the best")
     CHECK_THAT(text_overview(seen), ContainsSubstring("no interface"));
 }
 
+TEST_CASE("where no interface is a NIC for it, none is marked, and transport copy is said to work")
+{
+    auto seen = spoilt_facts();
+    seen.interfaces.pop_back();
+    auto const text = text_overview(seen);
+    CHECK_THAT(text, !ContainsSubstring("*"));
+    CHECK_THAT(text, ContainsSubstring("\nno interface here can have transport devmem\n"
+                                       "transport copy works all the same"));
+    CHECK(boost::json::parse(json_report(seen)).at("best").is_null());
+
+    // A NIC that can be mended is marked.
+    CHECK_THAT(text_overview(spoilt_facts()), ContainsSubstring("\n* dms0  not possible"));
+    CHECK_THAT(text_overview(spoilt_facts()), !ContainsSubstring("no interface here"));
+    CHECK_THAT(text_overview(spoilt_facts()), ContainsSubstring("transport copy works"));
+    CHECK_THAT(text_overview(good_facts()), !ContainsSubstring("ransport copy"));
+}
+
+TEST_CASE("a report of an interface without devmem says that transport copy works")
+{
+    auto const seen = spoilt_facts();
+    constexpr char says[] =
+        "transport copy works all the same: a program needs no change, and a CPU copies what it receives";
+    CHECK_THAT(text_report(seen.interfaces[0], diagnose(seen, seen.interfaces[0])), ContainsSubstring(says));
+    CHECK_THAT(text_report(good_nic(), diagnose(good_facts(), good_nic())), !ContainsSubstring(says));
+}
+
 TEST_CASE("only what --fix does is among its commands")
 {
     auto seen = spoilt_facts();
     seen.interfaces[1].rings = {detail::ethtool::data_split::off, 256, 65536};
     CHECK(commands_to_fix(diagnose(seen, seen.interfaces[1])) == "ip link set dev dms0 up\nethtool -G dms0 rx 4096\n");
-    CHECK(commands_to_fix(diagnose(good_facts(), good_nic())).empty());
+    CHECK(commands_to_fix(diagnose(good_facts(), good_nic())) == "# nothing is left for --fix to do\n");
+    seen.interfaces[0].loopback = true;
+    CHECK(commands_to_fix(diagnose(seen, seen.interfaces[0])) ==
+          "# nothing that --fix could do; without --dry-run the report says what stands in the way\n");
 }
 
 TEST_CASE("what --fix undoes of killed processes is said, a line for each rule, context and setting")

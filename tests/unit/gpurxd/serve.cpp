@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -203,7 +204,7 @@ void send_raw(detail::daemon_channel const& channel, void const* bytes, std::siz
     REQUIRE(::sendmsg(channel.native_handle(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(size));
 }
 
-int refusal_from(detail::daemon_channel& channel)
+detail::refused_reply refusal_of(detail::daemon_channel& channel)
 {
     auto const message = channel.receive();
     REQUIRE(message);
@@ -211,7 +212,12 @@ int refusal_from(detail::daemon_channel& channel)
     REQUIRE(std::holds_alternative<detail::daemon_reply>(parsed));
     auto const& reply = std::get<detail::daemon_reply>(parsed);
     REQUIRE(std::holds_alternative<detail::refused_reply>(reply));
-    return std::get<detail::refused_reply>(reply).code.value();
+    return std::get<detail::refused_reply>(reply);
+}
+
+int refusal_from(detail::daemon_channel& channel)
+{
+    return refusal_of(channel).code.value();
 }
 
 }  // namespace
@@ -452,6 +458,26 @@ TEST_CASE("an open without memory is a question, not an attempt")
         channel.send(detail::encode(detail::open_request{"other0", 1, 0}));
         CHECK(refusal_from(channel) == EACCES);
     }
+    CHECK(at.end() == parting::refused);
+    CHECK(last_refused == asked::probe);
+}
+
+TEST_CASE("a question without memory says how much it is about, and the refusal which policy was asked")
+{
+    limits most;
+    most.memory = 1 << 20;
+    server at{most, 3};
+    auto const answer_to = [&at](std::uint64_t memory) {
+        detail::daemon_channel channel{at.path(), patience};
+        channel.send(detail::encode(detail::open_request{"fake0", 1, 0, memory}));
+        return refusal_of(channel);
+    };
+    CHECK(answer_to(0).code.value() == EBADF);
+    CHECK(answer_to(1 << 20).code.value() == EBADF);
+    auto const too_much = answer_to((1 << 20) + 1);
+    CHECK(too_much.code.value() == EACCES);
+    CHECK_THAT(too_much.why.object, Catch::Matchers::ContainsSubstring("of which 1 MiB are allowed"));
+    CHECK_THAT(too_much.why.advice, Catch::Matchers::ContainsSubstring("(/elsewhere/policy)"));
     CHECK(at.end() == parting::refused);
     CHECK(last_refused == asked::probe);
 }

@@ -28,6 +28,7 @@ std::vector<daemon_request> requests()
 {
     return {open_request{"eth1", 2, 65536},
             open_request{"fifteen-letters", 1, 0},
+            open_request{"eth1", 1, 0, std::uint64_t{8} << 30},
             steer_flow_request{address_of("10.0.0.1", 5000), address_of("10.0.0.2", 65535), false},
             steer_flow_request{address_of("fe80::1%7", 1), address_of("fd77::2", 2), true},
             steer_port_request{address_of("::", 80), true},
