@@ -151,6 +151,19 @@ class Perf(unittest.TestCase):
             self.assertIn("its --max-flows may be too small", answer.stderr)
             self.assertEqual(one.wait(60), 1)
 
+    def test_a_client_says_that_it_waits_for_a_server(self) -> None:
+        port = free_port()
+        command = [PROGRAM, "client", f"127.0.0.1:{port}", "--warm-up", "0.05", "--seconds", "0.2"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+            try:
+                assert waiting.stderr
+                said = waiting.stderr.readline()
+                self.assertIn(f"waits for `gpurx-perf server` at 127.0.0.1 port {port}, for up to 30 s: ", said)
+                with server(port, "--rounds", "1"):
+                    self.assertEqual(waiting.wait(60), 0)
+            finally:
+                waiting.kill()
+
     def test_an_interface_that_does_not_exist(self) -> None:
         with server(free_port(), "--interface", "gpurx-eht0") as one:
             said = one.communicate(timeout=60)[1]
@@ -222,7 +235,7 @@ class Perf(unittest.TestCase):
         self.assertRegex(version, r"^gpurx-perf \d+\.\d+\.\d+\n$")
 
     def test_man_page(self) -> None:
-        """Has all options, and no others."""
+        """Has all options, each with an entry of its own, and no others."""
         page = Path(MAN_PAGE).read_text(encoding="utf-8").replace("\\-", "-")
         helps = "".join(
             subprocess.run([PROGRAM, which, "--help"], capture_output=True, text=True, check=True).stdout
@@ -230,6 +243,8 @@ class Perf(unittest.TestCase):
         )
         options = set(re.findall(r"--[a-z][a-z-]*", helps)) - {"--help", "--read"}
         self.assertEqual(options, set(re.findall(r"--[a-z][a-z-]*", page)) - {"--read"})
+        entries = "\n".join(re.findall(r"^\.TP\n(.+)$", page, re.MULTILINE))
+        self.assertEqual(options - set(re.findall(r"--[a-z][a-z-]*", entries)), {"--version"} & options)
 
 
 if __name__ == "__main__":

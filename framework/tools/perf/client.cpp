@@ -14,6 +14,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <cstdio>
 #include <deque>
 #include <exception>
 #include <gpurx/error.hpp>
@@ -36,6 +37,8 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds server_patience{30};
 constexpr std::chrono::milliseconds pause{50};
+// Between two rounds a server does not listen for a moment, which is worth no word.
+constexpr unsigned quiet_attempts = 40;
 constexpr char hung_up[] = "what it printed says why it hung up; its --max-flows may be too small";
 // For how long the load goes on: the server's clock may have begun later.
 constexpr std::chrono::milliseconds beyond{200};
@@ -63,8 +66,8 @@ struct outgoing {
 
 class sending_round {
   public:
-    sending_round(client_options const& wanted, asio::any_io_executor executor)
-        : wanted_{wanted}, executor_{std::move(executor)}
+    sending_round(client_options const& wanted, asio::any_io_executor executor, bool is_first)
+        : wanted_{wanted}, executor_{std::move(executor)}, quiet_attempts_{is_first ? 0 : quiet_attempts}
     {}
 
     [[nodiscard]] asio::awaitable<void> run();
@@ -81,6 +84,7 @@ class sending_round {
 
     client_options const& wanted_;
     asio::any_io_executor executor_;
+    unsigned quiet_attempts_;  // to connect, before it is said that a server is waited for
     std::list<outgoing> flows_;
     clock::time_point begin_;  // of what is measured
     clock::time_point end_;
@@ -115,7 +119,8 @@ asio::awaitable<void> sending_round::run()
 asio::awaitable<void> sending_round::connect(outgoing& which, std::vector<tcp::endpoint> const& to)
 {
     asio::steady_timer timer{executor_};
-    for (auto const until = clock::now() + server_patience;;) {
+    auto const until = clock::now() + server_patience;
+    for (unsigned attempt = 0;; ++attempt) {
         auto const [refused, peer] = co_await asio::async_connect(which.socket, to, direct);
         auto const code = refused ? refused : co_await introduce(which);
         if (!code)
@@ -123,7 +128,12 @@ asio::awaitable<void> sending_round::connect(outgoing& which, std::vector<tcp::e
         if (which.number > 0)
             fail(code, "connect to", name_of(which), hung_up);
         if (clock::now() > until)
-            fail(code, "connect to", name_of(which), "is `gpurx-perf server` running there?");
+            fail(code, "connect to", name_of(which),
+                 fmt::format("nobody listened there for {} s: start `gpurx-perf server` on that machine",
+                             server_patience.count()));
+        if (attempt == quiet_attempts_)
+            fmt::print(stderr, "gpurx-perf: waits for `gpurx-perf server` at {} port {}, for up to {} s: {}\n",
+                       wanted_.host, wanted_.port, server_patience.count(), code.message());
         which.socket.close();
         timer.expires_after(pause);
         auto const [stopped] = co_await timer.async_wait(direct);
@@ -218,7 +228,7 @@ void send(client_options const& wanted, std::function<void(round_result const&)>
 {
     for (unsigned number = 0; number < wanted.rounds; ++number) {
         asio::io_context context{1};
-        sending_round one{wanted, context.get_executor()};
+        sending_round one{wanted, context.get_executor(), number == 0};
         std::exception_ptr failure;
         asio::co_spawn(context, one.run(), [&failure](std::exception_ptr failed) { failure = failed; });
         context.run();
