@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import select
 import socket
@@ -84,6 +85,79 @@ def test_what_cannot_be_sent_is_refused_before_the_first_byte(
 def test_where_nobody_can_be(address: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         gpurx.TensorSender(address)
+
+
+class Time:
+    """Passes by pauses alone, and does something at one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, does: Callable[[int], object] = lambda number: None) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+        self._does = does
+        monkeypatch.setattr("gpurx._sender._now", lambda: self.now)
+        monkeypatch.setattr("gpurx._sender._pause", self.pause)
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
+        self._does(len(self.pauses))
+
+
+@contextlib.contextmanager
+def nobody_listens() -> Iterator[socket.socket]:
+    """A port that is taken, and refuses until somebody calls listen()."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        yield one
+
+
+def test_a_sender_waits_for_a_receiver_that_starts_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with nobody_listens() as receiver:
+        time = Time(monkeypatch, lambda number: receiver.listen() if number == 4 else None)
+        sender = gpurx.TensorSender(f"127.0.0.1:{receiver.getsockname()[1]}")
+        assert time.pauses == sorted(time.pauses) and len(time.pauses) == 4 and time.pauses[3] > time.pauses[0]
+        sender.abort()
+
+
+def test_a_sender_waits_no_longer_than_connect_timeout_and_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    with nobody_listens() as nobody:
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        for seconds, most in ((60.0, 100), (0.0, 0)):
+            time = Time(monkeypatch)
+            says = f"connect source 3 to {address}: .*refused; tried for {seconds:g} s: start gpurx.TensorStream, .*connect_timeout"
+            with pytest.raises(ConnectionRefusedError, match=says):
+                gpurx.TensorSender(address, source=3, connect_timeout=seconds)
+            assert sum(time.pauses) == pytest.approx(seconds) and len(time.pauses) <= most
+        with pytest.raises(ValueError, match="connect_timeout"):
+            gpurx.TensorSender(address, connect_timeout=-1)
+
+
+def test_an_event_loop_goes_on_while_a_sender_waits_for_its_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(receiver: socket.socket) -> int:
+        loop, waits = asyncio.get_running_loop(), asyncio.Event()
+        here = threading.get_ident()
+        goes_on = threading.Event()
+
+        def pause(number: int) -> None:
+            assert threading.get_ident() != here
+            loop.call_soon_threadsafe(waits.set)
+            assert goes_on.wait(60)
+
+        time = Time(monkeypatch, pause)
+
+        async def open_sender() -> None:
+            async with gpurx.TensorSender(f"127.0.0.1:{receiver.getsockname()[1]}") as sender:
+                sender.abort()
+
+        task = asyncio.create_task(open_sender())
+        await waits.wait()
+        receiver.listen()
+        goes_on.set()
+        await task
+        return len(time.pauses)
+
+    with nobody_listens() as receiver:
+        assert asyncio.run(send(receiver)) >= 1
 
 
 def test_a_frame_with_other_tensors_than_the_first_is_refused() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import errno
 import secrets
+import socket
 import struct
 import time
 from collections import deque
@@ -33,6 +34,11 @@ from ._protocol import (
     read_welcome,
 )
 
+# Seconds between two attempts to connect to a receiver that is not there yet: twice as long each time, up to the most.
+_FIRST_PAUSE, _MOST_PAUSE = 0.05, 2.0
+# What another attempt may do better.
+_NOT_YET = {errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT}
+
 # As the protocol has a tensor: little endian, without padding.
 _TENSOR = struct.Struct("<16sHHI7Q")
 
@@ -43,6 +49,27 @@ _TYPES = {
     "complex64": (5, 64), "complex128": (5, 128), "bool": (6, 8), "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8),
     "float8_e5m2": (12, 8), "float8_e5m2fnuz": (13, 8), "float8_e8m0fnu": (14, 8),
 }  # fmt: skip
+
+
+def _now() -> float:
+    return time.monotonic()
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def _is_not_yet(error: OSError) -> bool:
+    is_unknown = isinstance(error, socket.gaierror)
+    return error.errno == socket.EAI_AGAIN if is_unknown else isinstance(error, TimeoutError) or error.errno in _NOT_YET
+
+
+def _has_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def secret_of(given: str | bytes | None) -> bytes:
@@ -134,6 +161,10 @@ class TensorSender:
     makes and queues if these are to be taken first. close() waits for the last. Nothing runs in the background: that a
     connection has ended is noticed by the next call, which has to come within the stream's reconnect_timeout.
 
+    A receiver that does not listen yet is waited for: `connect_timeout` seconds, with pauses that grow to 2 s. Then it is a
+    ConnectionRefusedError, or what else the last attempt met, that names the address. 0: one attempt. The constructor waits; in
+    an event loop it makes one attempt, and `async with`, or the first call, waits in a thread.
+
     `source` is its number: no other sender of the stream has it, now or before; a second one is refused, and is the
     receiver's error. A process that was started again, and sends the same rows once more from the first, says `resume`:
     what the receiver has is not sent, and `received` says how many frames that are.
@@ -143,7 +174,7 @@ class TensorSender:
     What cannot be sent is refused with a TypeError or ValueError before a byte of it has gone, and the next may be sent.
     Whatever else ends a send(), such as `timeout` seconds in which the receiver took or acknowledged nothing that was waited
     for, or Ctrl-C, ends the sender too: that frame may have arrived, or not. A PermissionError: the secret is not the receiver's.
-    A ConnectionRefusedError: nobody listens, or the receiver does not take this source, and says why.
+    A ConnectionRefusedError: nobody listens any more, or the receiver does not take this source, and says why.
 
     A receiver gives up a connection that brings it nothing for its stall_timeout, by default five minutes; the next send()
     makes another. Before the first frame that does no harm.
@@ -159,18 +190,23 @@ class TensorSender:
         timeout: float | None = None,
         resume: bool = False,
         secret: str | bytes | None = None,
+        connect_timeout: float = 60.0,
         reconnect: float = 30.0,
         window: int = 256 << 20,
     ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise ValueError(f"{address!r} is not HOST:PORT, of a TensorStream that listens there")
+        if not connect_timeout >= 0:
+            raise ValueError(f"connect_timeout is a number of seconds from 0 on, not {connect_timeout}")
         self._secret = secret_of(secret)
         self._link = Link(Peer((host.strip("[]"), int(port)), timeout))
         self._address = address
         self._source = source
         self._sender = secrets.randbelow(2**32 - 1) + 1
         self._resume = resume
+        self._connect_timeout = connect_timeout
+        self._has_connected = False
         self._reconnect = reconnect
         self._window = window
         self._tensors: list[bytes] = []  # what the first frame had
@@ -181,7 +217,11 @@ class TensorSender:
         self._acknowledged = 0
         self._closed = False
         self._ended_by = ""
-        self._link.connect()
+        if not _has_event_loop():
+            self._wait_for_receiver()
+        else:
+            with contextlib.suppress(OSError):
+                self._connect_first()
 
     def send(self, **tensors: Any) -> None:
         """One frame. Waits while the receiver has no room, or more than `window` bytes are not acknowledged."""
@@ -251,6 +291,39 @@ class TensorSender:
         state = "closed" if self._closed else f"{self._sequence} frames, {self._acknowledged} acknowledged"
         return f"<gpurx.TensorSender of source {self._source} to {self._address}: {state}>"
 
+    # ---- the first connection ----
+
+    def _connect_first(self) -> None:
+        self._link.connect()
+        self._has_connected = True
+
+    def _wait_for_receiver(self) -> None:
+        """Until there is the first connection."""
+        end = _now() + self._connect_timeout
+        pause = _FIRST_PAUSE
+        while not self._has_connected:
+            try:
+                self._connect_first()
+            except OSError as error:
+                left = end - _now()
+                if left <= 0 or not _is_not_yet(error):
+                    self._fail(error)
+                    raise self._not_there(error) from error
+                _pause(min(pause, left))
+                pause = min(2 * pause, _MOST_PAUSE)
+
+    def _not_there(self, error: OSError) -> OSError:
+        why = error.strerror or str(error)
+        if not _is_not_yet(error):
+            advice = "check the host and the port"
+        else:
+            advice = (
+                f"tried for {self._connect_timeout:g} s: start gpurx.TensorStream, or another receiver, there, or give a larger "
+                "connect_timeout"
+            )
+        kind = OSError if isinstance(error, socket.gaierror) else type(error)
+        return kind(error.errno or errno.ETIMEDOUT, f"connect source {self._source} to {self._address}: {why}; {advice}")
+
     # ---- frames ----
 
     def _check_open(self) -> None:
@@ -274,6 +347,7 @@ class TensorSender:
 
     def _until(self, done: Callable[[], bool]) -> None:
         """Writes and reads until it is so, through as many connections as that takes."""
+        self._wait_for_receiver()
         failing_since: float | None = None
         acknowledged = self._acknowledged
         while True:
@@ -378,6 +452,8 @@ class TensorSender:
             self.abort()
 
     async def __aenter__(self) -> TensorSender:
+        if not self._has_connected:
+            await asyncio.to_thread(self._wait_for_receiver)
         return self
 
     async def __aexit__(

@@ -8,7 +8,6 @@ and rank r of two trains with TensorStream("10.77.0.1:900{r}", sources=64, rank=
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,19 +104,14 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
 
     def _sender(self, source: int, *, resume: bool) -> TensorSender:
         address = self._addresses[source % len(self._addresses)]
-        end = time.monotonic() + self._connect_timeout
-        while True:
-            try:
-                return TensorSender(
-                    address, source=source, timeout=self._send_timeout, resume=resume, secret=self._secret
-                )
-            except ConnectionRefusedError as error:
-                if time.monotonic() > end:
-                    doing = f"connect to the TensorStream of {address}"
-                    raise ConnectionRefusedError(
-                        f"{doing}: nobody listens there for {self._connect_timeout} s ({error})"
-                    ) from None
-            time.sleep(0.2)
+        return TensorSender(
+            address,
+            source=source,
+            timeout=self._send_timeout,
+            resume=resume,
+            secret=self._secret,
+            connect_timeout=self._connect_timeout,
+        )
 
     def _columns_of(self, blocks: Iterable[Any]) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         for block in blocks:
