@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._error import Error
 from ._files import Entry, Files, groups
-from ._frameworks import converter, device_text
+from ._frameworks import converter
 from ._native import Operation, Session, Tensor
 from ._options import Options, settings_of
 from ._places import Places
@@ -82,7 +82,7 @@ class Model:
         self._convert = converter(framework)
         self._limit = memory_limit
         self._progress = progress
-        self._files = Files(url, settings_of(device_text(device), options), session)
+        self._files = Files(url, settings_of(device, options), session)
         # Of what memory_limit is for.
         self._lock = Lock()
         self._fetched_before: dict[Any, _Fetched] = {}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from ._native import HttpOptions, Session
+from ._native import HttpOptions, Session, parse_place
 
 Checksum = Literal["none", "automatic", "always"]
 Transport = Literal["automatic", "devmem", "copy"]
@@ -104,9 +104,10 @@ class Settings(NamedTuple):
         return Session(self.device, size=self.size, interface=self.interface, transport=self.transport, max_flows=flows)
 
 
-def settings_of(device: str, options: Mapping[str, Any]) -> Settings:
+def settings_of(device: Any, options: Mapping[str, Any]) -> Settings:
     if unknown := [name for name in options if name not in NAMES]:
         raise TypeError(f"there is no keyword argument {unknown[0]!r}; the options are {', '.join(NAMES)}")
+    gpu = parse_place(device)
     http = HttpOptions()
     for name in ("flows", "chunk_size", "min_speed", "attempts", "keep_connections"):
         if name in options:
@@ -118,7 +119,7 @@ def settings_of(device: str, options: Mapping[str, Any]) -> Settings:
     _set_access(http, options)
     http.check()
     size, interface = options.get("size", 64 << 20), options.get("interface", "")
-    return Settings(device, http, size, interface, options.get("transport", "automatic"), deadline)
+    return Settings("host" if gpu < 0 else f"gpu:{gpu}", http, size, interface, options.get("transport", "automatic"), deadline)
 
 
 class Deadline:

@@ -138,7 +138,7 @@ class TensorStream:
         listen: str | Sequence[str] | None = None,
         *,
         connect: str | Sequence[str] | None = None,
-        memory: str = "host",
+        memory: Any = "host",
         session: Session | None = None,
         batch_size: int = 64,
         drop_last: bool = False,

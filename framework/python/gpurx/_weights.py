@@ -99,7 +99,7 @@ def _loading(
 
 def load_safetensors(
     url: Place,
-    device: str = "host",
+    device: Any = "host",
     *,
     names: Iterable[str] | None = None,
     progress: Progress | None = None,
@@ -125,7 +125,7 @@ def load_safetensors(
 
 async def load_safetensors_async(
     url: Place,
-    device: str = "host",
+    device: Any = "host",
     *,
     names: Iterable[str] | None = None,
     progress: Progress | None = None,

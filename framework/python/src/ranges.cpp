@@ -142,8 +142,7 @@ nb::object object_of(std::vector<tensor> from)
     return tensors;
 }
 
-pending start_opening(session const* from, std::string url, std::string_view device,
-                      ingest::http_options const& options)
+pending start_opening(session const* from, std::string url, nb::handle device, ingest::http_options const& options)
 {
     request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
     auto object = owned_by_engine(std::make_unique<open_object>(session_in(from), std::move(what)));
@@ -158,8 +157,7 @@ pending start_fetching(opened const& self, std::vector<byte_range> ranges)
     return {std::move(started), &object_of};
 }
 
-pending start_loading_all(session const* from, std::string url, std::string_view device,
-                          ingest::http_options const& options)
+pending start_loading_all(session const* from, std::string url, nb::handle device, ingest::http_options const& options)
 {
     request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
     auto started = operation_of<tensor>::start([session = session_in(from), what = std::move(what)]() mutable {
@@ -173,9 +171,9 @@ pending start_loading_all(session const* from, std::string url, std::string_view
 void bind_ranges(nb::module_& module)
 {
     nb::class_<open_object>(module, "OpenObject").def("fetch", &start_fetching, nb::arg("ranges"));
-    module.def("open_object", &start_opening, nb::arg("session").none(), nb::arg("url"), nb::arg("device"),
+    module.def("open_object", &start_opening, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
                nb::arg("options"));
-    module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device"),
+    module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
                nb::arg("options"));
 }
 

@@ -23,6 +23,10 @@ namespace gpurx::python {
 
 namespace {
 
+constexpr char no_place[] =
+    "is no place for memory: None, 'cpu' and 'host' are the host's; 0, 'gpu:0', 'cuda:0' and torch.device('cuda', 0) a "
+    "GPU's";
+
 transport parse_transport(std::string_view name)
 {
     for (auto const kind : {transport::automatic, transport::devmem, transport::copy})
@@ -113,7 +117,7 @@ nb::object pool_stats_of(session const& self)
 }
 
 // NOLINTNEXTLINE(readability-function-size): the keywords that Python has
-void make_session(session* self, std::string_view memory, std::size_t size, std::string interface,
+void make_session(session* self, nb::handle memory, std::size_t size, std::string interface,
                   std::string_view transport_name, unsigned rx_queues, unsigned max_flows, std::uint32_t rx_page_size,
                   std::filesystem::path const& state_directory)
 {
@@ -125,12 +129,20 @@ void make_session(session* self, std::string_view memory, std::size_t size, std:
         .max_flows = max_flows,
         .state_directory = state_directory.string(),
     };
-    new (self) session{memory, size, std::move(options)};
+    new (self) session{parse_place(memory), size, std::move(options)};
 }
 
 }  // namespace
 
-int parse_place(std::string_view place)
+namespace {
+
+[[noreturn]] void refuse_place(nb::handle place)
+{
+    auto const text = nb::cast<std::string>(nb::repr(place));
+    throw nb::value_error(fmt::format("{} {}", text, no_place).c_str());
+}
+
+int place_named(std::string_view place, nb::handle given)
 {
     if (place == "host" || place == "cpu")
         return host;
@@ -145,12 +157,60 @@ int parse_place(std::string_view place)
         if (rest.front() == ':' && error == std::errc{} && end == rest.data() + rest.size() && ordinal >= 0)
             return ordinal;
     }
-    throw nb::value_error(fmt::format("'{}' is neither 'host' nor a GPU, such as 'gpu:0' or 'cuda:0'", place).c_str());
+    refuse_place(given);
 }
 
-session::session(std::string_view memory, std::size_t size, rx_session_options options)
+int ordinal_of(nb::handle number, nb::handle given)
 {
-    auto const gpu = parse_place(memory);
+    auto const exact = nb::steal(PyNumber_Index(number.ptr()));
+    int ordinal = -1;
+    if (!exact.is_valid())
+        throw nb::python_error();
+    if (!nb::try_cast(exact, ordinal) || ordinal < 0)
+        refuse_place(given);
+    return ordinal;
+}
+
+bool is_number(nb::handle what)
+{
+    return !PyBool_Check(what.ptr()) && PyIndex_Check(what.ptr()) != 0;
+}
+
+// What torch.device has. Nothing: it is no such object.
+std::optional<int> place_of_device(nb::handle device)
+{
+    if (!nb::hasattr(device, "type") || !nb::hasattr(device, "index"))
+        return std::nullopt;
+    auto const kind = device.attr("type");
+    nb::object const index = device.attr("index");
+    if (!nb::isinstance<nb::str>(kind) || !(index.is_none() || is_number(index)))
+        return std::nullopt;
+    auto const name = nb::cast<std::string>(kind);
+    if (name == "cpu")
+        return host;
+    if (name != "cuda")
+        refuse_place(device);
+    return index.is_none() ? 0 : ordinal_of(index, device);
+}
+
+}  // namespace
+
+int parse_place(nb::handle place)
+{
+    if (place.is_none())
+        return host;
+    if (nb::isinstance<nb::str>(place))
+        return place_named(nb::cast<std::string>(place), place);
+    if (auto const known = place_of_device(place))
+        return *known;
+    if (is_number(place))
+        return ordinal_of(place, place);
+    auto const text = nb::cast<std::string>(nb::repr(place));
+    throw nb::type_error(fmt::format("{} {}", text, no_place).c_str());
+}
+
+session::session(int gpu, std::size_t size, rx_session_options options)
+{
     check_process();
     options.notice = [into = notes_](std::string_view text) {
         std::scoped_lock const lock{into->mutex};
@@ -210,7 +270,7 @@ void bind_session(nb::module_& module)
         module, "Session", nb::is_weak_referenceable(),
         "Memory that a NIC writes into, queues of the NIC that are bound to it, and their undoing. Opened by\n"
         "TensorStream and load_safetensors where they are given none.")
-        .def("__init__", &make_session, nb::arg("memory") = "host", nb::kw_only(),
+        .def("__init__", &make_session, nb::arg("memory").none() = "host", nb::kw_only(),
              nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
              nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16, nb::arg("rx_page_size") = 0,
              nb::arg("state_directory") = "/run/gpurx")
@@ -234,7 +294,7 @@ void bind_session(nb::module_& module)
         .def("close", &session::close, "Restores the NIC, once those who still receive have ended.")
         .def("__enter__", [](nb::object const& self) { return self; })
         .def("__exit__", [](session& self, nb::args const&) { self.close(); });
-    module.def("parse_place", &parse_place, nb::arg("place"));
+    module.def("parse_place", &parse_place, nb::arg("place").none());
     module.def(
         "local_gpu", [] { return gpurx::local_gpu(); },
         "The number of this process' GPU, which memory= and device= take behind \"gpu:\": LOCAL_RANK, as torchrun "

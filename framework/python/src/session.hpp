@@ -17,12 +17,14 @@ namespace gpurx::python {
 
 namespace nb = nanobind;
 
-// The GPU that "gpu:0", "cuda:0", "gpu" or "cuda" means; `host` for "host" and "cpu". Throws nb::value_error.
-[[nodiscard]] int parse_place(std::string_view place);
+// The one rule for every device= and memory=. A GPU's number for 0, "gpu:0", "cuda:0", "gpu", "cuda", and what has type
+// "cuda" and an index, as torch.device has; `host` for None, "host", "cpu" and a device of type "cpu". Throws
+// nb::value_error for another name or number, nb::type_error for what is neither.
+[[nodiscard]] int parse_place(nb::handle place);
 
 class session {
   public:
-    session(std::string_view memory, std::size_t size, rx_session_options options);
+    session(int gpu, std::size_t size, rx_session_options options);
     session(session const&) = delete;
     session& operator=(session const&) = delete;
     ~session();

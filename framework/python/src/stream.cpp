@@ -147,7 +147,7 @@ std::vector<tcp::endpoint> endpoints(std::vector<address> const& from)
 class tensor_receiver {
   public:
     tensor_receiver(session const& from, std::vector<address> const& listen, std::vector<address> const& connect,
-                    std::string_view memory, ingest::tensor_stream_options options)
+                    nb::handle memory, ingest::tensor_stream_options options)
     {
         auto const gpu = parse_place(memory);
         auto rx = from.get();
@@ -298,9 +298,9 @@ void bind_stream(nb::module_& module)
             nb::arg("start"), nb::arg("reconnect"), nb::arg("stall"));
     module.def("crc32c", &crc_of, nb::arg("data"), nb::arg("crc") = 0, nb::arg("begin") = 0);
     nb::class_<tensor_receiver>(module, "TensorReceiver")
-        .def(nb::init<session const&, std::vector<address> const&, std::vector<address> const&, std::string_view,
+        .def(nb::init<session const&, std::vector<address> const&, std::vector<address> const&, nb::handle,
                       ingest::tensor_stream_options>(),
-             nb::arg("session"), nb::arg("listen"), nb::arg("connect"), nb::arg("memory"), nb::arg("options"))
+             nb::arg("session"), nb::arg("listen"), nb::arg("connect"), nb::arg("memory").none(), nb::arg("options"))
         .def("next", &tensor_receiver::next)
         .def("acknowledge", &tensor_receiver::acknowledge, nb::arg("until"))
         .def("close", &tensor_receiver::close)

@@ -165,8 +165,8 @@ tensor copy_to(tensor const& from, int gpu)
     return {std::move(memory), bytes, from.type, from.shape, true};
 }
 
-tensor tensor_of_bytes(nb::bytes const& data, std::string_view type, std::vector<std::int64_t> shape,
-                       std::string_view device, bool read_only)
+tensor tensor_of_bytes(nb::bytes const& data, std::string_view type, std::vector<std::int64_t> shape, nb::handle device,
+                       bool read_only)
 {
     auto const element = dtype_of(type);
     auto buffer = ingest::buffer::on_host(data.size());
@@ -237,7 +237,7 @@ void bind_tensor(nb::module_& module)
              "and what it has been given when the consumer lets go is waited for before they change.");
     module.def("bytes_of", &bytes_of, nb::arg("tensor"));
     module.def("tensor_of_bytes", &tensor_of_bytes, nb::arg("data"), nb::arg("dtype"), nb::arg("shape"),
-               nb::arg("device") = "host", nb::arg("read_only") = false);
+               nb::arg("device").none() = "host", nb::arg("read_only") = false);
 }
 
 }  // namespace gpurx::python

@@ -41,7 +41,7 @@ struct tensor {
 // A copy of these bytes, for tests and for those who have a file on disk. Throws nb::value_error if they are not as
 // many as type and shape say.
 [[nodiscard]] tensor tensor_of_bytes(nb::bytes const& data, std::string_view type, std::vector<std::int64_t> shape,
-                                     std::string_view device, bool read_only);
+                                     nb::handle device, bool read_only);
 
 void bind_tensor(nb::module_& module);
 

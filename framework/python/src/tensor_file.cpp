@@ -273,8 +273,8 @@ std::shared_ptr<std::atomic<bool>> tls_note_of(session const* of)
 }
 
 // Without a budget it has one of its own.
-pending open_url(session const* from, std::string url, std::string_view device, ingest::http_options options,
-                 bool goes_on, flow_budget* shared)
+pending open_url(session const* from, std::string url, nb::handle device, ingest::http_options options, bool goes_on,
+                 flow_budget* shared)
 {
     auto budget = shared != nullptr ? shared->shared_from_this() : std::make_shared<flow_budget>(options.flows);
     auto const gpu = parse_place(device);
@@ -428,8 +428,8 @@ void bind_tensor_file(nb::module_& module)
              nb::arg("can_wait") = false);
     nb::class_<flow_budget>(module, "FlowBudget")
         .def(nb::new_([](unsigned flows) { return std::make_shared<flow_budget>(flows); }), nb::arg("flows"));
-    module.def("open_url", &open_url, nb::arg("session").none(), nb::arg("url"), nb::arg("device"), nb::arg("options"),
-               nb::arg("goes_on"), nb::arg("budget").none() = nb::none());
+    module.def("open_url", &open_url, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
+               nb::arg("options"), nb::arg("goes_on"), nb::arg("budget").none() = nb::none());
     module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
     module.def("shown_url", &ingest::shown_url, nb::arg("url"));
     module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),
