@@ -659,7 +659,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         gpurx.safe_open(tmp_path, "np")
     with pytest.raises(ValueError, match="another machine"):
         gpurx.safe_open("file://elsewhere/model", "np")
-    with pytest.raises(ValueError, match="no framework 'tensorflow'"):
+    with pytest.raises(ValueError, match="framework='tensorflow' is none that safe_open knows: take 'pt' for torch.*'gpurx'"):
         gpurx.safe_open(tmp_path / "bad", "tensorflow")
     with pytest.raises(ValueError, match="at least one"):
         gpurx.safe_open([], "np")

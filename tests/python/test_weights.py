@@ -10,6 +10,8 @@ import json
 import pickle
 import signal
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -143,6 +145,58 @@ def test_errors_name_the_url_and_what_was_wrong(server: Server) -> None:
         load("https://127.0.0.1/model.safetensors")
     with pytest.raises(ValueError, match="checksum"):
         load(server.url("bad"), checksum="perhaps")
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [(404, "it answers 404 .*; check the path of the URL"), (403, "it answers 403 .*; check who asks")],
+)
+def test_a_refusal_says_what_to_do_and_shows_no_page_for_browsers(server: Server, status: int, says: str) -> None:
+    server.refuses = (status, "no")  # with a page, as send_error() has it
+    with pytest.raises(gpurx.Error, match=says) as met:
+        load(server.url("model.safetensors"))
+    assert "<" not in str(met.value) and "html" not in str(met.value).lower()
+
+
+@pytest.mark.parametrize("place", ["10.77.0.2/model.safetensors", "server:9000/model.safetensors"])
+def test_a_url_without_a_scheme_is_a_path_that_says_so(place: str) -> None:
+    for use in (gpurx.load_safetensors, gpurx.safe_open):
+        with pytest.raises(gpurx.Error, match="No such file.*a URL begins with http, https or s3, then ://") as met:
+            use(place)
+        assert (met.value.object, met.value.code) == (place, errno.ENOENT)
+
+
+WITHOUT_LIBRARIES = """
+import sys
+for name in ("torch", "jax", "cupy", "numpy"):
+    sys.modules[name] = None
+import gpurx
+for name in ("pt", "jax", "cupy", "np"):
+    try:
+        gpurx.safe_open(sys.argv[1], name)
+    except ImportError as error:
+        print(type(error).__name__, error)
+try:
+    import gpurx.torch
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_library_that_is_missing_is_named_with_what_to_do(tmp_path: Path) -> None:
+    safetensors.numpy.save_file({"a": np.arange(3)}, tmp_path / "one.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LIBRARIES, str(tmp_path / "one.safetensors")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    other = "install it, or take another framework, such as 'gpurx', which needs none"
+    assert done.stdout.splitlines() == [
+        f"ModuleNotFoundError framework='pt' needs torch, which cannot be imported here: {other}",
+        f"ModuleNotFoundError framework='jax' needs jax, which cannot be imported here: {other}",
+        f"ModuleNotFoundError framework='cupy' needs cupy, which cannot be imported here: {other}",
+        f"ModuleNotFoundError framework='np' needs numpy, which cannot be imported here: {other}",
+        "gpurx.torch needs torch, which cannot be imported here: install it, or use gpurx.safe_open(…, 'gpurx')",
+    ]
 
 
 @pytest.mark.parametrize(

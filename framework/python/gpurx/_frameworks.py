@@ -18,6 +18,8 @@ def _as_torch() -> Convert:
 
 
 def _as_numpy() -> Convert:
+    import numpy  # noqa: F401  # what numpy() needs
+
     return lambda one: one.numpy()
 
 
@@ -45,13 +47,23 @@ _FRAMEWORKS: dict[str, Callable[[], Convert]] = {
 _ALIASES = {"torch": "pt", "pytorch": "pt", "numpy": "np", "flax": "jax"}
 
 
+_LIBRARIES = {"pt": "torch", "np": "numpy", "jax": "jax", "cupy": "cupy"}
+
+
 def converter(framework: str) -> Convert:
     name = _ALIASES.get(framework, framework)
     if name not in _FRAMEWORKS:
-        raise ValueError(f"there is no framework {framework!r}: {', '.join(map(repr, _FRAMEWORKS))}")
-    return _FRAMEWORKS[name]()
-
-
-def device_text(device: Any) -> str:
-    """Of a name, a number, or a torch.device."""
-    return f"cuda:{device}" if isinstance(device, int) else str(device)
+        takes = ", ".join(f"{one!r} for {library}" for one, library in _LIBRARIES.items())
+        raise ValueError(
+            f"framework={framework!r} is none that safe_open knows: take {takes}, or 'gpurx' for tensors of no library"
+        )
+    try:
+        return _FRAMEWORKS[name]()
+    except ModuleNotFoundError as error:
+        if error.name != (library := _LIBRARIES[name]):
+            raise
+        raise ModuleNotFoundError(
+            f"framework={framework!r} needs {library}, which cannot be imported here: install it, or take another framework, "
+            "such as 'gpurx', which needs none",
+            name=library,
+        ) from None

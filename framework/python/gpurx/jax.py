@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy
+try:
+    import jax
+    import jax.numpy
+except ModuleNotFoundError as error:
+    if error.name != "jax":
+        raise
+    raise ModuleNotFoundError(
+        "gpurx.jax needs jax, which cannot be imported here: install it, or use gpurx.safe_open(…, 'gpurx')",
+        name="jax",
+    ) from None
 
 from ._native import Tensor
 from ._open import load_as

@@ -11,8 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch.utils.data import IterableDataset, get_worker_info
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "gpurx.torch needs torch, which cannot be imported here: install it, or use gpurx.safe_open(…, 'gpurx')",
+        name="torch",
+    ) from None
 
 from ._native import Tensor
 from ._open import load_as

@@ -69,8 +69,12 @@ error_code disk_file::open(std::string const& path, std::string& advice)
     // Without O_NONBLOCK to open a FIFO would wait for a writer.
     descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat found {};
-    if (descriptor_ < 0 || ::fstat(descriptor_, &found) != 0)
-        return last_error();
+    if (descriptor_ < 0 || ::fstat(descriptor_, &found) != 0) {
+        auto const code = last_error();
+        if (code == boost::system::errc::no_such_file_or_directory && !path.starts_with('/'))
+            advice = "it is a path below the working directory; a URL begins with http, https or s3, then ://";
+        return code;
+    }
     if (!S_ISREG(found.st_mode)) {
         advice = fmt::format("it is {}; only regular files can be loaded", kind_of(found.st_mode));
         return system_code(S_ISDIR(found.st_mode) ? boost::system::errc::is_a_directory

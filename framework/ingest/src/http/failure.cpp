@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <boost/algorithm/string/find.hpp>
 #include <boost/asio/error.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <optional>
@@ -21,6 +22,27 @@ bool is_passing(error_code code)
         return code != asio::error::operation_aborted && code != asio::error::access_denied;
     return code == asio::error::eof || code == asio::error::host_not_found_try_again || code == errc::gave_up ||
            code == gpurx::errc::memory_locked_up || code == gpurx::errc::too_many_flows;
+}
+
+// A page for browsers. Whatever else a server says is for the program's user.
+bool is_page(std::string_view body)
+{
+    std::string_view const begin = body.substr(0, 256);
+    return !boost::ifind_first(begin, "<html").empty() || !boost::ifind_first(begin, "<!doctype html").empty();
+}
+
+std::string_view advice_for(unsigned status)
+{
+    switch (status) {
+        case 401:
+        case 403:
+            return "; check who asks, by token, user and password, or certificate";
+        case 404:
+        case 410:
+            return "; check the path of the URL: the server has nothing there";
+        default:
+            return {};
+    }
 }
 
 }  // namespace
@@ -56,8 +78,11 @@ std::string refusal_text(answer const& head, std::string_view body)
 {
     auto const said = s3::parse_refusal(body);
     auto words = status_text(head);
-    if (!body.empty())
-        words += ": " + (said ? s3::words_of(*said) : std::string{body});
+    if (said)
+        return words + ": " + s3::words_of(*said);
+    if (!body.empty() && !is_page(body))
+        words += fmt::format(": {}", body);
+    words += advice_for(head.status);
     return words;
 }
 
