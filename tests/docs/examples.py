@@ -4,7 +4,7 @@
 C++ is compiled, that of the headers' comments as well. Python is, with that of docstrings; the names and keywords of gpurx
 that it uses are looked up in the package's source. Commands of samples/README.md are run by tests/samples/readme_test.py;
 those of other pages are read by a shell, and their options looked up in the manual pages, which tests/tools/documented.py
-compares with the programs. YAML is Prometheus', which reads it in tests/metrics; plain text is no example. A fenced block that says no language, or another
+compares with the programs. CMake is built in tests/package. YAML is Prometheus', which reads it in tests/metrics; plain text is no example. A fenced block that says no language, or another
 one, is a failure."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import comment_text  # noqa: E402
 import python_reference  # noqa: E402
 
 PACKAGE = REPO / "framework/python/gpurx"
-NO_EXAMPLES = {"yaml", "text"}
+NO_EXAMPLES = {"cmake", "yaml", "text"}
 # Others' programs, whose options are theirs. A line that begins with a space goes on with the one above.
 OF_THE_SYSTEM = {"systemctl", "journalctl", "ethtool", "ip", "ynl", "curl"}
 RUN_ELSEWHERE = {"samples/README.md"}
