@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every file says its licence; no file names a host that the project does not mean to name, nor a path of one machine. Each
 # row of SECURITY.md's table names tests, and those that it names are there. Tests that hold a stream say so. No header of all
-# tests has another's name.
+# tests has another's name. No public header asserts: its arguments may come from a network, and release builds assert nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -49,6 +49,9 @@ found=$(git ls-files 'tests/support/*.hpp' | xargs -n 1 basename | while read -r
         grep -v '^tests/support/' | grep "/$name\$" || true
 done)
 [[ -z $found ]] || complain "a header by the name of one of tests/support" "$found"
+
+found=$(git grep -nE '(^|[^_[:alnum:]])assert\(|<cassert>|<assert\.h>' -- 'framework/include/*.hpp' 'framework/ingest/include/*.hpp' || true)
+[[ -z $found ]] || complain "a public header asserts, which a release build does not: throw" "$found"
 
 # Of what stops whom, SECURITY.md names the tests.
 found=$(grep '^| ' SECURITY.md | grep -oE '"[^["][^"]*"' | tr -d '"' | while read -r name; do

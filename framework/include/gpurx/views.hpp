@@ -5,11 +5,11 @@
 
 #include <array>
 #include <boost/asio/buffer.hpp>
-#include <cassert>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -42,7 +42,19 @@ enum class memory_kind : std::uint8_t {
     device,  // a GPU's memory: the CPU must not touch the address
 };
 
+namespace detail {
+
+// Throws std::out_of_range, whose text has all three numbers.
+[[noreturn]] void throw_not_inside(std::size_t size, std::size_t offset, std::size_t count);
+
+}  // namespace detail
+
 // Contiguous bytes that a gather may write: a GPU's, or host memory that stands in for it. Non-owning.
+//
+// A part of it may have a size that a peer announces. Every build compares that with size(), with NDEBUG too:
+//     // In a function, given tensor, header
+//     auto const body = tensor.first(header.bytes);       // throws std::out_of_range
+//     auto const other = tensor.try_first(header.bytes);  // empty
 class device_span {
   public:
     constexpr device_span() noexcept = default;
@@ -55,16 +67,33 @@ class device_span {
     [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
     [[nodiscard]] constexpr memory_kind kind() const noexcept { return kind_; }
 
-    // Precondition: count <= size() / offset + count <= size().
-    [[nodiscard]] constexpr device_span first(std::size_t count) const noexcept { return subspan(0, count); }
-    [[nodiscard]] constexpr device_span subspan(std::size_t offset, std::size_t count) const noexcept
+    // The first `count` bytes, or `count` bytes from `offset` on. Throws std::out_of_range if it has fewer.
+    [[nodiscard]] constexpr device_span first(std::size_t count) const { return subspan(0, count); }
+    [[nodiscard]] constexpr device_span subspan(std::size_t offset, std::size_t count) const
     {
-        assert(offset <= size_ && count <= size_ - offset);
+        if (!has(offset, count))
+            detail::throw_not_inside(size_, offset, count);
         return {kind_, address_ + offset, count};
+    }
+    // The same without an exception: empty if it has fewer.
+    [[nodiscard]] constexpr std::optional<device_span> try_first(std::size_t count) const noexcept
+    {
+        return try_subspan(0, count);
+    }
+    [[nodiscard]] constexpr std::optional<device_span> try_subspan(std::size_t offset, std::size_t count) const noexcept
+    {
+        if (!has(offset, count))
+            return std::nullopt;
+        return device_span{kind_, address_ + offset, count};
     }
     friend constexpr bool operator==(device_span, device_span) noexcept = default;
 
   private:
+    [[nodiscard]] constexpr bool has(std::size_t offset, std::size_t count) const noexcept
+    {
+        return offset <= size_ && count <= size_ - offset;
+    }
+
     std::uintptr_t address_ = 0;
     std::size_t size_ = 0;
     memory_kind kind_ = memory_kind::host;

@@ -2,12 +2,15 @@
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
 #include <functional>
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/views.hpp>
+#include <limits>
 #include <list>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -156,6 +159,28 @@ TEST_CASE("parts of a device_span")
     CHECK(all.first(7) == device_span{memory_kind::device, 4096, 7});
     CHECK(all.subspan(100, 0).empty());
     CHECK(device_span{}.empty());
+
+    static_assert(device_span{memory_kind::host, 0, 100}.subspan(10, 20).size() == 20);
+    static_assert(!device_span{memory_kind::host, 0, 100}.try_first(101));
+}
+
+TEST_CASE("a part of a device_span that would end beyond it is refused in every build")
+{
+    device_span const all{memory_kind::device, 4096, 100};
+    constexpr auto most = std::numeric_limits<std::size_t>::max();
+    CHECK_THROWS_AS(all.first(101), std::out_of_range);
+    CHECK_THROWS_AS(all.first(most), std::out_of_range);
+    CHECK_THROWS_AS(all.subspan(101, 0), std::out_of_range);
+    CHECK_THROWS_AS(all.subspan(90, 11), std::out_of_range);
+    CHECK_THROWS_AS(all.subspan(90, most), std::out_of_range);
+    CHECK_THROWS_AS(device_span{}.first(1), std::out_of_range);
+    CHECK_THROWS_WITH(all.subspan(90, 11), "11 bytes from offset 90 on are not inside a device_span of 100 bytes");
+
+    CHECK(all.try_first(100) == all);
+    CHECK(all.try_subspan(10, 20) == all.subspan(10, 20));
+    CHECK_FALSE(all.try_first(101));
+    CHECK_FALSE(all.try_subspan(90, 11));
+    CHECK_FALSE(all.try_subspan(101, most));
 }
 
 }  // namespace gpurx

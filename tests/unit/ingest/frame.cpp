@@ -138,6 +138,12 @@ TEST_CASE("The last frame may be empty, and only the last")
     CHECK(complaint({.tensors = {{"x", dtype::u8, {}}}}) == "it has 0 rows of 1 tensors");
 }
 
+TEST_CASE("A payload whose size cannot be counted has none")
+{
+    frame_head const head{.rows = std::uint64_t{1} << 62, .tensors = {{"x", dtype::f32, {}}}};
+    CHECK_THROWS_AS(head.payload_size(), gpurx::system_error);
+}
+
 TEST_CASE("Every field that lies is found out")
 {
     auto const head = image_head();

@@ -5,6 +5,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <gpurx/ingest/safetensors.hpp>
+#include <span>
+#include <stdexcept>
 #include <string>
 
 namespace gpurx::ingest {
@@ -170,6 +172,9 @@ TEST_CASE("tensors lie as in the file, unless that would misalign them")
     CHECK(places[1].offset == 1051);
     CHECK(places[1].destination == block.subspan(256, 32));
     CHECK(lay_out({}).size == 0);
+
+    CHECK_THROWS_AS(placements_of(tensors, layout, block.first(287)), std::out_of_range);
+    CHECK_THROWS_AS(placements_of(tensors, lay_out(std::span{tensors}.first(2)), block), std::out_of_range);
 }
 
 }  // namespace gpurx::ingest

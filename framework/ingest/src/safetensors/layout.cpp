@@ -33,7 +33,7 @@ std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor
 {
     std::vector<placement> placements;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-        auto const place = block.subspan(layout.offsets[i], tensors[i].size);
+        auto const place = block.subspan(layout.offsets.at(i), tensors[i].size);
         if (place.empty())
             continue;
         if (!placements.empty()) {

@@ -152,14 +152,6 @@ void check_names(std::span<tensor_spec const> tensors)
     }
 }
 
-std::uint64_t checked_payload_size(frame_head const& head)
-{
-    auto size = row_size(head.tensors);
-    if (!multiply(size, head.rows))
-        refuse(fmt::format("its {} rows have more bytes than can be counted", head.rows));
-    return size;
-}
-
 wire_tensor wire_of(tensor_spec const& tensor)
 {
     if (!is_dtype(static_cast<std::uint16_t>(tensor.type)) || tensor.row_shape.size() > max_row_dimensions)
@@ -206,6 +198,14 @@ std::uint64_t row_size(std::span<tensor_spec const> tensors)
     return sum;
 }
 
+std::uint64_t frame_head::payload_size() const
+{
+    auto size = row_size(tensors);
+    if (!multiply(size, rows))
+        refuse(fmt::format("its {} rows have more bytes than can be counted", rows));
+    return size;
+}
+
 std::vector<std::byte> encode(frame_head const& head)
 {
     check_names(head.tensors);
@@ -219,7 +219,7 @@ std::vector<std::byte> encode(frame_head const& head)
     start.tensors = static_cast<std::uint32_t>(head.tensors.size());
     start.sequence = head.sequence;
     start.rows = head.rows;
-    start.payload_size = checked_payload_size(head);
+    start.payload_size = head.payload_size();
     start.payload_crc = head.has_crc ? head.payload_crc : 0;
     check(start, {.frame_size = ~std::uint64_t{0}, .tensors = ~std::uint32_t{0}});
 
@@ -266,7 +266,7 @@ frame_head parse_head(std::span<std::byte const> head, frame_limits const& limit
     for (std::size_t i = 0; i < start.tensors; ++i)
         result.tensors.push_back(parse_tensor(head.subspan(frame_start_size + i * frame_tensor_size)));
     check_names(result.tensors);
-    if (auto const size = checked_payload_size(result); size != start.payload_size)
+    if (auto const size = result.payload_size(); size != start.payload_size)
         refuse(fmt::format("its payload has {} bytes, and {} rows have {}", start.payload_size, start.rows, size));
     return result;
 }

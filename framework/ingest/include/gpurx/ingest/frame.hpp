@@ -51,8 +51,8 @@ struct frame_head {
     std::uint32_t payload_crc = 0;  // CRC32C, if has_crc
     std::vector<tensor_spec> tensors{};
 
-    // Precondition: one that was parsed, or encoded.
-    [[nodiscard]] std::uint64_t payload_size() const { return rows * row_size(tensors); }
+    // Throws system_error, errc::bad_frame, of more bytes than can be counted: none that was parsed, or encoded.
+    [[nodiscard]] std::uint64_t payload_size() const;
     friend bool operator==(frame_head const&, frame_head const&) = default;
 };
 

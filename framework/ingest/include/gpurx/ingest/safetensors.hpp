@@ -65,7 +65,8 @@ struct tensor_layout {
 // a multiple of its element's size and of 16 (as vector loads and cuBLAS ask for) is moved on, to a multiple of 256.
 [[nodiscard]] tensor_layout lay_out(std::span<safetensor const> tensors);
 
-// For object::async_fetch and http_object::async_fetch: neighbours in the file and in the block as one.
+// For object::async_fetch and http_object::async_fetch: neighbours in the file and in the block as one. Throws
+// std::out_of_range if `block` is smaller than the layout, or the layout is one of fewer tensors.
 [[nodiscard]] std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
                                                    device_span block);
 
