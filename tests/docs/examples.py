@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every example of the guides is one that a compiler or a test has seen: examples.py
 
-C++ is compiled, that of the headers' comments as well. Python is, with that of docstrings; the names and keywords of gpurx
+C++ is compiled as it is printed, each example by itself: with the headers that it names and no other, those of comments with
+their header. One that is a part of a program says so, in a line "// In a coroutine, given rx, peer" or "// In a function, given …":
+it gets what that names, from GIVEN, and nothing else. Python is, with that of docstrings; the names and keywords of gpurx
 that it uses are looked up in the package's source. Commands of samples/README.md are run by tests/samples/readme_test.py;
 those of other pages are read by a shell, and their options looked up in the manual pages, which tests/tools/documented.py
 compares with the programs. CMake is built in tests/package. YAML is Prometheus', which reads it in tests/metrics; plain text is no example. A fenced block that says no language, or another
@@ -10,12 +12,14 @@ one, is a failure."""
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,12 +72,8 @@ def in_headers() -> Iterator[Block]:
                 for block in comment_text.blocks_of(lines):
                     if block.kind == "listing":
                         line = text.count("\n", 0, comment.start()) + 1
-                        yield Block(
-                            str(path.relative_to(REPO)),
-                            line,
-                            "cpp",
-                            "\n".join(["using namespace gpurx;", *block.lines]) + "\n",
-                        )
+                        own = f"#include <{path.relative_to(REPO / root)}>"
+                        yield Block(str(path.relative_to(REPO)), line, "cpp", "\n".join([own, *block.lines]) + "\n")
 
 
 def in_docstrings() -> Iterator[Block]:
@@ -101,21 +101,77 @@ def indented() -> Iterator[Block]:
 
 # ---- C++ ----
 
+PART = re.compile(r"^// In a (coroutine|function)(?:, given ([\w, ]+))?$", re.M)
+INCLUDE = re.compile(r"^#include .*\n", re.M)
 
-def compiled(found: list[Block]) -> list[str]:
-    """All in one file, each by itself in it."""
-    source = ['#include "given.hpp"\n']
-    for number, block in enumerate(found):
-        mark = f'#line {block.line + 1} "{block.path}"\n'
-        if "int main()" in block.text:
-            source.append(f"namespace example_{number} {{\n{mark}{block.text}}}\n")
-        else:
-            source.append(
-                f"struct example_{number} : given {{\nasio::awaitable<void> run()\n{{\nauto& rx = given::rx;\n"
-                f"{{\n{mark}{block.text}}}\nco_return;\n}}\n}};\n"
-            )
+
+@dataclass
+class Given:
+    header: str  # that of its type
+    parameter: str = ""  # of the function that the example is in
+    declaration: str = ""  # or before it
+
+
+GIVEN = {
+    "acceptor": Given("gpurx/acceptor.hpp", "gpurx::acceptor& acceptor"),
+    "body": Given("gpurx/views.hpp", "gpurx::device_span body"),
+    "compute": Given("gpurx/views.hpp", "gpurx::cuda_stream_ref compute"),
+    "consume": Given(
+        "gpurx/rx_buffer.hpp",
+        declaration="void consume(gpurx::rx_buffer loan); void consume(gpurx::device_span tensor, gpurx::cuda_stream_ref stream);",
+    ),
+    "executor": Given("boost/asio/any_io_executor.hpp", "boost::asio::any_io_executor executor"),
+    "header": Given(
+        "cstdint", "frame_header header", "struct frame_header { std::uint64_t kind; std::uint64_t bytes; };"
+    ),
+    "ingest": Given("gpurx/receiver.hpp", declaration="boost::asio::awaitable<void> ingest(gpurx::receiver flow);"),
+    "log": Given("string", declaration="void log(std::string const& text);"),
+    "next_executor": Given(
+        "boost/asio/any_io_executor.hpp", declaration="boost::asio::any_io_executor next_executor();"
+    ),
+    "nic": Given("gpurx/session.hpp", "gpurx::rx_session& nic"),
+    "peer": Given("boost/asio/ip/tcp.hpp", "boost::asio::ip::tcp::endpoint peer"),
+    "pool": Given("boost/asio/thread_pool.hpp", "boost::asio::thread_pool& pool"),
+    "rx": Given("gpurx/receiver.hpp", "gpurx::receiver& rx"),
+    "scatter": Given(
+        "gpurx/rx_buffer.hpp",
+        declaration="void scatter(std::span<gpurx::fragment const> fragments, gpurx::cuda_stream_ref stream);",
+    ),
+    "session": Given("gpurx/session.hpp", "gpurx::rx_session& session"),
+    "stream": Given("gpurx/views.hpp", "gpurx::cuda_stream_ref stream"),
+    "tensor": Given("gpurx/views.hpp", "gpurx::device_span tensor"),
+}
+
+
+def translation_unit(block: Block) -> str:
+    """The example with what its mark names, or as it is."""
+    mark = PART.search(block.text)
+    if mark is None:
+        return f'#line {block.line + 1} "{block.path}"\n{block.text}'
+    kind, names = mark.groups()
+    given = [GIVEN[name] for name in names.split(", ")] if names else []
+    includes = INCLUDE.findall(block.text)
+    # Lines stay where they are.
+    body = INCLUDE.sub("\n", block.text)
+    types = {f"#include <{one.header}>\n" for one in given}
+    if kind == "coroutine":
+        types.add("#include <boost/asio/awaitable.hpp>\n")
+    result, end = ("boost::asio::awaitable<void>", "co_return;") if kind == "coroutine" else ("void", "")
+    parameters = ", ".join(one.parameter for one in given if one.parameter)
+    return (
+        "".join([*includes, *sorted(types), *(f"{one.declaration}\n" for one in given if one.declaration)])
+        + f"{result} example({parameters});\n{result} example({parameters})\n{{\n{{\n"
+        + f'#line {block.line + 1} "{block.path}"\n{body}}}\n{end}\n}}\n'
+    )
+
+
+def compiler_says(block: Block) -> str:
+    mark = PART.search(block.text)
+    unknown = [name for name in (mark.group(2) or "").split(", ") if name and name not in GIVEN] if mark else []
+    if unknown:
+        return f"{block}: GIVEN has no {', '.join(unknown)}"
     with tempfile.NamedTemporaryFile("w", suffix=".cpp", encoding="utf-8") as file:
-        file.write("".join(source))
+        file.write(translation_unit(block))
         file.flush()
         done = subprocess.run(
             [
@@ -125,9 +181,7 @@ def compiled(found: list[Block]) -> list[str]:
                 "-Wall",
                 "-Wextra",
                 "-Wno-unused",
-                "-Wno-return-type",
                 "-Werror",
-                f"-I{REPO}/tests/docs",
                 f"-I{REPO}/framework/include",
                 f"-I{REPO}/framework/ingest/include",
                 file.name,
@@ -135,7 +189,12 @@ def compiled(found: list[Block]) -> list[str]:
             stderr=subprocess.PIPE,
             text=True,
         )
-    return [done.stderr] if done.returncode else []
+    return done.stderr if done.returncode else ""
+
+
+def compiled(found: list[Block]) -> list[str]:
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return [said for said in pool.map(compiler_says, found) if said]
 
 
 # ---- Python ----

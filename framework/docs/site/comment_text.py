@@ -59,6 +59,8 @@ def begins_listing(last: Block | None, line: str) -> bool:
     """Whether code begins, in a comment that shows some."""
     if last is None or last.kind not in ("paragraph", "field") or not last.lines[-1].endswith((":", ",")):
         return False
+    if re.match(r"^ {4,}(// In a (coroutine|function)\b|#include <)", line):
+        return True
     return bool(re.match(r"^ {4,}\S.*[;{,]$", line)) and bool(re.search(r"[({]", line))
 
 

@@ -150,7 +150,8 @@ class acceptor_base {
 // There is one acceptor for a port. SO_REUSEPORT would make several of one port, and the kernel deal connections out
 // between them, whatever session their bytes were steered to; so steer() refuses it. To serve a port with several
 // threads, accept in one place and give each receiver the executor that it is to run on:
-//     gpurx::receiver rx{pool.next(), session};
+//     // In a coroutine, given acceptor, session, next_executor
+//     gpurx::receiver rx{next_executor(), session};
 //     co_await acceptor.async_accept(rx);
 //
 // Lifetime: keeps what it needs of the session. Destroying it completes pending accepts with operation_aborted.

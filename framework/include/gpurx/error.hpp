@@ -9,9 +9,10 @@
 // is boost::asio::error::eof. The object that the operation belongs to knows the rest, in the handler and until its
 // next failure: which operation, on what, the kernel's own words, what to change. It is asked the same way everywhere,
 // also after a function that took only an `error_code&`, on the object's strand:
+//     // In a function, given rx, peer, log
 //     rx.async_connect(peer, [&rx](gpurx::error_code code) {
 //         if (code)
-//             std::puts(gpurx::describe(code, rx.why()).c_str());
+//             log(gpurx::describe(code, rx.why()));
 //     });
 // receiver::why() and acceptor::why(). What coroutines of gpurx::ingest throw is a system_error already.
 //

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpurx: receive TCP straight into GPU memory. Includes everything; read the headers in this order.
+// gpurx: receive TCP straight into GPU memory. Includes everything, and what coroutines begin with; read the headers in
+// this order.
 #pragma once
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/this_coro.hpp>
 
 #include <gpurx/acceptor.hpp>     // acceptor: listens, and makes receivers of connections
 #include <gpurx/crc32c.hpp>       // crc32c of bytes on the host

@@ -146,6 +146,8 @@ auto async_read(basic_receiver<Executor>& from, device_span to, cuda_stream_ref 
 }
 
 // The same into several destinations one after the other, in one operation: a header to the host and the body to a GPU,
+//     // In a coroutine, given rx, header, body, stream
+//     using namespace gpurx;
 //     co_await async_read(rx, std::array{destination{host_span{header}}, destination{body, stream}});
 // `to` is a MutableBufferSequence of Asio's, or a range of what converts to a destination. It is copied as Asio copies
 // buffer sequences: what a view such as std::span looks at must stay until the operation has begun; the memory that is

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints in several files: which tensors there are, in which file each is, and all of them in one block of memory.
-//
+// Checkpoints in several files: which tensors there are, in which file each is, and all of them in one block of memory:
+//     #include <gpurx/ingest/buffer.hpp>
+//     // In a coroutine, given executor, session
+//     using namespace gpurx::ingest;
 //     auto const model = co_await async_read_checkpoint(executor, session, "s3://models/llama/");
 //     auto const layout = lay_out(model);
 //     auto const block = buffer::on_gpu(0, layout.size);
