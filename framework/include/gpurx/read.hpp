@@ -40,6 +40,11 @@ concept destination_range = !std::is_array_v<T> && requires(T const& range)
 template <class T>
 concept destination_sequence = mutable_buffers<T> || destination_range<T>;
 
+// The bytes of an object, or of a range: which of the two a host_span says.
+template <class T>
+concept bytes_to_wrap = !std::convertible_to<T&, destination> && !destination_sequence<T> &&
+                        !asio::is_dynamic_buffer<T>::value && std::constructible_from<host_span, T&>;
+
 // A destination or a sequence of them whose type is not known any more, for the call that it is handed to.
 class destinations_ref {
   public:
@@ -161,5 +166,9 @@ auto async_read(basic_receiver<Executor>& from, Destinations const& to, Token&& 
     return detail::initiate_read(access::state(from), access::executor(from), to, detail::read_until::full,
                                  std::forward<Token>(token));
 }
+
+// An object or a range, such as a header or a std::vector, has to be wrapped: async_read(rx, host_span{header}).
+template <class Executor, detail::bytes_to_wrap Object, class... Rest>
+void async_read(basic_receiver<Executor>& from, Object& to, Rest&&... rest) = delete;  // wrap it in host_span{to}
 
 }  // namespace gpurx
