@@ -10,6 +10,8 @@
 #include <gpurx/cuda_stream.hpp>
 #include <memory>
 
+#include "advice.hpp"
+#include "exception_of.hpp"
 #include "flow/async_op.hpp"
 #include "gpu_work.hpp"
 #include "syscalls.hpp"
@@ -166,14 +168,22 @@ error_code order_streams(cuda_stream_ref later, cuda_stream_ref earlier) noexcep
 
 }  // namespace
 
-void start_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_span memory, completion_site site,
-                wait_handler handler)
+void start_wait(asio::any_io_executor executor, stream_work what, completion_site site, wait_handler handler)
 {
+    auto const [stream, memory] = what;
     auto const nothing = memory.kind() == memory_kind::host && stream == cuda_stream_ref{};
     auto const ordinal =
         is_default(stream) && memory.kind() == memory_kind::device ? place_of(memory.address()).ordinal : no_gpu;
     wait_op::start(wait_claim{std::move(executor)}, {.ordinal = ordinal, .stream = stream}, nothing, std::move(site),
                    std::move(handler));
+}
+
+std::exception_ptr failure_of(stream_work const& /*what*/, error_code code) noexcept
+{
+    return exception_of(code, [&] {
+        return diagnostics{
+            .operation = "wait for", .object = "CUDA stream", .kernel_message = {}, .advice = advice_on(code)};
+    });
 }
 
 }  // namespace detail

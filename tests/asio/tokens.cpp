@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every kind of completion token works with every operation.
-#include <array>
+
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -17,7 +17,9 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <exception>
 #include <future>
+#include <gpurx/gpurx.hpp>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "completion.hpp"
@@ -29,6 +31,27 @@ namespace gpurx::test {
 namespace {
 
 namespace error = asio::error;
+
+// The exception of a co_await.
+struct thrown {
+    error_code code;
+    std::string what;
+    diagnostics why;
+    bool is_ours = false;
+};
+
+template <class Awaitable>
+asio::awaitable<thrown> failing(Awaitable operation)
+{
+    try {
+        co_await std::move(operation);
+    } catch (gpurx::system_error const& failure) {
+        co_return thrown{failure.code(), failure.what(), failure.why(), true};
+    } catch (boost::system::system_error const& failure) {
+        co_return thrown{failure.code(), failure.what(), {}, false};
+    }
+    co_return thrown{};
+}
 
 }  // namespace
 
@@ -65,6 +88,82 @@ TEST_CASE("awaitables, by default")
             thrown = ended.code() == error::eof;
         }
         CHECK(thrown);
+    });
+}
+
+TEST_CASE("an exception of the default token says why")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    run(in, [&]() -> asio::awaitable<void> {
+        auto const executor = co_await asio::this_coro::executor;
+        receiver rx{executor, *in.session};
+        std::array<std::byte, 16> header{};
+        auto const unconnected = co_await failing(async_read(rx, host_span{header}));
+        CHECK(unconnected.is_ours);
+        CHECK(unconnected.code == error::not_connected);
+        CHECK(unconnected.why == rx.why());
+        CHECK(unconnected.what == describe(unconnected.code, rx.why()));
+        CHECK(unconnected.why.operation == "read from");
+
+        auto const unsent = co_await failing(rx.async_write_some(asio::buffer(header)));
+        CHECK(unsent.is_ours);
+        CHECK(unsent.code == error::bad_descriptor);
+        CHECK(unsent.what == "write to connection: Bad file descriptor");
+
+        auto const nobody = co_await failing(rx.async_connect(std::vector<asio::ip::tcp::endpoint>{}));
+        CHECK(nobody.is_ours);
+        CHECK(nobody.code == error::not_found);
+        CHECK(nobody.why.operation == "connect");
+
+        auto const there = in.acceptor.local_endpoint();
+        co_await rx.async_connect(there);
+        auto const twice = co_await failing(rx.async_connect(there));
+        CHECK(twice.is_ours);
+        CHECK(twice.code == error::already_connected);
+        CHECK(twice.why.object == "127.0.0.1:" + std::to_string(there.port()));
+        in.acceptor.accept().close();
+
+        auto const read = co_await failing(rx.async_read_some(asio::buffer(header)));
+        CHECK(read.code == error::eof);
+        CHECK(read.what == describe(read.code, rx.why()));
+        auto const received = co_await failing(rx.async_receive());
+        CHECK(received.is_ours);
+        CHECK(received.code == error::eof);
+        CHECK(received.why.operation == "receive from");
+
+        acceptor closed{executor, *in.session};
+        auto const accepted = co_await failing(closed.async_accept());
+        CHECK(accepted.is_ours);
+        CHECK(accepted.code == error::bad_descriptor);
+        CHECK(accepted.why == closed.why());
+        auto const into = co_await failing(closed.async_accept(rx));
+        CHECK(into.is_ours);
+        CHECK(into.code == error::already_open);
+        CHECK(into.why.operation == "accept from");
+
+        auto const nowhere = reinterpret_cast<CUstream_st*>(std::uintptr_t{2});  // CU_STREAM_PER_THREAD
+        auto const waited = co_await failing(async_wait(executor, cuda_stream_ref{nowhere}));
+        CHECK(waited.is_ours);
+        CHECK(waited.why.operation == "wait for");
+    });
+}
+
+TEST_CASE("Asio's own use_awaitable, named, throws what it always has")
+{
+    world in{transport::copy};
+    run(in, [&]() -> asio::awaitable<void> {
+        receiver rx{co_await asio::this_coro::executor, *in.session};
+        auto const received = co_await failing(rx.async_receive(asio::use_awaitable));
+        CHECK_FALSE(received.is_ours);
+        CHECK(received.code == error::not_connected);
+
+        // And what is named by as_default_on; and this library's token where the operation is another's.
+        auto other = asio::use_awaitable_t<>::as_default_on(receiver{rx.get_executor(), *in.session});
+        CHECK_FALSE((co_await failing(other.async_receive())).is_ours);
+        auto [code, loan] = co_await rx.async_receive(asio::as_tuple(gpurx::use_awaitable));
+        CHECK(code == error::not_connected);
+        asio::steady_timer timer{rx.get_executor()};
+        co_await timer.async_wait(gpurx::use_awaitable);
     });
 }
 

@@ -11,6 +11,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <concepts>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -34,6 +35,7 @@ void start_accept(std::shared_ptr<acceptor_state> state, std::shared_ptr<receive
 [[nodiscard]] std::shared_ptr<receiver_state> make_receiver_state(acceptor_state& of,
                                                                   asio::any_io_executor const& executor);
 [[nodiscard]] asio::ip::tcp::acceptor& socket_of(acceptor_state& state) noexcept;
+[[nodiscard]] std::exception_ptr failure_of(std::shared_ptr<acceptor_state> const& state, error_code code) noexcept;
 
 // The handler of an accept that makes its receiver.
 template <class Handler, class Receiver>

@@ -7,12 +7,13 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/execution_context.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <concepts>
+#include <exception>
 #include <utility>
 
 #include <gpurx/error.hpp>
 #include <gpurx/initiation.hpp>
+#include <gpurx/use_awaitable.hpp>
 #include <gpurx/views.hpp>
 
 namespace gpurx {
@@ -64,8 +65,13 @@ namespace detail {
 
 using wait_handler = asio::any_completion_handler<void(error_code)>;
 
-void start_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_span memory, completion_site site,
-                wait_handler handler);
+// The work to wait for.
+struct stream_work {
+    cuda_stream_ref stream;
+    device_span memory;
+};
+void start_wait(asio::any_io_executor executor, stream_work what, completion_site site, wait_handler handler);
+[[nodiscard]] std::exception_ptr failure_of(stream_work const& what, error_code code) noexcept;
 
 }  // namespace detail
 
@@ -85,18 +91,18 @@ void start_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_s
 //   errc::no_cuda; what the system reports if it has no descriptor left.
 // Cost: an event, a descriptor, and a wait of the reactor; some 80 us after the stream has passed, or a 64th of
 // the time that it took, at most 1 ms.
-template <asio::completion_token_for<void(error_code)> Token = asio::use_awaitable_t<>>
+template <asio::completion_token_for<void(error_code)> Token = use_awaitable_t>
 auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_span memory, Token&& token = Token())
 {
     return asio::async_initiate<Token, void(error_code)>(
         detail::initiation{executor,
-                           [executor](cuda_stream_ref on, device_span of, auto site, auto&& handler) {
-                               detail::start_wait(executor, on, of, std::move(site),
+                           [executor](detail::stream_work what, auto site, auto&& handler) {
+                               detail::start_wait(executor, what, std::move(site),
                                                   std::forward<decltype(handler)>(handler));
                            }},
-        token, stream, memory);
+        token, detail::stream_work{stream, memory});
 }
-template <asio::completion_token_for<void(error_code)> Token = asio::use_awaitable_t<>>
+template <asio::completion_token_for<void(error_code)> Token = use_awaitable_t>
 auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, Token&& token = Token())
 {
     return async_wait(std::move(executor), stream, device_span{}, std::forward<Token>(token));

@@ -14,7 +14,8 @@
 //         if (code)
 //             log(gpurx::describe(code, rx.why()));
 //     });
-// receiver::why() and acceptor::why(). What coroutines of gpurx::ingest throw is a system_error already.
+// receiver::why() and acceptor::why(). In a coroutine, without a token, a failed co_await throws a system_error that
+// says the same (use_awaitable.hpp), as do coroutines of gpurx::ingest.
 //
 // errno values stay in boost::system::system_category(), answers of the CUDA driver in cuda_category(); what gpurx
 // itself decides is an errc below.

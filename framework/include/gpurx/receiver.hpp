@@ -39,7 +39,8 @@ concept endpoint_sequence = static_cast<bool>(asio::is_endpoint_sequence<T>::val
 //     function. An operation that can finish at once goes through the handler's associated immediate executor. Internal
 //     steps run on the handler's executor too, so give token and receiver the same strand if there is more than one
 //     thread.
-//   Token: any. Without one it is what the receiver's executor names (as_default_on), else use_awaitable.
+//   Token: any. Without one it is what the receiver's executor names (as_default_on), else gpurx::use_awaitable, whose
+//     exceptions are of type gpurx::system_error and say why (use_awaitable.hpp).
 //   Lifetimes: an operation keeps the flow alive; the receiver may be moved or destroyed meanwhile (destroying it
 //     completes the operation with operation_aborted). Memory that a span names must stay until completion.
 //   Allocation: the handler's associated allocator, released before the handler runs.
@@ -224,10 +225,10 @@ class basic_receiver : public receiver_base {
             detail::initiation{erased_executor(),
                                [own = erased_executor()](auto of, auto const& bytes, auto /*site*/, auto&& handler) {
                                    auto const executor = asio::get_associated_executor(handler, own);
-                                   detail::socket_of(*of).async_write_some(
+                                   detail::socket_of(*of.state).async_write_some(
                                        bytes, asio::bind_executor(executor, std::forward<decltype(handler)>(handler)));
                                }},
-            token, state(), data);
+            token, detail::writer{state()}, data);
     }
 
   private:

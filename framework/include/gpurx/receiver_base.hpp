@@ -8,8 +8,8 @@
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -20,6 +20,7 @@
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/session.hpp>
 #include <gpurx/stats.hpp>
+#include <gpurx/use_awaitable.hpp>
 #include <gpurx/views.hpp>
 
 namespace gpurx {
@@ -46,10 +47,18 @@ void start_receive_exactly(std::shared_ptr<receiver_state> state, std::size_t by
 
 [[nodiscard]] asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept;
 
-// The token that the executor names (as_default_on), else use_awaitable.
+// Makes the exception of a failed co_await (use_awaitable.hpp).
+[[nodiscard]] std::exception_ptr failure_of(std::shared_ptr<receiver_state> const& state, error_code code) noexcept;
+// Names the receiver of a write, which is an operation of Asio's.
+struct writer {
+    std::shared_ptr<receiver_state> state;
+};
+[[nodiscard]] std::exception_ptr failure_of(writer const& of, error_code code) noexcept;
+
+// The token that the executor names (as_default_on), else this library's use_awaitable.
 template <class Executor>
-using default_token = std::conditional_t<std::is_void_v<asio::default_completion_token_t<Executor>>,
-                                         asio::use_awaitable_t<>, asio::default_completion_token_t<Executor>>;
+using default_token = std::conditional_t<std::is_void_v<asio::default_completion_token_t<Executor>>, use_awaitable_t,
+                                         asio::default_completion_token_t<Executor>>;
 
 }  // namespace detail
 

@@ -13,6 +13,7 @@
 
 #include "advice.hpp"
 #include "async_op.hpp"
+#include "exception_of.hpp"
 #include "fork.hpp"
 #include "receiver_state.hpp"
 #include "session/placement.hpp"
@@ -391,6 +392,11 @@ std::shared_ptr<receiver_state> make_receiver_state(acceptor_state& of, asio::an
 asio::ip::tcp::acceptor& socket_of(acceptor_state& state) noexcept
 {
     return state.socket();
+}
+
+std::exception_ptr failure_of(std::shared_ptr<acceptor_state> const& state, error_code code) noexcept
+{
+    return exception_of(code, [&] { return state->why(); });
 }
 
 }  // namespace detail

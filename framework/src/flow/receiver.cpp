@@ -6,6 +6,7 @@
 #include <gpurx/receiver.hpp>
 #include <gpurx/receiver_base.hpp>
 
+#include "exception_of.hpp"
 #include "receiver_state.hpp"
 #include "session/session_state.hpp"
 #include "stream_fsm.hpp"
@@ -174,6 +175,16 @@ asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept
     return state.socket();
 }
 
+std::exception_ptr failure_of(std::shared_ptr<receiver_state> const& state, error_code code) noexcept
+{
+    return exception_of(code, [&] { return state->why(); });
+}
+
+std::exception_ptr failure_of(writer const& of, error_code code) noexcept
+{
+    return exception_of(code, [&] { return of.state->why_not("write to", code); });
+}
+
 }  // namespace detail
 
 }  // namespace gpurx
@@ -294,8 +305,10 @@ class connect_op : public async_op<receiver_state::claim, error_code> {
 
     error_code prepare()
     {
-        if (!claim().granted())
+        if (!claim().granted()) {
+            state().failed("connect", errc::already_running);
             return errc::already_running;
+        }
         error_code code;
         if (state().is_open())
             state().refused(peer_, code = asio::error::already_connected);

@@ -275,14 +275,17 @@ void receiver_state::forget() noexcept
 
 diagnostics receiver_state::why() const
 {
-    if (failed_at_ == nullptr)
-        return why_;
+    return failed_at_ == nullptr ? why_ : why_not(failed_at_, failed_with_);
+}
+
+diagnostics receiver_state::why_not(char const* operation, error_code code) const
+{
     error_code gone;
     auto const peer = socket_.remote_endpoint(gone);
-    return {.operation = failed_at_,
+    return {.operation = operation,
             .object = gone ? "connection" : fmt::format("connection of {}", to_string(peer)),
             .kernel_message = {},
-            .advice = advice_on(failed_with_)};
+            .advice = advice_on(code)};
 }
 
 void receiver_state::abandon() noexcept

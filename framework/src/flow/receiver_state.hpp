@@ -113,6 +113,8 @@ class receiver_state {
     [[nodiscard]] bool is_of_part() const noexcept { return of_part_; }
     // What the last connect or adopt() failed at, or what was noted since; empty: nothing.
     [[nodiscard]] diagnostics why() const;
+    // The same of an operation that nobody notes.
+    [[nodiscard]] diagnostics why_not(char const* operation, error_code code) const;
     // Notes what failed, so that why() can put it into words. `operation` is a literal.
     void failed(char const* operation, error_code code) noexcept
     {

@@ -97,4 +97,12 @@ std::shared_ptr<stream_position const> ready_batches::position() const
     return position_;
 }
 
+std::exception_ptr failure_of(std::shared_ptr<ready_batches> const& /*from*/, error_code code) noexcept
+try {
+    return std::make_exception_ptr(system_error{
+        code, {.operation = "receive from", .object = "tensor stream", .kernel_message = {}, .advice = {}}});
+} catch (...) {
+    return std::current_exception();
+}
+
 }  // namespace gpurx::ingest::detail

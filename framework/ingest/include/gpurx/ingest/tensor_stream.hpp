@@ -17,12 +17,12 @@
 #include <boost/asio/execution_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,11 +30,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <gpurx/ingest/frame.hpp>
+#include <gpurx/initiation.hpp>
 #include <gpurx/session.hpp>
+#include <gpurx/use_awaitable.hpp>
 #include <gpurx/views.hpp>
 
 namespace gpurx::ingest {
@@ -294,7 +297,7 @@ class tensor_stream {
     //   ever after as well.
     // Several may be pending; which of them gets the next batch is not said.
     // Cost: no copy. With a GPU two calls of the driver.
-    template <asio::completion_token_for<void(error_code, batch)> Token = asio::use_awaitable_t<>>
+    template <asio::completion_token_for<void(error_code, batch)> Token = use_awaitable_t>
     auto async_next(Token&& token = Token());
 
   private:
@@ -377,14 +380,23 @@ struct next_op {
 };
 
 [[nodiscard]] std::shared_ptr<ready_batches> batches_of(std::shared_ptr<stream_state> const& stream) noexcept;
+// Makes the exception of a failed co_await (use_awaitable.hpp).
+[[nodiscard]] std::exception_ptr failure_of(std::shared_ptr<ready_batches> const& from, error_code code) noexcept;
 
 }  // namespace detail
 
 template <asio::completion_token_for<void(error_code, batch)> Token>
 auto tensor_stream::async_next(Token&& token)
 {
-    return asio::async_compose<Token, void(error_code, batch)>(detail::next_op{detail::batches_of(state_)}, token,
-                                                               get_executor());
+    auto const own = get_executor();
+    return asio::async_initiate<Token, void(error_code, batch)>(
+        gpurx::detail::initiation{own,
+                                  [own](auto from, auto /*site*/, auto&& handler) {
+                                      using handler_type = std::decay_t<decltype(handler)>;
+                                      asio::async_compose<handler_type, void(error_code, batch)>(
+                                          detail::next_op{std::move(from)}, handler, own);
+                                  }},
+        token, detail::batches_of(state_));
 }
 
 }  // namespace gpurx::ingest
