@@ -28,6 +28,7 @@ detail::session_sample sample_of(named_session const& named)
             .interface = state.options().interface,
             .transport = std::string{to_string(session.transport())},
             .tokens = tokens,
+            .obstacle = std::string{to_string(session.why_not_devmem())},
             .memory_bytes = session.memory().size(),
             .queues = session.queues().size(),
             .counted = session.stats(),

@@ -152,8 +152,9 @@ void add_infos(std::string& to, std::string_view version, std::span<session_samp
     add_header(to, "gpurx_session_info", "How a session receives.");
     for (auto const& each : samples)
         fmt::format_to(std::back_inserter(to),
-                       "gpurx_session_info{{session=\"{}\",interface=\"{}\",transport=\"{}\",tokens=\"{}\"}} 1\n",
-                       escaped(each.name), escaped(each.interface), each.transport, each.tokens);
+                       "gpurx_session_info{{session=\"{}\",interface=\"{}\",transport=\"{}\",tokens=\"{}\","
+                       "obstacle=\"{}\"}} 1\n",
+                       escaped(each.name), escaped(each.interface), each.transport, each.tokens, each.obstacle);
 }
 
 void add_metric(std::string& to, metric const& what, std::span<session_sample const> samples)

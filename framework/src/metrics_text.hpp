@@ -18,6 +18,7 @@ struct session_sample {
     std::string interface;
     std::string transport;
     std::string tokens;
+    std::string obstacle;
     std::uint64_t memory_bytes = 0;
     std::uint64_t queues = 0;
     gpurx::stats counted;

@@ -21,8 +21,12 @@ namespace gpurxd = gpurx::gpurxd;
 std::string library()
 {
     std::vector<detail::session_sample> samples(2);
-    samples[0] = {
-        .name = R"(loader "one"\)", .interface = "eth0", .transport = "devmem", .tokens = "array", .counted = {}};
+    samples[0] = {.name = R"(loader "one"\)",
+                  .interface = "eth0",
+                  .transport = "devmem",
+                  .tokens = "array",
+                  .obstacle = "none",
+                  .counted = {}};
     gpurx::pool_stats pool;
     pool.dry_time = std::chrono::milliseconds{1500};
     pool.ring_demand = 1;
@@ -30,7 +34,12 @@ std::string library()
     pool.overruns = 3;
     pool.drops = 4;
     samples[0].pool = pool;
-    samples[1] = {.name = "two", .interface = "eth0", .transport = "copy", .tokens = "none", .counted = {}};
+    samples[1] = {.name = "two",
+                  .interface = "eth0",
+                  .transport = "copy",
+                  .tokens = "none",
+                  .obstacle = "no_rights",
+                  .counted = {}};
     return detail::format_metrics(GPURX_VERSION, samples);
 }
 

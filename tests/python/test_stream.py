@@ -234,6 +234,11 @@ def test_cancelling_a_task_loses_nothing(stream: Make) -> None:
 # ---- ends ----
 
 
+def test_a_session_says_why_it_has_no_devmem() -> None:
+    with gpurx.Session(size=8 << 20) as session:
+        assert (session.transport, session.why_not_devmem) == ("copy", "no_interface")
+
+
 def test_closing_ends_it_for_who_waits(stream: Make) -> None:
     receives = stream()
     once_waiting(receives.close)

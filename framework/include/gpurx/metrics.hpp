@@ -6,7 +6,7 @@
 // Counters end in _total and never fall while the session lives; what a session counts is gone with it, as for a
 // process that was started anew. All are of stats() and pool_stats() (stats.hpp), where each is explained, in bytes and
 // numbers. Two more say what runs: gpurx_build_info (version) and gpurx_session_info (interface, transport, tokens:
-// "array", "xarray" or "none"), each with the value 1.
+// "array", "xarray" or "none", obstacle: why it is not devmem, as rx_session::why_not_devmem()), each with the value 1.
 //
 // Thread safety: may be called at the same time, and while the sessions are used.
 #pragma once

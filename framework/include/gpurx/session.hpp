@@ -33,6 +33,28 @@ enum class transport : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(transport value) noexcept;
 
+// Which prerequisite of transport devmem a session is without, for programs and metrics. rx_session::explain() has the
+// words, and what to change. Values may be added.
+enum class devmem_obstacle : std::uint8_t {
+    none,                 // devmem is in use
+    copy_asked_for,       // rx_session_options::transport is copy
+    no_interface,         // rx_session_options::interface is empty
+    interface_down,       // or it is gone
+    memory_not_exported,  // the memory has no dmabuf: device_memory::dmabuf_fd() is -1
+    memory_too_small,     // for max_flows flows and what the NIC's rings keep
+    no_rights,            // neither CAP_NET_ADMIN nor a gpurxd
+    refused_by_gpurxd,    // by its policy or its limits, or it does not answer
+    state_directory,      // the journal in rx_session_options::state_directory cannot be read, written or locked
+    no_header_split,      // NIC or driver cannot split headers, or another setting keeps it from that
+    too_few_queues,       // the NIC has no more, or others use them
+    not_bound,            // driver or kernel does not bind this memory to queues (bind-rx)
+    flows_not_movable,  // of a session with several memories: its queues are leased, and no rule can be made from here
+    other,              // the kernel or the driver refused something else
+};
+
+// Its name, as above: "no_rights".
+[[nodiscard]] std::string_view to_string(devmem_obstacle value) noexcept;
+
 struct rx_session_options {
     // The NIC, or in a container a netkit device that has queues of one (docs/leased-queues.md): then nothing but the
     // memory is set up. Empty: only transport copy can work. One that is named has to be there, whatever the transport.
@@ -144,6 +166,8 @@ class rx_session {
     // where the pages are (pool_stats()), and a line for each flow that does not wait for its sender, but for loans of
     // its own, for GPU streams, or for pages that others hold, and who holds them; that costs some netlink calls.
     [[nodiscard]] std::string explain() const;
+    // Why devmem is not in use. Of several memories: of the first that could not have it; all use the same transport.
+    [[nodiscard]] devmem_obstacle why_not_devmem() const noexcept;
     // Counters of all flows that this session ever had, added up; tokens_high_water is the session's own (of several
     // memories: the largest).
     [[nodiscard]] gpurx::stats stats() const;

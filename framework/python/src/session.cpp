@@ -279,6 +279,10 @@ void bind_session(nb::module_& module)
              "once something has come over it.")
         .def_prop_ro("transport", [](session const& self) { return to_string(self.get()->transport()); })
         .def_prop_ro(
+            "why_not_devmem", [](session const& self) { return to_string(self.get()->why_not_devmem()); },
+            "Which prerequisite of devmem is missing, as the name of a gpurx::devmem_obstacle (session.hpp), such as "
+            "\"no_rights\"; \"none\" where devmem is in use. explain() has the words.")
+        .def_prop_ro(
             "memory", [](session const& self) { return self.get()->memory().explain(); },
             "What the memory is, and who exported it.")
         .def_prop_ro("queues", [](session const& self) { return self.get()->queues(); })

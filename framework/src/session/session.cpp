@@ -20,6 +20,7 @@
 #include "nic/open_nic.hpp"
 #include "nic/queue_lease.hpp"
 #include "nic/rights.hpp"
+#include "obstacle.hpp"
 #include "ring_demand.hpp"
 #include "session_state.hpp"
 #include "topology.hpp"
@@ -133,6 +134,11 @@ std::string rx_session::explain() const
     return is_part_ ? state_->explain() : state_->explain_all();
 }
 
+devmem_obstacle rx_session::why_not_devmem() const noexcept
+{
+    return state_->why_not_devmem();
+}
+
 stats rx_session::stats() const
 {
     return is_part_ ? state_->total() : state_->total_of_all();
@@ -188,6 +194,13 @@ namespace {
     throw system_error{code, std::move(why)};
 }
 
+// Notes the obstacle, and throws its words.
+[[noreturn]] void refuse(devmem_obstacle& noted, devmem_obstacle obstacle, error_code code, diagnostics why)
+{
+    noted = obstacle;
+    refuse(code, std::move(why));
+}
+
 void check(rx_session_options const& options, std::vector<std::shared_ptr<memory_state>> const& memories)
 {
     auto const invalid = make_error_code(boost::system::errc::invalid_argument);
@@ -203,15 +216,16 @@ void check(rx_session_options const& options, std::vector<std::shared_ptr<memory
 
 // Throws what speaks against devmem here.
 std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state& memory,
-                                              std::string const& daemon, bool& other_dmabuf)
+                                              std::string const& daemon, bool& other_dmabuf, devmem_obstacle& obstacle)
 {
     if (options.interface.empty())
-        refuse(errc::transport_unavailable, {.operation = "open",
-                                             .object = "transport devmem",
-                                             .kernel_message = {},
-                                             .advice = "name the NIC in rx_session_options::interface"});
+        refuse(obstacle, devmem_obstacle::no_interface, errc::transport_unavailable,
+               {.operation = "open",
+                .object = "transport devmem",
+                .kernel_message = {},
+                .advice = "name the NIC in rx_session_options::interface"});
     if (memory.dmabuf_fd() < 0)
-        refuse(memory.export_error(), memory.why_not_exported());
+        refuse(obstacle, devmem_obstacle::memory_not_exported, memory.export_error(), memory.why_not_exported());
     error_code code;
     diagnostics why;
     // Before the NIC is touched, and what of it needs no question to the NIC before it is asked anything.
@@ -228,7 +242,7 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
                            .interface = options.interface},
                           failed, reason);
         if (failed)
-            refuse(failed, std::move(reason));
+            refuse(obstacle, devmem_obstacle::memory_too_small, failed, std::move(reason));
     };
     check_budget({});
     auto const check_ring = [&](nic_ring const& ring) { check_budget(demand_of(ring, options.rx_queues, page_size)); };
@@ -252,8 +266,10 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
                         failed, reason);
     };
     auto nic = lease_for(memory, lease, other_dmabuf, code, why);
-    if (!nic)
-        refuse(code, std::move(why));
+    if (!nic) {
+        auto const which = obstacle_of(code, why.operation, !daemon.empty());
+        refuse(obstacle, which, code, std::move(why));
+    }
     return nic;
 }
 
@@ -312,10 +328,10 @@ std::string reason(system_error const& failure)
 }
 
 // Another part's port rule brings the flows, so this one must be able to take them over.
-void check_that_it_moves_flows(session_nic const& nic)
+void check_that_it_moves_flows(session_nic const& nic, devmem_obstacle& obstacle)
 {
     if (!nic.moves_flows())
-        refuse(errc::transport_unavailable,
+        refuse(obstacle, devmem_obstacle::flows_not_movable, errc::transport_unavailable,
                {.operation = "open",
                 .object = "transport devmem",
                 .kernel_message = {},
@@ -324,13 +340,14 @@ void check_that_it_moves_flows(session_nic const& nic)
 }
 
 std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
-                                           std::shared_ptr<memory_state> const& memory, bool is_one_of_several)
+                                           std::shared_ptr<memory_state> const& memory, bool is_one_of_several,
+                                           devmem_obstacle& obstacle)
 {
     bool other_dmabuf = false;
     auto const daemon = may_configure_nics() ? std::string{} : find_daemon();
-    auto nic = lease_for_devmem(options, *memory, daemon, other_dmabuf);
+    auto nic = lease_for_devmem(options, *memory, daemon, other_dmabuf, obstacle);
     if (is_one_of_several)
-        check_that_it_moves_flows(*nic);
+        check_that_it_moves_flows(*nic, obstacle);
     auto explanation = explain_devmem(options, *nic, *memory, daemon, other_dmabuf);
     advise_on_ring(options, *nic, *memory);
     return session_state::create(options, memory, std::move(nic), std::move(explanation));
@@ -362,18 +379,25 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options,
 {
     check(options, memories);
     std::string why_not = "transport copy was asked for";
+    auto obstacle = devmem_obstacle::copy_asked_for;
     if (options.transport != gpurx::transport::copy) {
+        obstacle = devmem_obstacle::other;
         try {
-            return open_each(memories,
-                             [&](auto const& memory) { return open_on_nic(options, memory, memories.size() > 1); });
+            return open_each(memories, [&](auto const& memory) {
+                return open_on_nic(options, memory, memories.size() > 1, obstacle);
+            });
         } catch (system_error const& failure) {
             if (options.transport == gpurx::transport::devmem)
                 throw;
+            if (obstacle == devmem_obstacle::other)
+                obstacle = obstacle_of(failure.code(), failure.why().operation, false);
             why_not = reason(failure);
         }
     }
     return open_each(memories, [&](auto const& memory) {
-        return create(options, memory, nullptr, explain_copy(options, why_not, *memory));
+        auto made = create(options, memory, nullptr, explain_copy(options, why_not, *memory));
+        made->obstacle_ = obstacle;
+        return made;
     });
 }
 

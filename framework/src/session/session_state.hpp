@@ -164,6 +164,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
+    // Set where its words are made.
+    [[nodiscard]] devmem_obstacle why_not_devmem() const noexcept { return obstacle_; }
     // What the session is, and a line for each flow that waits for something else than data.
     [[nodiscard]] std::string explain() const;
     [[nodiscard]] stats total() const;
@@ -257,6 +259,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::size_t loan_limit_;
     std::size_t read_share_;
     std::string explanation_;
+    devmem_obstacle obstacle_ = devmem_obstacle::none;
 
     std::unique_ptr<page_pool> pages_;  // null with transport devmem
     session_nic* nic_;                  // null with transport copy; restoration_ has it

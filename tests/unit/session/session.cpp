@@ -13,6 +13,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <cstdlib>
+#include <gpurx/metrics.hpp>
 #include <gpurx/session.hpp>
 #include <iostream>
 #include <mutex>
@@ -77,6 +78,7 @@ TEST_CASE("transport copy works without an interface and says what it is")
     CHECK(session.transport() == gpurx::transport::copy);
     CHECK_THAT(session.explain(),
                StartsWith("copy: in use") && ContainsSubstring("devmem: not in use: transport copy was asked for"));
+    CHECK(session.why_not_devmem() == gpurx::devmem_obstacle::copy_asked_for);
     CHECK(session.queues().empty());
     CHECK(session.receive_buffer_size() == 0);
     CHECK(session.memory().size() >= mebibyte);
@@ -91,6 +93,10 @@ TEST_CASE("automatic falls back to copy and says why, and what would help")
         CHECK(session.transport() == gpurx::transport::copy);
         CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: ") &&
                                           ContainsSubstring("rx_session_options::interface"));
+        CHECK(session.why_not_devmem() == gpurx::devmem_obstacle::no_interface);
+        CHECK(gpurx::to_string(session.why_not_devmem()) == "no_interface");
+        gpurx::named_session const named{"loader", session};
+        CHECK_THAT(gpurx::metrics_text({&named, 1}), ContainsSubstring("obstacle=\"no_interface\""));
     }
     SECTION("an interface that cannot do it, or memory that cannot be exported")
     {
@@ -99,6 +105,8 @@ TEST_CASE("automatic falls back to copy and says why, and what would help")
         CHECK(session.transport() == gpurx::transport::copy);
         CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: "));
         CHECK_THAT(session.explain(), ContainsSubstring(session.memory().dmabuf_fd() < 0 ? "/dev/udmabuf" : "lo"));
+        CHECK((session.why_not_devmem() == gpurx::devmem_obstacle::memory_not_exported) ==
+              (session.memory().dmabuf_fd() < 0));
     }
 }
 
