@@ -72,8 +72,7 @@ asio::awaitable<std::uint64_t> receive_in_parts(gpurx::receiver& rx, std::uint64
 {
     std::uint64_t loans = 0;
     for (; length > 0; ++loans) {
-        auto [error, loan] = co_await rx.async_receive(length, as_result);
-        check(error, rx);
+        auto loan = co_await rx.async_receive(length);
         length -= loan.size();
         consume(std::move(loan), out);
     }
@@ -97,7 +96,7 @@ asio::awaitable<totals> receive(gpurx::rx_session& session, tcp::endpoint const&
     gpurx::acceptor acceptor{co_await asio::this_coro::executor, session, here};
     fmt::print(stderr, "listening on port {}, transport {}\n", acceptor.local_endpoint().port(),
                to_string(session.transport()));
-    auto rx = co_await acceptor.async_accept(asio::use_awaitable);
+    auto rx = co_await acceptor.async_accept();
     totals sum;
     while (auto const length = co_await read_length(rx)) {
         sum.loans += co_await receive_body(rx, *length, out);

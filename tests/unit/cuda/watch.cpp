@@ -124,8 +124,8 @@ TEST_CASE("a stream that comes in is asked for at once, whatever others do")
 TEST_CASE("a flow that lacks pages has all streams asked for at once")
 {
     parked in;
-    // So many rounds of those that stand still take 160 ms at least, on any machine. Of those that have just come in they
-    // take 2 ms, where nobody else is in the way: a busy machine needs some tries.
+    // So many rounds of those that stand still take 160 ms at least, on any machine. Of those that have just come in
+    // they take 2 ms, where nobody else is in the way: a busy machine needs some tries.
     constexpr std::size_t rounds = 12;
     auto hurried = false;
     for (int tries = 0; tries < 200 && !hurried; ++tries) {
