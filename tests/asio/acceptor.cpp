@@ -514,6 +514,56 @@ TEST_CASE("a cancelled accept takes no connection")
     CHECK(rx->remote_endpoint() == caller.socket().local_endpoint());
 }
 
+TEST_CASE("cancel() and close() reach accepts whose wait is over, but which have not heard of it")
+{
+    world in{any_transport()};
+    asio::io_context later{1};  // where the steps of accepts run, when told
+    acceptor from{*in.io, *in.session, any_port()};
+    receiver first{*in.io, *in.session};
+    receiver second{*in.io, *in.session};
+    auto const one = make_completion();
+    auto const other = make_completion();
+    auto const cancels = GENERATE(false, true);  // the handler of the first
+    from.async_accept(first, asio::bind_executor(later, [&, one](error_code code) {
+                          if (cancels)
+                              from.cancel();
+                          noting{one}(code);
+                      }));
+    from.async_accept(second, asio::bind_executor(later, noting{other}));
+    in.settle();
+    sender caller{in.wires};
+    caller.socket().connect(from.local_endpoint());
+    in.settle();  // one connection makes both ready
+    auto const closes = !cancels && GENERATE(false, true);
+    if (closes) {
+        from.close();
+        from.open(tcp::v4());
+        from.bind(any_port());
+        from.listen();
+    } else if (!cancels) {
+        from.cancel();
+    }
+    later.poll();
+    in.settle();
+    CHECK(one->calls == 1);
+    CHECK(one->code == (cancels ? error_code{} : error_code{error::operation_aborted}));
+    CHECK(first.is_open() == cancels);
+    CHECK(other->calls == 1);
+    CHECK(other->code == error::operation_aborted);
+    CHECK_FALSE(second.is_open());
+    // What begins after that is not cancelled, and no connection is lost.
+    sender next{in.wires};
+    if (closes || cancels)
+        next.socket().connect(from.local_endpoint());
+    receiver third{*in.io, *in.session};
+    auto const again = make_completion();
+    from.async_accept(third, noting{again});
+    in.run_until([&] { return again->done(); });
+    CHECK_FALSE(again->code);
+    auto& expected = closes || cancels ? next : caller;
+    CHECK(third.remote_endpoint() == expected.socket().local_endpoint());
+}
+
 TEST_CASE("an accept that has succeeded is not cancelled any more")
 {
     accepting_world at;

@@ -83,7 +83,8 @@ class acceptor_base {
     // is not asked about. Not while an accept is pending.
     void set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const& peer)> choose);
 
-    // Pending accepts complete with operation_aborted. No connection is lost: those that wait go on waiting.
+    // Pending accepts complete with operation_aborted, also those that a connection has made ready but that have not
+    // taken it. No connection is lost: those that wait go on waiting.
     void cancel() noexcept;
     // The same, and connections that wait are reset. The session's rule stays.
     void close() noexcept;

@@ -92,6 +92,8 @@ class acceptor_state {
     void listen(int backlog, error_code& code);
     void cancel() noexcept;
     void close() noexcept;
+    // Calls of both so far: an accept whose wait is over is reached by no other way.
+    [[nodiscard]] unsigned cancels() const noexcept { return cancels_; }
 
     void set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose)
     {
@@ -126,6 +128,7 @@ class acceptor_state {
     bool steered_ = false;
     int wanted_ = 0;    // backlog
     int backlog_ = -1;  // that the kernel was told; -1: does not listen
+    unsigned cancels_ = 0;
     diagnostics why_;
 };
 
@@ -224,6 +227,7 @@ void acceptor_state::cancel() noexcept
 {
     if (!born_.is_here())
         return;
+    ++cancels_;
     error_code ignored;
     socket_.cancel(ignored);
 }
@@ -235,6 +239,7 @@ void acceptor_state::close() noexcept
             ::close(socket_.native_handle());
         return;
     }
+    ++cancels_;
     error_code ignored;
     socket_.close(ignored);
     backlog_ = -1;
@@ -298,14 +303,20 @@ namespace {
 class acceptance {
   public:
     acceptance(std::shared_ptr<acceptor_state> from, std::shared_ptr<receiver_state> into) noexcept
-        : from_{std::move(from)}, into_{std::move(into)}, closings_{into_.state().closings()}
+        : from_{std::move(from)},
+          into_{std::move(into)},
+          cancels_{from_->cancels()},
+          closings_{into_.state().closings()}
     {}
 
     [[nodiscard]] acceptor_state& from() const noexcept { return *from_; }
     [[nodiscard]] receiver_state& into() const noexcept { return into_.state(); }
     [[nodiscard]] bool granted() const noexcept { return into_.granted(); }
-    // The receiver was closed, or is gone.
-    [[nodiscard]] bool is_void() const noexcept { return into().closings() != closings_; }
+    // The acceptor was cancelled or closed since, or the receiver was closed or is gone.
+    [[nodiscard]] bool is_void() const noexcept
+    {
+        return from_->cancels() != cancels_ || into().closings() != closings_;
+    }
     [[nodiscard]] asio::any_io_executor get_executor() const { return from_->socket().get_executor(); }
     void release() noexcept
     {
@@ -316,6 +327,7 @@ class acceptance {
   private:
     std::shared_ptr<acceptor_state> from_;
     receiver_state::claim into_;
+    unsigned cancels_;
     unsigned closings_;
 };
 
