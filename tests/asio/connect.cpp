@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "completion.hpp"
+#include "descriptors.hpp"
 #include "syscalls.hpp"
 #include "tcp_backlog.hpp"
 #include "world.hpp"
@@ -41,14 +42,6 @@ int receive_buffer(int socket)
     socklen_t length = sizeof size;
     REQUIRE(::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &size, &length) == 0);
     return size / 2;  // the kernel doubles what it is told
-}
-
-int open_descriptors()
-{
-    int count = 0;
-    for (int fd = 0; fd < 1024; ++fd)
-        count += ::fcntl(fd, F_GETFD) >= 0;
-    return count;
 }
 
 // While one exists, so many descriptors can be opened and no more.
@@ -387,6 +380,51 @@ TEST_CASE("cancel() reaches an operation whose wait is over, but which has not h
         CHECK(rx.available() == 10);
         CHECK(receive(in, rx)->bytes == 10);
     }
+}
+
+TEST_CASE("cancel() ends a connect to one of several between two attempts")
+{
+    auto const kind = GENERATE(transport::copy, transport::devmem);
+    world in{kind};
+    in.acceptor.non_blocking(true);
+    asio::io_context later{1};  // where the steps of the connect run, when told
+    auto const step = [&] {
+        in.session.settle_nic();
+        in.settle();
+        later.restart();
+        later.poll();
+    };
+    receiver rx{*in.io, *in.session};
+    auto const nobody = nobody_there(in);
+    std::vector<tcp::endpoint> const peers{nobody, in.acceptor.local_endpoint()};
+    asio::cancellation_signal signal;
+    auto const result = make_completion();
+    rx.async_connect(peers, asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(later, noting{result})));
+    if (kind == transport::devmem)
+        step();  // a rule comes first
+    in.settle();
+    REQUIRE_FALSE(result->done());
+    // The first has refused, and the operation has not heard of it.
+    SECTION("through the receiver")
+    {
+        rx.cancel();
+    }
+    SECTION("through its slot")
+    {
+        signal.emit(asio::cancellation_type::partial);
+    }
+    for (int i = 0; i < 4; ++i)
+        step();
+    CHECK(result->calls == 1);
+    CHECK(result->code == error::operation_aborted);
+    CHECK_FALSE(rx.is_open());
+    CHECK(in.session.nic().flows.size() == (kind == transport::devmem ? 1 : 0));
+    error_code code;
+    static_cast<void>(in.acceptor.accept(code));
+    CHECK(code == error::would_block);
+    // What begins after that is not cancelled.
+    CHECK(connect(in, rx, nobody) == error::connection_refused);
+    CHECK_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
 }
 
 TEST_CASE("who ends a flow does not wait for the NIC")

@@ -69,7 +69,7 @@ class receiver_base {
 
     // Takes over a connection accepted from an acceptor that was given to rx_session::steer(). Bytes that came by
     // another way are delivered all the same, and counted as host_bytes. Takes the descriptor out of `accepted`, which
-    // is closed if this fails. The receiver must not be open.
+    // is closed if this fails, and sets FD_CLOEXEC on it, as Asio does not. The receiver must not be open.
     // `received`: what was read from `accepted` before. It is copied, and delivered first, by reads as well as by
     // async_receive; counted as host_bytes.
     // Errors: asio::error::already_open; errc::already_running; errc::too_many_flows; asio::error::bad_descriptor of a

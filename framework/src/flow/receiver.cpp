@@ -324,17 +324,21 @@ class connect_op : public async_op<receiver_state::claim, error_code> {
 class bystander {
   public:
     explicit bystander(std::shared_ptr<receiver_state> state) noexcept
-        : state_{std::move(state)}, closings_{state_->closings()}
+        : state_{std::move(state)}, cancels_{state_->cancels()}, closings_{state_->closings()}
     {}
 
     [[nodiscard]] std::shared_ptr<receiver_state> const& state() const noexcept { return state_; }
     [[nodiscard]] asio::any_io_executor get_executor() const { return state_->get_executor(); }
-    // The receiver was closed, or is gone: it must not come to life again.
-    [[nodiscard]] bool is_closed() const noexcept { return state_->closings() != closings_; }
+    // The receiver was cancelled; or was closed or is gone: it must not come to life again.
+    [[nodiscard]] bool is_unwanted() const noexcept
+    {
+        return state_->cancels() != cancels_ || state_->closings() != closings_;
+    }
     void release() noexcept { state_.reset(); }
 
   private:
     std::shared_ptr<receiver_state> state_;
+    unsigned cancels_;
     unsigned closings_;
 };
 
@@ -355,7 +359,7 @@ class connect_each_op : public async_op<bystander, error_code, asio::ip::tcp::en
         auto const cancelled = end_wait();
         if (!code)
             return complete(code, peers_[next_ - 1]);
-        if (cancelled != asio::cancellation_type::none || claim().is_closed())
+        if (cancelled != asio::cancellation_type::none || claim().is_unwanted())
             code = asio::error::operation_aborted;
         if (next_ == peers_.size() || is_final(code))
             return complete(code, {});

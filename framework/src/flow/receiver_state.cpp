@@ -134,7 +134,7 @@ error_code receiver_state::steered(asio::ip::tcp::endpoint const& peer, error_co
     auto const asked = std::exchange(steering_, nullptr);
     error_code ignored;
     wake_.close(ignored);
-    if (std::exchange(cancelled_, false) && !code)
+    if (was_cancelled() && !code)
         code = asio::error::operation_aborted;
     if (!code && asked->done.load(std::memory_order_acquire)) {
         if (!asked->code) {
@@ -304,7 +304,7 @@ void receiver_state::cancel() noexcept
 {
     if (!born_.is_here())
         return;
-    cancelled_ = busy_;
+    ++cancels_;
     error_code ignored;
     socket_.cancel(ignored);
     wake_.cancel(ignored);

@@ -138,8 +138,10 @@ class receiver_state {
     [[nodiscard]] bool is_busy() const noexcept { return busy_; }
     // Ends the waits of the running operation, and of a write.
     void cancel() noexcept;
-    // Since the operation began to wait.
-    [[nodiscard]] bool was_cancelled() noexcept { return std::exchange(cancelled_, false); }
+    // Since the running operation began.
+    [[nodiscard]] bool was_cancelled() const noexcept { return cancels_ != cancels_before_; }
+    // Calls of cancel() so far: for an operation made of several, between which the receiver is free.
+    [[nodiscard]] unsigned cancels() const noexcept { return cancels_; }
 
     // Where the next read is to place its bytes: at what this returns, and then at those after it. Precondition: no
     // operation is running. Errors: the first destination that cannot be used; no memory for the list.
@@ -215,7 +217,8 @@ class receiver_state {
     std::shared_ptr<steering> steering_;  // null: no rule is awaited
     bool connected_ = false;
     bool busy_ = false;
-    bool cancelled_ = false;  // by cancel(), since the operation began to wait
+    unsigned cancels_ = 0;
+    unsigned cancels_before_ = 0;  // the running operation
     unsigned closings_ = 0;
     std::variant<std::monostate, receive_op, read_op> running_;
     stream_action::what waiting_for_ = stream_action::what::done;
@@ -238,7 +241,7 @@ class receiver_state::claim {
     {
         state_->busy_ = true;
         if (granted_)
-            state_->cancelled_ = false;
+            state_->cancels_before_ = state_->cancels_;
     }
     claim(claim&& other) noexcept = default;
     claim& operator=(claim&&) = delete;
