@@ -39,6 +39,15 @@ char const* advice_on(error_code code) noexcept
     return "";
 }
 
+char const* advice_on_read(error_code code) noexcept
+{
+    if (code == boost::system::errc::invalid_argument)
+        return "the sizes of the destinations add up to more than std::size_t holds: read them one after the other";
+    if (code == boost::system::errc::bad_address)
+        return "a destination names memory that cannot be written: check the address and the size of each";
+    return advice_on(code);
+}
+
 namespace {
 
 struct advice {

@@ -12,6 +12,8 @@ namespace gpurx::detail {
 
 // A literal; empty where the error says it all.
 [[nodiscard]] char const* advice_on(error_code code) noexcept;
+// The same of a read.
+[[nodiscard]] char const* advice_on_read(error_code code) noexcept;
 
 // `operation` as in diagnostics::operation; `attribute` of the request that the kernel found at fault, if it said so.
 // Empty: nothing certain can be said.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads into several destinations in one operation.
+#include <sys/mman.h>
+
 #include <array>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -10,6 +12,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <cerrno>
+#include <limits>
 #include <list>
 #include <span>
 #include <vector>
@@ -225,6 +229,111 @@ TEST_CASE("bytes that nobody wants are consumed and copied nowhere")
     CHECK(rest->bytes == 8970);
     CHECK(rx.available() == 0);
     CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("destinations of more bytes than a size holds are refused, before anything happens")
+{
+    world in{any_transport()};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(30);
+    places at;
+    constexpr auto most = std::numeric_limits<std::size_t>::max();
+    std::vector<destination> list{destination::nowhere(most), at.host(16)};
+    SECTION("by some") {}
+    SECTION("the sum would be 0")
+    {
+        list = {at.host(16), destination::nowhere(most - 15)};
+    }
+    SECTION("by far")
+    {
+        list = {destination::nowhere(most), destination::nowhere(most), destination::nowhere(2), at.host(16)};
+    }
+    auto const got = make_completion();
+    async_read(rx, list, noting{got});
+    finish(in, got);
+    CHECK(got->code == error::invalid_argument);
+    CHECK(got->bytes == 0);
+    CHECK(rx.why().operation == "read from");
+    CHECK(rx.why().advice.find("add up to more") != std::string::npos);
+    CHECK(at.hold(0));
+    places again;
+    auto const read = make_completion();
+    async_read(rx, again.host(30), noting{read});
+    finish(in, read);
+    CHECK_FALSE(read->code);
+    CHECK(again.hold(30));
+}
+
+TEST_CASE("more may be skipped than the kernel counts in one call")
+{
+    world in{any_transport()};
+    auto const size = GENERATE(std::size_t{1} << 63, std::numeric_limits<std::size_t>::max());
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    places at;
+    asio::cancellation_signal signal;
+    auto const got = make_completion();
+    async_read(rx, destination::nowhere(size), asio::bind_cancellation_slot(signal.slot(), noting{got}));
+    to.send(5000);
+    in.settle();
+    CHECK_FALSE(got->done());
+    signal.emit(asio::cancellation_type::partial);
+    finish(in, got);
+    CHECK(got->code == error::operation_aborted);
+    CHECK(got->bytes == 5000);
+    to.send(10);
+    auto const rest = make_completion();
+    async_read(rx, at.host(10), noting{rest});
+    finish(in, rest);
+    CHECK_FALSE(rest->code);
+    CHECK(at.hold(10, 5000));
+}
+
+TEST_CASE("a call that the kernel refuses ends the operation, and not the stream")
+{
+    world in{any_transport()};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(30);
+    auto const refusal = GENERATE(EINVAL, EFAULT);
+    in.kernel.fail_receive(refusal);
+    places at;
+    auto const got = make_completion();
+    async_read(rx, at.host(30), noting{got});
+    finish(in, got);
+    CHECK(got->code == error_code(refusal, boost::system::system_category()));
+    CHECK(got->bytes == 0);
+    places again;
+    auto const read = make_completion();
+    async_read(rx, again.host(30), noting{read});
+    finish(in, read);
+    CHECK_FALSE(read->code);
+    CHECK(again.hold(30));
+}
+
+TEST_CASE("memory that cannot be written is an error of the read alone, and what fitted before it is placed")
+{
+    world in{transport::copy};  // with devmem the library writes there itself
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(30);
+    auto* const forbidden = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(forbidden != MAP_FAILED);
+    places at;
+    auto const got = make_completion();
+    async_read(rx, std::array<destination, 2>{at.host(10), host_span{static_cast<std::byte*>(forbidden), 20}},
+               noting{got});
+    finish(in, got);
+    CHECK(got->code == error::fault);
+    CHECK(got->bytes == 10);
+    CHECK(rx.why().advice.find("cannot be written") != std::string::npos);
+    auto const read = make_completion();
+    async_read(rx, at.host(20), noting{read});
+    finish(in, read);
+    CHECK_FALSE(read->code);
+    CHECK(at.hold(30));
+    ::munmap(forbidden, 4096);
 }
 
 TEST_CASE("a stream that ends between two destinations says how much was placed over all")

@@ -124,7 +124,9 @@ struct receiver_access {
 // Signature: void(error_code, std::size_t bytes). On success bytes is the size of `to`. On an error it says how many
 //   were placed: these are consumed, all others are still in the stream. A size of 0 completes with success.
 // Per-operation cancellation: terminal, partial; total only while no byte has been placed.
-// Errors: asio::error::eof if the stream ends before; else as async_receive. For device memory also
+// Errors: asio::error::eof if the stream ends before; else as async_receive. EINVAL if the destinations are of more
+//   bytes together than std::size_t holds, before anything happens. EFAULT, with transport copy: host memory that
+//   cannot be written; the stream goes on. For device memory also
 //   errc::bad_destination if nobody here can write to it; errc::wrong_gpu and errc::unusable_stream, before anything
 //   happens; what the CUDA driver reports, in cuda_category(): the bytes that were not placed are still in the stream,
 //   unless transport copy had taken them from the socket (then every later operation reports it as well).

@@ -8,7 +8,9 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
+#include <limits>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "advice.hpp"
@@ -285,7 +287,7 @@ diagnostics receiver_state::why_not(char const* operation, error_code code) cons
     return {.operation = operation,
             .object = gone ? "connection" : fmt::format("connection of {}", to_string(peer)),
             .kernel_message = {},
-            .advice = advice_on(code)};
+            .advice = operation == std::string_view{read_fsm::operation} ? advice_on_read(code) : advice_on(code)};
 }
 
 void receiver_state::abandon() noexcept
@@ -318,12 +320,13 @@ landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_co
     landing first;
     // What is in the memory of no GPU gets to one without kernels.
     auto const gathers = flow_ != nullptr && flow_->place().session().memory().ordinal() != no_gpu;
+    bool overflows = false;
     try {
         to.for_each([&](destination const& one) {
             auto const at = landing_on(one, code);
+            overflows = __builtin_add_overflow(size, at.size, &size) || overflows;
             if (gathers && !code && at.on.ordinal != no_gpu)
                 prepare_gather(at.on);
-            size += at.size;
             if (first.size == 0)
                 first = at;
             else if (at.size > 0)
@@ -332,6 +335,11 @@ landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_co
     } catch (std::bad_alloc const&) {
         code = make_error_code(boost::system::errc::not_enough_memory);
     }
+    if (!overflows)
+        return first;
+    size = std::numeric_limits<std::size_t>::max();  // what is refused is not empty
+    if (!code)
+        code = asio::error::invalid_argument;
     return first;
 }
 

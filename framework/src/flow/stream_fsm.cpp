@@ -6,10 +6,20 @@
 
 namespace gpurx::detail {
 
+namespace {
+
+// Of the call that met it: the bytes are still there for another.
+bool is_of_one_call(error_code met) noexcept
+{
+    return met == asio::error::would_block || met == asio::error::no_buffer_space || met == asio::error::no_memory ||
+           met == asio::error::invalid_argument || met == asio::error::fault || met.category() == cuda_category();
+}
+
+}  // namespace
+
 error_code end_of_stream(error_code met, bool locked_up) noexcept
 {
-    if (!met || met == asio::error::would_block || met == asio::error::no_buffer_space ||
-        met == asio::error::no_memory || met.category() == cuda_category())
+    if (!met || is_of_one_call(met))
         return {};
     return locked_up ? make_error_code(errc::memory_locked_up) : met;
 }

@@ -65,7 +65,8 @@ struct stream_action {
 
 // How the stream ended, if `met`, which a receive returned, is an end: a connection that the watchdog has ended looks
 // like any other. No error: `met` is none, or only says what is lacking now: bytes, pages, the host's memory, what the
-// CUDA driver has. A transport that has lost bytes to such an error reports it ever after by itself.
+// CUDA driver has; or what was wrong with the call: a size, or a destination that cannot be written. A transport that
+// has lost bytes to such an error reports it ever after by itself.
 [[nodiscard]] error_code end_of_stream(error_code met, bool locked_up) noexcept;
 
 // Bytes after which other handlers get a turn, however fast the sender is.

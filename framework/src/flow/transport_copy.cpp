@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include <gpurx/views.hpp>
@@ -137,6 +138,9 @@ void page_filler::settle(offer const& what, std::size_t received, loan& into) no
     pool_.put(std::span{what.pages}.subspan(used, what.count - used));
 }
 
+// The kernel transfers no more per call (MAX_RW_COUNT), and refuses sizes above SSIZE_MAX.
+constexpr auto most_per_call = static_cast<std::size_t>(std::numeric_limits<int>::max() & ~4095);
+
 error_code receive_error() noexcept
 {
     if (errno == EAGAIN)
@@ -254,7 +258,7 @@ error_code copy_transport::receive_into(landing const& destination, std::size_t 
     if (ended_)
         return ended_;
     if (destination.kind == memory_kind::host) {
-        iovec bytes{.iov_base = destination.on_host(), .iov_len = size};
+        iovec bytes{.iov_base = destination.on_host(), .iov_len = std::min(size, most_per_call)};
         // The kernel takes bytes off the queue without a copy.
         return call(&bytes, 1, placed, destination.nowhere ? MSG_TRUNC : 0);
     }
