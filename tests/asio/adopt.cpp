@@ -8,10 +8,14 @@
 #include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <gpurx/acceptor.hpp>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "completion.hpp"
+#include "descriptors.hpp"
 #include "tcp_backlog.hpp"
 #include "world.hpp"
 
@@ -56,6 +60,35 @@ TEST_CASE("a receiver that is not open takes a connection over")
     CHECK_FALSE(code);
     next.send(5);
     CHECK(receive(in, rx)->bytes == 5);
+}
+
+TEST_CASE("a program that is executed gets no descriptor of a session, a flow or an acceptor")
+{
+    world in{any_transport()};
+    sender adopted{in.wires};
+    sender called{in.wires};
+    auto accepted = in.connection(adopted);
+    called.socket().open(tcp::v4());
+    auto before = inherited_descriptors();
+    // Asio has made it without the flag; it is the receiver's from here on.
+    REQUIRE(before.erase(accepted.native_handle()) == 1);
+    receiver rx{*in.io, *in.session, std::move(accepted)};
+    CHECK(inherited_descriptors() == before);
+    adopted.send(10);
+    CHECK(receive(in, rx)->bytes == 10);
+    acceptor from{*in.io, *in.session, {asio::ip::address_v4::loopback(), 0}};
+    called.socket().connect(from.local_endpoint());
+    receiver into{*in.io, *in.session};
+    auto const done = make_completion();
+    from.async_accept(into, noting{done});
+    in.run_until([&] { return done->done(); });
+    REQUIRE_FALSE(done->code);
+    receiver connected{*in.io, *in.session};
+    auto const stands = make_completion();
+    connected.async_connect(in.acceptor.local_endpoint(), noting{stands});
+    in.run_until([&] { return stands->done(); });
+    REQUIRE_FALSE(stands->code);
+    CHECK(inherited_descriptors() == before);
 }
 
 TEST_CASE("a connection for which the session has no place is closed")

@@ -59,6 +59,7 @@ class acceptor_base {
 
     // ---- the steps of setting one up, in this order; options belong between the first and the second ----
 
+    // The descriptor is closed in programs that are executed (FD_CLOEXEC).
     void open(asio::ip::tcp const& protocol);
     void open(asio::ip::tcp const& protocol, error_code& code);
     // asio::error::address_in_use: there is one acceptor for a port, however many threads serve it (see below).

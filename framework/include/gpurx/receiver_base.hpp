@@ -82,7 +82,7 @@ class receiver_base {
     // lost: its pages go back at once. Loans stay valid, and the descriptor is closed when the last of them is gone.
     void close() noexcept;
     // Pending operations complete with operation_aborted, as if each had been cancelled by itself; the connection goes
-    // on, unless it was not there yet (async_connect).
+    // on, unless it was not there yet (async_connect). Of several peers no further one is tried.
     void cancel() noexcept;
     // Ends one direction, or both: shutdown_send tells the peer that nothing more is sent. What has arrived
     // can still be received.

@@ -109,6 +109,7 @@ class acceptor_state {
     void accept_failed(error_code code);
 
   private:
+    void open_listener(asio::ip::tcp const& protocol, error_code& code);
     [[nodiscard]] int allowed_backlog() const;
     // Whose flow a connection of `peer` becomes. Null with an error.
     [[nodiscard]] std::shared_ptr<session_state> part_for(receiver_state const& into,
@@ -159,10 +160,20 @@ void acceptor_state::open(asio::ip::tcp const& protocol, error_code& code)
     else if (!born_.is_here())
         code = make_error_code(boost::system::errc::operation_not_supported);
     else
-        socket_.open(protocol, code);
+        open_listener(protocol, code);
     if (!code)
         socket_.native_non_blocking(true, code);
     failed_at("open", code);
+}
+
+// Asio's open() would leave it to programs that are executed.
+void acceptor_state::open_listener(asio::ip::tcp const& protocol, error_code& code)
+{
+    auto made = open_tcp({protocol, 0}, code);
+    if (!code)
+        socket_.assign(protocol, made.get(), code);
+    if (!code)
+        static_cast<void>(made.release());
 }
 
 void acceptor_state::bind(asio::ip::tcp::endpoint const& local, error_code& code)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "receiver_state.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -189,6 +190,8 @@ void receiver_state::move_in(asio::ip::tcp::socket accepted, asio::const_buffer 
     if (session_ == nullptr)
         code = asio::error::bad_descriptor;
     unique_fd socket{code ? -1 : accepted.release(code)};
+    if (socket)
+        ::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);  // which Asio's accept leaves out
     if (!code)
         move_in(socket, peer.protocol(), *session_, session_->first(), code);
     if (!code && received.size() > 0)
