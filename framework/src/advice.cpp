@@ -131,7 +131,7 @@ constexpr std::array table{
     advice{"add rule", ENOSPC, "", "the NIC's table of rules is full: remove some (ethtool -N IF delete ID)"},
     advice{"add rule", EEXIST, "", "another rule matches the same packets (ethtool -n IF): remove it"},
     advice{"add rule", EOPNOTSUPP, "", "the NIC cannot match TCP flows; is ntuple-filters on?"},
-    advice{"open", ENOENT, "", "the kernel lacks it: devmem TCP needs Linux 6.12 or later"},
+    advice{"open", ENOENT, "", "the kernel lacks it: devmem TCP needs Linux 7.2 or later"},
 };
 
 }  // namespace

@@ -190,11 +190,6 @@ constexpr std::array refusals{
 };
 
 constexpr std::array page_size_refusals{
-    refusal{"pages below 4 KiB", ERANGE, "bind-rx dms0 queue 3 (kernel: integer out of range)", "rx_page_size",
-            [] { open_with_page_size(3000); }},
-    refusal{"pages of no power of two", EINVAL,
-            "bind-rx dms0 queue 3 (kernel: rx-page-size must be a power of 2)", "must be a power of two",
-            [] { open_with_page_size(5000); }},
     refusal{"pages larger than the memory's own", EINVAL,
             "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above 4096 that takes huge pages",
             [] {

@@ -66,8 +66,8 @@ struct rx_session_options {
     // automatic falls back to copy, and explain() says why. A transport named here that cannot work is an error.
     gpurx::transport transport = gpurx::transport::automatic;
 
-    // Bytes per NIC page: 0 is the driver's default (4 KiB), else a power of two that the driver supports and that
-    // divides the memory's own pages (2 MiB with huge pages).
+    // Bytes per NIC page: 0 is the driver's default (4 KiB), else a power of two from 4096 on that the driver supports
+    // and that divides the memory's own pages (2 MiB with huge pages). Transport copy has no such pages.
     std::uint32_t rx_page_size = 0;
 
     // Flows that may exist at one time, connections that wait to be accepted included (see steer). The memory is
@@ -118,7 +118,7 @@ struct rx_session_options {
 // journal: a setting goes back to what it was when the last session on the interface ends. A setting that somebody else
 // changed meanwhile is left alone and reported to options.notice.
 //
-// Needs, for devmem: CAP_NET_ADMIN in the user namespace that owns the network namespace, Linux >= 6.12, a driver with
+// Needs, for devmem: CAP_NET_ADMIN in the user namespace that owns the network namespace, Linux >= 7.2, a driver with
 // queue management and header split. Blocking: opening takes some 100 ms. Without that right a session asks gpurxd, if
 // it runs (/run/gpurxd.sock, or GPURXD_SOCKET): the daemon does all of the above as far as its policy allows, keeps the
 // journal in a directory of its own choice, and undoes it when the session, or its process, ends. explain() says so.

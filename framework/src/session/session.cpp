@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -209,6 +210,11 @@ void check(rx_session_options const& options, std::vector<std::shared_ptr<memory
     if (options.rx_queues == 0)
         refuse(invalid,
                {.operation = "open", .object = "session", .kernel_message = {}, .advice = "set rx_queues above 0"});
+    if (auto const page = options.rx_page_size; page != 0 && (!std::has_single_bit(page) || page < 4 * kibibyte))
+        refuse(invalid, {.operation = "open",
+                         .object = "session",
+                         .kernel_message = {},
+                         .advice = "set rx_page_size to a power of two from 4096 on, or to 0"});
     // One that is misspelt would only be a line of explain() otherwise, and everything copied.
     if (!options.interface.empty())
         index_of_interface(options.interface);

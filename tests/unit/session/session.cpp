@@ -170,6 +170,14 @@ TEST_CASE("options that cannot work are refused by name")
     CHECK_THAT(why.advice, ContainsSubstring("memory"));
     CHECK(refused({.rx_queues = 0}, device_memory::on_host(mebibyte)));
     CHECK_THAT(why.advice, ContainsSubstring("rx_queues"));
+    // Whatever the transport.
+    for (auto const kind : {gpurx::transport::copy, gpurx::transport::automatic, gpurx::transport::devmem}) {
+        for (std::uint32_t const page : {1U, 2048U, 3000U, 5000U, 12288U, ~0U}) {
+            CAPTURE(to_string(kind), page);
+            CHECK(refused({.transport = kind, .rx_page_size = page}, device_memory::on_host(mebibyte)));
+            CHECK_THAT(why.advice, ContainsSubstring("rx_page_size"));
+        }
+    }
     CHECK(refused({.max_flows = 0}, device_memory::on_host(mebibyte)));
     CHECK_THAT(why.advice, ContainsSubstring("max_flows"));
     CHECK(refused({.max_flows = 1'000'000}, device_memory::on_host(mebibyte)));
