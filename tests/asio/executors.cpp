@@ -4,14 +4,18 @@
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/deferred.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/version.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <concepts>
 #include <optional>
+#include <thread>
 #include <type_traits>
 
 #include "completion.hpp"
@@ -117,6 +121,43 @@ TEST_CASE("a receiver may have an executor of any type, and runs its handlers th
 
     on_io_context other{*in.io, *in.session};
     CHECK(other.get_executor() == in.io->get_executor());
+}
+
+TEST_CASE("a handler bound to a strand runs on it, whatever the strand is around")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto const is_there = GENERATE(false, true);
+    if (is_there)
+        to.send(10);
+    std::size_t bytes = 0;
+    bool on_the_strand = false;
+    auto const begin = [&](auto const& strand) {
+        rx.async_receive(asio::bind_executor(strand, [&, strand](error_code code, rx_buffer const& loan) {
+            on_the_strand = strand.running_in_this_thread();
+            bytes = code ? 0 : loan.size();
+        }));
+        if (!is_there)
+            to.send(10);
+    };
+    SECTION("an executor of erased type")
+    {
+        begin(asio::make_strand(rx.get_executor()));
+        in.run_until([&] { return bytes > 0; });
+    }
+    SECTION("that of a thread pool, which is busy until then")
+    {
+        asio::thread_pool pool{2};
+        std::optional work{asio::make_work_guard(pool)};
+        begin(asio::make_strand(pool.get_executor()));
+        work.reset();
+        std::thread joins{[&] { pool.join(); }};
+        in.settle();
+        joins.join();
+    }
+    CHECK(bytes == 10);
+    CHECK(on_the_strand);
 }
 
 TEST_CASE("a receiver can change the type of its executor, with its connection")

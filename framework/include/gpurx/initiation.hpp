@@ -6,7 +6,9 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/associated_immediate_executor.hpp>
+#include <boost/asio/strand.hpp>
 #include <concepts>
+#include <optional>
 #include <utility>
 
 #include <gpurx/error.hpp>
@@ -15,15 +17,32 @@ namespace gpurx::detail {
 
 // Where a handler is to run, noted while its type is known: erased types would be erased again, on the heap.
 struct completion_site {
-    asio::any_io_executor executor;       // the handler's own; empty: it has none, or one that this cannot hold
+    using erased_strand = asio::strand<asio::any_io_executor>;
+
+    asio::any_io_executor executor;       // the handler's own; empty: it has none, `strand`, or one not held here
+    std::optional<erased_strand> strand;  // the handler's own, where any_io_executor would allocate to hold it
     bool is_known = false;                // if not, the handler has to be asked
     bool has_immediate_executor = false;  // the handler has to be asked for it
 
+    // Precondition: !strand.
     [[nodiscard]] asio::any_io_executor const& or_else(asio::any_io_executor const& fallback) const noexcept
     {
         return executor ? executor : fallback;
     }
+    // For operations that allocate anyway: `executor` holds a strand, too.
+    void erase_strand()
+    {
+        if (strand)
+            executor = *std::exchange(strand, std::nullopt);
+    }
 };
+
+// A strand larger than what any_io_executor holds without allocating.
+template <class Executor>
+inline constexpr bool is_large_strand = false;
+template <class Inner>
+inline constexpr bool is_large_strand<asio::strand<Inner>> = std::convertible_to<Inner, asio::any_io_executor> &&
+                                                             sizeof(asio::strand<Inner>) > 3 * sizeof(void*);
 
 template <class Handler>
 [[nodiscard]] completion_site site_of(Handler const& handler, asio::any_io_executor const& fallback) noexcept
@@ -39,11 +58,15 @@ template <class Handler>
         typename immediate::asio_associated_immediate_executor_is_unspecialised;
     };
     if constexpr (has_none)
-        return {{}, true, !has_no_immediate};
-    else if constexpr (std::convertible_to<typename associated::type, asio::any_io_executor>)
-        return {asio::get_associated_executor(handler, fallback), true, !has_no_immediate};
+        return {{}, {}, true, !has_no_immediate};
+    else if constexpr (is_large_strand<typename associated::type>) {
+        // The same strand around an executor of erased type.
+        completion_site::erased_strand own = asio::get_associated_executor(handler, fallback);
+        return {{}, std::move(own), true, !has_no_immediate};
+    } else if constexpr (std::convertible_to<typename associated::type, asio::any_io_executor>)
+        return {asio::get_associated_executor(handler, fallback), {}, true, !has_no_immediate};
     else
-        return {{}, false, !has_no_immediate};
+        return {{}, {}, false, !has_no_immediate};
 }
 
 // An initiation with an executor, as adapters such as cancel_after ask for.

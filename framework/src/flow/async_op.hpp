@@ -76,7 +76,9 @@ void complete_soon(completion_step<Handler, Claim, Results...> step, completion_
     asio::any_io_executor const own = step.claim.get_executor();
     if (site.has_immediate_executor)
         return asio::dispatch(asio::get_associated_immediate_executor(step.handler, own), std::move(step));
-    if (site.is_known)
+    if (site.strand)
+        execute_on(*site.strand, blocking::never, std::move(step));
+    else if (site.is_known)
         execute_on(site.or_else(own), blocking::never, std::move(step));
     else
         asio::dispatch(asio::require(own, asio::execution::blocking_t::never), std::move(step));
@@ -94,7 +96,9 @@ class async_op {
 
     async_op(Claim claim, completion_site site, handler_type handler) noexcept
         : handler_{std::move(handler)}, claim_{std::move(claim)}, site_{std::move(site)}
-    {}
+    {
+        site_.erase_strand();
+    }
 
     [[nodiscard]] executor_type get_executor() const noexcept { return site_.or_else(claim_.get_executor()); }
     [[nodiscard]] allocator_type get_allocator() const noexcept { return asio::get_associated_allocator(handler_); }

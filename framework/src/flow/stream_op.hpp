@@ -77,15 +77,23 @@ class stream_op {
         void operator()(error_code code = {})
         {
             auto& state = claim_.state();
-            auto const& own = op().site.executor;
+            auto const& site = op().site;
+            if (site.strand)
+                return resume_on(*site.strand, code);
+            auto const& own = site.executor;
             if (own ? own == state.io_executor() : state.has_no_strand())
                 return resume(std::move(claim_), code);
-            auto const there = op().site.or_else(state.get_executor());  // a copy: it may end before execute() returns
-            execute_on(there, blocking::possibly,
-                       [end = std::move(*this), code]() mutable { resume(std::move(end.claim_), code); });
+            resume_on(site.or_else(state.get_executor()), code);
         }
 
       private:
+        // `there`: a copy, as it may end before execute() returns.
+        template <class Executor>
+        void resume_on(Executor const there, error_code code)
+        {
+            execute_on(there, blocking::possibly,
+                       [end = std::move(*this), code]() mutable { resume(std::move(end.claim_), code); });
+        }
         [[nodiscard]] Op& op() const noexcept { return claim_.state().template running<Op>(); }
 
         receiver_state::claim claim_;
@@ -143,10 +151,15 @@ class stream_op {
     static void keep_context_busy(receiver_state& state, Op& op)
     {
         constexpr auto context = asio::execution::context_as<asio::execution_context&>;
-        auto const& site = op.site.executor;
-        if (site && site != state.get_executor() &&
-            &asio::query(site, context) != &asio::query(state.io_executor(), context))
-            op.work = asio::prefer(site, asio::execution::outstanding_work_t::tracked);
+        auto const keep_busy = [&](asio::any_io_executor const& there) {
+            if (there != state.get_executor() &&
+                &asio::query(there, context) != &asio::query(state.io_executor(), context))
+                op.work = asio::prefer(there, asio::execution::outstanding_work_t::tracked);
+        };
+        if (op.site.strand)
+            keep_busy(op.site.strand->get_inner_executor());
+        else if (op.site.executor)
+            keep_busy(op.site.executor);
     }
 };
 
