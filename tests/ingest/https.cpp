@@ -2,7 +2,10 @@
 //
 // http_object over TLS: the bytes are right, and from the right server, or there is an error that says what to change.
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "certificates.hpp"
+#include "descriptors.hpp"
 #include "http_bed.hpp"
 
 namespace gpurx::test {
@@ -68,6 +72,31 @@ http_server::handler serving(http_content const& object)
 }
 
 }  // namespace
+
+TEST_CASE("https: a program that is executed gets no connection")
+{
+    http_content const object{content_of(1000)};
+    std::atomic<std::uint16_t> port{0};
+    std::atomic<int> connections{0};
+    std::atomic<int> inherited{0};
+    https_bed bed{[&](http_request const& request, http_reply& reply) {
+        auto const leave = inherited_descriptors();
+        for (int fd = 0; fd < 1024; ++fd) {
+            sockaddr_in peer{};
+            socklen_t size = sizeof peer;
+            if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || ntohs(peer.sin_port) != port)
+                continue;
+            ++connections;
+            inherited += leave.contains(fd);
+        }
+        object.serve(request, reply);
+    }};
+    port = bed.server.port();
+    auto const result = bed.fetch();
+    CHECK(result.error.empty());
+    CHECK(connections > 0);
+    CHECK(inherited == 0);
+}
 
 TEST_CASE("https: an object comes through several connections, each byte asked for once")
 {

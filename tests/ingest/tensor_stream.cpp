@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "bed.hpp"
+#include "descriptors.hpp"
 
 namespace gpurx::ingest::test {
 
@@ -89,6 +90,18 @@ TEST_CASE("a batch has the names, types and shapes of the stream, and aligned by
     CHECK(got["y"].bytes.address() % 256 == 0);
     CHECK(got.find("z") == nullptr);
     CHECK_THROWS_AS(got["z"], std::out_of_range);
+}
+
+TEST_CASE("a program that is executed gets no descriptor of a stream")
+{
+    auto const before = gpurx::test::inherited_descriptors();
+    bed in{listening({.batch_size = 4})};
+    sender from{in.where()};
+    from.send({.rows = 4});
+    CHECK(in.next_rows() == rows_from(0, 0, 4));
+    auto now = gpurx::test::inherited_descriptors();
+    REQUIRE(now.erase(from.socket().native_handle()) == 1);
+    CHECK(now == before);
 }
 
 TEST_CASE("as they come, a slow source holds up nobody")

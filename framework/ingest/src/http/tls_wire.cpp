@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
@@ -13,6 +12,7 @@
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
 
+#include "../private_socket.hpp"
 #include "answer.hpp"
 #include "request.hpp"
 
@@ -31,8 +31,7 @@ constexpr std::size_t turn = std::size_t{1} << 20;
 
 asio::awaitable<error_code> tls_wire::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
-    auto const [refused, peer] = co_await asio::async_connect(socket_, to, direct);
-    if (refused)
+    if (auto const refused = co_await async_connect_private(socket_, to))
         co_return refused;
     error_code code;
     socket_.set_option(asio::ip::tcp::no_delay{true}, code);

@@ -2,7 +2,6 @@
 #include "exchange.hpp"
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/connect.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -23,6 +22,7 @@
 #include "../http/proxy.hpp"
 #include "../http/resolve.hpp"
 #include "../http/tls_wire.hpp"
+#include "../private_socket.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 
@@ -45,8 +45,7 @@ class plain_line {
 
     [[nodiscard]] asio::awaitable<error_code> async_connect(endpoints const& to)
     {
-        auto const [code, peer] = co_await asio::async_connect(socket_, to, direct);
-        co_return code;
+        return async_connect_private(socket_, to);
     }
     [[nodiscard]] asio::awaitable<wire::transferred> async_write(asio::const_buffer from)
     {

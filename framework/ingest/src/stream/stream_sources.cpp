@@ -18,6 +18,7 @@
 #include <sstream>
 #include <utility>
 
+#include "../private_socket.hpp"
 #include "stream_state.hpp"
 
 namespace gpurx::ingest::detail {
@@ -179,7 +180,8 @@ void stream_state::listen_at(tcp::endpoint const& here)
     };
     error_code code;
     auto& acceptor = acceptors_.emplace_back(strand_);
-    attempt("open socket for", acceptor.open(here.protocol(), code));
+    open_private(acceptor, here.protocol(), code);
+    attempt("open socket for", code);
     attempt("open socket for", acceptor.set_option(tcp::acceptor::reuse_address{true}, code));
     attempt("bind to", acceptor.bind(here, code));
     session_->steer(acceptor);  // between bind and listen
@@ -225,6 +227,7 @@ asio::awaitable<void> stream_state::accept_from(tcp::acceptor& acceptor)
         if (stopped_)
             co_return;
         if (!code) {
+            make_private(accepted);
             co_await adopt(std::move(accepted));
             continue;
         }
