@@ -8,7 +8,7 @@
 #include <boost/asio/associated_immediate_executor.hpp>
 #include <boost/asio/strand.hpp>
 #include <concepts>
-#include <optional>
+#include <type_traits>
 #include <utility>
 
 #include <gpurx/error.hpp>
@@ -19,8 +19,9 @@ namespace gpurx::detail {
 struct completion_site {
     using erased_strand = asio::strand<asio::any_io_executor>;
 
-    asio::any_io_executor executor;       // the handler's own; empty: it has none, `strand`, or one not held here
-    std::optional<erased_strand> strand;  // the handler's own, where any_io_executor would allocate to hold it
+    asio::any_io_executor executor;  // the handler's own; empty: it has none, `strand`, or one not held here
+    // The handler's own, where any_io_executor would allocate to hold it. Lives while the initiating function runs.
+    erased_strand const* strand = nullptr;
     bool is_known = false;                // if not, the handler has to be asked
     bool has_immediate_executor = false;  // the handler has to be asked for it
 
@@ -32,8 +33,8 @@ struct completion_site {
     // For operations that allocate anyway: `executor` holds a strand, too.
     void erase_strand()
     {
-        if (strand)
-            executor = *std::exchange(strand, std::nullopt);
+        if (strand != nullptr)
+            executor = *std::exchange(strand, nullptr);
     }
 };
 
@@ -44,6 +45,7 @@ template <class Inner>
 inline constexpr bool is_large_strand<asio::strand<Inner>> = std::convertible_to<Inner, asio::any_io_executor> &&
                                                              sizeof(asio::strand<Inner>) > 3 * sizeof(void*);
 
+// Precondition of use: a large strand of the handler's is added to what this returns (see initiation).
 template <class Handler>
 [[nodiscard]] completion_site site_of(Handler const& handler, asio::any_io_executor const& fallback) noexcept
 {
@@ -59,11 +61,9 @@ template <class Handler>
     };
     if constexpr (has_none)
         return {{}, {}, true, !has_no_immediate};
-    else if constexpr (is_large_strand<typename associated::type>) {
-        // The same strand around an executor of erased type.
-        completion_site::erased_strand own = asio::get_associated_executor(handler, fallback);
-        return {{}, std::move(own), true, !has_no_immediate};
-    } else if constexpr (std::convertible_to<typename associated::type, asio::any_io_executor>)
+    else if constexpr (is_large_strand<typename associated::type>)
+        return {{}, {}, true, !has_no_immediate};
+    else if constexpr (std::convertible_to<typename associated::type, asio::any_io_executor>)
         return {asio::get_associated_executor(handler, fallback), {}, true, !has_no_immediate};
     else
         return {{}, {}, false, !has_no_immediate};
@@ -81,8 +81,16 @@ struct initiation {
     template <class Handler, class... Arguments>
     void operator()(Handler&& handler, Arguments&&... arguments) const
     {
+        using own_executor = asio::associated_executor_t<std::decay_t<Handler>, executor_type>;
         auto site = site_of(handler, executor);
-        start(std::forward<Arguments>(arguments)..., std::move(site), std::forward<Handler>(handler));
+        if constexpr (is_large_strand<own_executor>) {
+            // The same strand around an executor of erased type.
+            completion_site::erased_strand const own = asio::get_associated_executor(handler, executor);
+            site.strand = &own;
+            start(std::forward<Arguments>(arguments)..., std::move(site), std::forward<Handler>(handler));
+        } else {
+            start(std::forward<Arguments>(arguments)..., std::move(site), std::forward<Handler>(handler));
+        }
     }
 };
 template <class Start>

@@ -76,7 +76,7 @@ void complete_soon(completion_step<Handler, Claim, Results...> step, completion_
     asio::any_io_executor const own = step.claim.get_executor();
     if (site.has_immediate_executor)
         return asio::dispatch(asio::get_associated_immediate_executor(step.handler, own), std::move(step));
-    if (site.strand)
+    if (site.strand != nullptr)
         execute_on(*site.strand, blocking::never, std::move(step));
     else if (site.is_known)
         execute_on(site.or_else(own), blocking::never, std::move(step));

@@ -37,12 +37,16 @@ struct running_op {
 
     running_op(Machine const& runs, landing const& first, handler_type&& completes, completion_site&& at) noexcept
         : machine{runs}, destination{first}, handler{std::move(completes)}, site{std::move(at)}
-    {}
+    {
+        if (site.strand != nullptr)
+            strand.emplace(*std::exchange(site.strand, nullptr));
+    }
 
     Machine machine;
     landing destination;
     handler_type handler;
     completion_site site;
+    std::optional<completion_site::erased_strand> strand;  // site.strand, which lives only while the operation begins
     asio::cancellation_state cancellation;
     // Keeps the handler's execution context busy, if it is another than the receiver's.
     std::optional<asio::any_io_executor> work;

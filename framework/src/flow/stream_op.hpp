@@ -78,8 +78,8 @@ class stream_op {
         {
             auto& state = claim_.state();
             auto const& site = op().site;
-            if (site.strand)
-                return resume_on(*site.strand, code);
+            if (op().strand)
+                return resume_on(*op().strand, code);
             auto const& own = site.executor;
             if (own ? own == state.io_executor() : state.has_no_strand())
                 return resume(std::move(claim_), code);
@@ -137,7 +137,10 @@ class stream_op {
     {
         auto& state = claim.state();
         step end{std::move(op.handler), std::move(claim), {done.code, Outcome::collect(state, done)}};
-        auto const site = std::move(op.site);
+        auto site = std::move(op.site);
+        auto const strand = std::move(op.strand);
+        if (strand)
+            site.strand = &*strand;
         state.end();
         complete_soon(std::move(end), site);
     }
@@ -156,8 +159,8 @@ class stream_op {
                 &asio::query(there, context) != &asio::query(state.io_executor(), context))
                 op.work = asio::prefer(there, asio::execution::outstanding_work_t::tracked);
         };
-        if (op.site.strand)
-            keep_busy(op.site.strand->get_inner_executor());
+        if (op.strand)
+            keep_busy(op.strand->get_inner_executor());
         else if (op.site.executor)
             keep_busy(op.site.executor);
     }
