@@ -169,13 +169,7 @@ class basic_receiver : public receiver_base {
     template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>
     auto async_receive(std::size_t at_most, Token&& token = Token())
     {
-        return asio::async_initiate<Token, void(error_code, rx_buffer)>(
-            detail::initiation{erased_executor(),
-                               [](auto of, std::size_t most, auto site, auto&& handler) {
-                                   detail::start_receive(std::move(of), most, std::move(site),
-                                                         std::forward<decltype(handler)>(handler));
-                               }},
-            token, state(), at_most);
+        return initiate_receive(1, at_most, std::forward<Token>(token));
     }
 
     // Receives exactly `bytes`, in place: one loan of all of them, of several batches if need be. For the body of a
@@ -190,13 +184,7 @@ class basic_receiver : public receiver_base {
     template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>
     auto async_receive_exactly(std::size_t bytes, Token&& token = Token())
     {
-        return asio::async_initiate<Token, void(error_code, rx_buffer)>(
-            detail::initiation{erased_executor(),
-                               [](auto of, std::size_t size, auto site, auto&& handler) {
-                                   detail::start_receive_exactly(std::move(of), size, std::move(site),
-                                                                 std::forward<decltype(handler)>(handler));
-                               }},
-            token, state(), bytes);
+        return initiate_receive(bytes, bytes, std::forward<Token>(token));
     }
 
     // Reads some bytes to the host, at least one and at most as many as `to` holds, and consumes no others. What a
@@ -238,6 +226,18 @@ class basic_receiver : public receiver_base {
     basic_receiver(executor_type const& executor, std::shared_ptr<detail::receiver_state> state)
         : receiver_base{executor, std::move(state)}, executor_{executor}
     {}
+
+    template <class Token>
+    auto initiate_receive(std::size_t at_least, std::size_t at_most, Token&& token)
+    {
+        return asio::async_initiate<Token, void(error_code, rx_buffer)>(
+            detail::initiation{erased_executor(),
+                               [](auto of, std::size_t least, std::size_t most, auto site, auto&& handler) {
+                                   detail::start_receive(std::move(of), least, most, std::move(site),
+                                                         std::forward<decltype(handler)>(handler));
+                               }},
+            token, state(), at_least, at_most);
+    }
 
     executor_type executor_;
 };

@@ -40,10 +40,8 @@ void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoin
                    connect_handler handler);
 void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio::ip::tcp::endpoint> peers,
                         completion_site site, connect_each_handler handler);
-void start_receive(std::shared_ptr<receiver_state> state, std::size_t at_most, completion_site site,
-                   receive_handler handler);
-void start_receive_exactly(std::shared_ptr<receiver_state> state, std::size_t bytes, completion_site site,
-                           receive_handler handler);
+void start_receive(std::shared_ptr<receiver_state> state, std::size_t at_least, std::size_t at_most,
+                   completion_site site, receive_handler handler);
 
 [[nodiscard]] asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept;
 

@@ -169,8 +169,6 @@ std::unique_ptr<loan> flow::take_part(loan& from, std::size_t size)
 std::unique_ptr<loan> flow::take(carried_batches& carried, std::size_t size, error_code& code) noexcept
 {
     try {
-        if (carried.front().bytes == size)
-            return carried.pop();
         if (carried.front().bytes > size)
             return take_part(carried.front(), size);
         return join(carried, size);
@@ -293,18 +291,13 @@ void flow::charge(loan& record, std::atomic<std::size_t>& account) noexcept
     account.fetch_add(record.charge, std::memory_order_relaxed);
 }
 
-void flow::charge_loan(loan& record) noexcept
-{
-    for_each_batch(record, [&](loan& batch) {
-        if (batch.account == nullptr)
-            charge(batch, place_->on_loan);
-        batch.use.store(page_use::on_loan, std::memory_order_relaxed);
-    });
-}
-
 rx_buffer flow::lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) noexcept
 {
-    owner->charge_loan(*record);
+    for_each_batch(*record, [place = owner->place_.get()](loan& batch) {
+        if (batch.account == nullptr)
+            charge(batch, place->on_loan);
+        batch.use.store(page_use::on_loan, std::memory_order_relaxed);
+    });
     return {std::move(owner), record.release()};
 }
 
@@ -380,6 +373,7 @@ void flow::give_back_now(std::unique_ptr<loan> record) noexcept
         static_cast<void>(record.release());
         return wake_for_budget();
     }
+    record->holders.store(1, std::memory_order_relaxed);
     if (record->of != nullptr || !record->parts.empty())
         return give_back_batches(std::move(record));
     auto const hold = in_step_.load();
@@ -401,6 +395,7 @@ void flow::give_back_batches(std::unique_ptr<loan> record) noexcept
         give_back_now(std::unique_ptr<loan>{of});
     for (auto& part : record->parts)
         give_back(std::move(part));  // each waits for the streams that read it
+    record->parts.clear();
     keep_record(std::move(record));
 }
 

@@ -72,8 +72,8 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     // As flow_transport::receive_into.
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
     [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;
-    // Takes `size` bytes off the front of what is carried, to be lent. Null with an error: nothing was taken.
-    // Precondition: 0 < size <= carried.bytes().
+    // Takes `size` bytes off the front of what is carried, to be lent: a part of a batch, or several batches. Null with
+    // an error: nothing was taken. Precondition: 0 < size <= carried.bytes().
     [[nodiscard]] std::unique_ptr<loan> take(carried_batches& carried, std::size_t size, error_code& code) noexcept;
     // A carried batch counts as a loan while a part of it is lent. True: no part is any more, and it counts no more.
     bool discount(loan& batch) noexcept;
@@ -149,8 +149,6 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
         if (transport_->gathered())
             transport_->flush();
     }
-    // Counts the pages that a loan holds as lent.
-    void charge_loan(loan& record) noexcept;
     // Whoever awaits a budget looks again.
     void wake_for_budget() noexcept;
     [[nodiscard]] std::unique_ptr<loan> take_record();

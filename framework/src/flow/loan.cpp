@@ -22,9 +22,6 @@ void loan::clear() noexcept
     host = nullptr;
     wrapped.reset();
     foreign.clear();
-    of = nullptr;
-    holders.store(1, std::memory_order_relaxed);
-    parts.clear();
     use.store(page_use::in_reads, std::memory_order_relaxed);
 }
 

@@ -149,10 +149,10 @@ void split_front(loan& from, std::size_t size, loan& part) noexcept;
 template <class Loan, class Visit>
 void for_each_batch(Loan& of, Visit&& visit)
 {
+    if (of.of == nullptr && of.parts.empty())
+        return visit(of);
     if (of.of != nullptr)
         return for_each_batch(static_cast<Loan&>(*of.of), visit);
-    if (of.parts.empty())
-        return visit(of);
     for (auto const& part : of.parts)
         for_each_batch(static_cast<Loan&>(*part), visit);
 }

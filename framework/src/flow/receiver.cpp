@@ -240,7 +240,7 @@ namespace {
 
 struct lent {
     using type = rx_buffer;
-    static rx_buffer collect(receiver_state& from, stream_action const& /*done*/) noexcept { return from.lend(); }
+    static rx_buffer collect(receiver_state& from, stream_action const& done) noexcept { return from.lend(done); }
 };
 
 class connect_op : public async_op<receiver_state::claim, error_code> {
@@ -418,28 +418,13 @@ void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio:
     connect_each_op::start(std::move(state), std::move(peers), std::move(site), std::move(handler));
 }
 
-namespace {
-
-void start(std::shared_ptr<receiver_state> state, receive_fsm const& machine, completion_site site,
-           receive_handler handler)
+void start_receive(std::shared_ptr<receiver_state> state, std::size_t at_least, std::size_t at_most,
+                   completion_site site, receive_handler handler)
 {
-    if (machine.is_bounded())
+    if (at_most != unbounded)
         state->bound_read_ahead();
-    stream_op<receive_op, lent>::start(std::move(state), machine, landing{}, std::move(site), std::move(handler));
-}
-
-}  // namespace
-
-void start_receive(std::shared_ptr<receiver_state> state, std::size_t at_most, completion_site site,
-                   receive_handler handler)
-{
-    start(std::move(state), receive_fsm{at_most}, std::move(site), std::move(handler));
-}
-
-void start_receive_exactly(std::shared_ptr<receiver_state> state, std::size_t bytes, completion_site site,
-                           receive_handler handler)
-{
-    start(std::move(state), receive_fsm::exactly(bytes), std::move(site), std::move(handler));
+    stream_op<receive_op, lent>::start(std::move(state), receive_fsm{at_least, at_most}, landing{}, std::move(site),
+                                       std::move(handler));
 }
 
 }  // namespace gpurx::detail

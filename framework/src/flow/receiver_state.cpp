@@ -359,21 +359,15 @@ void receiver_state::note_end(error_code code) noexcept
     over_ = end_of_stream(code, flow_->place().locked_up());
 }
 
-void receiver_state::receive(std::size_t limit, page_use use, error_code& code) noexcept
+bool receiver_state::make_room(error_code& code) noexcept
 {
-    // Before bytes leave the socket: nothing may fail afterwards.
     try {
-        if (!carried_.empty())
-            carried_.make_room();
+        carried_.make_room();
+        return true;
     } catch (std::bad_alloc const&) {
         code = make_error_code(boost::system::errc::not_enough_memory);
-        return;
+        return false;
     }
-    auto batch = flow_->receive(limit, code);
-    if (code)
-        return note_end(code);
-    batch->use.store(use, std::memory_order_relaxed);
-    carried_.push(std::move(batch));
 }
 
 stream_result receiver_state::place(landing const& destination, std::size_t size) noexcept

@@ -171,9 +171,11 @@ class receiver_state {
     }
     void end() noexcept { running_.emplace<std::monostate>(); }
     // What the receive that has run to its end lends; empty if nothing.
-    [[nodiscard]] rx_buffer lend() noexcept
+    [[nodiscard]] rx_buffer lend(stream_action const& done) noexcept
     {
-        return to_lend_ == nullptr ? rx_buffer{} : flow::lend(flow_, std::move(to_lend_));
+        if (done.code || done.bytes == 0)
+            return {};
+        return flow::lend(flow_, to_lend_ != nullptr ? std::move(to_lend_) : carried_.pop());
     }
     // From now on a read takes no more from the socket than little beyond its own: the program wants loans that end
     // where it says, and a loan holds all of its batch.
@@ -194,8 +196,24 @@ class receiver_state {
     [[nodiscard]] stream_facts facts(landing const& destination) const noexcept;
     // A receive has ended with it.
     void note_end(error_code code) noexcept;
-    // A batch of at most `limit` bytes, to be carried behind what is.
-    void receive(std::size_t limit, page_use use, error_code& code) noexcept;
+    // What a receive that is done lends. A whole batch stays where it is until lend().
+    [[nodiscard]] stream_action take(stream_action done) noexcept
+    {
+        if (done.bytes > 0 && carried_.front().bytes != done.bytes)
+            to_lend_ = flow_->take(carried_, done.bytes, done.code);
+        return done;
+    }
+    // For one more batch, before bytes leave the socket: nothing may fail afterwards.
+    [[nodiscard]] bool make_room(error_code& code) noexcept;
+    // A batch of at most `limit` bytes, to be carried behind what is: there is room for it.
+    void receive(std::size_t limit, page_use use, error_code& code) noexcept
+    {
+        auto batch = flow_->receive(limit, code);
+        if (code)
+            return note_end(code);
+        batch->use.store(use, std::memory_order_relaxed);
+        carried_.push(std::move(batch));
+    }
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
     // After `bytes` of it are filled.
     void move_on(landing& destination, std::size_t bytes) noexcept;
@@ -273,11 +291,12 @@ inline stream_facts receiver_state::facts(landing const& destination) const noex
 {
     if (flow_ == nullptr)
         return {};
+    auto const is_empty = carried_.empty();
     return {
         .open = connected_,
-        .carried = carried_.bytes(),
-        .carried_lent = !carried_.empty() && carried_.front().account != nullptr,
-        .gathered = carried_.gathered(),
+        .carried = is_empty ? 0 : carried_.bytes(),
+        .carried_lent = !is_empty && carried_.front().account != nullptr,
+        .gathered = is_empty ? 0 : carried_.gathered(),
         .loan_limit = flow_->loan_limit(),
         .loan_budget = flow_->loan_budget(),
         .read_budget = flow_->read_budget(),
@@ -316,11 +335,15 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
     if (!carried_.empty())
         flow_->discount(carried_.front());
     for (;;) {
-        auto next = machine.resume(facts(destination), result);
+        auto const next = machine.resume(facts(destination), result);
         switch (next.kind) {
             case stream_action::what::receive:
                 result = {};
-                receive(next.bytes, Machine::lends ? page_use::on_loan : page_use::in_reads, result.code);
+                if (carried_.empty() || make_room(result.code))
+                    receive(next.bytes, Machine::lends ? page_use::on_loan : page_use::in_reads, result.code);
+                if constexpr (Machine::lends)
+                    if (!result.code && machine.is_enough(carried_.bytes()))
+                        return take(machine.lend(carried_.bytes()));
                 break;
             case stream_action::what::receive_in_place:
                 result = {};
@@ -344,9 +367,7 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
             case stream_action::what::yield:
                 return next;
             case stream_action::what::done:
-                if (Machine::lends && next.bytes > 0)
-                    to_lend_ = flow_->take(carried_, next.bytes, next.code);
-                return next;
+                return Machine::lends ? take(next) : next;
         }
     }
 }

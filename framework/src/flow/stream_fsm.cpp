@@ -67,15 +67,10 @@ stream_action receive_fsm::resume(stream_facts const& now, stream_result const& 
 
 stream_action receive_fsm::attempt(stream_facts const& now) noexcept
 {
-    if (now.carried < enough_)
-        return now.over ? done(now.over) : receive(now);
-    if (now.loan_budget == 0 && !now.carried_lent)
-        return wait(what::wait_budget);
-    return {.kind = what::done, .bytes = std::min(now.carried, at_most_), .code = {}};
-}
-
-stream_action receive_fsm::receive(stream_facts const& now) noexcept
-{
+    if (is_enough(now.carried))
+        return now.loan_budget == 0 && !now.carried_lent ? wait(what::wait_budget) : lend(now.carried);
+    if (now.over)
+        return done(now.over);
     if (now.loan_budget <= now.gathered) {
         // Whole pages count. Where no loan is left that could return, a wait would have no end.
         if (now.loan_budget == now.loan_limit)

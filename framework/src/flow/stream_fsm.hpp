@@ -7,6 +7,7 @@
 // enough is there.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/cancellation_type.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -79,26 +80,26 @@ class receive_fsm {
     static constexpr char const* operation = "receive from";
     static constexpr bool lends = true;
 
-    // What is there, at least a byte, but no byte beyond `at_most`.
-    explicit receive_fsm(std::size_t at_most = unbounded) noexcept : receive_fsm{1, at_most} {}
-    [[nodiscard]] static receive_fsm exactly(std::size_t bytes) noexcept { return {bytes, bytes}; }
+    // What is there, if it is `at_least` so many bytes, but no byte beyond `at_most`.
+    receive_fsm(std::size_t at_least, std::size_t at_most) noexcept : enough_{at_least}, at_most_{at_most} {}
 
-    [[nodiscard]] bool is_bounded() const noexcept { return at_most_ != unbounded; }
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
+    // What was received may be lent at once if it is enough, with no further question.
+    [[nodiscard]] bool is_enough(std::size_t carried) const noexcept { return carried >= enough_; }
+    [[nodiscard]] stream_action lend(std::size_t carried) const noexcept
+    {
+        return {.kind = stream_action::what::done, .bytes = std::min(carried, at_most_), .code = {}};
+    }
 
   private:
     enum class point : std::uint8_t { start, received, waited };
 
-    receive_fsm(std::size_t enough, std::size_t at_most) noexcept
-        : enough_{enough}, at_most_{at_most}, end_of_turn_{bytes_in_turn}
-    {}
     [[nodiscard]] stream_action attempt(stream_facts const& now) noexcept;
-    [[nodiscard]] stream_action receive(stream_facts const& now) noexcept;
     [[nodiscard]] stream_action wait(stream_action::what kind, std::size_t bytes = 0) noexcept;
 
     std::size_t enough_;
     std::size_t at_most_;
-    std::size_t end_of_turn_;  // in bytes carried
+    std::size_t end_of_turn_ = bytes_in_turn;  // in bytes carried
     point at_ = point::start;
 };
 

@@ -13,7 +13,7 @@ namespace error = asio::error;
 
 using detail::receive_fsm;
 
-auto make = [] { return receive_fsm{}; };
+auto make = [] { return receive_fsm{1, detail::unbounded}; };
 
 // Completes, and lends so many of the bytes that are carried.
 stream_action lend(std::size_t bytes)
@@ -193,7 +193,7 @@ TEST_CASE("receive: a wait that fails by itself is reported")
 
 TEST_CASE("receive: no byte beyond what was asked for")
 {
-    auto const at_most_ten = [] { return receive_fsm{10}; };
+    auto const at_most_ten = [] { return receive_fsm{1, 10}; };
     auto lent = carrying(25);
     lent.carried_lent = true;
     lent.loan_budget = 0;
@@ -203,8 +203,9 @@ TEST_CASE("receive: no byte beyond what was asked for")
           {"less is carried: what is there is enough", {{carrying(3), {}, lend(3)}}},
           {"what is carried counts as a loan already", {{lent, {}, lend(10)}}}},
          at_most_ten);
-    play({{"nothing is asked for", {{connected, {}, lend(0)}}}, {"of nobody", {{stream_facts{}, {}, lend(0)}}}},
-         [] { return receive_fsm{0}; });
+    play({{"nothing is asked for", {{connected, {}, lend(0)}}}, {"of nobody", {{stream_facts{}, {}, lend(0)}}}}, [] {
+        return receive_fsm{1, 0};
+    });
 }
 
 TEST_CASE("receive exactly: batch after batch")
@@ -230,12 +231,14 @@ TEST_CASE("receive exactly: batch after batch")
           {"cancelled, with some of it there",
            {{waits, {}, action(what::wait_readable)},
             {waits, failed(error::operation_aborted, cancel::total), done(error::operation_aborted)}}}},
-         [] { return receive_fsm::exactly(100); });
+         [] {
+             return receive_fsm{100, 100};
+         });
 }
 
 TEST_CASE("receive exactly: the loan limit")
 {
-    auto const hundred = [] { return receive_fsm::exactly(100); };
+    auto const hundred = [] { return receive_fsm{100, 100}; };
     play({{"pages of what was received for it count",
            {{gathered(10, 40, 70), {}, action(what::receive, 30)},
             {gathered(40, 70, 70), {}, action(what::wait_budget, 70)},
@@ -243,8 +246,9 @@ TEST_CASE("receive exactly: the loan limit")
           {"nothing else is on loan: nothing could come back",
            {{gathered(40, plenty), {}, done(errc::beyond_loan_limit)}}}},
          hundred);
-    play({{"more than ever", {{connected, {}, done(errc::beyond_loan_limit)}}}},
-         [] { return receive_fsm::exactly(plenty + 1); });
+    play({{"more than ever", {{connected, {}, done(errc::beyond_loan_limit)}}}}, [] {
+        return receive_fsm{plenty + 1, plenty + 1};
+    });
 }
 
 TEST_CASE("receive exactly: other handlers get a turn")
@@ -261,7 +265,9 @@ TEST_CASE("receive exactly: other handlers get a turn")
             {facts(turn), {}, action(what::yield)},
             {facts(turn), {}, action(what::receive, turn)},
             {facts(size), {}, lend(size)}}}},
-         [] { return receive_fsm::exactly(size); });
+         [] {
+             return receive_fsm{size, size};
+         });
 }
 
 TEST_CASE("the end of a stream, told from what is lacking now")
