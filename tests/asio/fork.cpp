@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <boost/asio/bind_executor.hpp>
+#include <boost/asio/read.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <memory>
@@ -237,6 +238,51 @@ TEST_CASE("a child finds no lock held by a thread that it does not have", "[fork
     stop = true;
     busy.join();
     CHECK(found == "");
+}
+
+TEST_CASE("a forked child keeps the bytes of a loan's parts until the last is dropped", "[fork]")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto socket = in.connection(to);
+    to.send(3000);
+    // What was read before is in memory of the process's own.
+    std::vector<std::byte> read_before(GENERATE(0U, 3000U));
+    asio::read(socket, asio::buffer(read_before));
+    std::optional<receiver> rx{std::in_place, in.io->get_executor(), *in.session, std::move(socket),
+                               asio::buffer(read_before)};
+    auto const of_loan = GENERATE(false, true);
+    auto const got = make_completion();
+    rx->async_receive_exactly(of_loan ? 3000 : 1000, noting{got});
+    in.run_until([&] { return got->done(); });
+    REQUIRE(got->bytes == (of_loan ? 3000 : 1000));
+    auto part = of_loan ? got->loan.split(1000) : std::move(got->loan);
+    CHECK(in_child([&](child_report& report) {
+              got->loan.release();
+              rx.reset();
+              report.expect(is_pattern(part, 0), "the bytes are there");
+              auto const front = part.split(10);
+              part.release();
+              report.expect(is_pattern(front, 0), "the bytes of a part are there");
+          }) == "");
+}
+
+TEST_CASE("a forked child splits a loan while threads of its parent do", "[fork]")
+{
+    world in{transport::copy};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(300000);
+    auto const got = make_completion();
+    rx.async_receive_exactly(300000, noting{got});
+    in.run_until([&] { return got->done(); });
+    auto part = got->loan.split(1000);
+    std::jthread const splits{[&](std::stop_token const& stop) {
+        while (!stop.stop_requested() && got->loan.size() > 1)
+            static_cast<void>(got->loan.split(1));
+    }};
+    for (int i = 0; i < 20; ++i)
+        REQUIRE(in_child([&](child_report&) { static_cast<void>(part.split(10)); }, 10) == "");
 }
 
 }  // namespace gpurx::test

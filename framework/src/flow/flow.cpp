@@ -308,7 +308,9 @@ std::unique_ptr<loan> flow::split(loan& from, std::size_t size)
     part->is_reused = false;
     part->spare.provide();
     part->fragments.reserve(pieces_of(from, size));
-    std::scoped_lock const lock{listed_lock_};
+    std::unique_lock lock{listed_lock_, std::defer_lock};
+    if (is_here())
+        lock.lock();  // else a thread of the parent may have it, and is not here
     split_front(from, size, *part);
     return part;
 }
@@ -340,7 +342,7 @@ void flow::acquire_for_cpu(loan const& record) noexcept
 void flow::give_back(std::unique_ptr<loan> record) noexcept
 {
     if (!is_here())
-        return;
+        return forget(std::move(record));
     auto* const until = std::exchange(record->read_until, nullptr);
     if (until == nullptr)
         return give_back_now(std::move(record));
@@ -399,6 +401,16 @@ void flow::give_back_batches(std::unique_ptr<loan> record) noexcept
     keep_record(std::move(record));
 }
 
+void flow::forget(std::unique_ptr<loan> record) noexcept
+{
+    if (record->holders.fetch_sub(1) > 1)
+        return static_cast<void>(record.release());
+    if (record->of != nullptr)
+        forget(std::unique_ptr<loan>{record->of});
+    for (auto& part : record->parts)
+        forget(std::move(part));
+}
+
 int flow::reading_gpu(loan const& record) const noexcept
 {
     auto ordinal = place_->session().memory().ordinal();
@@ -413,7 +425,7 @@ int flow::reading_gpu(loan const& record) const noexcept
 void flow::give_back_after(std::unique_ptr<loan> record, cuda_stream_ref stream) noexcept
 {
     if (!is_here())
-        return;
+        return forget(std::move(record));
     auto const ordinal = reading_gpu(*record);
     // The default stream of no GPU in particular is none.
     if (ordinal != no_gpu || stream != cuda_stream_ref{})

@@ -139,6 +139,8 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     static void charge(loan& record, std::atomic<std::size_t>& account) noexcept;
     void give_back_now(std::unique_ptr<loan> record) noexcept;
     void give_back_batches(std::unique_ptr<loan> record) noexcept;
+    // give_back() in a child that was forked. A loan stays for its parts: their bytes may be its own.
+    static void forget(std::unique_ptr<loan> record) noexcept;
     // Runs when the streams that a parked loan waits for have passed.
     static void unpark(void* parked, error_code) noexcept;
     void begin_step() noexcept { in_step_.store(true); }

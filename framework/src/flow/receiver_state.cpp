@@ -252,10 +252,10 @@ void receiver_state::close() noexcept
 {
     if (flow_ == nullptr)
         return;
-    if (!born_.is_here())
-        return forget();
     while (!carried_.empty())
         flow_->give_back(carried_.pop());
+    if (!born_.is_here())
+        return forget();
     steering_.reset();
     flow_->place().set_waiting(flow_wait::nothing);
     flow_->shut_down();
@@ -271,7 +271,6 @@ void receiver_state::close() noexcept
 void receiver_state::forget() noexcept
 {
     ::dup2(flow_->wake_fd(), socket_.native_handle());
-    carried_ = {};
     steering_.reset();
     ended_ = flow_->stats();
     flow_.reset();
