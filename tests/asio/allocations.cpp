@@ -195,4 +195,33 @@ TEST_CASE("no allocation per frame after the first few: a header to the host, it
     CHECK(in_library == 0);
 }
 
+TEST_CASE("what trickles in for a receive of an exact size takes no record for each byte")
+{
+    auto const kind = GENERATE(transport::copy, transport::devmem);
+    auto const on_host = GENERATE(true, false);
+    world in{kind, {.receive_memory = 4 << 20, .loan_limit = 4 << 20}};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::size_t const bytes = 800;
+    auto const got = make_completion();
+    rx.async_receive_exactly(bytes, noting{got});
+    std::size_t in_library = 0;
+    for (std::size_t i = 0; i < bytes; ++i) {
+        if (on_host)
+            in.kernel.deliver({{fake_kernel::way::linear, 1, 0}});
+        to.send(1);
+        auto const before = library_allocations(in.kernel);
+        in.run_until([&] { return rx.available() == i + 1 || got->done(); });
+        in.settle();
+        in_library += library_allocations(in.kernel) - before;
+    }
+    REQUIRE(got->done());
+    CHECK_FALSE(got->code);
+    CHECK(got->bytes == bytes);
+    CHECK(is_pattern(got->loan, 0));
+    CHECK(in_library < bytes / 10);
+    got->loan.release();
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
 }  // namespace gpurx::test

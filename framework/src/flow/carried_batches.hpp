@@ -20,6 +20,7 @@ class carried_batches {
     [[nodiscard]] std::size_t bytes() const noexcept { return empty() ? 0 : front_->bytes + bytes_behind_; }
     // Precondition: not empty. Whoever takes bytes off it gives it back when it has none left.
     [[nodiscard]] loan& front() const noexcept { return *front_; }
+    [[nodiscard]] loan& back() const noexcept { return behind_.empty() ? *front_ : *behind_.back(); }
     [[nodiscard]] std::size_t count() const noexcept { return empty() ? 0 : 1 + behind_.size(); }
 
     // How many fragments the next `size` bytes lie in.
@@ -37,25 +38,30 @@ class carried_batches {
     }
 
     // What those that were received for a loan will count as.
-    [[nodiscard]] std::size_t gathered() const noexcept
-    {
-        std::size_t sum = empty() ? 0 : gathered(*front_);
-        for (auto const& batch : behind_)
-            sum += gathered(*batch);
-        return sum;
-    }
+    [[nodiscard]] std::size_t gathered() const noexcept { return empty() ? 0 : gathered(*front_) + gathered_behind_; }
 
     // Room for one more. Throws std::bad_alloc.
-    void make_room() { behind_.reserve(behind_.size() + 1); }
+    void make_room()
+    {
+        if (behind_.size() == behind_.capacity())
+            behind_.reserve(2 * behind_.size() + 1);
+    }
     // Precondition: make_room() was called, if this is not empty.
     void push(std::unique_ptr<loan> batch) noexcept
     {
         if (empty()) {
             front_ = std::move(batch);
         } else {
-            bytes_behind_ += batch->bytes;
+            note_behind(*batch);
             behind_.push_back(std::move(batch));
         }
+    }
+    // The same where the last one takes it in (detail::absorb).
+    void absorb(loan& batch) noexcept
+    {
+        if (!behind_.empty())
+            note_behind(batch);
+        detail::absorb(back(), batch);
     }
     // Precondition: not empty.
     [[nodiscard]] std::unique_ptr<loan> pop() noexcept
@@ -65,6 +71,7 @@ class carried_batches {
             front_ = std::move(behind_.front());
             behind_.erase(behind_.begin());
             bytes_behind_ -= front_->bytes;
+            gathered_behind_ -= gathered(*front_);
         }
         return first;
     }
@@ -76,9 +83,16 @@ class carried_batches {
                                                                                                           : 0;
     }
 
+    void note_behind(loan const& batch) noexcept
+    {
+        bytes_behind_ += batch.bytes;
+        gathered_behind_ += gathered(batch);
+    }
+
     std::unique_ptr<loan> front_;
     std::vector<std::unique_ptr<loan>> behind_;
     std::size_t bytes_behind_ = 0;
+    std::size_t gathered_behind_ = 0;  // only the first one changes what it counts as
 };
 
 }  // namespace gpurx::detail

@@ -166,6 +166,22 @@ std::unique_ptr<loan> flow::take_part(loan& from, std::size_t size)
     return part;
 }
 
+void flow::carry(carried_batches& carried, std::unique_ptr<loan> batch) noexcept
+{
+    if (carried.empty() || !can_absorb(carried.back(), *batch))
+        return carried.push(std::move(batch));
+    {
+        std::scoped_lock const lock{listed_lock_};
+        carried.absorb(*batch);
+    }
+    // Twice in the list for a moment, and not absent: a page counts once.
+    if (batch->listed && !carried.back().listed)
+        list(carried.back());
+    if (batch->listed)
+        unlist(*batch);
+    keep_record(std::move(batch));
+}
+
 std::unique_ptr<loan> flow::take(carried_batches& carried, std::size_t size, error_code& code) noexcept
 {
     try {

@@ -72,6 +72,9 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     // As flow_transport::receive_into.
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
     [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;
+    // Puts what receive() returned behind what is carried, for which there is room. Small batches become one, or a
+    // sender of single bytes would have each of them take a record.
+    void carry(carried_batches& carried, std::unique_ptr<loan> batch) noexcept;
     // Takes `size` bytes off the front of what is carried, to be lent: a part of a batch, or several batches. Null with
     // an error: nothing was taken. Precondition: 0 < size <= carried.bytes().
     [[nodiscard]] std::unique_ptr<loan> take(carried_batches& carried, std::size_t size, error_code& code) noexcept;

@@ -67,6 +67,32 @@ void split_front(loan& from, std::size_t size, loan& part) noexcept
     drop(from, size);
 }
 
+bool can_absorb(loan const& into, loan const& batch) noexcept
+{
+    auto const is_unlent = [](loan const& one) { return one.account == nullptr && one.holders.load() == 1; };
+    return is_unlent(into) && is_unlent(batch) && into.use.load() == batch.use.load() && into.foreign.empty() &&
+           batch.foreign.empty() && (into.host == nullptr || batch.host == nullptr || into.host == batch.host) &&
+           batch.fragments.size() <= into.fragments.spare_room() && batch.tokens.size() <= into.tokens.spare_room() &&
+           batch.pages.size() <= into.pages.capacity() - into.pages.size();
+}
+
+void absorb(loan& into, loan& batch) noexcept
+{
+    for (auto const& piece : batch.fragments)
+        into.append(piece);
+    into.charge += batch.charge;
+    for (auto const& range : batch.tokens)
+        if (into.tokens.empty() || !into.tokens.end()[-1].join(range))
+            into.tokens.push_back(range);
+    into.token_count += batch.token_count;
+    into.own_tokens += batch.own_tokens;
+    into.pages.insert(into.pages.end(), batch.pages.begin(), batch.pages.end());
+    if (into.host == nullptr)
+        into.host = batch.host;
+    else if (batch.host != nullptr)
+        batch.host->holders.fetch_sub(1, std::memory_order_relaxed);  // not the last: `into` is one
+}
+
 std::size_t copy_front(loan const& from, std::byte* destination, std::size_t size) noexcept
 {
     std::size_t placed = 0;

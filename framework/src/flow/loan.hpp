@@ -145,6 +145,11 @@ void drop(loan& from, std::size_t size) noexcept;
 [[nodiscard]] std::size_t pieces_of(loan const& from, std::size_t size) noexcept;
 // Takes `size` bytes off the front; `part`, an empty record with room for their fragments, becomes a loan of them.
 void split_front(loan& from, std::size_t size, loan& part) noexcept;
+// Whether `batch`, of which no operation has taken anything, can become part of `into`, which it follows in the stream,
+// without an allocation: both are carried for the same use and not lent, and what has no room is no small batch.
+[[nodiscard]] bool can_absorb(loan const& into, loan const& batch) noexcept;
+// Moves all that `batch` holds to the end of `into`, and leaves a record to be cleared. Precondition: can_absorb().
+void absorb(loan& into, loan& batch) noexcept;
 // The loans that have the pages of `of`: itself, that which it is a part of, or its parts.
 template <class Loan, class Visit>
 void for_each_batch(Loan& of, Visit&& visit)

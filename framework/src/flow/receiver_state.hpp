@@ -212,7 +212,7 @@ class receiver_state {
         if (code)
             return note_end(code);
         batch->use.store(use, std::memory_order_relaxed);
-        carried_.push(std::move(batch));
+        flow_->carry(carried_, std::move(batch));
     }
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
     // After `bytes` of it are filled.

@@ -31,6 +31,8 @@ class reused_list {
     void clear() noexcept { size_ = 0; }
 
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    // So many more can be appended before it moves.
+    [[nodiscard]] std::size_t spare_room() const noexcept { return room_ - size_; }
     [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
     [[nodiscard]] T* begin() noexcept { return slots_.get(); }
     [[nodiscard]] T const* begin() const noexcept { return slots_.get(); }

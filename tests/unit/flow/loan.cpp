@@ -224,4 +224,72 @@ TEST_CASE("a cleared record is empty and keeps its capacity")
     CHECK(record.fragments.begin() == storage);
 }
 
+TEST_CASE("a small batch becomes part of the one before it, with all that it holds")
+{
+    std::string const text = "abcdefghij";
+    auto const make = [&](loan& one, std::size_t offset, std::size_t size, std::uint32_t token) {
+        one.append({address_of(text, offset), size, host});
+        one.charge = 4096;
+        one.append_token(token);
+        one.token_count = one.own_tokens = 1;
+        one.pages.push_back(token);
+    };
+    host_chunk chunk;
+    chunk.holders = 3;
+    loan into;
+    into.fragments.reserve(2);
+    into.tokens.reserve(2);
+    into.pages.reserve(2);
+    make(into, 0, 3, 7);
+    loan next;
+    make(next, 5, 4, 8);
+    SECTION("it does")
+    {
+        auto const has_chunk = next.host = &chunk;
+        drop(into, 1);
+        REQUIRE(can_absorb(into, next));
+        absorb(into, next);
+        CHECK(into.bytes == 6);
+        CHECK(into.charge == 8192);
+        CHECK(into.token_count == 2);
+        CHECK(into.own_tokens == 2);
+        CHECK(all_of(into.tokens) == std::vector{token_range{7, 2}});
+        CHECK(into.pages == std::vector{7U, 8U});
+        CHECK(into.host == has_chunk);
+        CHECK(chunk.holders == 3);
+        CHECK(taken(into, 6) == "bcfghi");
+        loan last;
+        last.host = &chunk;
+        absorb(into, last);
+        CHECK(chunk.holders == 2);
+    }
+    SECTION("not where there is no room")
+    {
+        next.fragments.push_back(next.fragments.begin()[0]);
+        CHECK_FALSE(can_absorb(into, next));
+    }
+    SECTION("not where there is no room for its pages")
+    {
+        next.pages.push_back(9);
+        CHECK_FALSE(can_absorb(into, next));
+    }
+    SECTION("not where its bytes on the host lie elsewhere")
+    {
+        host_chunk other;
+        into.host = &chunk;
+        next.host = &other;
+        CHECK_FALSE(can_absorb(into, next));
+    }
+    SECTION("not where a part is lent")
+    {
+        into.holders = 2;
+        CHECK_FALSE(can_absorb(into, next));
+    }
+    SECTION("not where it is for another use")
+    {
+        next.use = page_use::on_loan;
+        CHECK_FALSE(can_absorb(into, next));
+    }
+}
+
 }  // namespace gpurx::detail
