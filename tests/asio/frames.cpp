@@ -238,6 +238,17 @@ TEST_CASE("what can never be on loan is refused, and stays receivable")
     CHECK(read_pattern(in, rx, 10000 - 8192, 8192));
 }
 
+TEST_CASE("bytes that do not fit into the memory are refused whatever the limit is")
+{
+    std::size_t const memory = 2 << 20;
+    world in{any_transport(), {.loan_limit = 16 << 20}, memory};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    CHECK(wait_for(in, begin_exactly(rx, memory + 1))->code == errc::beyond_loan_limit);
+    to.send(10);
+    CHECK(is_pattern(receive_exactly(in, rx, 10), 0));
+}
+
 TEST_CASE("bytes that take more pages than may be on loan are refused, and stay receivable")
 {
     world in{transport::devmem, {.loan_limit = 16384}};
