@@ -37,6 +37,18 @@ std::unique_ptr<flow_transport> make_transport(flow_place& place, int socket)
     return make_copy_transport(place, socket);
 }
 
+// Pages that others lend too stay on loan.
+void note_parked(loan& of) noexcept
+{
+    if (of.holders.load() > 1)
+        return;
+    if (of.of != nullptr)
+        return note_parked(*of.of);
+    for (auto const& part : of.parts)
+        note_parked(*part);
+    of.use.store(page_use::parked, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 flow::flow(std::unique_ptr<flow_place> place, unique_fd socket)
@@ -365,7 +377,7 @@ void flow::give_back(std::unique_ptr<loan> record) noexcept
     if (record->account == nullptr)
         charge(*record, place_->in_reads);
     record->keeper = shared_from_this();
-    record->use.store(page_use::parked, std::memory_order_relaxed);
+    note_parked(*record);
     when_passed(until, unpark, record.release(), waiting_for::pages);
 }
 

@@ -72,6 +72,83 @@ TEST_CASE("devmem into a GPU: reads gather, on the GPU and to the host, and page
     CHECK(soon([&] { return (*in.session).pool_stats()->parked == 0; }));
 }
 
+TEST_CASE("devmem into a GPU: pages of loans of several batches and of parts are told where they are")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    gpu_bytes tensor{on, 1000};
+    // The rest of a batch that was read from, and a batch behind it.
+    to.send(8192);
+    REQUIRE(read(in, rx, tensor.span(), stream.ref())->bytes == 1000);
+    auto const got = make_completion();
+    rx.async_receive_exactly(15384 - 1000, noting{got});
+    in.settle();
+    to.send(15384 - 8192);
+    in.run_until([&] { return got->done(); });
+    REQUIRE_FALSE(got->code);
+    auto const lent = in.kernel.tokens_out();
+    REQUIRE((*in.session).pool_stats()->on_loan == lent);
+    stream.hold();
+    SECTION("the whole loan waits for a stream")
+    {
+        got->loan.release_after(stream.ref());
+        CHECK((*in.session).pool_stats()->parked == lent);
+        CHECK((*in.session).pool_stats()->on_loan == 0);
+    }
+    SECTION("a part waits, and another is on loan")
+    {
+        auto part = got->loan.split(100);
+        part.release_after(stream.ref());
+        CHECK((*in.session).pool_stats()->on_loan == lent);
+        got->loan.release_after(stream.ref());
+        stream.let_go();
+        stream.finish();
+    }
+    SECTION("what was split waits, and its part is on loan afterwards")
+    {
+        auto part = got->loan.split(100);
+        got->loan.release_after(stream.ref());
+        CHECK((*in.session).pool_stats()->on_loan == lent);
+        stream.let_go();
+        stream.finish();
+        look_at_all_streams();
+        CHECK((*in.session).pool_stats()->on_loan == lent);
+    }
+    stream.let_go();
+    stream.finish();
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
+TEST_CASE("devmem into a GPU: a batch that was read stays on loan while a part of it is")
+{
+    devmem_on_gpu in;
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    gpu_bytes tensor{on, 7000};
+    to.send(8000);
+    std::vector<std::byte> header(16);
+    REQUIRE(read(in, rx, host_span{header.data(), header.size()})->bytes == 16);
+    auto const got = make_completion();
+    rx.async_receive(984, noting{got});
+    in.run_until([&] { return got->done(); });
+    REQUIRE(got->bytes == 984);
+    stream.hold();
+    REQUIRE(read(in, rx, tensor.span(), stream.ref())->bytes == 7000);
+    CHECK((*in.session).pool_stats()->on_loan == 2);
+    stream.let_go();
+    stream.finish();
+    look_at_all_streams();
+    CHECK((*in.session).pool_stats()->on_loan == 2);
+    CHECK((*in.session).pool_stats()->parked == 0);
+    got->loan.release();
+    CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
+}
+
 TEST_CASE("devmem into a GPU: two streams read one batch, and its pages wait for both")
 {
     devmem_on_gpu in;
