@@ -168,10 +168,10 @@ class single_frames {
     ~single_frames() { run_command("ethtool -K dms0 rx-gro-hw on gro on"); }
 };
 
-// A file in the guest's temporary directory.
 // As GRO makes them.
 constexpr std::uint64_t largest_packet = 64 << 10;
 
+// A file in the guest's temporary directory.
 class temporary_file {
   public:
     temporary_file()
@@ -187,6 +187,17 @@ class temporary_file {
     std::string name_;
 };
 
+// Nothing is lost, but a sender whose acknowledgements are slow probes with what it has sent before.
+void check_bytes(boost::json::value const& flow, std::uint64_t received)
+{
+    auto const probes = count(flow, "retransmitted");
+    REQUIRE(count(flow, "bytes") >= received);
+    auto const twice = count(flow, "bytes") - received;
+    CAPTURE(probes, twice);
+    CHECK((twice > 0) == (probes > 0));
+    CHECK(twice <= probes * largest_packet);
+}
+
 }  // namespace
 
 TEST_CASE_METHOD(unchanged_nic, "the tap sees the flows of sessions, and no other", "[tap]")
@@ -200,13 +211,7 @@ TEST_CASE_METHOD(unchanged_nic, "the tap sees the flows of sessions, and no othe
         auto const totals = tap.stop();
         CHECK(totals.at("flows").as_array().size() == 1);
         auto const flow = bed.flow(totals);
-        // Nothing is lost, but a sender whose acknowledgements are slow probes with what it has sent before.
-        auto const probes = count(flow, "retransmitted");
-        auto const twice = count(flow, "bytes") - result.stats.bytes();
-        CAPTURE(probes, twice);
-        CHECK((twice > 0) == (probes > 0));
-        CHECK(twice <= probes * largest_packet);
-        CHECK(probes <= 3);
+        check_bytes(flow, result.stats.bytes());
         CHECK(count(flow, "gaps") == 0);
         CHECK(count(flow, "out_of_order") == 0);
         CHECK(count(flow, "unsplit") == 0);
@@ -241,7 +246,7 @@ TEST_CASE_METHOD(unchanged_nic, "the tap sees flows that sessions begin while it
     static_cast<void>(first.receive(4096));
     REQUIRE(eventually([&] { return written() > head; }));
     auto const result = bed.receive(2 * mebibyte);
-    CHECK(count(bed.flow(tap.stop()), "bytes") == result.stats.bytes());
+    check_bytes(bed.flow(tap.stop()), result.stats.bytes());
 }
 
 TEST_CASE_METHOD(unchanged_nic, "the tap counts what is lost and comes again", "[tap]")
