@@ -86,7 +86,7 @@ struct loan {
     loan* of = nullptr;
     std::atomic<std::uint32_t> holders{1};     // the loan itself, and its parts
     std::vector<std::unique_ptr<loan>> parts;  // of a loan of several batches: these, which have the pages
-    std::shared_ptr<flow> keeper;              // while they do
+    std::shared_ptr<flow> keeper;              // while it waits for streams
     bool is_reused = true;                     // the record, by its flow
     loan* next = nullptr;                      // of a list of records that wait to be used again
     // Of the list of those that hold pages (flow::note_pages).
