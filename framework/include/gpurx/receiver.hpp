@@ -177,8 +177,8 @@ class basic_receiver : public receiver_base {
     // Signature: void(error_code, rx_buffer). 0 bytes: completes at once, with an empty buffer and no error.
     // Per-operation cancellation: terminal, partial, total. operation_aborted: no byte was consumed.
     // Errors: those of async_receive. asio::error::eof: the stream ends before. errc::beyond_loan_limit: `bytes`, or
-    //   with devmem the whole pages that they arrive in, are more than rx_session_options::loan_limit. After each of
-    //   them what has arrived can still be received and read.
+    //   with devmem the whole pages that they arrive in, are more than rx_session_options::loan_limit, or than the
+    //   memory. After each of them what has arrived can still be received and read.
     // Back-pressure: where other loans fill the limit it waits until one of this flow returns.
     // Cost: as async_receive, per batch.
     template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>

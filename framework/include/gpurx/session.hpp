@@ -90,7 +90,7 @@ struct rx_session_options {
     // with many drivers, so 1 MiB of them may be 362 KiB of data. One call may go beyond it by a segment, and bytes
     // that an async_read has left over by their batch. 0: half of what receive_memory leaves, shared by max_flows. The
     // other half is for async_read: what waits for the streams of a flow's reads takes nothing from its loans, nor
-    // from other flows (docs/memory-budget.md). Never more than the memory without what the NIC's rings keep.
+    // from other flows (docs/memory-budget.md).
     std::size_t loan_limit = 0;
 
     // Where the journal of changes is kept, so that a later run can undo what a killed one left. Must survive the

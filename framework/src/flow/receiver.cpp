@@ -423,6 +423,9 @@ void start_receive(std::shared_ptr<receiver_state> state, std::size_t at_least, 
 {
     if (at_most != unbounded)
         state->bound_read_ahead();
+    // Beyond any limit: a wait for pages that there are not would have no end.
+    if (at_least > 1 && at_least > state->memory_size())
+        at_least = unbounded;
     stream_op<receive_op, lent>::start(std::move(state), receive_fsm{at_least, at_most}, landing{}, std::move(site),
                                        std::move(handler));
 }

@@ -177,6 +177,11 @@ class receiver_state {
             return {};
         return flow::lend(flow_, to_lend_ != nullptr ? std::move(to_lend_) : carried_.pop());
     }
+    // What no loan can be larger than, whatever the limit is.
+    [[nodiscard]] std::size_t memory_size() const noexcept
+    {
+        return flow_ == nullptr ? 0 : flow_->place().session().memory().span().size();
+    }
     // From now on a read takes no more from the socket than little beyond its own: the program wants loans that end
     // where it says, and a loan holds all of its batch.
     void bound_read_ahead() noexcept { read_ahead_ = bounded_read_ahead; }

@@ -108,12 +108,6 @@ diagnostics too_little_memory(budget_request const& request)
     return why;
 }
 
-// No more than loans can have: a receive of more bytes than that would wait for pages that do not exist.
-std::size_t loan_limit_of(budget_request const& request, std::size_t by_default) noexcept
-{
-    return request.loan_limit != 0 ? std::min(request.loan_limit, left_by_rings(request)) : by_default;
-}
-
 int buffer_for(std::size_t share) noexcept
 {
     return static_cast<int>(std::clamp<std::size_t>(share / 2, 1, largest_buffer));
@@ -141,7 +135,7 @@ budget plan_budget(budget_request const& request, error_code& code, diagnostics&
     return {.receive_memory = total,
             .share = share,
             .receive_buffer_size = buffer_for(share),
-            .loan_limit = loan_limit_of(request, part_of_rest(request, total)),
+            .loan_limit = request.loan_limit != 0 ? request.loan_limit : part_of_rest(request, total),
             .read_share = part_of_rest(request, total)};
 }
 
@@ -161,7 +155,7 @@ budget plan_copy_budget(budget_request const& request, std::size_t smallest, err
     return {.receive_memory = total,
             .share = share,
             .receive_buffer_size = request.receive_memory != 0 ? buffer_for(share) : 0,
-            .loan_limit = loan_limit_of(request, std::max(share, std::size_t{1})),
+            .loan_limit = request.loan_limit != 0 ? request.loan_limit : std::max(share, std::size_t{1}),
             .read_share = std::max(share, std::size_t{1})};
 }
 

@@ -47,9 +47,6 @@ TEST_CASE("half of the memory is shared out evenly, SO_RCVBUF is half a share, a
                  {16 * mebibyte, 16 * mebibyte, 8 * mebibyte, 64 * kibibyte, 64 * kibibyte}},
              row{{64 * mebibyte, page, 4, 8 * mebibyte, 12345},
                  {8 * mebibyte, 2 * mebibyte, 1 * mebibyte, 12345, 7 * mebibyte}},
-             // Loans never have more than the memory.
-             row{{64 * mebibyte, page, 4, 8 * mebibyte, 65 * mebibyte},
-                 {8 * mebibyte, 2 * mebibyte, 1 * mebibyte, 64 * mebibyte, 7 * mebibyte}},
              // Not divisible.
              row{{64 * mebibyte, page, 3, 0, 0}, {32 * mebibyte, 11184810, 5592405, 5592405, 5592405}},
              // What the kernel doubles stays an int.
