@@ -8,7 +8,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/kernel-support/lab/lib.sh"
 . "$root/tests/python/layer.sh"
-benchmarks=(overhead gather give-back tokens connect tap perf ingest)
+benchmarks=(overhead including gather give-back tokens connect tap perf ingest)
 
 build() {
     "$root/kernel-support/lab/packages.sh" build tests lab &&
@@ -53,6 +53,11 @@ run_rfc() {
 run_connect() {
     build connect_bench &&
         python3 "$root/tests/bench/connect.py" "$root/build/release/tests/bench/connect_bench" "$@"
+}
+
+# Of the compiler.
+run_including() {
+    "$root/kernel-support/lab/packages.sh" build && python3 "$root/tests/bench/including.py" "$@"
 }
 
 run_tap() {
