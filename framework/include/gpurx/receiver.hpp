@@ -211,10 +211,9 @@ class basic_receiver : public receiver_base {
     {
         return asio::async_initiate<Token, void(error_code, std::size_t)>(
             detail::initiation{erased_executor(),
-                               [own = erased_executor()](auto of, auto const& bytes, auto /*site*/, auto&& handler) {
-                                   auto const executor = asio::get_associated_executor(handler, own);
-                                   detail::socket_of(*of.state).async_write_some(
-                                       bytes, asio::bind_executor(executor, std::forward<decltype(handler)>(handler)));
+                               [own = erased_executor()](auto of, auto const& bytes, auto site, auto&& handler) {
+                                   detail::start_write(*of.state, detail::send_buffers{bytes}, site, own,
+                                                       std::forward<decltype(handler)>(handler));
                                }},
             token, detail::writer{state()}, data);
     }

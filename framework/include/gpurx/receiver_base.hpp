@@ -3,6 +3,7 @@
 // receiver_base: what a receiver has whatever the type of its executor. Programs name gpurx::receiver (receiver.hpp).
 #pragma once
 
+#include <array>
 #include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
@@ -42,6 +43,32 @@ void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio:
                         completion_site site, connect_each_handler handler);
 void start_receive(std::shared_ptr<receiver_state> state, std::size_t at_least, std::size_t at_most,
                    completion_site site, receive_handler handler);
+
+// The buffers of one send: as many as Asio hands to one system call. The next send takes those beyond.
+class send_buffers {
+  public:
+    using value_type = asio::const_buffer;
+    using const_iterator = asio::const_buffer const*;
+
+    template <class ConstBufferSequence>
+    explicit send_buffers(ConstBufferSequence const& all)
+    {
+        auto const end = asio::buffer_sequence_end(all);
+        for (auto at = asio::buffer_sequence_begin(all); at != end && count_ < each_.size(); ++at)
+            each_[count_++] = *at;
+    }
+
+    [[nodiscard]] const_iterator begin() const noexcept { return each_.data(); }
+    [[nodiscard]] const_iterator end() const noexcept { return each_.data() + count_; }
+
+  private:
+    std::array<asio::const_buffer, 64> each_;
+    std::size_t count_ = 0;
+};
+
+// `own`: runs the handler if it has no executor.
+void start_write(receiver_state& state, send_buffers const& data, completion_site const& site,
+                 asio::any_io_executor const& own, read_handler handler);
 
 [[nodiscard]] asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept;
 

@@ -175,6 +175,20 @@ asio::ip::tcp::socket& socket_of(receiver_state& state) noexcept
     return state.socket();
 }
 
+void start_write(receiver_state& state, send_buffers const& data, completion_site const& site,
+                 asio::any_io_executor const& own, read_handler handler)
+{
+    auto const send_on = [&](auto const& executor) {
+        state.socket().async_write_some(data, asio::bind_executor(executor, std::move(handler)));
+    };
+    if (site.strand != nullptr)
+        send_on(*site.strand);
+    else if (site.is_known)
+        send_on(site.or_else(own));
+    else
+        send_on(asio::get_associated_executor(handler, own));
+}
+
 std::exception_ptr failure_of(std::shared_ptr<receiver_state> const& state, error_code code) noexcept
 {
     return exception_of(code, [&] { return state->why(); });
