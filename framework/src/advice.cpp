@@ -71,7 +71,7 @@ constexpr std::array table{
     advice{
         "bind-rx", EINVAL, "",
         "the descriptor must be of a dmabuf, header split turned on (tcp-data-split on, hds-thresh 0), and every piece "
-        "of the memory contiguous and aligned for rx_page_size: above 4096 that takes huge pages"},
+        "of the memory contiguous and aligned for rx_page_size: above a page of the kernel that takes huge pages"},
     advice{"bind-rx", ERANGE, "", "the driver supports no such rx_page_size, or cannot bind this queue: try others"},
     advice{"bind-rx", ENODEV, "", "the interface is gone, or its driver wants it up: set it up"},
     advice{"bind-rx", ENETDOWN, "", "set the interface up"},

@@ -18,4 +18,10 @@ int shutdown(int socket, int how) noexcept
     return ::shutdown(socket, how);
 }
 
+std::size_t page_size() noexcept
+{
+    static auto const size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return size;
+}
+
 }  // namespace gpurx::detail::sys

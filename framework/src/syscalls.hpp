@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An owned file descriptor, and the system calls of the data plane, one forwarder each: tests put a kernel of their own
-// in the place of syscalls.cpp. All calls return what the system call returns and set errno.
+// in the place of syscalls.cpp. All but page_size() return what the system call returns and set errno.
 #pragma once
 
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <utility>
 
 namespace gpurx::detail {
@@ -47,5 +48,7 @@ namespace gpurx::detail::sys {
 [[nodiscard]] ssize_t recvmsg(int socket, msghdr* message, int flags) noexcept;
 [[nodiscard]] int setsockopt(int socket, int level, int name, void const* value, socklen_t size) noexcept;
 int shutdown(int socket, int how) noexcept;
+// Bytes of a page of the kernel: 4 KiB, or 64 KiB on some arm64 kernels.
+[[nodiscard]] std::size_t page_size() noexcept;
 
 }  // namespace gpurx::detail::sys

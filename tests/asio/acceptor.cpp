@@ -107,7 +107,7 @@ std::size_t received_bytes(world& in, receiver& rx)
 TEST_CASE("an acceptor is steered before it listens, and makes receivers of connections")
 {
     auto const kind = any_transport();
-    world in{kind, {.receive_memory = 1 << 20}};
+    world in{kind, {.receive_memory = pages(256)}};
     acceptor from{*in.io, *in.session};
     CHECK_FALSE(from.is_open());
     CHECK(from.native_handle() == -1);

@@ -56,7 +56,7 @@ TEST_CASE("this program counts allocations")
 
 TEST_CASE("no allocation per receive or read after the first few, with callbacks")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = 4 << 20}};
+    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(1024)}};
     auto const wait = GENERATE(false, true);
     auto const reads = GENERATE(false, true);
     auto const where =
@@ -135,7 +135,7 @@ TEST_CASE("no allocation per receive or read after the first few, with callbacks
 
 TEST_CASE("no allocation per receive or read after the first few, in a coroutine that keeps loans")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = 4 << 20}};
+    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(1024)}};
     sender to{in.wires};
     std::size_t in_library = 0;
     bool finished = false;
@@ -165,7 +165,7 @@ TEST_CASE("no allocation per receive or read after the first few, in a coroutine
 TEST_CASE("no allocation per frame after the first few: a header to the host, its body on loan")
 {
     constexpr std::size_t header_size = 16;
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = 4 << 20}};
+    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(1024)}};
     sender to{in.wires};
     std::size_t in_library = 0;
     bool finished = false;
@@ -199,7 +199,7 @@ TEST_CASE("what trickles in for a receive of an exact size takes no record for e
 {
     auto const kind = GENERATE(transport::copy, transport::devmem);
     auto const on_host = GENERATE(true, false);
-    world in{kind, {.receive_memory = 4 << 20, .loan_limit = 4 << 20}};
+    world in{kind, {.receive_memory = pages(1024), .loan_limit = pages(1024)}};
     sender to{in.wires};
     auto rx = in.flow(to);
     std::size_t const bytes = 800;

@@ -46,7 +46,7 @@ TEST_CASE("a page that was received in pieces is free when the last of them is b
     std::vector<rx_buffer> loans;
     for (int i = 0; i < 4; ++i)
         loans.push_back(lend(in, to, rx, 1024));
-    auto const all = in.session.state().memory().span().size() / fake_kernel::page_size;
+    auto const all = in.session.state().memory().span().size() / pages(1);
     for (auto const i : {2U, 0U, 3U}) {
         loans[i].release();
         CHECK(in.kernel.free_pages(own) == all - 1);
@@ -60,16 +60,16 @@ TEST_CASE("a page that was received in pieces is free when the last of them is b
 
 TEST_CASE("a page comes again and again in one loan: once with an array token, and all its tokens go back")
 {
-    world in{transport::devmem, {.loan_limit = 1 << 20}};
+    world in{transport::devmem, {.loan_limit = pages(256)}};
     in.kernel.set_packing(true);
-    in.kernel.set_fragment_size(64);
+    in.kernel.set_fragment_size(pages(1) / 64);
     in.kernel.set_ascending(true);
     sender to{in.wires};
     auto rx = in.flow(to);
     for (std::size_t sent = 0; sent < 10; ++sent) {
-        auto const loan = lend(in, to, rx, 3 * fake_kernel::page_size);
+        auto const loan = lend(in, to, rx, pages(3));
         CHECK(loan.fragments().size() == 1);
-        CHECK(is_pattern(loan, sent * 3 * fake_kernel::page_size));
+        CHECK(is_pattern(loan, sent * pages(3)));
     }
     CHECK(in.kernel.tokens_out() == 0);
     CHECK(rx.stats().tokens_high_water == 3 * 64);
@@ -82,8 +82,8 @@ TEST_CASE("a socket that knows as many memories as it can gets xarray tokens of 
     world in{transport::devmem};
     std::vector<std::unique_ptr<test_session>> others;
     for (std::uint32_t i = 0; i < 20; ++i)
-        others.push_back(std::make_unique<test_session>(transport::devmem, in.kernel, rx_session_options{},
-                                                        std::size_t{1} << 20, other + i));
+        others.push_back(
+            std::make_unique<test_session>(transport::devmem, in.kernel, rx_session_options{}, pages(256), other + i));
     sender to{in.wires};
     auto rx = in.flow(to);
     std::vector<rx_buffer> loans;
@@ -114,7 +114,7 @@ TEST_CASE("a page that two flows share is free when both have given it back, in 
     auto first = in.flow(to_first);
     auto second = in.flow(to_second);
     auto loans = std::array{lend(in, to_first, first, 1024), lend(in, to_second, second, 2048)};
-    auto const all = in.session.state().memory().span().size() / fake_kernel::page_size;
+    auto const all = in.session.state().memory().span().size() / pages(1);
     REQUIRE(in.kernel.free_pages(own) == all - 1);
 
     auto& later = loans[first_goes_first ? 1 : 0];

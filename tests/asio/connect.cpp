@@ -82,7 +82,7 @@ class few_descriptors {
 TEST_CASE("a connection is steered before it is made, and sized")
 {
     auto const kind = GENERATE(transport::copy, transport::devmem);
-    world in{kind, {.receive_memory = 1 << 20}};
+    world in{kind, {.receive_memory = pages(256)}};
     receiver rx{*in.io, *in.session};
     CHECK_FALSE(rx.is_open());
     CHECK(rx.native_handle() == -1);
@@ -526,7 +526,7 @@ TEST_CASE("a connection is ended when it is closed, while a loan keeps its socke
 
 TEST_CASE("an adopted connection works on another io_context than its acceptor's")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = 1 << 20}};
+    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(256)}};
     sender to{in.wires};
     auto accepted = in.connection(to);
     to.send(100);

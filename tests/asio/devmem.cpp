@@ -78,7 +78,8 @@ TEST_CASE("fragments that are adjacent are told as one, and every token goes bac
     SECTION("pages in ascending order")
     {
         in.kernel.set_ascending(true);
-        to.send(40960);
+        in.kernel.set_fragment_size(pages(1));
+        to.send(pages(10));
         auto const got = receive(in, rx);
         CHECK(got->loan.fragments().size() == 1);
         CHECK(rx.stats().tokens_out == 10);
@@ -95,9 +96,9 @@ TEST_CASE("fragments that are adjacent are told as one, and every token goes bac
         auto const got = receive(in, rx);
         CHECK(got->loan.fragments().size() == 1);
         CHECK(rx.stats().tokens_out == 3);
-        CHECK(in.kernel.free_pages(own) == in.session.state().memory().span().size() / 4096 - 1);
+        CHECK(in.kernel.free_pages(own) == in.session.state().memory().span().size() / pages(1) - 1);
         got->loan.release();
-        CHECK(in.kernel.free_pages(own) == in.session.state().memory().span().size() / 4096);
+        CHECK(in.kernel.free_pages(own) == in.session.state().memory().span().size() / pages(1));
         REQUIRE(in.kernel.releases().size() == 1);
         // Three numbers in a row; or that of the page, and two in a row for what came while it was out.
         CHECK(in.kernel.releases()[0].entries == (in.kernel.has_array_tokens() ? 2 : 1));
@@ -197,7 +198,7 @@ TEST_CASE("bytes of each kind are read as well")
 TEST_CASE("a flow that moves to another session's queues goes on")
 {
     world in{transport::devmem};
-    test_session second{transport::devmem, in.kernel, {}, 4 << 20, other};
+    test_session second{transport::devmem, in.kernel, {}, pages(1024), other};
     sender to{in.wires};
     auto rx = in.flow(to);
     in.kernel.deliver({{way::device, 5000, own}, {way::device, 6000, other}, {way::device, 100, own}});
@@ -434,7 +435,7 @@ TEST_CASE("one call takes many fragments, but only as many as the loan limit all
 {
     SECTION("many")
     {
-        world in{transport::devmem, {.receive_memory = 4 << 20, .loan_limit = 2 << 20}};
+        world in{transport::devmem, {.receive_memory = pages(1024), .loan_limit = pages(512)}};
         in.kernel.set_fragment_size(100);
         sender to{in.wires};
         auto rx = in.flow(to);
@@ -457,7 +458,7 @@ TEST_CASE("one call takes many fragments, but only as many as the loan limit all
 TEST_CASE("random mixtures of everything arrive whole")
 {
     world in{transport::devmem, {.loan_limit = 64 << 20}};  // a page for each byte, at the worst
-    test_session second{transport::devmem, in.kernel, {}, 4 << 20, other};
+    test_session second{transport::devmem, in.kernel, {}, pages(1024), other};
     in.kernel.set_noise(GENERATE(false, true));
     in.kernel.set_packing(GENERATE(false, true));
     sender to{in.wires};

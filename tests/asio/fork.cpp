@@ -135,7 +135,7 @@ TEST_CASE("a forked child is told that what it has inherited is its parent's", "
         auto& session = *in.session;
         child.expect(session.stats().bytes() >= 16000, "counters can be read");
         child.expect(session.explain() == "test", "explain() works");
-        child.expect(session.memory().span().size() == 8 << 20, "the memory can be asked for");
+        child.expect(session.memory().span().size() == pages(2048), "the memory can be asked for");
 
         error_code code;
         diagnostics why;
@@ -183,7 +183,7 @@ TEST_CASE("a forked child can receive with a session of its own", "[fork]")
     busy_program program{kind};
     auto& in = program.in;
     auto const found = in_child([&](child_report& child) {
-        test_session own{kind, in.kernel, {.lock_up_limit = 1000ms}, 8 << 20, test_session::first_id + 1};
+        test_session own{kind, in.kernel, {.lock_up_limit = 1000ms}, pages(2048), test_session::first_id + 1};
         if (kind == transport::devmem)
             in.kernel.deliver({{.kind = fake_kernel::way::device, .bytes = 10, .dmabuf_id = 8}});
         asio::io_context io{1};

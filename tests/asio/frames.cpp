@@ -98,7 +98,7 @@ TEST_CASE("a receive of nothing completes at once, and takes nothing")
 TEST_CASE("frames of all sizes: a header to the host, the body on loan")
 {
     auto const exact = GENERATE(true, false);
-    world in{any_transport(), {.receive_memory = 4 << 20, .loan_limit = 1 << 20}};
+    world in{any_transport(), {.receive_memory = pages(1024), .loan_limit = pages(256)}};
     in.kernel.set_fragment_size(GENERATE(4096, 1448, 128));
     in.kernel.set_packing(true);
     sender to{in.wires};
@@ -163,7 +163,7 @@ TEST_CASE("the pages of a batch go back with the last of its parts")
 
 TEST_CASE("a batch whose parts are lent counts as one loan, and no more when they are back")
 {
-    world in{transport::devmem, {.loan_limit = 8192}};
+    world in{transport::devmem, {.loan_limit = pages(2)}};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const& account = detail::receiver_access::state(rx)->connection()->place().on_loan;
@@ -171,10 +171,10 @@ TEST_CASE("a batch whose parts are lent counts as one loan, and no more when the
     REQUIRE(read_pattern(in, rx, 16, 0));
     CHECK(account == 0);
     auto first = receive_exactly(in, rx, 1000);
-    CHECK(account == 8192);
+    CHECK(account == pages(2));
     // The limit is reached, by pages of which this is a part.
     auto second = receive_exactly(in, rx, 1000);
-    CHECK(account == 8192);
+    CHECK(account == pages(2));
     first.release();
     second.release();
     // Not enough is carried: more is received, for all that was lent is back.
@@ -240,8 +240,8 @@ TEST_CASE("what can never be on loan is refused, and stays receivable")
 
 TEST_CASE("bytes that do not fit into the memory are refused whatever the limit is")
 {
-    std::size_t const memory = 2 << 20;
-    world in{any_transport(), {.loan_limit = 16 << 20}, memory};
+    auto const memory = pages(512);
+    world in{any_transport(), {.loan_limit = 8 * memory}, memory};
     sender to{in.wires};
     auto rx = in.flow(to);
     CHECK(wait_for(in, begin_exactly(rx, memory + 1))->code == errc::beyond_loan_limit);

@@ -31,7 +31,7 @@ constexpr std::uint32_t second_id = first_id + 1;
 // A session of two memories, with an acceptor. Bytes arrive where a test says, else in the first.
 class two_memories {
   public:
-    explicit two_memories(transport kind, rx_session_options options = {}, std::size_t bytes = 8 << 20)
+    explicit two_memories(transport kind, rx_session_options options = {}, std::size_t bytes = pages(2048))
         : in{kind, options, bytes}, second{kind, in.kernel, options, bytes, second_id}, kind_{kind}
     {
         auto const head = in.session.state().shared_from_this();

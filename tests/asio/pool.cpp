@@ -72,15 +72,15 @@ fault const faults[] = {
 // What the session says, after it was held against what the fake kernel knows.
 pool_stats account_of(test_session& session, fake_kernel const& kernel, agreement wanted, std::uint32_t id = own)
 {
-    auto const pages = session.state().memory().span().size() / fake_kernel::page_size;
-    auto const out = pages - kernel.free_pages(id);
+    auto const all = session.state().memory().span().size() / pages(1);
+    auto const out = all - kernel.free_pages(id);
     session.nic().in_flight = in_ring + out;
     auto const said = (*session).pool_stats();
     REQUIRE(said);
-    CHECK(said->pages == pages);
-    CHECK(said->page_size == fake_kernel::page_size);
-    CHECK(said->free + said->in_ring + said->in_queues + said->on_loan + said->parked + said->in_reads == pages);
-    CHECK(said->free == pages - in_ring - out);
+    CHECK(said->pages == all);
+    CHECK(said->page_size == pages(1));
+    CHECK(said->free + said->in_ring + said->in_queues + said->on_loan + said->parked + said->in_reads == all);
+    CHECK(said->free == all - in_ring - out);
     auto const held = said->on_loan + said->parked + said->in_reads;
     if (wanted == agreement::less)
         CHECK(held <= out);
@@ -104,7 +104,7 @@ TEST_CASE("every page is in one place, under every fault of the kernel")
         in.kernel.set_ascending(false);
         in.kernel.set_packing(false);
         in.kernel.set_noise(false);
-        in.kernel.set_fragment_size(fake_kernel::page_size);
+        in.kernel.set_fragment_size(pages(1));
         std::list<rx_buffer> loans;
         {
             sender first{in.wires};
@@ -145,14 +145,15 @@ TEST_CASE("every page is in one place, under every fault of the kernel")
 TEST_CASE("loans and what reads have left over are told apart, and by flow")
 {
     world in{transport::devmem};
+    in.kernel.set_fragment_size(pages(1));
     sender first{in.wires};
     sender second{in.wires};
     auto lends = in.flow(first);
     auto reads = in.flow(second);
-    first.send(3 * fake_kernel::page_size);
+    first.send(pages(3));
     auto const loan = receive(in, lends);
-    second.send(2 * fake_kernel::page_size);
-    std::vector<std::byte> bytes(fake_kernel::page_size + 1);
+    second.send(pages(2));
+    std::vector<std::byte> bytes(pages(1) + 1);
     auto const read = make_completion();
     async_read(reads, host_span{bytes.data(), bytes.size()}, noting{read});
     in.run_until([&] { return read->done(); });
@@ -178,7 +179,7 @@ TEST_CASE("pages of another session's memory are that session's")
 {
     constexpr std::uint32_t other = 8;
     world in{transport::devmem};
-    test_session second{transport::devmem, in.kernel, {}, 4 << 20, other};
+    test_session second{transport::devmem, in.kernel, {}, pages(1024), other};
     sender to{in.wires};
     auto rx = in.flow(to);
     in.kernel.deliver({{way::device, 5000, own}, {way::device, 9000, other}});

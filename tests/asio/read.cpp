@@ -59,15 +59,15 @@ completion_ptr read(world& in, receiver& rx, host_target& to, bool device = fals
 
 TEST_CASE("the pages of all batches of a read go back together")
 {
-    // The share of reads is 64 KiB.
-    world in{transport::devmem, {.max_flows = 1}, 256 << 10};
+    world in{transport::devmem, {.max_flows = 1}, pages(64)};
+    in.kernel.set_fragment_size(pages(1));
     sender to{in.wires};
     auto rx = in.flow(to);
-    REQUIRE(in.session.state().read_share() == 16 * fake_kernel::page_size);
-    to.send(40 * fake_kernel::page_size);
-    host_target body{40 * fake_kernel::page_size};
-    CHECK(read(in, rx, body)->bytes == 40 * fake_kernel::page_size);
-    CHECK(body.holds(40 * fake_kernel::page_size, 0));
+    REQUIRE(in.session.state().read_share() == pages(16));
+    to.send(pages(40));
+    host_target body{pages(40)};
+    CHECK(read(in, rx, body)->bytes == pages(40));
+    CHECK(body.holds(pages(40), 0));
     CHECK(rx.stats().receive_calls >= 3);  // the share makes them
     CHECK(in.kernel.releases().size() == 1);
 }

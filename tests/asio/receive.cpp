@@ -91,7 +91,7 @@ TEST_CASE("where data are there already nothing waits for them")
 
 TEST_CASE("a stream is delivered in order and whole, in whatever portions")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = 8 << 20}};
+    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = pages(2048)}};
     in.kernel.set_fragment_size(GENERATE(4096U, 1448U, 100U));
     sender to{in.wires};
     auto rx = in.flow(to);

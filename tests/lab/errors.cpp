@@ -191,7 +191,7 @@ constexpr std::array refusals{
 
 constexpr std::array page_size_refusals{
     refusal{"pages larger than the memory's own", EINVAL,
-            "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above 4096 that takes huge pages",
+            "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above a page of the kernel that takes huge pages",
             [] {
                 ordinary_pages const no_huge_ones;
                 open_with_page_size(16384);

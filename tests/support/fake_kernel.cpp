@@ -10,6 +10,7 @@
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -42,6 +43,11 @@ int shutdown(int socket, int how) noexcept
     return ::shutdown(socket, how);
 }
 
+std::size_t page_size() noexcept
+{
+    return test::fake_kernel::page_size;
+}
+
 }  // namespace gpurx::detail::sys
 
 namespace gpurx::test {
@@ -70,6 +76,11 @@ std::set<std::uint64_t> open_sockets()
 }
 
 }  // namespace
+
+std::size_t const fake_kernel::page_size = [] {
+    auto const* const wanted = std::getenv("GPURX_TEST_PAGE_SIZE");
+    return wanted == nullptr ? std::size_t{4096} : std::stoul(wanted);
+}();
 
 // What one recvmsg has delivered so far.
 struct fake_kernel::delivery {

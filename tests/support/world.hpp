@@ -48,6 +48,12 @@ using namespace std::chrono_literals;
     return true;
 }
 
+// Bytes.
+[[nodiscard]] inline std::size_t pages(std::size_t count)
+{
+    return count * fake_kernel::page_size;
+}
+
 // What a session receives into.
 struct session_memory {
     std::shared_ptr<detail::memory_state> state;
@@ -66,7 +72,7 @@ class test_session {
   public:
     static constexpr std::uint32_t first_id = 7;
 
-    test_session(transport kind, fake_kernel& kernel, rx_session_options options = {}, std::size_t bytes = 8 << 20,
+    test_session(transport kind, fake_kernel& kernel, rx_session_options options = {}, std::size_t bytes = pages(2048),
                  std::uint32_t dmabuf_id = first_id)
         : test_session{kind, kernel, std::move(options), session_memory::on_host(bytes), dmabuf_id}
     {}
@@ -140,7 +146,7 @@ class sender {
 // With transport devmem a test that makes one runs twice: on a kernel without array tokens, and on one with them.
 class world {
   public:
-    explicit world(transport kind, rx_session_options options = {}, std::size_t bytes = 8 << 20)
+    explicit world(transport kind, rx_session_options options = {}, std::size_t bytes = pages(2048))
         : world{kind, std::move(options), session_memory::on_host(bytes)}
     {}
     world(transport kind, rx_session_options options, session_memory memory)

@@ -30,7 +30,7 @@ class device_memory {
     // Host memory: a memfd (2 MiB huge pages where the system has enough of them free, else ordinary pages) exported by
     // /dev/udmabuf. `bytes` is rounded up to 2 MiB with huge pages, to the page size without. Where /dev/udmabuf cannot
     // be opened, the memory is usable by transport copy only: dmabuf_fd() is -1 and explain() says why.
-    // For pages larger than 4 KiB on the NIC (rx_session_options::rx_page_size) huge pages are needed.
+    // For pages on the NIC larger than the kernel's (rx_session_options::rx_page_size) huge pages are needed.
     // Errors: EINVAL for zero bytes, ENOMEM, and what memfd_create, mmap and the ioctl report.
     [[nodiscard]] static device_memory on_host(std::size_t bytes);
     [[nodiscard]] static device_memory on_host(std::size_t bytes, error_code& code, diagnostics& why);

@@ -66,8 +66,9 @@ struct rx_session_options {
     // automatic falls back to copy, and explain() says why. A transport named here that cannot work is an error.
     gpurx::transport transport = gpurx::transport::automatic;
 
-    // Bytes per NIC page: 0 is the driver's default (4 KiB), else a power of two from 4096 on that the driver supports
-    // and that divides the memory's own pages (2 MiB with huge pages). Transport copy has no such pages.
+    // Bytes of a page at the NIC. 0: a page of the kernel (4 KiB; 64 KiB on some arm64 kernels). Otherwise a power of
+    // two, at least a page of the kernel, that the driver supports and that divides the memory's own pages (2 MiB with
+    // huge pages). Transport copy has no such pages.
     std::uint32_t rx_page_size = 0;
 
     // Flows that may exist at one time, connections that wait to be accepted included (see steer). The memory is

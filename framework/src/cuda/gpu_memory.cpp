@@ -49,11 +49,6 @@ std::string object_of(gpu const& on, std::size_t bytes)
     return fmt::format("{} of GPU {}", size_text(bytes), on.ordinal());
 }
 
-std::size_t host_page_size()
-{
-    return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
 void check_size(std::size_t bytes, std::string const& object)
 {
     if (bytes == 0)
@@ -292,7 +287,7 @@ class adopted_memory final : public cuda_memory {
     adopted_memory(gpu& on, std::uintptr_t address, std::size_t bytes, std::shared_ptr<void const> owner)
         : cuda_memory{on}, owner_{std::move(owner)}, given_{bytes}
     {
-        auto const page = host_page_size();
+        auto const page = sys::page_size();
         auto const begin = round_up(address, page);
         auto const end = (address + bytes) / page * page;
         auto const object = object_of(on, bytes);
@@ -338,7 +333,7 @@ class pinned_memory final : public cuda_memory {
   public:
     pinned_memory(gpu& on, std::size_t bytes) : cuda_memory{on}
     {
-        auto const page = host_page_size();
+        auto const page = sys::page_size();
         auto const size = round_up(bytes, page);
         context_scope const scope{on};
         check(scope.status(), "use", fmt::format("GPU {}", on.ordinal()));

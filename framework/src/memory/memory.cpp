@@ -317,7 +317,7 @@ std::shared_ptr<memory_state> make_host_memory(std::size_t bytes)
             return std::make_shared<host_memory>(std::move(mapped), huge_page);
     }
 
-    auto const page_size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    auto const page_size = sys::page_size();
     mapped_memfd mapped{round_up(bytes, page_size), 0};
     if (!mapped.valid())
         fail(errno, "allocate", bytes);

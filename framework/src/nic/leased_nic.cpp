@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "advice.hpp"
 #include "failure.hpp"
 #include "patience.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 
@@ -82,14 +82,13 @@ std::vector<netdev::rx_queue> leased_queues(std::vector<netdev::rx_queue> const&
 std::unique_ptr<leased_nic> leased_nic::open(leased_nic_config const& options, nic_device& device)
 {
     std::unique_ptr<leased_nic> made{new leased_nic};
-    auto const system_page = static_cast<std::uint32_t>(::sysconf(_SC_PAGESIZE));
-    made->page_size_ = options.rx_page_size != 0 ? options.rx_page_size : system_page;
+    made->page_size_ = options.rx_page_size != 0 ? options.rx_page_size : sys::page_size();
     made->ring_.mtu = device.mtu();
     if (options.check_ring)
         options.check_ring(made->ring_);
     made->array_tokens_ = device.has_array_tokens();
     // A kernel that knows no such choice does just this.
-    auto const asked = options.rx_page_size == system_page ? 0 : options.rx_page_size;
+    auto const asked = options.rx_page_size == sys::page_size() ? 0 : options.rx_page_size;
     // Nobody keeps others from a queue between the look at it and the bind.
     with_patience(options.busy_patience, [&](bool last) {
         made->queues_ = choose_leased(device, options.rx_queues, options.busy_patience);

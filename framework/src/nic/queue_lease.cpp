@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -15,17 +14,13 @@
 #include "lease_steps.hpp"
 #include "pool_look.hpp"
 #include "steering.hpp"
+#include "syscalls.hpp"
 
 namespace gpurx::detail {
 
 namespace {
 
 using sentences = std::vector<std::string>;
-
-std::size_t system_page() noexcept
-{
-    return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
 
 void append(sentences& to, sentences&& from)
 {
@@ -183,7 +178,7 @@ std::unique_ptr<queue_lease> queue_lease::open(config options, std::unique_ptr<n
 {
     auto made = std::make_unique<state>(std::move(options), std::move(device), std::move(environment));
     auto& self = *made;
-    if (self.options.rx_page_size == system_page())
+    if (self.options.rx_page_size == sys::page_size())
         self.options.rx_page_size = 0;  // a kernel that knows no such choice does just this
     sentences notices;
     try {
@@ -246,7 +241,7 @@ std::vector<unsigned> queue_lease::queues() const
 
 std::size_t queue_lease::page_size() const noexcept
 {
-    return state_->options.rx_page_size != 0 ? state_->options.rx_page_size : system_page();
+    return state_->options.rx_page_size != 0 ? state_->options.rx_page_size : sys::page_size();
 }
 
 bool queue_lease::has_array_tokens() const noexcept

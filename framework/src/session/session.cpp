@@ -24,6 +24,7 @@
 #include "obstacle.hpp"
 #include "ring_demand.hpp"
 #include "session_state.hpp"
+#include "syscalls.hpp"
 #include "topology.hpp"
 
 namespace gpurx {
@@ -210,11 +211,12 @@ void check(rx_session_options const& options, std::vector<std::shared_ptr<memory
     if (options.rx_queues == 0)
         refuse(invalid,
                {.operation = "open", .object = "session", .kernel_message = {}, .advice = "set rx_queues above 0"});
-    if (auto const page = options.rx_page_size; page != 0 && (!std::has_single_bit(page) || page < 4 * kibibyte))
-        refuse(invalid, {.operation = "open",
-                         .object = "session",
-                         .kernel_message = {},
-                         .advice = "set rx_page_size to a power of two from 4096 on, or to 0"});
+    if (auto const page = options.rx_page_size; page != 0 && (!std::has_single_bit(page) || page < sys::page_size()))
+        refuse(invalid,
+               {.operation = "open",
+                .object = "session",
+                .kernel_message = {},
+                .advice = fmt::format("set rx_page_size to a power of two from {} on, or to 0", sys::page_size())});
     // One that is misspelt would only be a line of explain() otherwise, and everything copied.
     if (!options.interface.empty())
         index_of_interface(options.interface);
@@ -235,7 +237,7 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
     error_code code;
     diagnostics why;
     // Before the NIC is touched, and what of it needs no question to the NIC before it is asked anything.
-    auto const page_size = options.rx_page_size != 0 ? options.rx_page_size : 4 * kibibyte;
+    auto const page_size = options.rx_page_size != 0 ? options.rx_page_size : sys::page_size();
     auto const check_budget = [&](ring_demand const& rings) {
         error_code failed;
         diagnostics reason;

@@ -84,7 +84,7 @@ host_memory_facts observe_memory()
     memory.udmabuf_error = udmabuf ? 0 : errno;
     if (auto const limit = number_in("/sys/module/udmabuf/parameters/size_limit_mb"))
         memory.udmabuf_size_limit = *limit << 20;
-    memory.page_size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    memory.page_size = detail::sys::page_size();
     memory.free_huge_pages = number_in("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").value_or(0);
     return memory;
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/queue_lease.hpp"
 
-#include <unistd.h>
-
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
@@ -11,6 +9,7 @@
 
 #include "lease_bench.hpp"
 #include "nic/failure.hpp"
+#include "syscalls.hpp"
 
 using namespace gpurx::detail;
 using namespace gpurx::detail::test;
@@ -32,14 +31,14 @@ TEST_CASE("a lease sets the NIC up")
 
     CHECK(lease->queues() == queues{2, 3});
     CHECK(lease->dmabuf_id() == 1);
-    CHECK(lease->page_size() == 4096);
+    CHECK(lease->page_size() == sys::page_size());
     CHECK(bench.notices.empty());
 }
 
 TEST_CASE("the system's own page size is not asked for: older kernels know no choice")
 {
     lease_bench bench;
-    auto const page = static_cast<std::uint32_t>(::sysconf(_SC_PAGESIZE));
+    auto const page = static_cast<std::uint32_t>(sys::page_size());
     auto const [wanted, asked] =
         GENERATE_COPY(table<std::uint32_t, std::uint32_t>({{0, 0}, {page, 0}, {2 * page, 2 * page}}));
     bench.hardware.asked_page_size = 1;

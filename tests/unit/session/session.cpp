@@ -27,6 +27,7 @@
 #include "memory/byte_size.hpp"
 #include "nic/interfaces.hpp"
 #include "session/session_state.hpp"
+#include "syscalls.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
@@ -172,7 +173,8 @@ TEST_CASE("options that cannot work are refused by name")
     CHECK_THAT(why.advice, ContainsSubstring("rx_queues"));
     // Whatever the transport.
     for (auto const kind : {gpurx::transport::copy, gpurx::transport::automatic, gpurx::transport::devmem}) {
-        for (std::uint32_t const page : {1U, 2048U, 3000U, 5000U, 12288U, ~0U}) {
+        auto const half_a_page = static_cast<std::uint32_t>(gpurx::detail::sys::page_size() / 2);
+        for (std::uint32_t const page : {1U, half_a_page, 3000U, 5000U, 12288U, ~0U}) {
             CAPTURE(to_string(kind), page);
             CHECK(refused({.transport = kind, .rx_page_size = page}, device_memory::on_host(mebibyte)));
             CHECK_THAT(why.advice, ContainsSubstring("rx_page_size"));
