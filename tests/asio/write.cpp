@@ -68,6 +68,25 @@ TEST_CASE("a write that the peer does not take waits for it, and loses nothing")
     CHECK(arrived == message);
 }
 
+TEST_CASE("a write of more buffers than one system call takes sends all of them, in order")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender peer{in.wires};
+    auto rx = in.flow(peer);
+    auto const message = pattern(0, 300);
+    std::vector<asio::const_buffer> each;
+    for (auto const& byte : message)
+        each.emplace_back(&byte, 1);
+    auto const sent = make_completion();
+    asio::async_write(rx, each, noting{sent});
+    in.run_until([&] { return sent->done(); });
+    CHECK_FALSE(sent->code);
+    CHECK(sent->bytes == message.size());
+    std::vector<std::byte> arrived(message.size());
+    asio::read(peer.socket(), asio::buffer(arrived));
+    CHECK(arrived == message);
+}
+
 TEST_CASE("a write ends with operation_aborted when it is cancelled, and when the receiver goes")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
