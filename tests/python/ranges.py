@@ -41,6 +41,9 @@ class Server(http.server.ThreadingHTTPServer):
         self.paths: list[str] = []  # of requests
         self.lock = threading.Lock()
 
+    def is_stalling(self) -> bool:
+        return self.stalls
+
     def forget(self) -> None:
         """What was asked for until now. Precondition: no connection is open."""
         with self.lock:
@@ -126,7 +129,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.server.most_answering = max(self.server.most_answering, len(answering))
             self.server.most_paths = max(self.server.most_paths, len(set(answering)))
         try:
-            while self.server.stalls:
+            while self.server.is_stalling():
                 time.sleep(0.005)
             self.write(data[first:last])
         finally:

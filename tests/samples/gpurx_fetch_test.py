@@ -37,7 +37,6 @@ LOCATIONS = """
     location /few/ { alias ROOT/; keepalive_requests 2; }
     location /single/ { alias ROOT/; keepalive_requests 1; }
     location /whole/ { alias ROOT/; max_ranges 0; }
-    location /slow/ { alias ROOT/; limit_rate 50k; }
     location /dated/ { alias ROOT/; etag off; }
     location /packed/ { alias ROOT/; gzip on; gzip_types *; gzip_min_length 1; }
     location /encoded/ { alias ROOT/; add_header Content-Encoding gzip; }
@@ -57,6 +56,17 @@ LOCATIONS = """
 
 root: Path
 server: Nginx
+
+
+class HeldBack(ranges.Server):
+    """Answers the first request. The others wait until another server was asked."""
+
+    def __init__(self, other: ranges.Server) -> None:
+        super().__init__()
+        self.other = other
+
+    def is_stalling(self) -> bool:
+        return len(self.ranges) > 1 and not self.other.ranges
 
 
 def setUpModule() -> None:
@@ -137,18 +147,25 @@ class Objects(FetchTest):
                 self.assertLessEqual(report["connections"], flows)
 
     def test_mirrors(self) -> None:
-        other = server.url("single/object")
-        arguments = ("--mirror", other, "--mirror", server.url("denied/object"), "--chunk-size", "16KiB")
-        report = self.check(server.url("slow/object"), *arguments, data=DATA)
-        self.assertEqual([each["url"] for each in report["mirrors"]],
-                         [server.url("slow/object"), other, server.url("denied/object")])
+        other = ranges.Server()
+        first = HeldBack(other)
+        denied = server.url("denied/object")
+        with ranges.running(first), ranges.running(other):
+            first.files = other.files = {"object": DATA}
+            report = self.check(first.url("object"), "--mirror", other.url("object"), "--mirror", denied, "--chunk-size", "16KiB",
+                                data=DATA)
+            self.assertEqual([each["url"] for each in report["mirrors"]], [first.url("object"), other.url("object"), denied])
         self.assertEqual(sum(each["bytes"] for each in report["mirrors"]), len(DATA))
         self.assertGreater(report["mirrors"][1]["bytes"], 0)
         self.assertEqual(report["mirrors"][2]["bytes"], 0)
         self.assertIn("403", report["mirrors"][2]["left_out"])
 
     def test_mirrors_that_differ(self) -> None:
-        error = self.refused(server.url("slow/object"), "--mirror", server.url("small"), "--chunk-size", "64KiB")
+        other = ranges.Server()
+        first = HeldBack(other)
+        with ranges.running(first), ranges.running(other):
+            first.files, other.files = {"object": DATA}, {"object": SMALL}
+            error = self.refused(first.url("object"), "--mirror", other.url("object"), "--chunk-size", "64KiB")
         self.assertIn("it has 300007 bytes there, and 3000001 here", error)
 
     def test_threads(self) -> None:
