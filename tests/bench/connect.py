@@ -9,7 +9,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from report import Bar, Report, print_table
+from report import Bar, Report, Table
 
 CONNECTIONS = 10  # in a sample
 STANDING = (1, 100, 1000)
@@ -68,9 +68,9 @@ def main() -> int:
         report.bar(Bar(f"{standing} rules: syncs per connection", cost[standing]["syncs"], "", MOST_SYNCS))
     calls = {standing: cost[standing]["ethtool"] + cost[standing]["netlink"] for standing in STANDING}
     report.bar(Bar("ethtool and netlink calls, 1,000 rules / 1", calls[1000] / calls[1], "x", MOST_GROWTH))
-    report.samples = {str(standing): values for standing, values in samples.items()}
-    print_table(["rules", *NAMES],
-                [[str(standing), *(f"{cost[standing][one]:.1f}" for one in NAMES)] for standing in STANDING])
+    rows = {f"{standing:,} rule{'s'[:standing != 1]}": [[sample[one] for sample in samples[standing]] for one in NAMES]
+            for standing in STANDING}  # fmt: skip
+    report.table(Table("A connection beside other rules", ["guest instructions", *NAMES[1:]], rows, drawn=1, emulated=True))
     return report.finish()
 
 

@@ -10,17 +10,25 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from report import Bar, Report, print_table
+from report import Bar, Report, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "framework" / "src" / "cuda" / "gather.cu"
 ARCHITECTURES = (80, 90, 100)
 OCCUPANCY = ROOT / "tests" / "support" / "fake_cuda_occupancy.hpp"
 FAKE_GPU = 90  # that the constants there are of
-FIGURES = ("instructions", "load-sectors", "store-sectors", "sectors-per-kib", "conflicts", "in-series")
+# As the program names them: what they are, of one warp, and whether they are drawn.
+FIGURES = {
+    "instructions": ("PTX instructions per KiB", True),
+    "load-sectors": ("Loads: sectors of 32 bytes per request", True),
+    "store-sectors": ("Stores: sectors of 32 bytes per request", True),
+    "sectors-per-kib": ("Sectors per KiB, loads and stores", False),
+    "conflicts": ("Conflicts in shared memory per KiB", False),
+    "in-series": ("Loads one after the other", False),
+}
 # Instructions per KiB of pieces of 64 KiB. For a CRC, sm_100 has no matrices of bits: its limits keep it where it is
 # (framework/docs/gpu.md says why that will do).
 MOST_INSTRUCTIONS = {
@@ -35,6 +43,8 @@ MOST_INSTRUCTIONS = {
 MOST_IN_SERIES = {"plain-80": 4, "plain-90": 4, "plain-100": 5, "crc-80": 12, "crc-90": 12, "crc-100": 12}
 MOST_SECTORS = 17  # of a request by all lanes, which need 16 where nothing is misaligned
 LEAST_BLOCKS = 4  # on one processor
+# Accesses to memory, and those of them that are of 16 bytes and known to be global.
+WIDE = ("LDG.128", "loads", "STG.128", "stores")
 THREADS = 256
 REGISTERS = 65536  # of one processor
 MOST_THREADS = 2048
@@ -64,7 +74,7 @@ class Assembled:
     registers: int
     shared: int  # bytes of a block
     spills: int  # bytes
-    wide: str    # how many of the accesses to memory are of 16 bytes and known to be global: loads, stores
+    wide: list[int | None]  # as WIDE
 
     def blocks(self) -> int:
         """That a processor holds: a warp gets registers by 256, a block shared memory by 128 bytes and 1 KiB more."""
@@ -74,19 +84,17 @@ class Assembled:
                    SHARED_BYTES[self.architecture] // of_block)
 
 
-def machine_code(cubin: Path, disassembler: str) -> dict[str, str]:
-    """By kernel: LDG.128 among its loads, and STG.128 among its stores."""
+def machine_code(cubin: Path, disassembler: str) -> dict[str, list[int | None]]:
+    """By kernel, as WIDE."""
     if not disassembler:
         return {}
     text = subprocess.run([disassembler, str(cubin)], stdout=subprocess.PIPE, text=True, check=True).stdout
-    shares = {}
+    shares: dict[str, list[int | None]] = {}
     for part in re.split(r"^\s*\.section\s+\.text\.", text, flags=re.M)[1:]:
-        texts = []
+        counts = shares[re.match(r"\w+", part).group()] = []
         for name in ("LD", "ST"):
             every = re.findall(rf"\b{name}G?\.\S+", part)
-            wide = [one for one in every if ".128" in one and one[2] == "G"]
-            texts.append(f"{len(wide)} of {len(every)}")
-        shares[re.match(r"\w+", part).group()] = ", ".join(texts)
+            counts += [sum(".128" in one and one[2] == "G" for one in every), len(every)]
     return shares
 
 
@@ -108,7 +116,7 @@ def assembled(nvcc: str, disassembler: str) -> list[Assembled]:
             registers = int(re.search(r"Used (\d+) registers", part).group(1))
             shared = re.search(r"(\d+) bytes smem", part)
             rows.append(Assembled(architecture, kernel, registers, int(shared.group(1)) if shared else 0, spills,
-                                  shares.get(kernel, "-")))
+                                  shares.get(kernel, [None] * len(WIDE))))
     return rows
 
 
@@ -133,10 +141,12 @@ def main() -> int:
         print("gather: left out: this gpurx was built without CUDA")
         return 0
     figures = counted(program)
-    print_table(["kernel, piece", *FIGURES],
-                [[" ".join(key), *(f"{of[figure]:.1f}" for figure in FIGURES)] for key, of in figures.items()])
-    print("instructions (of PTX) and conflicts: per KiB; sectors: of 32 bytes, per request of a warp, and of loads and\n"
-          "stores per KiB; all of one warp\n")
+    report = Report("gather", {"instructions": "PTX", "architectures": list(ARCHITECTURES)})
+    pieces = dict.fromkeys((kernel.split("-")[0], piece) for kernel, piece in figures)
+    for figure, (what, drawn) in FIGURES.items():
+        rows = {f"{kernel}, {piece}": [figures[f"{kernel}-{gpu}", piece][figure] for gpu in ARCHITECTURES]
+                for kernel, piece in pieces}
+        report.table(Table(what, [f"sm_{gpu}" for gpu in ARCHITECTURES], rows, drawn=drawn * len(ARCHITECTURES), together=True))
     nvcc = compiler(build)
     disassembler = subprocess.run([Path(__file__).with_name("nvdisasm.sh"), Path(nvcc).parent],
                                   stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
@@ -144,12 +154,9 @@ def main() -> int:
         print("machine code is not looked into: there is no nvdisasm")
     code = assembled(nvcc, disassembler)
     check_fake(nvcc, code)
-    print_table(["machine code", "registers", "shared bytes", "spilled bytes", "blocks", "LDG.128, STG.128"],
-                [[f"sm_{row.architecture} {row.kernel}", str(row.registers), str(row.shared), str(row.spills),
-                  str(row.blocks()), row.wide] for row in code])
-    report = Report("gather", {"instructions": "PTX", "architectures": list(ARCHITECTURES)})
-    report.samples = {" ".join(key): of for key, of in figures.items()}
-    report.samples |= {f"sm_{row.architecture} {row.kernel}": asdict(row) for row in code}
+    report.table(Table("Machine code", ["registers", "shared bytes", "spilled bytes", "blocks", *WIDE],
+                       {f"sm_{row.architecture} {row.kernel}": [row.registers, row.shared, row.spills, row.blocks(), *row.wide]
+                        for row in code}))
     for key, limit in MOST_INSTRUCTIONS.items():
         report.bar(Bar(f"{' '.join(key)}: instructions per KiB", figures[key]["instructions"], "", limit))
     for kernel, limit in MOST_IN_SERIES.items():

@@ -14,11 +14,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from report import Bar, Report
+from report import Bar, Report, Table
 
 # As gpu_bench names them; what the fake driver's own work is part of is not judged.
 CORE = "CPU while 64 streams stand still"
 DELAY = "from the stream's passing to pages back"
+CORE_UNIT = ", % of a core"
 
 
 def measured(program: Path, driver: Path) -> dict:
@@ -28,7 +29,6 @@ def measured(program: Path, driver: Path) -> dict:
                               check=False, env=os.environ | {"LD_LIBRARY_PATH": str(driver)})
         if done.returncode not in (0, 3):  # a bar of its own may fall short
             sys.exit(f"give-back: {program} failed (exit code {done.returncode}):\n{done.stdout}")
-        print(done.stdout.split("\nbar: ")[0])
         return json.loads(output.read_text())
 
 
@@ -40,7 +40,12 @@ def main() -> int:
         return 0
     figures = measured(program, build / "tests" / "fake_cuda")
     report = Report("give-back", {"driver": "fake"} | figures["configuration"])
-    report.samples = {row["what"]: row for row in figures["release"]}
+    of_core = {row["what"].removesuffix(CORE_UNIT): [(row["median"], row["min"], row["max"])]
+               for row in figures["release"] if row["what"].endswith(CORE_UNIT)}
+    times = {row["what"]: [(row["median"], row["min"], row["max"])] for row in figures["release"]
+             if not row["what"].endswith(CORE_UNIT)}
+    report.table(Table("A thread's part of a core", ["% of a core"], of_core, drawn=1))
+    report.table(Table("Times", ["median (least–most)"], times))
     for skipped in figures["skipped"]:
         print(f"not judged: {skipped['what']}: {skipped['reason']}")
     bars = {bar["name"]: bar for bar in figures["bars"]}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from report import Bar, Report, print_table
+from report import Bar, Report, Table
 
 READS = 20
 # About its destination, once.
@@ -69,13 +69,12 @@ def instructions(program: Path, reads: int) -> tuple[int, dict[str, int]]:
         return outside_driver(profile), counts
 
 
-def print_instructions(program: Path, report: Report) -> None:
+def add_instructions(program: Path, report: Report) -> None:
     """What comes once, and what comes before the count begins, is the same however many reads there are."""
     (few, of_few), (many, of_many) = instructions(program, READS), instructions(program, 3 * READS)
-    for unit, units in (("batch", "batches"), ("fragment", "fragments")):
-        cost = (many - few) / (of_many[units] - of_few[units])
-        report.samples[f"instructions per {unit}"] = round(cost)
-        print(f"GPU: instructions per {unit} outside the driver: {cost:.0f}")
+    report.table(Table("GPU: outside the driver", ["instructions"],
+                       {f"per {unit}": [(many - few) / (of_many[units] - of_few[units])]
+                        for unit, units in (("batch", "batches"), ("fragment", "fragments"))}))
 
 
 def main() -> int:
@@ -87,8 +86,7 @@ def main() -> int:
     batches = counts["batches"]
     calls = {name.removeprefix("call "): count / batches for name, count in counts.items() if name.startswith("call ")}
     report = Report("overhead-gpu", {"reads": READS, "driver": "fake"})
-    report.samples = counts
-    print_table(["call of the driver", "per batch"], [[name, f"{count:.2f}"] for name, count in sorted(calls.items())])
+    report.table(Table("GPU: call of the driver", ["per batch"], {name: [count] for name, count in sorted(calls.items())}))
     per_batch = sum(calls.values()) - CALLS_PER_READ * counts["reads"] / batches
     report.bar(Bar("GPU: calls of the driver per batch, beside those of its read", per_batch, "", CALLS_PER_BATCH))
     report.bar(Bar("GPU: events recorded per batch", calls["cuEventRecord"], "", 1))
@@ -96,7 +94,7 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("GPU: instructions are left out: valgrind is not on this machine")
     else:
-        print_instructions(program, report)
+        add_instructions(program, report)
     return report.finish()
 
 

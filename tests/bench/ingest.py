@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from ingest_contenders import Contenders, Peers, Programs, check_memory, to_file, to_memory
 from ingest_figures import (ANY, CPU, CPU_SECONDS, FIRST, MEMORY, MIB, RATE, REQUESTS, SECONDS, Column, Limit, Most,
-                            Samples, cpu, memory, requests, row, seconds, slopes_bar, slopes_table)
+                            Samples, cells, cpu, memory, requests, seconds, slopes_bar, slopes_table)
 from ingest_lab import LAB_SIZES, run_in_lab
 from ingest_servers import Object, Site
-from report import Report, print_table
+from report import Report, Table
 
 COPY = ["--transport", "copy"]
 # Tensors of the files, and bytes of each; those of the large one are as large as is asked for.
@@ -78,21 +78,21 @@ def many_tensors(stage: Stage) -> Contenders:
 
 SCENES = {
     "memory": Scene(
-        "into host memory, http", into_memory, [CPU, RATE, MEMORY],
+        "Into host memory, http", into_memory, [CPU, RATE, MEMORY],
         [Limit("CPU time", cpu, "gpurx-fetch", "curl, then a copy", 1.0),
          Limit("CPU time", cpu, "gpurx-fetch", "recv_into loop", 1.0),
          Limit("time", seconds, "gpurx-fetch", "recv_into loop", 1.0)]),
     "file": Scene(
-        "to a file, http", into_a_file, [CPU, RATE, MEMORY, REQUESTS],
+        "To a file, http", into_a_file, [CPU, RATE, MEMORY, REQUESTS],
         [Limit("time", seconds, "gpurx-fetch", ANY, 1.05), Most("memory", memory, "gpurx-fetch", "MiB", 64)]),
     "https": Scene(
-        "to a file, https", into_a_file_by_https, [CPU, RATE, MEMORY, REQUESTS],
+        "To a file, https", into_a_file_by_https, [CPU, RATE, MEMORY, REQUESTS],
         [Limit("CPU time", cpu, "gpurx-fetch", "curl", 1.1)]),
     "s3": Scene(
-        "into one process of Python, S3", from_s3, [CPU, RATE, FIRST, REQUESTS],
+        "Into one process of Python, S3", from_s3, [CPU, RATE, FIRST, REQUESTS],
         [Limit("time", seconds, "gpurx", ANY, 1.0), Limit("CPU time", cpu, "gpurx", ANY, 1.0)]),
     "names": Scene(
-        "tensors by their names, http", many_tensors, [CPU_SECONDS, SECONDS, REQUESTS],
+        "Tensors by their names, http", many_tensors, [CPU_SECONDS, SECONDS, REQUESTS],
         [Most("requests", requests, EVERY_OTHER, "", 20), Most("time", seconds, ALL_NAMES, " s", 1.5, statistics.median)]),
 }
 
@@ -115,12 +115,11 @@ def interleaved(contenders: Contenders, rounds: int, asked: Callable[[], int], l
 def play(name: str, stage: Stage, rounds: int, report: Report) -> None:
     scene = SCENES[name]
     samples = interleaved(scene.contenders(stage), rounds, stage.site.asked, name)
-    print_table([scene.title, *(column.title for column in scene.columns)],
-                [row(contender, costs, stage.large.bytes, scene.columns) for contender, costs in samples.items()])
+    rows = {contender: cells(costs, stage.large.bytes, scene.columns) for contender, costs in samples.items()}
+    report.table(Table(scene.title, [column.title for column in scene.columns], rows, drawn=2))
     for limit in scene.limits:
         if bar := limit.bar(name, samples):
             report.bar(bar)
-    report.samples[name] = {contender: [cost._asdict() for cost in costs] for contender, costs in samples.items()}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -158,9 +157,8 @@ def main() -> int:
                     play(name, stage, arguments.rounds, report)
     if arguments.lab_rounds and "lab" in arguments.only:
         samples = run_in_lab(arguments.build, arguments.lab_rounds, arguments.kernel)
-        print_table(*slopes_table(samples))
+        report.table(slopes_table(samples))
         report.bar(slopes_bar(samples))
-        report.samples["devmem"] = samples
     return report.finish()
 
 

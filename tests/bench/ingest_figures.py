@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-from report import Bar
+from report import Bar, Table
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -30,29 +30,20 @@ Quantity = Callable[[Cost], float]
 class Column(NamedTuple):
     title: str
     of: Callable[[Cost, int], float | None]  # of a cost, and the size of the object
-    digits: int = 2
 
 
 CPU = Column("CPU s per GiB", lambda cost, size: cost.cpu * GIB / size)
 RATE = Column("GiB/s", lambda cost, size: size / GIB / cost.seconds)
-SECONDS = Column("s", lambda cost, size: cost.seconds)
-CPU_SECONDS = Column("CPU s", lambda cost, size: cost.cpu)
-MEMORY = Column("MiB of memory", lambda cost, size: cost.memory / MIB, 0)
-FIRST = Column("ms to the first tensor", lambda cost, size: None if cost.first is None else cost.first * 1e3, 0)
-REQUESTS = Column("requests", lambda cost, size: cost.requests, 0)
+SECONDS = Column("seconds", lambda cost, size: cost.seconds)
+CPU_SECONDS = Column("CPU seconds", lambda cost, size: cost.cpu)
+MEMORY = Column("MiB of memory", lambda cost, size: cost.memory / MIB or None)
+FIRST = Column("ms to the first tensor", lambda cost, size: None if cost.first is None else cost.first * 1e3)
+REQUESTS = Column("requests", lambda cost, size: cost.requests)
 
 
-def spread(values: list[float], digits: int = 2) -> str:
-    middle, least, most = (f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
-    return middle if least == most else f"{middle} ({least}–{most})"
-
-
-def row(name: str, costs: list[Cost], size: int, columns: list[Column]) -> list[str]:
-    cells = [name]
-    for column in columns:
-        values = [value for cost in costs if (value := column.of(cost, size)) is not None]
-        cells.append(spread(values, column.digits) if values else "–")
-    return cells
+def cells(costs: list[Cost], size: int, columns: list[Column]) -> list[list[float]]:
+    """The samples of each column."""
+    return [[value for cost in costs if (value := column.of(cost, size)) is not None] for column in columns]
 
 
 def ratio(ours: list[Cost], theirs: list[Cost], of: Quantity) -> float:
@@ -143,10 +134,11 @@ def slope(costs: BySize) -> Slope:
     return Slope(each, statistics.median(costs[small]) - statistics.median(each) * small / MIB)
 
 
-def slopes_table(samples: dict[str, BySize]) -> tuple[list[str], list[list[str]]]:
+def slopes_table(samples: dict[str, BySize]) -> Table:
     slopes = {name: slope(costs) for name, costs in samples.items()}
-    return (["devmem, in the lab", "instructions per MiB", "millions to start"],
-            [[name, spread(one.each, 0), f"{one.start / 1e6:,.0f}"] for name, one in slopes.items()])
+    rows = {name: [[each / 1e6 for each in one.each], one.start / 1e6] for name, one in slopes.items()}
+    return Table("Into host memory over devmem, in the lab", ["millions of instructions per MiB", "millions to start"], rows,
+                 drawn=1, emulated=True)
 
 
 def slopes_bar(samples: dict[str, BySize]) -> Bar:

@@ -9,9 +9,10 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from report import Bar, Report, print_table
+from report import Bar, Report, Table
 
 LIMIT_RATIO = {"stock": {"queued": 1.00, "paced": 1.05}, "branch": {"queued": 1.00, "paced": 1.08}}
+CALLS = {"receive_calls": "recvmsg", "release_calls": "setsockopt", "allocations": "allocations"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,25 +54,23 @@ def main() -> int:
     samples = parse(run_in_lab(arguments.program, kernel, rounds))
     name = "overhead" if kernel == "stock" else f"overhead-{kernel}"
     report = Report(name, {"rounds": rounds, "bytes": 8 << 20, "kernel": kernel, "exact": True})
-    rows = []
+    per_fragment: dict[str, list[list[float]]] = {"C loop": [], "gpurx": []}
+    calls: dict[str, list[list[int]]] = {}
     for traffic in ("queued", "paced"):
         if len(samples[traffic, "c"]) != rounds or len(samples[traffic, "gpurx"]) != rounds:
             sys.exit(f"overhead: samples are missing for {traffic}")
         # Fragments of the C loop are what the kernel delivered; gpurx may have joined neighbours.
         fragments = median(samples[traffic, "c"], "fragments")
         cost = {loop: median(samples[traffic, loop], "instructions") / fragments for loop in ("c", "gpurx")}
-        for loop in ("c", "gpurx"):
-            mine = samples[traffic, loop]
-            spread = statistics.pstdev(sample["instructions"] for sample in mine) / median(mine, "instructions")
-            rows.append([traffic, loop, f"{cost[loop]:.0f}", f"{100 * spread:.1f} %", f"{fragments:.0f}",
-                         f"{median(mine, 'receive_calls'):.0f}", f"{median(mine, 'release_calls'):.0f}",
-                         f"{median(mine, 'allocations'):.0f}"])
+        for name, mine in (("C loop", samples[traffic, "c"]), ("gpurx", samples[traffic, "gpurx"])):
+            per_fragment[name].append([sample["instructions"] / fragments for sample in mine])
+            calls[f"{traffic}: {name}"] = [[sample[one] for sample in mine] for one in ("fragments", *CALLS)]
         report.bar(Bar(f"{traffic}: gpurx / C loop", cost["gpurx"] / cost["c"], "x",
                        LIMIT_RATIO[kernel][traffic]))
         report.bar(Bar(f"{traffic}: allocations while receiving", median(samples[traffic, "gpurx"], "allocations"),
                        "", 0))
-    report.samples = {f"{traffic} {loop}": values for (traffic, loop), values in samples.items()}
-    print_table(["traffic", "loop", "instr/frag", "spread", "fragments", "recvmsg", "setsockopt", "allocations"], rows)
+    report.table(Table("Guest instructions per fragment", ["queued", "paced"], per_fragment, drawn=2, emulated=True))
+    report.table(Table("Calls", ["fragments", *CALLS.values()], calls, emulated=True))
     return report.finish()
 
 

@@ -5,16 +5,35 @@ the ways cost beside each other is meant, not the speed. It has no bars."""
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from report import OUTPUT
+from report import Report, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 WAYS = ("--loan", "--transport copy", "--transport copy --loan")
+
+
+def tables_of(made: dict[str, Any], emulated: bool) -> list[Table]:
+    """Of what gpurx-perf wrote. The medians are its own."""
+    quantities = {"GiB/s": "gib_per_second", "CPU s per GiB: process": "process_cpu_per_gib",
+                  "CPU s per GiB: machine": "machine_cpu_per_gib"}  # fmt: skip
+    throughput, latency = {}, {}
+    for setting in made["settings"]:
+        name = f"{setting['transport']}: {setting['setting']}"
+        rounds = [one for one in made["rounds"]
+                  if (one["setting"], one["transport"]) == (setting["setting"], setting["transport"])]  # fmt: skip
+        throughput[name] = [[setting[key], *(pick(one[key] for one in rounds) for pick in (min, max))]
+                            for key in quantities.values()]  # fmt: skip
+        latency[name] = [value / 1e3 for key, value in setting["latency_us"].items() if key != "count"]
+    percents = [key for key in made["settings"][0]["latency_us"] if key != "count"]
+    load = made["load"]
+    title = f"{load['flows']} flows, messages of {load['message']:,} bytes, {load['window']} at once"
+    return [Table(title, list(quantities), throughput, drawn=len(quantities), emulated=emulated),
+            Table("Latency of a message, ms", percents, latency, drawn=len(percents), together=True, emulated=emulated)]
 
 
 def script(program: Path, rounds: int, flows: int) -> str:
@@ -40,16 +59,10 @@ def main() -> int:
     if done.returncode != 0 or found is None:
         sys.exit(f"perf: the lab run failed (exit code {done.returncode}); its output was:\n{done.stdout}")
     made = json.loads(found)
-    for one in made["settings"]:
-        latency = one["latency_us"]
-        print(f"{one['transport']:<7} {one['setting']:<28} {one['gib_per_second'] * 1024:7.1f} MiB/s, per GiB "
-              f"{one['process_cpu_per_gib']:.2f} s of the process and {one['machine_cpu_per_gib']:.2f} s of the machine, "
-              f"p50 {latency['p50'] / 1000:.1f} ms, p99 {latency['p99'] / 1000:.1f} ms")  # fmt: skip
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    path = OUTPUT / "perf.json"
-    path.write_text(json.dumps(made, indent=2) + "\n")
-    print(f"written: {os.path.relpath(path)}")
-    return 0
+    report = Report("perf", {"gpurx": made["version"], "rounds": arguments.rounds, **made["load"]})
+    for table in tables_of(made, emulated=True):
+        report.table(table)
+    return report.finish()
 
 
 if __name__ == "__main__":

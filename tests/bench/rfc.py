@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Iterable, NamedTuple
 
-from report import Report, print_table
+from report import Report, Table, print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 HUGE_PAGES = 112
@@ -96,15 +96,13 @@ def taking(one: Contender, sources: dict[str, str], program: Path) -> float:
     return instructions / pages
 
 
-def print_traffic(names: list[str], samples: Samples, taken: dict[str, float]) -> None:
-    print("\nInstructions of the process per page\n")
-    header = ["", "queued, 1 flow", "4 flows", "paced, 1 flow", "4 flows", "taken by the NIC"]
-    rows = []
+def traffic_table(names: list[str], samples: Samples, taken: dict[str, float]) -> Table:
+    columns = ["queued, 1 flow", "4 flows", "paced, 1 flow", "4 flows", "taken by the NIC"]
+    rows = {}
     for name in names:
-        cells = [f"{median(samples.samples[name, traffic, flows], 'instructions', 'pages'):.0f}"
-                 for traffic in ("queued", "paced") for flows in ("1", "4")]
-        rows.append([name, *cells, f"{taken[name]:.0f}" if name in taken else "-"])
-    print_table(header, rows)
+        lines = [samples.samples[name, traffic, flows] for traffic in ("queued", "paced") for flows in ("1", "4")]
+        rows[name] = [[int(line["instructions"]) / int(line["pages"]) for line in of] for of in lines] + [taken.get(name)]
+    return Table("Guest instructions per page", columns, rows, emulated=True)
 
 
 def print_calls(names: list[str], samples: Samples) -> None:
@@ -161,11 +159,10 @@ def main() -> int:
         if not arguments.no_profile:
             taken[one.name] = taking(one, sources, arguments.program)
     names = [one.name for one in contenders]
-    print_traffic(names, samples, taken)
+    report = Report("rfc", {"rounds": arguments.rounds, "exact": True})
+    report.table(traffic_table(names, samples, taken))
     print_calls(names, samples)
     print_returns(names, samples)
-    report = Report("rfc", {"rounds": arguments.rounds, "exact": True})
-    report.samples = {" ".join(key): lines for key, lines in (samples.samples | samples.returns).items()}
     return report.finish()
 
 

@@ -95,7 +95,7 @@ main() {
             echo "bench: no benchmark named '$name'; there are: ${benchmarks[*]} rfc" >&2
             exit 2
         fi
-        "run_$name" "$@" || worst=$?
+        GPURX_BENCH="./run bench $name${*:+ $*}" "run_$name" "$@" || worst=$?
     done
     exit "$worst"
 }

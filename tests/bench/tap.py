@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from report import Bar, Report, print_table
+from report import Bar, Report, Table, print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOWS = (0, 8)
@@ -71,9 +71,10 @@ class Measured:
                      for (time, _), receives in zip(self.meanwhile[window], self.receives[window]))
         return sum(receives for _, receives in self.meanwhile[window]), likely
 
-    def spread(self, flows: int, way: str, field: str) -> str:
-        tenths = statistics.quantiles([sample[field] for sample in self.samples[flows, way]], n=10)
-        return f"{tenths[0] / 1000:.0f}-{tenths[8] / 1000:.0f}"
+    def microseconds(self, flows: int, way: str) -> list[float]:
+        """The median, and where the first tenth and the last begin."""
+        tenths = statistics.quantiles([sample["nanoseconds"] / 1000 for sample in self.samples[flows, way]], n=10)
+        return [tenths[4], tenths[0], tenths[8]]
 
 
 def run_in_lab(arguments: argparse.Namespace, exact: bool) -> Measured:
@@ -99,18 +100,24 @@ def run_in_lab(arguments: argparse.Namespace, exact: bool) -> Measured:
     return measured
 
 
-def print_openings(timed: Measured, counted: Measured) -> None:
-    for flows in FLOWS:
-        print(f"\nTo open a packet socket, {f'beside {flows} busy flows' if flows else 'idle'}\n")
-        rows = [[name, f"{timed.median(flows, way, 'nanoseconds') / 1000:.0f}",
-                 timed.spread(flows, way, "nanoseconds"), f"{counted.median(flows, way, 'cpu'):.0f}",
-                 f"{timed.median(flows, way, 'grace_periods'):.0f}"] for way, name in WAYS.items()]
-        print_table(["", "us, median", "10-90 %", "instructions", "grace periods"], rows)
+def openings_table(timed: Measured, counted: Measured, flows: int) -> Table:
+    rows = {name: [counted.median(flows, way, "cpu"), timed.median(flows, way, "grace_periods"), *timed.microseconds(flows, way)]
+            for way, name in WAYS.items()}
+    return Table(f"To open a packet socket, {f'beside {flows} busy flows' if flows else 'idle'}",
+                 ["guest instructions", "grace periods", "µs: median", "10 %", "90 %"], rows, drawn=1, emulated=True)
+
+
+def gaps_table(measured: Measured, unit: str, drawn: bool) -> Table:
+    rows = {name: [[gap / 1000 for gap in measured.gaps[flows, way]] for flows in FLOWS_WITH_GAPS]
+            for way, name in WINDOWS.items()}
+    return Table(f"Largest gap between two receives in a window, {unit}",
+                 [f"{flows} flow{'s'[:flows != 1]}" for flows in FLOWS_WITH_GAPS], rows, drawn * len(FLOWS_WITH_GAPS),
+                 emulated=True)
 
 
 def print_gaps(measured: Measured, length: int, unit: str) -> None:
     for flows in FLOWS_WITH_GAPS:
-        print(f"\nThe largest gap between two receives of any of {flows} flows in a window, {unit}\n")
+        print(f"\nThe largest gap between two receives of any of {flows} flows in a window, in {unit}\n")
         rows = []
         for way, name in WINDOWS.items():
             gaps = measured.gaps[flows, way]
@@ -159,22 +166,18 @@ def main() -> int:
     arguments = parse_arguments()
     timed = run_in_lab(arguments, exact=False)
     counted = run_in_lab(arguments, exact=True)
-    print_openings(timed, counted)
-    print_gaps(counted, WINDOW, "in thousands of guest instructions, on one CPU")
-    if timed.gaps:
-        print_gaps(timed, WINDOW_ON_SEVERAL_CPUS, f"in us, on {arguments.cpus} CPUs")
+    report = Report("tap", {"repeats": arguments.repeats, "windows": arguments.windows, "kernel": arguments.kernel,
+                            "cpus": arguments.cpus, "absent": timed.absent})
+    for flows in FLOWS:
+        report.table(openings_table(timed, counted, flows))
+    for measured, length, unit in ((counted, WINDOW, "thousands of guest instructions, on one CPU"),
+                                   (timed, WINDOW_ON_SEVERAL_CPUS, f"µs, on {arguments.cpus} CPUs")):
+        if measured.gaps:
+            print_gaps(measured, length, unit)
+            report.tables.append(gaps_table(measured, unit, drawn=measured is counted))
     print("\nThe system calls of gpurx-doctor tap\n")
     print("\n".join(timed.trace) or "not traced")
     print("\n".join(f"not measured: {what}" for what in timed.absent))
-    report = Report("tap", {"repeats": arguments.repeats, "windows": arguments.windows, "kernel": arguments.kernel,
-                            "cpus": arguments.cpus, "absent": timed.absent, "trace": timed.trace})
-    report.samples = {"openings": {f"{flows} flows: {way}": timed.samples[flows, way]
-                                   for flows in FLOWS for way in WAYS},
-                      "instructions": {f"{flows} flows: {way}": [one["cpu"] for one in counted.samples[flows, way]]
-                                       for flows in FLOWS for way in WAYS},
-                      "gaps": {f"{flows} flows: {way}": gaps for (flows, way), gaps in counted.gaps.items()},
-                      "gaps on several CPUs": {f"{flows} flows: {way}": gaps
-                                               for (flows, way), gaps in timed.gaps.items()}}
     add_bars(report, timed, counted)
     return report.finish()
 

@@ -7,9 +7,9 @@ import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Iterable, NamedTuple
+from typing import Callable, Iterable, NamedTuple
 
-from report import Bar, Report, print_table
+from report import Bar, Report, Table, print_table
 from tokens_lab import KINDS, NAMES, PATCHES, run_in_lab
 from tokens_profile import print_profile
 
@@ -55,7 +55,11 @@ class Figure(NamedTuple):
 
     median: float
     least: float
-    spread: float
+    most: float
+
+    @property
+    def spread(self) -> float:
+        return (self.most - self.least) / self.median
 
     def __str__(self) -> str:
         return f"{self.median:.0f} ({self.least:.0f})"
@@ -63,8 +67,7 @@ class Figure(NamedTuple):
 
 def figure(values: Iterable[float]) -> Figure:
     sample = list(values)
-    median = statistics.median(sample)
-    return Figure(median, min(sample), (max(sample) - min(sample)) / median)
+    return Figure(statistics.median(sample), min(sample), max(sample))
 
 
 def measure(kernel: str, program: Path, rounds: int, samples: "Samples") -> None:
@@ -269,22 +272,18 @@ def add_bars(report: Report, costs: dict[Traffic, dict[str, Cost]],
                    LIMIT_FALLBACK))
 
 
-def as_json(samples: Samples, costs: dict[Traffic, dict[str, Cost]],
-            partial: dict[tuple[Traffic, str], dict[str, PartialCost]]) -> dict[str, Any]:
-    def figures(value: Figure) -> dict[str, float]:
-        return value._asdict()
+def tables_of(costs: dict[Traffic, dict[str, Cost]]) -> list[Table]:
+    kinds = list(dict.fromkeys(kind for found in costs.values() for kind in found))
 
-    return {
-        "calibration": samples.calibration,
-        "costs": [traffic._asdict() | {"tokens": NAMES[kind], "recvmsg": figures(cost.receive),
-                                       "dontneed": {batch: figures(cost.release[batch]) for batch in BATCHES}}
-                  for traffic, kinds in costs.items() for kind, cost in kinds.items()],
-        "partial": [traffic._asdict() | {"control": control, "tokens": NAMES[kind], "recvmsg": figures(cost.receive),
-                                         "call_inside": cost.inside, "call_at_end": cost.at_end,
-                                         "left_behind": cost.left_behind}
-                    for (traffic, control), kinds in partial.items() for kind, cost in kinds.items()],
-        "rounds": [line for kind in (samples.receive, samples.release) for lines in kind.values() for line in lines],
-    }
+    def table(what: str, of: Callable[[Cost], float | Figure], drawn: int = 0) -> Table:
+        rows = {str(traffic): [of(found[kind]) if kind in found else None for kind in kinds] for traffic, found in costs.items()}
+        return Table(f"Guest instructions per fragment: {what}", [NAMES[kind] for kind in kinds], rows, drawn, together=True,
+                     emulated=True)
+
+    return [table("recvmsg and SO_DEVMEM_DONTNEED with 128 a call", lambda cost: cost.both("128"), drawn=len(kinds)),
+            table("recvmsg", lambda cost: cost.receive),
+            *(table(f"SO_DEVMEM_DONTNEED with {batch} a call", lambda cost, batch=batch: cost.release[batch])
+              for batch in BATCHES)]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -317,7 +316,7 @@ def main() -> int:
     print_race(raced)
     print(f"\n{clock}\nmemory: huge pages, or scattered pages of 4 KiB; page-pool ring of 1024, fewer than there are pages\n")
     report = Report("tokens", {"rounds": arguments.rounds, "kernels": kernels, "exact": True})
-    report.samples = as_json(samples, costs, partial) | {"race": raced}
+    report.tables = tables_of(costs)
     if set(kernels) == set(KINDS):
         add_bars(report, costs, partial)
     else:

@@ -126,27 +126,47 @@ class Figures(unittest.TestCase):
             each.mkdir()
 
     def add(self, directory: Path, name: str, cpu: str) -> None:
-        machine = {"cpu": cpu, "cpus": 4, "kernel": "7.3"}
-        (directory / f"{name}.json").write_text(json.dumps({"machine": machine}), encoding="utf-8")
-        (self.plots / f"{name}.svg").touch()
+        content = {
+            "date": "2026-11-27",
+            "commit": "1234567",
+            "command": f"./run bench {name} 9",
+            "machine": {"cpu": cpu, "cpus": 4, "kernel": "7.3"},
+            "tables": [{"title": "Costs", "columns": ["CPU s", "ms"], "rows": {"a|b": [[0.5, 0.25, 1.0], None]}}],
+            "bars": [
+                {"name": name, "value": value, "unit": "x", "limit": 1, "at_least": False, "holds": value <= 1}
+                for value in (2, 0.5)
+            ],
+        }
+        (directory / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+        (self.plots / f"{name}-1.svg").touch()
 
     def page(self) -> str:
         found = figures.results(self.kept, self.measured)
-        return figures.page(["gather", "tap", "ingest"], found, self.plots, self.kept)
+        return figures.page(found, self.plots, self.kept)
 
-    def test_what_is_kept_comes_before_what_was_measured_here(self) -> None:
+    def test_kept_results_come_before_results_of_this_machine(self) -> None:
         self.add(self.measured, "gather", "this machine's")
         self.add(self.kept, "gather", "another's")
         self.add(self.measured, "tap", "this machine's")
-        (self.plots / "gather-bars.svg").touch()
         page = self.page()
-        self.assertIn("![What gather measured](plots/gather.svg)\n", page)
-        self.assertIn("![What gather measured, beside its bars](plots/gather-bars.svg)\n", page)
-        self.assertIn("Measured on another's, 4 cores, Linux 7.3; all figures are in `tests/bench/results/gather.json`.", page)
-        self.assertIn("Measured on this machine's, 4 cores, Linux 7.3, where this site was made.", page)
+        by = "4 cores, Linux 7.3, on 2026-11-27 by `./run bench {} 9` at 1234567"
+        kept = "all figures are in `tests/bench/results/gather.json`."
+        self.assertIn("![Costs](plots/gather-1.svg)\n", page)
+        self.assertIn(f"Measured on another's, {by.format('gather')}; {kept}\n", page)
+        self.assertIn(f"Measured on this machine's, {by.format('tap')}, where this site was made.\n", page)
 
-    def test_what_was_not_measured_says_how(self) -> None:
-        self.assertIn("Not drawn here: `./run bench ingest && ./run docs` does it.", self.page())
+    def test_figures_are_in_tables_and_missed_bars_come_last(self) -> None:
+        self.add(self.kept, "gather", "another's")
+        self.add(self.kept, "tap", "another's")
+        page = self.page()
+        self.assertIn("|  | CPU s | ms |\n| --- | ---: | ---: |\n| a\\|b | 0.500 (0.250–1.00) | – |\n", page)
+        bars = page[page.index("## Bars") :].splitlines()[-4:]
+        held, missed = "| {0}: {0} | 0.500x | ≤ 1x |", "| {0}: {0} | 2x | ≤ 1x: missed |"
+        self.assertEqual(bars, [line.format(name) for line in (held, missed) for name in ("gather", "tap")])
+
+    def test_a_result_of_an_older_bench_is_left_out(self) -> None:
+        (self.measured / "gather.json").write_text('{"name": "gather", "samples": {}}', encoding="utf-8")
+        self.assertIn("Not drawn here: `./run bench gather && ./run docs` does it.", self.page())
 
     def test_of_every_benchmark_a_result_is_kept(self) -> None:
         self.assertLessEqual(set(figures.benchmarks()), set(figures.results(figures.KEPT, self.measured)))

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of the plots:  figures.py TO_DIRECTORY
 
-Drawn from the results that are kept with the sources; of a benchmark that has none there from what it measured here, if it
-ran; else the page says which command draws it."""
+The page draws the results that are kept with the sources. Of a benchmark without one it draws the result of this machine, if
+it ran here; else it says which command draws it. Tables have every figure. Bars come last, and missed ones last of all."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).resolve().parents[3]
 KEPT, MEASURED = REPO / "tests/bench/results", REPO / "build/bench"
+sys.path.insert(0, str(REPO / "tests/bench"))
 
+from report import text_of, text_of_cell  # noqa: E402
+
+MISSED = ": missed"
+# In the order of the page.
 WHAT = {
-    "overhead": "instructions of the library for each receive, beside those of plain calls",
-    "gather": "the gather kernels, counted instruction by instruction in an interpreter of PTX",
-    "give-back": "what giving pages back behind streams takes of a core, and how late they are, on the fake driver",
-    "tokens": "what giving pages back costs the kernel, with each kind of token",
-    "connect": "connecting, with the rules that this makes",
-    "tap": "what looking at flows costs them",
-    "perf": "throughput, CPU and latency over the software NIC",
-    "ingest": "loading objects, beside what people use without this library",
+    "ingest": "Loading objects, beside programs and libraries that do the same",
+    "overhead": "Instructions of the library for each receive, beside those of plain calls",
+    "tokens": "The kernel's cost of giving pages back, with each kind of token",
+    "gather": "The gather kernels, counted instruction by instruction in an interpreter of PTX",
+    "perf": "Throughput, CPU and latency over the software NIC",
+    "connect": "Connecting, with the rules that this makes",
+    "tap": "Opening a tap, and its effect on receivers",
+    "give-back": "Giving pages back behind streams: CPU time and delay, on the fake driver",
 }
 
 
@@ -34,8 +40,14 @@ def benchmarks() -> list[str]:
 
 
 def results(kept: Path, measured: Path) -> dict[str, Path]:
-    """By name. What was measured where the site is made differs from machine to machine, so it comes second."""
-    return {path.stem: path for directory in (measured, kept) for path in sorted(directory.glob("*.json"))}
+    """By name. Results of this machine come second: another machine would make another site."""
+    found = {path.stem: path for directory in (measured, kept) for path in sorted(directory.glob("*.json"))}
+    # An older ./run bench wrote no tables.
+    return {name: path for name, path in found.items() if "tables" in read(path)}
+
+
+def read(result: Path) -> dict[str, Any]:
+    return json.loads(result.read_text(encoding="utf-8"))
 
 
 def draw(files: list[Path], to: Path) -> None:
@@ -43,49 +55,67 @@ def draw(files: list[Path], to: Path) -> None:
         subprocess.run([REPO / "tests/bench/plot.sh", "--to", to, *files], check=True, stdout=subprocess.DEVNULL)
 
 
-def origin(result: Path, kept: Path) -> str:
-    machine = json.loads(result.read_text(encoding="utf-8")).get("machine")
-    on = f" on {machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}" if machine else ""
-    if result.parent == kept:
-        return f"Measured{on}; all figures are in `tests/bench/results/{result.name}`."
-    return f"Measured{on}, where this site was made."
+def origin(content: dict[str, Any], result: Path, kept: Path) -> str:
+    machine = content["machine"]
+    on = f" on {machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}," if machine else ""
+    where = f"; all figures are in `tests/bench/results/{result.name}`" if result.parent == kept else ", where this site was made"
+    return f"Measured{on} on {content['date']} by `{content['command']}` at {content['commit']}{where}."
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines] + [""]
 
 
 def section(name: str, result: Path | None, plots: Path, kept: Path) -> list[str]:
     lines = [f"## {name}", ""]
     if name in WHAT:
-        lines += [f"{WHAT[name][0].upper()}{WHAT[name][1:]}.", ""]
-    pictures = [path for path in (plots / f"{name}.svg", plots / f"{name}-bars.svg") if path.exists()]
-    if result is None or not pictures:
+        lines += [f"{WHAT[name]}.", ""]
+    if result is None:
         return [*lines, f"Not drawn here: `./run bench {name} && ./run docs` does it.", ""]
-    for path in pictures:
-        beside = ", beside its bars" if path.stem.endswith("-bars") else ""
-        lines += [f"![What {name} measured{beside}](plots/{path.name})", ""]
-    return [*lines, origin(result, kept), ""]
+    content = read(result)
+    for number, table in enumerate(content["tables"], 1):
+        picture = plots / f"{name}-{number}.svg"
+        if picture.exists():
+            lines += [f"![{table['title']}](plots/{picture.name})", ""]
+        rows = [[row, *map(text_of_cell, cells)] for row, cells in table["rows"].items()]
+        lines += ["<details>", f"<summary>Figures: {table['title']}</summary>", ""]
+        lines += [*markdown(["", *table["columns"]], rows), "</details>", ""]
+    return [*lines, origin(content, result, kept), ""]
 
 
-def page(names: list[str], found: dict[str, Path], plots: Path, kept: Path = KEPT) -> str:
+def bars(found: dict[str, Path]) -> list[str]:
+    """Missed ones come last."""
+    rows = []
+    for name, path in found.items():
+        for bar in read(path)["bars"]:
+            limit = f"{'≥' if bar['at_least'] else '≤'} {bar['limit']}{bar['unit']}{MISSED * (not bar['holds'])}"
+            rows.append([f"{name}: {bar['name']}", text_of(bar["value"]) + bar["unit"], limit])
+    rows.sort(key=lambda row: row[-1].endswith(MISSED))
+    return ["## Bars", "", "A bar is what the project asks of itself.", "", *markdown(["", "figure", "bar"], rows)]
+
+
+def page(found: dict[str, Path], plots: Path, kept: Path = KEPT) -> str:
     lines = [
         "# Plots",
         "",
-        "Drawn by `./run docs` from what `./run bench` and `gpurx-perf` measured. A bar is what the project asks of itself. In the "
-        "lab the guest is emulated: instructions count, time does not. "
+        "`./run docs` draws results of `./run bench`. The lab's guest is emulated: instructions there count, time does not. A "
+        "picture shows medians; strokes go from the least to the most of the rounds. "
         "[Figures of the kernel series](kernel/linux-7.3-figures.md) and [how to measure](guides/measuring.md) have pages.",
         "",
     ]
-    for name in [*names, *sorted(set(found) - set(names))]:
+    for name in [*WHAT, *sorted(set(found) - set(WHAT))]:
         lines += section(name, found.get(name), plots, kept)
-    return "\n".join(lines)
+    return "\n".join(lines + bars(found))
 
 
 def main() -> None:
     to = Path(sys.argv[1])
-    names = benchmarks()
-    if missing := set(names) - set(WHAT):
+    if missing := set(benchmarks()) - set(WHAT):
         raise SystemExit(f"figures.py: say what {', '.join(sorted(missing))} measures")
     found = results(KEPT, MEASURED)
     draw(list(found.values()), to / "plots")
-    (to / "figures.md").write_text(page(names, found, to / "plots"), encoding="utf-8")
+    (to / "figures.md").write_text(page(found, to / "plots"), encoding="utf-8")
 
 
 if __name__ == "__main__":
