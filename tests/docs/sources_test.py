@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 import tempfile
 import unittest
@@ -174,6 +175,30 @@ class Figures(unittest.TestCase):
     def test_what_is_no_benchmark_has_its_place_as_well(self) -> None:
         self.add(self.measured, "overhead-branch", "this machine's")
         self.assertIn("## overhead-branch\n", self.page())
+
+
+class Copies(unittest.TestCase):
+    """Figures of the result in pages that are written by hand."""
+
+    def setUp(self) -> None:
+        tables = figures.read(figures.KEPT / "ingest.json")["tables"]
+        medians = {
+            table["title"]: {name: [f"{cell[0]:.2f}" for cell in cells[:2]] for name, cells in table["rows"].items()}
+            for table in tables[:4]
+        }
+        self.memory = medians["Into host memory, http"]
+        self.rows = [row for rows in medians.values() for row in rows.values()]
+
+    def test_samples_have_the_figures_of_ingest(self) -> None:
+        text = (figures.REPO / "samples/README.md").read_text(encoding="utf-8").replace("*", "")
+        pairs = re.findall(r"\| (\d+\.\d\d) \| (\d+\.\d\d) \|", text)
+        self.assertGreater(len(pairs), 15)
+        self.assertEqual([pair for pair in pairs if list(pair) not in self.rows], [])
+
+    def test_the_first_page_has_the_figures_of_ingest(self) -> None:
+        text = (figures.REPO / "framework/docs/site/index.md").read_text(encoding="utf-8")
+        said = re.search(r"(\S+) CPU seconds per GiB, where `curl` takes (\S+) ", text).groups()
+        self.assertEqual(said, (self.memory["gpurx-fetch"][0], self.memory["curl, then a copy"][0]))
 
 
 if __name__ == "__main__":
