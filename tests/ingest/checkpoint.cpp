@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <gpurx/ingest/checkpoint.hpp>
@@ -87,6 +88,7 @@ class shard_server {
         std::string etag = "\"one\"";
         std::string fields = {};
         std::chrono::milliseconds pause{0};
+        std::size_t from = 3;  // requests
     };
 
     explicit shard_server(later again) : again_{std::move(again)} {}
@@ -103,7 +105,7 @@ class shard_server {
             {"/m/a", shard_of({"one", "two"})},
             {"/m/b", shard_of({"three"})}};
         http_content content{files.at(request.target)};
-        if (request.number >= files.size()) {
+        if (request.number >= again_.from) {
             fake_clock::sleep_for(again_.pause);
             content.etag = again_.etag;
             content.fields = again_.fields;
@@ -287,6 +289,21 @@ TEST_CASE("a deadline is one of all files of a checkpoint")
     options.timeout = 20s;
     options.deadline = 1000ms;
     auto const result = load_all(at.url(), options);
+    CHECK(result.code == ingest::errc::gave_up);
+    CHECK_THAT(result.error, ContainsSubstring("deadline"));
+}
+
+TEST_CASE("a deadline is one of the index and all headers")
+{
+    auto options = options_for_tests();
+    options.flows = 1;
+    options.timeout = 20s;
+    auto const from = GENERATE(0U, 1U);  // the index is slow, too, or the headers alone
+    options.deadline = from == 0 ? 1800ms : 1000ms;
+    shard_server const at{{.pause = 700ms, .from = from}};
+    auto const result = read([&](world& in) {
+        return ingest::async_read_checkpoint(in.io->get_executor(), *in.session, at.url(), options);
+    });
     CHECK(result.code == ingest::errc::gave_up);
     CHECK_THAT(result.error, ContainsSubstring("deadline"));
 }

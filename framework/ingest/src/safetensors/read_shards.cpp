@@ -4,6 +4,7 @@
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/strand.hpp>
+#include <chrono>
 #include <filesystem>
 #include <gpurx/ingest/checkpoint.hpp>
 #include <utility>
@@ -29,6 +30,7 @@ struct shard_reading {
     asio::any_io_executor executor;
     rx_session& session;
     http_options options;
+    std::chrono::steady_clock::time_point began;
     checkpoint& into;
     std::size_t next = 0;
 };
@@ -37,7 +39,7 @@ asio::awaitable<void> read_headers(shard_reading& of)
 {
     while (of.next < of.into.shards.size()) {
         auto& shard = of.into.shards[of.next++];
-        object file{of.executor, of.session, shard.url, of.options};
+        object file{of.executor, of.session, shard.url, with_rest_of_deadline(of.options, of.began)};
         co_await file.async_open();
         shard.size = file.size();
         shard.etag = file.etag();
@@ -109,13 +111,14 @@ asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx
                                               std::vector<std::string> urls, http_options options)
 {
     check_no_mirrors(options);
+    auto const began = std::chrono::steady_clock::now();
     checkpoint result;
     for (auto& url : urls)
         result.shards.push_back({.url = std::move(url), .size = 0, .etag = {}, .tensors = {}});
     auto const flows = std::min<std::size_t>(std::max(options.flows, 1U), result.shards.size());
     options.flows = 1;
     options.chunk_size = std::min(options.chunk_size, header_chunk);
-    shard_reading reading{asio::make_strand(executor), session, std::move(options), result};
+    shard_reading reading{asio::make_strand(executor), session, std::move(options), began, result};
     using operation = decltype(asio::co_spawn(reading.executor, read_headers(reading), asio::deferred));
     std::vector<operation> operations;
     for (std::size_t i = 0; i < flows; ++i)
@@ -132,14 +135,17 @@ asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor
                                                   std::string index, http_options options)
 {
     check_no_mirrors(options);
+    auto const began = std::chrono::steady_clock::now();
     auto files = co_await files_at(executor, index, options);
     if (files.size() == 1)
         index = files.front();
     if (files.size() > 1 || !is_index(index))
-        co_return co_await async_read_shards(std::move(executor), session, std::move(files), std::move(options));
-    auto const text = co_await read_text(executor, session, index, options);
+        co_return co_await async_read_shards(std::move(executor), session, std::move(files),
+                                             with_rest_of_deadline(std::move(options), began));
+    auto const text = co_await read_text(executor, session, index, with_rest_of_deadline(options, began));
     auto const named = parse_index(text, index);
-    auto result = co_await async_read_shards(std::move(executor), session, named.urls, std::move(options));
+    auto result = co_await async_read_shards(std::move(executor), session, named.urls,
+                                             with_rest_of_deadline(std::move(options), began));
     check_index(result, named, index);
     co_return result;
 }

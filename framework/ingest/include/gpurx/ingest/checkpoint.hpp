@@ -46,7 +46,8 @@ struct checkpoint {
 };
 
 // The shards that make one checkpoint: their headers are read, options.flows of them at a time through one flow each.
-// No tensor may be in two. To load some of it open an object for the shard, and fetch placements_of() these tensors.
+// No tensor may be in two. A deadline is one of all headers. To load some of it open an object for the shard, and fetch
+// placements_of() these tensors.
 //
 // Executor, session: as for object. Cancellation: terminal. Errors: as those of object; errc::bad_safetensors, and the
 // text names the shard and the tensor; std::invalid_argument for mirrors, which are those of one file.
@@ -56,7 +57,7 @@ struct checkpoint {
 // The same for the shards that an index names, "model.safetensors.index.json", which lie beside it. What the index says
 // has to be so: tensors that it does not name, or that a shard has not, or another has, are errors. `index` is the
 // URL or path of the index; the path of a directory that has one, or files of tensors and none; a prefix of S3,
-// "s3://BUCKET/PREFIX/", likewise; or of one such file.
+// "s3://BUCKET/PREFIX/", likewise; or of one such file. A deadline is one of index and headers.
 [[nodiscard]] asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor, rx_session& session,
                                                                 std::string index, http_options options = {});
 
