@@ -199,6 +199,15 @@ class basic_receiver : public receiver_base {
         return detail::initiate_read(state(), erased_executor(), to, detail::read_until::some,
                                      std::forward<Token>(token));
     }
+    // The same into an object or a range: async_read_some(host_span{header}).
+    template <asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
+    auto async_read_some(host_span to, Token&& token = Token())
+    {
+        return detail::initiate_read(state(), erased_executor(), destination{to}, detail::read_until::some,
+                                     std::forward<Token>(token));
+    }
+    template <detail::bytes_to_wrap Object, class... Rest>
+    void async_read_some(Object& to, Rest&&... rest) = delete;  // wrap it in host_span{to}
 
     // Sends some of `data` to the peer: what a protocol with requests or acknowledgements needs. May run beside a
     // receive or a read; one at a time. Signature: void(error_code, std::size_t bytes). `data` must stay until
