@@ -225,7 +225,7 @@ TEST_CASE("a connection for which there is no place is reset, and the acceptor g
     CHECK(rx->is_open());
 }
 
-TEST_CASE("connections that wait and flows are max_flows together, where both take the session's memory")
+TEST_CASE("connections that wait and flows are max_flows together, where both take the session's memory", "[native]")
 {
     auto const kind = any_transport();
     world in{kind, {.max_flows = 4}};

@@ -206,7 +206,7 @@ TEST_CASE("tokens that begin later keep a copy of the sequence")
     CHECK(at.hold(100));
 }
 
-TEST_CASE("bytes that nobody wants are consumed and copied nowhere")
+TEST_CASE("bytes that nobody wants are consumed and copied nowhere", "[native]")
 {
     world in{any_transport()};
     sender to{in.wires};
@@ -265,7 +265,7 @@ TEST_CASE("destinations of more bytes than a size holds are refused, before anyt
     CHECK(again.hold(30));
 }
 
-TEST_CASE("more may be skipped than the kernel counts in one call")
+TEST_CASE("more may be skipped than the kernel counts in one call", "[native]")
 {
     world in{any_transport()};
     auto const size = GENERATE(std::size_t{1} << 63, std::numeric_limits<std::size_t>::max());

@@ -212,7 +212,7 @@ TEST_CASE("deferred: chained")
     CHECK(is_pattern(got->loan, 0));
 }
 
-TEST_CASE("futures")
+TEST_CASE("futures", "[native]")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};

@@ -162,7 +162,7 @@ TEST_CASE("an answer of the kernel that is too short tells of no socket")
     CHECK_FALSE(read_socket({}));
 }
 
-TEST_CASE("the kernel tells on which address a socket is, and whether on all of IPv6 alone")
+TEST_CASE("the kernel tells on which address a socket is, and whether on all of IPv6 alone", "[native]")
 {
     for (int const only : {0, 1}) {
         unique_fd const any{::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)};

@@ -55,7 +55,7 @@ int error_without_rights(Call call)
 
 }  // namespace
 
-TEST_CASE("who has given up everything reaches no other process, be it root's or its own")
+TEST_CASE("who has given up everything reaches no other process, be it root's or its own", "[native]")
 {
     if (!kernel_has_seccomp())
         SKIP("this kernel has no seccomp");
@@ -82,7 +82,7 @@ TEST_CASE("who has given up everything reaches no other process, be it root's or
     ::close(before);
 }
 
-TEST_CASE("who has given up everything can still ask the kernel of NICs")
+TEST_CASE("who has given up everything can still ask the kernel of NICs", "[native]")
 {
     CHECK(error_without_rights([] { return ::socket(AF_NETLINK, SOCK_RAW, NETLINK_GENERIC) >= 0; }) == 0);
     CHECK(error_without_rights([] { return ::socket(AF_INET, SOCK_DGRAM, 0) >= 0; }) == 0);

@@ -415,7 +415,7 @@ TEST_CASE("a client that asks for nothing is not waited for")
     CHECK(at.end() == parting::silent);
 }
 
-TEST_CASE("half a message, one too long, and too many descriptors end the connection")
+TEST_CASE("half a message, one too long, and too many descriptors end the connection", "[native]")
 {
     auto const before = test::open_descriptors();
     {

@@ -70,7 +70,7 @@ TEST_CASE("a child may lease queues of its own beside its parent's")
     CHECK(found == "");
 }
 
-TEST_CASE("a netlink socket is not shared with a child: it would keep memory bound")
+TEST_CASE("a netlink socket is not shared with a child: it would keep memory bound", "[native]")
 {
     netlink::socket const before;
     netlink::socket taken;

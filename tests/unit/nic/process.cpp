@@ -102,7 +102,7 @@ TEST_CASE("whether a process of another pid namespace lives cannot be told")
     CHECK(is_alive(key) == std::nullopt);
 }
 
-TEST_CASE("the boot and the network namespace have names")
+TEST_CASE("the boot and the network namespace have names", "[native]")
 {
     CHECK(boot_id().size() == 36);
     CHECK(boot_id() == boot_id());

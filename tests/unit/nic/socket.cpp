@@ -12,7 +12,7 @@
 
 using namespace gpurx::detail;
 
-TEST_CASE("the kernel tells a family's number")
+TEST_CASE("the kernel tells a family's number", "[native]")
 {
     netlink::socket via;
     std::optional<netlink::family> found;
@@ -25,7 +25,7 @@ TEST_CASE("the kernel tells a family's number")
     CHECK(found->groups.contains("notify"));
 }
 
-TEST_CASE("the kernel's refusal is a verdict")
+TEST_CASE("the kernel's refusal is a verdict", "[native]")
 {
     netlink::socket via;
     auto request = netlink::family_request("no-such-family");
@@ -40,7 +40,7 @@ TEST_CASE("the kernel's refusal is a verdict")
     CHECK(netlink::path_at(odd.bytes(), *said.offset) == std::vector<std::uint16_t>{uapi::nlctrl::attr_family_name});
 }
 
-TEST_CASE("a dump is read to its end, and the socket serves the next request")
+TEST_CASE("a dump is read to its end, and the socket serves the next request", "[native]")
 {
     netlink::socket via;
     for (int round = 0; round < 3; ++round) {
@@ -58,7 +58,7 @@ TEST_CASE("a dump is read to its end, and the socket serves the next request")
     }
 }
 
-TEST_CASE("a policy is known by the attributes that the kernel lists")
+TEST_CASE("a policy is known by the attributes that the kernel lists", "[native]")
 {
     netlink::socket via;
     netlink::policy found;
@@ -69,7 +69,7 @@ TEST_CASE("a policy is known by the attributes that the kernel lists")
     CHECK(found.accepted().contains(uapi::nlctrl::attr_family_name));
 }
 
-TEST_CASE("no notification is no wait")
+TEST_CASE("no notification is no wait", "[native]")
 {
     netlink::socket via;
     int count = 0;
@@ -77,7 +77,7 @@ TEST_CASE("no notification is no wait")
     CHECK(count == 0);
 }
 
-TEST_CASE("an answer of another socket's request is not taken for ours")
+TEST_CASE("an answer of another socket's request is not taken for ours", "[native]")
 {
     netlink::socket first;
     netlink::socket second;
