@@ -9,6 +9,11 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#define GPURX_MULTIPLIES __attribute__((target("pclmul,sse2")))
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#include <sys/auxv.h>
+#define GPURX_MULTIPLIES __attribute__((target("+crypto")))
 #endif
 
 namespace gpurx::ingest::detail {
@@ -74,56 +79,63 @@ std::uint64_t by_tables(std::uint64_t state, std::span<std::byte const> bytes) n
     return state;
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 
-constexpr std::size_t lane_bytes = 16;
+using lane = std::uint64_t __attribute__((vector_size(16)));
+constexpr std::size_t lane_bytes = sizeof(lane);
 constexpr std::size_t stride = 4 * lane_bytes;
+
+// The products, without carries, of the first halves and of the second halves, added.
+GPURX_MULTIPLIES lane moved_on(lane value, lane by) noexcept
+{
+#if defined(__x86_64__)
+    auto const a = reinterpret_cast<__m128i>(value);
+    auto const b = reinterpret_cast<__m128i>(by);
+    return reinterpret_cast<lane>(_mm_clmulepi64_si128(a, b, 0x00)) ^
+           reinterpret_cast<lane>(_mm_clmulepi64_si128(a, b, 0x11));
+#else
+    return reinterpret_cast<lane>(vmull_p64(value[0], by[0])) ^ reinterpret_cast<lane>(vmull_p64(value[1], by[1]));
+#endif
+}
 
 // What the two halves of a lane are multiplied with to move it on by so many bits: the first half is 64 bits further
 // from the end. One power less, as a product of two reflected numbers stands one bit too low.
 template <unsigned bits>
-__m128i factors() noexcept
-{
-    constexpr auto first = power_of_x(64 + bits - 1);
-    constexpr auto second = power_of_x(bits - 1);
-    return _mm_set_epi64x(static_cast<long long>(second), static_cast<long long>(first));
-}
+constexpr lane factors{power_of_x(64 + bits - 1), power_of_x(bits - 1)};
 
-__attribute__((target("pclmul,sse2"))) __m128i moved_on(__m128i value, __m128i by) noexcept
+lane load(std::byte const* from) noexcept
 {
-    return _mm_xor_si128(_mm_clmulepi64_si128(value, by, 0x00), _mm_clmulepi64_si128(value, by, 0x11));
-}
-
-__m128i load(std::byte const* from) noexcept
-{
-    return _mm_loadu_si128(reinterpret_cast<__m128i const*>(from));
+    lane value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
 }
 
 // Four lanes at once, so that the multiplier need not wait for its own results. Precondition: at least 64 bytes.
-__attribute__((target("pclmul,sse2"))) std::uint64_t by_multiplying(std::uint64_t state,
-                                                                    std::span<std::byte const> bytes) noexcept
+GPURX_MULTIPLIES std::uint64_t by_multiplying(std::uint64_t state, std::span<std::byte const> bytes) noexcept
 {
-    __m128i sums[4];
+    lane sums[4];
     for (std::size_t i = 0; i < 4; ++i)
         sums[i] = load(bytes.data() + i * lane_bytes);
-    sums[0] = _mm_xor_si128(sums[0], _mm_set_epi64x(0, static_cast<long long>(state)));
-    auto const far = factors<8 * stride>();
+    sums[0] ^= lane{state, 0};
     for (bytes = bytes.subspan(stride); bytes.size() >= stride; bytes = bytes.subspan(stride)) {
         for (std::size_t i = 0; i < 4; ++i)
-            sums[i] = _mm_xor_si128(moved_on(sums[i], far), load(bytes.data() + i * lane_bytes));
+            sums[i] = moved_on(sums[i], factors<8 * stride>) ^ load(bytes.data() + i * lane_bytes);
     }
-    auto const near = factors<8 * lane_bytes>();
     auto sum = sums[0];
     for (std::size_t i = 1; i < 4; ++i)
-        sum = _mm_xor_si128(moved_on(sum, near), sums[i]);
+        sum = moved_on(sum, factors<8 * lane_bytes>) ^ sums[i];
     std::array<std::byte, lane_bytes> rest{};
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(rest.data()), sum);
+    std::memcpy(rest.data(), &sum, sizeof sum);
     return by_tables(by_tables(0, rest), bytes);
 }
 
 bool can_multiply() noexcept
 {
+#if defined(__x86_64__)
     static bool const can = __builtin_cpu_supports("pclmul") != 0;
+#else
+    static bool const can = (::getauxval(AT_HWCAP) & HWCAP_PMULL) != 0;
+#endif
     return can;
 }
 
