@@ -271,13 +271,14 @@ std::unique_ptr<steering_rule> queue_lease::steer(asio::ip::tcp::endpoint const&
         std::unique_lock lock{state_->mutex};
         auto const& queues = state_->acquired.queues;
         steer_target const target{rule_target::queue, queues[state_->turn++ % queues.size()]};
-        device_journal log{state_->environment, *state_->device, state_->journal};
+        std::optional<device_journal> log{std::in_place, state_->environment, *state_->device, state_->journal};
         std::unique_lock device{state_->device_mutex};
         sentences notices;
-        auto rules = state_->install(log, {match_connection(local, remote)}, {target},
+        auto rules = state_->install(*log, {match_connection(local, remote)}, {target},
                                      exact ? rule_width::exact : state_->widest(), notices);
         auto result = keep(std::move(rules));
         device.unlock();
+        log.reset();
         lock.unlock();
         state_->tell(notices);
         return result;
@@ -289,13 +290,14 @@ std::unique_ptr<steering_rule> queue_lease::steer_port(int /*socket*/, asio::ip:
 {
     return reporting(code, why, [&] {
         std::unique_lock lock{state_->mutex};
-        device_journal log{state_->environment, *state_->device, state_->journal};
+        std::optional<device_journal> log{std::in_place, state_->environment, *state_->device, state_->journal};
         std::unique_lock device{state_->device_mutex};
         sentences notices;
-        auto const targets = state_->listener_targets(log, notices);
-        auto rules = state_->install(log, match_listener(local, also_v4), targets, state_->widest(), notices);
+        auto const targets = state_->listener_targets(*log, notices);
+        auto rules = state_->install(*log, match_listener(local, also_v4), targets, state_->widest(), notices);
         auto result = keep(std::move(rules));
         device.unlock();
+        log.reset();
         lock.unlock();
         state_->tell(notices);
         return result;

@@ -67,7 +67,11 @@ std::unique_ptr<queue_lease> lease_bench::open(unsigned rx_queues, int process, 
     options.rx_queues = rx_queues;
     options.dmabuf_fd = memory_;
     options.rules_by_port_alone = rules_by_port_alone;
-    options.notice = [this](std::string_view sentence) { notices.emplace_back(sentence); };
+    options.notice = [this](std::string_view sentence) {
+        notices.emplace_back(sentence);
+        if (on_notice)
+            on_notice();
+    };
     return queue_lease::open(std::move(options), std::make_unique<fake_device>(hardware), environment(process));
 }
 

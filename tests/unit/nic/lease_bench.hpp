@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -24,6 +25,7 @@ class lease_bench {
 
     fake_hardware hardware;
     std::vector<std::string> notices;
+    std::function<void()> on_notice;
 
     // A session of a process of its own; its owner number is `process`. Throws system_error.
     [[nodiscard]] std::unique_ptr<queue_lease> open(unsigned rx_queues = 1, int process = 1,

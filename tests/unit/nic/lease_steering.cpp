@@ -212,6 +212,29 @@ TEST_CASE("a NIC without RSS contexts sends a listener's connections to the firs
     CHECK_THAT(bench.notices[0], ContainsSubstring("arrive on queue 2"));
 }
 
+TEST_CASE("a lease holds no lock while it gives notice")
+{
+    lease_bench bench;
+    bench.hardware.has_contexts = false;
+    bench.hardware.matches_remote = false;
+    auto const lease = bench.open(2);
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    std::unique_ptr<steering_rule> other;
+    bench.on_notice = [&] { other = lease->steer_flow(-1, at("10.77.0.1", 5001), there, code, why); };
+    SECTION("on a flow")
+    {
+        auto const flow = steer(*lease, here, there);
+        CHECK(other);
+    }
+    SECTION("on a listener")
+    {
+        auto const listener = steer_port(*lease, here);
+        CHECK(other);
+    }
+    CHECK_FALSE(code);
+}
+
 TEST_CASE("two sessions cannot steer the same packets")
 {
     lease_bench bench;
