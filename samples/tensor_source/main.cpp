@@ -2,109 +2,75 @@
 //
 // tensor_source: sends tensors from files, or made up, frame by frame.
 #include <fmt/format.h>
-#include <poll.h>
 
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <optional>
-#include <thread>
+#include <gpurx/ingest/tensor_sender.hpp>
 
 #include "options.hpp"
 #include "progress.hpp"
 #include "shard.hpp"
-#include "transfer.hpp"
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
+namespace ingest = gpurx::ingest;
 using clock_type = std::chrono::steady_clock;
 
 namespace {
 
-// Connects, or accepts, until it works or the time is up.
-class way_to_receiver {
-  public:
-    explicit way_to_receiver(options const& wanted) : wanted_{wanted}
-    {
-        if (!wanted.listen)
-            return;
-        tcp::resolver resolver{context_};
-        auto const here = resolver.resolve(wanted.listen->host, wanted.listen->port).begin()->endpoint();
-        acceptor_.emplace(context_, here);
-        fmt::print(stderr, "listening on port {}\n", acceptor_->local_endpoint().port());
-    }
-
-    [[nodiscard]] asio::io_context& context() noexcept { return context_; }
-    [[nodiscard]] tcp::socket open()
-    {
-        auto const deadline = clock_type::now() + wanted_.retry;
-        tcp::socket socket{context_};
-        for (;;) {
-            boost::system::error_code error;
-            acceptor_ ? accept(socket, deadline, error) : connect(socket, error);
-            if (!error)
-                break;
-            if (clock_type::now() >= deadline)
-                throw boost::system::system_error{error, acceptor_ ? "wait for the receiver" : "connect"};
-            std::this_thread::sleep_for(std::chrono::milliseconds{100});
-        }
-        socket.set_option(tcp::no_delay{true});
-        return socket;
-    }
-
-  private:
-    void accept(tcp::socket& socket, clock_type::time_point deadline, boost::system::error_code& error)
-    {
-        auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - clock_type::now());
-        pollfd waiting{.fd = acceptor_->native_handle(), .events = POLLIN, .revents = 0};
-        if (::poll(&waiting, 1, static_cast<int>(left.count())) > 0)
-            acceptor_->accept(socket, error);
-        else
-            error = asio::error::timed_out;
-    }
-    void connect(tcp::socket& socket, boost::system::error_code& error)
-    {
-        auto const& [host, port] = wanted_.to[wanted_.source % wanted_.to.size()];
-        tcp::resolver resolver{context_};
-        auto const found = resolver.resolve(host, port, error);
-        if (!error)
-            socket.connect(found.begin()->endpoint(), error);
-        if (error)
-            socket.close();
-    }
-
-    options const& wanted_;
-    asio::io_context context_{1};
-    std::optional<tcp::acceptor> acceptor_;
-};
-
-void send_all(shard const& rows, options const& wanted, totals& sum)
+ingest::tensor_sender open_sender(asio::io_context& context, options const& wanted)
 {
-    way_to_receiver way{wanted};
-    transfer all{rows, wanted, sum};
-    auto last_progress = clock_type::now();
-    for (;;) {
-        auto const before = all.acknowledged();
-        auto socket = way.open();
-        ++sum.connections;
-        try {
-            return all.run(way.context(), socket);
-        } catch (boost::system::system_error const& error) {
-            // With nothing new acknowledged there is an end to trying.
-            if (all.acknowledged() > before)
-                last_progress = clock_type::now();
-            if (clock_type::now() - last_progress >= wanted.retry)
-                throw;
-            fmt::print(stderr, "note: {}; connecting again\n", error.what());
-            std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    ingest::tensor_sender_options chosen{.source = wanted.source,
+                                         .resume = wanted.resume,
+                                         .secret = wanted.secret,
+                                         .crc32c = wanted.crc,
+                                         .connect_timeout = wanted.retry,
+                                         .reconnect_timeout = wanted.retry};
+    if (wanted.listen) {
+        asio::ip::tcp::resolver resolver{context};
+        chosen.listen = resolver.resolve(wanted.listen->host, wanted.listen->port).begin()->endpoint();
+    } else {
+        auto const& [host, port] = wanted.to[wanted.source % wanted.to.size()];
+        chosen.address = fmt::format("{}:{}", host, port);
+    }
+    ingest::tensor_sender sender{context, std::move(chosen)};
+    if (auto const here = sender.local_endpoint())
+        fmt::print(stderr, "listening on port {}\n", here->port());
+    return sender;
+}
+
+// The files stay in memory: the sender need not copy their rows.
+asio::awaitable<void> send_all(ingest::tensor_sender& to, shard const& rows)
+{
+    progress shown;
+    for (std::uint64_t next = 0; next < rows.frames(); ++next) {
+        auto const before = to.stats().connections;
+        if (next + 1 < rows.frames())
+            co_await to.async_send(rows.at(next), nullptr);
+        else
+            co_await to.async_close(rows.at(next), nullptr);
+        auto const now = to.stats();
+        if (before > 0 && now.connections > before) {
+            auto const why = to.why();
+            fmt::print(stderr, "note: {} {}: {}; connected again\n", why.operation, why.object, why.advice);
         }
+        shown.update(now.bytes);
     }
 }
 
-void print_report(options const& wanted, totals const& sum, std::chrono::duration<double> time)
+char const* hint(gpurx::error_code code)
+{
+    if (code == ingest::errc::wrong_secret)
+        return " (--secret-file)";
+    return code == ingest::errc::wrong_source ? " (--resume goes on in the place of another process)" : "";
+}
+
+void print_report(options const& wanted, ingest::tensor_sender_stats const& sum, std::chrono::duration<double> time)
 {
     auto const rate = time.count() > 0 ? static_cast<double>(sum.bytes) / time.count() : 0;
     if (!wanted.json)
@@ -129,11 +95,19 @@ try {
     for (auto const& argument : wanted->tensors)
         tensors.push_back(open_tensor(argument, wanted->synthetic_rows));
     shard const rows{std::move(tensors), *wanted};
-    totals sum;
     auto const start = clock_type::now();
-    send_all(rows, *wanted, sum);
-    print_report(*wanted, sum, clock_type::now() - start);
+    asio::io_context context{1};
+    auto sender = open_sender(context, *wanted);
+    asio::co_spawn(context, send_all(sender, rows), [](std::exception_ptr const& failure) {
+        if (failure)
+            std::rethrow_exception(failure);
+    });
+    context.run();
+    print_report(*wanted, sender.stats(), clock_type::now() - start);
     return 0;
+} catch (gpurx::system_error const& error) {
+    fmt::print(stderr, "error: {}{}\n", error.what(), hint(error.code()));
+    return 1;
 } catch (std::exception const& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return 1;

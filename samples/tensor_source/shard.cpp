@@ -12,8 +12,7 @@ shard::shard(std::vector<tensor_rows> tensors, options const& wanted)
       rows_{tensors_.front().rows},
       epochs_{wanted.epochs},
       source_{wanted.source},
-      sources_{wanted.sources},
-      crc_{wanted.crc}
+      sources_{wanted.sources}
 {
     constexpr std::uint64_t good_frame_size = 4 << 20;
     std::uint64_t row = 0;  // bytes, of all tensors
@@ -35,26 +34,16 @@ std::uint64_t shard::frames() const noexcept
     return std::max<std::uint64_t>(epochs_ * frames_per_epoch_, 1);
 }
 
-shard::frame shard::at(std::uint64_t sequence) const
+std::vector<gpurx::ingest::tensor_view> shard::at(std::uint64_t frame) const
 {
-    using gpurx::ingest::crc32c;
-    frame result;
-    auto& head = result.head;
-    head.source = source_;
-    head.sequence = sequence;
-    head.is_last = sequence + 1 == frames();
-    head.has_crc = crc_;
+    std::vector<gpurx::ingest::tensor_view> result;
     if (frames_per_epoch_ == 0)
         return result;
-    auto const first = (sequence % frames_per_epoch_ * sources_ + source_) * rows_per_frame_;
-    head.rows = std::min(rows_per_frame_, rows_ - first);
+    auto const first = (frame % frames_per_epoch_ * sources_ + source_) * rows_per_frame_;
+    auto const rows = std::min(rows_per_frame_, rows_ - first);
     for (auto const& tensor : tensors_) {
         auto const row = row_size(tensor.spec);
-        auto const bytes = tensor.bytes.subspan(first * row, head.rows * row);
-        head.tensors.push_back(tensor.spec);
-        if (crc_)
-            head.payload_crc = crc32c(bytes, head.payload_crc);
-        result.payload.emplace_back(bytes.data(), bytes.size());
+        result.push_back({tensor.spec, tensor.bytes.subspan(first * row, rows * row)});
     }
     return result;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which rows a source sends in which frame. The same frame has the same sequence whenever it is asked for, so that a
-// connection that was cut can be gone on with.
+// Which rows a source sends in which frame. A frame has the same rows whenever it is asked for, so that another process
+// can go on.
 #pragma once
 
-#include <boost/asio/buffer.hpp>
 #include <cstdint>
+#include <gpurx/ingest/tensor_sender.hpp>
 #include <vector>
 
 #include "options.hpp"
@@ -19,11 +19,8 @@ class shard {
     // Never 0: a source without a row sends an end.
     [[nodiscard]] std::uint64_t frames() const noexcept;
 
-    struct frame {
-        gpurx::ingest::frame_head head;
-        std::vector<boost::asio::const_buffer> payload;  // in the tensors' memory
-    };
-    [[nodiscard]] frame at(std::uint64_t sequence) const;
+    // In the tensors' memory. Empty: a source without a row.
+    [[nodiscard]] std::vector<gpurx::ingest::tensor_view> at(std::uint64_t frame) const;
 
   private:
     std::vector<tensor_rows> tensors_;
@@ -33,5 +30,4 @@ class shard {
     std::uint64_t epochs_;
     std::uint32_t source_;
     std::uint32_t sources_;
-    bool crc_;
 };

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <gpurx/ingest/frame.hpp>
+#include <gpurx/ingest/tensor_spec.hpp>
 #include <memory>
 #include <span>
 #include <string>

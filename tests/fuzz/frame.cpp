@@ -12,11 +12,12 @@
 #include <span>
 #include <vector>
 
-#include <gpurx/ingest/frame.hpp>
+#include "stream/frame.hpp"
 
 namespace {
 
 using namespace gpurx::ingest;
+using namespace gpurx::ingest::detail;
 
 void check(bool holds)
 {

@@ -8,11 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <gpurx/ingest/hello.hpp>
+#include "stream/hello.hpp"
 
 namespace {
 
 using namespace gpurx::ingest;
+using namespace gpurx::ingest::detail;
 
 void check(bool holds)
 {

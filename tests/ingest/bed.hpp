@@ -18,15 +18,20 @@
 #include <span>
 #include <vector>
 
+#include <gpurx/crc32c.hpp>
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <gpurx/session.hpp>
 
 #include "fake_clock.hpp"
+#include "stream/frame.hpp"
 
 namespace gpurx::ingest::test {
 
 using asio::ip::tcp;
+using detail::frame_ack_size;
+using detail::frame_head;
+using detail::parse_ack;
 using gpurx::test::fake_clock;
 using namespace std::chrono_literals;
 

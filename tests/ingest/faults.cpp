@@ -107,7 +107,7 @@ TEST_CASE("a source that is cut and does not come back ends by name, with what w
 
 TEST_CASE("a sender that is alive and says no more is given up by name, wherever in a frame it stopped")
 {
-    auto const stops_at = GENERATE(std::size_t{0}, std::size_t{20}, frame_start_size + 1, std::size_t{250});
+    auto const stops_at = GENERATE(std::size_t{0}, std::size_t{20}, detail::frame_start_size + 1, std::size_t{250});
     CAPTURE(stops_at);
     bed in{two_sources({.reconnect_timeout = 50ms, .stall_timeout = 100ms})};
     sender stuck{in.where()};

@@ -2,12 +2,14 @@
 //
 // Senders of the protocol's version 2: who they are, what they are told, and where they go on.
 #include <catch2/generators/catch_generators.hpp>
-#include <gpurx/ingest/hello.hpp>
 #include <string>
 
 #include "bed.hpp"
+#include "stream/hello.hpp"
 
 namespace gpurx::ingest::test {
+
+using namespace detail;
 
 namespace {
 

@@ -12,6 +12,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/address.hpp>
+#include <gpurx/crc32c.hpp>
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <optional>
 #include <utility>
@@ -229,7 +230,7 @@ std::uint32_t crc_of(nb::bytes const& data, std::uint32_t crc, std::size_t from)
         throw nb::value_error("there are no bytes from there on");
     std::span const all{static_cast<std::byte const*>(data.data()), data.size()};
     without_gil const unlocked;
-    return ingest::crc32c(all.subspan(from), crc);
+    return gpurx::crc32c(all.subspan(from), crc);
 }
 
 ingest::acknowledge_when parse_acknowledge(std::string_view name)

@@ -4,11 +4,13 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <cstring>
-#include <gpurx/ingest/frame.hpp>
 #include <string>
 #include <vector>
 
+#include "stream/frame.hpp"
+
 using namespace gpurx::ingest;
+using namespace gpurx::ingest::detail;
 
 namespace {
 

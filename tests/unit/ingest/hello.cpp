@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cstring>
-#include <gpurx/ingest/hello.hpp>
 #include <string>
 
+#include "stream/hello.hpp"
+
 using namespace gpurx::ingest;
+using namespace gpurx::ingest::detail;
 
 namespace {
 

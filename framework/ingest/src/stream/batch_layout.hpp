@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <gpurx/ingest/frame.hpp>
+#include <gpurx/ingest/tensor_spec.hpp>
 
 namespace gpurx::ingest::detail {
 

@@ -15,6 +15,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cstring>
+#include <gpurx/crc32c.hpp>
 #include <gpurx/gather.hpp>
 #include <new>
 #include <optional>
@@ -130,7 +131,7 @@ asio::awaitable<void> read_to_host(connection& from, frame_head const& head, dev
     if (code)
         fail(code, "read frame");
     if (head.has_crc)
-        check_crc(head, crc32c({reinterpret_cast<std::byte const*>(payload.address()), payload.size()}));
+        check_crc(head, gpurx::crc32c({reinterpret_cast<std::byte const*>(payload.address()), payload.size()}));
 }
 
 asio::awaitable<void> read_to_gpu(connection& from, frame_head const& head, device_span payload, place const& where)
@@ -164,7 +165,7 @@ asio::awaitable<void> read_payload(connection& from, frame_head const& head, std
     }
     auto const payload = from.frame.span().first(size);
     if (size == 0)
-        check_crc(head, head.has_crc ? crc32c({}) : head.payload_crc);
+        check_crc(head, head.has_crc ? gpurx::crc32c({}) : head.payload_crc);
     else if (where->is_gpu())
         co_await read_to_gpu(from, head, payload, *where);
     else
@@ -352,10 +353,10 @@ void connection::end()
     ack_due.cancel();
 }
 
-void watch_peer(receiver const& rx) noexcept
+void watch_peer(int socket) noexcept
 {
-    auto const set = [&rx](int level, int name, int value) {
-        static_cast<void>(::setsockopt(rx.native_handle(), level, name, &value, sizeof value));
+    auto const set = [socket](int level, int name, int value) {
+        static_cast<void>(::setsockopt(socket, level, name, &value, sizeof value));
     };
     constexpr int idle_seconds = 15;
     constexpr int interval_seconds = 5;
@@ -370,7 +371,7 @@ asio::awaitable<error_code> connect(std::shared_ptr<connection> who, asio::ip::t
 {
     auto const [code] = co_await who->rx.async_connect(there, outcome);
     if (!code)
-        watch_peer(who->rx);
+        watch_peer(who->rx.native_handle());
     co_return code;
 }
 

@@ -63,8 +63,8 @@ struct ending {
     diagnostics why{};
 };
 
-// Finds a sender dead that says nothing any more, not even goodbye.
-void watch_peer(receiver const& rx) noexcept;
+// Finds a peer dead that says nothing any more, not even goodbye.
+void watch_peer(int socket) noexcept;
 
 // On the connection's strand.
 asio::awaitable<error_code> connect(std::shared_ptr<connection> who, asio::ip::tcp::endpoint there);

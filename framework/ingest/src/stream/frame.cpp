@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "frame.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <functional>
-#include <gpurx/ingest/frame.hpp>
+#include <gpurx/crc32c.hpp>
 #include <string_view>
 #include <utility>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -174,30 +176,6 @@ void put(std::byte*& to, Wire const& wire)
 
 }  // namespace
 
-std::uint64_t row_size(tensor_spec const& tensor)
-{
-    std::uint64_t bits = bits_of(tensor.type);
-    for (auto const dimension : tensor.row_shape) {
-        if (dimension == 0)
-            refuse(fmt::format("tensor {} has a dimension of 0", tensor.name));
-        if (!multiply(bits, dimension))
-            refuse(fmt::format("a row of tensor {} has more bytes than can be counted", tensor.name));
-    }
-    if (bits % 8 != 0)
-        refuse(fmt::format("a row of tensor {} is no whole number of bytes", tensor.name));
-    return bits / 8;
-}
-
-std::uint64_t row_size(std::span<tensor_spec const> tensors)
-{
-    std::uint64_t sum = 0;
-    for (auto const& tensor : tensors) {
-        if (__builtin_add_overflow(sum, row_size(tensor), &sum))
-            refuse("a row has more bytes than can be counted");
-    }
-    return sum;
-}
-
 std::uint64_t frame_head::payload_size() const
 {
     auto size = row_size(tensors);
@@ -281,6 +259,34 @@ std::uint64_t parse_ack(std::span<std::byte const, frame_ack_size> ack) noexcept
     std::uint64_t sequence = 0;
     std::memcpy(&sequence, ack.data(), sizeof sequence);
     return sequence;
+}
+
+}  // namespace gpurx::ingest::detail
+
+namespace gpurx::ingest {
+
+std::uint64_t row_size(tensor_spec const& tensor)
+{
+    std::uint64_t bits = bits_of(tensor.type);
+    for (auto const dimension : tensor.row_shape) {
+        if (dimension == 0)
+            detail::refuse(fmt::format("tensor {} has a dimension of 0", tensor.name));
+        if (!detail::multiply(bits, dimension))
+            detail::refuse(fmt::format("a row of tensor {} has more bytes than can be counted", tensor.name));
+    }
+    if (bits % 8 != 0)
+        detail::refuse(fmt::format("a row of tensor {} is no whole number of bytes", tensor.name));
+    return bits / 8;
+}
+
+std::uint64_t row_size(std::span<tensor_spec const> tensors)
+{
+    std::uint64_t sum = 0;
+    for (auto const& tensor : tensors) {
+        if (__builtin_add_overflow(sum, row_size(tensor), &sum))
+            detail::refuse("a row has more bytes than can be counted");
+    }
+    return sum;
 }
 
 }  // namespace gpurx::ingest

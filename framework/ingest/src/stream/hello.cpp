@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "hello.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <gpurx/ingest/hello.hpp>
 #include <utility>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -88,6 +89,11 @@ bool is_hello(std::span<std::byte const, hello_size> bytes) noexcept
     return begin.what == hello_tag && begin.version >= hello_version;
 }
 
+bool is_challenge(std::span<std::byte const, challenge_size> bytes) noexcept
+{
+    return read_as<wire_begin>(bytes).what == challenge_tag;
+}
+
 hello parse_hello(std::span<std::byte const, hello_size> bytes)
 {
     auto const wire = read_as<wire_hello>(bytes);
@@ -141,4 +147,4 @@ std::array<std::byte, welcome_size> encode(welcome const& what) noexcept
         wire_welcome{begin, what.expected, what.acknowledged, what.proven});
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -6,11 +6,12 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <gpurx/ingest/hello.hpp>
 #include <new>
 #include <string>
 
-namespace gpurx::ingest {
+#include "hello.hpp"
+
+namespace gpurx::ingest::detail {
 
 namespace {
 
@@ -62,4 +63,4 @@ bool are_equal(proof const& left, proof const& right) noexcept
     return ::CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
 }
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

@@ -274,7 +274,7 @@ try {
         return nullptr;
     made->peer = peer;
     made->number = ++accepted_;
-    watch_peer(made->rx);
+    watch_peer(made->rx.native_handle());
     std::scoped_lock const lock{told_mutex_};
     ++stats_.connections;
     return made;

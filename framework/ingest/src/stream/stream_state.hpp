@@ -18,13 +18,14 @@
 #include <string>
 #include <vector>
 
-#include <gpurx/ingest/hello.hpp>
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <gpurx/session.hpp>
 
 #include "batch_layout.hpp"
 #include "batch_pool.hpp"
 #include "connection.hpp"
+#include "frame.hpp"
+#include "hello.hpp"
 #include "source_progress.hpp"
 #include "tensor_memory.hpp"
 #include "turns.hpp"

@@ -34,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-#include <gpurx/ingest/frame.hpp>
+#include <gpurx/ingest/tensor_spec.hpp>
 #include <gpurx/initiation.hpp>
 #include <gpurx/session.hpp>
 #include <gpurx/use_awaitable.hpp>
@@ -52,7 +52,7 @@ struct block;
 // How far a source is.
 struct source_position {
     std::uint32_t source = 0;
-    std::uint32_t sender = 0;       // which one of this number: hello::sender; 0: none has said
+    std::uint32_t sender = 0;       // which one of this number: a random one that it keeps; 0: none has said
     std::uint64_t frame = 0;        // the sequence of the first frame that is not all taken
     std::uint64_t row = 0;          // of that frame: so many rows are
     std::uint64_t epoch_frame = 0;  // the first of this epoch

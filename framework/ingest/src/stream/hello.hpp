@@ -13,7 +13,7 @@
 
 #include <gpurx/ingest/error.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // Sizes on the wire, in bytes.
 inline constexpr std::size_t hello_size = 48;  // as the start of a frame, which may come in its place
@@ -66,6 +66,8 @@ struct welcome {
 
 // Whether these are the first bytes of a hello, of whatever version from 2 on: those of a frame say version 1.
 [[nodiscard]] bool is_hello(std::span<std::byte const, hello_size> bytes) noexcept;
+// Whether these are those of a challenge: a welcome may come in its place.
+[[nodiscard]] bool is_challenge(std::span<std::byte const, challenge_size> bytes) noexcept;
 
 // They throw system_error, errc::bad_frame, whose advice says what is wrong.
 [[nodiscard]] hello parse_hello(std::span<std::byte const, hello_size> bytes);
@@ -88,4 +90,4 @@ struct welcome {
 // In a time that does not depend on where they differ.
 [[nodiscard]] bool are_equal(proof const& left, proof const& right) noexcept;
 
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail

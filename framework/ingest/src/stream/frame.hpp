@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The frames of a tensor stream, as docs/tensor-stream.md specifies them: what a sender in C++ encodes, and what
+// The frames of a tensor stream, as docs/tensor-stream.md specifies them: what tensor_sender encodes, and what
 // tensor_stream reads. No input or output happens here.
 #pragma once
 
@@ -8,33 +8,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
-#include <gpurx/crc32c.hpp>
-#include <gpurx/ingest/dtype.hpp>
-#include <gpurx/ingest/error.hpp>
+#include <gpurx/ingest/tensor_spec.hpp>
 
-namespace gpurx::ingest {
+namespace gpurx::ingest::detail {
 
 // Sizes on the wire, in bytes.
 inline constexpr std::size_t frame_start_size = 48;
 inline constexpr std::size_t frame_tensor_size = 80;
 inline constexpr std::size_t frame_ack_size = 8;
-
-// One tensor of a stream, without its first dimension: that is the number of rows, which differs from frame to frame.
-struct tensor_spec {
-    std::string name;  // 1 to 15 printable ASCII characters, of which none is a space
-    dtype type = dtype::u8;
-    std::vector<std::uint64_t> row_shape;  // at most 7 dimensions, none of them 0; empty: one element a row
-
-    friend bool operator==(tensor_spec const&, tensor_spec const&) = default;
-};
-
-// Bytes of one row. Throws system_error, errc::bad_frame, if they are no whole number, or their bits are more than a
-// std::int64_t counts.
-[[nodiscard]] std::uint64_t row_size(tensor_spec const& tensor);
-[[nodiscard]] std::uint64_t row_size(std::span<tensor_spec const> tensors);
 
 // What stands before a payload.
 struct frame_head {
@@ -60,12 +43,6 @@ struct frame_head {
 // system_error, errc::bad_frame, if no receiver would take it.
 [[nodiscard]] std::vector<std::byte> encode(frame_head const& head);
 
-// What a receiver takes.
-struct frame_limits {
-    std::uint64_t frame_size = std::uint64_t{256} << 20;  // of a payload, in bytes
-    std::uint32_t tensors = 64;
-};
-
 // The first frame_start_size bytes, looked at as far as they tell: so many tensors follow, of frame_tensor_size bytes
 // each. Throws system_error, errc::bad_frame, whose advice says what is wrong.
 [[nodiscard]] std::uint32_t count_tensors(std::span<std::byte const, frame_start_size> start,
@@ -78,7 +55,4 @@ struct frame_limits {
 [[nodiscard]] std::array<std::byte, frame_ack_size> encode_ack(std::uint64_t sequence) noexcept;
 [[nodiscard]] std::uint64_t parse_ack(std::span<std::byte const, frame_ack_size> ack) noexcept;
 
-// What a sender fills payload_crc with.
-using gpurx::crc32c;
-
-}  // namespace gpurx::ingest
+}  // namespace gpurx::ingest::detail
