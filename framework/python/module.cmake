@@ -12,6 +12,7 @@ nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMIN
     ${CMAKE_CURRENT_LIST_DIR}/src/module.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/operation.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/ranges.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/sender.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/session.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/source.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/storage.cpp

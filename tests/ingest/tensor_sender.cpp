@@ -466,7 +466,7 @@ TEST_CASE("what no receiver would take is refused before a byte, and the next fr
         CHECK(sender.next_frame() == 0);
         return sender.why().advice;
     };
-    CHECK(refusal({}) == "a frame has tensors of at least one row");
+    CHECK_THAT(refusal({}), ContainsSubstring("this frame has no tensor"));
     CHECK(refusal({{{"x", dtype::f32, {}}, bytes}, {{"y", dtype::u8, {}}, bytes}}) ==
           "the tensors of a frame have the same number of rows, and at least one; these have 6, 24");
     CHECK(refusal({{{"x", dtype::f32, {}}, {}}}) ==
@@ -773,7 +773,8 @@ TEST_CASE("options of a sender that contradict themselves are refused, with the 
     CHECK(refusal({}) == "either address or listen has to be given");
     CHECK(refusal({.address = "a:1", .listen = any}) == "either address or listen has to be given");
     for (auto const* const address : {"127.0.0.1", ":9000", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "[]:1"})
-        CHECK(refusal({.address = address}) == "address is not HOST:PORT");
+        CHECK(refusal({.address = address}) ==
+              '"' + std::string{address} + "\" is not HOST:PORT, where a receiver listens");
     CHECK(refusal({.address = "a:1", .secret = "hunter2"}) == "secret has to have at least 16 bytes");
     CHECK(refusal({.address = "[::1]:9000"}) == "nothing");
     tcp::acceptor const taken{io, any};

@@ -7,6 +7,7 @@
 #include "error.hpp"
 #include "operation.hpp"
 #include "ranges.hpp"
+#include "sender.hpp"
 #include "session.hpp"
 #include "stream.hpp"
 #include "tensor.hpp"
@@ -20,6 +21,7 @@ NB_MODULE(_native, module)
     bind_codes(module);
     bind_tensor(module);
     bind_operation(module);
+    bind_sender(module);
     bind_session(module);
     bind_stream(module);
     bind_tensor_file(module);

@@ -7,8 +7,6 @@ namespace gpurx::python {
 
 namespace {
 
-// How long Ctrl-C may go unnoticed.
-constexpr std::chrono::milliseconds glance{50};
 constexpr double forever = -1;
 
 }  // namespace

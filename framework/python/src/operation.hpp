@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -14,6 +15,9 @@
 namespace gpurx::python {
 
 namespace nb = nanobind;
+
+// How long Ctrl-C may go unnoticed.
+inline constexpr std::chrono::milliseconds glance{50};
 
 class pending {
   public:

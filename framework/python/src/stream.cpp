@@ -12,7 +12,6 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/address.hpp>
-#include <gpurx/crc32c.hpp>
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <optional>
 #include <utility>
@@ -50,7 +49,7 @@ struct next_of {
     bool is_end = false;
 };
 
-std::vector<std::pair<std::string, tensor>> tensors_of(ingest::batch from, stream_parts const& of)
+std::vector<std::pair<std::string, tensor>> batch_tensors(ingest::batch from, stream_parts const& of)
 {
     std::vector<std::pair<std::string, tensor>> all;
     for (auto const& one : from.tensors())
@@ -68,7 +67,7 @@ nb::object next_object(next_of from, stream_parts const& of)
     if (from.got.empty())
         return nb::make_tuple(nb::none(), position, from.is_end);
     nb::list all;
-    for (auto& [name, made] : tensors_of(std::move(from.got), of))
+    for (auto& [name, made] : batch_tensors(std::move(from.got), of))
         all.append(nb::make_tuple(name, std::move(made)));
     return nb::make_tuple(all, position, false);
 }
@@ -224,15 +223,6 @@ class tensor_receiver {
     std::shared_ptr<stream_parts> parts_;
 };
 
-std::uint32_t crc_of(nb::bytes const& data, std::uint32_t crc, std::size_t from)
-{
-    if (from > data.size())
-        throw nb::value_error("there are no bytes from there on");
-    std::span const all{static_cast<std::byte const*>(data.data()), data.size()};
-    without_gil const unlocked;
-    return gpurx::crc32c(all.subspan(from), crc);
-}
-
 ingest::acknowledge_when parse_acknowledge(std::string_view name)
 {
     if (name == "received")
@@ -297,7 +287,6 @@ void bind_stream(nb::module_& module)
                 self.stall_timeout = milliseconds_of(stall, "stall_timeout");
             },
             nb::arg("start"), nb::arg("reconnect"), nb::arg("stall"));
-    module.def("crc32c", &crc_of, nb::arg("data"), nb::arg("crc") = 0, nb::arg("begin") = 0);
     nb::class_<tensor_receiver>(module, "TensorReceiver")
         .def(nb::init<session const&, std::vector<address> const&, std::vector<address> const&, nb::handle,
                       ingest::tensor_stream_options>(),

@@ -30,10 +30,11 @@ using asio::ip::tcp;
 // For an answer to the hello, which needs no room at the receiver.
 constexpr std::chrono::minutes greeting_time{1};
 
-[[noreturn]] void refuse_options(char const* why)
+[[noreturn]] void refuse_options(std::string why)
 {
-    throw system_error{make_error_code(boost::system::errc::invalid_argument),
-                       {.operation = "make", .object = "tensor sender", .kernel_message = {}, .advice = why}};
+    throw system_error{
+        make_error_code(boost::system::errc::invalid_argument),
+        {.operation = "make", .object = "tensor sender", .kernel_message = {}, .advice = std::move(why)}};
 }
 
 // Host and port; an empty host where the sender listens.
@@ -51,7 +52,7 @@ std::pair<std::string, std::uint16_t> parts_of(tensor_sender_options const& opti
     auto const [end, failure] = std::from_chars(port.data(), port.data() + port.size(), number);
     auto const is_port = failure == std::errc{} && end == port.data() + port.size();
     if (!options.listen && (host.empty() || !is_port))
-        refuse_options("address is not HOST:PORT");
+        refuse_options(fmt::format("\"{}\" is not HOST:PORT, where a receiver listens", text));
     return {std::string{host}, number};
 }
 

@@ -188,7 +188,8 @@ void sender_state::check(kept_frame& frame) const
     auto& head = frame.head;
     head.source = options_.source;
     if (frame.refusal.empty() && head.rows == 0 && !head.is_last && !head.ends_epoch)
-        frame.refusal = "a frame has tensors of at least one row";
+        frame.refusal =
+            "the tensors of a frame have the same number of rows, and at least one; this frame has no tensor";
     if (!frame.refusal.empty())
         refuse(frame.refusal);
     if (!tensors_.empty() && !head.tensors.empty() && head.tensors != tensors_)

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A tensor_sender whose operations run in the thread that calls, and nowhere else: so it works in a process that was
+// forked, and without the engine.
+#include "sender.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <cstdint>
+#include <gpurx/ingest/tensor_sender.hpp>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "operation.hpp"
+#include "seconds.hpp"
+#include "without_gil.hpp"
+
+namespace gpurx::python {
+
+namespace {
+
+// Name, element type, shape of a row, and where the bytes are: the address, and how many.
+using sent_array = std::tuple<std::string, std::uint16_t, std::vector<std::uint64_t>, std::uintptr_t, std::size_t>;
+
+std::vector<ingest::tensor_view> views_of(std::vector<sent_array> const& arrays)
+{
+    std::vector<ingest::tensor_view> all;
+    for (auto const& [name, type, row, address, size] : arrays)
+        all.push_back(
+            {{name, static_cast<ingest::dtype>(type), row}, {reinterpret_cast<std::byte const*>(address), size}});
+    return all;
+}
+
+class sender {
+  public:
+    explicit sender(ingest::tensor_sender_options options) : sends_{io_, std::move(options)} {}
+
+    void connect()
+    {
+        run([&](auto handler) { sends_.async_connect(std::move(handler)); });
+    }
+    void greet()
+    {
+        run([&](auto handler) { sends_.async_greet(std::move(handler)); });
+    }
+    // A copy, as the program may change its arrays.
+    void send(std::vector<sent_array> const& arrays)
+    {
+        auto const views = views_of(arrays);
+        run([&](auto handler) { sends_.async_send(views, std::move(handler)); });
+    }
+    void end_epoch()
+    {
+        run([&](auto handler) { sends_.async_end_epoch(std::move(handler)); });
+    }
+    void flush()
+    {
+        run([&](auto handler) { sends_.async_flush(std::move(handler)); });
+    }
+    void close()
+    {
+        run([&](auto handler) { sends_.async_close(std::move(handler)); });
+    }
+    // From any thread: what another one waits for ends.
+    void abort()
+    {
+        without_gil const unlocked;
+        asio::post(io_, [this] { sends_.abort(); });
+        std::scoped_lock const lock{mutex_};
+        io_.restart();
+        io_.poll();
+    }
+    [[nodiscard]] std::uint64_t frames()
+    {
+        return locked([&] { return sends_.next_frame(); });
+    }
+    [[nodiscard]] std::uint64_t received()
+    {
+        return locked([&] { return sends_.received(); });
+    }
+    [[nodiscard]] std::uint64_t acknowledged()
+    {
+        return locked([&] { return sends_.acknowledged(); });
+    }
+
+  private:
+    struct outcome {
+        bool is_over = false;
+        error_code code;
+    };
+
+    template <class What>
+    std::invoke_result_t<What> locked(What what)
+    {
+        without_gil const unlocked;
+        std::scoped_lock const lock{mutex_};
+        return what();
+    }
+
+    // Until the operation is over. Throws what a signal's handler in Python raises; the operation goes on then.
+    template <class Start>
+    void run(Start start)
+    {
+        auto const result = std::make_shared<outcome>();
+        locked([&] { start([result](error_code code) { *result = {true, code}; }); });
+        while (!locked([&] { return run_for_a_glance(*result); })) {
+            if (PyErr_CheckSignals() != 0)
+                throw nb::python_error();
+        }
+        if (result->code)
+            throw system_error{result->code, locked([&] { return sends_.why(); })};
+    }
+
+    bool run_for_a_glance(outcome const& result)
+    {
+        io_.restart();
+        for (auto const end = std::chrono::steady_clock::now() + glance; !result.is_over;) {
+            if (io_.run_one_until(end) == 0)
+                return result.is_over;
+        }
+        return true;
+    }
+
+    std::mutex mutex_;  // one thread at a time has what follows
+    asio::io_context io_;
+    ingest::tensor_sender sends_;
+};
+
+void make_sender(sender* place, std::string address, std::uint32_t source, bool resume, nb::bytes const& secret,
+                 double connect_timeout, double reconnect, std::optional<double> timeout, std::uint64_t window)
+{
+    constexpr double least_timeout = 0.001;
+    ingest::tensor_sender_options options{.address = std::move(address),
+                                          .source = source,
+                                          .resume = resume,
+                                          .secret = std::string{secret.c_str(), secret.size()},
+                                          .connect_timeout = milliseconds_of(connect_timeout, "connect_timeout"),
+                                          .reconnect_timeout = milliseconds_of(reconnect, "reconnect"),
+                                          .window = window};
+    if (timeout)
+        options.timeout = milliseconds_of(*timeout, "timeout", least_timeout);
+    new (place) sender{std::move(options)};
+}
+
+}  // namespace
+
+void bind_sender(nb::module_& module)
+{
+    nb::class_<sender>(module, "Sender")
+        .def("__init__", &make_sender, nb::arg("address"), nb::arg("source"), nb::arg("resume"), nb::arg("secret"),
+             nb::arg("connect_timeout"), nb::arg("reconnect"), nb::arg("timeout").none(), nb::arg("window"))
+        .def("connect", &sender::connect)
+        .def("greet", &sender::greet)
+        .def("send", &sender::send, nb::arg("arrays"))
+        .def("end_epoch", &sender::end_epoch)
+        .def("flush", &sender::flush)
+        .def("close", &sender::close)
+        .def("abort", &sender::abort)
+        .def("frames", &sender::frames)
+        .def("received", &sender::received)
+        .def("acknowledged", &sender::acknowledged);
+}
+
+}  // namespace gpurx::python
