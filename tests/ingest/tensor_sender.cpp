@@ -11,11 +11,13 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstring>
 #include <functional>
 #include <gpurx/ingest/tensor_sender.hpp>
 #include <string>
 
 #include "bed.hpp"
+#include "descriptors.hpp"
 #include "stream/hello.hpp"
 
 namespace gpurx::ingest::test {
@@ -193,30 +195,51 @@ std::vector<asio::awaitable<void>> all_of(Coroutines... each)
     return all;
 }
 
-// Listens, and answers what a test says; one connection.
+// Listens, and answers what a test says.
 class answering {
   public:
-    explicit answering(asio::io_context& io) : acceptor_{io, {asio::ip::address_v4::loopback(), 0}}, socket_{io} {}
-    [[nodiscard]] std::string address() const { return text_of(acceptor_.local_endpoint()); }
-    void answer(bed& in, std::size_t after, std::vector<std::byte> bytes)
+    explicit answering(bed& in) : in_{in}, acceptor_{in.io, {asio::ip::address_v4::loopback(), 0}}, socket_{in.io}
     {
-        in.run_until([&] { return accept() && socket_.available() >= after; });
-        asio::write(socket_, asio::buffer(bytes));
+        acceptor_.non_blocking(true);
+    }
+    [[nodiscard]] std::string address() const { return text_of(acceptor_.local_endpoint()); }
+    // Once so much has come.
+    void answer(std::size_t after, std::span<std::byte const> bytes)
+    {
+        in_.run_until([&] { return accept() && socket_.available() >= after; });
+        asio::write(socket_, asio::buffer(bytes.data(), bytes.size()));
+    }
+    [[nodiscard]] std::vector<std::byte> read(std::size_t size)
+    {
+        in_.run_until([&] { return socket_.available() >= size; });
+        std::vector<std::byte> bytes(size);
+        asio::read(socket_, asio::buffer(bytes));
+        return bytes;
     }
     [[nodiscard]] std::size_t available() { return socket_.available(); }
+    void close() { socket_.close(); }
 
   private:
     bool accept()
     {
         error_code code;
-        acceptor_.non_blocking(true);
         if (!socket_.is_open())
             acceptor_.accept(socket_, code);
         return socket_.is_open();
     }
+    bed& in_;
     tcp::acceptor acceptor_;
     tcp::socket socket_;
 };
+
+// The number of the frame that begins there.
+std::uint64_t sequence_at(std::vector<std::byte> const& start)
+{
+    std::uint64_t sequence = 0;
+    CHECK(detail::count_tensors(std::span{start}.first<detail::frame_start_size>()) > 0);
+    std::memcpy(&sequence, start.data() + 16, sizeof sequence);
+    return sequence;
+}
 
 }  // namespace
 
@@ -282,17 +305,14 @@ TEST_CASE("a sender and a stream know one secret, and a sender with another one 
 TEST_CASE("a receiver that does not prove the secret gets no rows")
 {
     bed in{listening()};
-    answering impostor{in.io};
+    answering impostor{in};
     tensor_sender sender{in.io, {.address = impostor.address(), .secret = shared_secret}};
     auto const result = std::make_shared<outcome>();
     sender.async_send(frame_4(0).views, noting(result));
     auto const challenges = GENERATE(false, true);
-    if (challenges) {
-        auto const asked = encode(detail::challenge{});
-        impostor.answer(in, 48, {asked.begin(), asked.end()});
-    }
-    auto const welcomes = encode(detail::welcome{});
-    impostor.answer(in, challenges ? 80 : 48, {welcomes.begin(), welcomes.end()});
+    if (challenges)
+        impostor.answer(48, encode(detail::challenge{}));
+    impostor.answer(challenges ? 80 : 48, encode(detail::welcome{}));
     CHECK(code_of(in, result) == errc::wrong_secret);
     CHECK_THAT(sender.why().advice, ContainsSubstring("does not prove that it knows the secret"));
     CHECK(impostor.available() == (challenges ? 80 : 48));
@@ -301,13 +321,78 @@ TEST_CASE("a receiver that does not prove the secret gets no rows")
 TEST_CASE("an answer that is none of the protocol ends the sender")
 {
     bed in{listening()};
-    answering other{in.io};
+    answering other{in};
     tensor_sender sender{in.io, {.address = other.address()}};
     auto const result = std::make_shared<outcome>();
     sender.async_greet(noting(result));
-    other.answer(in, 48, std::vector<std::byte>(64, std::byte{'x'}));
+    other.answer(48, std::vector<std::byte>(64, std::byte{'x'}));
     CHECK(code_of(in, result) == boost::system::errc::protocol_error);
     CHECK_THAT(sender.why().advice, ContainsSubstring("it answers with something else than the protocol says"));
+}
+
+TEST_CASE("a sender goes on with the frame that the receiver expects, after a cut within an acknowledgement")
+{
+    bed in{listening()};
+    answering receiver{in};
+    tensor_sender sender{in.io, {.address = receiver.address()}};
+    auto const first = std::make_shared<outcome>();
+    sender.async_send(frame_4(0).views, noting(first));
+    receiver.answer(48, encode(detail::welcome{}));
+    CHECK(code_of(in, first) == error_code{});
+    for (std::uint64_t i = 1; i < 3; ++i)
+        CHECK(send_4(in, sender, i) == error_code{});
+    CHECK(receiver.read(48 + 3 * frame_size).size() == 48 + 3 * frame_size);
+    auto const flushed = std::make_shared<outcome>();
+    sender.async_flush(noting(flushed));
+    auto const half = encode_ack(0);
+    receiver.answer(0, std::span{half}.first(4));
+    in.run_for(10ms);
+    receiver.close();
+    receiver.answer(48, encode(detail::welcome{.expected = 2, .acknowledged = 1}));
+    CHECK(receiver.read(48).size() == 48);
+    CHECK(sequence_at(receiver.read(frame_size)) == 2);
+    CHECK(receiver.available() == 0);
+    receiver.answer(0, encode_ack(1));
+    in.run_for(10ms);
+    CHECK_FALSE(flushed->done);
+    receiver.answer(0, encode_ack(2));
+    CHECK(code_of(in, flushed) == error_code{});
+    CHECK(sender.acknowledged() == 3);
+    CHECK(sender.stats().connections == 2);
+}
+
+TEST_CASE("a frame that was cut in its middle is sent from its begin")
+{
+    bed in{listening()};
+    answering receiver{in};
+    tensor_sender sender{in.io, {.address = receiver.address()}};
+    auto const bytes = std::make_shared<std::vector<std::byte>>(64 << 20);  // more than the sockets hold
+    auto const result = std::make_shared<outcome>();
+    sender.async_send(std::array{tensor_view{{"x", dtype::u8, {}}, *bytes}}, bytes, noting(result));
+    for (auto cut = 0; cut < 2; ++cut) {
+        receiver.answer(48, encode(detail::welcome{}));
+        CHECK(receiver.read(48).size() == 48);
+        CHECK(sequence_at(receiver.read(128)) == 0);
+        in.run_for(1s);
+        REQUIRE_FALSE(result->done);
+        receiver.close();
+    }
+}
+
+TEST_CASE("an acknowledgement of a frame that was not sent ends the sender")
+{
+    bed in{listening()};
+    answering receiver{in};
+    tensor_sender sender{in.io, {.address = receiver.address()}};
+    auto const sent = std::make_shared<outcome>();
+    sender.async_send(frame_4(0).views, noting(sent));
+    receiver.answer(48, encode(detail::welcome{}));
+    CHECK(code_of(in, sent) == error_code{});
+    auto const flushed = std::make_shared<outcome>();
+    sender.async_flush(noting(flushed));
+    receiver.answer(0, encode_ack(1));
+    CHECK(code_of(in, flushed) == boost::system::errc::protocol_error);
+    CHECK(sender.why().advice == "the receiver acknowledges frame 1, which it was not sent");
 }
 
 TEST_CASE("a second sender of a number is refused, and one that resumes goes on behind the first")
@@ -524,6 +609,33 @@ TEST_CASE("a sender waits for a receiver no longer than connect_timeout")
     CHECK(code_of(in, waits) == error_code{});
 }
 
+TEST_CASE("a connection that gets no answer is waited for no longer than connect_timeout")
+{
+    bed in{listening()};
+    tcp::acceptor full{in.io};
+    full.open(tcp::v4());
+    full.bind({asio::ip::address_v4::loopback(), 0});
+    full.listen(0);
+    auto const where = full.local_endpoint();
+    std::vector<tcp::socket> callers;
+    for (auto i = 0; i < 3; ++i) {
+        callers.emplace_back(in.io, tcp::v4()).native_non_blocking(true);
+        ::connect(callers.back().native_handle(), where.data(), static_cast<socklen_t>(where.size()));
+    }
+    auto const begin = std::chrono::steady_clock::now();
+    tensor_sender sender{in.io, {.address = text_of(where), .connect_timeout = 30s}};
+    CHECK(done(in, [&](auto handler) { sender.async_connect(handler); }) == asio::error::timed_out);
+    CHECK(std::chrono::steady_clock::now() - begin >= 30s);
+    CHECK_THAT(sender.why().advice, ContainsSubstring("tried for 30 s"));
+    // And cancelled.
+    auto const waits = std::make_shared<outcome>();
+    sender.async_connect(noting(waits));
+    in.run_for(1s);
+    CHECK_FALSE(waits->done);
+    sender.cancel();
+    CHECK(code_of(in, waits) == asio::error::operation_aborted);
+}
+
 TEST_CASE("a sender finds a receiver that listens later, with pauses that grow to two seconds")
 {
     bed in{listening({.batch_size = 4})};
@@ -577,7 +689,7 @@ TEST_CASE("a sender waits no longer than its timeout for a receiver that takes n
 TEST_CASE("a receiver that does not answer is given a minute")
 {
     bed in{listening()};
-    answering silent{in.io};
+    answering silent{in};
     tensor_sender sender{in.io, {.address = silent.address()}};
     auto const begin = std::chrono::steady_clock::now();
     CHECK(greet(in, sender) == asio::error::timed_out);
@@ -601,11 +713,13 @@ TEST_CASE("a sender listens for a receiver that connects, and for the next one")
     asio::io_context other{1};
     tcp::endpoint const any{asio::ip::address_v4::loopback(), 0};
     auto const where = *tensor_sender{other, {.listen = any}}.local_endpoint();
+    auto const before = gpurx::test::inherited_descriptors();
     bed in{{.connect = {where}, .batch_size = 4, .queue_depth = 4}};
     tensor_sender sender{in.io, {.listen = where}};
     CHECK(send_4(in, sender, 0) == error_code{});
     auto const taken = in.next();
     CHECK(rows_of(taken->got) == rows_from(0, 0, 4));
+    CHECK(gpurx::test::inherited_descriptors() == before);  // a program that is executed gets none
     tensor_stream_options next{.connect = {where}, .batch_size = 4, .position = taken->got.position()};
     in.stream.emplace(in.io, in.session, next);
     CHECK(send_4(in, sender, 1) == error_code{});
@@ -669,7 +783,7 @@ TEST_CASE("aborting, destroying and assigning end a sender's operation with oper
     tcp::acceptor nobody{in.io};
     nobody.open(tcp::v4());
     nobody.bind({asio::ip::address_v4::loopback(), 0});
-    answering silent{in.io};
+    answering silent{in};
     std::array const addresses{text_of(in.where()), text_of(nobody.local_endpoint()), silent.address()};
     std::optional<tensor_sender> sender{std::in_place, in.io,
                                         tensor_sender_options{.address = addresses.at(waits_for)}};

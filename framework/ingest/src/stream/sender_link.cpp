@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
@@ -12,7 +13,6 @@
 #include <boost/system/system_error.hpp>
 #include <charconv>
 #include <cstdint>
-#include <memory>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -104,7 +104,7 @@ bool sender_link::has_ended()
     return code != asio::error::would_block;
 }
 
-// Of the first of them that completes. `end_` has its time.
+// What the last of them completes with once one has, or timed_out. `end_` has its time.
 template <class... Operations>
 asio::awaitable<error_code> sender_link::in_time(Operations... operations)
 {
@@ -112,12 +112,13 @@ asio::awaitable<error_code> sender_link::in_time(Operations... operations)
         co_await asio::experimental::make_parallel_group(std::move(operations)..., end_.async_wait(asio::deferred))
             .async_wait(asio::experimental::wait_for_one(), asio::use_awaitable);
     auto const is_over = std::get<0>(ended)[0] == sizeof...(Operations);
-    auto const timer = std::get<std::tuple_size_v<std::decay_t<decltype(ended)>> - 1>(ended);
+    constexpr auto last = std::tuple_size_v<std::decay_t<decltype(ended)>> - 1;
+    auto const timer = std::get<last>(ended);
     if (is_over && !timer)
         co_return asio::error::timed_out;
     if (is_over)  // cancelled
         co_return timer;
-    co_return std::get<1>(ended);
+    co_return std::get<last - 1>(ended);
 }
 
 asio::awaitable<error_code> sender_link::accept(time_point until)
@@ -140,16 +141,9 @@ asio::awaitable<error_code> sender_link::connect(time_point until)
     if (found.code)
         co_return found.code == errc::gave_up ? error_code{asio::error::timed_out} : found.code;
     end_.expires_at(until);
-    auto const connects = std::make_shared<bool>(true);
-    end_.async_wait([this, connects](error_code late) {
-        if (!late && *connects)
-            socket_.close(late);
-    });
-    auto const code = co_await async_connect_private(socket_, found.endpoints);
-    *connects = false;
-    end_.cancel();
-    auto const is_late = code == asio::error::operation_aborted && std::chrono::steady_clock::now() >= until;
-    co_return is_late ? error_code{asio::error::timed_out} : code;
+    auto const code =
+        co_await in_time(asio::co_spawn(executor_, async_connect_private(socket_, found.endpoints), asio::deferred));
+    co_return code || socket_.is_open() ? code : error_code{asio::error::operation_aborted};
 }
 
 asio::awaitable<void> sender_link::open(time_point until)

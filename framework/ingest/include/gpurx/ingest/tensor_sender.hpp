@@ -110,7 +110,7 @@ struct tensor_sender_stats {
 //
 // Errors of each operation; but for the first three they end the sender, and every later operation has the same:
 //   invalid_argument, before a byte: what cannot be sent, and why() says why; the next frame may be sent.
-//   gpurx::errc::already_running; operation_aborted.
+//   gpurx::errc::already_running; operation_aborted; no_memory.
 //   What the first connection failed with: nobody listens, connect_timeout is over. Another operation tries again.
 //   errc::wrong_secret: one side has no secret or another one, or the receiver does not prove that it has this one.
 //   errc::wrong_source: the receiver has no source of this number, or another sender of it has sent.
@@ -119,7 +119,8 @@ struct tensor_sender_stats {
 //   timed_out: timeout is over. What a connection ended with, once reconnect_timeout is over.
 //
 // Lifetime: destroying it ends it as abort() does, and completes a pending operation with operation_aborted. It must be
-// destroyed before its execution context. Thread safety: distinct senders are safe; one belongs to one strand.
+// destroyed before its execution context. One that was moved from may be assigned to and destroyed. Thread safety:
+// distinct senders are safe; one belongs to one strand.
 class tensor_sender {
   public:
     using executor_type = asio::any_io_executor;
