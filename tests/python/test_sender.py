@@ -326,6 +326,29 @@ def test_a_sender_works_in_a_process_that_was_forked_from_one_that_receives(stre
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_sender_is_that_of_its_process(stream: Make) -> None:
+    receives = stream(batch_size=4, queue_depth=8)
+    sender = gpurx.TensorSender(address_of(receives))
+    sender.send(x=np.zeros(4))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with pytest.raises(PermissionError, match="forked: make another"):
+                sender.send(x=np.ones(4))
+            del sender
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    for _ in range(3):
+        sender.send(x=np.zeros(4))
+        sender.flush()
+    sender.close()
+    assert [batch.x.numpy().tolist() for batch in receives] == [[0] * 4] * 4
+    assert receives.stats()["connections"] == 1
+
+
 def test_a_send_that_waits_in_a_thread_ends_when_the_sender_is_aborted(stream: Make) -> None:
     receives = stream(batch_size=4, acknowledge="taken")
     sender = gpurx.TensorSender(address_of(receives))

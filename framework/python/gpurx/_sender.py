@@ -194,7 +194,7 @@ class TensorSender:
             self._closed = True
 
     def abort(self) -> None:
-        """Ends the connection without a last frame."""
+        """Ends the connection without a last frame, and what another thread waits for."""
         self._closed = True
         self._native.abort()
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A tensor_sender whose operations run in the thread that calls, and nowhere else: so it works in a process that was
-// forked, and without the engine.
+// forked, and without the engine. In a child that is forked later it is the parent's: its epoll is shared, and closing
+// the connection there would be the parent's loss.
 #include "sender.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -43,56 +45,73 @@ std::vector<ingest::tensor_view> views_of(std::vector<sent_array> const& arrays)
     return all;
 }
 
+struct sender_parts {
+    explicit sender_parts(ingest::tensor_sender_options options) : sends{io, std::move(options)} {}
+
+    asio::io_context io;
+    ingest::tensor_sender sends;
+};
+
 class sender {
   public:
-    explicit sender(ingest::tensor_sender_options options) : sends_{io_, std::move(options)} {}
+    explicit sender(ingest::tensor_sender_options options) : parts_{std::make_unique<sender_parts>(std::move(options))}
+    {}
+    sender(sender const&) = delete;
+    sender& operator=(sender const&) = delete;
+    ~sender()
+    {
+        if (!is_here())
+            static_cast<void>(parts_.release());
+    }
 
     void connect()
     {
-        run([&](auto handler) { sends_.async_connect(std::move(handler)); });
+        run([&](auto& by, auto handler) { by.async_connect(std::move(handler)); });
     }
     void greet()
     {
-        run([&](auto handler) { sends_.async_greet(std::move(handler)); });
+        run([&](auto& by, auto handler) { by.async_greet(std::move(handler)); });
     }
     // A copy, as the program may change its arrays.
     void send(std::vector<sent_array> const& arrays)
     {
         auto const views = views_of(arrays);
-        run([&](auto handler) { sends_.async_send(views, std::move(handler)); });
+        run([&](auto& by, auto handler) { by.async_send(views, std::move(handler)); });
     }
     void end_epoch()
     {
-        run([&](auto handler) { sends_.async_end_epoch(std::move(handler)); });
+        run([&](auto& by, auto handler) { by.async_end_epoch(std::move(handler)); });
     }
     void flush()
     {
-        run([&](auto handler) { sends_.async_flush(std::move(handler)); });
+        run([&](auto& by, auto handler) { by.async_flush(std::move(handler)); });
     }
     void close()
     {
-        run([&](auto handler) { sends_.async_close(std::move(handler)); });
+        run([&](auto& by, auto handler) { by.async_close(std::move(handler)); });
     }
     // From any thread: what another one waits for ends.
     void abort()
     {
-        without_gil const unlocked;
-        asio::post(io_, [this] { sends_.abort(); });
-        std::scoped_lock const lock{mutex_};
-        io_.restart();
-        io_.poll();
+        if (!is_here())
+            return;
+        asio::post(parts_->io, [this] { parts_->sends.abort(); });
+        locked([](auto& parts) {
+            parts.io.restart();
+            parts.io.poll();
+        });
     }
     [[nodiscard]] std::uint64_t frames()
     {
-        return locked([&] { return sends_.next_frame(); });
+        return locked([](auto& parts) { return parts.sends.next_frame(); });
     }
     [[nodiscard]] std::uint64_t received()
     {
-        return locked([&] { return sends_.received(); });
+        return locked([](auto& parts) { return parts.sends.received(); });
     }
     [[nodiscard]] std::uint64_t acknowledged()
     {
-        return locked([&] { return sends_.acknowledged(); });
+        return locked([](auto& parts) { return parts.sends.acknowledged(); });
     }
 
   private:
@@ -101,12 +120,20 @@ class sender {
         error_code code;
     };
 
+    [[nodiscard]] bool is_here() const noexcept { return process_ == ::getpid(); }
+
     template <class What>
-    std::invoke_result_t<What> locked(What what)
+    std::invoke_result_t<What, sender_parts&> locked(What what)
     {
+        if (!is_here())
+            throw system_error{make_error_code(boost::system::errc::operation_not_permitted),
+                               {.operation = "use",
+                                .object = "a TensorSender",
+                                .kernel_message = {},
+                                .advice = "it is that of the process from which this one was forked: make another"}};
         without_gil const unlocked;
         std::scoped_lock const lock{mutex_};
-        return what();
+        return what(*parts_);
     }
 
     // Until the operation is over. Throws what a signal's handler in Python raises; the operation goes on then.
@@ -114,28 +141,28 @@ class sender {
     void run(Start start)
     {
         auto const result = std::make_shared<outcome>();
-        locked([&] { start([result](error_code code) { *result = {true, code}; }); });
-        while (!locked([&] { return run_for_a_glance(*result); })) {
+        locked([&](auto& parts) { start(parts.sends, [result](error_code code) { *result = {true, code}; }); });
+        while (!locked([&](auto& parts) { return run_for_a_glance(parts.io, *result); })) {
             if (PyErr_CheckSignals() != 0)
                 throw nb::python_error();
         }
         if (result->code)
-            throw system_error{result->code, locked([&] { return sends_.why(); })};
+            throw system_error{result->code, locked([](auto& parts) { return parts.sends.why(); })};
     }
 
-    bool run_for_a_glance(outcome const& result)
+    static bool run_for_a_glance(asio::io_context& io, outcome const& result)
     {
-        io_.restart();
+        io.restart();
         for (auto const end = std::chrono::steady_clock::now() + glance; !result.is_over;) {
-            if (io_.run_one_until(end) == 0)
+            if (io.run_one_until(end) == 0)
                 return result.is_over;
         }
         return true;
     }
 
+    pid_t const process_ = ::getpid();
     std::mutex mutex_;  // one thread at a time has what follows
-    asio::io_context io_;
-    ingest::tensor_sender sends_;
+    std::unique_ptr<sender_parts> parts_;
 };
 
 void make_sender(sender* place, std::string address, std::uint32_t source, bool resume, nb::bytes const& secret,
