@@ -29,7 +29,7 @@ char const* advice_on(error_code code) noexcept
     if (code == errc::foreign_memory)
         return "find who changed the NIC's rules (ethtool -n)";
     if (code == errc::bad_destination)
-        return "check the address and device_span::kind()";
+        return "check the address and memory_span::kind()";
     if (code == errc::wrong_gpu)
         return "use a stream of the GPU that the destination is on";
     if (code == errc::unusable_stream)

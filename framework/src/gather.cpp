@@ -36,7 +36,7 @@ std::size_t copy_on_host(std::span<fragment const> fragments, std::byte* to) noe
     return placed;
 }
 
-std::size_t gather_to_host(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream,
+std::size_t gather_to_host(std::span<fragment const> fragments, memory_span destination, cuda_stream_ref stream,
                            error_code& code) noexcept
 {
     auto* const to = reinterpret_cast<std::byte*>(destination.address());
@@ -52,7 +52,7 @@ std::size_t gather_to_host(std::span<fragment const> fragments, device_span dest
 }
 
 // The GPU of a destination that fits, or the error.
-detail::gpu_place gpu_for(std::span<fragment const> fragments, device_span destination, error_code& code) noexcept
+detail::gpu_place gpu_for(std::span<fragment const> fragments, memory_span destination, error_code& code) noexcept
 {
     auto const place =
         fit(fragments, destination.size()) ? detail::place_of(destination.address()) : detail::gpu_place{};
@@ -61,7 +61,7 @@ detail::gpu_place gpu_for(std::span<fragment const> fragments, device_span desti
     return place;
 }
 
-void write_crc(std::byte const* bytes, std::size_t size, device_span to) noexcept
+void write_crc(std::byte const* bytes, std::size_t size, memory_span to) noexcept
 {
     auto const value = crc32c({bytes, size});
     std::memcpy(reinterpret_cast<void*>(to.address()), &value, sizeof value);
@@ -74,7 +74,7 @@ void write_crc(std::byte const* bytes, std::size_t size, device_span to) noexcep
 
 }  // namespace
 
-std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream,
+std::size_t gather(std::span<fragment const> fragments, memory_span destination, cuda_stream_ref stream,
                    error_code& code) noexcept
 {
     if (destination.kind() == memory_kind::host && fit(fragments, destination.size()))
@@ -86,7 +86,7 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
                                  {.destination_of = place.context}, code);
 }
 
-std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream)
+std::size_t gather(std::span<fragment const> fragments, memory_span destination, cuda_stream_ref stream)
 {
     error_code code;
     auto const placed = gather(fragments, destination, stream, code);
@@ -95,7 +95,7 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
     return placed;
 }
 
-std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,
+std::size_t gather_crc32c(std::span<fragment const> fragments, memory_span destination, memory_span crc,
                           cuda_stream_ref stream, error_code& code) noexcept
 {
     if (crc.size() != sizeof(std::uint32_t) || crc.address() % alignof(std::uint32_t) != 0) {
@@ -119,7 +119,7 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
                                         {.ordinal = place.ordinal, .stream = stream}, code);
 }
 
-std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,
+std::size_t gather_crc32c(std::span<fragment const> fragments, memory_span destination, memory_span crc,
                           cuda_stream_ref stream)
 {
     error_code code;
@@ -129,13 +129,13 @@ std::size_t gather_crc32c(std::span<fragment const> fragments, device_span desti
     return placed;
 }
 
-void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream, error_code& code) noexcept
+void crc32c(memory_span bytes, memory_span crc, cuda_stream_ref stream, error_code& code) noexcept
 {
     fragment const all{bytes.address(), bytes.size(), bytes.kind()};
     static_cast<void>(gather_crc32c({&all, bytes.empty() ? 0U : 1U}, bytes, crc, stream, code));
 }
 
-void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream)
+void crc32c(memory_span bytes, memory_span crc, cuda_stream_ref stream)
 {
     error_code code;
     crc32c(bytes, crc, stream, code);

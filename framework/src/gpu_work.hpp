@@ -125,7 +125,7 @@ inline constexpr std::size_t gather_block = 16;
 
 // What is known of both ends of a gather, and who waits for it.
 struct gather_source {
-    device_span memory{};                 // memory_state::known_to() the GPU
+    memory_span memory{};                 // memory_state::known_to() the GPU
     CUctx_st* destination_of = nullptr;   // gpu_place::context
     stream_point** read_until = nullptr;  // all that was enqueued is added to it if there is no error
     stream_backlog* backlog = nullptr;    // the stream's; the same, if read_until is there
@@ -133,10 +133,10 @@ struct gather_source {
 
 // Enqueues the copy of the fragments, in order, to the start of `destination` as far as both go; returns the bytes.
 // Fragments on the host that the GPU cannot read are copied out of the way before it returns.
-[[nodiscard]] std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,
+[[nodiscard]] std::size_t gather_on_gpu(std::span<fragment const> fragments, memory_span destination, gpu_stream on,
                                         gather_source const& from, error_code& code) noexcept;
 // And their CRC32C into the four bytes at `crc`, which the GPU can write. All fragments have to be within its reach.
-[[nodiscard]] std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, device_span destination,
+[[nodiscard]] std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, memory_span destination,
                                                std::uintptr_t crc, gpu_stream on, error_code& code) noexcept;
 // Copies the fragments, in order, to `destination` as far as both go, once what was enqueued on `after` (null: nothing)
 // has run, and waits for it; returns the bytes.

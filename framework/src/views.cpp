@@ -9,7 +9,7 @@ namespace gpurx::detail {
 void throw_not_inside(std::size_t size, std::size_t offset, std::size_t count)
 {
     throw std::out_of_range{
-        fmt::format("{} bytes from offset {} on are not inside a device_span of {} bytes", count, offset, size)};
+        fmt::format("{} bytes from offset {} on are not inside a memory_span of {} bytes", count, offset, size)};
 }
 
 }  // namespace gpurx::detail

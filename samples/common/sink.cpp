@@ -23,7 +23,7 @@ void sink::write(std::span<gpurx::fragment const> fragments, gpurx::cuda_stream_
         auto const* bytes = reinterpret_cast<std::byte const*>(fragment.address);
         if (fragment.kind == gpurx::memory_kind::device) {
             brought_.resize(fragment.size);
-            gpurx::device_span const here{gpurx::memory_kind::host, reinterpret_cast<std::uintptr_t>(brought_.data()),
+            gpurx::memory_span const here{gpurx::memory_kind::host, reinterpret_cast<std::uintptr_t>(brought_.data()),
                                           fragment.size};
             gpurx::gather({&fragment, 1}, here, stream);
             bytes = brought_.data();

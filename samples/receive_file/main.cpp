@@ -37,7 +37,7 @@ void check(boost::system::error_code error, std::string operation, std::string o
 }
 
 // Gathers the stream, piece by piece, in a range of our own; the NIC has its pages back at once.
-asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::device_span landing, sink& out, progress& shown)
+asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::memory_span landing, sink& out, progress& shown)
 {
     for (;;) {
         auto const [error, size] = co_await gpurx::async_read(rx, landing, asio::as_tuple(asio::use_awaitable));
@@ -81,7 +81,7 @@ asio::awaitable<gpurx::receiver> connect(gpurx::rx_session& session, tcp::endpoi
     co_return rx;
 }
 
-asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, gpurx::device_span landing, sink& out,
+asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, gpurx::memory_span landing, sink& out,
                                progress& shown)
 {
     tcp::resolver resolver{co_await asio::this_coro::executor};

@@ -28,7 +28,7 @@ try {
     throw gpurx::system_error{
         make_error_code(boost::system::errc::not_enough_memory),
         {.operation = "fetch",
-         .object = ingest::shown_url(place),
+         .object = ingest::redacted_url(place),
          .kernel_message = {},
          .advice = fmt::format("{} bytes are to be held in memory, and this machine has {}; --output takes the object "
                                "piece by piece",
@@ -38,7 +38,7 @@ try {
 }
 
 // What is left of a deadline when the headers have been read.
-ingest::http_options with_rest_of_time(ingest::http_options options, steady_clock::time_point start)
+ingest::fetch_options with_rest_of_time(ingest::fetch_options options, steady_clock::time_point start)
 {
     using std::chrono::milliseconds;
     auto const gone = std::chrono::duration_cast<milliseconds>(steady_clock::now() - start);
@@ -77,7 +77,7 @@ asio::awaitable<ingest::buffer> load_checkpoint(options const& wanted, gpurx::rx
     auto const executor = co_await asio::this_coro::executor;
     auto const start = steady_clock::now();
     auto const model = co_await ingest::async_read_checkpoint(executor, session, wanted.url, wanted.http);
-    found.url = ingest::shown_url(wanted.url);
+    found.url = ingest::redacted_url(wanted.url);
     for (auto const& shard : model.shards) {
         found.size += shard.size;
         found.tensors.insert(found.tensors.end(), shard.tensors.begin(), shard.tensors.end());

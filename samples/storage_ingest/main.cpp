@@ -115,7 +115,7 @@ void explain_way(std::string_view url, report& found)
 
 void describe(ingest::object const& object, report& found)
 {
-    found.url = ingest::shown_url(object.url());
+    found.url = ingest::redacted_url(object.url());
     found.etag = object.etag();
     found.size = object.size();
     found.http = object.stats();

@@ -15,7 +15,7 @@
 
 namespace {
 
-using checksum = gpurx::ingest::http_options::checksum;
+using checksum = gpurx::ingest::fetch_options::checksum;
 
 constexpr char footer[] =
     "  gpurx-fetch http://storage/model.safetensors --safetensors --memory gpu:0 --interface eth1\n"
@@ -94,7 +94,7 @@ std::string first_line_of(std::string const& path)
 }
 
 // Whom to trust, and who asks. A token is read from a file: a command line is seen by all users of the machine.
-void add_identity(CLI::App& app, gpurx::ingest::http_options& parsed)
+void add_identity(CLI::App& app, gpurx::ingest::fetch_options& parsed)
 {
     app.add_option("--ca", parsed.tls.ca_file,
                    "File of the authorities that are trusted, in the place of the system's");

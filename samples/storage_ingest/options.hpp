@@ -12,7 +12,7 @@
 
 struct options {
     std::string url;
-    gpurx::ingest::http_options http;
+    gpurx::ingest::fetch_options http;
     session_choice nic;
     unsigned threads = 1;
 

@@ -32,7 +32,7 @@ void print_tensors(std::FILE* to, report const& report)
     for (std::size_t i = 0; i < report.tensors.size(); ++i) {
         auto const& tensor = report.tensors[i];
         fmt::print(to, "{:#016x}  {:<8} {:<20} {}\n", report.block + report.offsets[i], name_of(tensor.type),
-                   fmt::format("[{}]", fmt::join(tensor.shape, ", ")), gpurx::ingest::shown_text(tensor.name));
+                   fmt::format("[{}]", fmt::join(tensor.shape, ", ")), gpurx::ingest::printable_text(tensor.name));
     }
 }
 

@@ -18,7 +18,7 @@ struct report {
     gpurx::transport transport{};
     std::string explanation;  // rx_session::explain()
     gpurx::stats stats;
-    gpurx::ingest::http_stats http;
+    gpurx::ingest::fetch_stats http;
     std::vector<gpurx::ingest::mirror_stats> mirrors;
     std::chrono::duration<double> time{};
     std::chrono::duration<double> cpu_time{};  // of the process meanwhile

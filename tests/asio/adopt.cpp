@@ -344,10 +344,10 @@ TEST_CASE("what an error was about can be had from the receiver")
     {
         std::byte byte{};
         auto const got = make_completion();
-        async_read(rx, device_span{memory_kind::device, reinterpret_cast<std::uintptr_t>(&byte), 1}, noting{got});
+        async_read(rx, memory_span{memory_kind::device, reinterpret_cast<std::uintptr_t>(&byte), 1}, noting{got});
         in.run_until([&] { return got->done(); });
         CHECK(rx.why().operation == "read from");
-        CHECK(rx.why().advice.find("device_span::kind()") != std::string::npos);
+        CHECK(rx.why().advice.find("memory_span::kind()") != std::string::npos);
     }
     SECTION("of one that came too early")
     {

@@ -36,7 +36,7 @@ class places {
         used_ += size;
         return {at, size};
     }
-    [[nodiscard]] device_span device(std::size_t size, memory_kind kind = memory_kind::host)
+    [[nodiscard]] memory_span device(std::size_t size, memory_kind kind = memory_kind::host)
     {
         return {kind, reinterpret_cast<std::uintptr_t>(host(size).data()), size};
     }
@@ -116,7 +116,7 @@ TEST_CASE("any sequence of destinations will do")
     }
     SECTION("what converts to one")
     {
-        std::list<device_span> const list{at.device(40), at.device(60)};
+        std::list<memory_span> const list{at.device(40), at.device(60)};
         async_read(rx, list, noting{got});
     }
     SECTION("buffers of Asio's")
@@ -149,7 +149,7 @@ TEST_CASE("empty destinations take nothing")
         finish(in, got);
         return got;
     };
-    CHECK_FALSE(read(host_span{}, device_span{})->code);
+    CHECK_FALSE(read(host_span{}, memory_span{})->code);
     std::vector<destination> const none;
     auto const nowhere = make_completion();
     async_read(rx, none, noting{nowhere});
@@ -159,8 +159,8 @@ TEST_CASE("empty destinations take nothing")
     to.send(20);
     auto const first = at.host(5);
     auto const second = at.device(15);
-    device_span const none_on_gpu{memory_kind::device, 0, 0};
-    CHECK(read(host_span{}, first, device_span{}, none_on_gpu, second, host_span{})->bytes == 20);
+    memory_span const none_on_gpu{memory_kind::device, 0, 0};
+    CHECK(read(host_span{}, first, memory_span{}, none_on_gpu, second, host_span{})->bytes == 20);
     CHECK(at.hold(20));
 }
 

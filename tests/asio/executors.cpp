@@ -59,7 +59,7 @@ asio::awaitable<void> read(with_tuples& rx, sender& to)
     CHECK(some == 5);
     auto const [of_host, host] = co_await async_read(rx, host_span{bytes});
     CHECK(host == 5);
-    device_span const memory{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
+    memory_span const memory{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
     auto const [of_device, device] = co_await async_read(rx, memory, cuda_stream_ref{});
     CHECK(device == 5);
     auto const [of_list, all] = co_await async_read(rx, std::array{destination{host_span{bytes}}});

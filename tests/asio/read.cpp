@@ -24,7 +24,7 @@ namespace error = asio::error;
 struct host_target {
     explicit host_target(std::size_t size) : bytes(size + 1, std::byte{0xee}) {}
     [[nodiscard]] host_span host() { return {bytes.data(), bytes.size() - 1}; }
-    [[nodiscard]] device_span device(memory_kind kind = memory_kind::host)
+    [[nodiscard]] memory_span device(memory_kind kind = memory_kind::host)
     {
         return {kind, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size() - 1};
     }

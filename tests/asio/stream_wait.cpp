@@ -16,7 +16,7 @@ TEST_CASE("work on host memory without a stream is done: a wait completes at onc
 {
     asio::io_context io{1};
     std::vector<std::byte> bytes(10);
-    device_span const memory{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
+    memory_span const memory{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
     int calls = 0;
     auto const note = [&](error_code code) {
         ++calls;

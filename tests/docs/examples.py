@@ -114,11 +114,11 @@ class Given:
 
 GIVEN = {
     "acceptor": Given("gpurx/acceptor.hpp", "gpurx::acceptor& acceptor"),
-    "body": Given("gpurx/views.hpp", "gpurx::device_span body"),
+    "body": Given("gpurx/views.hpp", "gpurx::memory_span body"),
     "compute": Given("gpurx/views.hpp", "gpurx::cuda_stream_ref compute"),
     "consume": Given(
         "gpurx/rx_buffer.hpp",
-        declaration="void consume(gpurx::rx_buffer loan); void consume(gpurx::device_span tensor, gpurx::cuda_stream_ref stream);",
+        declaration="void consume(gpurx::rx_buffer loan); void consume(gpurx::memory_span tensor, gpurx::cuda_stream_ref stream);",
     ),
     "executor": Given("boost/asio/any_io_executor.hpp", "boost::asio::any_io_executor executor"),
     "header": Given(
@@ -139,7 +139,7 @@ GIVEN = {
     ),
     "session": Given("gpurx/session.hpp", "gpurx::rx_session& session"),
     "stream": Given("gpurx/views.hpp", "gpurx::cuda_stream_ref stream"),
-    "tensor": Given("gpurx/views.hpp", "gpurx::device_span tensor"),
+    "tensor": Given("gpurx/views.hpp", "gpurx::memory_span tensor"),
 }
 
 

@@ -59,7 +59,7 @@ class gpu_bytes {
     ~gpu_bytes();
 
     [[nodiscard]] std::uintptr_t address() const { return address_; }
-    [[nodiscard]] device_span span() const { return {memory_kind::device, address_, size_}; }
+    [[nodiscard]] memory_span span() const { return {memory_kind::device, address_, size_}; }
     void write(std::span<std::byte const> bytes, std::size_t offset = 0);
     [[nodiscard]] std::vector<std::byte> read() const;
 

@@ -53,7 +53,7 @@ struct waiting {
             code = how;
         };
     }
-    void start(cuda_stream_ref stream, device_span memory = {})
+    void start(cuda_stream_ref stream, memory_span memory = {})
     {
         async_wait(io.get_executor(), stream, memory, note());
     }

@@ -55,10 +55,10 @@ class place {
             gpu_.emplace(gpu_or_skip(), size);
     }
 
-    [[nodiscard]] device_span span()
+    [[nodiscard]] memory_span span()
     {
         return gpu_ ? gpu_->span()
-                    : device_span{memory_kind::host, reinterpret_cast<std::uintptr_t>(host_.data()), size_};
+                    : memory_span{memory_kind::host, reinterpret_cast<std::uintptr_t>(host_.data()), size_};
     }
     void write(std::span<std::byte const> what)
     {
@@ -92,7 +92,7 @@ struct optional_stream {
     std::optional<gpu_test_stream> stream;
 };
 
-fragment piece_of(device_span from, std::size_t offset, std::size_t size)
+fragment piece_of(memory_span from, std::size_t offset, std::size_t size)
 {
     return {from.address() + offset, size, from.kind()};
 }
@@ -385,7 +385,7 @@ TEST_CASE("a gather that cannot be is refused, and writes nothing")
     CHECK(gather(fragments, destination.span().first(3999), {}, code) == 0);
     CHECK(code == errc::bad_destination);
     bytes here(4096);
-    device_span const lie{memory_kind::device, reinterpret_cast<std::uintptr_t>(here.data()), here.size()};
+    memory_span const lie{memory_kind::device, reinterpret_cast<std::uintptr_t>(here.data()), here.size()};
     CHECK(gather(fragments, lie, {}, code) == 0);
     CHECK(code == errc::bad_destination);
     CHECK(gather_crc32c(fragments, destination.span(), destination.span(), {}, code) == 0);

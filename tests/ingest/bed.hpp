@@ -149,7 +149,7 @@ struct next_result {
 
 // Brought to the host, once what is on `stream` has run.
 template <class T>
-std::vector<T> values_of(device_span bytes, cuda_stream_ref stream)
+std::vector<T> values_of(memory_span bytes, cuda_stream_ref stream)
 {
     std::vector<T> values(bytes.size() / sizeof(T));
     fragment const all{bytes.address(), bytes.size(), bytes.kind()};

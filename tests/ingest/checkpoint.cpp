@@ -118,7 +118,7 @@ class shard_server {
 };
 
 // What is left of a model once its headers have been read is loaded.
-outcome load_all(std::string const& where, ingest::http_options const& options = options_for_tests(),
+outcome load_all(std::string const& where, ingest::fetch_options const& options = options_for_tests(),
                  std::size_t shards = SIZE_MAX)
 {
     world in{any_transport(), {.max_flows = 5}};

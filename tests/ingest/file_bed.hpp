@@ -59,7 +59,7 @@ class directory {
 
 // All of it behind the front, and the front.
 inline outcome load(world& in, std::string const& url, std::size_t front = 0,
-                    ingest::http_options const& options = options_for_tests())
+                    ingest::fetch_options const& options = options_for_tests())
 {
     outcome result;
     ingest::object object{in.io->get_executor(), *in.session, url, options};

@@ -30,8 +30,8 @@ namespace gpurx::test {
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
+using ingest::fetch_options;
 using ingest::http_object;
-using ingest::http_options;
 using ingest::placement;
 
 std::uint32_t crc_of(std::string const& bytes)
@@ -54,7 +54,8 @@ std::vector<unsigned> asked_for(http_server const& server, std::size_t size)
 }
 
 // And how long it took, of the time of a clock that stands still while anybody has something to do.
-std::pair<outcome, std::chrono::nanoseconds> timed_fetch(world& in, std::string const& url, http_options const& options)
+std::pair<outcome, std::chrono::nanoseconds> timed_fetch(world& in, std::string const& url,
+                                                         fetch_options const& options)
 {
     fake_clock const clock;
     auto const start = std::chrono::steady_clock::now();
@@ -62,7 +63,7 @@ std::pair<outcome, std::chrono::nanoseconds> timed_fetch(world& in, std::string 
     return {std::move(result), std::chrono::steady_clock::now() - start};
 }
 
-std::pair<outcome, std::chrono::nanoseconds> timed_fetch_from(http_server const& server, http_options const& options)
+std::pair<outcome, std::chrono::nanoseconds> timed_fetch_from(http_server const& server, fetch_options const& options)
 {
     world in{any_transport(), {.max_flows = 5}};
     return timed_fetch(in, server.url(), options);
@@ -751,7 +752,7 @@ TEST_CASE("a checksum that the server announces is compared")
     http_content const object{bytes, "\"one\"", announcement_of(crc)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     auto options = options_for_tests();
-    using checksum = http_options::checksum;
+    using checksum = fetch_options::checksum;
     options.crc32c = GENERATE(checksum::automatic, checksum::always, checksum::none);
     auto const result = fetch_from(server, options);
     CHECK(result.bytes == bytes);
@@ -823,7 +824,7 @@ TEST_CASE("a checksum is computed over pieces, cuts and the front")
     }};
     world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
     auto options = options_for_tests();
-    options.crc32c = http_options::checksum::always;
+    options.crc32c = fetch_options::checksum::always;
     http_object file{in.io->get_executor(), *in.session, server.url(), options};
     std::string front(12'345, ' ');
     std::string rest(object.bytes.size() - front.size(), ' ');
@@ -923,7 +924,7 @@ TEST_CASE("connections of one download run on several threads")
     http_object file{io.get_executor(),
                      *session,
                      server.url(),
-                     {.flows = 6, .chunk_size = 10'000, .crc32c = http_options::checksum::always}};
+                     {.flows = 6, .chunk_size = 10'000, .crc32c = fetch_options::checksum::always}};
     placement const all{0, span_of(bytes)};
     std::exception_ptr failure;
     asio::co_spawn(
@@ -947,7 +948,7 @@ TEST_CASE("connections of one download run on several threads")
 TEST_CASE("options that mean nothing are refused")
 {
     world in{transport::copy};
-    auto const make = [&](http_options const& options, char const* url = "http://h/") {
+    auto const make = [&](fetch_options const& options, char const* url = "http://h/") {
         http_object{in.io->get_executor(), *in.session, url, options};
     };
     CHECK_THROWS_AS(make({.flows = 0}), std::invalid_argument);

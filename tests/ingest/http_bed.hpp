@@ -27,12 +27,12 @@ inline std::string content_of(std::size_t size)
     return bytes;
 }
 
-inline device_span span_of(std::string& bytes)
+inline memory_span span_of(std::string& bytes)
 {
     return {memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
 }
 
-inline ingest::http_options options_for_tests()
+inline ingest::fetch_options options_for_tests()
 {
     return {.flows = 3, .chunk_size = 10'000, .timeout = 30s, .attempts = 3};
 }
@@ -42,7 +42,7 @@ struct outcome {
     std::string bytes;
     std::string error;  // its text; empty: none
     error_code code;
-    ingest::http_stats stats;
+    ingest::fetch_stats stats;
     std::optional<std::uint32_t> crc;
     bool ranges = false;
 };
@@ -78,7 +78,7 @@ void run(world& in, outcome& result, Work work)
 }
 
 // The whole object.
-inline outcome fetch(world& in, std::string const& url, ingest::http_options const& options = options_for_tests())
+inline outcome fetch(world& in, std::string const& url, ingest::fetch_options const& options = options_for_tests())
 {
     outcome result;
     ingest::http_object object{in.io->get_executor(), *in.session, url, options};
@@ -94,7 +94,7 @@ inline outcome fetch(world& in, std::string const& url, ingest::http_options con
     return result;
 }
 
-inline outcome fetch_from(http_server const& server, ingest::http_options const& options = options_for_tests())
+inline outcome fetch_from(http_server const& server, ingest::fetch_options const& options = options_for_tests())
 {
     world in{any_transport(), {.max_flows = 5}};
     return fetch(in, server.url(), options);

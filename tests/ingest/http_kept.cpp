@@ -23,7 +23,7 @@ namespace {
 using ingest::http_object;
 using ingest::placement;
 
-ingest::http_options kept(unsigned flows)
+ingest::fetch_options kept(unsigned flows)
 {
     auto options = options_for_tests();
     options.flows = flows;
@@ -32,7 +32,7 @@ ingest::http_options kept(unsigned flows)
 }
 
 // The object, in so many calls one after the other.
-outcome fetch_in_parts(world& in, std::string const& url, std::size_t parts, ingest::http_options const& options)
+outcome fetch_in_parts(world& in, std::string const& url, std::size_t parts, ingest::fetch_options const& options)
 {
     outcome result;
     http_object object{in.io->get_executor(), *in.session, url, options};

@@ -44,8 +44,8 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using ingest::errc;
+using ingest::fetch_options;
 using ingest::http_object;
-using ingest::http_options;
 
 constexpr std::string_view expired =
     "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>";
@@ -81,7 +81,7 @@ class expiring_server {
 };
 
 // The front, and then nothing.
-outcome read_front(world& in, std::string const& url, std::size_t size, http_options const& options)
+outcome read_front(world& in, std::string const& url, std::size_t size, fetch_options const& options)
 {
     outcome result;
     http_object object{in.io->get_executor(), *in.session, url, options};
@@ -94,7 +94,7 @@ outcome read_front(world& in, std::string const& url, std::size_t size, http_opt
     return result;
 }
 
-std::vector<ingest::s3_object> list(http_server const& server, outcome& ended, http_options options)
+std::vector<ingest::s3_object> list(http_server const& server, outcome& ended, fetch_options options)
 {
     options.s3.endpoint = server.url("");
     options.s3.anonymous = true;

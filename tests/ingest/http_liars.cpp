@@ -25,7 +25,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using ingest::errc;
-using ingest::http_options;
+using ingest::fetch_options;
 
 constexpr std::size_t object_size = 50'000;
 
@@ -35,9 +35,9 @@ using lie = std::function<void(http_content const&, http_request const&, http_re
 struct row {
     char const* what;
     lie answers;
-    error_code expected = {};          // none: all bytes come
-    std::string_view words = {};       // of the error's text
-    void (*with)(http_options&) = {};  // other options than usual
+    error_code expected = {};           // none: all bytes come
+    std::string_view words = {};        // of the error's text
+    void (*with)(fetch_options&) = {};  // other options than usual
 };
 
 // ---- ways to lie ----
@@ -214,7 +214,7 @@ std::vector<row> const& rows()
         {"a page less than was asked for, each time", at_most(4'096)},
         {"second requests are dropped", one_request_of_each},
         {"it is busy for a second", busy_for_a_second()},
-        {"it is away for some attempts", away_after(2, 4), {}, {}, [](http_options& o) { o.attempts = 6; }},
+        {"it is away for some attempts", away_after(2, 4), {}, {}, [](fetch_options& o) { o.attempts = 6; }},
 
         // ---- slow ----
         {"a byte at a time", one_byte_at_a_time, errc::gave_up, "bytes came in 400 ms: less than 1000 bytes a second"},
@@ -224,7 +224,7 @@ std::vector<row> const& rows()
         {"a byte per answer", at_most(1), errc::gave_up, "it sends 1 bytes of those it was asked for; 3 attempts"},
         {"silence", nothing, errc::gave_up, "no answer came within 400 ms; 3 attempts"},
         {"a byte at a time, and a deadline", one_byte_at_a_time, errc::gave_up, "the deadline",
-         [](http_options& o) {
+         [](fetch_options& o) {
              o.timeout = 10s;
              o.deadline = 300ms;
          }},
@@ -232,7 +232,7 @@ std::vector<row> const& rows()
          errc::http_status, "the server asks to come again in 3600 s"},
         {"busy for longer than the deadline",
          saying("HTTP/1.1 503 Slow Down\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n"), errc::http_status,
-         "the deadline comes before the next", [](http_options& o) { o.deadline = 2s; }},
+         "the deadline comes before the next", [](fetch_options& o) { o.deadline = 2s; }},
 
         // ---- ranges and lengths that contradict ----
         {"two ranges", replacing("ETag", "Content-Range: bytes 0-9999/60000\r\nETag"), errc::bad_response,
@@ -302,7 +302,7 @@ TEST_CASE("whatever a server says, the bytes are right or there is an error that
         http_content const object{content_of(object_size)};
         http_server server{
             [&](http_request const& request, http_reply& reply) { each.answers(object, request, reply); }};
-        http_options options{.flows = 2, .chunk_size = 10'000, .timeout = 400ms, .min_speed = 1000, .attempts = 3};
+        fetch_options options{.flows = 2, .chunk_size = 10'000, .timeout = 400ms, .min_speed = 1000, .attempts = 3};
         if (each.with != nullptr)
             each.with(options);
         fake_clock const clock;

@@ -25,8 +25,8 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using ingest::errc;
+using ingest::fetch_options;
 using ingest::http_object;
-using ingest::http_options;
 
 constexpr std::size_t mirrored_size = 200'000;
 constexpr std::string_view same_checksum = "x-amz-checksum-crc32c: AAAAAA==\r\nx-amz-checksum-type: FULL_OBJECT\r\n";
@@ -35,16 +35,16 @@ struct mirrored : outcome {
     std::vector<ingest::mirror_stats> mirrors;
 };
 
-http_options mirrored_at(std::string url)
+fetch_options mirrored_at(std::string url)
 {
     auto options = options_for_tests();
     options.flows = 2;
     options.mirrors = {std::move(url)};
-    options.crc32c = http_options::checksum::none;
+    options.crc32c = fetch_options::checksum::none;
     return options;
 }
 
-mirrored fetch_mirrored(world& in, std::string const& url, http_options const& options)
+mirrored fetch_mirrored(world& in, std::string const& url, fetch_options const& options)
 {
     mirrored result;
     http_object object{in.io->get_executor(), *in.session, url, options};
@@ -257,7 +257,7 @@ TEST_CASE("servers with the same buckets of S3 are mirrors")
     world in{any_transport(), {.max_flows = 5}};
     auto options = options_for_tests();
     options.flows = 2;
-    options.crc32c = http_options::checksum::none;
+    options.crc32c = fetch_options::checksum::none;
     options.s3.anonymous = true;
     options.s3.endpoint = is_dead ? fmt::format("http://127.0.0.1:{}", nobody_there(in).port()) : first.url("");
     options.s3.more_endpoints = {second.url("")};

@@ -44,7 +44,8 @@ struct taken {
     std::uint64_t sum_ = 0;
 };
 
-outcome fetch_pieces(http_server const& server, taken& found, ingest::http_options const& options = options_for_tests())
+outcome fetch_pieces(http_server const& server, taken& found,
+                     ingest::fetch_options const& options = options_for_tests())
 {
     world in{any_transport(), {.max_flows = 5}};
     outcome result;
@@ -80,7 +81,7 @@ TEST_CASE("an object comes in pieces, through several connections, each byte onc
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     auto options = options_for_tests();
     options.chunk_size = 600'000;
-    options.crc32c = ingest::http_options::checksum::always;
+    options.crc32c = ingest::fetch_options::checksum::always;
     taken found;
     auto const result = fetch_pieces(server, found, options);
     CHECK(result.error.empty());

@@ -26,8 +26,8 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using ingest::errc;
+using ingest::fetch_options;
 using ingest::http_object;
-using ingest::http_options;
 
 // https connections are none of the session's, so its transport does not matter.
 world any_world()
@@ -35,7 +35,7 @@ world any_world()
     return world{transport::copy, {.max_flows = 1}};
 }
 
-http_options trusting(file_with const& authority)
+fetch_options trusting(file_with const& authority)
 {
     auto options = options_for_tests();
     options.tls.ca_file = authority.path();
@@ -54,7 +54,7 @@ struct https_bed {
             manner.own = authority.issue();
         return manner;
     }
-    outcome fetch(std::string const& url, http_options const& options)
+    outcome fetch(std::string const& url, fetch_options const& options)
     {
         auto in = any_world();
         return test::fetch(in, url, options);
@@ -132,7 +132,7 @@ struct stranger {
     char const* what;
     std::function<tls_manner(certificate_authority const&)> manner;
     std::string_view words;
-    void (*with)(http_options&) = {};
+    void (*with)(fetch_options&) = {};
 };
 
 std::vector<stranger> strangers()
@@ -157,16 +157,16 @@ std::vector<stranger> strangers()
         {"self-signed", [](authority const&) { return tls_manner{.own = authority::self_signed()}; },
          "self-signed certificate"},
         {"good, but our own trust is not in it", usual, "name its CA",
-         [](http_options& options) { options.tls.ca_file.clear(); }},
+         [](fetch_options& options) { options.tls.ca_file.clear(); }},
         {"TLS 1.1 at most", [](authority const& by) { return tls_manner{.own = by.issue(), .only_old = true}; },
          "no TLS 1.2"},
         {"wants a certificate that is not there",
          [](authority const& by) { return tls_manner{.own = by.issue(), .clients_from = by.pem()}; },
          "tls_options::certificate"},
         {"no file of authorities", usual, "ca_file has to be",
-         [](http_options& options) { options.tls.ca_file = "nowhere.pem"; }},
+         [](fetch_options& options) { options.tls.ca_file = "nowhere.pem"; }},
         {"no certificate of one's own", usual, "certificate has to be",
-         [](http_options& options) { options.tls.certificate = "nowhere.pem"; }},
+         [](fetch_options& options) { options.tls.certificate = "nowhere.pem"; }},
     };
 }
 

@@ -74,7 +74,7 @@ TEST_CASE("a file comes whole, by its path and by its URL")
     auto const front = std::min<std::size_t>(GENERATE(0, 1, 5'000), bytes.size());
     auto options = options_for_tests();
     options.chunk_size = GENERATE(10'000, 1 << 20);
-    options.crc32c = ingest::http_options::checksum::always;
+    options.crc32c = ingest::fetch_options::checksum::always;
     world in{any_transport()};
     // A disk that others use takes its time.
     if (front == 1 && GENERATE(false, true))
@@ -139,7 +139,7 @@ TEST_CASE("an object is handed on in pieces, each byte once, of a file as of a s
     auto options = options_for_tests();
     options.flows = GENERATE(1U, 3U);
     options.chunk_size = 600'000;
-    options.crc32c = ingest::http_options::checksum::always;
+    options.crc32c = ingest::fetch_options::checksum::always;
     world in{any_transport(), {.max_flows = 5}};
     for (auto const& place : {files.write("file", bytes), server.url()}) {
         INFO(place);
@@ -400,7 +400,7 @@ TEST_CASE("a file is read on several threads of its executor")
     object file{io.get_executor(),
                 *session,
                 path,
-                {.flows = 6, .chunk_size = 10'000, .crc32c = ingest::http_options::checksum::always}};
+                {.flows = 6, .chunk_size = 10'000, .crc32c = ingest::fetch_options::checksum::always}};
     placement const all{0, span_of(bytes)};
     std::exception_ptr failure;
     asio::co_spawn(

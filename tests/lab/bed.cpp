@@ -25,7 +25,7 @@ asio::awaitable<error_code> read_all(receiver& rx, pattern_check& check)
 {
     // Not a multiple of anything.
     std::vector<std::byte> landing(100'003);
-    device_span const span{memory_kind::host, reinterpret_cast<std::uintptr_t>(landing.data()), landing.size()};
+    memory_span const span{memory_kind::host, reinterpret_cast<std::uintptr_t>(landing.data()), landing.size()};
     for (;;) {
         auto const [error, size] = co_await async_read(rx, span, token);
         check.take(span.address(), size);

@@ -127,7 +127,7 @@ class operation_world {
 
   private:
     [[nodiscard]] tcp::endpoint peer() const { return backlog_ ? backlog_->endpoint() : in.acceptor.local_endpoint(); }
-    [[nodiscard]] device_span on_device(std::size_t from)
+    [[nodiscard]] memory_span on_device(std::size_t from)
     {
         return {memory_kind::host, reinterpret_cast<std::uintptr_t>(destination_.data() + from), size - from};
     }

@@ -82,7 +82,7 @@ class acceptor_base {
     // an accept, on the acceptor's strand, before the flow begins. It must not throw. Empty, as at first: they take
     // turns, but for those that have no place free and those of a GPU in error. A receiver made of rx_session::part()
     // is not asked about. Not while an accept is pending.
-    void set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const& peer)> choose);
+    void choose_memory(std::function<std::size_t(asio::ip::tcp::endpoint const& peer)> choose);
 
     // Pending accepts complete with operation_aborted, also those that a connection has made ready but that have not
     // taken it. No connection is lost: those that wait go on waiting.
@@ -216,7 +216,7 @@ class basic_acceptor : public acceptor_base {
     // Per-operation cancellation: terminal, partial, total. operation_aborted: no connection was taken.
     // Errors: errc::too_many_flows: a connection came and was reset, as the session, or the part of it that was named,
     //   has no place for it. The acceptor goes on; close a flow before the next accept, or connections are reset as
-    //   they come. EINVAL: a connection was reset, as the function of set_placement() named a part that there is not.
+    //   they come. EINVAL: a connection was reset, as the function of choose_memory() named a part that there is not.
     //   What the CUDA driver reports: the GPU of the part that was named is in error for good, and the connection was
     //   reset; or, with devmem, that of the first memory, where nothing can arrive any more. errc::already_running and
     //   asio::error::already_open, about the receiver; what accept() reports, such as EMFILE: the connection waits on.

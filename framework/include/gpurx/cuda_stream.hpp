@@ -68,7 +68,7 @@ using wait_handler = asio::any_completion_handler<void(error_code)>;
 // The work to wait for.
 struct stream_work {
     cuda_stream_ref stream;
-    device_span memory;
+    memory_span memory;
 };
 void start_wait(asio::any_io_executor executor, stream_work what, completion_site site, wait_handler handler);
 [[nodiscard]] std::exception_ptr failure_of(stream_work const& what, error_code code) noexcept;
@@ -92,7 +92,7 @@ void start_wait(asio::any_io_executor executor, stream_work what, completion_sit
 // Cost: an event, a descriptor, and a wait of the reactor; some 80 us after the stream has passed, or a 64th of
 // the time that it took, at most 1 ms.
 template <asio::completion_token_for<void(error_code)> Token = use_awaitable_t>
-auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_span memory, Token&& token = Token())
+auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, memory_span memory, Token&& token = Token())
 {
     return asio::async_initiate<Token, void(error_code)>(
         detail::initiation{executor,
@@ -105,7 +105,7 @@ auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, device_s
 template <asio::completion_token_for<void(error_code)> Token = use_awaitable_t>
 auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, Token&& token = Token())
 {
-    return async_wait(std::move(executor), stream, device_span{}, std::forward<Token>(token));
+    return async_wait(std::move(executor), stream, memory_span{}, std::forward<Token>(token));
 }
 
 }  // namespace gpurx

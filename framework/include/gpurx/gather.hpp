@@ -2,7 +2,7 @@
 //
 // gather: scattered fragments into one contiguous range.
 //
-// Where the destination is a GPU's (device_span of kind device), the copy is enqueued on `stream`, as one kernel launch
+// Where the destination is a GPU's (memory_span of kind device), the copy is enqueued on `stream`, as one kernel launch
 // per GiB, and the functions return at once: keep the fragments on loan until the stream has passed
 // (rx_buffer::release_after). The stream must be one of the destination's GPU; without one it is CUDA's default stream,
 // of the caller's current context if that is the GPU's, else of its primary context. What a NIC wrote, and what
@@ -34,21 +34,21 @@
 namespace gpurx {
 
 // Copies the fragments, in order, to the start of `destination`. Returns the bytes placed.
-std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream,
+std::size_t gather(std::span<fragment const> fragments, memory_span destination, cuda_stream_ref stream,
                    error_code& code) noexcept;
-std::size_t gather(std::span<fragment const> fragments, device_span destination, cuda_stream_ref stream = {});
+std::size_t gather(std::span<fragment const> fragments, memory_span destination, cuda_stream_ref stream = {});
 
 // The same, and computes the CRC32C (crc32c.hpp) of the bytes placed: written as a
 // std::uint32_t to the four bytes of `crc`, aligned to four, which the GPU must be able to write (its memory, or pinned
 // host memory; host memory where the destination is). It is there when the stream has passed. On a GPU at most 4 GiB at
 // a time, and all fragments within the GPU's reach: else errc::bad_destination.
-std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,
+std::size_t gather_crc32c(std::span<fragment const> fragments, memory_span destination, memory_span crc,
                           cuda_stream_ref stream, error_code& code) noexcept;
-std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, device_span crc,
+std::size_t gather_crc32c(std::span<fragment const> fragments, memory_span destination, memory_span crc,
                           cuda_stream_ref stream = {});
 
 // The CRC32C alone, of bytes that lie contiguous already; they are read, not written. As gather_crc32c otherwise.
-void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream, error_code& code) noexcept;
-void crc32c(device_span bytes, device_span crc, cuda_stream_ref stream = {});
+void crc32c(memory_span bytes, memory_span crc, cuda_stream_ref stream, error_code& code) noexcept;
+void crc32c(memory_span bytes, memory_span crc, cuda_stream_ref stream = {});
 
 }  // namespace gpurx

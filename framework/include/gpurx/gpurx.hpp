@@ -23,4 +23,4 @@
 #include <gpurx/session.hpp>        // rx_session: queues, binding, steering, and their undoing
 #include <gpurx/stats.hpp>          // stats: counters by value
 #include <gpurx/use_awaitable.hpp>  // use_awaitable: exceptions of a co_await say why
-#include <gpurx/views.hpp>          // views: cuda_stream_ref, device_span, host_span, destination
+#include <gpurx/views.hpp>          // views: cuda_stream_ref, memory_span, host_span, destination

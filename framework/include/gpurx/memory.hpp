@@ -71,7 +71,7 @@ class device_memory {
     // Preconditions of everything below: valid().
     [[nodiscard]] memory_kind kind() const noexcept;
     [[nodiscard]] std::size_t size() const noexcept;
-    [[nodiscard]] device_span span() const noexcept;
+    [[nodiscard]] memory_span span() const noexcept;
     // The exported dmabuf, or -1 (see on_host). Owned by the memory: do not close it.
     [[nodiscard]] int dmabuf_fd() const noexcept;
     // One line for people: kind, size, page size, exporter, what orders a NIC's writes before a kernel's reads, and

@@ -113,7 +113,7 @@ struct receiver_access {
 }  // namespace detail
 
 // Reads exactly as many bytes of the stream as `to` holds, contiguous, and gives their pages back. `to` is a host_span,
-// a device_span, or a buffer of Asio's. async_read, async_read_some and async_receive may follow each other in any
+// a memory_span, or a buffer of Asio's. async_read, async_read_some and async_receive may follow each other in any
 // order: nothing is lost between them.
 //
 // On a GPU, completion means "enqueued on the destination's stream, in order": work enqueued on that stream later sees
@@ -147,7 +147,7 @@ auto async_read(basic_receiver<Executor>& from, destination to, Token&& token = 
 
 template <class Executor,
           asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
-auto async_read(basic_receiver<Executor>& from, device_span to, cuda_stream_ref stream, Token&& token = Token())
+auto async_read(basic_receiver<Executor>& from, memory_span to, cuda_stream_ref stream, Token&& token = Token())
 {
     return async_read(from, destination{to, stream}, std::forward<Token>(token));
 }

@@ -140,7 +140,7 @@ class rx_session {
 
     // Several memories behind one port: of several GPUs, say. Each is a part of the session with rx_queues queues,
     // max_flows flows and a share-out of its own, all with the same options. An acceptor's connections arrive in the
-    // first memory, and acceptor::set_placement() or the program (part()) says which one a flow belongs to: its own
+    // first memory, and acceptor::choose_memory() or the program (part()) says which one a flow belongs to: its own
     // rule takes it there, and what came before that is delivered all the same, and counted as resteered_bytes
     // (docs/several-gpus.md). All parts use the same transport; where devmem fails for one, the error names it. Errors
     // besides: transport_unavailable with leased queues, as nobody here can move a flow to another.

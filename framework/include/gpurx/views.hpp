@@ -55,10 +55,10 @@ namespace detail {
 //     // In a function, given tensor, header
 //     auto const body = tensor.first(header.bytes);       // throws std::out_of_range
 //     auto const other = tensor.try_first(header.bytes);  // empty
-class device_span {
+class memory_span {
   public:
-    constexpr device_span() noexcept = default;
-    constexpr device_span(memory_kind kind, std::uintptr_t address, std::size_t bytes) noexcept
+    constexpr memory_span() noexcept = default;
+    constexpr memory_span(memory_kind kind, std::uintptr_t address, std::size_t bytes) noexcept
         : address_{address}, size_{bytes}, kind_{kind}
     {}
 
@@ -68,25 +68,25 @@ class device_span {
     [[nodiscard]] constexpr memory_kind kind() const noexcept { return kind_; }
 
     // The first `count` bytes, or `count` bytes from `offset` on. Throws std::out_of_range if it has fewer.
-    [[nodiscard]] constexpr device_span first(std::size_t count) const { return subspan(0, count); }
-    [[nodiscard]] constexpr device_span subspan(std::size_t offset, std::size_t count) const
+    [[nodiscard]] constexpr memory_span first(std::size_t count) const { return subspan(0, count); }
+    [[nodiscard]] constexpr memory_span subspan(std::size_t offset, std::size_t count) const
     {
         if (!has(offset, count))
             detail::throw_not_inside(size_, offset, count);
         return {kind_, address_ + offset, count};
     }
     // The same without an exception: empty if it has fewer.
-    [[nodiscard]] constexpr std::optional<device_span> try_first(std::size_t count) const noexcept
+    [[nodiscard]] constexpr std::optional<memory_span> try_first(std::size_t count) const noexcept
     {
         return try_subspan(0, count);
     }
-    [[nodiscard]] constexpr std::optional<device_span> try_subspan(std::size_t offset, std::size_t count) const noexcept
+    [[nodiscard]] constexpr std::optional<memory_span> try_subspan(std::size_t offset, std::size_t count) const noexcept
     {
         if (!has(offset, count))
             return std::nullopt;
-        return device_span{kind_, address_ + offset, count};
+        return memory_span{kind_, address_ + offset, count};
     }
-    friend constexpr bool operator==(device_span, device_span) noexcept = default;
+    friend constexpr bool operator==(memory_span, memory_span) noexcept = default;
 
   private:
     [[nodiscard]] constexpr bool has(std::size_t offset, std::size_t count) const noexcept
@@ -132,7 +132,7 @@ inline constexpr bool names_other_bytes<std::reference_wrapper<T>> = true;
 template <>
 inline constexpr bool names_other_bytes<cuda_stream_ref> = true;
 template <>
-inline constexpr bool names_other_bytes<device_span> = true;
+inline constexpr bool names_other_bytes<memory_span> = true;
 
 // Its bytes may be written, and are what matters about it.
 template <class T>
@@ -155,7 +155,7 @@ concept spannable = requires
 //   an Asio buffer: boost::asio::buffer(anything writable);
 //   a contiguous range of trivially copyable elements: std::vector, std::array, std::span, std::string, a C array;
 //   one trivially copyable object, such as the header of a message.
-// What only says where other bytes are (std::string_view, const_buffer, device_span, a pointer) is refused, and so are
+// What only says where other bytes are (std::string_view, const_buffer, memory_span, a pointer) is refused, and so are
 // ranges of such: async_read would write over addresses.
 class host_span {
   public:
@@ -193,23 +193,23 @@ class destination {
         : where_{memory_kind::host, reinterpret_cast<std::uintptr_t>(to.data()), to.size()}
     {}
     destination(boost::asio::mutable_buffer to) noexcept : destination{host_span{to}} {}
-    constexpr destination(device_span to, cuda_stream_ref stream = {}) noexcept : where_{to}, stream_{stream} {}
+    constexpr destination(memory_span to, cuda_stream_ref stream = {}) noexcept : where_{to}, stream_{stream} {}
     // For bytes that nobody wants: they are consumed and copied nowhere.
     [[nodiscard]] static constexpr destination nowhere(std::size_t bytes) noexcept
     {
-        destination result{device_span{memory_kind::host, 0, bytes}};
+        destination result{memory_span{memory_kind::host, 0, bytes}};
         result.is_nowhere_ = true;
         return result;
     }
 
     // Host memory is of kind host, whichever view it was made from.
-    [[nodiscard]] constexpr device_span where() const noexcept { return where_; }
+    [[nodiscard]] constexpr memory_span where() const noexcept { return where_; }
     [[nodiscard]] constexpr cuda_stream_ref stream() const noexcept { return stream_; }
     [[nodiscard]] constexpr std::size_t size() const noexcept { return where_.size(); }
     [[nodiscard]] constexpr bool is_nowhere() const noexcept { return is_nowhere_; }
 
   private:
-    device_span where_;
+    memory_span where_;
     cuda_stream_ref stream_;
     bool is_nowhere_ = false;
 };

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ._error import Error
-from ._native import IngestErrorCode, shown_url
+from ._native import IngestErrorCode, redacted_url
 
 Place = str | os.PathLike[str]
 Places = Place | Sequence[Place]
@@ -29,7 +29,7 @@ class Shards(NamedTuple):
 
 def shown(place: str) -> str:
     """For messages: a URL may have secrets."""
-    return place if local_path(place) is not None else shown_url(place)
+    return place if local_path(place) is not None else redacted_url(place)
 
 
 def bad_files(text: str, place: str) -> Error:

@@ -39,7 +39,7 @@ class Weights(dict[str, Tensor]):
 
     def __repr__(self) -> str:
         size = size_text(sum(one.nbytes for one in self.values()))
-        return f"<gpurx.Weights: {len(self)} tensors, {size}, from {_native.shown_url(self.url)}>"
+        return f"<gpurx.Weights: {len(self)} tensors, {size}, from {_native.redacted_url(self.url)}>"
 
     def _repr_html_(self) -> str:
         return table(repr(self), self)

@@ -32,7 +32,7 @@ using byte_range = std::pair<std::uint64_t, std::uint64_t>;
 struct request {
     std::string url;
     int gpu = host;
-    ingest::http_options options;
+    ingest::fetch_options options;
 };
 
 // Of memory of its own: each goes when its last user has.
@@ -47,7 +47,7 @@ try {
 } catch (std::bad_alloc const&) {
     throw system_error{make_error_code(boost::system::errc::not_enough_memory),
                        {.operation = "fetch",
-                        .object = ingest::shown_url(of.url()),
+                        .object = ingest::redacted_url(of.url()),
                         .kernel_message = {},
                         .advice = fmt::format("what is asked for has {} bytes", size)}};
 }
@@ -102,7 +102,7 @@ void open_object::check(byte_range const& range) const
     if (offset > object_.size() || size > object_.size() - offset)
         throw system_error{make_error_code(errc::bad_destination),
                            {.operation = "fetch",
-                            .object = ingest::shown_url(object_.url()),
+                            .object = ingest::redacted_url(object_.url()),
                             .kernel_message = {},
                             .advice = fmt::format("it has {} bytes, and none at {} + {}; is it the right object?",
                                                   object_.size(), offset, size)}};
@@ -142,7 +142,7 @@ nb::object object_of(std::vector<tensor> from)
     return tensors;
 }
 
-pending start_opening(session const* from, std::string url, nb::handle device, ingest::http_options const& options)
+pending start_opening(session const* from, std::string url, nb::handle device, ingest::fetch_options const& options)
 {
     request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
     auto object = owned_by_engine(std::make_unique<open_object>(session_in(from), std::move(what)));
@@ -157,7 +157,7 @@ pending start_fetching(opened const& self, std::vector<byte_range> ranges)
     return {std::move(started), &object_of};
 }
 
-pending start_loading_all(session const* from, std::string url, nb::handle device, ingest::http_options const& options)
+pending start_loading_all(session const* from, std::string url, nb::handle device, ingest::fetch_options const& options)
 {
     request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
     auto started = operation_of<tensor>::start([session = session_in(from), what = std::move(what)]() mutable {

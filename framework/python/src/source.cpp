@@ -20,7 +20,7 @@ constexpr std::size_t header_chunk = std::size_t{256} << 10;
 
 }  // namespace
 
-ingest::object object_at(rx_session* session, std::string const& url, ingest::http_options options)
+ingest::object object_at(rx_session* session, std::string const& url, ingest::fetch_options options)
 {
     if (session == nullptr)
         return {engine(), url, std::move(options)};
@@ -33,7 +33,7 @@ asio::awaitable<void> source::async_header()
     if (!goes_on_) {
         options.chunk_size = std::min(options.chunk_size, header_chunk);
         // It is read again, and summed up then.
-        options.crc32c = ingest::http_options::checksum::none;
+        options.crc32c = ingest::fetch_options::checksum::none;
     }
     co_await open(options);
     header_ = co_await ingest::async_read_safetensors_header(*file_);
@@ -90,7 +90,7 @@ unsigned source::flows_for(std::uint64_t bytes) const noexcept
 
 std::string source::name() const
 {
-    return session_ == nullptr ? url_ : ingest::shown_url(where_.empty() ? url_ : where_);
+    return session_ == nullptr ? url_ : ingest::redacted_url(where_.empty() ? url_ : where_);
 }
 
 std::uint64_t source::bytes_placed() const
@@ -107,7 +107,7 @@ void source::rest() noexcept
     file_.reset();
 }
 
-asio::awaitable<void> source::open(ingest::http_options const& options)
+asio::awaitable<void> source::open(ingest::fetch_options const& options)
 {
     {
         std::scoped_lock const lock{mutex_};
@@ -129,7 +129,7 @@ asio::awaitable<void> source::open_again()
 {
     co_await open(options_);
     auto const announced = file_->announced_crc32c() || file_->announced_crc64nvme();
-    if (options_.crc32c == ingest::http_options::checksum::none || !announced)
+    if (options_.crc32c == ingest::fetch_options::checksum::none || !announced)
         co_return;
     auto const again = co_await ingest::async_read_safetensors_header(*file_);
     check_same(again.tensors == header_.tensors && again.metadata == header_.metadata);

@@ -20,14 +20,14 @@
 namespace gpurx::python {
 
 // Of what `url` names. `session` may be null for what is on this machine.
-[[nodiscard]] ingest::object object_at(rx_session* session, std::string const& url, ingest::http_options options);
+[[nodiscard]] ingest::object object_at(rx_session* session, std::string const& url, ingest::fetch_options options);
 
 // Operations run one after the other; where one has failed the next begins anew.
 class source {
   public:
     // `goes_on`: what follows the header is fetched next. Else nothing is kept open behind it, as of one of many files.
     // `met_tls` is set if it comes over https; null: nobody wants to know.
-    source(std::shared_ptr<rx_session> session, std::string url, ingest::http_options options, bool goes_on,
+    source(std::shared_ptr<rx_session> session, std::string url, ingest::fetch_options options, bool goes_on,
            std::shared_ptr<std::atomic<bool>> met_tls)
         : session_{std::move(session)},
           met_tls_{std::move(met_tls)},
@@ -68,13 +68,13 @@ class source {
 
   private:
     void rest() noexcept;
-    [[nodiscard]] asio::awaitable<void> open(ingest::http_options const& options);
+    [[nodiscard]] asio::awaitable<void> open(ingest::fetch_options const& options);
     [[nodiscard]] asio::awaitable<void> open_again();
     void check_same(bool is_same) const;
 
     std::shared_ptr<rx_session> session_;  // null: a file of this machine
     std::shared_ptr<std::atomic<bool>> met_tls_;
-    ingest::http_options options_;
+    ingest::fetch_options options_;
     std::string url_;
     bool goes_on_;
     ingest::safetensors_header header_;

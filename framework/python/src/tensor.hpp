@@ -22,7 +22,7 @@ namespace nb = nanobind;
 // Row-major and contiguous. Any thread may have it, and destroy it.
 struct tensor {
     std::shared_ptr<storage> memory;
-    device_span bytes;
+    memory_span bytes;
     ingest::dtype type = ingest::dtype::u8;
     std::vector<std::int64_t> shape;
     bool copied = false;  // made by a consumer's wish, who knows

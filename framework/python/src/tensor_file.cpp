@@ -69,8 +69,8 @@ class tensor_file final : public connection_keeper, public std::enable_shared_fr
     [[nodiscard]] source& from() const noexcept { return *source_; }
 
   private:
-    [[nodiscard]] std::shared_ptr<storage> allocate(std::uint64_t bytes, device_span& where) const;
-    [[nodiscard]] asio::awaitable<void> fetch_reads(std::span<slice_read const> reads, device_span to);
+    [[nodiscard]] std::shared_ptr<storage> allocate(std::uint64_t bytes, memory_span& where) const;
+    [[nodiscard]] asio::awaitable<void> fetch_reads(std::span<slice_read const> reads, memory_span to);
 
     std::shared_ptr<source> source_;
     int gpu_;
@@ -83,7 +83,7 @@ std::vector<std::int64_t> shape_of(ingest::safetensor const& one)
     return {one.shape.begin(), one.shape.end()};
 }
 
-std::shared_ptr<storage> tensor_file::allocate(std::uint64_t bytes, device_span& where) const
+std::shared_ptr<storage> tensor_file::allocate(std::uint64_t bytes, memory_span& where) const
 try {
     auto block = gpu_ == host ? ingest::buffer::on_host(bytes) : ingest::buffer::on_gpu(gpu_, bytes);
     where = block.span();
@@ -115,7 +115,7 @@ asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::s
         result.push_back(std::move(made));
     }
     auto const layout = ingest::lay_out(small);
-    device_span block;
+    memory_span block;
     auto const memory = allocate(layout.size, block);
     auto const shared = ingest::placements_of(small, layout, block);
     placements.insert(placements.end(), shared.begin(), shared.end());
@@ -150,12 +150,12 @@ asio::awaitable<tensor> tensor_file::async_fetch_part(part what, std::shared_ptr
 }
 
 // What is picked from is used again when the stream has passed: it is a storage, too.
-asio::awaitable<void> tensor_file::fetch_reads(std::span<slice_read const> reads, device_span to)
+asio::awaitable<void> tensor_file::fetch_reads(std::span<slice_read const> reads, memory_span to)
 {
     std::uint64_t size = 0;
     for (auto const& each : reads)
         size += each.runs.empty() ? 0 : each.file.size;
-    device_span joined;
+    memory_span joined;
     auto const memory = allocate(size, joined);
     std::vector<ingest::placement> placements;
     std::uint64_t at = 0;
@@ -196,9 +196,9 @@ std::shared_ptr<cuda_stream const> stream_on(int gpu)
     return gpu == host ? nullptr : std::make_shared<cuda_stream const>(cuda_stream::on(gpu));
 }
 
-void set_checksum(ingest::http_options& options, std::string_view name)
+void set_checksum(ingest::fetch_options& options, std::string_view name)
 {
-    using checksum = ingest::http_options::checksum;
+    using checksum = ingest::fetch_options::checksum;
     if (name == "none")
         options.crc32c = checksum::none;
     else if (name == "automatic")
@@ -209,24 +209,24 @@ void set_checksum(ingest::http_options& options, std::string_view name)
         throw nb::value_error("checksum must be 'none', 'automatic' or 'always'");
 }
 
-void set_times(ingest::http_options& options, double timeout, double deadline)
+void set_times(ingest::fetch_options& options, double timeout, double deadline)
 {
     options.timeout = milliseconds_of(timeout, "timeout", 0.001);
     options.deadline = milliseconds_of(deadline, "deadline");
 }
 
 // Nothing reads these back: they may be secrets.
-void set_headers(ingest::http_options& options, std::vector<std::pair<std::string, std::string>> headers)
+void set_headers(ingest::fetch_options& options, std::vector<std::pair<std::string, std::string>> headers)
 {
     options.headers = std::move(headers);
 }
 
-void set_bearer(ingest::http_options& options, std::string token)
+void set_bearer(ingest::fetch_options& options, std::string token)
 {
     options.bearer = std::move(token);
 }
 
-void set_tls(ingest::http_options& options, std::string ca_file, std::string ca_directory, std::string certificate,
+void set_tls(ingest::fetch_options& options, std::string ca_file, std::string ca_directory, std::string certificate,
              std::string key)
 {
     options.tls = {std::move(ca_file), std::move(ca_directory), std::move(certificate), std::move(key)};
@@ -244,7 +244,7 @@ ingest::s3_options::addressing parse_addressing(std::string_view name)
     throw nb::value_error("addressing_style must be 'auto', 'path' or 'virtual'");
 }
 
-void set_s3(ingest::http_options& options, std::vector<std::string> endpoints, std::string region, bool anonymous,
+void set_s3(ingest::fetch_options& options, std::vector<std::string> endpoints, std::string region, bool anonymous,
             std::string profile, std::string_view style)
 {
     options.s3 = {.region = std::move(region),
@@ -273,7 +273,7 @@ std::shared_ptr<std::atomic<bool>> tls_note_of(session const* of)
 }
 
 // Without a budget it has one of its own.
-pending open_url(session const* from, std::string url, nb::handle device, ingest::http_options options, bool goes_on,
+pending open_url(session const* from, std::string url, nb::handle device, ingest::fetch_options options, bool goes_on,
                  flow_budget* shared)
 {
     auto budget = shared != nullptr ? shared->shared_from_this() : std::make_shared<flow_budget>(options.flows);
@@ -286,7 +286,7 @@ pending open_url(session const* from, std::string url, nb::handle device, ingest
     return start_opening(std::move(what), gpu, std::move(stream), std::move(budget));
 }
 
-pending read_url(session const* from, std::string url, std::size_t at_most, ingest::http_options options)
+pending read_url(session const* from, std::string url, std::size_t at_most, ingest::fetch_options options)
 {
     auto what =
         std::make_shared<source>(session_in(from), std::move(url), std::move(options), false, tls_note_of(from));
@@ -296,7 +296,7 @@ pending read_url(session const* from, std::string url, std::size_t at_most, inge
 
 using objects = std::vector<ingest::s3_object>;
 
-pending list_objects(std::string prefix, ingest::http_options const& options)
+pending list_objects(std::string prefix, ingest::fetch_options const& options)
 {
     auto started = operation_of<objects>::start(
         [prefix = std::move(prefix), options] { return ingest::async_list_s3(prefix, options); });
@@ -351,14 +351,14 @@ pending start_fetching(opened const& self, std::vector<std::size_t> indices, boo
     return {std::move(started), [](std::vector<tensor> made) { return nb::cast(std::move(made)); }, std::move(hurry)};
 }
 
-ingest::http_options with_mirrors(ingest::http_options options, std::vector<std::string> urls)
+ingest::fetch_options with_mirrors(ingest::fetch_options options, std::vector<std::string> urls)
 {
     options.mirrors = std::move(urls);
     return options;
 }
 
 // 0 or less: it has passed.
-ingest::http_options with_deadline(ingest::http_options options, double seconds)
+ingest::fetch_options with_deadline(ingest::fetch_options options, double seconds)
 {
     options.deadline = seconds > 0 ? milliseconds_of(seconds, "deadline") : std::chrono::milliseconds{-1};
     return options;
@@ -398,14 +398,14 @@ pending start_fetching_part(opened const& self, std::size_t index, triples const
 
 void bind_tensor_file(nb::module_& module)
 {
-    nb::class_<ingest::http_options>(module, "HttpOptions")
+    nb::class_<ingest::fetch_options>(module, "HttpOptions")
         .def(nb::init<>())
-        .def_rw("flows", &ingest::http_options::flows)
-        .def_rw("chunk_size", &ingest::http_options::chunk_size)
-        .def_rw("attempts", &ingest::http_options::attempts)
-        .def_rw("min_speed", &ingest::http_options::min_speed)
-        .def_rw("mirrors", &ingest::http_options::mirrors)
-        .def_rw("keep_connections", &ingest::http_options::keep_connections)
+        .def_rw("flows", &ingest::fetch_options::flows)
+        .def_rw("chunk_size", &ingest::fetch_options::chunk_size)
+        .def_rw("attempts", &ingest::fetch_options::attempts)
+        .def_rw("min_speed", &ingest::fetch_options::min_speed)
+        .def_rw("mirrors", &ingest::fetch_options::mirrors)
+        .def_rw("keep_connections", &ingest::fetch_options::keep_connections)
         .def("with_mirrors", &with_mirrors, nb::arg("urls"))
         .def("with_deadline", &with_deadline, nb::arg("seconds"))
         .def("set_times", &set_times, nb::arg("timeout"), nb::arg("deadline"))
@@ -431,7 +431,7 @@ void bind_tensor_file(nb::module_& module)
     module.def("open_url", &open_url, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
                nb::arg("options"), nb::arg("goes_on"), nb::arg("budget").none() = nb::none());
     module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
-    module.def("shown_url", &ingest::shown_url, nb::arg("url"));
+    module.def("redacted_url", &ingest::redacted_url, nb::arg("url"));
     module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),
                nb::arg("options"));
 }

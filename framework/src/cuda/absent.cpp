@@ -113,14 +113,14 @@ stream_backlog* backlog_of(gpu_stream const& /*on*/) noexcept
     return nullptr;
 }
 
-std::size_t gather_on_gpu(std::span<fragment const> /*fragments*/, device_span /*destination*/, gpu_stream /*on*/,
+std::size_t gather_on_gpu(std::span<fragment const> /*fragments*/, memory_span /*destination*/, gpu_stream /*on*/,
                           gather_source const& /*from*/, error_code& code) noexcept
 {
     code = errc::no_cuda;
     return 0;
 }
 
-std::size_t gather_crc32c_on_gpu(std::span<fragment const> /*fragments*/, device_span /*destination*/,
+std::size_t gather_crc32c_on_gpu(std::span<fragment const> /*fragments*/, memory_span /*destination*/,
                                  std::uintptr_t /*crc*/, gpu_stream /*on*/, error_code& code) noexcept
 {
     code = errc::no_cuda;

@@ -34,7 +34,7 @@ class map_of_memory {
   public:
     // The context is current as long as this is asked. About `known` nobody has to be: kernels in this context reach it
     // at the same addresses.
-    map_of_memory(gpu const& on, context_scope const& within, device_span known = {}) noexcept
+    map_of_memory(gpu const& on, context_scope const& within, memory_span known = {}) noexcept
         : calls_{on.calls()}, ordinal_{on.ordinal()}, context_{within.context()}, known_{known}
     {}
 
@@ -96,7 +96,7 @@ class map_of_memory {
     driver const& calls_;
     int ordinal_;
     CUcontext context_;
-    device_span known_;
+    memory_span known_;
     std::uint64_t begin_ = 0;
     std::uint64_t end_ = 0;
     std::uint64_t seen_at_ = 0;
@@ -260,7 +260,7 @@ batch& empty_batch()
     return kept;
 }
 
-std::size_t gather(std::span<fragment const> fragments, device_span destination, gpu_stream stream,
+std::size_t gather(std::span<fragment const> fragments, memory_span destination, gpu_stream stream,
                    gather_source const& source, error_code& code)
 {
     auto& on = gpu::open(stream.ordinal);
@@ -270,7 +270,7 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
         return 0;
     target const to{on, stream.stream.get(), *scope};
     on.acquire(to.stream, to.scope);
-    map_of_memory where{on, *scope, scope->context() == on.context() ? source.memory : device_span{}};
+    map_of_memory where{on, *scope, scope->context() == on.context() ? source.memory : memory_span{}};
     auto const reached = source.destination_of == nullptr || source.destination_of == scope->context();
     cursor from{fragments};
     auto& what = empty_batch();
@@ -288,7 +288,7 @@ std::size_t gather(std::span<fragment const> fragments, device_span destination,
     return placed;
 }
 
-std::size_t gather_crc32c(std::span<fragment const> fragments, device_span destination, std::uintptr_t crc,
+std::size_t gather_crc32c(std::span<fragment const> fragments, memory_span destination, std::uintptr_t crc,
                           gpu_stream stream, error_code& code)
 {
     auto& on = gpu::open(stream.ordinal);
@@ -434,13 +434,13 @@ void prepare_gather(gpu_stream const& on) noexcept
     }));
 }
 
-std::size_t gather_on_gpu(std::span<fragment const> fragments, device_span destination, gpu_stream on,
+std::size_t gather_on_gpu(std::span<fragment const> fragments, memory_span destination, gpu_stream on,
                           gather_source const& from, error_code& code) noexcept
 {
     return cuda::reporting(code, [&] { return cuda::gather(fragments, destination, on, from, code); });
 }
 
-std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, device_span destination, std::uintptr_t crc,
+std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, memory_span destination, std::uintptr_t crc,
                                  gpu_stream on, error_code& code) noexcept
 {
     return cuda::reporting(code, [&] { return cuda::gather_crc32c(fragments, destination, crc, on, code); });

@@ -147,9 +147,9 @@ class cuda_memory : public memory_state {
     cuda_memory& operator=(cuda_memory const&) = delete;
 
     [[nodiscard]] int ordinal() const noexcept override { return on_.ordinal(); }
-    [[nodiscard]] device_span known_to(int ordinal) const noexcept override
+    [[nodiscard]] memory_span known_to(int ordinal) const noexcept override
     {
-        return in_reach_ && ordinal == on_.ordinal() ? span() : device_span{};
+        return in_reach_ && ordinal == on_.ordinal() ? span() : memory_span{};
     }
 
     [[nodiscard]] error_code failure(bool ask) noexcept override
@@ -205,13 +205,13 @@ class cuda_memory : public memory_state {
     void set_in_reach(bool in_reach) noexcept { in_reach_ = in_reach; }
     [[nodiscard]] bool exported_for_pcie() const noexcept { return export_.pcie; }
 
-    void publish(device_span span, std::size_t page_size)
+    void publish(memory_span span, std::size_t page_size)
     {
         place(span, page_size);
         export_ = export_dmabuf(on_, span.address(), span.size(), object_of(on_, span.size()));
         set_export(export_.fd.get(), export_.code, export_.why);
     }
-    void do_not_publish(device_span span, std::size_t page_size, error_code code, diagnostics why)
+    void do_not_publish(memory_span span, std::size_t page_size, error_code code, diagnostics why)
     {
         place(span, page_size);
         set_export(-1, code, std::move(why));
@@ -267,7 +267,7 @@ class gpu_memory final : public cuda_memory {
     }
 
   private:
-    void publish_or_not(device_span span)
+    void publish_or_not(memory_span span)
     {
         if (visible_to_kernels(on().facts()))
             return publish(span, unit);

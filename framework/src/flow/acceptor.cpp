@@ -16,7 +16,7 @@
 #include "exception_of.hpp"
 #include "fork.hpp"
 #include "receiver_state.hpp"
-#include "session/placement.hpp"
+#include "session/part_turns.hpp"
 #include "session/session_state.hpp"
 #include "tcp_socket.hpp"
 
@@ -95,7 +95,7 @@ class acceptor_state {
     // Calls of both so far: an accept whose wait is over is reached by no other way.
     [[nodiscard]] unsigned cancels() const noexcept { return cancels_; }
 
-    void set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose)
+    void choose_memory(std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose)
     {
         choose_ = std::move(choose);
     }
@@ -146,7 +146,7 @@ void acceptor_state::failed_at(char const* operation, error_code code, char cons
 void acceptor_state::accept_failed(error_code code)
 {
     failed_at("accept from", code,
-              named_no_part_                 ? "the function of set_placement() named a part that there is not"
+              named_no_part_                 ? "the function of choose_memory() named a part that there is not"
               : code == errc::too_many_flows ? advice_on(code)
                                              : "");
 }
@@ -512,9 +512,9 @@ void acceptor_base::listen(int backlog, error_code& code)
     state()->listen(backlog, code);
 }
 
-void acceptor_base::set_placement(std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose)
+void acceptor_base::choose_memory(std::function<std::size_t(asio::ip::tcp::endpoint const&)> choose)
 {
-    state()->set_placement(std::move(choose));
+    state()->choose_memory(std::move(choose));
 }
 
 void acceptor_base::cancel() noexcept

@@ -377,7 +377,7 @@ stream_result receiver_state::place(landing const& destination, std::size_t size
         result.bytes = std::min(size, batch.bytes);
         flow_->take_front(batch, result.bytes);
     } else if (destination.kind == memory_kind::device) {
-        device_span const span{destination.kind, destination.address, size};
+        memory_span const span{destination.kind, destination.address, size};
         gather_source const from{.memory = flow_->place().session().memory().known_to(destination.on.ordinal),
                                  .destination_of = destination.memory_of,
                                  .read_until = &batch.read_until,

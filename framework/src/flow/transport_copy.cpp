@@ -48,7 +48,7 @@ class page_filler {
         [[nodiscard]] std::size_t size() const noexcept;
     };
 
-    page_filler(page_pool& pool, device_span memory) noexcept : pool_{pool}, memory_{memory} {}
+    page_filler(page_pool& pool, memory_span memory) noexcept : pool_{pool}, memory_{memory} {}
     page_filler(page_filler const&) = delete;
     page_filler& operator=(page_filler const&) = delete;
     ~page_filler();
@@ -67,7 +67,7 @@ class page_filler {
     }
 
     page_pool& pool_;
-    device_span memory_;
+    memory_span memory_;
     // The page that is partly filled; the flow holds a reference of its own to it.
     bool filling_ = false;
     std::uint32_t page_ = 0;

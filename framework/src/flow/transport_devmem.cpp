@@ -45,7 +45,7 @@ error_code protocol_error() noexcept
 }
 
 // Not of a piece without bytes, and not where offset and size overflow.
-bool lies_in(device_span memory, devmem_piece const& piece) noexcept
+bool lies_in(memory_span memory, devmem_piece const& piece) noexcept
 {
     auto const end = piece.offset + piece.size;
     return piece.offset < end && end <= memory.size();
@@ -130,7 +130,7 @@ class devmem_transport final : public flow_transport {
 
     flow_place& place_;
     int socket_;
-    device_span memory_;
+    memory_span memory_;
     int page_shift_;
     std::uint32_t dmabuf_id_;
     bool all_xarray_;                       // tokens, and the bit that says so means nothing

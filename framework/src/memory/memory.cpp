@@ -118,7 +118,7 @@ std::size_t device_memory::size() const noexcept
     return state_->span().size();
 }
 
-device_span device_memory::span() const noexcept
+memory_span device_memory::span() const noexcept
 {
     return state_->span();
 }
@@ -253,7 +253,7 @@ class mapped_memfd {
 
     [[nodiscard]] bool valid() const noexcept { return address_ != MAP_FAILED; }
     [[nodiscard]] int memfd() const noexcept { return memfd_.get(); }
-    [[nodiscard]] device_span span() const noexcept
+    [[nodiscard]] memory_span span() const noexcept
     {
         return {memory_kind::host, reinterpret_cast<std::uintptr_t>(address_), size_};
     }

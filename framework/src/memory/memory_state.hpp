@@ -34,7 +34,7 @@ class memory_state {
     memory_state& operator=(memory_state const&) = delete;
     virtual ~memory_state() = default;
 
-    [[nodiscard]] device_span span() const noexcept { return span_; }
+    [[nodiscard]] memory_span span() const noexcept { return span_; }
     // Bytes that are certain to be physically contiguous and aligned: 4 KiB, or 2 MiB with huge pages.
     [[nodiscard]] std::size_t page_size() const noexcept { return page_size_; }
     // -1: not exported. The owner is this object.
@@ -54,7 +54,7 @@ class memory_state {
     [[nodiscard]] virtual std::string pci_address() const { return {}; }
     // The memory, if work in the primary context of that GPU certainly reaches all of it at its own addresses; empty:
     // who wants to know has to ask the driver.
-    [[nodiscard]] virtual device_span known_to(int /*ordinal*/) const noexcept { return {}; }
+    [[nodiscard]] virtual memory_span known_to(int /*ordinal*/) const noexcept { return {}; }
     // rx_buffer::acquire: what a device wrote becomes visible to the CPU, or to work enqueued on `stream` later.
     virtual void acquire(cuda_stream_ref stream) noexcept = 0;
     // Bytes on the host beside the memory, for what arrives there: within the reach of the memory's GPU. Throws
@@ -69,7 +69,7 @@ class memory_state {
     // What allocate_host() pinned.
     virtual void free_host(std::byte* /*bytes*/, std::size_t /*size*/) noexcept {}
 
-    void place(device_span span, std::size_t page_size) noexcept
+    void place(memory_span span, std::size_t page_size) noexcept
     {
         span_ = span;
         page_size_ = page_size;
@@ -83,7 +83,7 @@ class memory_state {
     }
 
   private:
-    device_span span_;
+    memory_span span_;
     std::size_t page_size_ = 0;
     int dmabuf_fd_ = -1;
     error_code export_error_;

@@ -6,7 +6,7 @@
 
 namespace gpurx::detail {
 
-page_census::page_census(device_span memory, std::size_t page_size)
+page_census::page_census(memory_span memory, std::size_t page_size)
     : memory_{memory}, page_shift_{std::countr_zero(page_size)}, noted_(memory.size() >> page_shift_)
 {}
 

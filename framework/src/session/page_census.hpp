@@ -20,14 +20,14 @@ inline constexpr page_use page_uses[]{page_use::on_loan, page_use::parked, page_
 class page_census {
   public:
     // `page_size` is a power of two.
-    page_census(device_span memory, std::size_t page_size);
+    page_census(memory_span memory, std::size_t page_size);
 
     // Notes the pages that the fragment lies in; none if it lies elsewhere. Returns how many were not noted yet.
     std::uint64_t note(fragment const& piece) noexcept;
     [[nodiscard]] std::uint64_t pages() const noexcept { return noted_.size(); }
 
   private:
-    device_span memory_;
+    memory_span memory_;
     int page_shift_;
     std::vector<bool> noted_;
 };

@@ -25,7 +25,7 @@
 #include "nic/session_nic.hpp"
 #include "nic_worker.hpp"
 #include "page_census.hpp"
-#include "placement.hpp"
+#include "part_turns.hpp"
 #include "ring_demand.hpp"
 #include "syscalls.hpp"
 #include "watchdog.hpp"

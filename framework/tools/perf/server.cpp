@@ -58,7 +58,7 @@ struct incoming {
     receiver rx;
     request what;
     pattern_check check;
-    device_span landing = {};
+    memory_span landing = {};
     std::uint64_t bytes = 0;
     std::uint64_t acknowledged = 0;
 };

@@ -96,7 +96,7 @@ class device_bytes {
     ~device_bytes();
 
     [[nodiscard]] CUdeviceptr address() const noexcept { return address_; }
-    [[nodiscard]] device_span span() const noexcept { return {memory_kind::device, address_, size_}; }
+    [[nodiscard]] memory_span span() const noexcept { return {memory_kind::device, address_, size_}; }
     void write(std::span<std::byte const> bytes, std::size_t offset = 0) const;
     void read(std::span<std::byte> bytes, std::size_t offset = 0) const;
 

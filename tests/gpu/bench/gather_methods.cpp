@@ -14,7 +14,7 @@ namespace gpurx::bench {
 
 namespace {
 
-device_span destination_of(batch const& one)
+memory_span destination_of(batch const& one)
 {
     return {memory_kind::device, one.destination, one.size};
 }

@@ -87,7 +87,7 @@ TEST_CASE("an error in the GPU's own context leaves a program's own context goin
     auto const source = own.allocate(size);
     auto const destination = own.allocate(size);
     fill(source, size);
-    auto const place = [](CUdeviceptr address) { return device_span{memory_kind::device, address, size}; };
+    auto const place = [](CUdeviceptr address) { return memory_span{memory_kind::device, address, size}; };
     std::array const fragments{fragment{source, size, memory_kind::device}};
     REQUIRE(gather(fragments, place(source), own.stream()) == size);
     fake_cuda::break_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -548,7 +548,7 @@ TEST_CASE("without the kernels a gather is made of the driver's copies")
     stream.finish();
     CHECK(is_pattern(destination.read(), 0));
     std::vector<std::byte> here(10000);
-    device_span const host{memory_kind::host, reinterpret_cast<std::uintptr_t>(here.data()), here.size()};
+    memory_span const host{memory_kind::host, reinterpret_cast<std::uintptr_t>(here.data()), here.size()};
     REQUIRE(gather(fragments, host) == 10000);
     CHECK(is_pattern(here, 0));
     error_code code;

@@ -28,7 +28,7 @@ TEST_CASE("a file comes into a GPU's memory, and some of it to the host")
         in.io->get_executor(),
         *in.session,
         path,
-        {.flows = 3, .chunk_size = 20'000, .crc32c = ingest::http_options::checksum::always, .stream = stream}};
+        {.flows = 3, .chunk_size = 20'000, .crc32c = ingest::fetch_options::checksum::always, .stream = stream}};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await file.async_open();
         co_await file.async_read_front(host_span{std::span{front}});

@@ -161,17 +161,17 @@ TEST_CASE("CRC32C of host memory, written where it is asked for")
 {
     auto const bytes = some_bytes(4099);
     std::uint32_t crc = 0;
-    device_span const to{memory_kind::host, reinterpret_cast<std::uintptr_t>(&crc), sizeof crc};
+    memory_span const to{memory_kind::host, reinterpret_cast<std::uintptr_t>(&crc), sizeof crc};
     auto const at = reinterpret_cast<std::uintptr_t>(bytes.data());
 
-    crc32c(device_span{memory_kind::host, at + 1, 4096}, to);
+    crc32c(memory_span{memory_kind::host, at + 1, 4096}, to);
     CHECK(crc == reference(bytes_view{bytes}.subspan(1, 4096)));
-    crc32c(device_span{memory_kind::host, at, 0}, to);
+    crc32c(memory_span{memory_kind::host, at, 0}, to);
     CHECK(crc == 0);
 
     std::vector<fragment> const fragments{{at, 5, memory_kind::host}, {at + 5, 4094, memory_kind::host}};
     std::vector<std::byte> together(5000);
-    device_span const destination{memory_kind::host, reinterpret_cast<std::uintptr_t>(together.data()),
+    memory_span const destination{memory_kind::host, reinterpret_cast<std::uintptr_t>(together.data()),
                                   together.size()};
     CHECK(gather_crc32c(fragments, destination, to) == bytes.size());
     CHECK(crc == reference(bytes));
@@ -181,8 +181,8 @@ TEST_CASE("CRC32C of 256 MiB on the host", "[!benchmark]")
 {
     auto const bytes = some_bytes(std::size_t{256} << 20);
     std::uint32_t crc = 0;
-    device_span const from{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
-    device_span const to{memory_kind::host, reinterpret_cast<std::uintptr_t>(&crc), sizeof crc};
+    memory_span const from{memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()};
+    memory_span const to{memory_kind::host, reinterpret_cast<std::uintptr_t>(&crc), sizeof crc};
     BENCHMARK("a quarter of a GiB")
     {
         crc32c(from, to);

@@ -25,7 +25,7 @@ TEST_CASE("gather places fragments in order")
                                           {address_of(c), c.size(), memory_kind::host}};
     std::string out(16, '.');
     auto const span = [&](std::size_t size, memory_kind kind = memory_kind::host) {
-        return device_span{kind, address_of(out), size};
+        return memory_span{kind, address_of(out), size};
     };
     error_code code = errc::no_cuda;
 

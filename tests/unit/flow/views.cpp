@@ -125,7 +125,7 @@ TEST_CASE("what must not become a view does not")
     CHECK_FALSE(accepted<asio::const_buffer&>);
     CHECK_FALSE(accepted<asio::const_buffer>);
     CHECK_FALSE(accepted<std::string_view&>);
-    CHECK_FALSE(accepted<device_span&>);
+    CHECK_FALSE(accepted<memory_span&>);
     CHECK_FALSE(accepted<fragment&>);
     CHECK_FALSE(accepted<cuda_stream_ref&>);
     CHECK_FALSE(accepted<char*&>);
@@ -142,7 +142,7 @@ TEST_CASE("what must not become a view does not")
     CHECK_FALSE(accepted<asio::mutable_buffer(&)[2]>);
     CHECK_FALSE(accepted<std::span<host_span>>);
     CHECK_FALSE(accepted<std::vector<host_span>&>);
-    CHECK_FALSE(accepted<std::vector<device_span>&>);
+    CHECK_FALSE(accepted<std::vector<memory_span>&>);
     CHECK_FALSE(accepted<std::span<std::span<int>>>);
     CHECK_FALSE(accepted<std::array<std::array<std::string_view, 2>, 2>&>);
     CHECK_FALSE(accepted<std::vector<char*>&>);
@@ -152,29 +152,29 @@ TEST_CASE("what must not become a view does not")
     CHECK_FALSE(std::is_constructible_v<cuda_stream_ref, std::nullptr_t>);
 }
 
-TEST_CASE("parts of a device_span")
+TEST_CASE("parts of a memory_span")
 {
-    device_span const all{memory_kind::device, 4096, 100};
-    CHECK(all.subspan(10, 20) == device_span{memory_kind::device, 4106, 20});
-    CHECK(all.first(7) == device_span{memory_kind::device, 4096, 7});
+    memory_span const all{memory_kind::device, 4096, 100};
+    CHECK(all.subspan(10, 20) == memory_span{memory_kind::device, 4106, 20});
+    CHECK(all.first(7) == memory_span{memory_kind::device, 4096, 7});
     CHECK(all.subspan(100, 0).empty());
-    CHECK(device_span{}.empty());
+    CHECK(memory_span{}.empty());
 
-    static_assert(device_span{memory_kind::host, 0, 100}.subspan(10, 20).size() == 20);
-    static_assert(!device_span{memory_kind::host, 0, 100}.try_first(101));
+    static_assert(memory_span{memory_kind::host, 0, 100}.subspan(10, 20).size() == 20);
+    static_assert(!memory_span{memory_kind::host, 0, 100}.try_first(101));
 }
 
-TEST_CASE("a part of a device_span that would end beyond it is refused in every build")
+TEST_CASE("a part of a memory_span that would end beyond it is refused in every build")
 {
-    device_span const all{memory_kind::device, 4096, 100};
+    memory_span const all{memory_kind::device, 4096, 100};
     constexpr auto most = std::numeric_limits<std::size_t>::max();
     CHECK_THROWS_AS(all.first(101), std::out_of_range);
     CHECK_THROWS_AS(all.first(most), std::out_of_range);
     CHECK_THROWS_AS(all.subspan(101, 0), std::out_of_range);
     CHECK_THROWS_AS(all.subspan(90, 11), std::out_of_range);
     CHECK_THROWS_AS(all.subspan(90, most), std::out_of_range);
-    CHECK_THROWS_AS(device_span{}.first(1), std::out_of_range);
-    CHECK_THROWS_WITH(all.subspan(90, 11), "11 bytes from offset 90 on are not inside a device_span of 100 bytes");
+    CHECK_THROWS_AS(memory_span{}.first(1), std::out_of_range);
+    CHECK_THROWS_WITH(all.subspan(90, 11), "11 bytes from offset 90 on are not inside a memory_span of 100 bytes");
 
     CHECK(all.try_first(100) == all);
     CHECK(all.try_subspan(10, 20) == all.subspan(10, 20));

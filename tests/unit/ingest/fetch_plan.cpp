@@ -178,10 +178,10 @@ TEST_CASE("a place is found for each byte that has one")
     placement_map map;
     REQUIRE(map.assign(places, 150));
     CHECK(map.all().size() == 2);
-    CHECK(map.find(0, 100) == device_span{kind, 0x2000, 10});
-    CHECK(map.find(9, 100) == device_span{kind, 0x2009, 1});
-    CHECK(map.find(100, 5) == device_span{kind, 0x1000, 5});
-    CHECK(map.find(149, 5) == device_span{kind, 0x1031, 1});
+    CHECK(map.find(0, 100) == memory_span{kind, 0x2000, 10});
+    CHECK(map.find(9, 100) == memory_span{kind, 0x2009, 1});
+    CHECK(map.find(100, 5) == memory_span{kind, 0x1000, 5});
+    CHECK(map.find(149, 5) == memory_span{kind, 0x1031, 1});
     CHECK_FALSE(map.assign(places, 149));
     CHECK_FALSE(map.assign(std::vector<placement>{{0, {kind, 1, 10}}, {9, {kind, 100, 1}}}, 100));
     CHECK_FALSE(map.assign(std::vector<placement>{{UINT64_MAX, {kind, 1, 10}}}, UINT64_MAX));

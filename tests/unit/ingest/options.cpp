@@ -13,19 +13,19 @@ using Catch::Matchers::MessageMatches;
 
 namespace {
 
-http_options with(std::function<void(http_options&)> const& change)
+fetch_options with(std::function<void(fetch_options&)> const& change)
 {
-    http_options options;
+    fetch_options options;
     change(options);
     return options;
 }
 
 }  // namespace
 
-TEST_CASE("http_options: what can be sent passes")
+TEST_CASE("fetch_options: what can be sent passes")
 {
     CHECK_NOTHROW(check({}));
-    CHECK_NOTHROW(check(with([](http_options& options) {
+    CHECK_NOTHROW(check(with([](fetch_options& options) {
         options.headers = {{"X-Model", "a b"}, {"Authorization", "Basic eDp5"}};
         options.bearer = "token";
         options.tls.certificate = "both.pem";
@@ -34,10 +34,10 @@ TEST_CASE("http_options: what can be sent passes")
     })));
 }
 
-TEST_CASE("http_options: what cannot be sent is named, and no secret is")
+TEST_CASE("fetch_options: what cannot be sent is named, and no secret is")
 {
     struct refused {
-        std::function<void(http_options&)> change;
+        std::function<void(fetch_options&)> change;
         char const* says;
     };
     for (auto const& [change, says] : {

@@ -164,7 +164,7 @@ TEST_CASE("tensors lie as in the file, unless that would misalign them")
     auto const layout = lay_out(tensors);
     CHECK(layout.offsets == std::vector<std::uint64_t>{0, 16, 48, 256, 256, 272});
     CHECK(layout.size == 288);
-    auto const block = device_span{memory_kind::host, 0x10000, layout.size};
+    auto const block = memory_span{memory_kind::host, 0x10000, layout.size};
     auto const places = placements_of(tensors, layout, block);
     REQUIRE(places.size() == 2);
     CHECK(places[0].offset == 1000);

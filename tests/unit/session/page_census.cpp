@@ -3,16 +3,16 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-using gpurx::device_span;
 using gpurx::fragment;
 using gpurx::memory_kind;
+using gpurx::memory_span;
 using gpurx::detail::page_census;
 
 TEST_CASE("a page counts once, whoever has a part of it")
 {
     constexpr std::uintptr_t base = 1 << 20;
     constexpr auto host = memory_kind::host;
-    page_census census{device_span{host, base, 8 * 4096}, 4096};
+    page_census census{memory_span{host, base, 8 * 4096}, 4096};
     CHECK(census.pages() == 8);
     CHECK(census.note({base, 1, host}) == 1);
     CHECK(census.note({base + 100, 3000, host}) == 0);
@@ -29,7 +29,7 @@ TEST_CASE("what lies elsewhere is no page of the memory")
 {
     constexpr std::uintptr_t base = 1 << 20;
     constexpr auto device = memory_kind::device;
-    page_census census{device_span{device, base, 8 * 4096}, 4096};
+    page_census census{memory_span{device, base, 8 * 4096}, 4096};
     CHECK(census.note({base, 4096, memory_kind::host}) == 0);
     CHECK(census.note({base - 4096, 4096, device}) == 0);
     CHECK(census.note({base + 8 * 4096, 4096, device}) == 0);

@@ -36,20 +36,20 @@ constexpr std::uint64_t worth_reading = 64 << 10;
 // Of what a consumer takes, as that of an http_object.
 constexpr std::uint64_t taken_at_a_time = 256 << 10;
 
-std::byte* pointer_to(device_span place) noexcept
+std::byte* pointer_to(memory_span place) noexcept
 {
     return reinterpret_cast<std::byte*>(place.address());
 }
 
 }  // namespace
 
-file_source::file_source(asio::any_io_executor executor, std::string_view text, http_options options)
+file_source::file_source(asio::any_io_executor executor, std::string_view text, fetch_options options)
     : executor_{std::move(executor)}, options_{std::move(options)}, text_{text}
 {
     if (options_.flows == 0 || options_.chunk_size == 0)
-        throw std::invalid_argument{"http_options: flows and chunk_size have to be at least 1"};
+        throw std::invalid_argument{"fetch_options: flows and chunk_size have to be at least 1"};
     if (!options_.mirrors.empty())
-        throw std::invalid_argument{"http_options: a file has no mirrors"};
+        throw std::invalid_argument{"fetch_options: a file has no mirrors"};
     error_code code;
     diagnostics why;
     path_ = parse_path(text, code, why);
@@ -116,9 +116,9 @@ asio::awaitable<void> file_source::run()
     co_await finish_sum();
 }
 
-http_stats file_source::stats() const noexcept
+fetch_stats file_source::stats() const noexcept
 {
-    http_stats result;
+    fetch_stats result;
     result.requests = counters_.reads;
     result.bytes_placed = counters_.bytes;
     return result;
@@ -144,7 +144,7 @@ void file_source::check(error_code code) const
 void file_source::check_time() const
 {
     if (std::chrono::steady_clock::now() > deadline_)
-        fail("read", errc::gave_up, "http_options::deadline has passed");
+        fail("read", errc::gave_up, "fetch_options::deadline has passed");
 }
 
 asio::awaitable<void> file_source::work(lane& of)
@@ -156,7 +156,7 @@ asio::awaitable<void> file_source::work(lane& of)
             continue;
         }
         co_await bring(of, *piece);
-        for_each_place(*piece, [this](std::uint64_t offset, device_span place) {
+        for_each_place(*piece, [this](std::uint64_t offset, memory_span place) {
             sum_up(offset, place);
             counters_.bytes += place.size();
         });
@@ -200,7 +200,7 @@ asio::awaitable<void> file_source::bring(lane& of, fetch_piece const& piece)
     }));
 }
 
-error_code file_source::read_in_place_of(byte_range bytes, device_span place, read_in_place const& parts,
+error_code file_source::read_in_place_of(byte_range bytes, memory_span place, read_in_place const& parts,
                                          std::span<std::byte> block)
 {
     auto* const to = pointer_to(place);
@@ -220,7 +220,7 @@ error_code file_source::read_in_place_of(byte_range bytes, device_span place, re
 bool file_source::read_cached(fetch_piece const& piece)
 {
     auto is_there = true;
-    for_each_place(piece, [&](std::uint64_t offset, device_span place) {
+    for_each_place(piece, [&](std::uint64_t offset, memory_span place) {
         is_there = is_there && file_.read_cached(offset, {pointer_to(place), place.size()});
     });
     counters_.reads += is_there ? 1 : 0;
@@ -233,7 +233,7 @@ error_code file_source::read_and_spread(fetch_piece const& piece, std::span<std:
     auto const around = blocks_around(piece.asked, file_.aligned().offset);
     if (auto const code = read(around, blocks.data(), piece.asked.end))
         return code;
-    for_each_place(piece, [&](std::uint64_t offset, device_span place) {
+    for_each_place(piece, [&](std::uint64_t offset, memory_span place) {
         if (place.kind() == memory_kind::host)
             std::memcpy(pointer_to(place), blocks.data() + (offset - around.begin), place.size());
     });
@@ -253,8 +253,8 @@ asio::awaitable<void> file_source::upload(lane& of, fetch_piece const& piece, st
 {
     auto const begin = blocks_around(piece.asked, file_.aligned().offset).begin;
     error_code code;
-    device_span last;
-    for_each_place(piece, [&](std::uint64_t offset, device_span place) {
+    memory_span last;
+    for_each_place(piece, [&](std::uint64_t offset, memory_span place) {
         if (place.kind() == memory_kind::host)
             return;
         fragment const from{.address = reinterpret_cast<std::uintptr_t>(blocks.data()) + (offset - begin),
@@ -288,7 +288,7 @@ std::optional<fetch_piece> file_source::take()
 bool file_source::is_for_gpu(fetch_piece const& piece) const noexcept
 {
     bool found = false;
-    for_each_place(piece, [&found](std::uint64_t /*offset*/, device_span place) {
+    for_each_place(piece, [&found](std::uint64_t /*offset*/, memory_span place) {
         found = found || place.kind() == memory_kind::device;
     });
     return found;
@@ -314,9 +314,9 @@ void file_source::for_each_place(fetch_piece const& piece, Use use) const
 
 // ---- the checksum ----
 
-void file_source::sum_up(std::uint64_t offset, device_span bytes)
+void file_source::sum_up(std::uint64_t offset, memory_span bytes)
 {
-    if (options_.crc32c != http_options::checksum::always || bytes.empty())
+    if (options_.crc32c != fetch_options::checksum::always || bytes.empty())
         return;
     byte_range const part{offset, offset + bytes.size()};
     if (bytes.kind() == memory_kind::host) {
@@ -332,7 +332,7 @@ void file_source::sum_up(std::uint64_t offset, device_span bytes)
 
 asio::awaitable<void> file_source::finish_sum()
 {
-    if (options_.crc32c != http_options::checksum::always)
+    if (options_.crc32c != fetch_options::checksum::always)
         co_return;
     if (sums_.on_gpu()) {
         auto const on_gpu = std::ranges::find(places_.all(), memory_kind::device,

@@ -25,7 +25,7 @@ namespace gpurx::ingest::detail {
 
 class file_source final : public source {
   public:
-    file_source(asio::any_io_executor executor, std::string_view text, http_options options);
+    file_source(asio::any_io_executor executor, std::string_view text, fetch_options options);
 
     [[nodiscard]] asio::awaitable<void> async_open() override;
     [[nodiscard]] std::uint64_t size() const noexcept override { return file_.size(); }
@@ -36,7 +36,7 @@ class file_source final : public source {
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements) override;
     [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take) override;
     [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept override { return crc_; }
-    [[nodiscard]] http_stats stats() const noexcept override;
+    [[nodiscard]] fetch_stats stats() const noexcept override;
 
   private:
     // A flow.
@@ -57,7 +57,7 @@ class file_source final : public source {
     [[nodiscard]] asio::awaitable<void> hand_over(lane& of, fetch_piece const& piece);
     [[nodiscard]] asio::awaitable<void> bring(lane& of, fetch_piece const& piece);
     // On a thread that may block.
-    [[nodiscard]] error_code read_in_place_of(byte_range bytes, device_span place, read_in_place const& parts,
+    [[nodiscard]] error_code read_in_place_of(byte_range bytes, memory_span place, read_in_place const& parts,
                                               std::span<std::byte> block);
     // Out of the page cache, if all of it is there.
     [[nodiscard]] bool read_cached(fetch_piece const& piece);
@@ -75,11 +75,11 @@ class file_source final : public source {
     void for_each_place(fetch_piece const& piece, Use use) const;
 
     // ---- the checksum ----
-    void sum_up(std::uint64_t offset, device_span bytes);
+    void sum_up(std::uint64_t offset, memory_span bytes);
     [[nodiscard]] asio::awaitable<void> finish_sum();
 
     asio::any_io_executor executor_;
-    http_options options_;
+    fetch_options options_;
     std::string text_;  // as it was given
     std::string path_;
     std::string etag_;

@@ -98,7 +98,7 @@ std::optional<Checksum> latest_ranges<Checksum>::whole(std::uint64_t size)
 template class latest_ranges<std::uint32_t>;
 template class latest_ranges<std::uint64_t>;
 
-device_span crc_parts::add_on_gpu(byte_range bytes)
+memory_span crc_parts::add_on_gpu(byte_range bytes)
 {
     if (blocks_.empty() || used_ + sizeof(std::uint32_t) > block_size) {
         blocks_.push_back(device_memory::on_pinned_host(block_size));

@@ -69,7 +69,7 @@ class crc_parts {
   public:
     void add(byte_range bytes, std::uint32_t crc) { on_host_.add(bytes, crc); }
     // Where a GPU is to write the CRC32C of these bytes of the object.
-    [[nodiscard]] device_span add_on_gpu(byte_range bytes);
+    [[nodiscard]] memory_span add_on_gpu(byte_range bytes);
     // Whether a GPU writes any: wait for its stream before joined().
     [[nodiscard]] bool on_gpu() const noexcept { return !on_gpu_.empty(); }
     [[nodiscard]] joined_parts<std::uint32_t> joined() const;

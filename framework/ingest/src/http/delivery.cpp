@@ -37,14 +37,14 @@ std::vector<byte_range> delivery::wanted() const
     return all;
 }
 
-device_span delivery::on_gpu() const noexcept
+memory_span delivery::on_gpu() const noexcept
 {
     auto const found = std::ranges::find(places_.all(), memory_kind::device,
                                          [](placement const& each) { return each.destination.kind(); });
-    return found == places_.all().end() ? device_span{} : found->destination;
+    return found == places_.all().end() ? memory_span{} : found->destination;
 }
 
-device_span delivery::place_of(std::uint64_t at, std::uint64_t at_most, std::vector<std::byte>& landing) const
+memory_span delivery::place_of(std::uint64_t at, std::uint64_t at_most, std::vector<std::byte>& landing) const
 {
     if (!take_)
         return places_.find(at, at_most);
@@ -52,7 +52,7 @@ device_span delivery::place_of(std::uint64_t at, std::uint64_t at_most, std::vec
     return destination{host_span{landing.data(), std::min(at_most, piece_size)}}.where();
 }
 
-asio::awaitable<void> delivery::async_deliver(std::uint64_t at, device_span bytes)
+asio::awaitable<void> delivery::async_deliver(std::uint64_t at, memory_span bytes)
 {
     sums_.add(at, bytes);
     if (!take_)

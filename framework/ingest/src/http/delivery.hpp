@@ -29,12 +29,12 @@ class delivery {
     // Bytes of the object that have a place.
     [[nodiscard]] std::vector<byte_range> wanted() const;
     // One of the places that are a GPU's; empty: there is none.
-    [[nodiscard]] device_span on_gpu() const noexcept;
+    [[nodiscard]] memory_span on_gpu() const noexcept;
 
     // Where the bytes from `at` on are to be received, at most so many; in `landing`, if they do not stay there.
-    [[nodiscard]] device_span place_of(std::uint64_t at, std::uint64_t at_most, std::vector<std::byte>& landing) const;
+    [[nodiscard]] memory_span place_of(std::uint64_t at, std::uint64_t at_most, std::vector<std::byte>& landing) const;
     // They lie there. Throws consumer_failure.
-    [[nodiscard]] asio::awaitable<void> async_deliver(std::uint64_t at, device_span bytes);
+    [[nodiscard]] asio::awaitable<void> async_deliver(std::uint64_t at, memory_span bytes);
 
   private:
     object_checksums& sums_;

@@ -19,7 +19,7 @@ namespace gpurx::ingest::detail {
 
 namespace {
 
-http_options checked(http_options options)
+fetch_options checked(fetch_options options)
 {
     check(options);
     return options;
@@ -27,7 +27,7 @@ http_options checked(http_options options)
 
 }  // namespace
 
-download::download(asio::any_io_executor executor, rx_session& session, std::string_view text, http_options options)
+download::download(asio::any_io_executor executor, rx_session& session, std::string_view text, fetch_options options)
     : context_{.session = session, .options = checked(std::move(options))},
       from_{text, context_},
       sums_{context_.options.crc32c, context_.options.stream},

@@ -26,7 +26,7 @@ namespace gpurx::ingest::detail {
 
 class download {
   public:
-    download(asio::any_io_executor executor, rx_session& session, std::string_view text, http_options options);
+    download(asio::any_io_executor executor, rx_session& session, std::string_view text, fetch_options options);
 
     [[nodiscard]] asio::awaitable<void> async_open();
     [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination);
@@ -38,7 +38,7 @@ class download {
     [[nodiscard]] opened_object const& opened() const noexcept { return from_.first().opened; }
     [[nodiscard]] std::uint64_t front() const noexcept { return front_; }
     [[nodiscard]] object_checksums const& checksums() const noexcept { return sums_; }
-    [[nodiscard]] http_stats stats() const noexcept { return context_.counters.read(); }
+    [[nodiscard]] fetch_stats stats() const noexcept { return context_.counters.read(); }
     [[nodiscard]] std::vector<mirror_stats> mirrors_stats() const { return from_.stats(); }
 
   private:

@@ -111,7 +111,7 @@ bool placement_map::assign(std::span<placement const> placements, std::uint64_t 
     return true;
 }
 
-device_span placement_map::find(std::uint64_t at, std::uint64_t at_most) const noexcept
+memory_span placement_map::find(std::uint64_t at, std::uint64_t at_most) const noexcept
 {
     auto const beyond = std::ranges::upper_bound(placements_, at, {}, &placement::offset);
     assert(beyond != placements_.begin());

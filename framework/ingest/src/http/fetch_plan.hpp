@@ -62,7 +62,7 @@ class placement_map {
     [[nodiscard]] bool assign(std::span<placement const> placements, std::uint64_t size);
 
     // The bytes from `at` on that lie in one piece, at most so many. Precondition: byte `at` has a place.
-    [[nodiscard]] device_span find(std::uint64_t at, std::uint64_t at_most) const noexcept;
+    [[nodiscard]] memory_span find(std::uint64_t at, std::uint64_t at_most) const noexcept;
     [[nodiscard]] std::span<placement const> all() const noexcept { return placements_; }
 
   private:

@@ -92,7 +92,7 @@ asio::awaitable<error_code> http_connection::read_early()
     co_return code;
 }
 
-asio::awaitable<http_connection::transferred> http_connection::async_body(device_span to)
+asio::awaitable<http_connection::transferred> http_connection::async_body(memory_span to)
 {
     error_code code;
     auto const placed = place_early(to, code);
@@ -222,7 +222,7 @@ void http_connection::check(error_code code, std::string why) const
 }
 
 // What came along with a header lies in ordinary memory: a gather to a GPU has read it when it returns.
-std::size_t http_connection::place_early(device_span to, error_code& code)
+std::size_t http_connection::place_early(memory_span to, error_code& code)
 {
     auto const size = std::min(early_.size(), to.size());
     if (size == 0)

@@ -53,7 +53,7 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
 
     // The next bytes of a body, to their place. The first is an error if not all came; the second says how many did.
     using transferred = std::pair<error_code, std::size_t>;
-    [[nodiscard]] asio::awaitable<transferred> async_body(device_span to);
+    [[nodiscard]] asio::awaitable<transferred> async_body(memory_span to);
     [[nodiscard]] asio::awaitable<transferred> async_body(host_span to);
     [[nodiscard]] asio::awaitable<void> async_skip(std::uint64_t bytes);
     // What has come of a body of unknown length, or comes next: some of it, at most so much.
@@ -77,7 +77,7 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     // In words; empty: it is fast enough.
     [[nodiscard]] std::string look();
     [[nodiscard]] bool is_outrun() const;
-    [[nodiscard]] std::size_t place_early(device_span to, error_code& code);
+    [[nodiscard]] std::size_t place_early(memory_span to, error_code& code);
 
     std::unique_ptr<wire> wire_;
     cuda_stream_ref stream_;

@@ -6,18 +6,18 @@
 
 namespace gpurx::ingest {
 
-std::string shown_url(std::string_view url)
+std::string redacted_url(std::string_view url)
 {
     return detail::without_secrets(url);
 }
 
-std::string shown_text(std::string_view text)
+std::string printable_text(std::string_view text)
 {
     return detail::printable(text, 2000);
 }
 
 http_object::http_object(asio::any_io_executor executor, rx_session& session, std::string_view url,
-                         http_options options)
+                         fetch_options options)
     : download_{std::make_unique<detail::download>(executor, session, url, std::move(options))}
 {}
 
@@ -100,7 +100,7 @@ std::vector<mirror_stats> http_object::mirrors() const
     return download_->mirrors_stats();
 }
 
-http_stats http_object::stats() const noexcept
+fetch_stats http_object::stats() const noexcept
 {
     return download_->stats();
 }

@@ -30,7 +30,7 @@ bool is_of_one_server(error_code code)
 }
 
 // That of the URL as it was given is the first.
-std::vector<mirror_place> places_of(std::string_view text, http_options const& options)
+std::vector<mirror_place> places_of(std::string_view text, fetch_options const& options)
 {
     std::vector<mirror_place> places;
     auto const add = [&](std::string_view url) {

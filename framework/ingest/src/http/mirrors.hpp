@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The servers that have an object: its URL's, and those of http_options::mirrors. They have to have the same object,
+// The servers that have an object: its URL's, and those of fetch_options::mirrors. They have to have the same object,
 // and which of them is asked is decided for each connection.
 #pragma once
 

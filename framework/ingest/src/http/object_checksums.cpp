@@ -17,14 +17,14 @@ namespace gpurx::ingest::detail {
 
 bool object_checksums::sums_up() const noexcept
 {
-    using checksum = http_options::checksum;
+    using checksum = fetch_options::checksum;
     return wanted_ == checksum::always || (wanted_ == checksum::automatic && announced_crc_);
 }
 
 // Of the two, the one that a GPU can compute.
 bool object_checksums::sums_up_64() const noexcept
 {
-    return wanted_ == http_options::checksum::automatic && announced_crc64_ && !announced_crc_;
+    return wanted_ == fetch_options::checksum::automatic && announced_crc64_ && !announced_crc_;
 }
 
 void object_checksums::add_front(std::uint64_t offset, std::span<std::byte const> bytes)
@@ -46,7 +46,7 @@ void object_checksums::begin()
     parts_64_ = {};
 }
 
-void object_checksums::add(std::uint64_t offset, device_span bytes)
+void object_checksums::add(std::uint64_t offset, memory_span bytes)
 {
     byte_range const part{offset, offset + bytes.size()};
     if (bytes.kind() == memory_kind::host)
@@ -73,7 +73,7 @@ void object_checksums::add_here(byte_range part, std::span<std::byte const> byte
     }
 }
 
-asio::awaitable<void> object_checksums::async_verify(asio::any_io_executor executor, device_span on_gpu,
+asio::awaitable<void> object_checksums::async_verify(asio::any_io_executor executor, memory_span on_gpu,
                                                      url const& from, std::uint64_t size)
 {
     if (sums_up_64())

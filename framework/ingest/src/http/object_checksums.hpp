@@ -22,7 +22,7 @@ namespace gpurx::ingest::detail {
 
 class object_checksums {
   public:
-    object_checksums(http_options::checksum wanted, cuda_stream_ref stream) : wanted_{wanted}, stream_{stream} {}
+    object_checksums(fetch_options::checksum wanted, cuda_stream_ref stream) : wanted_{wanted}, stream_{stream} {}
 
     // What the server says, before there is any byte.
     void announce(std::optional<std::uint32_t> crc32c, std::optional<std::uint64_t> crc64nvme) noexcept
@@ -35,10 +35,10 @@ class object_checksums {
     // Of a fetch that begins; what one that failed has brought is forgotten.
     void begin();
     // Bytes that it has brought, at their place; each byte once. From any thread.
-    void add(std::uint64_t offset, device_span bytes);
+    void add(std::uint64_t offset, memory_span bytes);
     // It is over. Compares once all bytes have come, in however many fetches, and when they come anew. `on_gpu`: one of
     // the places, if any was a GPU's. Errors: errc::wrong_checksum.
-    [[nodiscard]] asio::awaitable<void> async_verify(asio::any_io_executor executor, device_span on_gpu,
+    [[nodiscard]] asio::awaitable<void> async_verify(asio::any_io_executor executor, memory_span on_gpu,
                                                      url const& from, std::uint64_t size);
 
     [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept { return announced_crc_; }
@@ -52,7 +52,7 @@ class object_checksums {
     void add_here(byte_range part, std::span<std::byte const> bytes);
     void verify_64(url const& from, std::uint64_t size);
 
-    http_options::checksum wanted_;
+    fetch_options::checksum wanted_;
     cuda_stream_ref stream_;
     std::optional<std::uint32_t> announced_crc_;
     std::optional<std::uint32_t> computed_crc_;

@@ -22,7 +22,7 @@ void check_field(detail::header_field const& field, std::string_view what)
 
 }  // namespace
 
-http_options with_rest_of_deadline(http_options options, std::chrono::steady_clock::time_point began)
+fetch_options with_rest_of_deadline(fetch_options options, std::chrono::steady_clock::time_point began)
 {
     using std::chrono::milliseconds;
     if (options.deadline > milliseconds{0}) {
@@ -32,10 +32,10 @@ http_options with_rest_of_deadline(http_options options, std::chrono::steady_clo
     return options;
 }
 
-void check(http_options const& options)
+void check(fetch_options const& options)
 {
     if (options.flows == 0 || options.chunk_size == 0 || options.attempts == 0)
-        throw std::invalid_argument{"http_options: flows, chunk_size and attempts have to be at least 1"};
+        throw std::invalid_argument{"fetch_options: flows, chunk_size and attempts have to be at least 1"};
     for (auto const& [name, value] : options.headers)
         check_field({name, value}, fmt::format("header \"{}\"", detail::printable(name, 100)));
     check_field({"Authorization", options.bearer}, "the bearer token");

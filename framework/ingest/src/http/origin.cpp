@@ -38,7 +38,7 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
         // Until it is known where that is.
         from_.text = text;
         from_.shown = without_secrets(text);
-        asks_for_checksum_ = context.options.crc32c == http_options::checksum::automatic;
+        asks_for_checksum_ = context.options.crc32c == fetch_options::checksum::automatic;
         if (!code && s3_->object.key.empty())
             fail(errc::bad_url, from_, "it names a bucket; an object's key stands behind that: s3://bucket/key");
     } else {
@@ -130,7 +130,7 @@ bool origin::move_to(std::string_view region)
         return false;
     from_ = s3_->asked.where(s3_->object);
     endpoints_.clear();
-    asks_for_checksum_ = context_.options.crc32c == http_options::checksum::automatic;
+    asks_for_checksum_ = context_.options.crc32c == fetch_options::checksum::automatic;
     ++context_.counters.redirects;
     return true;
 }

@@ -47,7 +47,7 @@ struct s3_source {
 class origin {
   public:
     // Errors: as of http_object's constructor. The context outlives it.
-    // `secrets_for`: the URL that http_options::headers and bearer are for; null: this one.
+    // `secrets_for`: the URL that fetch_options::headers and bearer are for; null: this one.
     origin(mirror_place const& place, transfer_context& context, url const* secrets_for = nullptr);
 
     [[nodiscard]] url const& where() const noexcept { return from_; }

@@ -33,7 +33,7 @@ asio::awaitable<wire::transferred> plain_wire::async_write(asio::const_buffer fr
     co_return transferred{code, sent};
 }
 
-asio::awaitable<wire::transferred> plain_wire::async_read(device_span to, cuda_stream_ref stream)
+asio::awaitable<wire::transferred> plain_wire::async_read(memory_span to, cuda_stream_ref stream)
 {
     return gpurx::async_read(receiver_, to, stream, tuple);
 }

@@ -15,7 +15,7 @@ class plain_wire final : public wire {
 
     [[nodiscard]] asio::awaitable<error_code> async_connect(std::vector<asio::ip::tcp::endpoint> const& to) override;
     [[nodiscard]] asio::awaitable<transferred> async_write(asio::const_buffer from) override;
-    [[nodiscard]] asio::awaitable<transferred> async_read(device_span to, cuda_stream_ref stream) override;
+    [[nodiscard]] asio::awaitable<transferred> async_read(memory_span to, cuda_stream_ref stream) override;
     [[nodiscard]] asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) override;
     [[nodiscard]] asio::awaitable<transferred> async_skip(std::uint64_t bytes) override;
     [[nodiscard]] std::uint64_t arrived() const noexcept override;

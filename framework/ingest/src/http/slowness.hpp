@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // When a server is too slow to be waited for. Pure: time is counted in looks, `looks_per_timeout` of them in
-// http_options::timeout.
+// fetch_options::timeout.
 #pragma once
 
 #include <cstdint>

@@ -83,7 +83,7 @@ asio::awaitable<wire::transferred> tls_wire::async_write(asio::const_buffer from
     co_return transferred{code, sent};
 }
 
-asio::awaitable<wire::transferred> tls_wire::async_read(device_span to, cuda_stream_ref stream)
+asio::awaitable<wire::transferred> tls_wire::async_read(memory_span to, cuda_stream_ref stream)
 {
     if (to.kind() == memory_kind::host)
         co_return co_await read({reinterpret_cast<std::byte*>(to.address()), to.size()});

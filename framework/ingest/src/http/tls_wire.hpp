@@ -28,7 +28,7 @@ class tls_wire final : public wire {
     [[nodiscard]] asio::awaitable<transferred> async_write(asio::const_buffer from) override;
     // Through a buffer on the host, if that is a GPU's memory: what has been decrypted is on its way there while the
     // next is being decrypted.
-    [[nodiscard]] asio::awaitable<transferred> async_read(device_span to, cuda_stream_ref stream) override;
+    [[nodiscard]] asio::awaitable<transferred> async_read(memory_span to, cuda_stream_ref stream) override;
     [[nodiscard]] asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) override;
     [[nodiscard]] asio::awaitable<transferred> async_skip(std::uint64_t bytes) override;
     [[nodiscard]] std::uint64_t arrived() const noexcept override;

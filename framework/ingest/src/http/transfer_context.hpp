@@ -19,7 +19,7 @@ namespace gpurx::ingest::detail {
 struct http_counters {
     std::atomic<std::uint64_t> requests{0}, connections{0}, retries{0}, redirects{0}, bytes{0};
 
-    [[nodiscard]] http_stats read() const noexcept
+    [[nodiscard]] fetch_stats read() const noexcept
     {
         return {.requests = requests,
                 .connections = connections,
@@ -31,7 +31,7 @@ struct http_counters {
 
 struct transfer_context {
     rx_session& session;
-    http_options options;
+    fetch_options options;
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
     http_counters counters = {};
 

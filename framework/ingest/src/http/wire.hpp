@@ -33,7 +33,7 @@ class wire {
     [[nodiscard]] virtual asio::awaitable<transferred> async_write(asio::const_buffer from) = 0;
 
     // All of it. On a GPU completion means "enqueued on the stream".
-    [[nodiscard]] virtual asio::awaitable<transferred> async_read(device_span to, cuda_stream_ref stream) = 0;
+    [[nodiscard]] virtual asio::awaitable<transferred> async_read(memory_span to, cuda_stream_ref stream) = 0;
     // At least one byte: for headers.
     [[nodiscard]] virtual asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) = 0;
     [[nodiscard]] virtual asio::awaitable<transferred> async_skip(std::uint64_t bytes) = 0;

@@ -12,7 +12,7 @@ namespace {
 
 class http_source final : public detail::source {
   public:
-    http_source(asio::any_io_executor executor, rx_session& session, std::string_view url, http_options options)
+    http_source(asio::any_io_executor executor, rx_session& session, std::string_view url, fetch_options options)
         : from_{std::move(executor), session, url, std::move(options)}
     {}
 
@@ -44,26 +44,26 @@ class http_source final : public detail::source {
         return from_.announced_crc64nvme();
     }
     [[nodiscard]] std::vector<mirror_stats> mirrors() const override { return from_.mirrors(); }
-    [[nodiscard]] http_stats stats() const noexcept override { return from_.stats(); }
+    [[nodiscard]] fetch_stats stats() const noexcept override { return from_.stats(); }
 
   private:
     http_object from_;
 };
 
 std::unique_ptr<detail::source> source_at(asio::any_io_executor executor, rx_session& session, std::string_view url,
-                                          http_options options)
+                                          fetch_options options)
 {
     if (detail::is_local(url))
         return std::make_unique<detail::file_source>(std::move(executor), url, std::move(options));
     return std::make_unique<http_source>(std::move(executor), session, url, std::move(options));
 }
 
-std::unique_ptr<detail::source> file_at(asio::any_io_executor executor, std::string_view path, http_options options)
+std::unique_ptr<detail::source> file_at(asio::any_io_executor executor, std::string_view path, fetch_options options)
 {
     if (!detail::is_local(path))
         throw system_error{errc::bad_url,
                            {.operation = "open",
-                            .object = shown_url(path),
+                            .object = redacted_url(path),
                             .kernel_message = {},
                             .advice = "it is no file of this machine, and a server is asked through a session"}};
     return std::make_unique<detail::file_source>(std::move(executor), path, std::move(options));
@@ -71,11 +71,11 @@ std::unique_ptr<detail::source> file_at(asio::any_io_executor executor, std::str
 
 }  // namespace
 
-object::object(asio::any_io_executor executor, rx_session& session, std::string_view url, http_options options)
+object::object(asio::any_io_executor executor, rx_session& session, std::string_view url, fetch_options options)
     : source_{source_at(std::move(executor), session, url, std::move(options))}
 {}
 
-object::object(asio::any_io_executor executor, std::string_view path, http_options options)
+object::object(asio::any_io_executor executor, std::string_view path, fetch_options options)
     : source_{file_at(std::move(executor), path, std::move(options))}
 {}
 
@@ -153,7 +153,7 @@ std::vector<mirror_stats> object::mirrors() const
     return source_->mirrors();
 }
 
-http_stats object::stats() const noexcept
+fetch_stats object::stats() const noexcept
 {
     return source_->stats();
 }

@@ -35,7 +35,7 @@ class source {
     [[nodiscard]] virtual std::optional<std::uint32_t> announced_crc32c() const noexcept { return std::nullopt; }
     [[nodiscard]] virtual std::optional<std::uint64_t> announced_crc64nvme() const noexcept { return std::nullopt; }
     [[nodiscard]] virtual std::vector<mirror_stats> mirrors() const { return {}; }
-    [[nodiscard]] virtual http_stats stats() const noexcept = 0;
+    [[nodiscard]] virtual fetch_stats stats() const noexcept = 0;
 };
 
 }  // namespace gpurx::ingest::detail

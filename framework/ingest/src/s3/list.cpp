@@ -171,7 +171,7 @@ asio::awaitable<std::vector<s3_object>> all_pages(listing& of)
     co_return objects;
 }
 
-asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, http_options options)
+asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, fetch_options options)
 {
     ingest::check(options);
     error_code code;
@@ -200,7 +200,7 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, http_option
 
 }  // namespace detail::s3
 
-asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, http_options options)
+asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, fetch_options options)
 {
     return detail::s3::list_all(std::move(prefix), std::move(options));
 }

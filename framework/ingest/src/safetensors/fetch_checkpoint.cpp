@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-void check_fit(tensor_layout const& layout, std::size_t tensors, device_span block)
+void check_fit(tensor_layout const& layout, std::size_t tensors, memory_span block)
 {
     if (layout.offsets.size() != tensors || layout.size > block.size())
         throw std::invalid_argument{"the layout is not one of these tensors in this block"};
@@ -26,7 +26,7 @@ void check_same(object const& file, checkpoint_shard const& shard)
     if (file.size() != shard.size || file.etag() != shard.etag)
         throw system_error{make_error_code(errc::object_changed),
                            {.operation = "fetch",
-                            .object = shown_url(shard.url),
+                            .object = redacted_url(shard.url),
                             .kernel_message = {},
                             .advice = "its size or its ETag is another than when its header was read"}};
 }
@@ -41,7 +41,7 @@ asio::awaitable<void> fetch_shard(object& file, checkpoint_shard const& shard, s
     co_await file.async_fetch(placements);
 }
 
-void add(http_stats& to, http_stats const& more)
+void add(fetch_stats& to, fetch_stats const& more)
 {
     to.requests += more.requests;
     to.connections += more.connections;
@@ -60,9 +60,9 @@ tensor_layout lay_out(checkpoint const& of)
     return lay_out(all);
 }
 
-asio::awaitable<http_stats> async_fetch_checkpoint(asio::any_io_executor executor, rx_session& session,
-                                                   checkpoint const& of, tensor_layout layout, device_span block,
-                                                   http_options options)
+asio::awaitable<fetch_stats> async_fetch_checkpoint(asio::any_io_executor executor, rx_session& session,
+                                                    checkpoint const& of, tensor_layout layout, memory_span block,
+                                                    fetch_options options)
 {
     std::size_t tensors = 0;
     for (auto const& shard : of.shards)
@@ -70,7 +70,7 @@ asio::awaitable<http_stats> async_fetch_checkpoint(asio::any_io_executor executo
     detail::check_no_mirrors(options);
     check_fit(layout, tensors, block);
     auto const start = steady_clock::now();
-    http_stats done;
+    fetch_stats done;
     auto offset = layout.offsets.begin();
     for (auto const& shard : of.shards) {
         tensor_layout const own{{offset, offset + std::ssize(shard.tensors)}, layout.size};

@@ -29,7 +29,7 @@ tensor_layout lay_out(std::span<safetensor const> tensors)
 }
 
 std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
-                                     device_span block)
+                                     memory_span block)
 {
     std::vector<placement> placements;
     for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -23,7 +23,7 @@ try {
     if (failure.code() != errc::bad_safetensors)
         throw;
     auto why = failure.why();
-    why.object += " of " + (detail::is_local(file.url()) ? shown_text(file.url()) : shown_url(file.url()));
+    why.object += " of " + (detail::is_local(file.url()) ? printable_text(file.url()) : redacted_url(file.url()));
     throw system_error{failure.code(), why};
 }
 

@@ -29,7 +29,7 @@ constexpr std::size_t header_chunk = 256 << 10;
 struct shard_reading {
     asio::any_io_executor executor;
     rx_session& session;
-    http_options options;
+    fetch_options options;
     std::chrono::steady_clock::time_point began;
     checkpoint& into;
     std::size_t next = 0;
@@ -49,14 +49,14 @@ asio::awaitable<void> read_headers(shard_reading& of)
 }
 
 asio::awaitable<std::string> read_text(asio::any_io_executor executor, rx_session& session, std::string where,
-                                       http_options options)
+                                       fetch_options options)
 {
     object file{std::move(executor), session, where, std::move(options)};
     co_await file.async_open();
     if (file.size() > safetensors_index_limit)
         throw system_error{errc::bad_safetensors,
                            {.operation = "read the shards of",
-                            .object = is_local(where) ? where : shown_url(where),
+                            .object = is_local(where) ? where : redacted_url(where),
                             .kernel_message = {},
                             .advice = "it is too large for an index"}};
     std::string text(file.size(), '\0');
@@ -70,7 +70,7 @@ bool is_index(std::string_view where)
 }
 
 // Those in no directory of it.
-asio::awaitable<std::vector<std::string>> files_below(std::string prefix, http_options const& options)
+asio::awaitable<std::vector<std::string>> files_below(std::string prefix, fetch_options const& options)
 {
     if (!prefix.ends_with('/'))
         prefix += '/';
@@ -85,7 +85,7 @@ asio::awaitable<std::vector<std::string>> files_below(std::string prefix, http_o
 
 // The index, or the files of tensors.
 asio::awaitable<std::vector<std::string>> files_at(asio::any_io_executor executor, std::string place,
-                                                   http_options const& options)
+                                                   fetch_options const& options)
 {
     if (is_local(place))
         co_return co_await async_files_of(std::move(executor), std::move(place));
@@ -108,7 +108,7 @@ checkpoint_shard const* checkpoint::shard_of(std::string_view tensor) const noex
 }
 
 asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx_session& session,
-                                              std::vector<std::string> urls, http_options options)
+                                              std::vector<std::string> urls, fetch_options options)
 {
     check_no_mirrors(options);
     auto const began = std::chrono::steady_clock::now();
@@ -132,7 +132,7 @@ asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx
 }
 
 asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor, rx_session& session,
-                                                  std::string index, http_options options)
+                                                  std::string index, fetch_options options)
 {
     check_no_mirrors(options);
     auto const began = std::chrono::steady_clock::now();

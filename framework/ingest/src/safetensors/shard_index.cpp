@@ -23,7 +23,7 @@ namespace {
 {
     throw system_error{errc::bad_safetensors,
                        {.operation = "read the shards of",
-                        .object = is_local(object) ? printable(object, 2000) : shown_url(object),
+                        .object = is_local(object) ? printable(object, 2000) : redacted_url(object),
                         .kernel_message = {},
                         .advice = printable(what, 1000)}};
 }
@@ -119,7 +119,7 @@ void check_once(checkpoint const& of)
             if (!is_new)
                 refuse_shards(shard.url, fmt::format("tensor \"{}\" is in {} too", tensor.name,
                                                      is_local(found->second->url) ? found->second->url
-                                                                                  : shown_url(found->second->url)));
+                                                                                  : redacted_url(found->second->url)));
         }
     }
 }
@@ -139,11 +139,11 @@ void check_index(checkpoint const& of, shard_index const& index, std::string_vie
         if (there == found.end() || there->second != shard)
             refuse_shards(where, fmt::format("tensor \"{}\" is not in {}, where the index has it", name,
                                              is_local(of.shards[shard].url) ? of.shards[shard].url
-                                                                            : shown_url(of.shards[shard].url)));
+                                                                            : redacted_url(of.shards[shard].url)));
     }
 }
 
-void check_no_mirrors(http_options const& options)
+void check_no_mirrors(fetch_options const& options)
 {
     if (!options.mirrors.empty())
         throw std::invalid_argument{"mirrors are of one file, and a checkpoint has several"};

@@ -33,6 +33,6 @@ void check_once(checkpoint const& of);
 void check_index(checkpoint const& of, shard_index const& index, std::string_view where);
 
 // Mirrors are of one file. Errors: std::invalid_argument.
-void check_no_mirrors(http_options const& options);
+void check_no_mirrors(fetch_options const& options);
 
 }  // namespace gpurx::ingest::detail

@@ -102,14 +102,14 @@ asio::awaitable<frame_head> read_head(connection& from, frame_limits const& limi
 }
 
 // What the GPU writes its CRC32C to: enough for one, and readable here.
-device_span crc_on_host(connection& of, int gpu)
+memory_span crc_on_host(connection& of, int gpu)
 {
     if (!of.crc.valid())
         of.crc = device_memory::on_pinned_host(sizeof(std::uint32_t), gpu);
     return of.crc.span().first(sizeof(std::uint32_t));
 }
 
-std::uint32_t crc_at(device_span where)
+std::uint32_t crc_at(memory_span where)
 {
     std::uint32_t crc = 0;
     std::memcpy(&crc, reinterpret_cast<void const*>(where.address()), sizeof crc);
@@ -124,7 +124,7 @@ void check_crc(frame_head const& head, std::uint32_t computed)
                          computed, head.payload_crc));
 }
 
-asio::awaitable<void> read_to_host(connection& from, frame_head const& head, device_span payload)
+asio::awaitable<void> read_to_host(connection& from, frame_head const& head, memory_span payload)
 {
     waiting const for_sender{from};
     auto const [code, size] = co_await async_read(from.rx, payload, outcome);
@@ -134,7 +134,7 @@ asio::awaitable<void> read_to_host(connection& from, frame_head const& head, dev
         check_crc(head, gpurx::crc32c({reinterpret_cast<std::byte const*>(payload.address()), payload.size()}));
 }
 
-asio::awaitable<void> read_to_gpu(connection& from, frame_head const& head, device_span payload, place const& where)
+asio::awaitable<void> read_to_gpu(connection& from, frame_head const& head, memory_span payload, place const& where)
 {
     auto const stream = where.stream();
     std::optional<waiting> for_sender{std::in_place, from};
@@ -142,7 +142,7 @@ asio::awaitable<void> read_to_gpu(connection& from, frame_head const& head, devi
     for_sender.reset();
     if (code)
         fail(code, "read frame");
-    device_span crc;
+    memory_span crc;
     if (head.has_crc) {
         crc = crc_on_host(from, where.gpu());
         gpurx::crc32c(payload, crc, stream);

@@ -21,7 +21,7 @@ void place::count(std::uint64_t bytes) noexcept
     }
 }
 
-void place::copy(device_span from, device_span to, std::span<row_copy const> which) const
+void place::copy(memory_span from, memory_span to, std::span<row_copy const> which) const
 {
     for (auto const& each : which) {
         auto const source = from.subspan(each.from, each.size);

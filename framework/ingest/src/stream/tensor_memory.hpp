@@ -32,7 +32,7 @@ class place {
     [[nodiscard]] std::uint64_t high_water() const noexcept { return high_water_; }
 
     // On the host at once, on a GPU on stream(). Throws system_error.
-    void copy(device_span from, device_span to, std::span<row_copy const> which) const;
+    void copy(memory_span from, memory_span to, std::span<row_copy const> which) const;
 
   private:
     friend class tensor_memory;
@@ -57,7 +57,7 @@ class tensor_memory {
     // Waits for what is on the place's stream: a GPU may still be writing here.
     ~tensor_memory();
 
-    [[nodiscard]] device_span span() const noexcept { return bytes_.span(); }
+    [[nodiscard]] memory_span span() const noexcept { return bytes_.span(); }
 
   private:
     std::shared_ptr<place> where_;

@@ -22,18 +22,18 @@ class buffer {
     // In memory of the GPU with this CUDA ordinal, aligned to 256 bytes. Not cleared. Errors: as device_memory::on_gpu.
     [[nodiscard]] static buffer on_gpu(int ordinal, std::size_t bytes);
 
-    [[nodiscard]] device_span span() const noexcept { return span_; }
+    [[nodiscard]] memory_span span() const noexcept { return span_; }
     [[nodiscard]] std::size_t size() const noexcept { return span_.size(); }
     // The GPU; -1: host memory.
     [[nodiscard]] int gpu() const noexcept { return gpu_; }
 
   private:
-    buffer(std::shared_ptr<void const> owner, device_span span, int gpu) noexcept
+    buffer(std::shared_ptr<void const> owner, memory_span span, int gpu) noexcept
         : owner_{std::move(owner)}, span_{span}, gpu_{gpu}
     {}
 
     std::shared_ptr<void const> owner_;
-    device_span span_;
+    memory_span span_;
     int gpu_ = -1;
 };
 

@@ -52,14 +52,14 @@ struct checkpoint {
 // Executor, session: as for object. Cancellation: terminal. Errors: as those of object; errc::bad_safetensors, and the
 // text names the shard and the tensor; std::invalid_argument for mirrors, which are those of one file.
 [[nodiscard]] asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx_session& session,
-                                                            std::vector<std::string> urls, http_options options = {});
+                                                            std::vector<std::string> urls, fetch_options options = {});
 
 // The same for the shards that an index names, "model.safetensors.index.json", which lie beside it. What the index says
 // has to be so: tensors that it does not name, or that a shard has not, or another has, are errors. `index` is the
 // URL or path of the index; the path of a directory that has one, or files of tensors and none; a prefix of S3,
 // "s3://BUCKET/PREFIX/", likewise; or of one such file. A deadline is one of index and headers.
 [[nodiscard]] asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor, rx_session& session,
-                                                                std::string index, http_options options = {});
+                                                                std::string index, fetch_options options = {});
 
 // Where the tensors of all shards lie in one block of memory, one shard behind the other: offsets are in the order of
 // the shards, and of the tensors in each.
@@ -73,9 +73,9 @@ struct checkpoint {
 // terminal. Errors: as those of object; errc::object_changed if a file has not the size and the ETag that it had when
 // its header was read; std::invalid_argument for mirrors, and for a layout that is not the checkpoint's, or larger than
 // the block.
-[[nodiscard]] asio::awaitable<http_stats> async_fetch_checkpoint(asio::any_io_executor executor, rx_session& session,
-                                                                 checkpoint const& of, tensor_layout layout,
-                                                                 device_span block, http_options options = {});
+[[nodiscard]] asio::awaitable<fetch_stats> async_fetch_checkpoint(asio::any_io_executor executor, rx_session& session,
+                                                                  checkpoint const& of, tensor_layout layout,
+                                                                  memory_span block, fetch_options options = {});
 
 // Whether that is a place of a checkpoint in several files, and not itself a file of tensors: by its name, and by a
 // look at the disk.

@@ -24,7 +24,7 @@ enum class errc {
     wrong_range,
     // The object is not the one that the download began with: its ETag, date or size is another.
     object_changed,
-    // The server is slower than http_options::timeout, min_speed or deadline allow, or every attempt ended early.
+    // The server is slower than fetch_options::timeout, min_speed or deadline allow, or every attempt ended early.
     gave_up,
     // The bytes are not those that the checksum was made of.
     wrong_checksum,

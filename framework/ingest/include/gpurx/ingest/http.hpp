@@ -29,7 +29,7 @@ namespace detail {
 class download;
 }
 
-struct http_options {
+struct fetch_options {
     // Connections at a time, each a flow of the session: rx_session_options::max_flows should be no smaller. A server
     // that does not serve ranges is read through one.
     unsigned flows = 4;
@@ -100,18 +100,18 @@ struct http_options {
 // no size, for header fields and tokens that cannot be sent, and for a key without its certificate; errc::bad_url for
 // an endpoint or a region of S3 that cannot be one. No message has a header's value or the token. It asks nobody, and
 // looks at no file.
-void check(http_options const& options);
+void check(fetch_options const& options);
 
 // For the next of several operations that have one deadline between them: what is left of it now, if it has run since
 // `began`; less than 0 if nothing is. Pure.
-[[nodiscard]] http_options with_rest_of_deadline(http_options options, std::chrono::steady_clock::time_point began);
+[[nodiscard]] fetch_options with_rest_of_deadline(fetch_options options, std::chrono::steady_clock::time_point began);
 
 // A URL as messages show it: without a user's name and password, and of a query only the names. Pure.
-[[nodiscard]] std::string shown_url(std::string_view url);
+[[nodiscard]] std::string redacted_url(std::string_view url);
 // What somebody else has written, the name of a tensor say, as messages show it: control characters and bytes that are
 // no UTF-8 as \x1b, which a terminal does not obey; white space as one space; of more than 2,000 bytes the beginning.
 // Pure.
-[[nodiscard]] std::string shown_text(std::string_view text);
+[[nodiscard]] std::string printable_text(std::string_view text);
 
 // The objects whose URLs begin with `prefix`, s3://BUCKET/BEGINNING, in the order of their keys. A million at most.
 // It asks on the host, over connections of its own: no session is needed. Of the options hold attempts, deadline, s3
@@ -119,19 +119,19 @@ void check(http_options const& options);
 //
 // Executor: the coroutine's. Cancellation: terminal. Errors: exceptions of type gpurx::system_error that name the
 // prefix: errc::bad_url, no_credentials, http_status, bad_response, gave_up, what resolving and connecting report.
-[[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, http_options options = {});
+[[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, fetch_options options = {});
 
 // Bytes [offset, offset + destination.size()) of the object belong there.
 struct placement {
     std::uint64_t offset = 0;
-    device_span destination;
+    memory_span destination;
 };
 
 // Takes bytes of the object, of which the first stands there in it. They lie in host memory until it is done. It runs
 // on the strand of the connection that brought them.
 using piece_consumer = std::function<asio::awaitable<void>(std::uint64_t offset, std::span<std::byte const> bytes)>;
 
-struct http_stats {
+struct fetch_stats {
     std::uint64_t requests = 0;      // sent
     std::uint64_t connections = 0;   // made
     std::uint64_t retries = 0;       // connections that failed or were refused for the moment, and were replaced
@@ -176,7 +176,7 @@ struct mirror_stats {
 class http_object {
   public:
     // Errors: errc::bad_url, and those of check(options).
-    http_object(asio::any_io_executor executor, rx_session& session, std::string_view url, http_options options = {});
+    http_object(asio::any_io_executor executor, rx_session& session, std::string_view url, fetch_options options = {});
     http_object(http_object&&) noexcept;
     http_object& operator=(http_object&&) noexcept;
     ~http_object();
@@ -204,14 +204,14 @@ class http_object {
 
     // Brings bytes behind the front to their places, through all connections, in no order. Bytes without a place are
     // not asked for; those that an earlier call has brought are asked for again. On a GPU completion means "enqueued on
-    // http_options::stream", as with async_read, but where a checksum is computed, which waits for the stream. Errors:
+    // fetch_options::stream", as with async_read, but where a checksum is computed, which waits for the stream. Errors:
     // errc::bad_destination if places overlap, begin before the front or end beyond the object; errc::wrong_checksum,
     // from the call that brings the last bytes of it.
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements);
 
     // Brings all bytes behind the front to `take`, in pieces of up to 256 KiB, in the place of async_fetch: no more of
-    // the object is held in memory than one piece for each connection, however large it is. Each byte comes once. With
-    // http_options::flows of 1, and from a server that serves no ranges, they come in order; otherwise in no order, and
+    // the object is held in memory than one piece for each connection, however large it is. Each byte comes once. They
+    // come in order with fetch_options::flows of 1, and from a server that serves no ranges; otherwise in no order, and
     // several connections may be at `take` at the same time. What `take` throws ends the operation, and is thrown on.
     // Errors: errc::wrong_checksum, once all bytes have been taken.
     [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take);
@@ -225,8 +225,8 @@ class http_object {
     [[nodiscard]] std::optional<std::uint64_t> crc64nvme() const noexcept;
 
     // From any thread. (Bytes of answers that are not complete yet are counted in rx_session::stats().)
-    [[nodiscard]] http_stats stats() const noexcept;
-    // The URL's own, and those of http_options::mirrors, each at s3_options::more_endpoints too. From any thread.
+    [[nodiscard]] fetch_stats stats() const noexcept;
+    // The URL's own, and those of fetch_options::mirrors, each at s3_options::more_endpoints too. From any thread.
     [[nodiscard]] std::vector<mirror_stats> mirrors() const;
 
   private:

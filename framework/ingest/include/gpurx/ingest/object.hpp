@@ -29,10 +29,10 @@ class source;
 //
 // Files: regular ones. What the page cache has is copied from there. The rest is read by O_DIRECT where the file system
 // has it, so past the page cache, into the destination itself if that is on the host and aligned as the file is; else
-// into staging memory, pinned for a GPU: http_options::flows times chunk_size at most. Each of http_options::flows
+// into staging memory, pinned for a GPU: fetch_options::flows times chunk_size at most. Each of fetch_options::flows
 // reads chunk_size bytes at a time; the reads run on threads that all files of one execution context share, eight at
-// most. A file that changes meanwhile ends with errc::object_changed. Of http_options hold flows, chunk_size, deadline,
-// crc32c (always, as nobody announces one) and stream.
+// most. A file that changes meanwhile ends with errc::object_changed. Of fetch_options hold flows, chunk_size,
+// deadline, crc32c (always, as nobody announces one) and stream.
 //
 // Executor, thread safety, lifetime: as for http_object; each flow has a strand of its own. Per-operation cancellation:
 // terminal; a read that is under way is waited for. Errors: exceptions of type gpurx::system_error that name the
@@ -44,9 +44,9 @@ class object {
     [[nodiscard]] static bool is_file(std::string_view url) noexcept;
 
     // Errors: errc::bad_url; std::invalid_argument for no flows, chunks of no size, or mirrors of a file.
-    object(asio::any_io_executor executor, rx_session& session, std::string_view url, http_options options = {});
+    object(asio::any_io_executor executor, rx_session& session, std::string_view url, fetch_options options = {});
     // The same for files only, without a session. Any other URL is errc::bad_url.
-    object(asio::any_io_executor executor, std::string_view path, http_options options = {});
+    object(asio::any_io_executor executor, std::string_view path, fetch_options options = {});
     object(object&&) noexcept;
     object& operator=(object&&) noexcept;
     ~object();
@@ -77,7 +77,7 @@ class object {
     [[nodiscard]] std::vector<mirror_stats> mirrors() const;
 
     // From any thread. Of a file: requests are reads.
-    [[nodiscard]] http_stats stats() const noexcept;
+    [[nodiscard]] fetch_stats stats() const noexcept;
 
   private:
     std::unique_ptr<detail::source> source_;

@@ -19,7 +19,7 @@ struct s3_options {
     // A server's URL; the buckets are below it. Empty in the end: AWS.
     std::string endpoint{};
     // More servers with the same buckets, as the nodes of one store: each s3:// URL is on all of them, as if
-    // http_options::mirrors had it once more for each. Who lists asks the next if the one before cannot be had.
+    // fetch_options::mirrors had it once more for each. Who lists asks the next if the one before cannot be had.
     std::vector<std::string> more_endpoints{};
     // Empty in the end: us-east-1. If the bucket is in another the server says so, and is asked there.
     std::string region{};

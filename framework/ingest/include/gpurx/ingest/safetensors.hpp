@@ -68,7 +68,7 @@ struct tensor_layout {
 // For object::async_fetch and http_object::async_fetch: neighbours in the file and in the block as one. Throws
 // std::out_of_range if `block` is smaller than the layout, or the layout is one of fewer tensors.
 [[nodiscard]] std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
-                                                   device_span block);
+                                                   memory_span block);
 
 // Reads the header of a file that is open, and not read yet.
 [[nodiscard]] asio::awaitable<safetensors_header> async_read_safetensors_header(http_object& file);

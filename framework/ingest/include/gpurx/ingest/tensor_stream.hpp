@@ -79,7 +79,7 @@ struct tensor {
     std::string name;
     dtype type = dtype::u8;
     std::vector<std::uint64_t> shape;  // the first dimension is the number of rows
-    device_span bytes;                 // contiguous, row-major; begins at a multiple of 256
+    memory_span bytes;                 // contiguous, row-major; begins at a multiple of 256
 };
 
 // Some rows of all tensors, in memory that goes back to its stream's pool when this dies. Move-only.

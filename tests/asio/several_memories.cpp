@@ -123,7 +123,7 @@ TEST_CASE("64 flows over two memories, however the memory is chosen")
     REQUIRE(session.parts() == 2);
     std::vector<unsigned short> asked;
     if (how == choice::callback)
-        of.from->set_placement([&](tcp::endpoint const& peer) {
+        of.from->choose_memory([&](tcp::endpoint const& peer) {
             asked.push_back(peer.port());
             return asked.size() % 2 == 0 ? 1U : 0U;
         });
@@ -237,12 +237,12 @@ TEST_CASE("a function that names a part that there is not is an error, and the c
 {
     two_memories of{any_transport()};
     std::size_t answer = 2;
-    of.from->set_placement([&](tcp::endpoint const&) { return answer; });
+    of.from->choose_memory([&](tcp::endpoint const&) { return answer; });
     auto& to = of.call();
     receiver rx{*of.in.io, *of.in.session};
     CHECK(of.accept(rx) == boost::system::errc::invalid_argument);
     CHECK_FALSE(rx.is_open());
-    CHECK_THAT(of.from->why().advice, ContainsSubstring("set_placement"));
+    CHECK_THAT(of.from->why().advice, ContainsSubstring("choose_memory"));
     CHECK(is_reset(to.socket()));
     // The acceptor goes on.
     answer = 1;
@@ -268,7 +268,7 @@ TEST_CASE("a part that is full is left out, and one that was named refuses")
     CHECK_FALSE(accept_into(*of.in.session));
     CHECK(of.flows_of(0) == 2);
     CHECK(accept_into(*of.in.session) == errc::too_many_flows);
-    of.from->set_placement([](tcp::endpoint const&) { return 1; });
+    of.from->choose_memory([](tcp::endpoint const&) { return 1; });
     CHECK(accept_into(*of.in.session) == errc::too_many_flows);
 }
 

@@ -38,7 +38,7 @@ gpurx::rx_session open_two_memories(unsigned max_flows)
 }  // namespace
 
 TEST_CASE_METHOD(unchanged_nic, "64 flows of one port take turns on two memories, moved while bytes are under way",
-                 "[placement]")
+                 "[memories]")
 {
     auto const version = GENERATE(family::v4, family::v6);
     CAPTURE(version == family::v4);
@@ -105,12 +105,12 @@ TEST_CASE_METHOD(unchanged_nic, "64 flows of one port take turns on two memories
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a program names the memory of a connection, by a function or by its receiver",
-                 "[smoke][placement]")
+                 "[smoke][memories]")
 {
     auto session = open_two_memories(4);
     asio::io_context context{1};
     gpurx::acceptor from{context, session, tcp::endpoint{near_address(family::v4), 0}};
-    from.set_placement([](tcp::endpoint const& peer) {
+    from.choose_memory([](tcp::endpoint const& peer) {
         CHECK(peer.address() == far_address(family::v4));
         return 1;
     });

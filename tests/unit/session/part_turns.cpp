@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session/placement.hpp"
+#include "session/part_turns.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <optional>
