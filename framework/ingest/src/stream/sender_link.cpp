@@ -151,7 +151,12 @@ asio::awaitable<void> sender_link::open(time_point until)
     close();
     if (timeout_.count() > 0)
         until = std::min(until, std::chrono::steady_clock::now() + timeout_);
-    auto const code = co_await (acceptor_.is_open() ? accept(until) : connect(until));
+    // (Not one co_await of either: g++ 12 destroys the frame of the one that was chosen.)
+    error_code code;
+    if (acceptor_.is_open())
+        code = co_await accept(until);
+    else
+        code = co_await connect(until);
     if (code) {
         close();
         lose(code);
