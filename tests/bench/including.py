@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`./run bench including`: what gpurx's headers cost a compiler, beside the same program on Asio's own socket."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import resource
@@ -10,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from report import Bar, Report, print_table
+from report import Bar, Report, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).resolve().parent / "including" / "program.cpp"
@@ -35,15 +37,14 @@ def main() -> int:
     compiler = os.environ.get("CXX", "g++")
     report = Report("including", {"compiler": subprocess.run([compiler, "--version"], stdout=subprocess.PIPE, text=True,
                                                              check=True).stdout.splitlines()[0], "rounds": rounds})
-    rows = []
+    rows = {}
     for part, (name, limit) in PARTS.items():
         # In turns, so that what changes on the machine meets both.
         times = [(seconds_to_compile(compiler, part, False), seconds_to_compile(compiler, part, True)) for _ in range(rounds)]
-        asio, ours = (statistics.median(one) for one in zip(*times))
-        report.samples[name] = {"asio": asio, "gpurx": ours}
-        report.bar(Bar(f"{name}: compiler's time, gpurx / tcp::socket", ours / asio, "x", limit))
-        rows.append([name, f"{asio:.2f} s", f"{ours:.2f} s", f"{ours / asio:.2f}x"])
-    print_table([f"{compiler} -O2", "tcp::socket", "gpurx", ""], rows)
+        asio, ours = zip(*times)
+        rows[name] = [asio, ours]
+        report.bar(Bar(f"{name}: compiler's time, gpurx / tcp::socket", statistics.median(ours) / statistics.median(asio), "x", limit))
+    report.table(Table("Compiler's time at -O2, s", ["tcp::socket", "gpurx"], rows, drawn=2, together=True))
     return report.finish()
 
 
