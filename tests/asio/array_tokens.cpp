@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "completion.hpp"
 #include "flow/devmem_uapi.hpp"
-#include "syscalls.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {

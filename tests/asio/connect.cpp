@@ -16,9 +16,9 @@
 #include <optional>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "completion.hpp"
 #include "descriptors.hpp"
-#include "syscalls.hpp"
 #include "tcp_backlog.hpp"
 #include "world.hpp"
 

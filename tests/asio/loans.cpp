@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "completion.hpp"
 #include "eventually.hpp"
 #include "flow/flow.hpp"
 #include "flow/receiver_state.hpp"
 #include "memory/page_pool.hpp"
-#include "syscalls.hpp"
 #include "world.hpp"
 
 namespace gpurx::test {

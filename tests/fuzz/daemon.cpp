@@ -9,7 +9,7 @@
 #include <span>
 #include <variant>
 
-#include "nic/daemon_protocol.hpp"
+#include "lease/daemon_protocol.hpp"
 
 namespace {
 

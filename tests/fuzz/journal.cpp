@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "nic/journal.hpp"
+#include "lease/journal.hpp"
 
 namespace {
 

@@ -24,11 +24,11 @@
 #include <string>
 #include <thread>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
 #include "counting_allocator.hpp"
 #include "loopback.hpp"
 #include "stale_events.hpp"
-#include "syscalls.hpp"
 #include "tracker_executor.hpp"
 
 namespace gpurx::test {

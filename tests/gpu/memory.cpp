@@ -10,8 +10,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <optional>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::test {
 

@@ -22,9 +22,9 @@
 #include <system_error>
 #include <utility>
 
+#include "lease/queue_plan.hpp"
 #include "nic.hpp"
 #include "nic/netlink.hpp"
-#include "nic/queue_plan.hpp"
 #include "nic/uapi.hpp"
 #include "peer.hpp"
 #include "rights.hpp"

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "child.hpp"
 #include "nic/kernel_nic.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::lab {
 

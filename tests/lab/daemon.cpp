@@ -21,8 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lease/daemon_channel.hpp"
 #include "nic.hpp"
-#include "nic/daemon_channel.hpp"
 
 namespace gpurx::lab {
 

@@ -27,13 +27,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
 #include "container.hpp"
 #include "findings.hpp"
 #include "memory/memory_state.hpp"
 #include "nic.hpp"
 #include "observe.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using Catch::Matchers::ContainsSubstring;

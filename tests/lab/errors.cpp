@@ -18,12 +18,12 @@
 #include <ostream>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
 #include "memory/memory_state.hpp"
 #include "nic.hpp"
 #include "nic/kernel_nic.hpp"
 #include "rights.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using gpurx::detail::unique_fd;

@@ -44,15 +44,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
 #include "child.hpp"
 #include "container.hpp"
 #include "daemon.hpp"
+#include "lease/daemon_channel.hpp"
+#include "lease/daemon_protocol.hpp"
 #include "nic.hpp"
-#include "nic/daemon_channel.hpp"
-#include "nic/daemon_protocol.hpp"
 #include "session/session_state.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using namespace std::chrono_literals;

@@ -24,10 +24,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
+#include "lease/journal.hpp"
 #include "nic.hpp"
-#include "nic/journal.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using namespace std::chrono_literals;

@@ -22,9 +22,9 @@
 
 #include "bed.hpp"
 #include "container.hpp"
+#include "lease/leased_nic.hpp"
 #include "memory/memory_state.hpp"
 #include "nic.hpp"
-#include "nic/leased_nic.hpp"
 
 using namespace gpurx::lab;
 using Catch::Matchers::ContainsSubstring;

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nic/journal.hpp"
+#include "lease/journal.hpp"
 #include "nic/kernel_nic.hpp"
 
 namespace gpurx::lab {

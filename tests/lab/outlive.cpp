@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
 #include "nic.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 namespace asio = boost::asio;

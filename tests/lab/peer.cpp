@@ -16,8 +16,8 @@
 #include <future>
 #include <system_error>
 
+#include "base/syscalls.hpp"
 #include "pattern.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::lab {
 

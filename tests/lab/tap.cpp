@@ -23,10 +23,10 @@
 #include <system_error>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "bed.hpp"
 #include "eventually.hpp"
 #include "nic.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::lab;
 using namespace std::chrono_literals;

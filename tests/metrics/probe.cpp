@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "metrics_page.hpp"
-#include "metrics_text.hpp"
+#include "session/metrics_text.hpp"
 
 namespace {
 

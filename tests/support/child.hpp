@@ -11,7 +11,7 @@
 #include <exception>
 #include <string>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::test {
 

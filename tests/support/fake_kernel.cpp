@@ -14,8 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/syscalls.hpp"
 #include "session/nic_worker.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::detail::sys {
 

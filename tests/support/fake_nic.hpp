@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "nic/session_nic.hpp"
+#include "lease/session_nic.hpp"
 
 namespace gpurx::test {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// In the place of everything else here where the library is built without CUDA: the seam, and errors that say so.
+// In the place of the files that include driver.hpp where the library is built without CUDA: the seam, and errors that
+// say so.
 #include <fmt/format.h>
 
 #include "gpu_work.hpp"

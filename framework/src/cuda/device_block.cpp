@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 
 namespace gpurx::detail::cuda {
 

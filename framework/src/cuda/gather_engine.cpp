@@ -10,7 +10,7 @@
 #include <exception>
 #include <utility>
 
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 #include "stream_point.hpp"
 
 // The fat binary that gather.cu was compiled to.

@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-#include "crc32c.hpp"
+#include "base/crc32c.hpp"
 
 namespace gpurx::detail {
 

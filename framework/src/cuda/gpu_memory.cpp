@@ -15,12 +15,12 @@
 #include <string_view>
 #include <utility>
 
+#include "base/byte_size.hpp"
+#include "base/syscalls.hpp"
 #include "device_block.hpp"
-#include "memory/byte_size.hpp"
 #include "memory/memory_state.hpp"
 #include "memory_end.hpp"
 #include "pinned_pool.hpp"
-#include "syscalls.hpp"
 #include "topology.hpp"
 
 namespace gpurx::detail::cuda {

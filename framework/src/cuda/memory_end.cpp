@@ -12,9 +12,9 @@
 
 #include <gpurx/error.hpp>
 
+#include "base/thread.hpp"
 #include "memory/memory_state.hpp"
 #include "stream_point.hpp"
-#include "thread.hpp"
 
 namespace gpurx::detail::cuda {
 

@@ -13,11 +13,11 @@
 #include <thread>
 #include <utility>
 
+#include "base/thread.hpp"
 #include "gpu.hpp"
 #include "immortal.hpp"
 #include "look_schedule.hpp"
 #include "stream_point.hpp"
-#include "thread.hpp"
 
 namespace gpurx::detail {
 

@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "advice.hpp"
-#include "async_op.hpp"
-#include "exception_of.hpp"
-#include "fork.hpp"
+#include "base/advice.hpp"
+#include "base/async_op.hpp"
+#include "base/exception_of.hpp"
+#include "base/fork.hpp"
+#include "base/tcp_socket.hpp"
 #include "receiver_state.hpp"
 #include "session/part_turns.hpp"
 #include "session/session_state.hpp"
-#include "tcp_socket.hpp"
 
 namespace gpurx {
 

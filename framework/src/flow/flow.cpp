@@ -15,7 +15,7 @@
 
 #include <gpurx/rx_buffer.hpp>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::detail {
 

@@ -18,13 +18,13 @@
 #include <gpurx/stats.hpp>
 #include <gpurx/views.hpp>
 
-#include "brief_lock.hpp"
+#include "base/brief_lock.hpp"
+#include "base/fork.hpp"
+#include "base/syscalls.hpp"
 #include "carried_batches.hpp"
-#include "fork.hpp"
-#include "gpu_work.hpp"
+#include "cuda/gpu_work.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
-#include "syscalls.hpp"
 #include "transport.hpp"
 
 namespace gpurx::detail {

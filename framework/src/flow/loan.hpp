@@ -13,8 +13,8 @@
 
 #include <gpurx/rx_buffer.hpp>
 
+#include "cuda/gpu_work.hpp"
 #include "devmem_uapi.hpp"
-#include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
 #include "reused_list.hpp"
 #include "session/page_census.hpp"

@@ -6,7 +6,7 @@
 #include <gpurx/receiver.hpp>
 #include <gpurx/receiver_base.hpp>
 
-#include "exception_of.hpp"
+#include "base/exception_of.hpp"
 #include "receiver_state.hpp"
 #include "session/session_state.hpp"
 #include "stream_fsm.hpp"

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <utility>
 
-#include "advice.hpp"
-#include "tcp_socket.hpp"
+#include "base/advice.hpp"
+#include "base/tcp_socket.hpp"
 
 namespace gpurx::detail {
 

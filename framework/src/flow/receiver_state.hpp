@@ -23,8 +23,8 @@
 #include <gpurx/read.hpp>
 #include <gpurx/stats.hpp>
 
+#include "base/fork.hpp"
 #include "flow.hpp"
-#include "fork.hpp"
 #include "session/session_state.hpp"
 #include "stream_fsm.hpp"
 

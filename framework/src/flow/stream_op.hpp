@@ -12,7 +12,7 @@
 #include <memory>
 #include <utility>
 
-#include "async_op.hpp"
+#include "base/async_op.hpp"
 #include "receiver_state.hpp"
 
 namespace gpurx::detail {

@@ -12,7 +12,7 @@
 #include <gpurx/error.hpp>
 #include <gpurx/views.hpp>
 
-#include "gpu_work.hpp"
+#include "cuda/gpu_work.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"
 

@@ -15,10 +15,10 @@
 
 #include <gpurx/views.hpp>
 
-#include "gpu_work.hpp"
+#include "base/syscalls.hpp"
+#include "cuda/gpu_work.hpp"
 #include "loan.hpp"
 #include "memory/page_pool.hpp"
-#include "syscalls.hpp"
 #include "transport.hpp"
 
 namespace gpurx::detail {

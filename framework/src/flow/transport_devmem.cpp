@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/syscalls.hpp"
+#include "cuda/gpu_work.hpp"
 #include "devmem_cmsg.hpp"
 #include "devmem_uapi.hpp"
-#include "gpu_work.hpp"
 #include "loan.hpp"
-#include "syscalls.hpp"
 #include "transport.hpp"
 
 namespace gpurx::detail {

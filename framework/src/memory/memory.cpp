@@ -19,9 +19,9 @@
 
 #include <gpurx/memory.hpp>
 
-#include "byte_size.hpp"
+#include "base/byte_size.hpp"
+#include "base/syscalls.hpp"
 #include "memory_state.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx {
 

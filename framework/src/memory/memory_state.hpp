@@ -12,8 +12,8 @@
 #include <gpurx/error.hpp>
 #include <gpurx/views.hpp>
 
-#include "gpu_work.hpp"
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
+#include "cuda/gpu_work.hpp"
 
 namespace gpurx::detail {
 

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <span>
 
-#include "failure.hpp"
+#include "base/failure.hpp"
 
 namespace gpurx::detail {
 

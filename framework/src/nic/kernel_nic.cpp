@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "advice.hpp"
-#include "failure.hpp"
+#include "base/advice.hpp"
+#include "base/failure.hpp"
 #include "interfaces.hpp"
 #include "uapi.hpp"
 

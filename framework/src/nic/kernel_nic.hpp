@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "flow_rule.hpp"
 #include "netlink.hpp"
 #include "nic_device.hpp"
-#include "syscalls.hpp"
 
 struct ifreq;
 

@@ -12,7 +12,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "failure.hpp"
+#include "base/failure.hpp"
 #include "uapi.hpp"
 
 namespace gpurx::detail::netlink {

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fork.hpp"
+#include "base/fork.hpp"
 
 namespace gpurx::detail::netlink {
 

@@ -14,8 +14,8 @@
 #include <csignal>
 #include <utility>
 
-#include "failure.hpp"
-#include "syscalls.hpp"
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
 #include "uapi.hpp"
 
 namespace gpurx::detail {

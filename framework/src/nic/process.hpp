@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "journal.hpp"
+#include "lease/journal.hpp"
 
 namespace gpurx::detail {
 

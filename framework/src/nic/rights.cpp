@@ -12,7 +12,7 @@
 #include <ios>
 #include <string>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::detail {
 

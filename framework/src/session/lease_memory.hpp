@@ -8,8 +8,8 @@
 
 #include <gpurx/error.hpp>
 
+#include "lease/session_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "nic/session_nic.hpp"
 
 namespace gpurx::detail {
 

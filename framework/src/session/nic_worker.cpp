@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "thread.hpp"
+#include "base/thread.hpp"
 
 namespace gpurx::detail {
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "fork.hpp"
+#include "base/fork.hpp"
 
 namespace gpurx::detail {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 
 namespace gpurx::detail {
 

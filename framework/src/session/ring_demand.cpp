@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 
 namespace gpurx::detail {
 

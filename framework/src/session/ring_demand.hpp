@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "nic/session_nic.hpp"
+#include "lease/session_nic.hpp"
 
 namespace gpurx::detail {
 

@@ -13,19 +13,19 @@
 #include <gpurx/session.hpp>
 
 #include "array_tokens.hpp"
+#include "base/byte_size.hpp"
+#include "base/syscalls.hpp"
 #include "budget.hpp"
+#include "cuda/topology.hpp"
+#include "lease/daemon_nic.hpp"
+#include "lease/open_nic.hpp"
+#include "lease/queue_lease.hpp"
 #include "lease_memory.hpp"
-#include "memory/byte_size.hpp"
-#include "nic/daemon_nic.hpp"
 #include "nic/interfaces.hpp"
-#include "nic/open_nic.hpp"
-#include "nic/queue_lease.hpp"
 #include "nic/rights.hpp"
 #include "obstacle.hpp"
 #include "ring_demand.hpp"
 #include "session_state.hpp"
-#include "syscalls.hpp"
-#include "topology.hpp"
 
 namespace gpurx {
 

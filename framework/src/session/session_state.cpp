@@ -16,12 +16,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "advice.hpp"
+#include "base/advice.hpp"
+#include "base/byte_size.hpp"
+#include "base/tcp_socket.hpp"
 #include "budget.hpp"
-#include "memory/byte_size.hpp"
 #include "memory/page_pool.hpp"
 #include "pool_account.hpp"
-#include "tcp_socket.hpp"
 
 namespace gpurx::detail {
 

@@ -18,16 +18,16 @@
 #include <gpurx/session.hpp>
 
 #include "array_tokens.hpp"
-#include "counters.hpp"
+#include "base/counters.hpp"
+#include "base/fork.hpp"
+#include "base/syscalls.hpp"
 #include "dry_clock.hpp"
-#include "fork.hpp"
+#include "lease/session_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "nic/session_nic.hpp"
 #include "nic_worker.hpp"
 #include "page_census.hpp"
 #include "part_turns.hpp"
 #include "ring_demand.hpp"
-#include "syscalls.hpp"
 #include "watchdog.hpp"
 
 namespace gpurx::detail {

@@ -9,9 +9,9 @@
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
 
-#include "memory/byte_size.hpp"
-#include "tcp_socket.hpp"
-#include "thread.hpp"
+#include "base/byte_size.hpp"
+#include "base/tcp_socket.hpp"
+#include "base/thread.hpp"
 
 namespace gpurx::detail {
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "nic/session_nic.hpp"
+#include "lease/session_nic.hpp"
 
 namespace gpurx::detail {
 

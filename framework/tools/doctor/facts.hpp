@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "lease/journal.hpp"
 #include "nic/families.hpp"
 #include "nic/flow_rule.hpp"
-#include "nic/journal.hpp"
 
 namespace gpurx::doctor {
 

@@ -10,15 +10,15 @@
 #include <set>
 #include <tuple>
 
+#include "base/byte_size.hpp"
+#include "cuda/topology.hpp"
 #include "findings.hpp"
-#include "memory/byte_size.hpp"
-#include "nic/leased_nic.hpp"
-#include "nic/queue_plan.hpp"
-#include "nic/settings.hpp"
+#include "lease/leased_nic.hpp"
+#include "lease/queue_plan.hpp"
+#include "lease/settings.hpp"
 #include "pci.hpp"
 #include "session/budget.hpp"
 #include "session/ring_demand.hpp"
-#include "topology.hpp"
 
 namespace gpurx::doctor {
 

@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
 #include "nic/netlink.hpp"
 
 namespace gpurx::doctor {

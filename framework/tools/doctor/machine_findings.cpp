@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <charconv>
 
+#include "base/byte_size.hpp"
 #include "findings.hpp"
-#include "memory/byte_size.hpp"
 
 namespace gpurx::doctor {
 

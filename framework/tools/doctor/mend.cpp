@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "nic/device_journal.hpp"
-#include "nic/queue_lease.hpp"
-#include "nic/settings.hpp"
+#include "lease/device_journal.hpp"
+#include "lease/queue_lease.hpp"
+#include "lease/settings.hpp"
 
 namespace gpurx::doctor {
 

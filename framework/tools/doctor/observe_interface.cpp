@@ -11,16 +11,16 @@
 
 #include <gpurx/error.hpp>
 
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
+#include "lease/daemon_channel.hpp"
+#include "lease/daemon_nic.hpp"
+#include "lease/daemon_protocol.hpp"
+#include "lease/leased_nic.hpp"
 #include "links.hpp"
-#include "nic/daemon_channel.hpp"
-#include "nic/daemon_nic.hpp"
-#include "nic/daemon_protocol.hpp"
-#include "nic/failure.hpp"
 #include "nic/kernel_nic.hpp"
-#include "nic/leased_nic.hpp"
 #include "nic/process.hpp"
 #include "observe.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::doctor {
 

@@ -14,16 +14,16 @@
 
 #include <gpurx/error.hpp>
 
+#include "base/syscalls.hpp"
+#include "cuda/topology.hpp"
 #include "kernel_config.hpp"
-#include "nic/daemon_nic.hpp"
+#include "lease/daemon_nic.hpp"
 #include "nic/families.hpp"
 #include "nic/kernel_nic.hpp"
 #include "nic/rights.hpp"
 #include "nic/uapi.hpp"
 #include "observe.hpp"
 #include "pci.hpp"
-#include "syscalls.hpp"
-#include "topology.hpp"
 
 namespace gpurx::doctor {
 

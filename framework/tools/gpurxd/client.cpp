@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "memory/byte_size.hpp"
-#include "nic/failure.hpp"
+#include "base/byte_size.hpp"
+#include "base/failure.hpp"
 #include "nic/flow_rule.hpp"
 
 namespace gpurx::gpurxd {

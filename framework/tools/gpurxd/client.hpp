@@ -15,12 +15,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "figures.hpp"
-#include "nic/daemon_protocol.hpp"
-#include "nic/session_nic.hpp"
+#include "lease/daemon_protocol.hpp"
+#include "lease/session_nic.hpp"
 #include "policy.hpp"
 #include "rule_rate.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
 
 namespace gpurx::gpurxd {
 

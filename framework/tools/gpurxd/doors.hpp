@@ -12,7 +12,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

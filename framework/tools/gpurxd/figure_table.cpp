@@ -14,9 +14,9 @@
 #include <cstring>
 #include <utility>
 
-#include "nic/daemon_protocol.hpp"
-#include "nic/device_journal.hpp"
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
+#include "lease/daemon_protocol.hpp"
+#include "lease/device_journal.hpp"
 
 namespace gpurx::gpurxd {
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "base/syscalls.hpp"
 #include "figures.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

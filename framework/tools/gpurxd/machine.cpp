@@ -26,12 +26,12 @@
 #include <system_error>
 #include <utility>
 
+#include "base/byte_size.hpp"
+#include "base/failure.hpp"
+#include "lease/device_journal.hpp"
+#include "lease/open_nic.hpp"
 #include "log.hpp"
-#include "memory/byte_size.hpp"
-#include "nic/device_journal.hpp"
-#include "nic/failure.hpp"
 #include "nic/flow_rule.hpp"
-#include "nic/open_nic.hpp"
 #include "nic/process.hpp"
 #include "own_addresses.hpp"
 #include "port_users.hpp"

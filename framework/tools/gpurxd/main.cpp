@@ -17,12 +17,12 @@
 
 #include <gpurx/error.hpp>
 
+#include "base/failure.hpp"
 #include "doors.hpp"
+#include "lease/daemon_channel.hpp"
 #include "log.hpp"
 #include "machine.hpp"
 #include "metrics_process.hpp"
-#include "nic/daemon_channel.hpp"
-#include "nic/failure.hpp"
 #include "options.hpp"
 #include "reception.hpp"
 #include "rights.hpp"

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "lease/journal.hpp"
 #include "machine.hpp"
-#include "nic/journal.hpp"
 
 namespace gpurx::gpurxd {
 

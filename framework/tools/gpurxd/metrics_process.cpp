@@ -12,9 +12,9 @@
 #include <set>
 #include <utility>
 
+#include "base/failure.hpp"
 #include "figure_table.hpp"
 #include "metrics_page.hpp"
-#include "nic/failure.hpp"
 #include "nic/kernel_nic.hpp"
 #include "rights.hpp"
 #include "scrapes.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure.hpp"
 #include "log.hpp"
 #include "machine.hpp"
-#include "nic/failure.hpp"
 #include "spawn.hpp"
 
 namespace gpurx::gpurxd {

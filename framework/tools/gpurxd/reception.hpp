@@ -13,13 +13,13 @@
 #include <chrono>
 #include <optional>
 
+#include "base/syscalls.hpp"
 #include "crowd.hpp"
 #include "doors.hpp"
 #include "figure_table.hpp"
 #include "line_rate.hpp"
 #include "mend.hpp"
 #include "options.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

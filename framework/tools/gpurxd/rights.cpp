@@ -10,9 +10,9 @@
 #include <array>
 #include <cerrno>
 
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
 #include "syscall_filter.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

@@ -17,7 +17,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

@@ -5,8 +5,8 @@
 #include <exception>
 #include <utility>
 
-#include "nic/daemon_protocol.hpp"
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
+#include "lease/daemon_protocol.hpp"
 
 namespace gpurx::gpurxd {
 

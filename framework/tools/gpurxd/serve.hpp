@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "client.hpp"
-#include "nic/daemon_channel.hpp"
+#include "lease/daemon_channel.hpp"
 
 namespace gpurx::gpurxd {
 

@@ -12,9 +12,9 @@
 #include <span>
 #include <string>
 
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
 #include "nic/netlink.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

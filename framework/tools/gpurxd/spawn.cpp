@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <csignal>
 
-#include "nic/failure.hpp"
-#include "syscalls.hpp"
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::gpurxd {
 

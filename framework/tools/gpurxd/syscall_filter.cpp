@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
 
 namespace gpurx::gpurxd {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace bench {
 

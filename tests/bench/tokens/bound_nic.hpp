@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/syscalls.hpp"
 #include "nic/kernel_nic.hpp"
-#include "syscalls.hpp"
 
 namespace bench {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "../overhead/sender.hpp"
+#include "base/syscalls.hpp"
 #include "calls.h"
-#include "syscalls.hpp"
 
 namespace bench {
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "cuda/gpu.hpp"
+#include "cuda/gpu_work.hpp"
 #include "fake_cuda.hpp"
-#include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
 
 namespace {

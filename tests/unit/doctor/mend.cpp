@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/failure.hpp"
 #include "nic.hpp"
-#include "nic/failure.hpp"
 #include "nic/lease_bench.hpp"
 
 using namespace gpurx::doctor;

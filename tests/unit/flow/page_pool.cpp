@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::detail {
 

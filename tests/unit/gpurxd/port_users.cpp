@@ -21,8 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "socket_owners.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::gpurxd;
 using gpurx::asio::ip::tcp;

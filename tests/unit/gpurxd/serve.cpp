@@ -27,12 +27,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure.hpp"
 #include "descriptors.hpp"
 #include "eventually.hpp"
 #include "fake_nic.hpp"
+#include "lease/daemon_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "nic/daemon_nic.hpp"
-#include "nic/failure.hpp"
 #include "session/lease_memory.hpp"
 
 using namespace gpurx;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What gpurxd and its clients say is read as it was written; what is not written so is no message.
-#include "nic/daemon_protocol.hpp"
+#include "lease/daemon_protocol.hpp"
 
 #include <boost/asio/error.hpp>
 #include <catch2/catch_test_macros.hpp>

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cerrno>
 
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
 
 namespace gpurx::detail::test {
 

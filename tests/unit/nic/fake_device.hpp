@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "lease/queue_plan.hpp"
 #include "nic/nic_device.hpp"
-#include "nic/queue_plan.hpp"
 
 namespace gpurx::detail::test {
 

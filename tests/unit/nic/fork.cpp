@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A forked child has copies of leases, and undoes nothing.
-#include "fork.hpp"
+#include "base/fork.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "child.hpp"
+#include "lease/device_journal.hpp"
 #include "lease_bench.hpp"
-#include "nic/device_journal.hpp"
 #include "nic/netlink.hpp"
 
 using namespace gpurx::detail;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/journal.hpp"
+#include "lease/journal.hpp"
 
 #include <boost/asio/ip/address.hpp>
 #include <catch2/catch_test_macros.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/device_journal.hpp"
+#include "lease/device_journal.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/failure.hpp"
 #include "eventually.hpp"
-#include "nic/failure.hpp"
 
 using namespace gpurx::detail;
 using namespace std::chrono_literals;

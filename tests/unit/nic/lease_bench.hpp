@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "fake_device.hpp"
+#include "lease/queue_lease.hpp"
 #include "nic/process.hpp"
-#include "nic/queue_lease.hpp"
 
 namespace gpurx::detail::test {
 

@@ -4,8 +4,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
 
+#include "base/failure.hpp"
 #include "lease_bench.hpp"
-#include "nic/failure.hpp"
 
 using namespace gpurx::detail;
 using namespace gpurx::detail::test;

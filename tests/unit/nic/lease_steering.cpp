@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <thread>
 
+#include "base/failure.hpp"
 #include "lease_bench.hpp"
-#include "nic/failure.hpp"
 
 using namespace gpurx::detail;
 using namespace gpurx::detail::test;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/leased_nic.hpp"
+#include "lease/leased_nic.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
 #include "lease_bench.hpp"
-#include "nic/failure.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::detail;
 using namespace gpurx::detail::test;

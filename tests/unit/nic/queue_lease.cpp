@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/queue_lease.hpp"
+#include "lease/queue_lease.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -7,9 +7,9 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <tuple>
 
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
 #include "lease_bench.hpp"
-#include "nic/failure.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::detail;
 using namespace gpurx::detail::test;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nic/queue_plan.hpp"
+#include "lease/queue_plan.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <tuple>
 
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using gpurx::detail::budget;

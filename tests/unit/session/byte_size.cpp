@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 

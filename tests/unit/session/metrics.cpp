@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "metrics_text.hpp"
+#include "session/metrics_text.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 

@@ -4,7 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "memory/byte_size.hpp"
+#include "base/byte_size.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using gpurx::detail::demand_of;

@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "awake_watchdog.hpp"
+#include "base/byte_size.hpp"
+#include "base/syscalls.hpp"
 #include "eventually.hpp"
 #include "fake_nic.hpp"
-#include "memory/byte_size.hpp"
 #include "nic/interfaces.hpp"
 #include "session/session_state.hpp"
-#include "syscalls.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;

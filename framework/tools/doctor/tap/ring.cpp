@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "nic/failure.hpp"
+#include "base/failure.hpp"
 
 namespace gpurx::doctor::tap {
 

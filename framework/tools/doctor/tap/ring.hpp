@@ -13,7 +13,7 @@
 #include <string>
 
 #include "arrivals.hpp"
-#include "syscalls.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::doctor::tap {
 

@@ -18,9 +18,9 @@
 #include <optional>
 
 #include "../observe.hpp"
+#include "base/failure.hpp"
 #include "filter.hpp"
 #include "flow_table.hpp"
-#include "nic/failure.hpp"
 #include "nic/interfaces.hpp"
 #include "pcapng.hpp"
 #include "ring.hpp"

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "nic/journal.hpp"
+#include "lease/journal.hpp"
 
 namespace gpurx::doctor::tap {
 

@@ -10,8 +10,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <stdexcept>
 
+#include "base/syscalls.hpp"
 #include "frames.hpp"
-#include "syscalls.hpp"
 
 using namespace gpurx::doctor::tap;
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "families.hpp"
+#include "nic/families.hpp"
 
 namespace gpurx::detail {
 

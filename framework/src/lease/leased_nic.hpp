@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nic_device.hpp"
+#include "nic/nic_device.hpp"
 #include "session_nic.hpp"
 
 namespace gpurx::detail {

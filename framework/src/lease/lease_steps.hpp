@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device_journal.hpp"
-#include "nic_device.hpp"
+#include "nic/nic_device.hpp"
 #include "settings.hpp"
 
 namespace gpurx::detail {

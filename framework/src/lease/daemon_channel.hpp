@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "fork.hpp"
-#include "syscalls.hpp"
+#include "base/fork.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::detail {
 

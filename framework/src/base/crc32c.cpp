@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <gpurx/crc32c.hpp>
 
-#include "cuda/crc32c.hpp"
+#include "crc32c.hpp"
 
 namespace gpurx {
 

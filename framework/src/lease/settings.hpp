@@ -10,7 +10,7 @@
 
 #include "device_journal.hpp"
 #include "journal.hpp"
-#include "nic_device.hpp"
+#include "nic/nic_device.hpp"
 
 namespace gpurx::detail {
 

@@ -8,8 +8,8 @@
 #include <exception>
 #include <utility>
 
-#include "failure.hpp"
-#include "kernel_nic.hpp"
+#include "base/failure.hpp"
+#include "nic/kernel_nic.hpp"
 #include "pool_look.hpp"
 
 namespace gpurx::detail {

@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/syscalls.hpp"
 #include "metrics_text.hpp"
-#include "session/session_state.hpp"
-#include "syscalls.hpp"
+#include "session_state.hpp"
 
 namespace gpurx {
 

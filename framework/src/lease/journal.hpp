@@ -30,7 +30,7 @@
 #include <variant>
 #include <vector>
 
-#include "flow_rule.hpp"
+#include "nic/flow_rule.hpp"
 
 namespace gpurx::detail {
 

@@ -13,8 +13,8 @@
 
 #include <gpurx/error.hpp>
 
-#include "failure.hpp"
-#include "patience.hpp"
+#include "base/failure.hpp"
+#include "base/patience.hpp"
 #include "queue_plan.hpp"
 #include "settings.hpp"
 

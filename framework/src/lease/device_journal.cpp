@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "failure.hpp"
+#include "base/failure.hpp"
 
 namespace gpurx::detail {
 

@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/failure.hpp"
 #include "daemon_protocol.hpp"
-#include "failure.hpp"
 
 namespace gpurx::detail {
 

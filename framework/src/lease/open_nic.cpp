@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "kernel_nic.hpp"
 #include "leased_nic.hpp"
+#include "nic/kernel_nic.hpp"
 
 namespace gpurx::detail {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device_journal.hpp"
-#include "flow_rule.hpp"
-#include "nic_device.hpp"
+#include "nic/flow_rule.hpp"
+#include "nic/nic_device.hpp"
 
 namespace gpurx::detail {
 

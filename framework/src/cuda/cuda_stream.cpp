@@ -10,12 +10,12 @@
 #include <gpurx/cuda_stream.hpp>
 #include <memory>
 
-#include "advice.hpp"
-#include "exception_of.hpp"
-#include "flow/async_op.hpp"
+#include "base/advice.hpp"
+#include "base/async_op.hpp"
+#include "base/exception_of.hpp"
+#include "base/syscalls.hpp"
+#include "base/tcp_socket.hpp"
 #include "gpu_work.hpp"
-#include "syscalls.hpp"
-#include "tcp_socket.hpp"
 
 namespace gpurx {
 

@@ -10,11 +10,11 @@
 #include <unordered_map>
 #include <utility>
 
-#include "kernel_nic.hpp"
+#include "base/syscalls.hpp"
 #include "lease_steps.hpp"
+#include "nic/kernel_nic.hpp"
 #include "pool_look.hpp"
 #include "steering.hpp"
-#include "syscalls.hpp"
 
 namespace gpurx::detail {
 

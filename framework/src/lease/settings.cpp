@@ -12,7 +12,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "failure.hpp"
+#include "base/failure.hpp"
 #include "queue_plan.hpp"
 
 namespace gpurx::detail {

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "failure.hpp"
+#include "base/failure.hpp"
 #include "queue_plan.hpp"
 
 namespace gpurx::detail {

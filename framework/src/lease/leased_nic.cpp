@@ -9,10 +9,10 @@
 #include <iterator>
 #include <utility>
 
-#include "advice.hpp"
-#include "failure.hpp"
-#include "patience.hpp"
-#include "syscalls.hpp"
+#include "base/advice.hpp"
+#include "base/failure.hpp"
+#include "base/patience.hpp"
+#include "base/syscalls.hpp"
 
 namespace gpurx::detail {
 

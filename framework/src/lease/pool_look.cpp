@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "nic_device.hpp"
+#include "nic/nic_device.hpp"
 
 namespace gpurx::detail {
 

@@ -16,7 +16,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "fork.hpp"
+#include "base/fork.hpp"
 #include "session_nic.hpp"
 
 namespace gpurx::detail {

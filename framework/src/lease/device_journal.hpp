@@ -13,11 +13,11 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "fork.hpp"
+#include "base/fork.hpp"
+#include "base/syscalls.hpp"
 #include "journal.hpp"
-#include "nic_device.hpp"
-#include "process.hpp"
-#include "syscalls.hpp"
+#include "nic/nic_device.hpp"
+#include "nic/process.hpp"
 
 namespace gpurx::detail {
 
