@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the code in nic/ and lease/ reports what went wrong: by throwing gpurx::system_error with the names filled in.
+// How code reports what went wrong: by throwing gpurx::system_error with the names filled in.
 #pragma once
 
 #include <boost/system/system_category.hpp>

@@ -20,6 +20,7 @@
 #include <gpurx/memory.hpp>
 
 #include "base/byte_size.hpp"
+#include "base/failure.hpp"
 #include "base/syscalls.hpp"
 #include "memory_state.hpp"
 
@@ -204,13 +205,9 @@ constexpr bool dma_is_coherent = true;
 constexpr bool dma_is_coherent = false;
 #endif
 
-[[noreturn]] void fail(int error, std::string operation, std::size_t bytes, std::string advice = {})
+[[noreturn]] void cannot_allocate(int error, std::size_t bytes, std::string advice = {})
 {
-    throw system_error{error_code{error, boost::system::system_category()},
-                       {.operation = std::move(operation),
-                        .object = size_text(bytes) + " of host memory",
-                        .kernel_message = {},
-                        .advice = std::move(advice)}};
+    fail(error, "allocate", size_text(bytes) + " of host memory", std::move(advice));
 }
 
 // Huge pages that nobody has or has been promised.
@@ -304,11 +301,11 @@ class host_memory final : public memory_state {
 std::shared_ptr<memory_state> make_host_memory(std::size_t bytes)
 {
     if (bytes == 0)
-        fail(EINVAL, "allocate", bytes, "ask for at least one byte");
+        cannot_allocate(EINVAL, bytes, "ask for at least one byte");
 
     constexpr auto most = std::size_t{PTRDIFF_MAX} - huge_page;
     if (bytes > most)
-        fail(ENOMEM, "allocate", bytes);
+        cannot_allocate(ENOMEM, bytes);
 
     auto const in_huge_pages = round_up(bytes, huge_page);
     if (in_huge_pages / huge_page <= free_huge_pages()) {
@@ -320,7 +317,7 @@ std::shared_ptr<memory_state> make_host_memory(std::size_t bytes)
     auto const page_size = sys::page_size();
     mapped_memfd mapped{round_up(bytes, page_size), 0};
     if (!mapped.valid())
-        fail(errno, "allocate", bytes);
+        cannot_allocate(errno, bytes);
     return std::make_shared<host_memory>(std::move(mapped), page_size);
 }
 
