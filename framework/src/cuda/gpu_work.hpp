@@ -14,12 +14,12 @@
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/views.hpp>
 
+#include "memory/memory_state.hpp"
+
 // What a CUcontext points to (CUDA driver API, cuda.h).
 struct CUctx_st;
 
 namespace gpurx::detail {
-
-inline constexpr int no_gpu = -1;
 
 // A stream and the GPU that is meant where the stream is CUDA's default stream, which every context has: that of the
 // calling thread's current context, if it is the GPU's, unless resolve() has noted which.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <thread>
 #include <utility>
@@ -232,6 +233,18 @@ std::size_t flow_match_hash::operator()(flow_match const& match) const noexcept
         mix(match.remote->port());
     }
     return value;
+}
+
+lease_environment this_environment(std::string state_directory)
+{
+    static std::atomic<std::uint64_t> sessions{0};
+    lease_environment result;
+    result.state_directory = std::move(state_directory);
+    result.boot_id = boot_id();
+    result.netns = network_namespace();
+    result.self = this_process(++sessions);
+    result.alive = is_alive;
+    return result;
 }
 
 device_journal::device_journal(lease_environment const& environment, nic_device const& device, known_journal& known,

@@ -67,6 +67,24 @@ class journal_file {
     unshared_fd lock_;
 };
 
+// What a lease knows of its surroundings: where its journal is, who its owner is, and which processes live.
+struct lease_environment {
+    std::string state_directory;
+    std::string boot_id;
+    std::uint64_t netns = 0;
+    owner_key self;
+    // Whether the process of an owner lives; nothing: cannot be told from here.
+    std::function<std::optional<bool>(owner_key const&)> alive;
+
+    // How long to wait for another session that is changing the interface, and for a queue whose last user is just
+    // being cleaned up by the kernel.
+    std::chrono::milliseconds lock_patience{std::chrono::seconds{10}};
+    std::chrono::milliseconds busy_patience{std::chrono::seconds{2}};
+};
+
+// A new session of this process. Throws system_error.
+[[nodiscard]] lease_environment this_environment(std::string state_directory);
+
 // Packets that are steered by some rule of the journal.
 struct flow_match_hash {
     [[nodiscard]] std::size_t operator()(flow_match const& match) const noexcept;

@@ -21,7 +21,6 @@
 // while it is being removed.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -31,6 +30,7 @@
 #include <vector>
 
 #include "nic/flow_rule.hpp"
+#include "nic/process.hpp"
 
 namespace gpurx::detail {
 
@@ -63,17 +63,6 @@ struct setting_change {
     setting_value ours;
 
     friend bool operator==(setting_change const&, setting_change const&) = default;
-};
-
-// One session of one process. The start time tells a process from a later one with its number; numbers mean nothing in
-// another pid namespace.
-struct owner_key {
-    std::int32_t pid = 0;
-    std::uint64_t start_time = 0;  // in clock ticks since boot
-    std::uint64_t pid_namespace = 0;
-    std::uint64_t session = 0;  // counts the sessions of the process
-
-    friend auto operator<=>(owner_key const&, owner_key const&) = default;
 };
 
 struct journal_rule {

@@ -22,7 +22,7 @@
 namespace gpurx::detail {
 
 class nic_device;          // nic/nic_device.hpp: what a lease asks of the kernel
-struct lease_environment;  // nic/lease_environment.hpp: the journal's place, and who lives
+struct lease_environment;  // device_journal.hpp: the journal's place, and who lives
 struct flow_rule;          // nic/flow_rule.hpp
 
 struct queue_lease_config {

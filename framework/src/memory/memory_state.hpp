@@ -13,11 +13,12 @@
 #include <gpurx/views.hpp>
 
 #include "base/syscalls.hpp"
-#include "cuda/gpu_work.hpp"
 
 namespace gpurx::detail {
 
 class memory_state;
+
+inline constexpr int no_gpu = -1;
 
 // Bytes on the host that go with a memory: pinned where the memory is a GPU's.
 struct host_bytes_deleter {

@@ -8,11 +8,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <utility>
 
 #include "base/failure.hpp"
 #include "base/syscalls.hpp"
@@ -128,18 +126,6 @@ std::uint64_t network_namespace()
     if (!any || ::getsockopt(any.get(), SOL_SOCKET, uapi::so_netns_cookie, &cookie, &size) != 0)
         fail(errno, "ask for", "network namespace cookie");
     return cookie;
-}
-
-lease_environment this_environment(std::string state_directory)
-{
-    static std::atomic<std::uint64_t> sessions{0};
-    lease_environment result;
-    result.state_directory = std::move(state_directory);
-    result.boot_id = boot_id();
-    result.netns = network_namespace();
-    result.self = this_process(++sessions);
-    result.alive = is_alive;
-    return result;
 }
 
 }  // namespace gpurx::detail

@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which process is which, and whether it lives: what tells the owners in a journal from the dead. And the surroundings
-// of a lease, of which that is a part.
+// Which process is which, and whether it lives: what tells the owners in a journal from the dead.
 #pragma once
 
-#include <chrono>
+#include <compare>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "lease/journal.hpp"
-
 namespace gpurx::detail {
+
+// One session of one process. The start time tells a process from a later one with its number; numbers mean nothing in
+// another pid namespace.
+struct owner_key {
+    std::int32_t pid = 0;
+    std::uint64_t start_time = 0;  // in clock ticks since boot
+    std::uint64_t pid_namespace = 0;
+    std::uint64_t session = 0;  // counts the sessions of the process
+
+    friend auto operator<=>(owner_key const&, owner_key const&) = default;
+};
 
 // What matters of /proc/PID/stat.
 struct process_stat {
@@ -38,22 +45,5 @@ struct process_stat {
 [[nodiscard]] std::string boot_id();
 // The cookie of this thread's network namespace. Throws system_error.
 [[nodiscard]] std::uint64_t network_namespace();
-
-struct lease_environment {
-    std::string state_directory;
-    std::string boot_id;
-    std::uint64_t netns = 0;
-    owner_key self;
-    // Whether the process of an owner lives; nothing: cannot be told from here.
-    std::function<std::optional<bool>(owner_key const&)> alive;
-
-    // How long to wait for another session that is changing the interface, and for a queue whose last user is just
-    // being cleaned up by the kernel.
-    std::chrono::milliseconds lock_patience{std::chrono::seconds{10}};
-    std::chrono::milliseconds busy_patience{std::chrono::seconds{2}};
-};
-
-// A new session of this process. Throws system_error.
-[[nodiscard]] lease_environment this_environment(std::string state_directory);
 
 }  // namespace gpurx::detail

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "lease/device_journal.hpp"
 #include "lease/queue_lease.hpp"
 #include "lease/settings.hpp"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "findings.hpp"
+#include "lease/device_journal.hpp"
 #include "nic/nic_device.hpp"
-#include "nic/process.hpp"
 
 namespace gpurx::doctor {
 

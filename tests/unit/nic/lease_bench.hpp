@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "fake_device.hpp"
+#include "lease/device_journal.hpp"
 #include "lease/queue_lease.hpp"
-#include "nic/process.hpp"
 
 namespace gpurx::detail::test {
 
