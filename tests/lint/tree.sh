@@ -53,6 +53,44 @@ done)
 found=$(git grep -nE '(^|[^_[:alnum:]])assert\(|<cassert>|<assert\.h>' -- 'framework/include/*.hpp' 'framework/ingest/include/*.hpp' || true)
 [[ -z $found ]] || complain "a public header asserts, which a release build does not: throw" "$found"
 
+# A folder of the sources includes those that includes.txt permits it, and uses each permission. The library's have no circle.
+found=$(for root in framework/src framework/ingest/src; do
+    mapfile -t files < <(git ls-files "$root/*.hpp" "$root/*.cpp" "$root/*.cu")
+    awk -F '"' -v root="$root/" '
+        FILENAME == ARGV[1] && /^[^#]/ {
+            count = split($0, word, /:? /)
+            sub(/:$/, "", word[1])
+            known[word[1]]
+            for (each = 2; each <= count; ++each) {
+                line[word[1] " may include " word[each]] = FNR
+                if (!(word[each] in known) && root == "framework/src/")
+                    print FILENAME ":" FNR ": " word[each] " has no line above"
+            }
+        }
+        FNR == 1 {
+            from = substr(FILENAME, length(root) + 1)
+            if (!sub(/\/[^\/]*$/, "", from))
+                from = "."
+            if (FILENAME != ARGV[1] && !(from in known))
+                print FILENAME ":1: its folder has no line in " ARGV[1]
+        }
+        /^#include "/ && $2 ~ /\// {
+            to = $2
+            sub(/\/[^\/]*$/, "", to)
+            sub(/^\.\.\//, "", to)
+            permission = from " may include " (to == ".." ? "." : to)
+            if (!(permission in line))
+                print FILENAME ":" FNR ": " ARGV[1] " does not say: " permission
+            used[permission]
+        }
+        END {
+            for (permission in line)
+                if (!(permission in used))
+                    print ARGV[1] ":" line[permission] ": none uses: " permission
+        }' "$root/includes.txt" "${files[@]}"
+done)
+[[ -z $found ]] || complain "a folder includes another without permission" "$found"
+
 # Of what stops whom, SECURITY.md names the tests.
 found=$(grep '^| ' SECURITY.md | grep -oE '"[^["][^"]*"' | tr -d '"' | while read -r name; do
     git grep -qF -e "$name" -- tests || printf '%s\n' "$name"

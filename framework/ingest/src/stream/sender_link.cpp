@@ -17,9 +17,9 @@
 #include <tuple>
 #include <utility>
 
+#include "../http/resolve.hpp"
+#include "../private_socket.hpp"
 #include "connection.hpp"
-#include "http/resolve.hpp"
-#include "private_socket.hpp"
 
 namespace gpurx::ingest::detail {
 
