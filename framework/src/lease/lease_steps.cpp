@@ -14,7 +14,7 @@
 #include <gpurx/error.hpp>
 
 #include "base/failure.hpp"
-#include "base/patience.hpp"
+#include "base/retry.hpp"
 #include "queue_plan.hpp"
 #include "settings.hpp"
 
@@ -101,7 +101,7 @@ std::set<unsigned> queues_of(occupants const& users)
 
 queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, std::chrono::milliseconds patience)
 {
-    return *with_patience(patience, [&](bool last) -> std::optional<queue_plan> {
+    return *retry(patience, [&](bool last) -> std::optional<queue_plan> {
         auto const channels = nic.channels();
         auto const users = users_of_queues(*log, nic);
         unsigned const most = std::max(most_rx_queues(channels), channels.rx_queues());
@@ -134,7 +134,7 @@ std::vector<unsigned> lease_queues(device_journal& log, nic_device& nic, lease_e
 std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> const& queues,
                                         acquisition_request const& request, std::chrono::milliseconds patience)
 {
-    return with_patience(patience, [&](bool last) -> std::unique_ptr<rx_binding> {
+    return retry(patience, [&](bool last) -> std::unique_ptr<rx_binding> {
         try {
             return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size);
         } catch (system_error const& error) {

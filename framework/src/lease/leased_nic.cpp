@@ -11,7 +11,7 @@
 
 #include "base/advice.hpp"
 #include "base/failure.hpp"
-#include "base/patience.hpp"
+#include "base/retry.hpp"
 #include "base/syscalls.hpp"
 
 namespace gpurx::detail {
@@ -41,7 +41,7 @@ std::vector<unsigned> choose_leased(nic_device& device, unsigned wanted, std::ch
 {
     if (!device.is_up())
         fail(ENETDOWN, "bind", device.name(), "set the interface up: its queues cannot be seen before");
-    return *with_patience(patience, [&](bool last) -> std::optional<std::vector<unsigned>> {
+    return *retry(patience, [&](bool last) -> std::optional<std::vector<unsigned>> {
         auto const leased = leased_queues(device.rx_queues());
         std::vector<unsigned> free;
         for (auto const& queue : leased) {
@@ -90,7 +90,7 @@ std::unique_ptr<leased_nic> leased_nic::open(leased_nic_config const& options, n
     // A kernel that knows no such choice does just this.
     auto const asked = options.rx_page_size == sys::page_size() ? 0 : options.rx_page_size;
     // Nobody keeps others from a queue between the look at it and the bind.
-    with_patience(options.busy_patience, [&](bool last) {
+    retry(options.busy_patience, [&](bool last) {
         made->queues_ = choose_leased(device, options.rx_queues, options.busy_patience);
         try {
             made->binding_ = device.bind_rx(made->queues_, options.dmabuf_fd, asked);

@@ -11,15 +11,15 @@ namespace gpurx::detail {
 // Calls `attempt(last)` until it returns something that is true; `last`: patience has ended, so it must throw instead
 // of returning nothing.
 template <class Attempt>
-auto with_patience(std::chrono::milliseconds patience, Attempt&& attempt)
+auto retry(std::chrono::milliseconds patience, Attempt&& attempt)
 {
-    constexpr std::chrono::milliseconds retry{20};
+    constexpr std::chrono::milliseconds pause{20};
     auto const deadline = std::chrono::steady_clock::now() + patience;
     for (;;) {
         auto result = attempt(std::chrono::steady_clock::now() >= deadline);
         if (result)
             return result;
-        std::this_thread::sleep_for(retry);
+        std::this_thread::sleep_for(pause);
     }
 }
 
