@@ -14,7 +14,6 @@
 #include "lease_steps.hpp"
 #include "nic/kernel_nic.hpp"
 #include "pool_look.hpp"
-#include "steering.hpp"
 
 namespace gpurx::detail {
 
