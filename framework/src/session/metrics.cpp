@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <gpurx/metrics.hpp>
 #include <stdexcept>
 #include <vector>
 
-#include "base/syscalls.hpp"
+#include "base/replace_file.hpp"
 #include "metrics_text.hpp"
 #include "session_state.hpp"
 
@@ -35,38 +29,6 @@ detail::session_sample sample_of(named_session const& named)
             .pool = session.pool_stats()};
 }
 
-// 0, or an errno.
-int write_all(int file, std::string_view text) noexcept
-{
-    while (!text.empty()) {
-        auto const written = ::write(file, text.data(), text.size());
-        if (written < 0 && errno != EINTR)
-            return errno;
-        text.remove_prefix(written > 0 ? static_cast<std::size_t>(written) : 0);
-    }
-    return 0;
-}
-
-// Of this thread alone.
-std::filesystem::path beside(std::filesystem::path const& file)
-{
-    return file.parent_path() / fmt::format(".{}.{}", file.filename().string(), ::gettid());
-}
-
-int replace(std::filesystem::path const& file, std::string_view text)
-{
-    auto const fresh = beside(file);
-    detail::unique_fd const out{::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (!out)
-        return errno;
-    auto failure = write_all(out.get(), text);
-    if (failure == 0 && std::rename(fresh.c_str(), file.c_str()) != 0)
-        failure = errno;
-    if (failure != 0)
-        ::unlink(fresh.c_str());
-    return failure;
-}
-
 }  // namespace
 
 std::string metrics_text(std::span<named_session const> sessions)
@@ -85,7 +47,7 @@ void write_metrics(std::filesystem::path const& file, std::span<named_session co
                    diagnostics& why)
 {
     code.clear();
-    if (auto const failure = replace(file, metrics_text(sessions)); failure != 0) {
+    if (auto const failure = detail::replace_file(file, metrics_text(sessions)); failure != 0) {
         code.assign(failure, boost::system::system_category());
         why = {.operation = "write metrics", .object = file.string(), .kernel_message = {}, .advice = {}};
     }
