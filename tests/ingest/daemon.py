@@ -22,7 +22,7 @@ def gpurxd(program: str, directory: Path) -> Iterator[None]:
     udmabuf = Path("/dev/udmabuf")
     before = udmabuf.stat().st_mode
     udmabuf.chmod(0o666)
-    daemon = subprocess.Popen([program, "--socket", where, "--policy", policy, "--metrics-socket", ""])
+    daemon = subprocess.Popen([program, "--socket", where, "--policy", policy])
     try:
         end = time.monotonic() + 60
         while not where.is_socket():

@@ -7,10 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -18,7 +14,6 @@
 #include <gpurx/gpurx.hpp>
 #include <iterator>
 #include <stdexcept>
-#include <string_view>
 #include <vector>
 
 #include "lease/daemon_channel.hpp"
@@ -26,7 +21,6 @@
 
 namespace gpurx::lab {
 
-namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
 running_daemon::running_daemon(std::string const& policy, std::string const& name)
@@ -51,9 +45,12 @@ running_daemon::~running_daemon()
 
 void running_daemon::start()
 {
+    // A file of one that was killed would be read as this one's.
+    std::filesystem::remove_all(metrics());
+    std::filesystem::create_directory(metrics());
     std::vector<std::string> command{
-        GPURX_GPURXD,       "--socket", socket(), "--policy", (directory_ / "policy").string(),
-        "--metrics-socket", metrics()};
+        GPURX_GPURXD,          "--socket", socket(), "--policy", (directory_ / "policy").string(),
+        "--metrics-directory", metrics()};
     std::vector<char*> arguments;
     arguments.reserve(command.size() + 1);
     for (auto& word : command)
@@ -83,18 +80,14 @@ std::string running_daemon::log() const
 
 std::string running_daemon::page() const
 {
-    asio::io_context context{1};
-    asio::local::stream_protocol::socket asked{context};
-    asked.connect(asio::local::stream_protocol::endpoint{metrics()});
-    asio::write(asked, asio::buffer(std::string_view{"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"}));
-    std::string text;
-    error_code code;
-    asio::read(asked, asio::dynamic_buffer(text), code);
-    return text;
+    std::ifstream file{metrics() / "gpurxd.prom"};
+    return {std::istreambuf_iterator<char>{file}, {}};
 }
 
 bool running_daemon::is_there() const
 {
+    if (page().empty())
+        return false;
     try {
         detail::daemon_channel const tried{socket(), 1s};
         return true;

@@ -35,12 +35,12 @@ class running_daemon {
     // What it and its clients' processes have said since this was made.
     [[nodiscard]] std::string log() const;
     [[nodiscard]] std::string socket() const { return (directory_ / "socket").string(); }
-    [[nodiscard]] std::string metrics() const { return (directory_ / "metrics").string(); }
-    // What Prometheus would read.
+    // What node_exporter would read: what was counted a second ago.
     [[nodiscard]] std::string page() const;
 
   private:
     [[nodiscard]] bool is_there() const;
+    [[nodiscard]] std::filesystem::path metrics() const { return directory_ / "metrics"; }
 
     std::filesystem::path directory_;
     pid_t pid_ = -1;

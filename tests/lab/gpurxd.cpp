@@ -1112,11 +1112,14 @@ TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobo
     CHECK(opened + refused == 100);
     // All but the one that other packets need.
     CHECK(opened >= 8);
-    auto const page = daemon.page();
-    INFO(page);
-    CHECK(refusals(page, "open", "nic") - refusals(before, "open", "nic") == refused);
-    CHECK(says(page, "\ngpurxd_clients{interface=\"dms0\",user="));
-    CHECK(refusals(page, "connect", "crowded") - refusals(before, "connect", "crowded") == 6);
+    std::string page;
+    CHECK(comes_true([&] {
+        page = daemon.page();
+        return refusals(page, "open", "nic") - refusals(before, "open", "nic") == refused &&
+               refusals(page, "connect", "crowded") - refusals(before, "connect", "crowded") == 6 &&
+               says(page, "\ngpurxd_clients{interface=\"dms0\",user=");
+    }));
+    CAPTURE(page);
     // And who comes next has their queues, while the greedy one asks on.
     hundred.clear();
     REQUIRE(comes_true([] { return journal_now().owners.empty(); }));
@@ -1150,10 +1153,10 @@ TEST_CASE_METHOD(unchanged_nic, "one gpurxd serves several NICs, and one process
         auto const said = two.explain();
         child.expect(said.find("dms1") != std::string::npos && said.find("set up by gpurxd") != std::string::npos,
                      said.c_str());
-        auto const page = daemon.page();
-        for (auto const* const name : {"dms0", "dms1"})
-            child.expect(says(page, fmt::format("\ngpurxd_clients{{interface=\"{}\",user=\"65534\"}} 1\n", name)),
-                         page.c_str());
+        for (auto const* const name : {"dms0", "dms1"}) {
+            auto const line = fmt::format("\ngpurxd_clients{{interface=\"{}\",user=\"65534\"}} 1\n", name);
+            child.expect(comes_true([&] { return says(daemon.page(), line); }), daemon.page().c_str());
+        }
         // Limits are of an interface.
         try {
             gpurx::rx_session const third{options, gpurx::device_memory::on_host(4 * mebibyte)};

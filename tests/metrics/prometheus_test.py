@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus reads what gpurx and gpurxd write: prometheus_test.py DIRECTORY-OF-PROMETHEUS BUILD [UNITTEST-ARGUMENT...]."""
 
+import contextlib
 import http.server
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ import time
 import unittest
 import urllib.parse
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -42,26 +45,40 @@ def metrics_in(text: str) -> set[str]:
     return set(re.findall(r"\bgpurxd?_[a-z_]+", text))
 
 
-class ServedText(http.server.BaseHTTPRequestHandler):
-    """The library's text, as a program of a user's would serve it."""
+@contextlib.contextmanager
+def served(text: Callable[[], str]) -> Iterator[int]:
+    """The text at a port of loopback, as a program of a user's would serve it, or node_exporter."""
 
-    def do_GET(self) -> None:
-        body = text_of("library").encode("utf-8")
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = text().encode("utf-8")
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        pass
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 class Prometheus:
     """One with a directory of its own, that scrapes these ports of loopback every second."""
 
     def __init__(self, directory: Path, ports: dict[str, int]) -> None:
-        self.port = gpurxd_test.free_port()
+        self.port = free_port()
         configuration = {
             "global": {"scrape_interval": "1s"},
             "scrape_configs": [{"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for job, port in ports.items()],
@@ -120,42 +137,33 @@ class Reads(unittest.TestCase):
 
     def test_yaml_in_the_guides_is_what_prometheus_takes(self) -> None:
         known = metrics_in(text_of("library") + text_of("gpurxd"))
-        found = {"rules": 0, "config": 0}
+        found = 0
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "some.yml"
             for page in sorted(DOCS.rglob("*.md")):
                 for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-                    what = "rules" if block.startswith("- alert:") else "config"
-                    if what == "rules":
-                        block = "groups:\n  - name: gpurx\n    rules:\n" + textwrap.indent(block, 6 * " ")
-                    file.write_text(block, encoding="utf-8")
-                    said = check(what, file)
+                    file.write_text("groups:\n  - name: gpurx\n    rules:\n" + textwrap.indent(block, 6 * " "), encoding="utf-8")
+                    said = check("rules", file)
                     self.assertEqual(said.returncode, 0, f"{page.name}:\n{block}{said.stdout}{said.stderr}")
                     self.assertLessEqual(metrics_in(block), known, page.name)
-                    found[what] += 1
-        self.assertTrue(all(found.values()), found)
+                    found += 1
+        self.assertGreater(found, 0)
 
     def test_the_library_s_text_is_scraped(self) -> None:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), ServedText)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with tempfile.TemporaryDirectory() as directory:
-            prometheus = Prometheus(Path(directory), {"gpurx": server.server_port})
+        with tempfile.TemporaryDirectory() as directory, served(lambda: text_of("library")) as port:
+            prometheus = Prometheus(Path(directory), {"gpurx": port})
             try:
                 self.assertEqual(prometheus.value('up{job="gpurx"}', "1"), ["1"])
                 self.assertEqual(prometheus.value('gpurx_pool_dry_seconds_total{session="loader \\"one\\"\\\\"}', "1.5"), ["1.5"])
                 self.assertEqual(prometheus.value("count(gpurx_session_info)", "2"), ["2"])
             finally:
                 prometheus.end()
-                server.shutdown()
-                server.server_close()
 
     @unittest.skipUnless(gpurxd_test.has_net_admin(), "gpurxd needs CAP_NET_ADMIN")
-    def test_gpurxd_is_scraped(self) -> None:
-        port = gpurxd_test.free_port()
-        with gpurxd_test.running(port) as daemon, tempfile.TemporaryDirectory() as directory:
+    def test_gpurxd_s_file_is_scraped(self) -> None:
+        with gpurxd_test.running() as daemon, tempfile.TemporaryDirectory() as directory, served(daemon.page) as port:
             self.assertTrue(daemon.refused_client())
-            page = daemon.scrape().partition("\r\n\r\n")[2]
-            said = promtool(page)
+            said = promtool(daemon.page())
             self.assertEqual((said.returncode, said.stdout + said.stderr), (0, ""))
             prometheus = Prometheus(Path(directory), {"gpurxd": port})
             try:

@@ -75,7 +75,7 @@ def check_daemon() -> None:
     """The policy that comes with it allows nothing, and is one."""
     run("gpurxd", "--check", "--policy", "/usr/share/doc/gpurxd/examples/gpurxd.conf")
     unit = Path("/usr/lib/systemd/system/gpurxd.service").read_text(encoding="utf-8")
-    assert "\nExecStart=/usr/sbin/gpurxd\n" in unit, unit
+    assert "\nExecStart=/usr/sbin/gpurxd --metrics-directory /run/gpurx-metrics\n" in unit, unit
     assert Path("/usr/lib/systemd/system/gpurxd.socket").exists()
 
 

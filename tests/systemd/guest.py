@@ -36,14 +36,12 @@ CGROUP = Path("/sys/fs/cgroup/system.slice/gpurxd.service")
 NET_ADMIN = 1 << 12
 NOBODY = 65534
 PEER = "10.77.0.2"
-METRICS_PORT = 9710
+METRICS = Path("/run/gpurx-metrics/gpurxd.prom")
+QUEUES = f'gpurxd_queues{{interface="dms0",user="{NOBODY}"}}'
 DATA = random.Random(7).randbytes(3 << 20)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
-POLICY = f"""\
-metrics 127.0.0.1:{METRICS_PORT}
-allow user nobody interface dms0 queues 2 memory 64MiB clients 4 opens 1000
-"""
+POLICY = "allow user nobody interface dms0 queues 2 memory 64MiB clients 4 opens 1000\n"
 
 
 def run(*command: str) -> str:
@@ -143,14 +141,13 @@ def main_process() -> int:
 
 
 def processes() -> dict[int, str]:
-    """Those of the service: daemon, client or metrics."""
+    """Those of the service: daemon or client."""
     found = {}
     with contextlib.suppress(FileNotFoundError):
         for pid in map(int, (CGROUP / "cgroup.procs").read_text(encoding="ascii").split()):
             with contextlib.suppress(FileNotFoundError):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                found[pid] = ("client" if b"--connection" in command else
-                              "metrics" if b"--answer-for-metrics" in command else "daemon")
+                found[pid] = "client" if b"--connection" in command else "daemon"
     return found
 
 
@@ -178,15 +175,6 @@ def nic() -> str:
 def journal(*options: str) -> str:
     run("journalctl", "--sync")
     return run("journalctl", "--quiet", "--no-pager", "-o", "cat", "-u", "gpurxd.service", "-u", "gpurxd.socket", *options)
-
-
-def scrape(address: str | tuple[str, int]) -> str:
-    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as asking:
-        asking.settimeout(30)
-        asking.connect(address)
-        asking.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
-        with asking.makefile(encoding="utf-8") as answer:
-            return answer.read()
 
 
 def value_of(page: str, figure: str) -> float:
@@ -311,20 +299,17 @@ class Gpurxd(unittest.TestCase):
         self.check_accepts()
         # The kernel loads that when somebody asks for sockets; that the service itself may load nothing does not matter.
         self.assertTrue(Path("/sys/module/tcp_diag").exists())
-        for path in ("/run/gpurxd.sock", "/run/gpurxd-metrics.sock"):
-            self.assertEqual(Path(path).stat().st_mode & 0o777, 0o666, path)
+        self.assertEqual(Path("/run/gpurxd.sock").stat().st_mode & 0o777, 0o666)
 
     def test_its_processes_have_one_capability_and_a_filter_of_calls(self) -> None:
         self.assertEqual(show("CapabilityBoundingSet"), "cap_net_admin")
         with flowing() as (client, finish):
-            scrape("/run/gpurxd-metrics.sock")
             kinds = processes()
-            self.assertEqual(sorted(kinds.values()), ["client", "daemon", "metrics"])
+            self.assertEqual(sorted(kinds.values()), ["client", "daemon"])
             for pid, kind in kinds.items():
                 status = status_of(pid)
                 has = {name: int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd")}
-                right = 0 if kind == "metrics" else NET_ADMIN
-                self.assertEqual(has, {"CapEff": right, "CapPrm": right, "CapBnd": NET_ADMIN}, kind)
+                self.assertEqual(has, dict.fromkeys(has, NET_ADMIN), kind)
                 self.assertEqual((status["Name"], status["NoNewPrivs"], status["Seccomp"]), ("gpurxd", "1", "2"), kind)
             self.assertEqual(int(status_of(client.process.pid)["CapEff"], 16), 0)
             self.check_devmem(finish())
@@ -335,7 +320,7 @@ class Gpurxd(unittest.TestCase):
             for own in ("gpurx/*.journal", "gpurx-clients/*"):
                 self.assertTrue(list(Path("/run").glob(own)), own)
             self.check_devmem(finish())
-        for own in ("/run/gpurx", "/run/gpurx-clients", "/tmp"):
+        for own in ("/run/gpurx", "/run/gpurx-clients", "/run/gpurx-metrics", "/tmp"):
             self.assertEqual(as_it_sees(f"touch {own}/probe && rm {own}/probe"), "", own)
             self.assertFalse(Path(own, "probe").exists())
         # Root may write there outside of the service.
@@ -360,18 +345,19 @@ class Gpurxd(unittest.TestCase):
             self.assertEqual([show("ActiveState", unit) for unit in units], [state, state], journal())
         self.check_receives()
 
-    def test_metrics_are_answered(self) -> None:
+    def test_metrics_are_for_everybody_to_read_and_end_with_the_daemon(self) -> None:
         with flowing() as (_, finish):
-            for address in ("/run/gpurxd-metrics.sock", ("127.0.0.1", METRICS_PORT)):
-                page: list[str] = []
-                has = f'gpurxd_queues{{interface="dms0",user="{NOBODY}"}}'
-
-                def is_there() -> bool:
-                    page[:] = [scrape(address)]
-                    return value_of(page[0], has) == 1
-
-                self.assertTrue(comes_true(is_there, 10), page)
+            self.assertTrue(comes_true(lambda: value_of(METRICS.read_text(encoding="utf-8"), QUEUES) == 1, 10), journal())
+            for path, mode in (("/run/gpurx", 0o700), ("/run/gpurx-clients", 0o700), (METRICS.parent, 0o755), (METRICS, 0o644)):
+                found = os.stat(path)
+                self.assertEqual((found.st_mode & 0o7777, found.st_uid), (mode, 0), path)
+            as_nobody = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "cat", str(METRICS))
+            self.assertEqual(value_of(run(*as_nobody), QUEUES), 1)
             self.check_devmem(finish())
+        self.assertTrue(comes_true(lambda: value_of(METRICS.read_text(encoding="utf-8"), QUEUES) == -1, 10), journal())
+        run("systemctl", "stop", "gpurxd")
+        self.assertEqual(list(METRICS.parent.iterdir()), [])
+        self.check_receives()
 
     def test_clients_do_not_notice_a_restart(self) -> None:
         with flowing() as (_, finish):
@@ -437,10 +423,9 @@ class Gpurxd(unittest.TestCase):
         self.addCleanup(undo)
         self.check_receives()
         self.check_accepts()
-        scrape("/run/gpurxd-metrics.sock")
         daemon = main_process()
         with flowing() as (_, finish):
-            scrape(("127.0.0.1", METRICS_PORT))
+            self.assertTrue(comes_true(lambda: value_of(METRICS.read_text(encoding="utf-8"), QUEUES) == 1))
             self.check_devmem(finish())
         self.assertEqual((main_process(), show("Result")), (daemon, "success"), journal("--since", self.since))
         run("systemctl", "stop", "gpurxd")
@@ -456,7 +441,7 @@ class Journal(unittest.TestCase):
         said = journal()
         self.assertIn("gpurxd ", said)
         for words in ("not permitted", "ermission denied", "Read-only", "Bad system call", "status=31/SYS", "nothing was put back",
-                      "is not counted", "nothing is counted", "no metrics there", "Unknown key", "Unknown lvalue",
+                      "is not counted", "nothing is counted", "no metrics for now", "Unknown key", "Unknown lvalue",
                       "Failed to", "ignoring:", "dumped"):
             self.assertNotIn(words, said)
 

@@ -2,7 +2,6 @@
 #include "doors.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -10,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -36,62 +34,43 @@ int count_of_systemd()
     return std::clamp(std::atoi(count), 0, most_of_systemd);  // NOLINT(cert-err34-c): what is no number is 0
 }
 
-int option_of(unique_fd const& socket, int name)
+// Others, such as those of an older gpurxd.socket, are closed.
+unique_fd take_from_systemd(int count)
 {
-    int value = -1;
-    socklen_t size = sizeof value;
-    return ::getsockopt(socket.get(), SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
-}
-
-// Others than this machine's programs cannot ask there.
-bool is_near(unique_fd const& socket)
-{
-    if (option_of(socket, SO_DOMAIN) == AF_UNIX)
-        return true;
-    asio::ip::tcp::endpoint here;
-    auto size = static_cast<socklen_t>(here.capacity());
-    if (::getsockname(socket.get(), here.data(), &size) != 0)
-        return false;
-    here.resize(size);
-    return here.address().is_loopback();
-}
-
-void take_from_systemd(int count, doors& to)
-{
+    unique_fd taken;
     for (int number = first_of_systemd; number < first_of_systemd + count; ++number) {
         unique_fd socket{number};
         ::fcntl(number, F_SETFD, FD_CLOEXEC);
-        if (option_of(socket, SO_TYPE) == SOCK_SEQPACKET)
-            to.clients = std::move(socket);
-        else if (is_near(socket))
-            to.metrics.add(std::move(socket));
-        else
-            fmt::print(stderr, "no metrics at a socket of systemd's that others than this machine can reach\n");
+        int type = -1;
+        socklen_t size = sizeof type;
+        if (::getsockopt(number, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET)
+            taken = std::move(socket);
     }
-    if (!to.clients)
+    if (!taken)
         fail(EINVAL, "listen at", "systemd's sockets, none of which is ListenSequentialPacket",
              "use gpurxd.socket as it was shipped");
+    return taken;
 }
 
 // A file that nobody listens at any more was left by a daemon that was killed.
-void remove_dead(sockaddr_un const& address, std::string const& path, int type)
+void remove_dead(sockaddr_un const& address, std::string const& path)
 {
-    unique_fd const caller{::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    unique_fd const caller{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     if (::connect(caller.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) == 0)
         fail(EADDRINUSE, "listen at", path, "another gpurxd does");
     if (errno == ECONNREFUSED)
         ::unlink(path.c_str());
 }
 
-unique_fd listen_at(std::string const& path, int type)
+unique_fd listen_at(std::string const& path)
 {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     if (path.empty() || path.size() >= sizeof address.sun_path)
         fail(ENAMETOOLONG, "listen at", path);
     std::ranges::copy(path, address.sun_path);
-    remove_dead(address, path, type);
-    unique_fd made{::socket(AF_UNIX, type | SOCK_CLOEXEC, 0)};
+    remove_dead(address, path);
+    unique_fd made{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
     if (!made || ::bind(made.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0)
         fail(errno, "listen at", path);
     // Who may do what is the policy's business.
@@ -100,55 +79,12 @@ unique_fd listen_at(std::string const& path, int type)
     return made;
 }
 
-unique_fd listen_at(asio::ip::tcp::endpoint const& here)
-{
-    auto const name = fmt::format("{} port {}", here.address().to_string(), here.port());
-    unique_fd made{::socket(here.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0)};
-    int const yes = 1;
-    if (!made || ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
-        ::bind(made.get(), here.data(), static_cast<socklen_t>(here.size())) != 0 || ::listen(made.get(), 64) != 0)
-        fail(errno, "listen at", name, "choose another address for metrics in the policy");
-    return made;
-}
-
 }  // namespace
 
-void metrics_doors::add(std::function<unique_fd()> open)
+unique_fd open_door(std::string const& path)
 {
-    try {
-        open_.push_back(open());
-    } catch (system_error const& error) {
-        fmt::print(stderr, "no metrics there for now: {}\n", error.what());
-        missing_.push_back(std::move(open));
-    }
-}
-
-bool metrics_doors::open_missing()
-{
-    return std::erase_if(missing_, [this](auto const& open) {
-               try {
-                   open_.push_back(open());
-                   return true;
-               } catch (system_error const&) {
-                   return false;
-               }
-           }) > 0;
-}
-
-doors open_doors(std::string const& clients, std::string const& metrics,
-                 std::optional<asio::ip::tcp::endpoint> const& loopback)
-{
-    doors all;
-    if (auto const count = count_of_systemd(); count > 0) {
-        take_from_systemd(count, all);
-    } else {
-        all.clients = listen_at(clients, SOCK_SEQPACKET);
-        if (!metrics.empty())
-            all.metrics.add([metrics] { return listen_at(metrics, SOCK_STREAM); });
-    }
-    if (loopback)
-        all.metrics.add([here = *loopback] { return listen_at(here); });
-    return all;
+    auto const count = count_of_systemd();
+    return count > 0 ? take_from_systemd(count) : listen_at(path);
 }
 
 }  // namespace gpurx::gpurxd

@@ -84,14 +84,6 @@ bool is_taken(int file, std::size_t place)
     return ::fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-shared_figures* map(unique_fd const& file, int protection, std::string const& name)
-{
-    auto* const at = ::mmap(nullptr, sizeof(shared_figures), protection, MAP_SHARED, file.get(), 0);
-    if (at == MAP_FAILED)
-        fail(errno, "map", name);
-    return static_cast<shared_figures*>(at);
-}
-
 // Null: it is of another version.
 shared_figures* map_this_version(unique_fd const& file, std::string const& path)
 {
@@ -100,7 +92,10 @@ shared_figures* map_this_version(unique_fd const& file, std::string const& path)
         fail(errno, "make", path);
     if (what.st_size != 0 && what.st_size != sizeof(shared_figures))
         return nullptr;
-    auto* const shared = map(file, PROT_READ | PROT_WRITE, path);
+    auto* const at = ::mmap(nullptr, sizeof(shared_figures), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (at == MAP_FAILED)
+        fail(errno, "map", path);
+    auto* const shared = static_cast<shared_figures*>(at);
     if (what.st_size == 0)
         shared->version = this_version;
     if (shared->version == this_version)
@@ -205,15 +200,6 @@ figure_table figure_table::open(std::string const& state_directory)
         if (::unlinkat(directory.get(), "figures", 0) != 0 && errno != ENOENT)
             fail(errno, "remove", path);
     }
-}
-
-figure_table figure_table::read_from(unique_fd descriptor)
-{
-    struct stat what {};
-    if (::fstat(descriptor.get(), &what) != 0 || what.st_size != sizeof(shared_figures))
-        fail(EINVAL, "read", "gpurxd's figures");
-    auto* const shared = map(descriptor, PROT_READ, "gpurxd's figures");
-    return {std::move(descriptor), shared};
 }
 
 void figure_table::count_connection() noexcept

@@ -23,8 +23,6 @@ class figure_table {
   public:
     // Makes the file, and its directory, if there is none of this version. Throws system_error.
     [[nodiscard]] static figure_table open(std::string const& state_directory);
-    // The same file, to be read only. `descriptor`: of it.
-    [[nodiscard]] static figure_table read_from(detail::unique_fd descriptor);
     figure_table(figure_table&& other) noexcept;
     figure_table& operator=(figure_table&&) = delete;
     ~figure_table();
@@ -37,7 +35,6 @@ class figure_table {
     void show_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept;
 
     [[nodiscard]] figures read() const;
-    [[nodiscard]] int native_handle() const noexcept { return file_.get(); }
 
   private:
     figure_table(detail::unique_fd file, shared_figures* shared) noexcept;

@@ -6,11 +6,11 @@ _gpurxd() {
     local program=$1 word=$2 before=$3
     COMPREPLY=()
     case $before in
-        --socket | --metrics-socket | --policy)
+        --socket | --policy)
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -f -- "$word")
             ;;
-        --state-directory)
+        --metrics-directory | --state-directory)
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -d -- "$word")
             ;;

@@ -13,16 +13,17 @@
 #include <cstdio>
 #include <exception>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gpurx/error.hpp>
 
 #include "base/failure.hpp"
+#include "base/syscalls.hpp"
 #include "doors.hpp"
 #include "lease/daemon_channel.hpp"
 #include "log.hpp"
 #include "machine.hpp"
-#include "metrics_process.hpp"
 #include "options.hpp"
 #include "reception.hpp"
 #include "rights.hpp"
@@ -84,16 +85,6 @@ int serve_client(options const& chosen)
     return 0;
 }
 
-int answer(options const& chosen)
-{
-    std::signal(SIGINT, SIG_IGN);
-    std::vector<unique_fd> listening;
-    for (int i = 1; i <= chosen.metrics; ++i)
-        listening.emplace_back(first_of_child + i);
-    answer_for_metrics(std::move(listening), unique_fd{first_of_child}, chosen.daemon);
-    return 0;
-}
-
 int check(options const& chosen)
 {
     auto const& path = chosen.where.policy;
@@ -110,9 +101,9 @@ int check(options const& chosen)
 int run(options const& chosen)
 {
     keep_only_net_admin();
-    auto const known = read_policy(chosen.where.policy);
+    static_cast<void>(read_policy(chosen.where.policy));
     boost::asio::io_context io{1};
-    reception door{io, chosen, open_doors(chosen.socket, chosen.metrics_socket, known.metrics)};
+    reception door{io, chosen, open_door(chosen.socket)};
     door.open();
     fmt::print(stderr, "gpurxd {}: at {}\n", GPURX_VERSION, chosen.socket);
     io.run();
@@ -131,8 +122,6 @@ try {
     static_cast<void>(::prctl(PR_SET_NAME, "gpurxd"));
     if (chosen->check)
         return check(*chosen);
-    if (chosen->metrics > 0)
-        return answer(*chosen);
     return chosen->connection >= 0 ? serve_client(*chosen) : run(*chosen);
 } catch (std::exception const& error) {
     fmt::print(stderr, "gpurxd: {}\n", error.what());

@@ -7,8 +7,6 @@ namespace gpurx::gpurxd {
 
 namespace {
 
-constexpr int most_metrics_sockets = 32;
-
 constexpr char description[] =
     "Binds memory to NIC queues and steers flows to them for programs that have no right to, as far as a policy lets "
     "them. Needs CAP_NET_ADMIN, and keeps nothing else.";
@@ -23,10 +21,9 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     app.add_option("--socket", parsed.socket, "Where clients connect; not used where systemd opens it")
         ->capture_default_str()
         ->option_text("PATH");
-    app.add_option("--metrics-socket", parsed.metrics_socket,
-                   "Where Prometheus' text is answered over HTTP; empty: nowhere; not used where systemd opens it")
-        ->capture_default_str()
-        ->option_text("PATH");
+    app.add_option("--metrics-directory", parsed.metrics_directory,
+                   "Where gpurxd.prom is written, for node_exporter's textfile collector; without it: nowhere")
+        ->option_text("DIR");
     app.add_option("--policy", parsed.where.policy, "Who may use which interface; read anew for each client")
         ->capture_default_str()
         ->option_text("PATH");
@@ -35,8 +32,6 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         ->option_text("PATH");
     app.add_flag("--check", parsed.check, "Read the policy, name every line that is wrong, and exit");
     app.add_option("--connection", parsed.connection)->group("");  // what the daemon starts itself with
-    app.add_option("--answer-for-metrics", parsed.metrics)->check(CLI::Range(1, most_metrics_sockets))->group("");
-    app.add_option("--daemon", parsed.daemon)->group("");
     try {
         app.parse(argc, argv);
     } catch (CLI::ParseError const& error) {

@@ -87,6 +87,8 @@ std::string take_limit(limits& into, std::string_view name, std::string_view val
 
 std::string take_line(words const& from, policy_line& into)
 {
+    if (from[0] == "metrics")
+        return "metrics are in a file: remove this line, and start gpurxd with --metrics-directory DIR";
     if (from.size() < 5 || from[0] != "allow" || (from[1] != "user" && from[1] != "group") || from[3] != "interface")
         return "a line is: allow user|group NAME interface NAME [LIMIT VALUE]...";
     bool const everyone = from[2] == "*";
@@ -103,30 +105,6 @@ std::string take_line(words const& from, policy_line& into)
         if (auto objection = take_limit(into.most, from[i], from[i + 1]); !objection.empty())
             return objection;
     }
-    return {};
-}
-
-// "127.0.0.1:9710", "[::1]:9710". Empty: it has been taken over.
-std::string take_metrics(words const& from, policy& into)
-{
-    if (from.size() != 2 || into.metrics)
-        return "once: metrics ADDRESS:PORT";
-    auto const colon = from[1].rfind(':');
-    auto host = from[1].substr(0, std::min(colon, from[1].size()));
-    if (host.starts_with('[') && host.ends_with(']'))
-        host = host.substr(1, host.size() - 2);
-    else if (host.find(':') != std::string_view::npos)
-        return fmt::format("'{}' is no address and port, such as 127.0.0.1:9710 or [::1]:9710", from[1]);
-    error_code code;
-    auto const address = asio::ip::make_address(std::string{host}, code);
-    auto const digits = colon == std::string_view::npos ? std::string_view{} : from[1].substr(colon + 1);
-    auto const port = parse_number<std::uint16_t>(digits).value_or(0);
-    if (code || port == 0)
-        return fmt::format("'{}' is no address and port, such as 127.0.0.1:9710 or [::1]:9710", from[1]);
-    if (!address.is_loopback())
-        return fmt::format("'{}' is not an address of loopback: others could ask; put a proxy that knows them there",
-                           from[1]);
-    into.metrics = asio::ip::tcp::endpoint{address, port};
     return {};
 }
 
@@ -159,10 +137,9 @@ std::variant<policy, std::vector<policy_damage>> parse_policy(std::string_view t
         if (line.empty())
             continue;
         policy_line parsed;
-        bool const is_metrics = line[0] == "metrics";
-        if (auto objection = is_metrics ? take_metrics(line, result) : take_line(line, parsed); !objection.empty())
+        if (auto objection = take_line(line, parsed); !objection.empty())
             damage.push_back({number, std::move(objection)});
-        else if (!is_metrics)
+        else
             result.lines.push_back(std::move(parsed));
     }
     if (!damage.empty())

@@ -4,20 +4,16 @@
 //
 //   allow user NAME|UID|*   interface NAME|*  [LIMIT VALUE]...
 //   allow group NAME|GID    interface NAME|*  [LIMIT VALUE]...
-//   metrics ADDRESS:PORT
 //
 // The first line that fits the caller and the interface counts. No I/O.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
-
-#include <gpurx/error.hpp>
 
 namespace gpurx::gpurxd {
 
@@ -46,8 +42,6 @@ struct policy_line {
 
 struct policy {
     std::vector<policy_line> lines;
-    // Where metrics can be asked for besides their Unix socket: an address of loopback, or none.
-    std::optional<asio::ip::tcp::endpoint> metrics = {};
 
     friend bool operator==(policy const&, policy const&) = default;
 };

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reception.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
@@ -15,7 +13,6 @@
 #include <cstdio>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/failure.hpp"
 #include "log.hpp"
@@ -30,7 +27,6 @@ using detail::unique_fd;
 namespace {
 
 constexpr std::chrono::seconds between_lessons{2};
-constexpr std::chrono::seconds between_starts{2};
 constexpr std::chrono::seconds between_looks{5};
 
 // Nothing: it cannot be counted, which is no reason to serve nobody.
@@ -46,18 +42,19 @@ std::optional<figure_table> try_to_count(std::string const& state_directory)
 
 }  // namespace
 
-reception::reception(asio::io_context& io, options chosen, doors listening)
+reception::reception(asio::io_context& io, options chosen, unique_fd listening)
     : chosen_{std::move(chosen)},
       door_{io},
       signals_{io, SIGTERM, SIGINT, SIGCHLD},
       dead_{chosen_.where},
       next_look_{io},
       counts_{try_to_count(chosen_.where.state_directory)},
-      metrics_doors_{std::move(listening.metrics)},
-      rest_{io}
+      next_write_{io}
 {
-    door_.assign(listening.clients.release());
+    door_.assign(listening.release());
     door_.non_blocking(true);
+    if (counts_ && !chosen_.metrics_directory.empty())
+        metrics_.emplace(chosen_.metrics_directory, [this] { return counts_->read(); });
 }
 
 void reception::open()
@@ -66,8 +63,9 @@ void reception::open()
     asio::post(mending_, [where = chosen_.where] { mend(where); });
     wait_for_client();
     wait_for_signal();
-    start_metrics();
     look_later();
+    if (metrics_)
+        write_later();
 }
 
 void reception::wait_for_client()
@@ -87,9 +85,8 @@ void reception::wait_for_signal()
             return;
         if (signal != SIGCHLD) {
             door_.close();
-            rest_.cancel();
             next_look_.cancel();
-            end_metrics();
+            next_write_.cancel();
             return;
         }
         reap();
@@ -142,10 +139,9 @@ void reception::start(unique_fd connection)
     auto const how = standing_of(known_, from);
     if (!served_.has_room(how, from.uid))
         fail(EUSERS, "take", fmt::format("a connection of user {}", from.uid));
-    std::array const descriptors{connection.get()};
     auto const pid = start_process({"gpurxd", "--policy", chosen_.where.policy, "--state-directory",
                                     chosen_.where.state_directory, "--connection", std::to_string(first_of_child)},
-                                   descriptors);
+                                   connection.get());
     served_.add(pid, how, from.uid);
 }
 
@@ -154,60 +150,11 @@ void reception::reap()
     bool any_killed = false;
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-        if (pid == metrics_) {
-            metrics_ = -1;
-            fmt::print(stderr, "the process that answers for metrics has ended; another one is started soon\n");
-            start_metrics_later();
-            continue;
-        }
         served_.remove(pid);
         any_killed = any_killed || !WIFEXITED(status);
     }
     if (any_killed)
         asio::post(mending_, [where = chosen_.where] { mend(where); });
-}
-
-void reception::start_metrics()
-{
-    if (metrics_ > 0 || !counts_ || metrics_doors_.listening().empty())
-        return;
-    try {
-        // One that can only be read.
-        unique_fd const figures{
-            ::open(fmt::format("/proc/self/fd/{}", counts_->native_handle()).c_str(), O_RDONLY | O_CLOEXEC)};
-        if (!figures)
-            detail::fail(errno, "open", "the figures for metrics");
-        std::vector<int> descriptors{figures.get()};
-        for (auto const& door : metrics_doors_.listening())
-            descriptors.push_back(door.get());
-        metrics_ = start_process({"gpurxd", "--answer-for-metrics", std::to_string(metrics_doors_.listening().size()),
-                                  "--daemon", std::to_string(::getpid())},
-                                 descriptors);
-    } catch (system_error const& error) {
-        fmt::print(stderr, "no metrics for now: {}\n", error.what());
-        start_metrics_later();
-    }
-}
-
-void reception::start_metrics_later()
-{
-    rest_.expires_after(between_starts);
-    rest_.async_wait([this](error_code code) {
-        if (!code && door_.is_open())
-            start_metrics();
-    });
-}
-
-// It has the doors too: the next gpurxd may want them as soon as this one has ended.
-void reception::end_metrics()
-{
-    if (metrics_ <= 0)
-        return;
-    ::kill(metrics_, SIGKILL);
-    // The end of a client's process interrupts it.
-    while (::waitpid(metrics_, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    metrics_ = -1;
 }
 
 void reception::look_later()
@@ -217,11 +164,22 @@ void reception::look_later()
         if (code || !door_.is_open())
             return;
         asio::post(mending_, [this] { dead_.look(); });
-        if (metrics_doors_.open_missing()) {
-            end_metrics();
-            start_metrics();
-        }
         look_later();
+    });
+}
+
+void reception::write_later()
+{
+    if (!door_.is_open())
+        return;
+    next_write_.expires_after(metrics_file::between_writes);
+    next_write_.async_wait([this](error_code code) {
+        if (code)
+            return;
+        asio::post(writing_, [this] {
+            metrics_->look();
+            asio::post(door_.get_executor(), [this] { write_later(); });
+        });
     });
 }
 

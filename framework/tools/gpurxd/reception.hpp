@@ -4,7 +4,6 @@
 // holds up no other, and a client is served to its end though this process ends (docs/decisions).
 #pragma once
 
-#include <sys/types.h>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -15,17 +14,17 @@
 
 #include "base/syscalls.hpp"
 #include "crowd.hpp"
-#include "doors.hpp"
 #include "figure_table.hpp"
 #include "line_rate.hpp"
 #include "mend.hpp"
+#include "metrics_file.hpp"
 #include "options.hpp"
 
 namespace gpurx::gpurxd {
 
 class reception {
   public:
-    reception(asio::io_context& io, options chosen, doors listening);
+    reception(asio::io_context& io, options chosen, detail::unique_fd listening);
 
     // Until SIGTERM or SIGINT; whoever is being served is served on.
     void open();
@@ -39,12 +38,10 @@ class reception {
     void reap();
     // Whom the policy lets in may have changed, and to ask who has a name may take long: it is done aside.
     void learn_names();
-    // The process that answers for metrics. If it ends, another one is started, after a rest.
-    void start_metrics();
-    void start_metrics_later();
-    void end_metrics();
-    // For clients that were killed, and for doors that were another's.
+    // For clients that were killed.
     void look_later();
+    // Aside, for the kernel may take long to say what it has counted.
+    void write_later();
 
     options chosen_;
     asio::posix::stream_descriptor door_;
@@ -58,9 +55,9 @@ class reception {
     std::chrono::steady_clock::time_point learned_ = std::chrono::steady_clock::time_point::min();
     line_rate refusals_;
     std::optional<figure_table> counts_;
-    metrics_doors metrics_doors_;
-    pid_t metrics_ = -1;
-    asio::steady_timer rest_;
+    std::optional<metrics_file> metrics_;  // used by `writing_` alone
+    asio::steady_timer next_write_;
+    asio::thread_pool writing_{1};
 };
 
 }  // namespace gpurx::gpurxd

@@ -7,8 +7,4 @@ namespace gpurx::gpurxd {
 // have that.
 void keep_only_net_admin();
 
-// Gives up that one, too, and the file system where the kernel has Landlock: what is open is all there is. Throws
-// system_error.
-void keep_nothing();
-
 }  // namespace gpurx::gpurxd

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -11,8 +10,8 @@ namespace gpurx::gpurxd {
 
 inline constexpr int first_of_child = 3;
 
-// Starts this program again with these arguments; it has the descriptors as 3, 4 and so on, and is in a group of its
-// own: what a terminal sends this process is not for it. Throws system_error.
-[[nodiscard]] pid_t start_process(std::vector<std::string> command, std::span<int const> descriptors);
+// Starts this program again with these arguments; it has the descriptor as 3, and is in a group of its own: what a
+// terminal sends this process is not for it. Throws system_error.
+[[nodiscard]] pid_t start_process(std::vector<std::string> command, int descriptor);
 
 }  // namespace gpurx::gpurxd

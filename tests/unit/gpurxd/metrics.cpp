@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gpurxd counts: the table that processes share, and the page that Prometheus reads.
+// What gpurxd counts: the table that processes share, the page that Prometheus reads, and the file that it is in.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "figure_table.hpp"
+#include "metrics_file.hpp"
 #include "metrics_page.hpp"
 
 using namespace gpurx;
 using namespace gpurx::gpurxd;
+using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
@@ -57,9 +65,48 @@ client_figures client_of(std::uint32_t uid, std::vector<unsigned> queues = {3})
             .rules = 2};
 }
 
-detail::unique_fd only_to_read(some_place const& at)
+// gpurxd.prom in a directory of its own, with a count and a clock of the test's.
+struct some_file {
+    some_file()
+    {
+        std::string name = (std::filesystem::temp_directory_path() / "gpurxd-metrics-XXXXXX").string();
+        directory = ::mkdtemp(name.data());
+        path = directory / "gpurxd.prom";
+    }
+    some_file(some_file const&) = delete;
+    some_file& operator=(some_file const&) = delete;
+    ~some_file() { std::filesystem::remove_all(directory); }
+
+    void begin()
+    {
+        file.emplace(
+            directory.string(), [this] { return counted; }, start);
+    }
+    [[nodiscard]] std::string text() const
+    {
+        std::ifstream in{path};
+        return {std::istreambuf_iterator<char>{in}, {}};
+    }
+    [[nodiscard]] bool says(std::uint64_t connections) const
+    {
+        return text().find(fmt::format("\ngpurxd_connections_total {}\n", connections)) != std::string::npos;
+    }
+    [[nodiscard]] std::size_t count_files() const
+    {
+        return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator{directory}, {}));
+    }
+
+    std::filesystem::path directory;
+    std::filesystem::path path;
+    figures counted;
+    metrics_file::clock::time_point start{1h};
+    std::optional<metrics_file> file;
+};
+
+mode_t mode_of(std::filesystem::path const& path)
 {
-    return detail::unique_fd{::open(at.file().c_str(), O_RDONLY | O_CLOEXEC)};
+    struct stat what {};
+    return ::stat(path.c_str(), &what) == 0 ? what.st_mode & 07777 : 0;
 }
 
 }  // namespace
@@ -75,7 +122,7 @@ TEST_CASE("what one process counts another one reads, and it outlives both")
         one.count_refusal(asked::steer, refusal_reason::policy);
         one.show_rules(1, 3, 1);
     }
-    auto const all = figure_table::read_from(only_to_read(at)).read();
+    auto const all = figure_table::open(at.name()).read();
     CHECK(all.connections == 2);
     CHECK(all.refusals[2][0] == 1);
     CHECK(all.rules_made == 3);
@@ -140,9 +187,7 @@ TEST_CASE("a table of another version is left to those who write it")
     std::ofstream{at.file()} << "something else";
     auto one = figure_table::open(at.name());
     one.count_connection();
-    CHECK(figure_table::read_from(only_to_read(at)).read().connections == 1);
-    std::ofstream{at.file()} << "shorter";
-    CHECK_THROWS_AS(figure_table::read_from(only_to_read(at)), system_error);
+    CHECK(figure_table::open(at.name()).read().connections == 1);
 }
 
 TEST_CASE("each refusal has a reason that a number of alerts can know")
@@ -199,4 +244,159 @@ TEST_CASE("the page of a daemon without clients says nothing of any")
     CHECK_THAT(text, ContainsSubstring("gpurxd_connections_total 0\n"));
     for (auto const* const name : {"gpurxd_clients", "gpurxd_limit", "gpurxd_pool", "gpurxd_queue"})
         CHECK(text.find(name) == std::string::npos);
+}
+
+TEST_CASE("the file has what is counted at the start, everybody can read it, and it is gone at the end")
+{
+    some_file at;
+    at.counted.connections = 3;
+    REQUIRE(::chmod(at.directory.c_str(), 0700) == 0);
+    auto const before = ::umask(0077);
+    at.begin();
+    ::umask(before);
+    CHECK(at.says(3));
+    CHECK(mode_of(at.directory) == 0755);
+    CHECK(mode_of(at.path) == 0644);
+    struct stat what {};
+    REQUIRE(::stat(at.path.c_str(), &what) == 0);
+    CHECK(what.st_uid == ::geteuid());
+    at.file.reset();
+    CHECK(at.count_files() == 0);
+}
+
+TEST_CASE("no right of a directory is taken from anybody")
+{
+    some_file at;
+    REQUIRE(::chmod(at.directory.c_str(), 01777) == 0);
+    at.begin();
+    CHECK(mode_of(at.directory) == 01777);
+}
+
+TEST_CASE("a change is in the file a second after the last one was written, and each kind of it is one")
+{
+    some_file at;
+    at.begin();
+    at.counted.connections = 1;
+    at.file->look(at.start + 999ms);
+    CHECK(at.says(0));
+    at.file->look(at.start + 1s);
+    CHECK(at.says(1));
+    at.counted.clients = {client_of(1000)};
+    at.file->look(at.start + 1999ms);
+    CHECK_THAT(at.text(), !ContainsSubstring("gpurxd_clients"));
+    at.file->look(at.start + 2s);
+    CHECK_THAT(at.text(), ContainsSubstring("\ngpurxd_queues{interface=\"fifteen-letters\",user=\"1000\"} 1\n"));
+    at.counted.clients[0].rules = 99;
+    at.counted.refusals[1][0] = 6;
+    at.file->look(at.start + 3s);
+    CHECK_THAT(at.text(), ContainsSubstring("\ngpurxd_rules{interface=\"fifteen-letters\",user=\"1000\"} 99\n"));
+    CHECK_THAT(at.text(), ContainsSubstring("\ngpurxd_refusals_total{request=\"open\",reason=\"policy\"} 6\n"));
+    at.counted.clients.clear();
+    at.file->look(at.start + 4s);
+    CHECK_THAT(at.text(), !ContainsSubstring("gpurxd_clients"));
+}
+
+TEST_CASE("a file without a change is written every five seconds, for what the kernel counts and for its age")
+{
+    some_file at;
+    at.begin();
+    std::filesystem::remove(at.path);
+    at.file->look(at.start + 4999ms);
+    CHECK(at.count_files() == 0);
+    at.file->look(at.start + 5s);
+    CHECK(at.says(0));
+}
+
+TEST_CASE("who has begun to read the file reads that one to its end, though another one is written")
+{
+    some_file at;
+    at.begin();
+    auto const first = at.text();
+    detail::unique_fd const reader{::open(at.path.c_str(), O_RDONLY | O_CLOEXEC)};
+    std::string read(first.size() * 4, ' ');
+    auto const half = first.size() / 2;
+    REQUIRE(::read(reader.get(), read.data(), half) == static_cast<ssize_t>(half));
+    at.counted.clients = {client_of(1), client_of(2), client_of(3)};
+    at.file->look(at.start + 1s);
+    CHECK(at.text() != first);
+    auto const rest = ::read(reader.get(), read.data() + half, read.size() - half);
+    read.resize(half + static_cast<std::size_t>(std::max<ssize_t>(rest, 0)));
+    CHECK(read == first);
+    CHECK(at.count_files() == 1);
+}
+
+TEST_CASE("the file is whole whenever it is read")
+{
+    some_file at;
+    at.begin();
+    auto const small = at.text();
+    for (std::uint32_t user = 0; user < 50; ++user)
+        at.counted.clients.push_back(client_of(user));
+    at.file->look(at.start + 1s);
+    auto const large = at.text();
+    auto const many = at.counted.clients;
+    std::atomic<bool> ends = false;
+    std::atomic<unsigned> odd = 0;
+    std::thread reader{[&] {
+        while (!ends) {
+            auto const text = at.text();
+            odd += text != small && text != large ? 1 : 0;
+        }
+    }};
+    for (unsigned i = 2; i < 500; ++i) {
+        at.counted.clients = i % 2 == 0 ? std::vector<client_figures>{} : many;
+        at.file->look(at.start + std::chrono::seconds{i});
+    }
+    ends = true;
+    reader.join();
+    CHECK(odd == 0);
+}
+
+TEST_CASE("half of a page is no file, and another's link is not followed")
+{
+    some_file at;
+    at.begin();
+    auto const whole = at.text();
+    auto const handler = ::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+    rlimit const small{.rlim_cur = 100, .rlim_max = before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    at.counted.connections = 1;
+    at.file->look(at.start + 1s);
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    ::signal(SIGXFSZ, handler);
+    CHECK(at.text() == whole);
+    CHECK(at.count_files() == 1);
+    auto const victim = at.directory / "victim";
+    std::ofstream{victim} << "kept";
+    std::filesystem::create_symlink(victim, at.directory / fmt::format(".gpurxd.prom.{}", ::gettid()));
+    at.file->look(at.start + 6s);
+    CHECK(at.says(1));
+    std::string kept;
+    std::ifstream{victim} >> kept;
+    CHECK(kept == "kept");
+}
+
+TEST_CASE("a directory that cannot be written is an error at the start, and tried again later")
+{
+    some_file at;
+    std::filesystem::remove(at.directory);
+    try {
+        at.begin();
+        FAIL("it has begun");
+    } catch (system_error const& error) {
+        CHECK(error.code().value() == ENOENT);
+        CHECK_THAT(error.what(), ContainsSubstring(at.path.string()) && ContainsSubstring("--metrics-directory"));
+    }
+    std::filesystem::create_directory(at.directory);
+    at.begin();
+    std::filesystem::remove_all(at.directory);
+    at.counted.connections = 1;
+    at.file->look(at.start + 1s);
+    std::filesystem::create_directory(at.directory);
+    at.file->look(at.start + 5999ms);
+    CHECK(at.count_files() == 0);
+    at.file->look(at.start + 6s);
+    CHECK(at.says(1));
 }
