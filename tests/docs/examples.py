@@ -31,7 +31,7 @@ import python_reference  # noqa: E402
 PACKAGE = REPO / "framework/python/gpurx"
 NO_EXAMPLES = {"cmake", "yaml", "text"}
 # Others' programs, whose options are theirs. A line that begins with a space goes on with the one above.
-OF_THE_SYSTEM = {"systemctl", "journalctl", "ethtool", "ip", "ynl", "curl"}
+OF_THE_SYSTEM = {"systemctl", "journalctl", "ethtool", "ip", "ynl", "cat"}
 RUN_ELSEWHERE = {"samples/README.md"}
 
 

@@ -30,6 +30,7 @@ WHAT = {
     "perf": "Throughput, CPU and latency over the software NIC",
     "connect": "Connecting, with the rules that this makes",
     "tap": "Opening a tap, and its effect on receivers",
+    "including": "Time of the compiler for programs on gpurx, beside the same on sockets of Asio",
     "give-back": "Giving pages back behind streams: CPU time and delay, on the fake driver",
 }
 
