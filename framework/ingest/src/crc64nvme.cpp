@@ -81,31 +81,31 @@ std::uint64_t by_tables(std::uint64_t state, std::span<std::byte const> bytes) n
 
 #if defined(__x86_64__) || defined(__aarch64__)
 
-using lane = std::uint64_t __attribute__((vector_size(16)));
-constexpr std::size_t lane_bytes = sizeof(lane);
-constexpr std::size_t stride = 4 * lane_bytes;
+using vector = std::uint64_t __attribute__((vector_size(16)));
+constexpr std::size_t vector_bytes = sizeof(vector);
+constexpr std::size_t stride = 4 * vector_bytes;
 
 // The products, without carries, of the first halves and of the second halves, added.
-GPURX_MULTIPLIES lane moved_on(lane value, lane by) noexcept
+GPURX_MULTIPLIES vector moved_on(vector value, vector by) noexcept
 {
 #if defined(__x86_64__)
     auto const a = reinterpret_cast<__m128i>(value);
     auto const b = reinterpret_cast<__m128i>(by);
-    return reinterpret_cast<lane>(_mm_clmulepi64_si128(a, b, 0x00)) ^
-           reinterpret_cast<lane>(_mm_clmulepi64_si128(a, b, 0x11));
+    return reinterpret_cast<vector>(_mm_clmulepi64_si128(a, b, 0x00)) ^
+           reinterpret_cast<vector>(_mm_clmulepi64_si128(a, b, 0x11));
 #else
-    return reinterpret_cast<lane>(vmull_p64(value[0], by[0])) ^ reinterpret_cast<lane>(vmull_p64(value[1], by[1]));
+    return reinterpret_cast<vector>(vmull_p64(value[0], by[0])) ^ reinterpret_cast<vector>(vmull_p64(value[1], by[1]));
 #endif
 }
 
-// What the two halves of a lane are multiplied with to move it on by so many bits: the first half is 64 bits further
+// What the two halves of a vector are multiplied with to move it on by so many bits: the first half is 64 bits further
 // from the end. One power less, as a product of two reflected numbers stands one bit too low.
 template <unsigned bits>
-constexpr lane factors{power_of_x(64 + bits - 1), power_of_x(bits - 1)};
+constexpr vector factors{power_of_x(64 + bits - 1), power_of_x(bits - 1)};
 
-lane load(std::byte const* from) noexcept
+vector load(std::byte const* from) noexcept
 {
-    lane value;
+    vector value;
     std::memcpy(&value, from, sizeof value);
     return value;
 }
@@ -113,18 +113,18 @@ lane load(std::byte const* from) noexcept
 // Four lanes at once, so that the multiplier need not wait for its own results. Precondition: at least 64 bytes.
 GPURX_MULTIPLIES std::uint64_t by_multiplying(std::uint64_t state, std::span<std::byte const> bytes) noexcept
 {
-    lane sums[4];
+    vector sums[4];
     for (std::size_t i = 0; i < 4; ++i)
-        sums[i] = load(bytes.data() + i * lane_bytes);
-    sums[0] ^= lane{state, 0};
+        sums[i] = load(bytes.data() + i * vector_bytes);
+    sums[0] ^= vector{state, 0};
     for (bytes = bytes.subspan(stride); bytes.size() >= stride; bytes = bytes.subspan(stride)) {
         for (std::size_t i = 0; i < 4; ++i)
-            sums[i] = moved_on(sums[i], factors<8 * stride>) ^ load(bytes.data() + i * lane_bytes);
+            sums[i] = moved_on(sums[i], factors<8 * stride>) ^ load(bytes.data() + i * vector_bytes);
     }
     auto sum = sums[0];
     for (std::size_t i = 1; i < 4; ++i)
-        sum = moved_on(sum, factors<8 * lane_bytes>) ^ sums[i];
-    std::array<std::byte, lane_bytes> rest{};
+        sum = moved_on(sum, factors<8 * vector_bytes>) ^ sums[i];
+    std::array<std::byte, vector_bytes> rest{};
     std::memcpy(rest.data(), &sum, sizeof sum);
     return by_tables(by_tables(0, rest), bytes);
 }

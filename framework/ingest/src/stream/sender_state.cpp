@@ -21,8 +21,8 @@ namespace {
 using namespace std::chrono_literals;
 
 // Between two attempts to connect to a receiver that is not there yet: twice as long each time, up to the most.
-constexpr std::chrono::milliseconds first_pause = 50ms;
-constexpr std::chrono::milliseconds longest_pause = 2s;
+constexpr std::chrono::milliseconds first_retry = 50ms;
+constexpr std::chrono::milliseconds longest_retry = 2s;
 constexpr std::size_t least_secret = 16;
 
 // What another attempt may do better.
@@ -269,7 +269,7 @@ asio::awaitable<void> sender_state::wait_for_receiver()
 {
     auto const end = clock::now() + options_.connect_timeout;
     auto const until = options_.connect_timeout.count() > 0 ? end : clock::time_point::max();
-    for (auto next = first_pause; !has_connected_; next = std::min(2 * next, longest_pause)) {
+    for (auto next = first_retry; !has_connected_; next = std::min(2 * next, longest_retry)) {
         std::optional<link_lost> lost;
         try {
             co_await link_.open(until);
@@ -332,7 +332,7 @@ asio::awaitable<void> sender_state::until(Done done)
                 fmt::format("{}{}{} frames are not acknowledged; errors() of the receiver's stream says why", lost->why,
                             limit.count() > 0 ? fmt::format(", for {}; ", seconds(limit)) : "; ", kept_.size()));
         why_ = described(lost->code, lost->why).why();
-        co_await pause(std::min<clock::duration>(first_pause, left));
+        co_await pause(std::min<clock::duration>(first_retry, left));
     }
 }
 
