@@ -266,38 +266,36 @@ std::unique_ptr<steering_rule> queue_lease::steer(asio::ip::tcp::endpoint const&
                                                   asio::ip::tcp::endpoint const& remote, bool exact, error_code& code,
                                                   diagnostics& why)
 {
-    return reporting(code, why, [&] {
-        std::unique_lock lock{state_->mutex};
+    return steer_by(code, why, [&](device_journal& log, sentences& notices) {
         auto const& queues = state_->acquired.queues;
         steer_target const target{rule_target::queue, queues[state_->turn++ % queues.size()]};
-        std::optional<device_journal> log{std::in_place, state_->environment, *state_->device, state_->journal};
-        std::unique_lock device{state_->device_mutex};
-        sentences notices;
-        auto rules = state_->install(*log, {match_connection(local, remote)}, {target},
-                                     exact ? rule_width::exact : state_->widest(), notices);
-        auto result = keep(std::move(rules));
-        device.unlock();
-        log.reset();
-        lock.unlock();
-        state_->tell(notices);
-        return result;
+        return state_->install(log, {match_connection(local, remote)}, {target},
+                               exact ? rule_width::exact : state_->widest(), notices);
     });
 }
 
 std::unique_ptr<steering_rule> queue_lease::steer_port(int /*socket*/, asio::ip::tcp::endpoint const& local,
                                                        bool also_v4, error_code& code, diagnostics& why)
 {
+    return steer_by(code, why, [&](device_journal& log, sentences& notices) {
+        auto const targets = state_->listener_targets(log, notices);
+        return state_->install(log, match_listener(local, also_v4), targets, state_->widest(), notices);
+    });
+}
+
+// What there is to tell is told when others may steer again.
+template <class Install>
+std::unique_ptr<steering_rule> queue_lease::steer_by(error_code& code, diagnostics& why, Install install)
+{
     return reporting(code, why, [&] {
-        std::unique_lock lock{state_->mutex};
-        std::optional<device_journal> log{std::in_place, state_->environment, *state_->device, state_->journal};
-        std::unique_lock device{state_->device_mutex};
         sentences notices;
-        auto const targets = state_->listener_targets(*log, notices);
-        auto rules = state_->install(*log, match_listener(local, also_v4), targets, state_->widest(), notices);
-        auto result = keep(std::move(rules));
-        device.unlock();
-        log.reset();
-        lock.unlock();
+        std::unique_ptr<steering_rule> result;
+        {
+            std::lock_guard const lock{state_->mutex};
+            device_journal log{state_->environment, *state_->device, state_->journal};
+            std::lock_guard const device{state_->device_mutex};
+            result = keep(install(log, notices));
+        }
         state_->tell(notices);
         return result;
     });

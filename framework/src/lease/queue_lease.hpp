@@ -93,6 +93,8 @@ class queue_lease final : public session_nic {
     [[nodiscard]] std::unique_ptr<steering_rule> steer(asio::ip::tcp::endpoint const& local,
                                                        asio::ip::tcp::endpoint const& remote, bool exact,
                                                        error_code& code, diagnostics& why);
+    template <class Install>
+    [[nodiscard]] std::unique_ptr<steering_rule> steer_by(error_code& code, diagnostics& why, Install install);
     [[nodiscard]] std::unique_ptr<steering_rule> keep(std::vector<flow_rule> rules);
     void unsteer(std::uint64_t number) noexcept;
 
