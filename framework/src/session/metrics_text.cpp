@@ -122,8 +122,43 @@ constexpr std::array metrics{
     metric{"gpurx_nic_drops_total", {}, "Packets that the session's queues dropped.", in_pool<&pool_stats::drops>},
 };
 
-// Backslash, quotation mark and line feed are written with a backslash.
-std::string escaped(std::string_view text)
+void add_header(std::string& to, std::string_view name, std::string_view help)
+{
+    auto const* const type = name.ends_with(counter_ending) ? "counter" : "gauge";
+    fmt::format_to(std::back_inserter(to), "# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+}
+
+void add_infos(std::string& to, std::string_view version, std::span<session_sample const> samples)
+{
+    add_header(to, "gpurx_build_info", "The library that counts.");
+    fmt::format_to(std::back_inserter(to), "gpurx_build_info{{version=\"{}\"}} 1\n", escaped_label(version));
+    if (samples.empty())
+        return;
+    add_header(to, "gpurx_session_info", "How a session receives.");
+    for (auto const& each : samples)
+        fmt::format_to(std::back_inserter(to),
+                       "gpurx_session_info{{session=\"{}\",interface=\"{}\",transport=\"{}\",tokens=\"{}\","
+                       "obstacle=\"{}\"}} 1\n",
+                       escaped_label(each.name), escaped_label(each.interface), each.transport, each.tokens,
+                       each.obstacle);
+}
+
+void add_metric(std::string& to, metric const& what, std::span<session_sample const> samples)
+{
+    std::string lines;
+    for (auto const& from : samples) {
+        if (auto const value = what.value(from))
+            fmt::format_to(std::back_inserter(lines), "{}{{session=\"{}\"{}{}}} {}\n", what.name,
+                           escaped_label(from.name), what.labels.empty() ? "" : ",", what.labels, *value);
+    }
+    if (!what.help.empty() && !lines.empty())
+        add_header(to, what.name, what.help);
+    to += lines;
+}
+
+}  // namespace
+
+std::string escaped_label(std::string_view text)
 {
     std::string all;
     for (auto const each : text) {
@@ -136,41 +171,6 @@ std::string escaped(std::string_view text)
     }
     return all;
 }
-
-void add_header(std::string& to, std::string_view name, std::string_view help)
-{
-    auto const* const type = name.ends_with(counter_ending) ? "counter" : "gauge";
-    fmt::format_to(std::back_inserter(to), "# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
-}
-
-void add_infos(std::string& to, std::string_view version, std::span<session_sample const> samples)
-{
-    add_header(to, "gpurx_build_info", "The library that counts.");
-    fmt::format_to(std::back_inserter(to), "gpurx_build_info{{version=\"{}\"}} 1\n", escaped(version));
-    if (samples.empty())
-        return;
-    add_header(to, "gpurx_session_info", "How a session receives.");
-    for (auto const& each : samples)
-        fmt::format_to(std::back_inserter(to),
-                       "gpurx_session_info{{session=\"{}\",interface=\"{}\",transport=\"{}\",tokens=\"{}\","
-                       "obstacle=\"{}\"}} 1\n",
-                       escaped(each.name), escaped(each.interface), each.transport, each.tokens, each.obstacle);
-}
-
-void add_metric(std::string& to, metric const& what, std::span<session_sample const> samples)
-{
-    std::string lines;
-    for (auto const& from : samples) {
-        if (auto const value = what.value(from))
-            fmt::format_to(std::back_inserter(lines), "{}{{session=\"{}\"{}{}}} {}\n", what.name, escaped(from.name),
-                           what.labels.empty() ? "" : ",", what.labels, *value);
-    }
-    if (!what.help.empty() && !lines.empty())
-        add_header(to, what.name, what.help);
-    to += lines;
-}
-
-}  // namespace
 
 std::string format_metrics(std::string_view version, std::span<session_sample const> samples)
 {

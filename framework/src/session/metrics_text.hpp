@@ -25,6 +25,9 @@ struct session_sample {
     std::optional<pool_stats> pool{};  // empty: nobody knows
 };
 
+// The value of a label: backslash, quotation mark and line feed are written with a backslash.
+[[nodiscard]] std::string escaped_label(std::string_view text);
+
 [[nodiscard]] std::string format_metrics(std::string_view version, std::span<session_sample const> samples);
 
 }  // namespace gpurx::detail

@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "session/metrics_text.hpp"
+
 namespace gpurx::gpurxd {
 
 namespace {
@@ -61,21 +63,6 @@ class page {
     std::string text_;
 };
 
-// An interface may have any name but those with a slash or space: backslash and quotation mark are escaped.
-std::string escaped(std::string_view name)
-{
-    std::string all;
-    for (auto const each : name) {
-        if (each == '\\' || each == '"')
-            all += '\\';
-        if (each == '\n')
-            all += "\\n";
-        else
-            all += each;
-    }
-    return all;
-}
-
 void add_counts(page& to, figures const& counted)
 {
     to.begin("gpurxd_connections_total", "Connections of programs that were taken.");
@@ -96,7 +83,8 @@ void add_shares(page& to, shares const& all)
     auto const each = [&](std::string_view name, std::string_view help, std::uint64_t share::*figure) {
         to.begin(name, help);
         for (auto const& [whose, what] : all)
-            to.add(fmt::format(R"(interface="{}",user="{}")", escaped(whose.first), whose.second), what.*figure);
+            to.add(fmt::format(R"(interface="{}",user="{}")", detail::escaped_label(whose.first), whose.second),
+                   what.*figure);
     };
     if (all.empty())
         return;
@@ -113,7 +101,8 @@ void add_shares(page& to, shares const& all)
                                                                               {"clients", what.most.clients},
                                                                               {"opens_per_minute", what.most.opens}}};
         for (auto const& [limit, value] : most)
-            to.add(fmt::format(R"(interface="{}",user="{}",limit="{}")", escaped(whose.first), whose.second, limit),
+            to.add(fmt::format(R"(interface="{}",user="{}",limit="{}")", detail::escaped_label(whose.first),
+                               whose.second, limit),
                    value);
     }
 }
@@ -130,7 +119,8 @@ void add_losses(page& to, std::span<interface_figures const> seen, std::string_v
                 continue;
             if (!std::exchange(begun, true))
                 to.begin(name, help);
-            to.add(fmt::format(R"(interface="{}",queue="{}")", escaped(one.interface), queue.queue), *(queue.*figure));
+            to.add(fmt::format(R"(interface="{}",queue="{}")", detail::escaped_label(one.interface), queue.queue),
+                   *(queue.*figure));
         }
     }
 }
@@ -141,7 +131,7 @@ void add_interfaces(page& to, std::span<interface_figures const> seen)
         return;
     to.begin("gpurxd_pool_pages_in_flight", "Pages of clients that are with the NIC, the kernel or programs.");
     for (auto const& one : seen)
-        to.add(fmt::format(R"(interface="{}")", escaped(one.interface)), one.pages_in_flight);
+        to.add(fmt::format(R"(interface="{}")", detail::escaped_label(one.interface)), one.pages_in_flight);
     add_losses(to, seen, "gpurxd_queue_allocation_failures_total", "Times the driver got no page for a client's queue.",
                &losses::allocation_failures);
     add_losses(to, seen, "gpurxd_queue_overruns_total", "Packets that a client's queue dropped for want of a buffer.",
@@ -155,7 +145,7 @@ std::string metrics_page(std::string_view version, figures const& counted, std::
 {
     page text;
     text.begin("gpurxd_build_info", "The gpurxd that runs.");
-    text.add(fmt::format(R"(version="{}")", escaped(version)), 1);
+    text.add(fmt::format(R"(version="{}")", detail::escaped_label(version)), 1);
     add_counts(text, counted);
     add_shares(text, shares_of(counted));
     add_interfaces(text, seen);
