@@ -43,7 +43,7 @@ stream_action receive_fsm::resume(stream_facts const& now, stream_result const& 
                 return done({});
             if (!now.open)
                 return done(asio::error::not_connected);
-            if (enough_ > now.loan_limit)
+            if (enough_ > now.loan_limit || enough_ == unbounded)
                 return done(errc::beyond_loan_limit);
             return attempt(now);
 
