@@ -148,6 +148,40 @@ TEST_CASE("an exception of the default token says why")
     });
 }
 
+TEST_CASE("an exception of the default token is about its own operation")
+{
+    world in{GENERATE(transport::copy, transport::devmem)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.finish();
+    std::array<thrown, 3> received;
+    std::array<std::byte, 4> bytes{};
+    thrown refused;
+    for (auto const which : {0u, 1u, 2u}) {
+        asio::co_spawn(
+            *in.io,
+            [&]() -> asio::awaitable<void> {
+                if (which == 0)
+                    received[0] = co_await failing(rx.async_receive());
+                else if (which == 1)
+                    received[1] = co_await failing(rx.async_receive(4));
+                else
+                    received[2] = co_await failing(rx.async_receive_exactly(4));
+            },
+            asio::detached);
+        // Refused, as the other has not completed yet: why() is about this one then.
+        asio::co_spawn(
+            *in.io, [&]() -> asio::awaitable<void> { refused = co_await failing(async_read(rx, host_span{bytes})); },
+            asio::detached);
+        in.settle();
+        CHECK(refused.code == errc::already_running);
+        CHECK(refused.why.operation == "read from");
+        CHECK(received[which].is_ours);
+        CHECK(received[which].code == error::eof);
+        CHECK(received[which].why.operation == "receive from");
+    }
+}
+
 TEST_CASE("Asio's own use_awaitable, named, throws what it always has")
 {
     world in{transport::copy};

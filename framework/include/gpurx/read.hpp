@@ -95,10 +95,10 @@ auto initiate_read(std::shared_ptr<receiver_state> state, asio::any_io_executor 
     return asio::async_initiate<Token, void(error_code, std::size_t)>(
         initiation{executor,
                    [](auto of, auto const& where, read_until until, auto site, auto&& handler) {
-                       start_read(std::move(of), destinations_ref{where}, until, std::move(site),
+                       start_read(std::move(of.state), destinations_ref{where}, until, std::move(site),
                                   std::forward<decltype(handler)>(handler));
                    }},
-        token, std::move(state), to, enough);
+        token, transfer_of<transfer::read>{std::move(state)}, to, enough);
 }
 
 // What the free functions of this library see of a receiver.

@@ -224,7 +224,7 @@ class basic_receiver : public receiver_base {
                                    detail::start_write(*of.state, detail::send_buffers{bytes}, site, own,
                                                        std::forward<decltype(handler)>(handler));
                                }},
-            token, detail::writer{state()}, data);
+            token, detail::transfer_of<detail::transfer::write>{state()}, data);
     }
 
   private:
@@ -241,10 +241,10 @@ class basic_receiver : public receiver_base {
         return asio::async_initiate<Token, void(error_code, rx_buffer)>(
             detail::initiation{erased_executor(),
                                [](auto of, std::size_t least, std::size_t most, auto site, auto&& handler) {
-                                   detail::start_receive(std::move(of), least, most, std::move(site),
+                                   detail::start_receive(std::move(of.state), least, most, std::move(site),
                                                          std::forward<decltype(handler)>(handler));
                                }},
-            token, state(), at_least, at_most);
+            token, detail::transfer_of<detail::transfer::receive>{state()}, at_least, at_most);
     }
 
     executor_type executor_;

@@ -10,6 +10,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <type_traits>
@@ -74,11 +75,18 @@ void start_write(receiver_state& state, send_buffers const& data, completion_sit
 
 // Makes the exception of a failed co_await (use_awaitable.hpp).
 [[nodiscard]] std::exception_ptr failure_of(std::shared_ptr<receiver_state> const& state, error_code code) noexcept;
-// Names the receiver of a write, which is an operation of Asio's.
-struct writer {
+// A receiver and what moves its bytes: why() may be that of another operation, refused or begun meanwhile.
+enum class transfer : std::uint8_t { receive, read, write };
+template <transfer Kind>
+struct transfer_of {
     std::shared_ptr<receiver_state> state;
 };
-[[nodiscard]] std::exception_ptr failure_of(writer const& of, error_code code) noexcept;
+[[nodiscard]] std::exception_ptr failure_of(receiver_state const& state, transfer kind, error_code code) noexcept;
+template <transfer Kind>
+[[nodiscard]] std::exception_ptr failure_of(transfer_of<Kind> const& of, error_code code) noexcept
+{
+    return failure_of(*of.state, Kind, code);
+}
 
 // The token that the executor names (as_default_on), else this library's use_awaitable.
 template <class Executor>

@@ -203,9 +203,12 @@ std::exception_ptr failure_of(std::shared_ptr<receiver_state> const& state, erro
     return exception_of(code, [&] { return state->why(); });
 }
 
-std::exception_ptr failure_of(writer const& of, error_code code) noexcept
+std::exception_ptr failure_of(receiver_state const& state, transfer kind, error_code code) noexcept
 {
-    return exception_of(code, [&] { return of.state->why_not("write to", code); });
+    auto const* const operation = kind == transfer::receive ? receive_fsm::operation
+                                  : kind == transfer::read  ? read_fsm::operation
+                                                            : "write to";
+    return exception_of(code, [&] { return state.why_not(operation, code); });
 }
 
 }  // namespace detail
