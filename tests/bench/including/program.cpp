@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program on gpurx::receiver (ON_GPURX), or on tcp::socket. tests/bench/including.py compiles it. PART chooses:
-//   0: an empty main with the header   1: reads with async_read   2: serves requests with Beast
+//   0: an empty main with the header   1: reads, each in its own way   2: serves requests with Beast
 #ifdef ON_GPURX
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/read.hpp>
 #include <gpurx/gpurx.hpp>
 using stream = gpurx::receiver;
 #else
@@ -24,8 +24,16 @@ asio::awaitable<std::size_t> read_all(stream from)
 {
     std::vector<std::byte> bytes(1 << 16);
     std::size_t total = 0;
-    while (bytes[0] != std::byte{1})
+    while (bytes[0] != std::byte{1}) {
+#ifdef ON_GPURX
+        total += co_await gpurx::async_read(from, gpurx::host_span{bytes});
+        gpurx::rx_buffer const loan = co_await from.async_receive();
+        total += loan.size();
+#else
         total += co_await asio::async_read(from, asio::buffer(bytes), asio::use_awaitable);
+        total += co_await from.async_read_some(asio::buffer(bytes), asio::use_awaitable);
+#endif
+    }
     co_return total;
 }
 
