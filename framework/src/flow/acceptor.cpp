@@ -17,7 +17,7 @@
 #include "base/fork.hpp"
 #include "base/tcp_socket.hpp"
 #include "receiver_state.hpp"
-#include "session/part_turns.hpp"
+#include "session/budget.hpp"
 #include "session/session_state.hpp"
 
 namespace gpurx {

@@ -18,7 +18,7 @@
 #include "cuda/gpu_work.hpp"
 #include "devmem_uapi.hpp"
 #include "memory/memory_state.hpp"
-#include "session/page_census.hpp"
+#include "session/pool_state.hpp"
 
 namespace gpurx::detail {
 

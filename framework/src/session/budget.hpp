@@ -1,18 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory budget: how much of what the NIC's rings leave of a session's memory receive buffers may fill, loans may
-// hold, and reads may leave to wait for GPU streams, so that none of them can take what another needs to go on. The
-// reasoning is in docs/memory-budget.md.
+// The memory budget: how much of a session's memory the NIC's rings keep, and how receive buffers, loans and reads
+// share the rest, so that none of them can take what another needs to go on. And which of several memories a flow is
+// put on. The reasoning is in docs/memory-budget.md. No I/O.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include <gpurx/error.hpp>
 
-#include "ring_demand.hpp"
+#include "lease/session_nic.hpp"
 
 namespace gpurx::detail {
+
+// ---- rings: pages posted for packets to come, which no flow ever gets to hold, however idle the NIC is ----
+
+// Of all queues of a session. A lower bound: drivers round up, and keep some pages for recycling besides.
+struct ring_demand {
+    std::uint64_t frames = 0;         // that the ring of a queue has room for; 0: the driver does not say
+    std::size_t bytes_per_frame = 0;  // of whole pages, or of a power of two above the MTU where that is more
+    std::uint64_t queues = 0;
+
+    [[nodiscard]] std::size_t bytes() const noexcept;
+    // More than a quarter of the memory: worth a sentence.
+    [[nodiscard]] bool is_tight(std::size_t memory) const noexcept;
+    // The most frames, a power of two, with which the rings take no more than `bytes`; empty: not even one fits.
+    [[nodiscard]] std::optional<std::uint64_t> frames_within(std::size_t bytes) const noexcept;
+
+    friend bool operator==(ring_demand const&, ring_demand const&) = default;
+};
+
+// `page_size` in bytes.
+[[nodiscard]] ring_demand demand_of(nic_ring const& ring, std::size_t queues, std::size_t page_size) noexcept;
+// Of a NIC that has the memory.
+[[nodiscard]] ring_demand rings_of(session_nic const& nic);
+
+// For people: "the ring of dms0 keeps at least 512 KiB of it posted (128 frames of 4 KiB)".
+[[nodiscard]] std::string describe(ring_demand const& demand, std::string_view interface);
+// What to do about a ring that takes much of `memory`.
+[[nodiscard]] std::string advice_on_tight_ring(ring_demand const& demand, std::string_view interface,
+                                               std::size_t memory);
+
+// ---- the rest ----
 
 struct budget_request {
     std::size_t memory = 0;     // bytes bound to the NIC
@@ -47,5 +81,22 @@ struct budget {
 // The same errors.
 [[nodiscard]] budget plan_copy_budget(budget_request const& request, std::size_t smallest, error_code& code,
                                       diagnostics& why);
+
+// ---- several memories: a connection is put on one of them, where the program leaves that open ----
+
+struct part_condition {
+    unsigned free_places = 0;  // for flows
+    bool failed = false;       // its GPU is in error for good
+};
+
+// Takes turns among the parts that can take a flow.
+class part_turns {
+  public:
+    // Nothing: none can.
+    [[nodiscard]] std::optional<std::size_t> next(std::span<part_condition const> parts) noexcept;
+
+  private:
+    std::size_t turn_ = 0;
+};
 
 }  // namespace gpurx::detail

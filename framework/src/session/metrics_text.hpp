@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prometheus' text format of what sessions count. Pure.
+// Prometheus' text format of what sessions count.
 #pragma once
 
 #include <cstdint>

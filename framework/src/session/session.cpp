@@ -12,7 +12,6 @@
 
 #include <gpurx/session.hpp>
 
-#include "array_tokens.hpp"
 #include "base/byte_size.hpp"
 #include "base/syscalls.hpp"
 #include "budget.hpp"
@@ -20,12 +19,10 @@
 #include "lease/daemon_nic.hpp"
 #include "lease/open_nic.hpp"
 #include "lease/queue_lease.hpp"
-#include "lease_memory.hpp"
 #include "nic/interfaces.hpp"
 #include "nic/rights.hpp"
-#include "obstacle.hpp"
-#include "ring_demand.hpp"
 #include "session_state.hpp"
+#include "transport_choice.hpp"
 
 namespace gpurx {
 

@@ -19,9 +19,7 @@
 #include "base/advice.hpp"
 #include "base/byte_size.hpp"
 #include "base/tcp_socket.hpp"
-#include "budget.hpp"
 #include "memory/page_pool.hpp"
-#include "pool_account.hpp"
 
 namespace gpurx::detail {
 

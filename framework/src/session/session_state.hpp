@@ -17,24 +17,21 @@
 #include <gpurx/error.hpp>
 #include <gpurx/session.hpp>
 
-#include "array_tokens.hpp"
 #include "base/counters.hpp"
 #include "base/fork.hpp"
 #include "base/syscalls.hpp"
-#include "dry_clock.hpp"
+#include "budget.hpp"
 #include "lease/session_nic.hpp"
 #include "memory/memory_state.hpp"
 #include "nic_worker.hpp"
-#include "page_census.hpp"
-#include "part_turns.hpp"
-#include "ring_demand.hpp"
+#include "pool_state.hpp"
+#include "transport_choice.hpp"
 #include "watchdog.hpp"
 
 namespace gpurx::detail {
 
 class page_pool;  // memory/page_pool.hpp: pages of the memory for transport copy
 class session_state;
-struct budget;
 
 // What the operation of a flow waits for.
 enum class flow_wait : std::uint8_t { nothing, data, loans, streams, pages };

@@ -18,7 +18,6 @@
 #include "lease/settings.hpp"
 #include "pci.hpp"
 #include "session/budget.hpp"
-#include "session/ring_demand.hpp"
 
 namespace gpurx::doctor {
 

@@ -33,7 +33,7 @@
 #include "fake_nic.hpp"
 #include "lease/daemon_nic.hpp"
 #include "memory/memory_state.hpp"
-#include "session/lease_memory.hpp"
+#include "session/transport_choice.hpp"
 
 using namespace gpurx;
 using namespace gpurx::gpurxd;

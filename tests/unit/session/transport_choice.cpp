@@ -1,9 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session/lease_memory.hpp"
+#include "session/transport_choice.hpp"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
+
+#include "base/byte_size.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
+using gpurx::detail::explain_tokens;
+using gpurx::detail::fits_array_tokens;
+using gpurx::detail::kibibyte;
+
+namespace gpurx::detail {
+
+namespace {
+
+devmem_obstacle of(int error, std::string_view operation, bool by_daemon = false)
+{
+    return obstacle_of({error, boost::system::system_category()}, operation, by_daemon);
+}
+
+}  // namespace
+
+TEST_CASE("an error of a NIC says which prerequisite of devmem is missing")
+{
+    using enum devmem_obstacle;
+    CHECK(obstacle_of(errc::memory_too_small, "share out memory", false) == memory_too_small);
+    CHECK(obstacle_of(errc::queue_busy, "lease", false) == too_few_queues);
+    CHECK(obstacle_of(errc::journal_invalid, "read journal", true) == state_directory);
+    CHECK(of(EPERM, "get rings") == no_rights);
+    CHECK(of(EPERM, "use state directory") == state_directory);
+    CHECK(of(ETIMEDOUT, "take lock") == state_directory);
+    CHECK(of(EOPNOTSUPP, "get rings") == no_header_split);
+    CHECK(of(EINVAL, "set tcp-data-split") == no_header_split);
+    CHECK(of(ERANGE, "lease") == too_few_queues);
+    CHECK(of(EINVAL, "set channels") == too_few_queues);
+    CHECK(of(ENETDOWN, "bind") == interface_down);
+    CHECK(of(ENODEV, "bind-rx") == interface_down);
+    CHECK(of(EOPNOTSUPP, "bind-rx") == not_bound);
+    CHECK(of(ENOSPC, "add RSS context") == other);
+}
+
+TEST_CASE("what gpurxd refuses is told from what the NIC refuses through it")
+{
+    using enum devmem_obstacle;
+    CHECK(of(EACCES, "open", true) == refused_by_gpurxd);
+    CHECK(of(EUSERS, "open", true) == refused_by_gpurxd);
+    CHECK(of(ECONNRESET, "ask", true) == refused_by_gpurxd);
+    CHECK(of(EACCES, "connect to", true) == refused_by_gpurxd);
+    CHECK(of(EOPNOTSUPP, "bind-rx", true) == not_bound);
+    CHECK(of(EOPNOTSUPP, "get rings", true) == no_header_split);
+}
+
+}  // namespace gpurx::detail
 
 namespace gpurx::test {
 
@@ -127,3 +181,41 @@ TEST_CASE("the other dmabuf is not tried where the first was taken, was not the 
 }
 
 }  // namespace gpurx::test
+
+namespace {
+
+constexpr std::uint64_t half_tebibyte = std::uint64_t{1} << 39U;
+
+}  // namespace
+
+TEST_CASE("a memory has array tokens if it has less than 2^27 pages")
+{
+    struct row {
+        std::uint64_t bytes;
+        std::size_t page;
+        bool fits;
+    };
+    for (auto const& [bytes, page, fits] : {
+             row{half_tebibyte - 4 * kibibyte, 4 * kibibyte, true},
+             row{half_tebibyte, 4 * kibibyte, false},
+             row{half_tebibyte, 8 * kibibyte, true},
+             row{2 * half_tebibyte, 8 * kibibyte, false},
+             row{2 * half_tebibyte, 64 * kibibyte, true},
+         }) {
+        CAPTURE(bytes, page);
+        CHECK(fits_array_tokens(bytes, page) == fits);
+    }
+}
+
+TEST_CASE("explain() says which tokens there are, and why not the cheap ones")
+{
+    CHECK_THAT(explain_tokens(true, 64 * kibibyte, 4 * kibibyte), StartsWith("array tokens"));
+    CHECK_THAT(explain_tokens(false, 64 * kibibyte, 4 * kibibyte),
+               StartsWith("xarray tokens") && ContainsSubstring("this kernel has no array tokens"));
+    CHECK_THAT(explain_tokens(false, half_tebibyte, 4 * kibibyte),
+               ContainsSubstring("this kernel has no array tokens"));
+
+    auto const too_many = explain_tokens(true, half_tebibyte, 4 * kibibyte);
+    CHECK_THAT(too_many, StartsWith("xarray tokens") && ContainsSubstring("134217727 pages"));
+    CHECK_THAT(too_many, ContainsSubstring("134217728 of 4 KiB") && ContainsSubstring("larger pages make fewer"));
+}

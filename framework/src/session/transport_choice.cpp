@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "obstacle.hpp"
+#include "transport_choice.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <initializer_list>
+
+#include "base/byte_size.hpp"
 
 namespace gpurx {
 
@@ -63,6 +67,36 @@ devmem_obstacle obstacle_of(error_code code, std::string_view operation, bool by
         return devmem_obstacle::interface_down;
     auto const found = std::ranges::find(of_nic, operation, &meaning::operation);
     return found == of_nic.end() ? devmem_obstacle::other : found->obstacle;
+}
+
+std::unique_ptr<session_nic> lease_for(memory_state& memory, dmabuf_lease const& lease, bool& other, error_code& code,
+                                       diagnostics& why)
+{
+    other = false;
+    auto nic = lease(memory.dmabuf_fd(), code, why);
+    if (nic || why.operation != "bind-rx" || code == boost::system::errc::operation_not_permitted)
+        return nic;
+    auto const second = memory.other_dmabuf_fd();
+    if (second < 0)
+        return nullptr;
+    error_code refused;
+    diagnostics reason;
+    nic = lease(second, refused, reason);
+    other = nic != nullptr;
+    if (other)
+        code.clear();
+    return nic;
+}
+
+std::string explain_tokens(bool in_kernel, std::uint64_t bytes, std::size_t page_size)
+{
+    if (!in_kernel)
+        return "xarray tokens, as this kernel has no array tokens";
+    if (fits_array_tokens(bytes, page_size))
+        return "array tokens, which cost less to give back";
+    return fmt::format(
+        "xarray tokens, as array tokens name at most {} pages and {} have {} of {}: larger pages make fewer",
+        most_array_token_pages, size_text(bytes), bytes / page_size, size_text(page_size));
 }
 
 }  // namespace detail
