@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How a session begins and ends, its parts, and what it counts. Steering is in session_steering.cpp, flows are in
+// session_flows.cpp.
 #include "session_state.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
-#include <boost/asio/ip/v6_only.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <new>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
-#include "base/advice.hpp"
-#include "base/byte_size.hpp"
-#include "base/tcp_socket.hpp"
 #include "memory/page_pool.hpp"
 
 namespace gpurx::detail {
@@ -42,28 +35,6 @@ budget plan_for(rx_session_options const& options, std::size_t memory, session_n
     if (code)
         throw system_error{code, std::move(why)};
     return plan;
-}
-
-using name_of_end = int(int, sockaddr*, socklen_t*);
-
-asio::ip::tcp::endpoint end_of(int socket, name_of_end* name, error_code& code)
-{
-    asio::ip::tcp::endpoint end;
-    auto size = static_cast<socklen_t>(end.capacity());
-    if (name(socket, end.data(), &size) == 0)
-        end.resize(size);
-    else
-        code.assign(errno, boost::system::system_category());
-    return end;
-}
-
-[[nodiscard]] bool refuses_child(birthplace const& born, error_code& code) noexcept
-{
-    if (born.is_here())
-        code.clear();
-    else
-        code = make_error_code(boost::system::errc::operation_not_supported);
-    return code.failed();
 }
 
 }  // namespace
@@ -121,72 +92,27 @@ struct session_registry {
     }
 };
 
-// The end of a session on a NIC. The memory goes after the binding.
-struct session_state::restoration final : nic_worker::job {
-    restoration(std::shared_ptr<memory_state> of, std::unique_ptr<session_nic> given)
-        : memory{std::move(of)}, nic{std::move(given)}
-    {}
-    // Whoever holds the session last may be a thread that receives, or the one that sees streams pass. Its watchdog has
-    // to be waited for, which may just be asking the NIC or telling the program something: the session's thread does.
-    static void end(session_state* session) noexcept
-    {
-        auto const worker = session->worker();
-        if (worker == nullptr) {
-            delete session;
-            return;
-        }
-        session->others_.clear();  // which have threads of their own for that
-        auto* const last = session->restoration_.release();
-        last->ending = session;
-        worker->finish(std::unique_ptr<nic_worker::job>{last});
+// Whoever holds the session last may be a thread that receives, or the one that sees streams pass. Its watchdog has to
+// be waited for, which may just be asking the NIC or telling the program something: the session's thread does.
+void session_state::restoration::end(session_state* session) noexcept
+{
+    auto const worker = session->worker();
+    if (worker == nullptr) {
+        delete session;
+        return;
     }
-    void run() noexcept override
-    {
-        delete ending;
-        listeners.clear();
-        nic.reset();
-    }
+    session->others_.clear();  // which have threads of their own for that
+    auto* const last = session->restoration_.release();
+    last->ending = session;
+    worker->finish(std::unique_ptr<nic_worker::job>{last});
+}
 
-    session_state* ending = nullptr;
-    std::shared_ptr<memory_state> memory;
-    std::unique_ptr<session_nic> nic;
-    std::vector<std::unique_ptr<steering_rule>> listeners;  // added by the session's thread
-};
-
-// Makes a rule, unless nobody wants it any more.
-class session_state::steering_job final : public nic_worker::job {
-  public:
-    explicit steering_job(std::shared_ptr<steering> what) noexcept : what_{std::move(what)} {}
-
-    void run() noexcept override
-    {
-        if (what_.use_count() == 1)
-            return;
-        auto const moves = !what_->event;
-        try {
-            auto& nic = *what_->session->nic_;
-            auto rule = moves
-                            ? nic.move_flow(what_->socket.get(), what_->local, what_->remote, what_->code, what_->why)
-                            : nic.steer_flow(what_->socket.get(), what_->local, what_->remote, what_->code, what_->why);
-            if (rule)
-                what_->rule.reset(new kept_rule{std::move(rule)});
-        } catch (std::bad_alloc const&) {
-            what_->code = make_error_code(boost::system::errc::not_enough_memory);
-        }
-        what_->socket.reset();
-        if (moves) {
-            if (what_->code)
-                what_->session->tell_not_moved(what_->code, what_->why);
-            return;
-        }
-        what_->done.store(true, std::memory_order_release);
-        std::uint64_t const one = 1;
-        [[maybe_unused]] auto const written = ::write(what_->event.get(), &one, sizeof one);
-    }
-
-  private:
-    std::shared_ptr<steering> what_;
-};
+void session_state::restoration::run() noexcept
+{
+    delete ending;
+    listeners.clear();
+    nic.reset();
+}
 
 std::shared_ptr<session_state> session_state::create(rx_session_options options, std::shared_ptr<memory_state> memory,
                                                      std::unique_ptr<session_nic> nic, std::string explanation)
@@ -312,22 +238,6 @@ std::string session_state::explain_all() const
     return text;
 }
 
-stats session_state::total() const
-{
-    stats sum;
-    {
-        std::scoped_lock const lock{mutex_};
-        sum = ended_;
-        for (auto const* flow : flows_)
-            sum = sum + flow->counters.snapshot();
-    }
-    if (nic_) {
-        sum.tokens_out = tokens_out_.load(std::memory_order_relaxed);
-        sum.tokens_high_water = tokens_high_water_.load(std::memory_order_relaxed);
-    }
-    return sum;
-}
-
 void session_state::count_held(pool_stats& account) const
 {
     page_census census{memory_->span(), account.page_size};
@@ -399,345 +309,10 @@ std::optional<pool_stats> session_state::pool() const
     return account;
 }
 
-void session_state::note_in_flight(std::uint64_t pages) const noexcept
-{
-    auto most = in_flight_high_water_.load(std::memory_order_relaxed);
-    while (most < pages && !in_flight_high_water_.compare_exchange_weak(most, pages, std::memory_order_relaxed)) {
-    }
-}
-
-void session_state::note_dryness(lock_up_sample const& sample) noexcept
-{
-    if (sample.pool && sample.pool->allocation_failures)
-        dry_.look(sample.at, is_dry(*sample.pool, page_count(), nic_->page_size()), *sample.pool->allocation_failures);
-    else
-        dry_.pause();
-    dry_time_.store(dry_.total(), std::memory_order_relaxed);
-}
-
-void session_state::steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why)
-{
-    if (refuses_child(born_, code)) {
-        why = {.operation = "steer", .object = "acceptor", .kernel_message = {}, .advice = advice_on(code)};
-        return;
-    }
-    auto const local = acceptor.local_endpoint(code);
-    if (!code && local.port() == 0)
-        code = make_error_code(boost::system::errc::invalid_argument);
-    if (code) {
-        why = {.operation = "steer", .object = "acceptor", .kernel_message = {}, .advice = "bind it to a port first"};
-        return;
-    }
-    size_receive_buffer(acceptor.native_handle(), code);
-    if (code) {
-        why = {.operation = "set SO_RCVBUF of", .object = "acceptor", .kernel_message = {}, .advice = {}};
-        return;
-    }
-    if (!nic_)
-        return;
-    bool also_v4 = false;
-    if (local.address().is_v6() && local.address().is_unspecified()) {
-        asio::ip::v6_only only_v6;
-        acceptor.get_option(only_v6, code);
-        also_v4 = !code && !only_v6.value();
-    }
-    code.clear();
-    worker_->run([&] {
-        if (auto rule = nic_->steer_port(acceptor.native_handle(), local, also_v4, code, why))
-            restoration_->listeners.push_back(std::move(rule));
-    });
-}
-
-std::shared_ptr<steering> session_state::steer_flow(int socket, asio::ip::tcp::endpoint const& local,
-                                                    asio::ip::tcp::endpoint const& remote, error_code& code)
-{
-    code.clear();
-    unique_fd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    if (!event) {
-        code.assign(errno, boost::system::system_category());
-        return nullptr;
-    }
-    return ask_for_rule(socket, local, remote, std::move(event), code);
-}
-
-void session_state::move_here(flow_place& flow, int socket, std::shared_ptr<session_state> const& from) noexcept
-{
-    if (!nic_)
-        return;
-    error_code code;
-    std::shared_ptr<steering> mover;
-    try {
-        auto const local = end_of(socket, ::getsockname, code);
-        auto const remote = end_of(socket, ::getpeername, code);
-        if (!code)
-            mover = ask_for_rule(socket, local, remote, {}, code);
-    } catch (std::bad_alloc const&) {
-        code = make_error_code(boost::system::errc::not_enough_memory);
-    }
-    flow.keep(from, std::move(mover));
-    if (code)
-        tell_not_moved(code, {.operation = "move", .object = "flow", .kernel_message = {}, .advice = {}});
-}
-
-std::shared_ptr<steering> session_state::ask_for_rule(int socket, asio::ip::tcp::endpoint const& local,
-                                                      asio::ip::tcp::endpoint const& remote, unique_fd event,
-                                                      error_code& code)
-{
-    // One of the job's own: the receiver may close its socket meanwhile, and the number mean another.
-    auto second = duplicate(socket, code);
-    if (code)
-        return nullptr;
-    auto asked = std::make_shared<steering>(shared_from_this(), std::move(second), local, remote, std::move(event));
-    worker_->post(std::make_unique<steering_job>(asked));
-    return asked;
-}
-
-void session_state::unsteer(process_ptr<kept_rule> rule) noexcept
-{
-    if (rule && born_.is_here())
-        worker_->post(std::unique_ptr<nic_worker::job>{rule.release()});
-}
-
-steering::~steering()
-{
-    session->unsteer(std::move(rule));
-}
-
-void session_state::size_receive_buffer(int socket, error_code& code)
-{
-    code.clear();
-    if (receive_buffer_size_ == 0)
-        return;
-    auto const set = [&](int option) {
-        return ::setsockopt(socket, SOL_SOCKET, option, &receive_buffer_size_, sizeof receive_buffer_size_) == 0;
-    };
-    if (set(SO_RCVBUFFORCE))
-        return;
-    int doubled = 0;
-    socklen_t size = sizeof doubled;
-    if (!set(SO_RCVBUF) || ::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &doubled, &size) != 0) {
-        code.assign(errno, boost::system::system_category());
-        return;
-    }
-    if (doubled / 2 < receive_buffer_size_ && !told_of_buffer_limit_.exchange(true))
-        tell(fmt::format("receive buffers are {} instead of {}: raise the sysctl net.core.rmem_max to {}",
-                         size_text(static_cast<std::uint64_t>(doubled / 2)),
-                         size_text(static_cast<std::uint64_t>(receive_buffer_size_)), receive_buffer_size_));
-}
-
 void session_state::tell(std::string_view sentence) const
 {
     if (options_.notice)
         options_.notice(sentence);
-}
-
-void session_state::tell_not_moved(error_code code, diagnostics const& why) noexcept
-{
-    if (told_of_unmoved_.exchange(true))
-        return;
-    try {
-        tell(fmt::format(
-            "{}: a flow goes on in the memory that it arrived in, as may others, and its bytes are counted as "
-            "resteered: {}",
-            options_.interface, describe(code, why)));
-    } catch (std::bad_alloc const&) {
-        told_of_unmoved_ = false;
-    }
-}
-
-void session_state::tokens_taken(std::uint64_t count) noexcept
-{
-    auto const now = tokens_out_.fetch_add(count, std::memory_order_relaxed) + count;
-    auto most = tokens_high_water_.load(std::memory_order_relaxed);
-    while (most < now && !tokens_high_water_.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
-    }
-}
-
-void session_state::tokens_returned(std::uint64_t count) noexcept
-{
-    tokens_out_.fetch_sub(count, std::memory_order_relaxed);
-}
-
-std::unique_ptr<flow_place> session_state::admit(error_code& code)
-{
-    if (refuses_child(born_, code))
-        return nullptr;
-    code = memory_->failure(true);
-    if (code)
-        return nullptr;
-    auto flow = std::make_unique<flow_place>(shared_from_this());
-    std::scoped_lock const lock{mutex_};
-    if (flows_.size() >= options_.max_flows) {
-        code = errc::too_many_flows;
-        return nullptr;
-    }
-    flows_.push_back(flow.get());
-    return flow;
-}
-
-unsigned session_state::free_places() const
-{
-    std::scoped_lock const lock{mutex_};
-    return options_.max_flows - static_cast<unsigned>(std::min<std::size_t>(flows_.size(), options_.max_flows));
-}
-
-void session_state::leave(flow_place& flow) noexcept
-{
-    std::scoped_lock const lock{mutex_};
-    if (std::erase(flows_, &flow) > 0)
-        ended_ = ended_ + flow.counters.snapshot();
-}
-
-void session_state::flow_waits() noexcept
-{
-    if (watchdog_)
-        watchdog_->flow_waits();
-}
-
-std::optional<lock_up_sample> session_state::look() noexcept
-{
-    lock_up_sample sample;
-    sample.at = std::chrono::steady_clock::now();
-    sample.pages_on_loan = tokens_out_.load(std::memory_order_relaxed);
-    bool any_waits = false;
-    {
-        std::scoped_lock const lock{mutex_};
-        sample.bytes_delivered = ended_.bytes();
-        for (auto const* flow : flows_) {
-            sample.bytes_delivered += flow->counters.snapshot().bytes();
-            if (flow->waiting_.load() != flow_wait::data)
-                continue;
-            any_waits = true;
-            sample.bytes_held += bytes_held(flow->socket_);
-        }
-    }
-    if (!any_waits) {
-        dry_.pause();
-        return std::nullopt;
-    }
-    if (sample.needs_pool())
-        sample.pool = nic_->sample();
-    if (sample.pool)
-        note_in_flight(std::min(sample.pool->in_flight, page_count()));
-    note_dryness(sample);
-    return sample;
-}
-
-void session_state::end_a_flow() noexcept
-{
-    std::scoped_lock const lock{mutex_};
-    flow_place* victim = nullptr;
-    std::uint64_t most = 0;
-    for (auto* flow : flows_) {
-        if (flow->waiting_.load() != flow_wait::data)
-            continue;
-        if (auto const held = bytes_held(flow->socket_); held > most) {
-            most = held;
-            victim = flow;
-        }
-    }
-    if (victim == nullptr)
-        return;
-    victim->mark_locked_up();
-    abort_connection(victim->socket_);
-}
-
-std::string session_state::holders() const
-{
-    auto const page = nic_->page_size();
-    std::vector<std::string> words;
-    std::size_t all = 0;
-    for (auto const* flow : flows_) {
-        auto const loans = flow->on_loan.load() / page;
-        auto const reads = flow->in_reads.load() / page;
-        all += loans + reads;
-        if (loans > 0)
-            words.push_back(fmt::format("{} on loan from {}", loans, connection_name(flow->socket_)));
-        if (reads > 0)
-            words.push_back(
-                fmt::format("{} read from {} and waiting for GPU streams", reads, connection_name(flow->socket_)));
-    }
-    return fmt::format("the program holds {} of {} pages ({})", all, memory_->span().size() / page,
-                       fmt::join(words, ", "));
-}
-
-void session_state::tell_starved() noexcept
-{
-    try {
-        std::string text;
-        {
-            std::scoped_lock const lock{mutex_};
-            for (auto* flow : flows_) {
-                if (flow->waiting_.load() != flow_wait::data)
-                    continue;
-                flow->counters.starved.add(1);
-                text += fmt::format("{}{}", text.empty() ? "" : ", ", connection_name(flow->socket_));
-            }
-            text = fmt::format(
-                "{}: no page is free for what arrives; waiting: {}; {}: release loans sooner, lower "
-                "loan_limit, or give more memory",
-                options_.interface, text, holders());
-        }
-        tell(text);
-    } catch (std::bad_alloc const&) {
-        // Said when there is memory to say it, at the next time.
-    }
-}
-
-std::string session_state::explain() const
-{
-    auto text = explanation_;
-    if (!nic_)
-        return text;
-    auto const account = pool();
-    if (account)
-        text.append(1, '\n').append(describe(*account));
-    std::scoped_lock const lock{mutex_};
-    auto const dry = account && is_dry({.in_flight = account->pages - account->free, .allocation_failures = {}},
-                                       account->pages, account->page_size);
-    bool any_starves = false;
-    for (auto const* flow : flows_) {
-        auto const waits = flow->waiting_.load();
-        if (waits == flow_wait::data)
-            any_starves = any_starves || dry;
-        else if (waits == flow_wait::loans)
-            text += fmt::format("\nwaits for its loans: {}: {} of {} on loan", connection_name(flow->socket_),
-                                size_text(flow->on_loan.load()), size_text(loan_limit_));
-        else if (waits == flow_wait::streams)
-            text +=
-                fmt::format("\nwaits for GPU streams: {}: they hold {} of {} that reads may take",
-                            connection_name(flow->socket_), size_text(flow->in_reads.load()), size_text(read_share_));
-    }
-    if (any_starves)
-        text += fmt::format("\nstarved: no page is free for what arrives; {}", holders());
-    return text;
-}
-
-flow_place::flow_place(std::shared_ptr<session_state> owner) noexcept : session_{std::move(owner)} {}
-
-flow_place::~flow_place()
-{
-    session_->leave(*this);
-    session_->unsteer(std::move(rule_));
-}
-
-void flow_place::set_waiting(flow_wait what) noexcept
-{
-    waiting_.store(what);
-    if (what == flow_wait::data)
-        session_->flow_waits();
-}
-
-void flow_place::set_holder(page_holder const* holder) noexcept
-{
-    std::scoped_lock const lock{session_->mutex_};
-    holder_ = holder;
-}
-
-void flow_place::set_socket(int fd) noexcept
-{
-    std::scoped_lock const lock{session_->mutex_};
-    socket_ = fd;
 }
 
 }  // namespace gpurx::detail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rx_session handles, receivers and loans share. Two sides look at it: the session builds and undoes it;
-// flow/ uses the part below "for flows".
+// What rx_session handles, receivers and loans share. The session builds and undoes it (session_state.cpp); flow/ uses
+// the part below "for flows" (session_steering.cpp, session_flows.cpp).
 #pragma once
 
 #include <atomic>
@@ -226,7 +226,26 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
                   std::string explanation, budget const& plan);
 
     class steering_job;
-    struct restoration;
+    // The end of a session on a NIC. The memory goes after the binding.
+    struct restoration final : nic_worker::job {
+        restoration(std::shared_ptr<memory_state> of, std::unique_ptr<session_nic> given)
+            : memory{std::move(of)}, nic{std::move(given)}
+        {}
+        static void end(session_state* session) noexcept;
+        void run() noexcept override;
+
+        session_state* ending = nullptr;
+        std::shared_ptr<memory_state> memory;
+        std::unique_ptr<session_nic> nic;
+        std::vector<std::unique_ptr<steering_rule>> listeners;  // added by the session's thread
+    };
+
+    // True in a child that was forked, and `code` says so.
+    [[nodiscard]] bool refuses_child(error_code& code) const noexcept
+    {
+        code = born_.is_here() ? error_code{} : make_error_code(boost::system::errc::operation_not_supported);
+        return code.failed();
+    }
 
     void leave(flow_place& flow) noexcept;
     void flow_waits() noexcept;
