@@ -83,7 +83,7 @@ class destinations_ref {
 // What completes a read.
 enum class read_until : bool { some, full };
 
-// Compiled once, in flow/receiver.cpp.
+// Compiled once, in flow/receive.cpp.
 void start_read(std::shared_ptr<receiver_state> state, destinations_ref to, read_until enough, completion_site site,
                 read_handler handler);
 

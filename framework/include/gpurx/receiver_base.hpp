@@ -37,7 +37,7 @@ using connect_each_handler = asio::any_completion_handler<void(error_code, asio:
 using receive_handler = asio::any_completion_handler<void(error_code, rx_buffer)>;
 using read_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
 
-// Compiled once, in flow/receiver.cpp; the templates only erase the handler's type.
+// Compiled once, in flow/receiver.cpp and flow/receive.cpp; the templates only erase the handler's type.
 void start_connect(std::shared_ptr<receiver_state> state, asio::ip::tcp::endpoint peer, completion_site site,
                    connect_handler handler);
 void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio::ip::tcp::endpoint> peers,

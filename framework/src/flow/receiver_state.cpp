@@ -34,6 +34,30 @@ std::pair<flow::lack, flow_wait> lacking(stream_action::what wait) noexcept
     }
 }
 
+// Sets `code`, unless it is one already, if the destination or its stream cannot be used.
+landing landing_on(destination const& to, error_code& code) noexcept
+{
+    auto const where = to.where();
+    landing at{.kind = where.kind(),
+               .address = where.address(),
+               .size = where.size(),
+               .on = {},
+               .memory_of = nullptr,
+               .nowhere = to.is_nowhere(),
+               .backlog = nullptr};
+    if (at.kind == memory_kind::device && at.size > 0) {
+        auto const place = place_of(at.address);
+        at.on = {.ordinal = place.ordinal, .stream = to.stream()};
+        at.memory_of = place.context;
+        auto const refused = at.on.ordinal == no_gpu ? error_code{errc::bad_destination} : resolve(at.on);
+        if (!refused)
+            at.backlog = backlog_of(at.on);
+        if (!code)
+            code = refused;
+    }
+    return at;
+}
+
 asio::any_io_executor without_strands(asio::any_io_executor const& executor)
 {
     if (auto const* const erased = executor.target<asio::strand<asio::any_io_executor>>())

@@ -33,6 +33,8 @@ namespace gpurx::detail {
 // An async_receive or async_read that runs: here, because what Asio is given is moved from place to place.
 template <class Machine, class Result>
 struct running_op {
+    using machine_type = Machine;
+    using result_type = Result;
     using handler_type = asio::any_completion_handler<void(error_code, Result)>;
 
     running_op(Machine const& runs, landing const& first, handler_type&& completes, completion_site&& at) noexcept

@@ -30,9 +30,6 @@ struct landing {
     [[nodiscard]] std::byte* on_host() const noexcept { return reinterpret_cast<std::byte*>(address); }
 };
 
-// Sets `code`, unless it is one already, if the destination or its stream cannot be used.
-[[nodiscard]] landing landing_on(destination const& to, error_code& code) noexcept;
-
 class flow_transport {
   public:
     flow_transport() = default;
