@@ -169,15 +169,6 @@ std::size_t flow::receive_into(landing const& destination, std::size_t size, err
     return placed;
 }
 
-std::unique_ptr<loan> flow::take_part(loan& from, std::size_t size)
-{
-    auto part = take_record();
-    part->fragments.reserve(pieces_of(from, size));
-    std::scoped_lock const lock{listed_lock_};
-    split_front(from, size, *part);
-    return part;
-}
-
 void flow::carry(carried_batches& carried, std::unique_ptr<loan> batch) noexcept
 {
     if (carried.empty() || !can_absorb(carried.back(), *batch))
@@ -198,7 +189,7 @@ std::unique_ptr<loan> flow::take(carried_batches& carried, std::size_t size, err
 {
     try {
         if (carried.front().bytes > size)
-            return take_part(carried.front(), size);
+            return split(carried.front(), size, take_record());
         return join(carried, size);
     } catch (std::bad_alloc const&) {
         code = make_error_code(boost::system::errc::not_enough_memory);
@@ -206,7 +197,7 @@ std::unique_ptr<loan> flow::take(carried_batches& carried, std::size_t size, err
     }
 }
 
-// All that can fail comes first.
+// All that can fail comes first: split() finds room.
 std::unique_ptr<loan> flow::join(carried_batches& carried, std::size_t size)
 {
     auto const pieces = carried.pieces_of(size);
@@ -217,14 +208,7 @@ std::unique_ptr<loan> flow::join(carried_batches& carried, std::size_t size)
     last->fragments.reserve(pieces);
     while (whole->bytes < size) {
         auto const missing = size - whole->bytes;
-        std::unique_ptr<loan> part;
-        if (carried.front().bytes <= missing) {
-            part = carried.pop();
-        } else {
-            std::scoped_lock const lock{listed_lock_};
-            split_front(carried.front(), missing, *last);
-            part = std::move(last);
-        }
+        auto part = carried.front().bytes <= missing ? carried.pop() : split(carried.front(), missing, std::move(last));
         for (auto const& piece : part->remaining())
             whole->append(piece);
         whole->parts.push_back(std::move(part));
@@ -329,12 +313,8 @@ rx_buffer flow::lend(std::shared_ptr<flow> owner, std::unique_ptr<loan> record) 
     return {std::move(owner), record.release()};
 }
 
-std::unique_ptr<loan> flow::split(loan& from, std::size_t size)
+std::unique_ptr<loan> flow::split(loan& from, std::size_t size, std::unique_ptr<loan> part)
 {
-    // Any thread calls this, and only one takes records that came back.
-    auto part = std::make_unique<loan>();
-    part->is_reused = false;
-    part->spare.provide();
     part->fragments.reserve(pieces_of(from, size));
     std::unique_lock lock{listed_lock_, std::defer_lock};
     if (is_here())
@@ -498,7 +478,11 @@ rx_buffer rx_buffer::split(std::size_t bytes)
         return {};
     if (bytes == size())
         return std::move(*this);
-    auto part = flow_->split(*loan_, bytes);
+    // Any thread splits, and only the receiving one takes records that came back.
+    auto record = std::make_unique<detail::loan>();
+    record->is_reused = false;
+    record->spare.provide();
+    auto part = flow_->split(*loan_, bytes, std::move(record));
     return {flow_, part.release()};
 }
 
