@@ -68,8 +68,21 @@ def dumped() -> Iterator[Node]:
         yield node
 
 
+# Bases of public classes, whose members are documented with the class that has them.
+IN_DETAIL = {
+    name
+    for root in ROOTS
+    for path in root.rglob("detail/*.hpp")
+    for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M)
+}
+bases: dict[str, Node] = {}
+
+
 def public(node: Node, scope: str) -> Iterator[str]:
     """The names that a namespace, a class or an enumeration has for users; operators and destructors nobody looks up."""
+    for base in node.get("bases", []):
+        if found := bases.get(base["type"]["qualType"]):
+            yield from public({**found, "inner": accessible(found)}, scope)
     access = "private" if node.get("tagUsed") == "class" else "public"
     for one in node.get("inner", []):
         kind, name = one["kind"], one.get("name", "")
@@ -82,6 +95,9 @@ def public(node: Node, scope: str) -> Iterator[str]:
             yield from public(one, full)
         elif kind in TEMPLATES:
             yield from public({"inner": one["inner"], "tagUsed": "struct"}, scope)
+        elif kind == "CXXRecordDecl" and name in IN_DETAIL:
+            if one.get("completeDefinition"):
+                bases[name] = one
         elif kind == "CXXRecordDecl" and one.get("completeDefinition"):
             yield full
             yield from public(one, full)
@@ -90,6 +106,16 @@ def public(node: Node, scope: str) -> Iterator[str]:
             yield from public(one, full)
         elif kind in NAMED and not one.get("parentDeclContextId"):
             yield full
+
+
+def accessible(node: Node) -> list[Node]:
+    """What those who derive from a class pass on: neither protected members nor constructors."""
+    access, found = "private", []
+    for one in node["inner"]:
+        access = one["access"] if one["kind"] == "AccessSpecDecl" else access
+        if access == "public" and one["kind"] != "CXXConstructorDecl":
+            found.append(one)
+    return found
 
 
 def cpp_names() -> set[str]:

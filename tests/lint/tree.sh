@@ -3,6 +3,7 @@
 # Every file says its licence; no file names a host that the project does not mean to name, nor a path of one machine. Each
 # row of SECURITY.md's table names tests, and those that it names are there. Tests that hold a stream say so. No header of all
 # tests has another's name. No public header asserts: its arguments may come from a network, and release builds assert nothing.
+# Programs include no header of detail/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -52,6 +53,9 @@ done)
 
 found=$(git grep -nE '(^|[^_[:alnum:]])assert\(|<cassert>|<assert\.h>' -- 'framework/include/*.hpp' 'framework/ingest/include/*.hpp' || true)
 [[ -z $found ]] || complain "a public header asserts, which a release build does not: throw" "$found"
+
+found=$(git grep -nE '#include [<"](gpurx|gpurx/ingest)/detail/' -- samples framework/tools framework/python tests || true)
+[[ -z $found ]] || complain "a program includes a header that is no part of the manual" "$found"
 
 # A folder of the sources includes those that includes.txt permits it, and uses each permission. The library's have no circle.
 found=$(for root in framework/src framework/ingest/src; do

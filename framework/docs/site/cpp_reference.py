@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A page for each public header, from Doxygen's XML of them:  cpp_reference.py XML_DIRECTORY TO_DIRECTORY
 
-Everything stands in the order of the header, which is written to be read in that order.
+Everything stands in the order of the header, which is written to be read in that order. Headers in detail/ have no page:
+the public members of a base class there stand in the class that has it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import sys
 import types
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sphinx.domains.cpp import DefinitionParser
@@ -45,6 +46,12 @@ class Entry:
     line: int
     requires: str = ""
     members: list[Entry] = field(default_factory=list)
+    access: str = "public"
+    bases: list[str] = field(default_factory=list)  # "public gpurx::other"
+
+
+def in_detail(entry: Entry) -> bool:
+    return "detail" in Path(entry.file).parts
 
 
 def text_of(node: ET.Element | None) -> str:
@@ -152,6 +159,7 @@ def member(node: ET.Element, scope: str) -> Entry | None:
         file,
         line,
         text_of(node.find("requiresclause")),
+        access=node.get("prot"),
     )
     if kind == "enum":
         entry.members = enumerators(node, entry)
@@ -160,18 +168,32 @@ def member(node: ET.Element, scope: str) -> Entry | None:
 
 def compound(node: ET.Element) -> Entry:
     kind, name = node.get("kind"), text_of(node.find("compoundname"))
-    bases = [
+    signature = template_of(node) + name.split("::")[-1]
+    file, line = place_of(node)
+    entry = Entry(kind, name, signature, comment_of(node), file, line, text_of(node.find("requiresclause")))
+    entry.members = [one for each in node.iter("memberdef") if (one := member(each, name))]
+    entry.bases = [
         f"{base.get('prot')} {text_of(base)}"
         for base in node.findall("basecompoundref")
         if "detail::" not in text_of(base)
     ]
-    signature = template_of(node) + name.split("::")[-1] + (f" : {', '.join(bases)}" if bases else "")
-    file, line = place_of(node)
-    entry = Entry(
-        kind, name, understood(kind, signature), comment_of(node), file, line, text_of(node.find("requiresclause"))
-    )
-    entry.members = [one for each in node.iter("memberdef") if (one := member(each, name))]
     return entry
+
+
+def take_in_bases(entry: Entry, classes: dict[str, Entry]) -> None:
+    """Writes the bases of a class into its signature, and the members of those in detail/ behind its own."""
+    shown = []
+    for base in entry.bases:
+        found = classes.get(base.split()[-1])
+        if found is None or not in_detail(found):
+            shown.append(base)
+            continue
+        entry.members += [
+            replace(one, name=f"{entry.name}::{one.name.rpartition('::')[2]}")
+            for one in found.members
+            if one.access == "public"
+        ]
+    entry.signature = understood(entry.kind, entry.signature + (f" : {', '.join(shown)}" if shown else ""))
 
 
 def read(xml: Path) -> list[Entry]:
@@ -192,7 +214,11 @@ def read(xml: Path) -> list[Entry]:
                 free.append(
                     Entry("concept", name, f"{template_of(node)}{name.split('::')[-1]}", comment_of(node), file, line)
                 )
+    for entry in classes.values():
+        take_in_bases(entry, classes)
     for name, entry in classes.items():
+        if in_detail(entry):
+            continue
         outer = classes.get(name.rpartition("::")[0])
         (outer.members if outer else free).append(entry)
     return sorted(free, key=lambda one: (one.file, one.line))
@@ -247,7 +273,7 @@ def rendered(entry: Entry, names: Names, indent: str = "") -> list[str]:
     if entry.requires:
         inside += ["", f"Requires ``{entry.requires}``.", ""]
     lines += [f"{indent}   {line}".rstrip() for line in inside]
-    for one in sorted(entry.members, key=lambda each: each.line):
+    for one in sorted(entry.members, key=lambda each: (each.file != entry.file, each.line)):
         lines += rendered(one, names, indent + "   ")
     return lines
 
@@ -302,7 +328,8 @@ def main() -> None:
     headers: dict[str, Path] = {}
     for root in ROOTS:
         for path in sorted((REPO / root).rglob("*.hpp"), key=reading_order):
-            headers[str(path.relative_to(REPO / root))] = path
+            if "detail" not in path.parts:
+                headers[str(path.relative_to(REPO / root))] = path
     pages = {header: header.removesuffix(".hpp").replace("/", "-") for header in headers}
     entries = read(xml)
     names = Names(entries, pages)

@@ -56,7 +56,7 @@ def targets(repo: Path) -> dict[str, str]:
     for path in manuals(repo):
         known[path.relative_to(repo).as_posix()] = f"man/{path.name}"
     for root in ("framework/include", "framework/ingest/include"):
-        for path in (repo / root).rglob("*.hpp"):
+        for path in (path for path in (repo / root).rglob("*.hpp") if "detail" not in path.parts):
             known[path.relative_to(repo).as_posix()] = "reference/cpp/" + path.relative_to(repo / root).with_suffix(
                 ""
             ).as_posix().replace("/", "-")

@@ -16,8 +16,8 @@
 #include <memory>
 #include <utility>
 
+#include <gpurx/detail/initiation.hpp>
 #include <gpurx/error.hpp>
-#include <gpurx/initiation.hpp>
 #include <gpurx/receiver.hpp>
 #include <gpurx/session.hpp>
 

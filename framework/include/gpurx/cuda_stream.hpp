@@ -11,8 +11,8 @@
 #include <exception>
 #include <utility>
 
+#include <gpurx/detail/initiation.hpp>
 #include <gpurx/error.hpp>
-#include <gpurx/initiation.hpp>
 #include <gpurx/use_awaitable.hpp>
 #include <gpurx/views.hpp>
 

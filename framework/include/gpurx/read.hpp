@@ -13,9 +13,9 @@
 #include <type_traits>
 #include <utility>
 
+#include <gpurx/detail/initiation.hpp>
+#include <gpurx/detail/receiver_base.hpp>
 #include <gpurx/error.hpp>
-#include <gpurx/initiation.hpp>
-#include <gpurx/receiver_base.hpp>
 #include <gpurx/views.hpp>
 
 namespace gpurx {

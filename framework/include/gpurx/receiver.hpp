@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include <gpurx/detail/initiation.hpp>
+#include <gpurx/detail/receiver_base.hpp>
 #include <gpurx/error.hpp>
-#include <gpurx/initiation.hpp>
 #include <gpurx/read.hpp>
-#include <gpurx/receiver_base.hpp>
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/session.hpp>
 
@@ -53,6 +53,9 @@ concept endpoint_sequence = static_cast<bool>(asio::is_endpoint_sequence<T>::val
 //
 // A receiver is an AsyncReadStream and an AsyncWriteStream, so Asio's and Beast's composed operations take one:
 // boost::asio::async_read_until, boost::asio::async_write, boost::beast::http::async_read.
+//
+// detail/receiver_base.hpp has the members that depend on no Executor: assign(), close(), cancel(), shutdown(),
+// available(), the endpoints, options of the socket, stats() and why().
 //
 // One that was moved from keeps its executor and nothing else: it is not open, may be asked, assigned to and destroyed,
 // and its operations complete with bad_descriptor or not_connected.

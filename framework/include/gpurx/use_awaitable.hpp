@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <gpurx/detail/initiation.hpp>
 #include <gpurx/error.hpp>
-#include <gpurx/initiation.hpp>
 
 namespace gpurx {
 

@@ -21,7 +21,7 @@
 #include <tuple>
 #include <utility>
 
-#include <gpurx/initiation.hpp>
+#include <gpurx/detail/initiation.hpp>
 
 namespace gpurx::detail {
 

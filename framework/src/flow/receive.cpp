@@ -10,8 +10,8 @@
 #include <memory>
 #include <utility>
 
+#include <gpurx/detail/receiver_base.hpp>
 #include <gpurx/read.hpp>
-#include <gpurx/receiver_base.hpp>
 
 #include "base/async_op.hpp"
 #include "receiver_state.hpp"

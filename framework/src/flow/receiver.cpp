@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include <gpurx/detail/receiver_base.hpp>
 #include <gpurx/receiver.hpp>
-#include <gpurx/receiver_base.hpp>
 
 #include "base/async_op.hpp"
 #include "base/exception_of.hpp"

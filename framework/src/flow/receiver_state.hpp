@@ -18,8 +18,8 @@
 #include <variant>
 #include <vector>
 
+#include <gpurx/detail/initiation.hpp>
 #include <gpurx/error.hpp>
-#include <gpurx/initiation.hpp>
 #include <gpurx/read.hpp>
 #include <gpurx/stats.hpp>
 

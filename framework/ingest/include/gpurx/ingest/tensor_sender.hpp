@@ -27,8 +27,8 @@
 #include <string>
 #include <utility>
 
+#include <gpurx/detail/initiation.hpp>
 #include <gpurx/ingest/tensor_spec.hpp>
-#include <gpurx/initiation.hpp>
 #include <gpurx/use_awaitable.hpp>
 
 namespace gpurx::ingest {

@@ -34,8 +34,8 @@
 #include <utility>
 #include <vector>
 
+#include <gpurx/detail/initiation.hpp>
 #include <gpurx/ingest/tensor_spec.hpp>
-#include <gpurx/initiation.hpp>
 #include <gpurx/session.hpp>
 #include <gpurx/use_awaitable.hpp>
 #include <gpurx/views.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// receiver_base: what a receiver has whatever the type of its executor. Programs name gpurx::receiver (receiver.hpp).
+// receiver_base: what a receiver has whatever the type of its executor. Programs include receiver.hpp, and name
+// gpurx::receiver.
 #pragma once
 
 #include <array>
@@ -17,8 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include <gpurx/detail/initiation.hpp>
 #include <gpurx/error.hpp>
-#include <gpurx/initiation.hpp>
 #include <gpurx/rx_buffer.hpp>
 #include <gpurx/session.hpp>
 #include <gpurx/stats.hpp>
