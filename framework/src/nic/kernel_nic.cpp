@@ -15,7 +15,7 @@
 
 #include "base/advice.hpp"
 #include "base/failure.hpp"
-#include "interfaces.hpp"
+#include "process.hpp"
 #include "uapi.hpp"
 
 namespace gpurx::detail {

@@ -3,14 +3,24 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <linux/capability.h>
+#include <linux/nsfs.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstddef>
+#include <fstream>
+#include <ios>
+#include <span>
 
 #include "base/failure.hpp"
 #include "base/syscalls.hpp"
@@ -126,6 +136,61 @@ std::uint64_t network_namespace()
     if (!any || ::getsockopt(any.get(), SOL_SOCKET, uapi::so_netns_cookie, &cookie, &size) != 0)
         fail(errno, "ask for", "network namespace cookie");
     return cookie;
+}
+
+// The kernel shows the owner of a network namespace only to those who are in the user namespace that owns it, or above.
+bool may_configure_nics()
+{
+    std::uint64_t effective = 0;
+    std::ifstream status{"/proc/thread-self/status"};
+    for (std::string word; status >> word;) {
+        if (word == "CapEff:")
+            status >> std::hex >> effective;
+    }
+    if ((effective >> CAP_NET_ADMIN & 1) == 0)
+        return false;
+    unique_fd const network{::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)};
+    unique_fd const owner{network ? ::ioctl(network.get(), NS_GET_USERNS) : -1};
+    return owner || (network && errno != EPERM);
+}
+
+namespace {
+
+// A host of containers has hundreds.
+constexpr std::size_t most_named = 16;
+
+std::vector<std::string> names_of_interfaces()
+{
+    std::vector<std::string> names;
+    auto* const all = ::if_nameindex();
+    for (auto const* one = all; one != nullptr && one->if_name != nullptr; ++one)
+        names.emplace_back(one->if_name);
+    ::if_freenameindex(all);
+    return names;
+}
+
+}  // namespace
+
+unsigned index_of_interface(std::string_view name)
+{
+    std::string const wanted{name};
+    auto const index = ::if_nametoindex(wanted.c_str());
+    if (index != 0)
+        return index;
+    auto const error = errno;
+    fail(error, "find interface", wanted, advice_on_interfaces(names_of_interfaces()));
+}
+
+std::string advice_on_interfaces(std::vector<std::string> const& names)
+{
+    if (names.empty())
+        return {};
+    auto const named = std::min(names.size(), most_named);
+    auto text =
+        fmt::format("there are these in this network namespace: {}", fmt::join(std::span{names}.first(named), ", "));
+    if (named < names.size())
+        text += fmt::format(", and {} more", names.size() - named);
+    return text;
 }
 
 }  // namespace gpurx::detail

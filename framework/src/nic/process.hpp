@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which process is which, and whether it lives: what tells the owners in a journal from the dead.
+// Processes and this one's surroundings: which process is which, and whether it lives, which tells the owners in a
+// journal from the dead; what this one may do, and which interfaces it sees.
 #pragma once
 
 #include <compare>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gpurx::detail {
 
@@ -45,5 +47,14 @@ struct process_stat {
 [[nodiscard]] std::string boot_id();
 // The cookie of this thread's network namespace. Throws system_error.
 [[nodiscard]] std::uint64_t network_namespace();
+
+// Whether this process has CAP_NET_ADMIN in the user namespace that owns this thread's network namespace.
+[[nodiscard]] bool may_configure_nics();
+
+// The interface of this thread's network namespace that has this name now; any of its names will do. Throws
+// system_error: ENODEV, with the names of those that there are.
+unsigned index_of_interface(std::string_view name);
+// Advises a program that has named an interface that there is not. Pure.
+[[nodiscard]] std::string advice_on_interfaces(std::vector<std::string> const& names);
 
 }  // namespace gpurx::detail

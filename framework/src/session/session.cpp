@@ -19,8 +19,7 @@
 #include "lease/daemon_nic.hpp"
 #include "lease/open_nic.hpp"
 #include "lease/queue_lease.hpp"
-#include "nic/interfaces.hpp"
-#include "nic/rights.hpp"
+#include "nic/process.hpp"
 #include "session_state.hpp"
 #include "transport_choice.hpp"
 

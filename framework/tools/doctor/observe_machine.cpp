@@ -20,7 +20,7 @@
 #include "lease/daemon_nic.hpp"
 #include "nic/families.hpp"
 #include "nic/kernel_nic.hpp"
-#include "nic/rights.hpp"
+#include "nic/process.hpp"
 #include "nic/uapi.hpp"
 #include "observe.hpp"
 #include "pci.hpp"

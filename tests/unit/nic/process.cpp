@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <string>
+#include <vector>
 
 using namespace gpurx::detail;
+using Catch::Matchers::EndsWith;
 
 namespace {
 
@@ -108,4 +111,16 @@ TEST_CASE("the boot and the network namespace have names", "[native]")
     CHECK(boot_id() == boot_id());
     CHECK(network_namespace() != 0);
     CHECK(network_namespace() == network_namespace());
+}
+
+TEST_CASE("of many interfaces the first are named")
+{
+    std::vector<std::string> names{"lo"};
+    CHECK(advice_on_interfaces(names) == "there are these in this network namespace: lo");
+    for (int i = 1; i < 16; ++i)
+        names.push_back("veth" + std::to_string(i));
+    CHECK_THAT(advice_on_interfaces(names), EndsWith("veth14, veth15"));
+    names.insert(names.end(), 300, "more");
+    CHECK_THAT(advice_on_interfaces(names), EndsWith("veth14, veth15, and 300 more"));
+    CHECK(advice_on_interfaces({}).empty());
 }

@@ -26,11 +26,9 @@
 #include "base/syscalls.hpp"
 #include "eventually.hpp"
 #include "fake_nic.hpp"
-#include "nic/interfaces.hpp"
 #include "session/session_state.hpp"
 
 using Catch::Matchers::ContainsSubstring;
-using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 using gpurx::device_memory;
 using gpurx::error_code;
@@ -129,19 +127,6 @@ TEST_CASE("an interface that is named and does not exist is an error, whatever w
     for (int i = 0; i < 2; ++i)
         two.push_back(device_memory::on_host(mebibyte));
     CHECK_THROWS_AS(rx_session({.interface = name, .transport = kind}, std::move(two)), gpurx::system_error);
-}
-
-TEST_CASE("of many interfaces the first are named")
-{
-    using gpurx::detail::advice_on_interfaces;
-    std::vector<std::string> names{"lo"};
-    CHECK(advice_on_interfaces(names) == "there are these in this network namespace: lo");
-    for (int i = 1; i < 16; ++i)
-        names.push_back("veth" + std::to_string(i));
-    CHECK_THAT(advice_on_interfaces(names), EndsWith("veth14, veth15"));
-    names.insert(names.end(), 300, "more");
-    CHECK_THAT(advice_on_interfaces(names), EndsWith("veth14, veth15, and 300 more"));
-    CHECK(advice_on_interfaces({}).empty());
 }
 
 TEST_CASE("a transport that was named is never replaced")

@@ -21,7 +21,7 @@
 #include "base/failure.hpp"
 #include "filter.hpp"
 #include "flow_table.hpp"
-#include "nic/interfaces.hpp"
+#include "nic/process.hpp"
 #include "pcapng.hpp"
 #include "ring.hpp"
 #include "table.hpp"
