@@ -30,12 +30,6 @@ std::optional<T> load(bytes_view bytes) noexcept
     return value;
 }
 
-template <class T>
-std::optional<T> load_exactly(bytes_view bytes) noexcept
-{
-    return bytes.size() == sizeof(T) ? load<T>(bytes) : std::nullopt;
-}
-
 std::size_t aligned(std::size_t bytes) noexcept
 {
     return (bytes + NLMSG_ALIGNTO - 1) / NLMSG_ALIGNTO * NLMSG_ALIGNTO;
@@ -54,20 +48,38 @@ int as_length(std::size_t bytes) noexcept
 
 constexpr std::size_t generic_header = NLMSG_HDRLEN + GENL_HDRLEN;
 
-bool append_path(bytes_view request, std::size_t start, std::size_t end, std::size_t offset,
-                 std::vector<std::uint16_t>& path)
+// The attribute at `at`, in or behind `within`; null: none fits there.
+nlattr const* fitting(void const* at, bytes_view within) noexcept
 {
-    while (start < end) {
-        auto const head = load<nlattr>(request.subspan(start, end - start));
-        if (!head || !mnl_attr_ok(&*head, as_length(end - start)) || offset < start)
+    auto const left = within.data() + within.size() - static_cast<std::byte const*>(at);
+    auto const* const attribute = static_cast<nlattr const*>(at);
+    return left > 0 && mnl_attr_ok(attribute, as_length(static_cast<std::size_t>(left))) ? attribute : nullptr;
+}
+
+bytes_view payload_of(nlattr const* attribute) noexcept
+{
+    return {static_cast<std::byte const*>(mnl_attr_get_payload(attribute)), mnl_attr_get_payload_len(attribute)};
+}
+
+// Nothing: the value has another size.
+template <class Number>
+std::optional<Number> number(nlattr const* attribute, mnl_attr_data_type type, Number (*get)(nlattr const*)) noexcept
+{
+    return mnl_attr_validate(attribute, type) == 0 ? std::optional{get(attribute)} : std::nullopt;
+}
+
+// Which of the attributes `in` encloses byte `offset` of the request that begins at `base`.
+bool append_path(std::byte const* base, bytes_view in, std::size_t offset, std::vector<std::uint16_t>& path)
+{
+    for (auto const* at = fitting(in.data(), in); at != nullptr; at = fitting(mnl_attr_next(at), in)) {
+        auto const start = static_cast<std::size_t>(reinterpret_cast<std::byte const*>(at) - base);
+        if (offset < start)
             return false;
-        if (offset < start + head->nla_len) {
-            path.push_back(mnl_attr_get_type(&*head));
-            bool const nested = (head->nla_type & NLA_F_NESTED) != 0;
-            return offset == start ||
-                   (nested && append_path(request, start + NLA_HDRLEN, start + head->nla_len, offset, path));
+        if (offset < start + mnl_attr_get_len(at)) {
+            path.push_back(mnl_attr_get_type(at));
+            bool const nested = (at->nla_type & NLA_F_NESTED) != 0;
+            return offset == start || (nested && append_path(base, payload_of(at), offset, path));
         }
-        start += aligned(head->nla_len);
     }
     return false;
 }
@@ -107,44 +119,38 @@ void request::fit()
     bytes_.resize(header()->nlmsg_len);
 }
 
-request& request::put(std::uint16_t type, std::uint8_t value)
+request& request::append(std::uint16_t type, void const* value, std::size_t size)
 {
-    make_room(sizeof(value));
-    mnl_attr_put_u8(header(), type, value);
+    make_room(size);
+    mnl_attr_put(header(), type, size, value);
     fit();
     return *this;
+}
+
+request& request::put(std::uint16_t type, std::uint8_t value)
+{
+    return append(type, &value, sizeof value);
 }
 
 request& request::put(std::uint16_t type, std::uint16_t value)
 {
-    make_room(sizeof(value));
-    mnl_attr_put_u16(header(), type, value);
-    fit();
-    return *this;
+    return append(type, &value, sizeof value);
 }
 
 request& request::put(std::uint16_t type, std::uint32_t value)
 {
-    make_room(sizeof(value));
-    mnl_attr_put_u32(header(), type, value);
-    fit();
-    return *this;
+    return append(type, &value, sizeof value);
 }
 
 request& request::put(std::uint16_t type, std::string_view value)
 {
-    make_room(value.size() + 1);
-    mnl_attr_put_strz(header(), type, std::string{value}.c_str());
-    fit();
-    return *this;
+    std::string const terminated{value};
+    return append(type, terminated.c_str(), terminated.size() + 1);
 }
 
 request& request::put_flag(std::uint16_t type)
 {
-    make_room(0);
-    mnl_attr_put(header(), type, 0, nullptr);
-    fit();
-    return *this;
+    return append(type, nullptr, 0);
 }
 
 std::size_t request::open_nest(std::uint16_t type)
@@ -181,54 +187,65 @@ bool request::is_dump() const noexcept
 std::vector<std::uint16_t> path_at(bytes_view request, std::uint32_t offset)
 {
     std::vector<std::uint16_t> path;
-    if (!append_path(request, generic_header, request.size(), offset, path))
+    if (!append_path(request.data(), after(request, generic_header), offset, path))
         path.clear();
     return path;
 }
 
+std::uint16_t attribute::type() const noexcept
+{
+    return mnl_attr_get_type(at_);
+}
+
+bytes_view attribute::value() const noexcept
+{
+    return payload_of(at_);
+}
+
 std::optional<std::uint8_t> attribute::u8() const noexcept
 {
-    return load_exactly<std::uint8_t>(value_);
+    return number(at_, MNL_TYPE_U8, mnl_attr_get_u8);
 }
 
 std::optional<std::uint16_t> attribute::u16() const noexcept
 {
-    return load_exactly<std::uint16_t>(value_);
+    return number(at_, MNL_TYPE_U16, mnl_attr_get_u16);
 }
 
 std::optional<std::uint32_t> attribute::u32() const noexcept
 {
-    return load_exactly<std::uint32_t>(value_);
+    return number(at_, MNL_TYPE_U32, mnl_attr_get_u32);
 }
 
 std::optional<std::uint64_t> attribute::uint() const noexcept
 {
     if (auto const small = u32())
         return *small;
-    return load_exactly<std::uint64_t>(value_);
+    return number(at_, MNL_TYPE_U64, mnl_attr_get_u64);
 }
 
 std::string_view attribute::text() const noexcept
 {
-    std::string_view const all{reinterpret_cast<char const*>(value_.data()), value_.size()};
+    auto const bytes = value();
+    std::string_view const all{reinterpret_cast<char const*>(bytes.data()), bytes.size()};
     return all.substr(0, all.find('\0'));
 }
 
-std::optional<attribute> attributes::take(bytes_view& rest) noexcept
+nlattr const* attributes::first() const noexcept
 {
-    auto const head = load<nlattr>(rest);
-    if (!head || !mnl_attr_ok(&*head, as_length(rest.size())))
-        return std::nullopt;
-    attribute const taken{mnl_attr_get_type(&*head), rest.subspan(NLA_HDRLEN, head->nla_len - NLA_HDRLEN)};
-    rest = after(rest, aligned(head->nla_len));
-    return taken;
+    return fitting(bytes_.data(), bytes_);
+}
+
+nlattr const* attributes::after(nlattr const* at) const noexcept
+{
+    return fitting(mnl_attr_next(at), bytes_);
 }
 
 std::optional<attribute> attributes::find(std::uint16_t type) const noexcept
 {
-    for (bytes_view rest = bytes_; auto const one = take(rest);) {
-        if (one->type() == type)
-            return one;
+    for (auto const* at = first(); at != nullptr; at = after(at)) {
+        if (mnl_attr_get_type(at) == type)
+            return attribute{at};
     }
     return std::nullopt;
 }

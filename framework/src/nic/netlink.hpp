@@ -56,6 +56,7 @@ class request {
   private:
     [[nodiscard]] nlmsghdr* header() noexcept;
     [[nodiscard]] nlmsghdr const* header() const noexcept;
+    request& append(std::uint16_t type, void const* value, std::size_t size);
     void make_room(std::size_t payload);
     void fit();
     std::size_t open_nest(std::uint16_t type);
@@ -70,13 +71,13 @@ class request {
 
 // ---- reading ----
 
-// One attribute. A value of another size than asked for is absent.
+// One attribute, which fits into what was received. A value of another size than asked for is absent.
 class attribute {
   public:
-    attribute(std::uint16_t type, bytes_view value) noexcept : type_{type}, value_{value} {}
+    explicit attribute(nlattr const* at) noexcept : at_{at} {}
 
-    [[nodiscard]] std::uint16_t type() const noexcept { return type_; }
-    [[nodiscard]] bytes_view value() const noexcept { return value_; }
+    [[nodiscard]] std::uint16_t type() const noexcept;
+    [[nodiscard]] bytes_view value() const noexcept;
     [[nodiscard]] std::optional<std::uint8_t> u8() const noexcept;
     [[nodiscard]] std::optional<std::uint16_t> u16() const noexcept;
     [[nodiscard]] std::optional<std::uint32_t> u32() const noexcept;
@@ -86,11 +87,10 @@ class attribute {
     [[nodiscard]] std::string_view text() const noexcept;
 
   private:
-    std::uint16_t type_;
-    bytes_view value_;
+    nlattr const* at_;
 };
 
-// A run of attributes. Iteration ends at the first that does not fit.
+// A run of attributes, aligned as in a message. Iteration ends at the first that does not fit.
 class attributes {
   public:
     attributes() noexcept = default;
@@ -107,13 +107,14 @@ class attributes {
     template <class Visit>
     void for_each(Visit&& visit) const
     {
-        for (bytes_view rest = bytes_; auto const one = take(rest);)
-            visit(*one);
+        for (auto const* at = first(); at != nullptr; at = after(at))
+            visit(attribute{at});
     }
 
   private:
-    // Removes the first attribute from `rest`.
-    [[nodiscard]] static std::optional<attribute> take(bytes_view& rest) noexcept;
+    // Null: none is left that fits.
+    [[nodiscard]] nlattr const* first() const noexcept;
+    [[nodiscard]] nlattr const* after(nlattr const* at) const noexcept;
 
     bytes_view bytes_;
 };
