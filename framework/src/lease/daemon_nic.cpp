@@ -10,7 +10,7 @@
 
 #include "base/failure.hpp"
 #include "nic/kernel_nic.hpp"
-#include "pool_look.hpp"
+#include "queue_lease.hpp"
 
 namespace gpurx::detail {
 
@@ -79,7 +79,7 @@ void daemon_nic::begin()
         options_.check_ring(granted_.ring);
     try {
         device_ = std::make_unique<kernel_nic>(options_.interface);
-        before_ = look_at_pool(*device_, granted_.dmabuf_id, granted_.queues);
+        before_ = sample_pool(*device_, granted_.dmabuf_id, granted_.queues);
     } catch (system_error const&) {
         device_.reset();  // sample() says so
     }
@@ -201,7 +201,7 @@ std::optional<pool_sample> daemon_nic::sample() noexcept
         std::scoped_lock const lock{look_mutex_};
         if (device_ == nullptr)
             return std::nullopt;
-        return losses_since(before_, look_at_pool(*device_, granted_.dmabuf_id, granted_.queues));
+        return losses_since(before_, sample_pool(*device_, granted_.dmabuf_id, granted_.queues));
     } catch (std::exception const&) {
         return std::nullopt;
     }

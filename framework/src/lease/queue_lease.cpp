@@ -12,8 +12,8 @@
 
 #include "base/syscalls.hpp"
 #include "lease_steps.hpp"
+#include "leased_nic.hpp"
 #include "nic/kernel_nic.hpp"
-#include "pool_look.hpp"
 
 namespace gpurx::detail {
 
@@ -78,7 +78,7 @@ struct queue_lease::state {
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
     lease_environment environment;
     // With device_mutex.
-    [[nodiscard]] pool_sample look() const { return look_at_pool(*device, acquired.binding->id(), acquired.queues); }
+    [[nodiscard]] pool_sample look() const { return sample_pool(*device, acquired.binding->id(), acquired.queues); }
 
     nic_ring ring;
     pool_sample before;  // losses of the queues when they were leased
@@ -364,6 +364,63 @@ std::vector<std::string> queue_lease::recover(nic_device& device, lease_environm
     undo_dead(log, device, environment, said);
     log.save();
     return all_of(std::move(said));
+}
+
+std::unique_ptr<session_nic> open_nic(queue_lease_config options, error_code& code, diagnostics& why)
+{
+    auto leased = reporting(code, why, [&]() -> std::unique_ptr<session_nic> {
+        kernel_nic device{options.interface};
+        if (!is_lessee(device.driver()))
+            return nullptr;
+        return leased_nic::open({.rx_queues = options.rx_queues,
+                                 .rx_page_size = options.rx_page_size,
+                                 .dmabuf_fd = options.dmabuf_fd,
+                                 .check_ring = options.check_ring},
+                                device);
+    });
+    if (leased || code)
+        return leased;
+    return queue_lease::open(std::move(options), code, why);
+}
+
+namespace {
+
+std::optional<std::uint64_t> since(std::optional<std::uint64_t> const& before,
+                                   std::optional<std::uint64_t> const& now) noexcept
+{
+    return now && before && *now >= *before ? std::optional{*now - *before} : now;
+}
+
+// What no queue counts stays empty.
+void add(std::optional<std::uint64_t>& sum, std::optional<std::uint64_t> const& count) noexcept
+{
+    if (count)
+        sum = sum.value_or(0) + *count;
+}
+
+}  // namespace
+
+pool_sample sample_pool(nic_device& device, std::uint32_t dmabuf, std::span<unsigned const> queues)
+{
+    pool_sample result;
+    for (auto const& pool : device.page_pools())
+        result.in_flight += pool.dmabuf == dmabuf ? pool.inflight : 0;
+    for (auto const& queue : device.rx_losses()) {
+        if (std::ranges::find(queues, queue.queue) == queues.end())
+            continue;
+        add(result.allocation_failures, queue.allocation_failures);
+        add(result.overruns, queue.overruns);
+        add(result.drops, queue.drops);
+    }
+    return result;
+}
+
+pool_sample losses_since(pool_sample const& before, pool_sample now) noexcept
+{
+    now.allocation_failures = since(before.allocation_failures, now.allocation_failures);
+    now.overruns = since(before.overruns, now.overruns);
+    now.drops = since(before.drops, now.drops);
+    return now;
 }
 
 }  // namespace gpurx::detail

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // queue_lease: RX queues of a NIC set aside for one session, memory bound to them, and flows steered to them. What is
-// changed is recorded in the journal first and undone, in reverse and exactly, when the lease is destroyed.
+// changed is recorded in the journal first and undone, in reverse and exactly, when the lease is destroyed. open_nic()
+// takes queues that were leased to the interface already (leased_nic.hpp) before it sets any aside.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,5 +103,15 @@ class queue_lease final : public session_nic {
     birthplace born_;
     process_ptr<state> state_;
 };
+
+// Queues of an interface for a session, whichever way it has them. On an error: null, everything undone, `code` and
+// `why` set. Takes some 100 ms.
+[[nodiscard]] std::unique_ptr<session_nic> open_nic(queue_lease_config options, error_code& code, diagnostics& why);
+
+// How full memory bound to these queues is, and what they have lost since the driver began to count: read from the
+// kernel, which takes no rights. Throws system_error.
+[[nodiscard]] pool_sample sample_pool(nic_device& device, std::uint32_t dmabuf, std::span<unsigned const> queues);
+// `now` with the losses since an earlier sample. Some drivers begin anew when a queue restarts: then those of `now`.
+[[nodiscard]] pool_sample losses_since(pool_sample const& before, pool_sample now) noexcept;
 
 }  // namespace gpurx::detail

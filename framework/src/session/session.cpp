@@ -17,7 +17,6 @@
 #include "budget.hpp"
 #include "cuda/topology.hpp"
 #include "lease/daemon_nic.hpp"
-#include "lease/open_nic.hpp"
 #include "lease/queue_lease.hpp"
 #include "nic/process.hpp"
 #include "session_state.hpp"

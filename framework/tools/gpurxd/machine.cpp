@@ -29,7 +29,7 @@
 #include "base/byte_size.hpp"
 #include "base/failure.hpp"
 #include "lease/device_journal.hpp"
-#include "lease/open_nic.hpp"
+#include "lease/queue_lease.hpp"
 #include "log.hpp"
 #include "nic/flow_rule.hpp"
 #include "nic/process.hpp"
