@@ -8,13 +8,13 @@
 
 namespace gpurx::detail {
 
-// Calls `attempt(last)` until it returns something that is true; `last`: patience has ended, so it must throw instead
+// Calls `attempt(last)` until it returns something that is true; `last`: the timeout is over, so it must throw instead
 // of returning nothing.
 template <class Attempt>
-auto retry(std::chrono::milliseconds patience, Attempt&& attempt)
+auto retry(std::chrono::milliseconds timeout, Attempt&& attempt)
 {
     constexpr std::chrono::milliseconds pause{20};
-    auto const deadline = std::chrono::steady_clock::now() + patience;
+    auto const deadline = std::chrono::steady_clock::now() + timeout;
     for (;;) {
         auto result = attempt(std::chrono::steady_clock::now() >= deadline);
         if (result)

@@ -58,15 +58,15 @@ unique_fd take_descriptor(msghdr& message, bool& excessive)
 
 }  // namespace
 
-daemon_channel::daemon_channel(std::string const& path, std::chrono::milliseconds patience)
+daemon_channel::daemon_channel(std::string const& path, std::chrono::milliseconds timeout)
 {
     auto const address = address_of(path);
     socket_ = unshared_fd{[] { return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }};
     if (!socket_)
         fail(errno, "connect to", path);
-    auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(patience);
+    auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
     timeval const limit{.tv_sec = seconds.count(),
-                        .tv_usec = std::chrono::duration_cast<std::chrono::microseconds>(patience - seconds).count()};
+                        .tv_usec = std::chrono::duration_cast<std::chrono::microseconds>(timeout - seconds).count()};
     if (::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
         ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0)
         fail(errno, "set a time limit for", path);

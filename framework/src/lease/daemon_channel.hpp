@@ -32,10 +32,10 @@ enum class channel_wait : std::uint8_t { readable, closed, timeout };
 class daemon_channel {
   public:
     explicit daemon_channel(unique_fd socket) : socket_{[&] { return socket.release(); }} {}
-    // To the daemon's socket. `patience`: for the daemon to take the connection, and for each answer.
-    daemon_channel(std::string const& path, std::chrono::milliseconds patience);
+    // To the daemon's socket. `timeout`: for the daemon to take the connection, and for each answer.
+    daemon_channel(std::string const& path, std::chrono::milliseconds timeout);
 
-    // `descriptor` -1: none. Blocks while the other end does not read, but not longer than its patience: EAGAIN.
+    // `descriptor` -1: none. Blocks while the other end does not read, but not longer than its timeout: EAGAIN.
     void send(std::span<std::byte const> message, int descriptor = -1);
     // Nothing: the other end has closed.
     [[nodiscard]] std::optional<channel_message> receive();

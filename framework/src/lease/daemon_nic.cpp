@@ -47,7 +47,7 @@ class daemon_nic::rule final : public steering_rule {
 };
 
 daemon_nic::daemon_nic(daemon_nic_config options)
-    : options_{std::move(options)}, channel_{options_.socket, options_.patience}
+    : options_{std::move(options)}, channel_{options_.socket, options_.timeout}
 {}
 
 std::unique_ptr<daemon_nic> daemon_nic::open(daemon_nic_config options, error_code& code, diagnostics& why)

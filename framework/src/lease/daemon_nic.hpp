@@ -30,7 +30,7 @@ struct daemon_nic_config {
     int dmabuf_fd = -1;  // used inside open() only
     std::string socket = "/run/gpurxd.sock";
     // For an answer: the daemon may wait for another session that is just being opened.
-    std::chrono::milliseconds patience{std::chrono::seconds{30}};
+    std::chrono::milliseconds timeout{std::chrono::seconds{30}};
     // Called once, when the NIC is set up; refuses its ring by throwing system_error, which undoes it. May be empty.
     std::function<void(nic_ring const&)> check_ring = {};
     std::function<void(std::string_view)> notice;  // must not throw; may be empty
@@ -41,7 +41,7 @@ struct daemon_nic_config {
 [[nodiscard]] std::string find_daemon();
 
 // Thread safety: safe, except destruction. Calls block as a lease's do (queue_lease.hpp), and no longer than the
-// patience: ETIMEDOUT. sample() asks the kernel, not the daemon.
+// timeout: ETIMEDOUT. sample() asks the kernel, not the daemon.
 class daemon_nic final : public session_nic {
   public:
     // On an error: null, everything undone, `code` and `why` set: the daemon's own words where it refuses.

@@ -107,7 +107,7 @@ unique_fd open_state_directory(std::string const& path)
     return directory;
 }
 
-journal_file::journal_file(std::string const& directory, device_key const& device, std::chrono::milliseconds patience,
+journal_file::journal_file(std::string const& directory, device_key const& device, std::chrono::milliseconds timeout,
                            journal_use use)
     : boot_id_{device.boot_id},
       name_{fmt::format("ifindex{}-netns{}", device.ifindex, device.netns)},
@@ -118,11 +118,10 @@ journal_file::journal_file(std::string const& directory, device_key const& devic
     std::string const lock_path = fmt::format("{}/{}.lock", directory, name_);
     if (!lock_)
         fail(errno, "open lock", lock_path);
-    wait_for_lock(patience, use, lock_path);
+    wait_for_lock(timeout, use, lock_path);
 }
 
-void journal_file::wait_for_lock(std::chrono::milliseconds patience, journal_use use,
-                                 std::string const& lock_path) const
+void journal_file::wait_for_lock(std::chrono::milliseconds timeout, journal_use use, std::string const& lock_path) const
 {
     place_in_front const place{lock_.get(), use};
     // flock() cannot be told how long to wait.
@@ -132,12 +131,11 @@ void journal_file::wait_for_lock(std::chrono::milliseconds patience, journal_use
         if (!taken && errno != EWOULDBLOCK && errno != EINTR)
             fail(errno, "take lock", lock_path);
         auto const waited = std::chrono::steady_clock::now() - begin;
-        if (taken &&
-            (use == journal_use::give_back || waited >= patience / 2 || !place_in_front::is_taken(lock_.get())))
+        if (taken && (use == journal_use::give_back || waited >= timeout / 2 || !place_in_front::is_taken(lock_.get())))
             return;
         if (taken)
             ::flock(lock_.get(), LOCK_UN);
-        if (waited >= patience)
+        if (waited >= timeout)
             fail(ETIMEDOUT, "take lock", lock_path, "another gpurx session has been changing the interface for long");
         std::this_thread::sleep_for(lock_retry);
     }
@@ -247,75 +245,75 @@ lease_environment this_environment(std::string state_directory)
     return result;
 }
 
-device_journal::device_journal(lease_environment const& environment, nic_device const& device, known_journal& known,
+device_journal::device_journal(lease_environment const& environment, nic_device const& device, journal_cache& cache,
                                journal_use use)
-    : file_{environment.state_directory, key_of(environment, device), environment.lock_patience, use}, known_{known}
+    : file_{environment.state_directory, key_of(environment, device), environment.lock_timeout, use}, cache_{cache}
 {
-    if (!file_.is_now(known_.file, known_.size))
+    if (!file_.is_now(cache_.file, cache_.size))
         read(key_of(environment, device));
 }
 
 void device_journal::read(device_key const& key)
 {
-    known_.value = {};
+    cache_.value = {};
     look_at_file();
     if (auto found = file_.load()) {
         if (found->device.same_device(key))
-            known_.value = *std::move(found);
+            cache_.value = *std::move(found);
         else
             dropped_ = fmt::format("{}: dropped a journal of another boot or device ({})", key.interface, file_.path());
     }
-    known_.value.device = key;
+    cache_.value.device = key;
     find_places();
     // A line that was cut off must not run into the next one.
     char last = '\n';
-    if (known_.size > 0 && ::pread(known_.file.get(), &last, 1, static_cast<off_t>(known_.size - 1)) == 1 &&
+    if (cache_.size > 0 && ::pread(cache_.file.get(), &last, 1, static_cast<off_t>(cache_.size - 1)) == 1 &&
         last != '\n')
         save();
 }
 
 void device_journal::look_at_file()
 {
-    known_.file = file_.open_to_append();
+    cache_.file = file_.open_to_append();
     struct stat info {};
-    if (known_.file && ::fstat(known_.file.get(), &info) != 0)
+    if (cache_.file && ::fstat(cache_.file.get(), &info) != 0)
         fail(errno, "read journal", file_.path());
-    known_.size = static_cast<std::uint64_t>(info.st_size);
-    known_.whole = known_.size;
+    cache_.size = static_cast<std::uint64_t>(info.st_size);
+    cache_.whole = cache_.size;
 }
 
 void device_journal::find_places()
 {
-    known_.places.clear();
-    auto const& owners = known_.value.owners;
+    cache_.places.clear();
+    auto const& owners = cache_.value.owners;
     for (std::size_t owner = 0; owner < owners.size(); ++owner) {
         for (std::size_t rule = 0; rule < owners[owner].rules.size(); ++rule)
-            known_.places.try_emplace(owners[owner].rules[rule].rule.match, known_journal::place{owner, rule});
+            cache_.places.try_emplace(owners[owner].rules[rule].rule.match, journal_cache::place{owner, rule});
     }
 }
 
 void device_journal::save()
 {
-    known_.file.reset();
-    file_.store(known_.value);
+    cache_.file.reset();
+    file_.store(cache_.value);
     look_at_file();
     find_places();
 }
 
 std::optional<device_journal::found_rule> device_journal::find(flow_match const& match) const
 {
-    auto const found = known_.places.find(match);
-    if (found == known_.places.end())
+    auto const found = cache_.places.find(match);
+    if (found == cache_.places.end())
         return std::nullopt;
-    auto const& owner = known_.value.owners[found->second.owner];
+    auto const& owner = cache_.value.owners[found->second.owner];
     return found_rule{owner.key, owner.rules[found->second.rule]};
 }
 
 void device_journal::note(owner_key const& owner, journal_rule const& entry)
 {
     auto const number = number_of(owner);
-    auto& rules = known_.value.owners[number].rules;
-    auto const [place, fresh] = known_.places.try_emplace(entry.rule.match, known_journal::place{number, rules.size()});
+    auto& rules = cache_.value.owners[number].rules;
+    auto const [place, fresh] = cache_.places.try_emplace(entry.rule.match, journal_cache::place{number, rules.size()});
     if (fresh)
         rules.push_back(entry);
     else if (place->second.owner != number)
@@ -328,7 +326,7 @@ void device_journal::note(owner_key const& owner, journal_rule const& entry)
         known.id = before;
         if (fresh) {
             rules.pop_back();
-            known_.places.erase(place);
+            cache_.places.erase(place);
         }
         throw;
     }
@@ -336,49 +334,49 @@ void device_journal::note(owner_key const& owner, journal_rule const& entry)
 
 void device_journal::forget(owner_key const& owner, flow_rule const& rule)
 {
-    auto const found = known_.places.find(rule.match);
-    if (found == known_.places.end() || known_.value.owners[found->second.owner].key != owner)
+    auto const found = cache_.places.find(rule.match);
+    if (found == cache_.places.end() || cache_.value.owners[found->second.owner].key != owner)
         return;
     auto const [number, at] = found->second;
-    auto& rules = known_.value.owners[number].rules;
+    auto& rules = cache_.value.owners[number].rules;
     auto const gone = rules[at];
     // In any order: the last takes the free place.
-    known_.places.at(rules.back().rule.match) = {number, at};
+    cache_.places.at(rules.back().rule.match) = {number, at};
     if (at + 1 < rules.size())
         rules[at] = rules.back();
     rules.pop_back();
-    auto node = known_.places.extract(rule.match);
+    auto node = cache_.places.extract(rule.match);
     try {
         add({number, gone, true});
     } catch (...) {
         rules.push_back(gone);  // there is room
         node.mapped() = {number, rules.size() - 1};
-        known_.places.insert(std::move(node));
+        cache_.places.insert(std::move(node));
         throw;
     }
 }
 
 std::size_t device_journal::number_of(owner_key const& owner) const noexcept
 {
-    auto const& owners = known_.value.owners;
+    auto const& owners = cache_.value.owners;
     auto const found =
         std::find_if(owners.begin(), owners.end(), [&owner](auto const& one) { return one.key == owner; });
     return static_cast<std::size_t>(found - owners.begin());
 }
 
-// What `known_` says already.
+// What `cache_` says already.
 void device_journal::add(journal_record const& record)
 {
-    if (!known_.file || known_.size - known_.whole > most_added + known_.whole)
+    if (!cache_.file || cache_.size - cache_.whole > most_added + cache_.whole)
         return save();
     auto const line = serialise(record);
-    auto const written = ::write(known_.file.get(), line.data(), line.size());
+    auto const written = ::write(cache_.file.get(), line.data(), line.size());
     if (written != static_cast<ssize_t>(line.size())) {
         int const error = written < 0 ? errno : ENOSPC;
-        [[maybe_unused]] auto const cut = ::ftruncate(known_.file.get(), static_cast<off_t>(known_.size));
+        [[maybe_unused]] auto const cut = ::ftruncate(cache_.file.get(), static_cast<off_t>(cache_.size));
         fail(error, "write journal", file_.path());
     }
-    known_.size += line.size();
+    cache_.size += line.size();
 }
 
 }  // namespace gpurx::detail

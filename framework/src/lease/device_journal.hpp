@@ -34,10 +34,10 @@ enum class journal_use { take, give_back };
 // change a NIC as they like.
 class journal_file {
   public:
-    // Waits for the lock; who takes stands back for who gives back, for half of `patience` at most. Throws
-    // system_error: ETIMEDOUT if it cannot be had in `patience`; what opening and locking report.
+    // Waits for the lock; who takes stands back for who gives back, for half of `timeout` at most. Throws
+    // system_error: ETIMEDOUT if it cannot be had in `timeout`; what opening and locking report.
     journal_file(std::string const& directory, device_key const& device,
-                 std::chrono::milliseconds patience = std::chrono::seconds{10}, journal_use use = journal_use::take);
+                 std::chrono::milliseconds timeout = std::chrono::seconds{10}, journal_use use = journal_use::take);
 
     journal_file(journal_file const&) = delete;
     journal_file& operator=(journal_file const&) = delete;
@@ -57,7 +57,7 @@ class journal_file {
     [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
   private:
-    void wait_for_lock(std::chrono::milliseconds patience, journal_use use, std::string const& lock_path) const;
+    void wait_for_lock(std::chrono::milliseconds timeout, journal_use use, std::string const& lock_path) const;
     void replace(std::string_view text) const;
 
     std::string boot_id_;
@@ -78,8 +78,8 @@ struct lease_environment {
 
     // How long to wait for another session that is changing the interface, and for a queue whose last user is just
     // being cleaned up by the kernel.
-    std::chrono::milliseconds lock_patience{std::chrono::seconds{10}};
-    std::chrono::milliseconds busy_patience{std::chrono::seconds{2}};
+    std::chrono::milliseconds lock_timeout{std::chrono::seconds{10}};
+    std::chrono::milliseconds busy_timeout{std::chrono::seconds{2}};
 };
 
 // A new session of this process. Throws system_error.
@@ -90,8 +90,8 @@ struct flow_match_hash {
     [[nodiscard]] std::size_t operator()(flow_match const& match) const noexcept;
 };
 
-// A journal as it was read or written last. Lives on between two times that it is locked.
-struct known_journal {
+// A journal as it was read or written last. Stays between two times that the journal is locked.
+struct journal_cache {
     journal value;
     unique_fd file;           // of which it is; empty: there was none
     std::uint64_t size = 0;   // of the file
@@ -105,17 +105,17 @@ struct known_journal {
 
 class device_journal {
   public:
-    // Waits for the lock, and reads the journal unless `known` still is what is there. One of another boot or device is
+    // Waits for the lock, and reads the journal unless `cache` still is what is there. One of another boot or device is
     // dropped: what it speaks of is gone. Throws system_error.
-    device_journal(lease_environment const& environment, nic_device const& device, known_journal& known,
+    device_journal(lease_environment const& environment, nic_device const& device, journal_cache& cache,
                    journal_use use = journal_use::take);
     device_journal(device_journal const&) = delete;
     device_journal& operator=(device_journal const&) = delete;
 
-    [[nodiscard]] journal const* operator->() const noexcept { return &known_.value; }
-    [[nodiscard]] journal const& operator*() const noexcept { return known_.value; }
+    [[nodiscard]] journal const* operator->() const noexcept { return &cache_.value; }
+    [[nodiscard]] journal const& operator*() const noexcept { return cache_.value; }
     // To change anything but rules of owners that are there; then comes save().
-    [[nodiscard]] journal& edit() noexcept { return known_.value; }
+    [[nodiscard]] journal& edit() noexcept { return cache_.value; }
     // What must be written before the next change is made. Throws system_error.
     void save();
 
@@ -142,7 +142,7 @@ class device_journal {
     void add(journal_record const& record);
 
     journal_file file_;
-    known_journal& known_;
+    journal_cache& cache_;
     std::optional<std::string> dropped_;
 };
 

@@ -23,9 +23,9 @@ namespace gpurx::detail {
 namespace {
 
 // Who uses a queue, in words.
-using occupants = std::map<unsigned, std::string>;
+using queue_users = std::map<unsigned, std::string>;
 
-void add_owners(occupants& users, journal const& log)
+void add_owners(queue_users& users, journal const& log)
 {
     for (auto const& owner : log.owners) {
         for (unsigned const queue : owner.queues)
@@ -34,7 +34,7 @@ void add_owners(occupants& users, journal const& log)
 }
 
 // Rules and RSS contexts that are not in the journal.
-void add_foreign_steering(occupants& users, journal const& log, nic_device& nic)
+void add_foreign_steering(queue_users& users, journal const& log, nic_device& nic)
 {
     std::set<std::uint32_t> ours;
     std::set<std::uint32_t> our_contexts;
@@ -56,9 +56,9 @@ void add_foreign_steering(occupants& users, journal const& log, nic_device& nic)
     }
 }
 
-occupants users_of_queues(journal const& log, nic_device& nic)
+queue_users users_of_queues(journal const& log, nic_device& nic)
 {
-    occupants users;
+    queue_users users;
     add_owners(users, log);
     for (auto const& queue : nic.rx_queues()) {
         if (queue.taken())
@@ -70,7 +70,7 @@ occupants users_of_queues(journal const& log, nic_device& nic)
     return users;
 }
 
-[[noreturn]] void refuse_queues(std::string const& interface, unsigned wanted, unsigned most, occupants const& users)
+[[noreturn]] void refuse_queues(std::string const& interface, unsigned wanted, unsigned most, queue_users const& users)
 {
     // One is left for other traffic.
     auto const possible = most - std::min(most, 1U);
@@ -91,7 +91,7 @@ occupants users_of_queues(journal const& log, nic_device& nic)
     fail(make_error_code(errc::queue_busy), "lease", object, fmt::format("{}", fmt::join(words, "; ")));
 }
 
-std::set<unsigned> queues_of(occupants const& users)
+std::set<unsigned> queues_of(queue_users const& users)
 {
     std::set<unsigned> queues;
     for (auto const& [queue, by] : users)
@@ -99,9 +99,9 @@ std::set<unsigned> queues_of(occupants const& users)
     return queues;
 }
 
-queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, std::chrono::milliseconds patience)
+queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, std::chrono::milliseconds timeout)
 {
-    return *retry(patience, [&](bool last) -> std::optional<queue_plan> {
+    return *retry(timeout, [&](bool last) -> std::optional<queue_plan> {
         auto const channels = nic.channels();
         auto const users = users_of_queues(*log, nic);
         unsigned const most = std::max(most_rx_queues(channels), channels.rx_queues());
@@ -109,7 +109,7 @@ queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, 
         if (plan)
             return plan;
         // Living owners need the journal's lock, which is ours, to give queues back.
-        occupants living;
+        queue_users living;
         add_owners(living, *log);
         if (last || !plan_queues(channels.rx_queues(), most, queues_of(living), wanted))
             refuse_queues(nic.name(), wanted, most, users);
@@ -120,7 +120,7 @@ queue_plan choose_queues(device_journal& log, nic_device& nic, unsigned wanted, 
 std::vector<unsigned> lease_queues(device_journal& log, nic_device& nic, lease_environment const& environment,
                                    unsigned wanted)
 {
-    auto const plan = choose_queues(log, nic, wanted, environment.busy_patience);
+    auto const plan = choose_queues(log, nic, wanted, environment.busy_timeout);
     auto const channels = nic.channels();
     if (plan.rx_queues > channels.rx_queues()) {
         auto const raised = with_rx_queues(channels, plan.rx_queues);
@@ -132,9 +132,9 @@ std::vector<unsigned> lease_queues(device_journal& log, nic_device& nic, lease_e
 }
 
 std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> const& queues,
-                                        acquisition_request const& request, std::chrono::milliseconds patience)
+                                        acquisition_request const& request, std::chrono::milliseconds timeout)
 {
-    return retry(patience, [&](bool last) -> std::unique_ptr<rx_binding> {
+    return retry(timeout, [&](bool last) -> std::unique_ptr<rx_binding> {
         try {
             return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size);
         } catch (system_error const& error) {
@@ -185,7 +185,7 @@ acquisition acquire(device_journal& log, nic_device& nic, lease_environment cons
     avoid_leased_queues(log, nic, table);
 
     result.array_tokens = nic.has_array_tokens();
-    result.binding = bind_memory(nic, result.queues, request, environment.busy_patience);
+    result.binding = bind_memory(nic, result.queues, request, environment.busy_timeout);
     log.edit().find(environment.self)->binding = journal_binding{result.binding->id()};
     log.save();
     check_binding(nic, result.queues, result.binding->id(), notices);
@@ -413,7 +413,8 @@ std::optional<bool> is_bound(journal_owner const& owner, nic_device& nic)
 }
 
 // A sentence on an owner that does not live any more; nothing: it lives, or may.
-std::optional<std::string> obituary(journal_owner const& owner, nic_device& nic, lease_environment const& environment)
+std::optional<std::string> describe_dead(journal_owner const& owner, nic_device& nic,
+                                         lease_environment const& environment)
 {
     auto const seen = environment.alive(owner.key);
     if (seen ? *seen : is_bound(owner, nic).value_or(true))
@@ -472,7 +473,7 @@ void undo_dead(device_journal& log, nic_device& nic, lease_environment const& en
 {
     std::vector<std::pair<owner_key, std::string>> dead;
     for (auto const& owner : log->owners) {
-        if (auto sentence = obituary(owner, nic, environment))
+        if (auto sentence = describe_dead(owner, nic, environment))
             dead.emplace_back(owner.key, *std::move(sentence));
     }
     for (auto const& [owner, sentence] : dead) {

@@ -37,11 +37,11 @@ class rule_of_the_lessor final : public steering_rule {};
                         : "ask for fewer rx_queues, or have more of them leased to the interface, from outside");
 }
 
-std::vector<unsigned> choose_leased(nic_device& device, unsigned wanted, std::chrono::milliseconds patience)
+std::vector<unsigned> choose_leased(nic_device& device, unsigned wanted, std::chrono::milliseconds timeout)
 {
     if (!device.is_up())
         fail(ENETDOWN, "bind", device.name(), "set the interface up: its queues cannot be seen before");
-    return *retry(patience, [&](bool last) -> std::optional<std::vector<unsigned>> {
+    return *retry(timeout, [&](bool last) -> std::optional<std::vector<unsigned>> {
         auto const leased = leased_queues(device.rx_queues());
         std::vector<unsigned> free;
         for (auto const& queue : leased) {
@@ -90,8 +90,8 @@ std::unique_ptr<leased_nic> leased_nic::open(leased_nic_config const& options, n
     // A kernel that knows no such choice does just this.
     auto const asked = options.rx_page_size == sys::page_size() ? 0 : options.rx_page_size;
     // Nobody keeps others from a queue between the look at it and the bind.
-    retry(options.busy_patience, [&](bool last) {
-        made->queues_ = choose_leased(device, options.rx_queues, options.busy_patience);
+    retry(options.busy_timeout, [&](bool last) {
+        made->queues_ = choose_leased(device, options.rx_queues, options.busy_timeout);
         try {
             made->binding_ = device.bind_rx(made->queues_, options.dmabuf_fd, asked);
         } catch (system_error const& error) {

@@ -28,7 +28,7 @@ struct leased_nic_config {
     // Called once before anything is bound; refuses the ring by throwing system_error. May be empty.
     std::function<void(nic_ring const&)> check_ring = {};
     // For a queue whose last user has just died.
-    std::chrono::milliseconds busy_patience{std::chrono::seconds{2}};
+    std::chrono::milliseconds busy_timeout{std::chrono::seconds{2}};
 };
 
 // Whether the queues of an interface with this driver, but its first, are queues of a NIC that were leased to it. The

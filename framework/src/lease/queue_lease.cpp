@@ -89,7 +89,7 @@ struct queue_lease::state {
     std::mutex device_mutex;
 
     // Guarded by mutex.
-    known_journal journal;
+    journal_cache journal;
     std::uint64_t last_number = 0;
     std::unordered_map<std::uint64_t, std::vector<flow_rule>> steered;
     std::unordered_map<flow_match, unsigned, flow_match_hash> users;  // of the rules for these packets
@@ -356,7 +356,7 @@ std::vector<std::string> queue_lease::recover(std::string_view interface, std::s
 
 std::vector<std::string> queue_lease::recover(nic_device& device, lease_environment const& environment)
 {
-    known_journal nothing;
+    journal_cache nothing;
     device_journal log{environment, device, nothing};
     report said;
     if (log.dropped())

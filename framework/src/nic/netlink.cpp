@@ -494,7 +494,7 @@ verdict socket::exchange(request& what, on_answer const& answer, std::function<v
     for (int attempt = 1;; ++attempt) {
         what.set_sequence(++sequence_);
         send(what.bytes());
-        auto const deadline = std::chrono::steady_clock::now() + patience;
+        auto const deadline = std::chrono::steady_clock::now() + timeout;
         bool torn = false;
         std::optional<verdict> end;
         while (!end) {

@@ -208,7 +208,7 @@ class socket {
     void take_notifications(on_answer const& each);
 
     // How long the kernel may take to answer a request.
-    static constexpr std::chrono::seconds patience{10};
+    static constexpr std::chrono::seconds timeout{10};
 
   private:
     void send(bytes_view bytes);

@@ -17,7 +17,7 @@ namespace {
 void change(detail::nic_device& nic, detail::lease_environment const& own, detail::setting what, std::uint32_t value,
             mended& said)
 {
-    detail::known_journal nothing;
+    detail::journal_cache nothing;
     detail::device_journal log{own, nic, nothing};
     auto const before = detail::read_setting(nic, what);
     auto const* const found = log->find(what);
@@ -74,7 +74,7 @@ mended mend(std::vector<finding> const& findings, detail::nic_device& nic, detai
 
 mended undo(detail::nic_device& nic, detail::lease_environment const& own)
 {
-    detail::known_journal nothing;
+    detail::journal_cache nothing;
     detail::device_journal log{own, nic, nothing};
     detail::report said;
     detail::restore_settings(log, nic, said);

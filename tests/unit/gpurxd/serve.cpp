@@ -529,7 +529,7 @@ TEST_CASE("when the daemon has gone, a session is told so")
     CHECK_FALSE(detail::daemon_nic::open({.interface = "fake0", .socket = nowhere, .notice = {}}, code, why));
     CHECK(code.value() == ENOENT);
     CHECK(why.advice.find("see whether gpurxd runs") != std::string::npos);
-    CHECK_FALSE(detail::daemon_nic::open({.interface = "fake0", .socket = at.path(), .patience = 50ms, .notice = {}},
+    CHECK_FALSE(detail::daemon_nic::open({.interface = "fake0", .socket = at.path(), .timeout = 50ms, .notice = {}},
                                          code, why));
     CHECK(code.value() == ETIMEDOUT);
     CHECK(why.advice.find("does not answer") != std::string::npos);

@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // No limit of a test: who waits for a journal has it long before.
-constexpr auto long_patience = 1h;
+constexpr auto long_timeout = 1h;
 
 class scratch {
   public:
@@ -95,10 +95,10 @@ std::ptrdiff_t times_open(std::uint64_t inode)
     return count;
 }
 
-gpurx::system_error failure(scratch const& in, std::chrono::milliseconds patience = 0ms)
+gpurx::system_error failure(scratch const& in, std::chrono::milliseconds timeout = 0ms)
 {
     try {
-        journal_file const file{in.state, device, patience};
+        journal_file const file{in.state, device, timeout};
         static_cast<void>(file.load());
     } catch (gpurx::system_error const& error) {
         return error;
@@ -178,7 +178,7 @@ TEST_CASE("a journal in use is waited for, but not without end")
         static_cast<void>(eventually([lock] { return times_open(lock) == 2; }));
         held.reset();
     }};
-    CHECK_NOTHROW(journal_file{in.state, device, long_patience});
+    CHECK_NOTHROW(journal_file{in.state, device, long_timeout});
     releaser.join();
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("who gives a journal's things back goes before all who take")
     std::mutex guard;
     std::vector<journal_use> order;
     auto const use = [&](journal_use what) {
-        journal_file const file{in.state, device, long_patience, what};
+        journal_file const file{in.state, device, long_timeout, what};
         std::lock_guard const lock{guard};
         order.push_back(what);
     };

@@ -55,8 +55,8 @@ lease_environment lease_bench::environment(int process)
             return std::nullopt;
         return !dead_.contains(owner.pid);
     };
-    result.lock_patience = std::chrono::milliseconds{50};
-    result.busy_patience = std::chrono::milliseconds{50};
+    result.lock_timeout = std::chrono::milliseconds{50};
+    result.busy_timeout = std::chrono::milliseconds{50};
     return result;
 }
 

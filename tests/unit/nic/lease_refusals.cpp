@@ -89,7 +89,7 @@ TEST_CASE("a queue that the kernel is just cleaning up is waited for")
     nic.channels.combined_max = 4;
     nic.bound[3] = 77;
     auto environment = bench.environment(1);
-    environment.busy_patience = std::chrono::seconds{30};
+    environment.busy_timeout = std::chrono::seconds{30};
     // A process that looks at the queues sees them free at its third look.
     int looks = 0;
     bench.hardware.looked_at_queues = [&] {
@@ -110,7 +110,7 @@ TEST_CASE("queues of living sessions are not waited for, as their owners cannot 
     bench.hardware.state.channels.combined_max = 4;
     auto const held = bench.open(3);
     auto environment = bench.environment(2);
-    environment.busy_patience = std::chrono::seconds{2};
+    environment.busy_timeout = std::chrono::seconds{2};
     int looks = 0;
     bench.hardware.looked_at_queues = [&] { ++looks; };
     queue_lease_config options;

@@ -33,7 +33,7 @@ class lessee_bench {
     }
 
     fake_hardware hardware;
-    leased_nic_config options{.dmabuf_fd = 5, .busy_patience = std::chrono::milliseconds{50}};
+    leased_nic_config options{.dmabuf_fd = 5, .busy_timeout = std::chrono::milliseconds{50}};
 
     [[nodiscard]] std::unique_ptr<leased_nic> open(unsigned rx_queues = 1)
     {
@@ -104,7 +104,7 @@ TEST_CASE("leased queues that are in use are passed over, and named when there a
 TEST_CASE("a leased queue whose last user is just being cleaned up is waited for")
 {
     lessee_bench bench;
-    bench.options.busy_patience = std::chrono::seconds{30};
+    bench.options.busy_timeout = std::chrono::seconds{30};
     bench.hardware.state.bound[2] = 77;
     int looks = 0;
     bench.hardware.looked_at_queues = [&] {
@@ -117,7 +117,7 @@ TEST_CASE("a leased queue whose last user is just being cleaned up is waited for
 TEST_CASE("who finds a leased queue taken between its look and its bind takes another")
 {
     lessee_bench bench;
-    bench.options.busy_patience = std::chrono::seconds{30};
+    bench.options.busy_timeout = std::chrono::seconds{30};
     int binds = 0;
     bench.hardware.before = [&](std::string const& name) {
         if (name == "bind" && ++binds == 1)
@@ -130,7 +130,7 @@ TEST_CASE("who finds a leased queue taken between its look and its bind takes an
 TEST_CASE("more queues than were leased are refused at once, and nothing is bound")
 {
     lessee_bench bench;
-    bench.options.busy_patience = std::chrono::seconds{30};
+    bench.options.busy_timeout = std::chrono::seconds{30};
     SECTION("some")
     {
         auto const error = bench.failure(3);
