@@ -217,9 +217,31 @@ void check(rx_session_options const& options, std::vector<std::shared_ptr<memory
         index_of_interface(options.interface);
 }
 
-// Throws what speaks against devmem here.
-std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state& memory,
-                                              std::string const& daemon, bool& other_dmabuf, devmem_obstacle& obstacle)
+std::size_t page_size_of(rx_session_options const& options)
+{
+    return options.rx_page_size != 0 ? options.rx_page_size : sys::page_size();
+}
+
+// Throws what is lacking, if the memory cannot feed these rings and the flows.
+void check_budget(rx_session_options const& options, memory_state const& memory, ring_demand const& rings,
+                  devmem_obstacle& obstacle)
+{
+    error_code code;
+    diagnostics why;
+    (void)plan_budget({.memory = memory.span().size(),
+                       .page_size = page_size_of(options),
+                       .max_flows = options.max_flows,
+                       .receive_memory = options.receive_memory,
+                       .loan_limit = options.loan_limit,
+                       .rings = rings,
+                       .interface = options.interface},
+                      code, why);
+    if (code)
+        refuse(obstacle, devmem_obstacle::memory_too_small, code, std::move(why));
+}
+
+// Throws what speaks against devmem before the NIC is asked anything.
+void check_devmem(rx_session_options const& options, memory_state const& memory, devmem_obstacle& obstacle)
 {
     if (options.interface.empty())
         refuse(obstacle, devmem_obstacle::no_interface, errc::transport_unavailable,
@@ -229,26 +251,18 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
                 .advice = "name the NIC in rx_session_options::interface"});
     if (memory.dmabuf_fd() < 0)
         refuse(obstacle, devmem_obstacle::memory_not_exported, memory.export_error(), memory.why_not_exported());
-    error_code code;
-    diagnostics why;
-    // Before the NIC is touched, and what of it needs no question to the NIC before it is asked anything.
-    auto const page_size = options.rx_page_size != 0 ? options.rx_page_size : sys::page_size();
-    auto const check_budget = [&](ring_demand const& rings) {
-        error_code failed;
-        diagnostics reason;
-        (void)plan_budget({.memory = memory.span().size(),
-                           .page_size = page_size,
-                           .max_flows = options.max_flows,
-                           .receive_memory = options.receive_memory,
-                           .loan_limit = options.loan_limit,
-                           .rings = rings,
-                           .interface = options.interface},
-                          failed, reason);
-        if (failed)
-            refuse(obstacle, devmem_obstacle::memory_too_small, failed, std::move(reason));
+    check_budget(options, memory, {}, obstacle);
+}
+
+// Throws what speaks against devmem here.
+std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state& memory,
+                                              std::string const& daemon, bool& other_dmabuf, devmem_obstacle& obstacle)
+{
+    check_devmem(options, memory, obstacle);
+    // Before the NIC is touched.
+    auto const check_ring = [&](nic_ring const& ring) {
+        check_budget(options, memory, demand_of(ring, options.rx_queues, page_size_of(options)), obstacle);
     };
-    check_budget({});
-    auto const check_ring = [&](nic_ring const& ring) { check_budget(demand_of(ring, options.rx_queues, page_size)); };
     auto const lease = [&](int dmabuf, error_code& failed, diagnostics& reason) -> std::unique_ptr<session_nic> {
         if (!daemon.empty())
             return daemon_nic::open({.interface = options.interface,
@@ -268,6 +282,8 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
                          .notice = options.notice},
                         failed, reason);
     };
+    error_code code;
+    diagnostics why;
     auto nic = lease_for(memory, lease, other_dmabuf, code, why);
     if (!nic) {
         auto const which = obstacle_of(code, why.operation, !daemon.empty());
