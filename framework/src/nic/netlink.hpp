@@ -2,7 +2,7 @@
 //
 // Netlink messages as bytes: requests are built, replies are taken apart. Whatever the bytes are, reading them
 // stays within their bounds; what cannot be read is absent. Then the questions to the genetlink controller, and the
-// socket, which is the only one to do I/O.
+// socket, which alone does I/O (netlink_socket.cpp).
 #pragma once
 
 #include <linux/netlink.h>
