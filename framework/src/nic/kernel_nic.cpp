@@ -79,11 +79,7 @@ std::string ethtool_ioctl::driver() const
 std::uint32_t ethtool_ioctl::mtu() const
 {
     ifreq request{};
-    auto const interface = name();
-    if (interface)
-        interface->copy(request.ifr_name, IFNAMSIZ - 1);
-    if (!interface || ::ioctl(socket_.get(), SIOCGIFMTU, &request) != 0)
-        refuse(interface ? errno : ENODEV, "get mtu");
+    ask(SIOCGIFMTU, request, "get mtu");
     return static_cast<std::uint32_t>(request.ifr_mtu);
 }
 

@@ -26,7 +26,6 @@ namespace gpurx::detail {
 
 // What a program holds pages for. Where several apply, the first does.
 enum class page_use : std::uint8_t { on_loan, parked, in_reads };
-inline constexpr page_use page_uses[]{page_use::on_loan, page_use::parked, page_use::in_reads};
 
 class page_census {
   public:
