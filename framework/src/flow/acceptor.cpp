@@ -14,6 +14,7 @@
 #include "base/advice.hpp"
 #include "base/async_op.hpp"
 #include "base/exception_of.hpp"
+#include "base/failure.hpp"
 #include "base/fork.hpp"
 #include "base/tcp_socket.hpp"
 #include "receiver_state.hpp"
@@ -28,11 +29,6 @@ namespace {
 
 constexpr char const* one_acceptor =
     "one acceptor serves a port, with any number of threads: give each receiver an executor of its own";
-
-error_code last_error() noexcept
-{
-    return {errno, boost::system::system_category()};
-}
 
 bool shares_port(int socket) noexcept
 {
@@ -50,7 +46,7 @@ unique_fd accept_one(int listener, asio::ip::tcp::endpoint& peer, error_code& co
         if (accepted)
             peer.resize(size);
         if (accepted || (errno != EINTR && errno != ECONNABORTED && errno != EPROTO)) {
-            code = accepted ? error_code{} : last_error();
+            code = accepted ? error_code{} : errno_code(errno);
             return accepted;
         }
     }

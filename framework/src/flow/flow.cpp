@@ -15,6 +15,7 @@
 
 #include <gpurx/rx_buffer.hpp>
 
+#include "base/failure.hpp"
 #include "base/syscalls.hpp"
 
 namespace gpurx::detail {
@@ -25,8 +26,7 @@ unique_fd make_wake()
 {
     unique_fd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!wake)
-        throw system_error{{errno, boost::system::system_category()},
-                           {.operation = "eventfd", .object = "flow", .kernel_message = {}, .advice = {}}};
+        fail(errno, "eventfd", "flow");
     return wake;
 }
 

@@ -15,6 +15,7 @@
 
 #include <gpurx/views.hpp>
 
+#include "base/failure.hpp"
 #include "base/syscalls.hpp"
 #include "cuda/gpu_work.hpp"
 #include "loan.hpp"
@@ -145,7 +146,7 @@ error_code receive_error() noexcept
 {
     if (errno == EAGAIN)
         return asio::error::would_block;
-    return {errno, boost::system::system_category()};
+    return errno_code(errno);
 }
 
 class copy_transport final : public flow_transport {

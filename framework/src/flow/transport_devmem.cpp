@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure.hpp"
 #include "base/syscalls.hpp"
 #include "cuda/gpu_work.hpp"
 #include "devmem_cmsg.hpp"
@@ -33,16 +34,6 @@ constexpr std::size_t most_pieces_per_call = 64 * pieces_per_call;
 // least half of that where loans of earlier calls have bytes in the same chunk.
 constexpr std::size_t chunk_size = pieces_per_call * 4096;
 constexpr std::size_t least_room = chunk_size / 2;
-
-error_code system_code(int number) noexcept
-{
-    return {number, boost::system::system_category()};
-}
-
-error_code protocol_error() noexcept
-{
-    return system_code(EPROTO);
-}
 
 // Not of a piece without bytes, and not where offset and size overflow.
 bool lies_in(memory_span memory, devmem_piece const& piece) noexcept
@@ -164,11 +155,11 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
         case ENODEV:
             return errc::mixed_fragments;
         case uapi::etoosmall:
-            return system_code(EMSGSIZE);
+            return errno_code(EMSGSIZE);
         case ENOBUFS:  // would say that a page is lacking
-            return system_code(ENOMEM);
+            return errno_code(ENOMEM);
         default:
-            return system_code(errno);
+            return errno_code(errno);
     }
 }
 
@@ -313,7 +304,7 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
         return {};
     }
     if (reader.malformed() || sum.total() != received)
-        ended_ = protocol_error();  // bytes we were not told about: the stream has a hole
+        ended_ = errno_code(EPROTO);  // bytes we were not told about: the stream has a hole
     if (ended_)
         set_drained(false);  // what is to be told next is known without the socket
     count(sum, into);
@@ -399,7 +390,7 @@ void devmem_transport::add_other(devmem_piece const& piece, loan& into, tally& s
 fragment devmem_transport::locate_linear(devmem_piece const& piece, tally& sum)
 {
     if (!ended_ && piece.size > chunk_->size - chunk_->used - sum.linear)
-        ended_ = protocol_error();
+        ended_ = errno_code(EPROTO);
     if (ended_)
         return {};
     if (sum.linear == 0)
@@ -428,7 +419,7 @@ fragment devmem_transport::locate(devmem_piece const& piece, loan& into, tally& 
             ended_ = errc::foreign_memory;
     }
     if (!ended_ && piece.size > 0 && !lies_in(memory, piece))
-        ended_ = protocol_error();
+        ended_ = errno_code(EPROTO);
     if (!ended_)
         *bytes += piece.size;
     return {memory.address() + piece.offset, piece.size, memory.kind()};

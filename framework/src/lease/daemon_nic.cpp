@@ -52,17 +52,11 @@ daemon_nic::daemon_nic(daemon_nic_config options)
 
 std::unique_ptr<daemon_nic> daemon_nic::open(daemon_nic_config options, error_code& code, diagnostics& why)
 {
-    code.clear();
-    why.clear();
-    try {
+    return reporting(code, why, [&] {
         std::unique_ptr<daemon_nic> made{new daemon_nic{std::move(options)}};
         made->begin();
         return made;
-    } catch (system_error const& error) {
-        code = error.code();
-        why = error.why();
-        return nullptr;
-    }
+    });
 }
 
 void daemon_nic::begin()
@@ -149,19 +143,13 @@ daemon_reply daemon_nic::ask(daemon_request const& what, int descriptor)
 std::unique_ptr<steering_rule> daemon_nic::steer(daemon_request const& what, int socket, error_code& code,
                                                  diagnostics& why)
 {
-    code.clear();
-    why.clear();
-    try {
+    return reporting(code, why, [&]() -> std::unique_ptr<steering_rule> {
         auto const said = ask(what, socket);
         auto const* const steered = std::get_if<steered_reply>(&said);
         if (steered == nullptr)
             fail_as_gone(EPROTO, options_.socket);
         return std::make_unique<rule>(*this, steered->rule);
-    } catch (system_error const& error) {
-        code = error.code();
-        why = error.why();
-        return nullptr;
-    }
+    });
 }
 
 std::unique_ptr<steering_rule> daemon_nic::steer_flow(int socket, asio::ip::tcp::endpoint const& local,

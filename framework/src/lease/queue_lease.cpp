@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/failure.hpp"
 #include "base/syscalls.hpp"
 #include "lease_steps.hpp"
 #include "leased_nic.hpp"
@@ -30,21 +31,6 @@ sentences all_of(report&& said)
 {
     append(said.done, std::move(said.left));
     return std::move(said.done);
-}
-
-// Runs `action` and turns what it throws into `code` and `why`.
-template <class Action>
-auto reporting(error_code& code, diagnostics& why, Action&& action) -> decltype(action())
-{
-    code.clear();
-    why.clear();
-    try {
-        return action();
-    } catch (system_error const& error) {
-        code = error.code();
-        why = error.why();
-    }
-    return {};
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/failure.hpp"
 #include "base/replace_file.hpp"
 #include "session_state.hpp"
 
@@ -232,7 +233,7 @@ void write_metrics(std::filesystem::path const& file, std::span<named_session co
 {
     code.clear();
     if (auto const failure = detail::replace_file(file, metrics_text(sessions)); failure != 0) {
-        code.assign(failure, boost::system::system_category());
+        code = detail::errno_code(failure);
         why = {.operation = "write metrics", .object = file.string(), .kernel_message = {}, .advice = {}};
     }
 }

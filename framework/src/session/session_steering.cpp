@@ -13,6 +13,7 @@
 
 #include "base/advice.hpp"
 #include "base/byte_size.hpp"
+#include "base/failure.hpp"
 #include "base/tcp_socket.hpp"
 #include "session_state.hpp"
 
@@ -29,7 +30,7 @@ asio::ip::tcp::endpoint end_of(int socket, name_of_end* name, error_code& code)
     if (name(socket, end.data(), &size) == 0)
         end.resize(size);
     else
-        code.assign(errno, boost::system::system_category());
+        code = errno_code(errno);
     return end;
 }
 
@@ -109,7 +110,7 @@ std::shared_ptr<steering> session_state::steer_flow(int socket, asio::ip::tcp::e
     code.clear();
     unique_fd event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     if (!event) {
-        code.assign(errno, boost::system::system_category());
+        code = errno_code(errno);
         return nullptr;
     }
     return ask_for_rule(socket, local, remote, std::move(event), code);
@@ -171,7 +172,7 @@ void session_state::size_receive_buffer(int socket, error_code& code)
     int doubled = 0;
     socklen_t size = sizeof doubled;
     if (!set(SO_RCVBUF) || ::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &doubled, &size) != 0) {
-        code.assign(errno, boost::system::system_category());
+        code = errno_code(errno);
         return;
     }
     if (doubled / 2 < receive_buffer_size_ && !told_of_buffer_limit_.exchange(true))
