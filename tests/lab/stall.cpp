@@ -25,7 +25,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::uint64_t stream_bytes = 16 * mebibyte;
-// With fewer free pages than that there is none for the next packet (watchdog.hpp).
+// With fewer free pages than that there is none for the next packet (pool_state.hpp).
 constexpr std::uint64_t pages_of_a_segment = 17;
 
 // Takes loans and keeps them, until released; then consumes on.
