@@ -6,7 +6,7 @@
 
 #include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
-#include "topology.hpp"
+#include "memory/topology.hpp"
 
 namespace gpurx {
 

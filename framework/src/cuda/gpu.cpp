@@ -11,9 +11,9 @@
 
 #include "gather_engine.hpp"
 #include "immortal.hpp"
+#include "memory/topology.hpp"
 #include "pinned_pool.hpp"
 #include "stream_point.hpp"
-#include "topology.hpp"
 
 namespace gpurx::detail::cuda {
 

@@ -19,9 +19,9 @@
 #include "base/syscalls.hpp"
 #include "device_block.hpp"
 #include "memory/memory_state.hpp"
+#include "memory/topology.hpp"
 #include "memory_end.hpp"
 #include "pinned_pool.hpp"
-#include "topology.hpp"
 
 namespace gpurx::detail::cuda {
 

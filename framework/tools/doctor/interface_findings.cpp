@@ -11,11 +11,11 @@
 #include <tuple>
 
 #include "base/byte_size.hpp"
-#include "cuda/topology.hpp"
 #include "findings.hpp"
 #include "lease/leased_nic.hpp"
 #include "lease/queue_plan.hpp"
 #include "lease/settings.hpp"
+#include "memory/topology.hpp"
 #include "pci.hpp"
 #include "session/budget.hpp"
 

@@ -15,9 +15,9 @@
 #include <gpurx/error.hpp>
 
 #include "base/syscalls.hpp"
-#include "cuda/topology.hpp"
 #include "kernel_config.hpp"
 #include "lease/daemon_nic.hpp"
+#include "memory/topology.hpp"
 #include "nic/families.hpp"
 #include "nic/kernel_nic.hpp"
 #include "nic/process.hpp"
