@@ -109,6 +109,18 @@ void when_passed(stream_point* /*point*/, void (*then)(void*, error_code) noexce
 
 void look_at_streams() noexcept {}
 
+bool stream_backlog::is_full() noexcept
+{
+    return false;
+}
+
+bool stream_backlog::notify(int /*event*/) noexcept
+{
+    return false;
+}
+
+void stream_backlog::forget(int /*event*/) noexcept {}
+
 stream_backlog* backlog_of(gpu_stream const& /*on*/) noexcept
 {
     return nullptr;
@@ -139,6 +151,24 @@ gpu_stream copy_stream_of(int /*ordinal*/, error_code& code) noexcept
 {
     code = errc::no_cuda;
     return {};
+}
+
+staging::~staging() = default;
+
+std::span<std::byte> staging::room(gpu_stream /*on*/, error_code& code)
+{
+    code = errc::no_cuda;
+    return {};
+}
+
+error_code staging::copy(std::uintptr_t /*address*/, std::size_t /*size*/, stream_backlog* /*backlog*/) noexcept
+{
+    return errc::no_cuda;
+}
+
+bool staging::notify(int /*event*/) noexcept
+{
+    return false;
 }
 
 std::unique_ptr<staging> make_staging(int /*ordinal*/, error_code& code) noexcept

@@ -12,7 +12,6 @@
 
 #include "gather_engine.hpp"
 #include "pinned_detour.hpp"
-#include "stream_backlog.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {
@@ -249,7 +248,7 @@ CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint
         record(*end.point(), to.stream);
     end.note_recorded();
     if (source.backlog != nullptr)
-        add_to(*source.backlog, commands + detour.commands(), *end.point());
+        source.backlog->add(commands + detour.commands(), *end.point());
     return status;
 }
 

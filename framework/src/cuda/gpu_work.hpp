@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <gpurx/error.hpp>
 #include <gpurx/rx_buffer.hpp>
@@ -101,19 +103,37 @@ void look_at_streams() noexcept;
 // larger batches later. Any thread.
 class stream_backlog {
   public:
+    // Commands between two points that are kept. A stream is full with as many behind the second as it takes, and no
+    // more are enqueued while the first has not passed: about 400 of the 1,000 that a driver's queue takes, so that a
+    // program's own find room.
+    static constexpr std::size_t window = 192;
+
+    stream_backlog() = default;
     stream_backlog(stream_backlog const&) = delete;
     stream_backlog& operator=(stream_backlog const&) = delete;
 
     // Reads must enqueue nothing now.
-    [[nodiscard]] virtual bool is_full() noexcept = 0;
+    [[nodiscard]] bool is_full() noexcept;
     // Writes to the eventfd `event`, once, when they may again. False: they may now.
-    [[nodiscard]] virtual bool notify(int event) noexcept = 0;
+    [[nodiscard]] bool notify(int event) noexcept;
     // Before the descriptor is closed.
-    virtual void forget(int event) noexcept = 0;
+    void forget(int event) noexcept;
+    // So many commands were enqueued up to `behind`, which the caller is a holder of. Nothing is enqueued to know that:
+    // of every window of commands a point is kept that somebody has recorded anyway.
+    void add(std::size_t commands, stream_point& behind) noexcept;
 
-  protected:
-    stream_backlog() = default;
-    ~stream_backlog() = default;
+  private:
+    // With the mutex, as the next.
+    [[nodiscard]] bool looks_full() noexcept;
+    void add_waiter(int event) noexcept;
+    static void on_passed(void* backlog, error_code) noexcept;
+
+    std::mutex mutex_;               // guards what follows
+    std::size_t open_ = 0;           // commands behind the last point that is kept
+    stream_point* first_ = nullptr;  // behind a window of commands, and behind the next; null: not closed yet
+    stream_point* second_ = nullptr;
+    bool awaited_ = false;      // on_passed() will be called
+    std::vector<int> waiters_;  // eventfds
 };
 // Of a resolved stream; lives until the process ends. Null: there was no memory for it, and nothing is bounded.
 [[nodiscard]] stream_backlog* backlog_of(gpu_stream const& on) noexcept;
@@ -149,22 +169,43 @@ struct gather_source {
 // next. One thread at a time.
 class staging {
   public:
+    // For this GPU. Throws system_error and std::bad_alloc.
+    explicit staging(int ordinal);
     staging(staging const&) = delete;
     staging& operator=(staging const&) = delete;
     // What is under way still arrives.
-    virtual ~staging() = default;
+    ~staging();
 
     // Bytes that recv may write now and that copy() will send along `on`; empty: all chunks are under way.
-    [[nodiscard]] virtual std::span<std::byte> room(gpu_stream on, error_code& code) = 0;
+    [[nodiscard]] std::span<std::byte> room(gpu_stream on, error_code& code);
     // Enqueues the copy of the next `size` bytes of room() to `address` on the GPU, and adds it to the stream's
     // `backlog`, if any. Does not wait.
-    [[nodiscard]] virtual error_code copy(std::uintptr_t address, std::size_t size,
-                                          stream_backlog* backlog = nullptr) noexcept = 0;
+    [[nodiscard]] error_code copy(std::uintptr_t address, std::size_t size, stream_backlog* backlog = nullptr) noexcept;
     // Writes to the eventfd `event`, once, when there is room. False: there is room now.
-    [[nodiscard]] virtual bool notify(int event) noexcept = 0;
+    [[nodiscard]] bool notify(int event) noexcept;
 
-  protected:
-    staging() = default;
+  private:
+    struct chunk;
+    struct ring;
+
+    // What was filled is on its way, and comes back by itself.
+    void send_off() noexcept;
+    // Has arrived() called for all that are under way, and `event` written to by the first. With an event and an idle
+    // chunk: false, and nothing is arranged.
+    bool await_all(int event) noexcept;
+    // On the thread that watches streams.
+    static void arrived(void* chunk, error_code) noexcept;
+    // With the mutex.
+    [[nodiscard]] static bool is_idle(chunk& each) noexcept;
+    // Null: all are under way, or an error.
+    [[nodiscard]] chunk* find_idle(error_code& code);
+
+    std::shared_ptr<ring> ring_;
+    cuda_stream_ref own_;  // the GPU's stream for copies
+    chunk* filling_ = nullptr;
+    std::size_t filled_ = 0;
+    gpu_stream on_;
+    spare_point spare_;  // for what the chunk is filled with
 };
 
 // The stream that fills the memory of session GPUs, in the order of the calls of all flows.

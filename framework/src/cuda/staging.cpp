@@ -9,28 +9,25 @@
 #include <utility>
 
 #include "pinned_pool.hpp"
-#include "stream_backlog.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {
-
-namespace cuda {
 
 namespace {
 
 // What one recv can fill: enough that the driver's few calls matter little beside it, little enough to stay in a CPU's
 // cache until it has crossed. One recv brings some 170 KiB over loopback, at full speed, beside an H200.
-constexpr std::size_t chunk_size = 512 << 10;
+constexpr std::size_t staging_chunk_size = 512 << 10;
 // Two would do for a steady sender; the third is for what is uneven.
 constexpr std::size_t chunks_per_flow = 3;
 // Less than this at the end of a chunk is not worth a call.
-constexpr std::size_t least_room = 64 << 10;
+constexpr std::size_t least_staging_room = 64 << 10;
 // The copy, and the event behind it.
 constexpr std::size_t commands_per_copy = 2;
 
-struct ring;
+}  // namespace
 
-struct chunk {
+struct staging::chunk {
     enum class state : std::uint8_t {
         none,       // not taken from the pool yet
         idle,       // may be filled
@@ -45,25 +42,24 @@ struct chunk {
 };
 
 // The chunks of one flow. Outlives it while one of them is awaited.
-struct ring {
-    explicit ring(pinned_pool& of) : pool{of} {}
+struct staging::ring {
+    explicit ring(cuda::pinned_pool& of) : pool{of} {}
     ring(ring const&) = delete;
     ring& operator=(ring const&) = delete;
     ~ring()
     {
         for (auto const& each : chunks)
             if (each.bytes != nullptr)
-                pool.put(each.bytes, chunk_size);
+                pool.put(each.bytes, staging_chunk_size);
     }
 
-    pinned_pool& pool;
+    cuda::pinned_pool& pool;
     std::mutex mutex;  // guards what follows
     std::array<chunk, chunks_per_flow> chunks;
     int event = -1;  // of who waits for room
 };
 
-// On the thread that watches streams.
-void arrived(void* argument, error_code) noexcept
+void staging::arrived(void* argument, error_code) noexcept
 {
     auto& done = *static_cast<chunk*>(argument);
     auto const keeps = std::move(done.keeps);
@@ -75,140 +71,124 @@ void arrived(void* argument, error_code) noexcept
     }
 }
 
-class flow_staging final : public staging {
-  public:
-    explicit flow_staging(pinned_pool& pool) : ring_{std::make_shared<ring>(pool)}, own_{pool.owner().copies()} {}
-    flow_staging(flow_staging const&) = delete;
-    flow_staging& operator=(flow_staging const&) = delete;
-    ~flow_staging() override
-    {
+staging::staging(int ordinal)
+    : ring_{std::make_shared<ring>(cuda::gpu::open(ordinal).pinned())}, own_{ring_->pool.owner().copies()}
+{}
+
+staging::~staging()
+{
+    send_off();
+    await_all(-1);
+}
+
+std::span<std::byte> staging::room(gpu_stream on, error_code& code)
+{
+    code.clear();
+    if (filling_ != nullptr && (on != on_ || staging_chunk_size - filled_ < least_staging_room))
         send_off();
-        await_all(-1);
+    if (filling_ == nullptr) {
+        filling_ = find_idle(code);
+        filled_ = 0;
+        on_ = on;
     }
+    if (filling_ == nullptr)
+        return {};
+    spare_.provide();
+    return {filling_->bytes + filled_, staging_chunk_size - filled_};
+}
 
-    std::span<std::byte> room(gpu_stream on, error_code& code) override
-    {
-        code.clear();
-        if (filling_ != nullptr && (on != on_ || chunk_size - filled_ < least_room))
-            send_off();
-        if (filling_ == nullptr) {
-            filling_ = find_idle(code);
-            filled_ = 0;
-            on_ = on;
-        }
-        if (filling_ == nullptr)
-            return {};
-        spare_.provide();
-        return {filling_->bytes + filled_, chunk_size - filled_};
+error_code staging::copy(std::uintptr_t address, std::size_t size, stream_backlog* backlog) noexcept
+{
+    auto const& calls = ring_->pool.owner().calls();
+    CUcontext context = nullptr;
+    auto status = cuda::context_of(calls, on_, context);
+    if (status == CUDA_SUCCESS) {
+        cuda::context_scope const scope{calls, context};
+        status = scope.status() != CUDA_SUCCESS
+                     ? scope.status()
+                     : calls.cuMemcpyHtoDAsync(address, filling_->bytes + filled_, size, on_.stream.get());
     }
+    filled_ += size;
+    // The program's stream may be gone when the chunk is full.
+    if (on_.stream != own_)
+        mark(filling_->sent, on_, spare_);
+    if (backlog != nullptr && filling_->sent != nullptr)
+        backlog->add(commands_per_copy, *filling_->sent);
+    return cuda::error_of(status);
+}
 
-    error_code copy(std::uintptr_t address, std::size_t size, stream_backlog* backlog) noexcept override
+bool staging::notify(int event) noexcept
+{
+    return await_all(event);
+}
+
+void staging::send_off() noexcept
+{
+    if (filling_ == nullptr)
+        return;
+    if (filled_ > 0 && on_.stream == own_)
+        mark(filling_->sent, on_, spare_);
+    std::scoped_lock const lock{ring_->mutex};
+    std::exchange(filling_, nullptr)->at = chunk::state::under_way;
+}
+
+bool staging::is_idle(chunk& each) noexcept
+{
+    if (each.at == chunk::state::under_way && has_passed(each.sent))
+        each.at = chunk::state::idle;
+    return each.at == chunk::state::idle;
+}
+
+bool staging::await_all(int event) noexcept
+{
+    std::array<chunk*, chunks_per_flow> awaited{};
     {
-        auto const& calls = ring_->pool.owner().calls();
-        CUcontext context = nullptr;
-        auto status = context_of(calls, on_, context);
-        if (status == CUDA_SUCCESS) {
-            context_scope const scope{calls, context};
-            status = scope.status() != CUDA_SUCCESS
-                         ? scope.status()
-                         : calls.cuMemcpyHtoDAsync(address, filling_->bytes + filled_, size, on_.stream.get());
-        }
-        filled_ += size;
-        // The program's stream may be gone when the chunk is full.
-        if (on_.stream != own_)
-            mark(filling_->sent, on_, spare_);
-        if (backlog != nullptr && filling_->sent != nullptr)
-            add_to(*backlog, commands_per_copy, *filling_->sent);
-        return error_of(status);
-    }
-
-    bool notify(int event) noexcept override { return await_all(event); }
-
-  private:
-    // What was filled is on its way, and comes back by itself.
-    void send_off() noexcept
-    {
-        if (filling_ == nullptr)
-            return;
-        if (filled_ > 0 && on_.stream == own_)
-            mark(filling_->sent, on_, spare_);
         std::scoped_lock const lock{ring_->mutex};
-        std::exchange(filling_, nullptr)->at = chunk::state::under_way;
-    }
-
-    // With the mutex.
-    [[nodiscard]] static bool is_idle(chunk& each) noexcept
-    {
-        if (each.at == chunk::state::under_way && has_passed(each.sent))
-            each.at = chunk::state::idle;
-        return each.at == chunk::state::idle;
-    }
-
-    // Has arrived() called for all that are under way, and `event` written to by the first. With an event and an idle
-    // chunk: false, and nothing is arranged.
-    bool await_all(int event) noexcept
-    {
-        std::array<chunk*, chunks_per_flow> awaited{};
-        {
-            std::scoped_lock const lock{ring_->mutex};
-            auto const idle = std::ranges::count_if(ring_->chunks, is_idle);
-            if (event >= 0 && idle > 0)
-                return false;
-            ring_->event = event;
-            for (std::size_t i = 0; i < awaited.size(); ++i) {
-                auto& each = ring_->chunks[i];
-                if (each.at != chunk::state::under_way)
-                    continue;
-                each.at = chunk::state::awaited;
-                each.keeps = ring_;
-                awaited[i] = &each;
-            }
+        auto const idle = std::ranges::count_if(ring_->chunks, is_idle);
+        if (event >= 0 && idle > 0)
+            return false;
+        ring_->event = event;
+        for (std::size_t i = 0; i < awaited.size(); ++i) {
+            auto& each = ring_->chunks[i];
+            if (each.at != chunk::state::under_way)
+                continue;
+            each.at = chunk::state::awaited;
+            each.keeps = ring_;
+            awaited[i] = &each;
         }
-        // Without the mutex: this may call arrived() at once.
-        for (auto* const each : awaited)
-            if (each != nullptr)
-                when_passed(std::exchange(each->sent, nullptr), arrived, each, waiting_for::stream);
-        return true;
     }
+    // Without the mutex: this may call arrived() at once.
+    for (auto* const each : awaited)
+        if (each != nullptr)
+            when_passed(std::exchange(each->sent, nullptr), arrived, each, waiting_for::stream);
+    return true;
+}
 
-    // Null: all are under way, or an error.
-    [[nodiscard]] chunk* find_idle(error_code& code)
+staging::chunk* staging::find_idle(error_code& code)
+{
+    chunk* fresh = nullptr;
     {
-        chunk* fresh = nullptr;
-        {
-            std::scoped_lock const lock{ring_->mutex};
-            for (auto& each : ring_->chunks) {
-                if (is_idle(each))
-                    return &each;
-                if (each.at == chunk::state::none)
-                    fresh = &each;
-            }
-        }
-        if (fresh == nullptr)
-            return nullptr;
-        // Without the mutex: nobody else looks at a chunk that was not taken yet.
-        std::byte* bytes = nullptr;
-        if (auto const status = ring_->pool.take(chunk_size, bytes); status != CUDA_SUCCESS) {
-            code = error_of(status);
-            return nullptr;
-        }
         std::scoped_lock const lock{ring_->mutex};
-        fresh->bytes = bytes;
-        fresh->at = chunk::state::idle;
-        return fresh;
+        for (auto& each : ring_->chunks) {
+            if (is_idle(each))
+                return &each;
+            if (each.at == chunk::state::none)
+                fresh = &each;
+        }
     }
-
-    std::shared_ptr<ring> ring_;
-    cuda_stream_ref own_;
-    chunk* filling_ = nullptr;
-    std::size_t filled_ = 0;
-    gpu_stream on_;
-    spare_point spare_;  // for what the chunk is filled with
-};
-
-}  // namespace
-
-}  // namespace cuda
+    if (fresh == nullptr)
+        return nullptr;
+    // Without the mutex: nobody else looks at a chunk that was not taken yet.
+    std::byte* bytes = nullptr;
+    if (auto const status = ring_->pool.take(staging_chunk_size, bytes); status != CUDA_SUCCESS) {
+        code = cuda::error_of(status);
+        return nullptr;
+    }
+    std::scoped_lock const lock{ring_->mutex};
+    fresh->bytes = bytes;
+    fresh->at = chunk::state::idle;
+    return fresh;
+}
 
 gpu_stream copy_stream_of(int ordinal, error_code& code) noexcept
 {
@@ -222,9 +202,7 @@ gpu_stream copy_stream_of(int ordinal, error_code& code) noexcept
 std::unique_ptr<staging> make_staging(int ordinal, error_code& code) noexcept
 {
     code.clear();
-    return cuda::reporting(code, [&]() -> std::unique_ptr<staging> {
-        return std::make_unique<cuda::flow_staging>(cuda::gpu::open(ordinal).pinned());
-    });
+    return cuda::reporting(code, [&] { return std::make_unique<staging>(ordinal); });
 }
 
 }  // namespace gpurx::detail

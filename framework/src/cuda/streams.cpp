@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams as a program has them: made, ended, and one after another.
+// Streams as a program has them: found, made, ended, one after another, and how far each is behind.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -54,6 +58,17 @@ class stream_ends {
     std::mutex mutex_;
     map of_streams_;
 };
+
+struct backlogs {
+    std::mutex mutex;
+    std::map<std::pair<CUcontext, CUstream>, stream_backlog> of_streams;
+};
+
+void tell(int event) noexcept
+{
+    std::uint64_t const one = 1;
+    [[maybe_unused]] auto const written = ::write(event, &one, sizeof one);
+}
 
 }  // namespace
 
@@ -119,6 +134,95 @@ error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept
         return error_of(wait_behind(later.stream.get(), scope, earlier.stream.get(), earlier.context));
     });
     return code ? code : failed;
+}
+
+// ---- streams that do not keep up ----
+
+bool stream_backlog::is_full() noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    return looks_full();
+}
+
+bool stream_backlog::notify(int event) noexcept
+{
+    stream_point* first = nullptr;
+    {
+        std::scoped_lock const lock{mutex_};
+        if (!looks_full())
+            return false;
+        add_waiter(event);
+        if (std::exchange(awaited_, true))
+            return true;
+        first = cuda::stand_in_for(*first_);
+    }
+    // Without the mutex: this may call on_passed() at once.
+    if (first == nullptr)
+        on_passed(this, {});
+    else
+        when_passed(first, on_passed, this, waiting_for::stream);
+    return true;
+}
+
+void stream_backlog::forget(int event) noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    std::erase(waiters_, event);
+}
+
+void stream_backlog::add(std::size_t commands, stream_point& behind) noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    open_ += commands;
+    // Of a lost point nobody knows when it passes before the stream has nothing to do.
+    if (open_ < window || behind.lost)
+        return;
+    open_ = 0;
+    auto*& end = first_ == nullptr ? first_ : second_;
+    if (end != nullptr)
+        cuda::discard(end);  // threads that all had found room
+    end = cuda::hold(behind);
+}
+
+bool stream_backlog::looks_full() noexcept
+{
+    while (second_ != nullptr && cuda::passed(*first_))
+        cuda::discard(std::exchange(first_, std::exchange(second_, nullptr)));
+    return second_ != nullptr;
+}
+
+// Without memory for it, it is told at once, and will ask again.
+void stream_backlog::add_waiter(int event) noexcept
+{
+    try {
+        if (std::ranges::find(waiters_, event) == waiters_.end())
+            waiters_.push_back(event);
+    } catch (std::bad_alloc const&) {
+        cuda::tell(event);
+    }
+}
+
+void stream_backlog::on_passed(void* backlog, error_code) noexcept
+{
+    auto& self = *static_cast<stream_backlog*>(backlog);
+    std::scoped_lock const lock{self.mutex_};
+    self.awaited_ = false;
+    for (auto const event : self.waiters_)
+        cuda::tell(event);
+    self.waiters_.clear();
+}
+
+// Kept though the stream may be gone: CUDA uses handles again, and what an earlier stream of the handle has left is
+// found to have passed.
+stream_backlog* backlog_of(gpu_stream const& on) noexcept
+{
+    using namespace cuda;
+    error_code code;
+    return reporting(code, [&] {
+        auto& all = immortal<backlogs>();
+        std::scoped_lock const lock{all.mutex};
+        return &all.of_streams[{on.context, on.stream.get()}];
+    });
 }
 
 }  // namespace gpurx::detail

@@ -11,7 +11,6 @@
 
 #include "asleep.hpp"
 #include "cuda/pinned_detour.hpp"
-#include "cuda/stream_backlog.hpp"
 #include "cuda/stream_point.hpp"
 #include "fake_world.hpp"
 
@@ -569,7 +568,7 @@ TEST_CASE("who waits for a stream that is behind gives it nothing to do, and goe
         auto* const point = detail::cuda::make_point(on.context());
         REQUIRE(point != nullptr);
         detail::cuda::record(*point, behind.get());
-        detail::cuda::add_to(*backlog, detail::cuda::commands_per_window, *point);
+        backlog->add(detail::stream_backlog::window, *point);
         detail::cuda::discard(point);
     }
     REQUIRE(backlog->is_full());
