@@ -7,9 +7,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
-#include "memory_end.hpp"
+#include "allocations.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail::cuda {

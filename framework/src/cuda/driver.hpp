@@ -6,7 +6,8 @@
 
 #include <cuda.h>
 
-#include <string>
+#include <cstddef>
+#include <new>
 
 #include <gpurx/error.hpp>
 
@@ -92,5 +93,15 @@ struct driver {
 // True once the process has begun to end: the driver undoes itself then, and must not be called any more. True as well
 // in a child that was forked.
 [[nodiscard]] bool ending() noexcept;
+
+// What has to be there in static destructors, too, and the first time when the program has no memory left: the only one
+// of its type that is made so. The first call makes it, and it is never destroyed. Allocates nothing itself.
+template <class T>
+[[nodiscard]] T& immortal()
+{
+    alignas(T) static std::byte memory[sizeof(T)];
+    static auto* const made = new (memory) T;
+    return *made;
+}
 
 }  // namespace gpurx::detail::cuda

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "device_block.hpp"
+#include "allocations.hpp"
 #include "gather_plan.hpp"
 #include "gpu.hpp"
 

@@ -9,10 +9,9 @@
 #include <map>
 #include <utility>
 
+#include "allocations.hpp"
 #include "gather_engine.hpp"
-#include "immortal.hpp"
 #include "memory/topology.hpp"
-#include "pinned_pool.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail::cuda {

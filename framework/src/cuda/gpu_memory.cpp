@@ -15,13 +15,11 @@
 #include <string_view>
 #include <utility>
 
+#include "allocations.hpp"
 #include "base/byte_size.hpp"
 #include "base/syscalls.hpp"
-#include "device_block.hpp"
 #include "memory/memory_state.hpp"
 #include "memory/topology.hpp"
-#include "memory_end.hpp"
-#include "pinned_pool.hpp"
 
 namespace gpurx::detail::cuda {
 

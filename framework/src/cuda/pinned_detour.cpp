@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "pinned_pool.hpp"
+#include "allocations.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail::cuda {

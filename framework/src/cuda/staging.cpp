@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "pinned_pool.hpp"
+#include "allocations.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {

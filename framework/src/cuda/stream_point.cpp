@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "gpu.hpp"
-#include "immortal.hpp"
 
 namespace gpurx::detail {
 

@@ -15,7 +15,6 @@
 
 #include "base/thread.hpp"
 #include "gpu.hpp"
-#include "immortal.hpp"
 #include "look_schedule.hpp"
 #include "stream_point.hpp"
 

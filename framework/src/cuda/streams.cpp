@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "gpu.hpp"
-#include "immortal.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "../../asio/allocation_counter.hpp"
-#include "cuda/pinned_pool.hpp"
+#include "cuda/allocations.hpp"
 #include "cuda/stream_point.hpp"
 #include "fake_world.hpp"
 #include "memory/page_pool.hpp"
