@@ -27,7 +27,7 @@ struct outcome {
     diagnostics why;
 };
 
-void fail(outcome& into, error_code code, std::string operation, std::string advice)
+void set_error(outcome& into, error_code code, std::string operation, std::string advice)
 {
     into.code = code;
     into.why = {
@@ -61,9 +61,9 @@ outcome load()
     auto* const handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
         auto const* const reason = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc has one per thread
-        fail(result, errc::no_cuda, "load",
-             fmt::format("{}; install the NVIDIA driver, or use device_memory::on_host",
-                         reason != nullptr ? reason : library));
+        set_error(result, errc::no_cuda, "load",
+                  fmt::format("{}; install the NVIDIA driver, or use device_memory::on_host",
+                              reason != nullptr ? reason : library));
         return result;
     }
     char const* missing = nullptr;
@@ -77,15 +77,16 @@ outcome load()
 #undef GPURX_TEXT
 #undef GPURX_TEXT_OF
     if (missing != nullptr) {
-        fail(result, errc::no_cuda, "load", fmt::format("{} has no {}: update the NVIDIA driver", library, missing));
+        set_error(result, errc::no_cuda, "load",
+                  fmt::format("{} has no {}: update the NVIDIA driver", library, missing));
         return result;
     }
     if (auto const status = result.functions.cuInit(0); status != CUDA_SUCCESS) {
         char const* text = nullptr;
         static_cast<void>(result.functions.cuGetErrorString(status, &text));
-        fail(result, errc::no_cuda, "initialise",
-             fmt::format("cuInit reports {} ({}); nvidia-smi says whether driver and GPU work",
-                         static_cast<int>(status), text != nullptr ? text : "an unknown error"));
+        set_error(result, errc::no_cuda, "initialise",
+                  fmt::format("cuInit reports {} ({}); nvidia-smi says whether driver and GPU work",
+                              static_cast<int>(status), text != nullptr ? text : "an unknown error"));
         return result;
     }
     std::atexit(end_of_process);

@@ -330,4 +330,26 @@ int count_gpus()
     return count;
 }
 
+gpu_place place_of(std::uintptr_t address) noexcept
+{
+    error_code code;
+    diagnostics why;
+    if (cuda::ending())
+        return {};
+    auto const* const calls = cuda::find_driver(code, why);
+    if (calls == nullptr)
+        return {};
+    gpu_place place;
+    unsigned type = 0;
+    std::array attributes{CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT,
+                          CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+    std::array<void*, attributes.size()> values{&place.ordinal, &place.context, &type};
+    if (calls->cuPointerGetAttributes(attributes.size(), attributes.data(), values.data(), address) != CUDA_SUCCESS ||
+        (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_HOST))
+        return {};
+    if (type == CU_MEMORYTYPE_HOST)
+        place.context = nullptr;
+    return place;
+}
+
 }  // namespace gpurx::detail

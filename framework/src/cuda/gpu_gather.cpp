@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "gather_engine.hpp"
-#include "pinned_detour.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {
@@ -385,44 +384,6 @@ std::size_t copy(std::span<fragment const> fragments, std::span<std::byte> desti
 }  // namespace
 
 }  // namespace cuda
-
-gpu_place place_of(std::uintptr_t address) noexcept
-{
-    error_code code;
-    diagnostics why;
-    if (cuda::ending())
-        return {};
-    auto const* const calls = cuda::find_driver(code, why);
-    if (calls == nullptr)
-        return {};
-    gpu_place place;
-    unsigned type = 0;
-    std::array attributes{CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT,
-                          CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
-    std::array<void*, attributes.size()> values{&place.ordinal, &place.context, &type};
-    if (calls->cuPointerGetAttributes(attributes.size(), attributes.data(), values.data(), address) != CUDA_SUCCESS ||
-        (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_HOST))
-        return {};
-    if (type == CU_MEMORYTYPE_HOST)
-        place.context = nullptr;
-    return place;
-}
-
-error_code resolve(gpu_stream& stream) noexcept
-{
-    if (stream.stream.get() == CU_STREAM_PER_THREAD)
-        return errc::unusable_stream;
-    error_code code;
-    auto const refused = cuda::reporting(code, [&] {
-        std::optional<cuda::context_scope> entered;
-        auto& on = cuda::gpu::open(stream.ordinal);
-        auto const unusable = cuda::enter_usable(on, stream, entered);
-        if (entered)
-            stream.context = entered->context();
-        return unusable;
-    });
-    return code ? code : refused;
-}
 
 void prepare_gather(gpu_stream const& on) noexcept
 {

@@ -17,6 +17,7 @@
 
 #include "allocations.hpp"
 #include "base/byte_size.hpp"
+#include "base/failure.hpp"
 #include "base/syscalls.hpp"
 #include "memory/memory_state.hpp"
 #include "memory/topology.hpp"
@@ -27,21 +28,6 @@ namespace {
 
 constexpr auto unit = device_block::unit;
 
-[[noreturn]] void refuse(error_code code, std::string operation, std::string object, std::string advice)
-{
-    throw system_error{code,
-                       {.operation = std::move(operation),
-                        .object = std::move(object),
-                        .kernel_message = {},
-                        .advice = std::move(advice)}};
-}
-
-[[noreturn]] void refuse(int error, std::string operation, std::string object, std::string advice)
-{
-    refuse(error_code{error, boost::system::system_category()}, std::move(operation), std::move(object),
-           std::move(advice));
-}
-
 std::string object_of(gpu const& on, std::size_t bytes)
 {
     return fmt::format("{} of GPU {}", size_text(bytes), on.ordinal());
@@ -50,9 +36,9 @@ std::string object_of(gpu const& on, std::size_t bytes)
 void check_size(std::size_t bytes, std::string const& object)
 {
     if (bytes == 0)
-        refuse(EINVAL, "allocate", object, "ask for at least one byte");
+        fail(EINVAL, "allocate", object, "ask for at least one byte");
     if (bytes > std::size_t{PTRDIFF_MAX} - unit)
-        refuse(ENOMEM, "allocate", object, {});
+        fail(ENOMEM, "allocate", object, {});
 }
 
 // ---- as a dmabuf ----
@@ -290,11 +276,11 @@ class adopted_memory final : public cuda_memory {
         auto const end = (address + bytes) / page * page;
         auto const object = object_of(on, bytes);
         if (begin >= end)
-            refuse(EINVAL, "adopt", object, fmt::format("give memory with a whole page of {} in it", size_text(page)));
+            fail(EINVAL, "adopt", object, fmt::format("give memory with a whole page of {} in it", size_text(page)));
         before_ = begin - address;
         if (!visible_to_kernels(on.facts()))
-            refuse(error_of(CUDA_ERROR_NOT_SUPPORTED), "adopt", object,
-                   "nothing makes a NIC's writes visible to this GPU's kernels");
+            fail(error_of(CUDA_ERROR_NOT_SUPPORTED), "adopt", object,
+                 "nothing makes a NIC's writes visible to this GPU's kernels");
         publish({memory_kind::device, begin, end - begin}, page);
         if (dmabuf_fd() < 0)
             throw system_error{export_error(), why_not_exported()};
@@ -515,9 +501,9 @@ std::shared_ptr<memory_state> adopt_gpu_memory(std::uintptr_t address, std::size
     auto const& calls = cuda::require_driver();
     auto const object = fmt::format("{} at {:#x}", size_text(bytes), address);
     if (bytes == 0)
-        cuda::refuse(EINVAL, "adopt", object, "give at least one page");
+        fail(EINVAL, "adopt", object, "give at least one page");
     if (auto const reason = cuda::reason_against(calls, address, bytes); !reason.empty())
-        cuda::refuse(EINVAL, "adopt", object, reason);
+        fail(EINVAL, "adopt", object, reason);
     auto& on = cuda::gpu::open(cuda::facts_of(calls, address).ordinal);
     on.prepare(cuda::context_of_program(on, address));
     return cuda::shared(new cuda::adopted_memory{on, address, bytes, std::move(owner)});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "gpu.hpp"
@@ -72,6 +73,22 @@ void tell(int event) noexcept
 }  // namespace
 
 }  // namespace cuda
+
+error_code resolve(gpu_stream& stream) noexcept
+{
+    if (stream.stream.get() == CU_STREAM_PER_THREAD)
+        return errc::unusable_stream;
+    error_code code;
+    auto const refused = cuda::reporting(code, [&] {
+        std::optional<cuda::context_scope> entered;
+        auto& on = cuda::gpu::open(stream.ordinal);
+        auto const unusable = cuda::enter_usable(on, stream, entered);
+        if (entered)
+            stream.context = entered->context();
+        return unusable;
+    });
+    return code ? code : refused;
+}
 
 error_code locate(gpu_stream& stream) noexcept
 {

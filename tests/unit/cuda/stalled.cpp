@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "asleep.hpp"
-#include "cuda/pinned_detour.hpp"
+#include "cuda/gather_engine.hpp"
 #include "cuda/stream_point.hpp"
 #include "fake_world.hpp"
 
