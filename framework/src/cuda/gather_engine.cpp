@@ -28,9 +28,9 @@ constexpr std::size_t slab_size = 64 << 10;
 // So many in-flight blocks are asked whether they are free before another one is made.
 constexpr std::size_t blocks_to_ask = 4;
 // Many small reads on a stream that stands still have a block each.
-constexpr std::size_t smallest_detour = 4 << 10;
+constexpr std::size_t smallest_bounce = 4 << 10;
 // That one copy crosses PCIe at full speed with, and as the staging of flows.
-constexpr std::size_t largest_detour = 512 << 10;
+constexpr std::size_t largest_bounce = 512 << 10;
 
 // Unloaded again if not all of it can be had.
 class kernel_library {
@@ -352,7 +352,7 @@ CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std
 // ---- bytes that the kernels cannot read ----
 
 // At the start of its own memory.
-struct pinned_detour::block {
+struct bounce_copy::block {
     pinned_pool& home;
     std::size_t size;  // all of it
     block* next;
@@ -361,7 +361,7 @@ struct pinned_detour::block {
     [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this) + head; }
 };
 
-pinned_detour::~pinned_detour()
+bounce_copy::~bounce_copy()
 {
     if (behind_ == nullptr)
         return;
@@ -373,7 +373,7 @@ pinned_detour::~pinned_detour()
     when_passed(behind_, put_back, blocks_, waiting_for::pages);
 }
 
-void pinned_detour::put_back(void* blocks, error_code) noexcept
+void bounce_copy::put_back(void* blocks, error_code) noexcept
 {
     for (auto* each = static_cast<block*>(blocks); each != nullptr;) {
         auto& home = each->home;
@@ -383,10 +383,10 @@ void pinned_detour::put_back(void* blocks, error_code) noexcept
     }
 }
 
-bool pinned_detour::take_block()
+bool bounce_copy::take_block()
 {
     static_assert(sizeof(block) <= block::head);
-    auto const size = std::clamp(std::bit_ceil(expected_ + block::head), smallest_detour, largest_detour);
+    auto const size = std::clamp(std::bit_ceil(expected_ + block::head), smallest_bounce, largest_bounce);
     if (behind_ == nullptr)
         behind_ = make_point(within_.context());
     if (behind_ == nullptr)
@@ -402,7 +402,7 @@ bool pinned_detour::take_block()
     return true;
 }
 
-CUresult pinned_detour::copy(fragment piece, std::uint64_t destination)
+CUresult bounce_copy::copy(fragment piece, std::uint64_t destination)
 {
     auto status = CUDA_SUCCESS;
     if (destination != destination_ + (filled_ - sent_)) {
@@ -426,14 +426,14 @@ CUresult pinned_detour::copy(fragment piece, std::uint64_t destination)
     return status;
 }
 
-CUresult pinned_detour::copy_directly(fragment const& piece, std::uint64_t destination) noexcept
+CUresult bounce_copy::copy_directly(fragment const& piece, std::uint64_t destination) noexcept
 {
     ++copies_;
     destination_ = destination + piece.size;
     return on_.calls().cuMemcpyAsync(destination, piece.address, piece.size, stream_);
 }
 
-CUresult pinned_detour::finish() noexcept
+CUresult bounce_copy::finish() noexcept
 {
     auto const size = filled_ - sent_;
     if (size == 0)

@@ -117,15 +117,15 @@ class gather_engine {
 // How bytes that only the CPU reaches come to a GPU without anybody's waiting for the stream. From memory that is not
 // pinned a driver may copy only when the stream has got there, and the call waits: on a thread that receives for other
 // flows, too. So the bytes are moved to pinned blocks, which come back when the stream has passed.
-class pinned_detour {
+class bounce_copy {
   public:
     // On this stream, whose context is current within `within`. About `expected` bytes.
-    pinned_detour(gpu& on, CUstream stream, context_scope const& within, std::size_t expected) noexcept
+    bounce_copy(gpu& on, CUstream stream, context_scope const& within, std::size_t expected) noexcept
         : on_{on}, stream_{stream}, within_{within}, expected_{expected}
     {}
-    pinned_detour(pinned_detour const&) = delete;
-    pinned_detour& operator=(pinned_detour const&) = delete;
-    ~pinned_detour();
+    bounce_copy(bounce_copy const&) = delete;
+    bounce_copy& operator=(bounce_copy const&) = delete;
+    ~bounce_copy();
 
     // Takes the bytes, and enqueues the copy of what is adjacent at the destination when all of it is there. Without
     // pinned memory they take the direct way. Throws std::bad_alloc.

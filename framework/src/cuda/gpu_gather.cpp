@@ -230,15 +230,15 @@ CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint
     if (end.lacks_memory())
         return CUDA_ERROR_OUT_OF_MEMORY;
     auto commands = commands_per_batch;
-    pinned_detour detour{to.on, to.stream, to.scope, what.size};
+    bounce_copy bounce{to.on, to.stream, to.scope, what.size};
     auto status = what.for_each_gap([&](fragment const& piece, std::size_t offset) {
         if (source.read_until != nullptr && piece.kind == memory_kind::host)
-            return detour.copy(piece, destination + offset);
+            return bounce.copy(piece, destination + offset);
         ++commands;
         return to.on.calls().cuMemcpyAsync(destination + offset, piece.address, piece.size, to.stream);
     });
     if (status == CUDA_SUCCESS)
-        status = detour.finish();
+        status = bounce.finish();
     if (status == CUDA_SUCCESS && engine != nullptr)
         status = engine->launch(what.seen, destination, {to.stream, to.scope}, end.point());
     if (status != CUDA_SUCCESS || end.point() == nullptr)
@@ -247,7 +247,7 @@ CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint
         record(*end.point(), to.stream);
     end.note_recorded();
     if (source.backlog != nullptr)
-        source.backlog->add(commands + detour.commands(), *end.point());
+        source.backlog->add(commands + bounce.commands(), *end.point());
     return status;
 }
 

@@ -8,7 +8,7 @@
 
 #include "driver.hpp"
 #include "gpu_work.hpp"
-#include "look_schedule.hpp"
+#include "poll_schedule.hpp"
 
 namespace gpurx::detail {
 
@@ -31,8 +31,8 @@ struct stream_point {
     stream_point* last = nullptr;            // of the stream; kept by the first
     stream_point* other = nullptr;           // the first of the next stream
     bool awaited = false;                    // somebody waits for the stream, and not for pages
-    cuda::look_clock::time_point since{};    // is waited for as the first of its stream
-    cuda::look_clock::time_point look_at{};  // is asked for next
+    cuda::poll_clock::time_point since{};    // is waited for as the first of its stream
+    cuda::poll_clock::time_point poll_at{};  // is asked for next
 };
 
 namespace cuda {

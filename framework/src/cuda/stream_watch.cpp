@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The thread that sees streams pass. It asks the driver for the oldest point of each stream, often at first and
-// seldom when a stream stands still (look_schedule.hpp), and sleeps when nobody waits: a host function in the stream
+// seldom when a stream stands still (poll_schedule.hpp), and sleeps when nobody waits: a host function in the stream
 // would stall it, and would never be called once the GPU is in error; to block on one event would let a slow stream
 // hold up the others.
 #include <sys/prctl.h>
@@ -15,7 +15,7 @@
 
 #include "base/thread.hpp"
 #include "gpu.hpp"
-#include "look_schedule.hpp"
+#include "poll_schedule.hpp"
 #include "stream_point.hpp"
 
 namespace gpurx::detail {
@@ -100,7 +100,7 @@ class stream_watch {
         is_the_watcher = true;
         ::prctl(PR_SET_TIMERSLACK, 1);  // or each sleep takes 50 us longer than asked for
         while (take_in())
-            look();
+            poll();
         give_up();
     }
 
@@ -115,7 +115,7 @@ class stream_watch {
         auto const hurried = std::exchange(hurried_, false);
         auto const goes_on = !stopping_;
         lock.unlock();
-        now_ = look_clock::now();
+        now_ = poll_clock::now();
         while (point != nullptr)
             append(std::exchange(point, point->behind));
         for (auto* first = streams_; hurried && first != nullptr; first = first->other)
@@ -134,7 +134,7 @@ class stream_watch {
         auto const nothing_new = oldest_ == nullptr;
         if (stopping_ || (streams_ == nullptr && !nothing_new))
             return;
-        auto const until = streams_ != nullptr && nothing_new ? next_look_ : now_ + shortest_pause;
+        auto const until = streams_ != nullptr && nothing_new ? next_poll_ : now_ + shortest_pause;
         if (streams_ == nullptr && idle_ > linger)
             for_long([&](auto over) { wake_.wait(lock, over); });
         else if (until > now_ + 2 * shortest_pause)
@@ -147,7 +147,7 @@ class stream_watch {
     void wait_from_now(stream_point& first) noexcept
     {
         first.since = now_;
-        first.look_at = now_;
+        first.poll_at = now_;
     }
 
     void append(stream_point* point) noexcept
@@ -191,17 +191,17 @@ class stream_watch {
     }
 
     // Asks for the oldest point of each stream whose time has come. Whoever waits is told in the order of the stream.
-    void look() noexcept
+    void poll() noexcept
     {
         stream_point* done = nullptr;
         auto** end = &done;
         std::optional<context_scope> within;  // most often all are of one context
         for (auto** link = &streams_; *link != nullptr;) {
             auto* const first = *link;
-            if (first->look_at > now_) {
+            if (first->poll_at > now_) {
                 link = &first->other;
             } else if (!first_has_passed(*first, enter(*first, within))) {
-                first->look_at = next_look(now_, first->since, first->awaited ? patience_of_waits : patience_of_pages);
+                first->poll_at = next_poll(now_, first->since, first->awaited ? limits_of_waits : limits_of_pages);
                 link = &first->other;
             } else {
                 remove_first(link);
@@ -212,9 +212,9 @@ class stream_watch {
         }
         while (done != nullptr)
             finish(std::exchange(done, done->behind));
-        next_look_ = look_clock::time_point::max();
+        next_poll_ = poll_clock::time_point::max();
         for (auto const* first = streams_; first != nullptr; first = first->other)
-            next_look_ = std::min(next_look_, first->look_at);
+            next_poll_ = std::min(next_poll_, first->poll_at);
     }
 
     void remove_first(stream_point** link) noexcept
@@ -266,8 +266,8 @@ class stream_watch {
     std::jthread thread_;
     stream_point* streams_ = nullptr;  // the thread's own, as is:
     int idle_ = 0;
-    look_clock::time_point now_{};
-    look_clock::time_point next_look_{};
+    poll_clock::time_point now_{};
+    poll_clock::time_point next_poll_{};
 };
 
 }  // namespace

@@ -216,7 +216,7 @@ TEST_CASE("without memory for its point a gather is refused before the stream ha
     detail::cuda::wait_for(read_until);
 }
 
-TEST_CASE("without memory for a detour the bytes stay where they are, and nobody waits")
+TEST_CASE("without memory for a bounce copy the bytes stay where they are, and nobody waits")
 {
     stalled in;
     auto const bytes = pattern(0, 4096);
@@ -235,7 +235,7 @@ TEST_CASE("without memory for a detour the bytes stay where they are, and nobody
     auto const first = [&] {
         gather_once();
         before = placed;
-        // Pinned memory lies ready, and a point for the batch, but none for its detour.
+        // Pinned memory lies ready, and a point for the batch, but none for its bounce buffers.
         constexpr std::size_t block_size = 8192;
         std::byte* block = nullptr;
         pinned = in.on.pinned().take(block_size, block) == CUDA_SUCCESS;

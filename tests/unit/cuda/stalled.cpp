@@ -435,7 +435,7 @@ TEST_CASE(
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
 }
 
-TEST_CASE("what takes the detour through pinned memory comes where it belongs, in a copy for each row and each block")
+TEST_CASE("bounce buffers bring bytes where they belong, in a copy for each row and each block")
 {
     clean_driver const clean;
     auto& on = gpu_or_skip();
@@ -445,18 +445,18 @@ TEST_CASE("what takes the detour through pinned memory comes where it belongs, i
     auto const before = fake_cuda::calls("cuMemcpyHtoDAsync");
     {
         detail::cuda::context_scope const scope{on};
-        detail::cuda::pinned_detour detour{on, stream.get(), scope, bytes.size()};
+        detail::cuda::bounce_copy bounce{on, stream.get(), scope, bytes.size()};
         auto const copy = [&](std::size_t offset, std::size_t size) {
             fragment const piece{reinterpret_cast<std::uintptr_t>(&bytes[offset]), size, memory_kind::host};
-            return detour.copy(piece, to.address() + offset);
+            return bounce.copy(piece, to.address() + offset);
         };
         CHECK(copy(0, 1000) == CUDA_SUCCESS);
         CHECK(copy(1000, 699'000) == CUDA_SUCCESS);
         CHECK(copy(800'000, 500'000) == CUDA_SUCCESS);
         CHECK(copy(700'000, 100'000) == CUDA_SUCCESS);
-        CHECK(detour.finish() == CUDA_SUCCESS);
+        CHECK(bounce.finish() == CUDA_SUCCESS);
         CHECK(fake_cuda::calls("cuMemcpyHtoDAsync") == before + 5);
-        CHECK(detour.commands() == 6);
+        CHECK(bounce.commands() == 6);
     }
     stream.finish();
     CHECK(is_pattern(to.read(), 0));

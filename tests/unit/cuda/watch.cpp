@@ -6,17 +6,17 @@
 
 #include <set>
 
-#include "cuda/look_schedule.hpp"
+#include "cuda/poll_schedule.hpp"
 #include "fake_world.hpp"
 
 namespace gpurx::test {
 
 namespace {
 
-using detail::cuda::look_clock;
-using detail::cuda::next_look;
+using detail::cuda::next_poll;
+using detail::cuda::poll_clock;
 
-constexpr look_clock::time_point start{1h};
+constexpr poll_clock::time_point start{1h};
 
 // Loans that wait for as many streams, which stand still.
 struct parked : devmem_on_gpu {
@@ -36,7 +36,7 @@ struct parked : devmem_on_gpu {
     parked& operator=(parked const&) = delete;
 
     // Each stands still for so long and more: also as the thread sees it that asks, which may have come to it late.
-    void stand_still_for(look_clock::duration time)
+    void stand_still_for(poll_clock::duration time)
     {
         auto const before = fake_cuda::calls("cuEventQuery");
         detail::look_at_streams();
@@ -59,31 +59,31 @@ struct parked : devmem_on_gpu {
 
 TEST_CASE("a stream is asked for often at first, and as seldom as it has stood still for long")
 {
-    auto const& with = detail::cuda::patience_of_pages;
-    CHECK(next_look(start, start, with) - start == 80us);
-    CHECK(next_look(start + 640us, start, with) - (start + 640us) == 80us);
-    CHECK(next_look(start + 960ms, start, with) - (start + 960ms) == 16ms);
+    auto const& with = detail::cuda::limits_of_pages;
+    CHECK(next_poll(start, start, with) - start == 80us);
+    CHECK(next_poll(start + 640us, start, with) - (start + 640us) == 80us);
+    CHECK(next_poll(start + 960ms, start, with) - (start + 960ms) == 16ms);
     // However long it takes: late by an eighth at most.
-    for (look_clock::duration age = 1us; age < 10s; age = age * 3 / 2 + 1us) {
-        auto const pause = next_look(start + age, start, with) - (start + age);
+    for (poll_clock::duration age = 1us; age < 10s; age = age * 3 / 2 + 1us) {
+        auto const pause = next_poll(start + age, start, with) - (start + age);
         CHECK(pause > 0us);
-        CHECK(pause <= std::max<look_clock::duration>(age / 8, 80us));
+        CHECK(pause <= std::max<poll_clock::duration>(age / 8, 80us));
     }
 }
 
 TEST_CASE("streams that stand still for long are asked for together, whenever they began")
 {
     auto const& with =
-        GENERATE(as<detail::cuda::look_patience>{}, detail::cuda::patience_of_pages, detail::cuda::patience_of_waits);
-    std::set<look_clock::duration> turns;
-    for (look_clock::duration began{}; began < 60ms; began += 1700us + 1ns) {
+        GENERATE(as<detail::cuda::poll_limits>{}, detail::cuda::limits_of_pages, detail::cuda::limits_of_waits);
+    std::set<poll_clock::duration> turns;
+    for (poll_clock::duration began{}; began < 60ms; began += 1700us + 1ns) {
         auto at = start + began;
         // Somebody else is in the way for up to 100 us.
         for (int late = 0; at < start + 1s; late = (late + 7) % 100)
-            at = next_look(at + late * 1us, start + began, with);
+            at = next_poll(at + late * 1us, start + began, with);
         turns.insert(at.time_since_epoch() % with.longest);
     }
-    CHECK(turns == std::set<look_clock::duration>{0ns});
+    CHECK(turns == std::set<poll_clock::duration>{0ns});
 }
 
 TEST_CASE("64 streams that stand still cost 5,000 questions to the driver a second at most")
@@ -91,12 +91,12 @@ TEST_CASE("64 streams that stand still cost 5,000 questions to the driver a seco
     parked in;
     in.stand_still_for(150ms);
     // Those counted are of this time, or less: however long any of this takes.
-    auto const began = look_clock::now();
+    auto const began = poll_clock::now();
     auto const before = fake_cuda::calls("cuEventQuery");
     std::this_thread::sleep_for(200ms);
     REQUIRE(soon([&] { return fake_cuda::calls("cuEventQuery") > before; }));
     auto const questions = static_cast<double>(fake_cuda::calls("cuEventQuery") - before);
-    CHECK(questions / std::chrono::duration<double>(look_clock::now() - began).count() < 5000);
+    CHECK(questions / std::chrono::duration<double>(poll_clock::now() - began).count() < 5000);
     in.let_go();
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
 }
@@ -131,19 +131,19 @@ TEST_CASE("a flow that lacks pages has all streams asked for at once")
     for (int tries = 0; tries < 200 && !hurried; ++tries) {
         in.stand_still_for(150ms);
         auto const before = fake_cuda::calls("cuEventQuery");
-        auto const began = look_clock::now();
+        auto const began = poll_clock::now();
         detail::look_at_streams();
         REQUIRE(soon([&] { return fake_cuda::calls("cuEventQuery") - before >= rounds * parked::count; }));
-        hurried = look_clock::now() - began < 80ms;
+        hurried = poll_clock::now() - began < 80ms;
     }
     CHECK(hurried);
 }
 
 TEST_CASE("a wait for a stream is late by a millisecond at most")
 {
-    auto const& with = detail::cuda::patience_of_waits;
-    CHECK(next_look(start + 10s, start, with) - (start + 10s) <= 1ms);
-    CHECK(next_look(start + 6400us, start, with) - (start + 6400us) <= 100us);
+    auto const& with = detail::cuda::limits_of_waits;
+    CHECK(next_poll(start + 10s, start, with) - (start + 10s) <= 1ms);
+    CHECK(next_poll(start + 6400us, start, with) - (start + 6400us) <= 100us);
 }
 
 }  // namespace gpurx::test

@@ -8,11 +8,11 @@
 
 namespace gpurx::detail::cuda {
 
-using look_clock = std::chrono::steady_clock;
+using poll_clock = std::chrono::steady_clock;
 
 // How late whoever waits may learn of it: by 1/`share` of the time that he has waited, at least `shortest_pause` and at
 // most `longest`.
-struct look_patience {
+struct poll_limits {
     int share;
     std::chrono::microseconds longest;
 };
@@ -22,21 +22,21 @@ struct look_patience {
 inline constexpr std::chrono::microseconds shortest_pause{80};
 // Pages: nobody waits for one page. With 64 streams that stand still there are 4,000 questions a second, in 63 wake-
 // ups.
-inline constexpr look_patience patience_of_pages{8, std::chrono::milliseconds{16}};
+inline constexpr poll_limits limits_of_pages{8, std::chrono::milliseconds{16}};
 // Somebody waits for the stream itself.
-inline constexpr look_patience patience_of_waits{64, std::chrono::milliseconds{1}};
+inline constexpr poll_limits limits_of_waits{64, std::chrono::milliseconds{1}};
 
 // Long pauses end at multiples of this, doubled as often as the pause allows: a `longest` that is such a multiple has
 // all streams that stand still asked for in one wake-up.
 inline constexpr std::chrono::nanoseconds turn{31'250};
-static_assert(patience_of_pages.longest == turn * 512 && patience_of_waits.longest == turn * 32);
+static_assert(limits_of_pages.longest == turn * 512 && limits_of_waits.longest == turn * 32);
 
 // When to look again for a stream that is waited for since `since`, and had not passed at `now`.
-[[nodiscard]] inline look_clock::time_point next_look(look_clock::time_point now, look_clock::time_point since,
-                                                      look_patience const& with) noexcept
+[[nodiscard]] inline poll_clock::time_point next_poll(poll_clock::time_point now, poll_clock::time_point since,
+                                                      poll_limits const& with) noexcept
 {
-    auto const pause = std::clamp<look_clock::duration>((now - since) / with.share, shortest_pause, with.longest);
-    auto step = look_clock::duration{turn};
+    auto const pause = std::clamp<poll_clock::duration>((now - since) / with.share, shortest_pause, with.longest);
+    auto step = poll_clock::duration{turn};
     while (step * 2 <= pause)
         step *= 2;
     auto const end = now + pause;
