@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <stdexcept>
+
+#include <gpurx/views.hpp>
 
 namespace gpurx::detail {
 
@@ -21,6 +24,12 @@ std::string size_text(std::uint64_t bytes)
     auto const whole = bytes / scale;
     auto const tenths = (bytes % scale) * 10 / scale;
     return tenths == 0 ? fmt::format("{} {}", whole, units[unit]) : fmt::format("{}.{} {}", whole, tenths, units[unit]);
+}
+
+void throw_not_inside(std::size_t size, std::size_t offset, std::size_t count)
+{
+    throw std::out_of_range{
+        fmt::format("{} bytes from offset {} on are not inside a memory_span of {} bytes", count, offset, size)};
 }
 
 }  // namespace gpurx::detail

@@ -10,9 +10,8 @@
 #include <gpurx/cuda_stream.hpp>
 #include <memory>
 
-#include "base/advice.hpp"
 #include "base/async_op.hpp"
-#include "base/exception_of.hpp"
+#include "base/failure.hpp"
 #include "base/syscalls.hpp"
 #include "base/tcp_socket.hpp"
 #include "gpu_work.hpp"

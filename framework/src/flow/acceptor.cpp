@@ -11,9 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/advice.hpp"
 #include "base/async_op.hpp"
-#include "base/exception_of.hpp"
 #include "base/failure.hpp"
 #include "base/fork.hpp"
 #include "base/tcp_socket.hpp"

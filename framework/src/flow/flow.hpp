@@ -19,9 +19,9 @@
 #include <gpurx/stats.hpp>
 #include <gpurx/views.hpp>
 
-#include "base/brief_lock.hpp"
 #include "base/fork.hpp"
 #include "base/syscalls.hpp"
+#include "base/thread.hpp"
 #include "cuda/gpu_work.hpp"
 #include "loan.hpp"
 #include "session/session_state.hpp"

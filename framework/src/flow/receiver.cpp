@@ -11,7 +11,7 @@
 #include <gpurx/receiver.hpp>
 
 #include "base/async_op.hpp"
-#include "base/exception_of.hpp"
+#include "base/failure.hpp"
 #include "receiver_state.hpp"
 #include "session/session_state.hpp"
 

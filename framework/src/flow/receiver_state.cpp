@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/advice.hpp"
+#include "base/failure.hpp"
 #include "base/tcp_socket.hpp"
 
 namespace gpurx::detail {

@@ -14,7 +14,7 @@
 #include <gpurx/error.hpp>
 
 #include "base/failure.hpp"
-#include "base/retry.hpp"
+#include "base/thread.hpp"
 #include "queue_plan.hpp"
 #include "settings.hpp"
 

@@ -9,10 +9,9 @@
 #include <iterator>
 #include <utility>
 
-#include "base/advice.hpp"
 #include "base/failure.hpp"
-#include "base/retry.hpp"
 #include "base/syscalls.hpp"
+#include "base/thread.hpp"
 
 namespace gpurx::detail {
 

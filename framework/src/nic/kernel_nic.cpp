@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "base/advice.hpp"
 #include "base/failure.hpp"
 #include "process.hpp"
 #include "uapi.hpp"

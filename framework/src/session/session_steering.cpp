@@ -11,7 +11,6 @@
 #include <new>
 #include <utility>
 
-#include "base/advice.hpp"
 #include "base/byte_size.hpp"
 #include "base/failure.hpp"
 #include "base/tcp_socket.hpp"

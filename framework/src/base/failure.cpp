@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "advice.hpp"
+#include "failure.hpp"
 
 #include <fmt/format.h>
 
