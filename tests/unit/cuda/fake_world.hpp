@@ -32,6 +32,10 @@ struct clean_driver {
     std::size_t contexts_;
 };
 
+// What a GPU is like is read once: each test of it takes one that no other test opens.
+inline constexpr int all_gpus = 24;
+[[nodiscard]] int fresh_gpu();
+
 [[nodiscard]] inline CUstreamCaptureStatus capture_of(gpu_test_stream const& stream)
 {
     auto status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -1,14 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// object into a GPU's memory, from a file: through pinned memory.
+// Objects into a GPU's memory: of HTTP, whose headers are read on the host and bodies never are, and of a file, through
+// pinned memory.
+#include <boost/asio/co_spawn.hpp>
+#include <boost/crc.hpp>
 #include <gpurx/crc32c.hpp>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/ingest/buffer.hpp>
+#include <gpurx/ingest/http.hpp>
+#include <string>
 
 #include "../../ingest/file_bed.hpp"
+#include "../../ingest/http_bed.hpp"
 #include "fake_world.hpp"
 
 namespace gpurx::test {
+
+namespace {
+
+using ingest::placement;
+
+struct copy_on_gpu : clean_driver, world {
+    copy_on_gpu() : world{transport::copy, {}, memory_on_gpu()} {}
+};
+
+std::string base64_crc_of(std::string const& bytes)
+{
+    boost::crc_optimal<32, 0x1edc6f41, 0xffffffff, 0xffffffff, true, true> sum;
+    sum.process_bytes(bytes.data(), bytes.size());
+    std::uint64_t const bits = std::uint64_t{sum.checksum()} << 4;
+    std::string text;
+    for (int shift = 30; shift >= 0; shift -= 6)
+        text += "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[bits >> shift & 63];
+    return text + "==";
+}
+
+template <class Work>
+void run(world& in, Work work)
+{
+    std::optional<std::exception_ptr> ended;
+    asio::co_spawn(*in.io, std::move(work), [&](std::exception_ptr failure) { ended = failure; });
+    in.run_until([&] { return ended.has_value(); });
+    if (*ended)
+        std::rethrow_exception(*ended);
+}
+
+// Some of it to the host, some to the GPU, with a cut between; checked by the server's checksum and by its bytes.
+void load(world& in)
+{
+    constexpr std::size_t front_size = 1'234;
+    http_content object{content_of(200'001)};
+    object.fields =
+        "x-amz-checksum-type: FULL_OBJECT\r\nx-amz-checksum-crc32c: " + base64_crc_of(object.bytes) + "\r\n";
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.number == 5) {
+            reply.send(object.header(request));
+            reply.send(object.body(request).substr(0, 3'333));
+            reply.reset();
+        } else {
+            object.serve(request, reply);
+        }
+    }};
+    auto const stream = cuda_stream::on(0);
+    auto const landing = ingest::buffer::on_gpu(0, object.bytes.size() - front_size);
+    std::string front(front_size, ' ');
+    ingest::http_object file{
+        in.io->get_executor(), *in.session, server.url(), {.flows = 3, .chunk_size = 20'000, .stream = stream}};
+    auto const launches = fake_cuda::calls("cuLaunchKernel");
+    run(in, [&]() -> asio::awaitable<void> {
+        co_await file.async_open();
+        co_await file.async_read_front(host_span{std::span{front}});
+        placement const rest{front_size, landing.span()};
+        co_await file.async_fetch({&rest, 1});
+    });
+    CHECK(fake_cuda::calls("cuLaunchKernel") > launches);
+    CHECK(file.crc32c() == file.announced_crc32c());
+    CHECK(front == object.bytes.substr(0, front_size));
+    CHECK(is_pattern(read_bytes(gpu_or_skip(), landing.span().address(), landing.size()), front_size));
+}
+
+}  // namespace
+
+TEST_CASE("an object comes into a GPU's memory through transport copy")
+{
+    copy_on_gpu in;
+    load(in);
+}
+
+TEST_CASE("an object comes into a GPU's memory through transport devmem")
+{
+    devmem_on_gpu in;
+    load(in);
+}
 
 TEST_CASE("a file comes into a GPU's memory, and some of it to the host")
 {
