@@ -194,15 +194,7 @@ cuda_stream cuda_stream::on(int ordinal)
 
 cuda_stream cuda_stream::on(int ordinal, error_code& code, diagnostics& why)
 {
-    try {
-        code.clear();
-        why.clear();
-        return on(ordinal);
-    } catch (system_error const& failure) {
-        code = failure.code();
-        why = failure.why();
-        return {};
-    }
+    return detail::reporting(code, why, [&] { return on(ordinal); });
 }
 
 cuda_stream::~cuda_stream()

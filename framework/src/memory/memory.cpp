@@ -26,25 +26,6 @@
 
 namespace gpurx {
 
-namespace {
-
-// Runs `make`, turning what it throws into `code` and `why`.
-template <class Make>
-std::shared_ptr<detail::memory_state> reporting(Make make, error_code& code, diagnostics& why)
-{
-    try {
-        code.clear();
-        why.clear();
-        return make();
-    } catch (system_error const& failure) {
-        code = failure.code();
-        why = failure.why();
-        return nullptr;
-    }
-}
-
-}  // namespace
-
 namespace detail {
 
 void host_bytes_deleter::operator()(std::byte* bytes) const noexcept
@@ -74,7 +55,7 @@ device_memory device_memory::on_host(std::size_t bytes)
 
 device_memory device_memory::on_host(std::size_t bytes, error_code& code, diagnostics& why)
 {
-    return device_memory{reporting([&] { return detail::make_host_memory(bytes); }, code, why)};
+    return device_memory{detail::reporting(code, why, [&] { return detail::make_host_memory(bytes); })};
 }
 
 device_memory device_memory::on_gpu(int ordinal, std::size_t bytes)
@@ -84,7 +65,7 @@ device_memory device_memory::on_gpu(int ordinal, std::size_t bytes)
 
 device_memory device_memory::on_gpu(int ordinal, std::size_t bytes, error_code& code, diagnostics& why)
 {
-    return device_memory{reporting([&] { return detail::make_gpu_memory(ordinal, bytes); }, code, why)};
+    return device_memory{detail::reporting(code, why, [&] { return detail::make_gpu_memory(ordinal, bytes); })};
 }
 
 device_memory device_memory::on_pinned_host(std::size_t bytes, int ordinal)
@@ -94,7 +75,7 @@ device_memory device_memory::on_pinned_host(std::size_t bytes, int ordinal)
 
 device_memory device_memory::on_pinned_host(std::size_t bytes, int ordinal, error_code& code, diagnostics& why)
 {
-    return device_memory{reporting([&] { return detail::make_pinned_memory(ordinal, bytes); }, code, why)};
+    return device_memory{detail::reporting(code, why, [&] { return detail::make_pinned_memory(ordinal, bytes); })};
 }
 
 device_memory device_memory::adopt(std::uintptr_t address, std::size_t bytes, std::shared_ptr<void const> owner)
@@ -106,7 +87,7 @@ device_memory device_memory::adopt(std::uintptr_t address, std::size_t bytes, st
                                    error_code& code, diagnostics& why)
 {
     return device_memory{
-        reporting([&] { return detail::adopt_gpu_memory(address, bytes, std::move(owner)); }, code, why)};
+        detail::reporting(code, why, [&] { return detail::adopt_gpu_memory(address, bytes, std::move(owner)); })};
 }
 
 memory_kind device_memory::kind() const noexcept

@@ -11,6 +11,8 @@
 
 #include <gpurx/local_gpu.hpp>
 
+#include "base/failure.hpp"
+
 namespace gpurx::detail {
 
 namespace {
@@ -121,15 +123,7 @@ int local_gpu()
 
 int local_gpu(error_code& code, diagnostics& why)
 {
-    try {
-        code.clear();
-        why.clear();
-        return local_gpu();
-    } catch (system_error const& failure) {
-        code = failure.code();
-        why = failure.why();
-        return -1;
-    }
+    return detail::reporting(code, why, [] { return std::optional{local_gpu()}; }).value_or(-1);
 }
 
 }  // namespace gpurx
