@@ -279,6 +279,15 @@ CUresult context_of(driver const& calls, gpu_stream const& stream, CUcontext& co
     }
 }
 
+error_code refuse_captured(driver const& calls, CUstream stream) noexcept
+{
+    auto captured = CU_STREAM_CAPTURE_STATUS_NONE;
+    auto const status = calls.cuStreamIsCapturing(stream, &captured);
+    if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || captured != CU_STREAM_CAPTURE_STATUS_NONE)
+        return errc::unusable_stream;
+    return error_of(status);
+}
+
 error_code enter_usable(gpu const& on, gpu_stream const& stream, std::optional<context_scope>& entered) noexcept
 {
     auto const& calls = on.calls();
@@ -291,11 +300,7 @@ error_code enter_usable(gpu const& on, gpu_stream const& stream, std::optional<c
     CUdevice device = on.device();
     if (context != on.context() && calls.cuCtxGetDevice(&device) == CUDA_SUCCESS && device != on.device())
         return errc::wrong_gpu;
-    auto captured = CU_STREAM_CAPTURE_STATUS_NONE;
-    auto const status = calls.cuStreamIsCapturing(stream.stream.get(), &captured);
-    if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || captured != CU_STREAM_CAPTURE_STATUS_NONE)
-        return errc::unusable_stream;
-    return error_of(status);
+    return refuse_captured(calls, stream.stream.get());
 }
 
 void note_failure(CUcontext context, CUresult seen) noexcept

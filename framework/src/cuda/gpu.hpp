@@ -153,6 +153,9 @@ class context_scope {
 // The context that a stream belongs to: the caller's for the default streams if it is the GPU's, else the primary one.
 [[nodiscard]] CUresult context_of(driver const& calls, gpu_stream const& stream, CUcontext& context) noexcept;
 
+// errc::unusable_stream for a stream that is being captured, or what the driver reports. Its context is current.
+[[nodiscard]] error_code refuse_captured(driver const& calls, CUstream stream) noexcept;
+
 // Makes it current, but for streams that an operation cannot use: errc::wrong_gpu, errc::unusable_stream, the driver's
 // errors.
 [[nodiscard]] error_code enter_usable(gpu const& on, gpu_stream const& stream,

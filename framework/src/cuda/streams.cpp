@@ -101,16 +101,15 @@ error_code locate(gpu_stream& stream) noexcept
             return error_of(status);
         context_scope const scope{calls, context};
         CUdevice device = 0;
-        auto status = scope.status() == CUDA_SUCCESS ? calls.cuCtxGetDevice(&device) : scope.status();
+        auto const status = scope.status() == CUDA_SUCCESS ? calls.cuCtxGetDevice(&device) : scope.status();
         if (status != CUDA_SUCCESS)
             return error_of(status);
-        auto captured = CU_STREAM_CAPTURE_STATUS_NONE;
-        status = calls.cuStreamIsCapturing(stream.stream.get(), &captured);
-        if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || captured != CU_STREAM_CAPTURE_STATUS_NONE)
-            return errc::unusable_stream;
-        stream.ordinal = device;
-        stream.context = context;
-        return error_of(status);
+        auto const unusable = refuse_captured(calls, stream.stream.get());
+        if (!unusable) {
+            stream.ordinal = device;
+            stream.context = context;
+        }
+        return unusable;
     });
     return code ? code : refused;
 }
