@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "http/answer.hpp"
 #include "http/request.hpp"
-#include "http/url.hpp"
+#include "net/answer.hpp"
+#include "net/url.hpp"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "http/url.hpp"
+#include "net/url.hpp"
 #include "s3/listing.hpp"
 #include "s3/location.hpp"
 #include "s3/profile.hpp"

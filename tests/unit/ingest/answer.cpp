@@ -3,8 +3,8 @@
 #include <gpurx/ingest/error.hpp>
 #include <string>
 
-#include "http/answer.hpp"
 #include "http/request.hpp"
+#include "net/answer.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "http/authorization.hpp"
+#include "net/authorization.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crc64nvme.hpp"
+#include "source/crc64nvme.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <random>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "http/crc_parts.hpp"
+#include "source/crc_parts.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "crc64nvme.hpp"
+#include "source/crc64nvme.hpp"
 
 namespace gpurx::ingest::detail {
 

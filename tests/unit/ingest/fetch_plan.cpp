@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "http/fetch_plan.hpp"
+#include "source/fetch_plan.hpp"
 
 namespace gpurx::ingest::detail {
 

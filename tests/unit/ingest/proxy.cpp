@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "http/proxy.hpp"
+#include "net/proxy.hpp"
 
 namespace gpurx::ingest::detail {
 

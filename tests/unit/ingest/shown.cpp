@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <string>
 
-#include "http/shown.hpp"
+#include "net/shown.hpp"
 
 namespace gpurx::ingest::detail {
 

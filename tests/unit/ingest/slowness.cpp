@@ -2,9 +2,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 
-#include "http/http_date.hpp"
-#include "http/patience.hpp"
-#include "http/slowness.hpp"
+#include "net/http_date.hpp"
+#include "net/patience.hpp"
+#include "net/slowness.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "certificates.hpp"
-#include "http/tls_session.hpp"
+#include "net/tls_session.hpp"
 
 namespace gpurx::ingest::detail {
 

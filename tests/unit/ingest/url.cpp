@@ -3,8 +3,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "http/shown.hpp"
-#include "http/url.hpp"
+#include "net/shown.hpp"
+#include "net/url.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "../http/fetch_plan.hpp"
+#include "../source/fetch_plan.hpp"
 
 namespace gpurx::ingest::detail {
 

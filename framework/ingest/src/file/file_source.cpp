@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "../http/shown.hpp"
+#include "../net/shown.hpp"
 #include "../together.hpp"
 #include "io_threads.hpp"
 #include "location.hpp"

@@ -15,9 +15,9 @@
 #include <string>
 #include <string_view>
 
-#include "../http/crc_parts.hpp"
-#include "../http/fetch_plan.hpp"
-#include "../object/source.hpp"
+#include "../source/crc_parts.hpp"
+#include "../source/fetch_plan.hpp"
+#include "../source/source.hpp"
 #include "disk_file.hpp"
 #include "staging.hpp"
 

@@ -5,7 +5,7 @@
 #include <boost/url/parse.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "../http/shown.hpp"
+#include "../net/shown.hpp"
 
 namespace gpurx::ingest::detail {
 

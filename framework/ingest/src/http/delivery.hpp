@@ -12,7 +12,7 @@
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/views.hpp>
 
-#include "fetch_plan.hpp"
+#include "../source/fetch_plan.hpp"
 #include "object_checksums.hpp"
 
 namespace gpurx::ingest::detail {

@@ -8,9 +8,9 @@
 #include <gpurx/ingest/error.hpp>
 #include <optional>
 
+#include "../net/shown.hpp"
 #include "../s3/refusal.hpp"
 #include "request.hpp"
-#include "shown.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -10,9 +10,9 @@
 
 #include <gpurx/error.hpp>
 
-#include "answer.hpp"
-#include "patience.hpp"
-#include "url.hpp"
+#include "../net/answer.hpp"
+#include "../net/patience.hpp"
+#include "../net/url.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gpurx/ingest/http.hpp>
 
+#include "../net/shown.hpp"
 #include "download.hpp"
-#include "shown.hpp"
 
 namespace gpurx::ingest {
 

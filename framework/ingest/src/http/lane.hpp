@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "answer.hpp"
-#include "http_connection.hpp"
+#include "../net/answer.hpp"
+#include "../net/http_connection.hpp"
 #include "mirror.hpp"
 #include "request.hpp"
 #include "transfer_context.hpp"

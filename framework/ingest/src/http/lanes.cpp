@@ -11,8 +11,8 @@
 #include <gpurx/ingest/error.hpp>
 #include <utility>
 
+#include "../net/patience.hpp"
 #include "failure.hpp"
-#include "patience.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
+#include "../source/fetch_plan.hpp"
 #include "../together.hpp"
 #include "delivery.hpp"
-#include "fetch_plan.hpp"
 #include "lane.hpp"
 #include "mirrors.hpp"
 #include "transfer_context.hpp"

@@ -15,10 +15,10 @@
 
 #include <gpurx/ingest/http.hpp>
 
+#include "../net/patience.hpp"
 #include "lane.hpp"
 #include "mirror.hpp"
 #include "mirror_shares.hpp"
-#include "patience.hpp"
 #include "transfer_context.hpp"
 
 namespace gpurx::ingest::detail {

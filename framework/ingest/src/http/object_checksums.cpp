@@ -10,7 +10,7 @@
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "../crc64nvme.hpp"
+#include "../source/crc64nvme.hpp"
 #include "failure.hpp"
 
 namespace gpurx::ingest::detail {

@@ -15,8 +15,8 @@
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/views.hpp>
 
-#include "crc_parts.hpp"
-#include "url.hpp"
+#include "../net/url.hpp"
+#include "../source/crc_parts.hpp"
 
 namespace gpurx::ingest::detail {
 

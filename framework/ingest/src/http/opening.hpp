@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "answer.hpp"
+#include "../net/answer.hpp"
 #include "lane.hpp"
 #include "mirror.hpp"
 #include "origin.hpp"

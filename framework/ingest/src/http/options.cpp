@@ -5,10 +5,10 @@
 #include <gpurx/ingest/http.hpp>
 #include <stdexcept>
 
+#include "../net/authorization.hpp"
+#include "../net/shown.hpp"
 #include "../s3/client.hpp"
 #include "../s3/location.hpp"
-#include "authorization.hpp"
-#include "shown.hpp"
 
 namespace gpurx::ingest {
 

@@ -9,16 +9,16 @@
 #include <iterator>
 #include <utility>
 
+#include "../net/authorization.hpp"
+#include "../net/environment.hpp"
+#include "../net/plain_wire.hpp"
+#include "../net/proxy.hpp"
+#include "../net/resolve.hpp"
+#include "../net/shown.hpp"
+#include "../net/tls_wire.hpp"
 #include "../s3/refusal.hpp"
-#include "authorization.hpp"
-#include "environment.hpp"
 #include "failure.hpp"
-#include "plain_wire.hpp"
-#include "proxy.hpp"
 #include "request.hpp"
-#include "resolve.hpp"
-#include "shown.hpp"
-#include "tls_wire.hpp"
 
 namespace gpurx::ingest::detail {
 

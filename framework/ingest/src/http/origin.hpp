@@ -16,13 +16,13 @@
 #include <string_view>
 #include <vector>
 
+#include "../net/answer.hpp"
+#include "../net/header_field.hpp"
+#include "../net/tls_context.hpp"
+#include "../net/url.hpp"
+#include "../net/wire.hpp"
 #include "../s3/client.hpp"
-#include "answer.hpp"
-#include "header_field.hpp"
-#include "tls_context.hpp"
 #include "transfer_context.hpp"
-#include "url.hpp"
-#include "wire.hpp"
 
 namespace gpurx::ingest::detail {
 

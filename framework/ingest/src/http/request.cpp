@@ -165,9 +165,4 @@ byte_range understand(answer const& head, byte_range asked, object_identity cons
     return {};
 }
 
-std::string status_text(answer const& head)
-{
-    return fmt::format("it answers {} {}", head.status, head.reason);
-}
-
 }  // namespace gpurx::ingest::detail

@@ -9,9 +9,9 @@
 
 #include <gpurx/error.hpp>
 
-#include "answer.hpp"
-#include "header_field.hpp"
-#include "url.hpp"
+#include "../net/answer.hpp"
+#include "../net/header_field.hpp"
+#include "../net/url.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -53,8 +53,5 @@ struct opened_object {
 // Which bytes a later answer brings. Errors: as above, and object_changed.
 [[nodiscard]] byte_range understand(answer const& head, byte_range asked, object_identity const& object,
                                     error_code& code, std::string& why);
-
-// "404 Not Found", in words.
-[[nodiscard]] std::string status_text(answer const& head);
 
 }  // namespace gpurx::ingest::detail

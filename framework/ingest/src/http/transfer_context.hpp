@@ -12,7 +12,7 @@
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/session.hpp>
 
-#include "http_connection.hpp"
+#include "../net/http_connection.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <gpurx/ingest/error.hpp>
 
-#include "../http/shown.hpp"
+#include "../net/shown.hpp"
 #include "credential_source.hpp"
 #include "sigv4.hpp"
 

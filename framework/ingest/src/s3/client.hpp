@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "../http/header_field.hpp"
-#include "../http/url.hpp"
+#include "../net/header_field.hpp"
+#include "../net/url.hpp"
 #include "credentials.hpp"
 #include "location.hpp"
 #include "profile.hpp"

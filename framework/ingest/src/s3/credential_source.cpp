@@ -6,8 +6,8 @@
 #include <boost/asio/ip/address.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "../http/environment.hpp"
-#include "../http/shown.hpp"
+#include "../net/environment.hpp"
+#include "../net/shown.hpp"
 #include "exchange.hpp"
 
 namespace gpurx::ingest::detail::s3 {

@@ -18,11 +18,11 @@
 #include <memory>
 #include <sstream>
 
-#include "../http/http_date.hpp"
-#include "../http/proxy.hpp"
-#include "../http/resolve.hpp"
-#include "../http/tls_wire.hpp"
-#include "../private_socket.hpp"
+#include "../net/http_date.hpp"
+#include "../net/private_socket.hpp"
+#include "../net/proxy.hpp"
+#include "../net/resolve.hpp"
+#include "../net/tls_wire.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 

@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "../http/header_field.hpp"
-#include "../http/tls_context.hpp"
-#include "../http/url.hpp"
+#include "../net/header_field.hpp"
+#include "../net/tls_context.hpp"
+#include "../net/url.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 

@@ -8,10 +8,10 @@
 #include <gpurx/ingest/http.hpp>
 #include <iterator>
 
-#include "../http/environment.hpp"
-#include "../http/patience.hpp"
-#include "../http/proxy.hpp"
-#include "../http/shown.hpp"
+#include "../net/environment.hpp"
+#include "../net/patience.hpp"
+#include "../net/proxy.hpp"
+#include "../net/shown.hpp"
 #include "client.hpp"
 #include "exchange.hpp"
 #include "listing.hpp"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <gpurx/ingest/error.hpp>
 
-#include "../http/shown.hpp"
-#include "../http/url.hpp"
+#include "../net/shown.hpp"
+#include "../net/url.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 

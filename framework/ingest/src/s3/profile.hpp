@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "../http/environment.hpp"
+#include "../net/environment.hpp"
 #include "credentials.hpp"
 
 namespace gpurx::ingest::detail::s3 {

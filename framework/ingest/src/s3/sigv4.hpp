@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "../http/header_field.hpp"
+#include "../net/header_field.hpp"
 #include "credentials.hpp"
 
 namespace gpurx::ingest::detail::s3 {

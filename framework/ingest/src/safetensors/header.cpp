@@ -7,7 +7,7 @@
 #include <boost/json/value.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 
-#include "../http/shown.hpp"
+#include "../net/shown.hpp"
 #include "json_names.hpp"
 
 namespace gpurx::ingest {

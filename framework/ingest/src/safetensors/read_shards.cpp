@@ -9,11 +9,11 @@
 #include <gpurx/ingest/checkpoint.hpp>
 #include <utility>
 
-#include "../file/directory.hpp"
 #include "../file/io_threads.hpp"
 #include "../file/location.hpp"
 #include "../s3/location.hpp"
 #include "../together.hpp"
+#include "directory.hpp"
 #include "shard_index.hpp"
 
 namespace gpurx::ingest {

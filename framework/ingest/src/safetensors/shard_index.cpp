@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "../file/location.hpp"
-#include "../http/shown.hpp"
+#include "../net/shown.hpp"
 #include "../s3/location.hpp"
 #include "json_names.hpp"
 

@@ -17,8 +17,8 @@
 #include <tuple>
 #include <utility>
 
-#include "../http/resolve.hpp"
-#include "../private_socket.hpp"
+#include "../net/private_socket.hpp"
+#include "../net/resolve.hpp"
 #include "connection.hpp"
 
 namespace gpurx::ingest::detail {

@@ -18,7 +18,7 @@
 #include <sstream>
 #include <utility>
 
-#include "../private_socket.hpp"
+#include "../net/private_socket.hpp"
 #include "stream_state.hpp"
 
 namespace gpurx::ingest::detail {

@@ -5,9 +5,9 @@
 #include <gpurx/ingest/error.hpp>
 #include <utility>
 
-#include "../safetensors/shard_index.hpp"
-#include "io_threads.hpp"
-#include "location.hpp"
+#include "../file/io_threads.hpp"
+#include "../file/location.hpp"
+#include "shard_index.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -4,7 +4,7 @@
 
 #include "../file/file_source.hpp"
 #include "../file/location.hpp"
-#include "source.hpp"
+#include "../source/source.hpp"
 
 namespace gpurx::ingest {
 

@@ -12,17 +12,9 @@
 
 #include <gpurx/error.hpp>
 
+#include "../byte_range.hpp"
+
 namespace gpurx::ingest::detail {
-
-// Of an object. The end is one beyond the last byte.
-struct byte_range {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-
-    [[nodiscard]] std::uint64_t size() const noexcept { return end - begin; }
-    [[nodiscard]] bool empty() const noexcept { return begin == end; }
-    friend bool operator==(byte_range const&, byte_range const&) = default;
-};
 
 // Larger headers are refused: they are read to the host.
 inline constexpr std::size_t header_limit = std::size_t{16} << 10;
@@ -61,6 +53,9 @@ struct answer {
 
 // Errors: errc::bad_response, and `why` in words.
 [[nodiscard]] answer parse_answer(std::string_view header, error_code& code, std::string& why);
+
+// "it answers 404 Not Found"
+[[nodiscard]] std::string status_text(answer const& head);
 
 // The parts of `Content-Range: bytes 0-99/200`, the unit in any case. Each may be missing ("*"). False: it is no such
 // field.

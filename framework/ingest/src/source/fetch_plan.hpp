@@ -12,7 +12,7 @@
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/views.hpp>
 
-#include "answer.hpp"
+#include "../byte_range.hpp"
 
 namespace gpurx::ingest::detail {
 

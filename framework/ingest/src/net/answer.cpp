@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "answer.hpp"
 
+#include <fmt/format.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/beast/core/string.hpp>
@@ -142,6 +144,11 @@ answer parse_answer(std::string_view header, error_code& code, std::string& why)
     answer_parser parser;
     parser.put(asio::buffer(header.data(), header.size()), code);
     return take_answer(parser, code, why);
+}
+
+std::string status_text(answer const& head)
+{
+    return fmt::format("it answers {} {}", head.status, head.reason);
 }
 
 bool parse_content_range(std::string_view field, std::optional<byte_range>& range,

@@ -4,7 +4,7 @@
 #include <gpurx/crc32c.hpp>
 #include <iterator>
 
-#include "../crc64nvme.hpp"
+#include "crc64nvme.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -13,7 +13,7 @@
 #include <gpurx/memory.hpp>
 #include <gpurx/views.hpp>
 
-#include "answer.hpp"
+#include "../byte_range.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -7,13 +7,13 @@
 #include <array>
 #include <boost/url/parse.hpp>
 
-#include "../s3/location.hpp"
-
 namespace gpurx::ingest::detail {
 
 namespace {
 
 constexpr std::size_t shown_of_url = 2000;
+// Behind it stands a name: no character of it separates a query or a user.
+constexpr std::string_view literal_scheme = "s3://";
 constexpr std::array<std::string_view, 3> harmless{"versionId", "partNumber", "download"};
 
 std::string shown_query(std::string_view query)
@@ -75,7 +75,7 @@ std::size_t shown_length(std::string_view text) noexcept
 
 std::string without_secrets(std::string_view url)
 {
-    if (s3::is_location(url))
+    if (url.starts_with(literal_scheme))
         return printable(url, shown_of_url);
     auto const rest = without_user(url);
     std::string_view const seen{rest};

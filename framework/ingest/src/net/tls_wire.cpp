@@ -12,9 +12,8 @@
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "../private_socket.hpp"
 #include "answer.hpp"
-#include "request.hpp"
+#include "private_socket.hpp"
 
 namespace gpurx::ingest::detail {
 
