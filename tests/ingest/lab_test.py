@@ -157,8 +157,8 @@ class Devmem(FetchTest):
 
     def begin_slowly(self) -> subprocess.Popen[str]:
         # A guest without KVM takes seconds to start a server.
-        patience = ("--timeout", "2", "--attempts", "12")
-        return self.begin(self.server, "slow/object", "--chunk-size", "500KiB", *patience)
+        retries = ("--timeout", "2", "--attempts", "12")
+        return self.begin(self.server, "slow/object", "--chunk-size", "500KiB", *retries)
 
     def test_server_dies_and_comes_back(self) -> None:
         process = self.begin_slowly()

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "net/http_date.hpp"
-#include "net/patience.hpp"
+#include "net/retry.hpp"
 #include "net/slowness.hpp"
 
 namespace gpurx::ingest::detail {

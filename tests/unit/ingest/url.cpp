@@ -3,7 +3,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "net/shown.hpp"
+#include "net/display.hpp"
 #include "net/url.hpp"
 
 namespace gpurx::ingest::detail {
@@ -51,7 +51,7 @@ TEST_CASE("a URL is taken apart into what a request needs")
     CHECK(parsed("http://storage").target == "/");
     CHECK(parsed("http://storage?x").target == "/?x");
     CHECK(parsed("http://h/k?token=abc").text == "http://h/k?token=abc");
-    CHECK(parsed("http://h/k?token=abc").shown == "http://h/k?token=...");
+    CHECK(parsed("http://h/k?token=abc").display == "http://h/k?token=...");
 
     auto const secure = parsed("https://storage/key");
     CHECK(secure.secure);
@@ -63,7 +63,7 @@ TEST_CASE("a URL is taken apart into what a request needs")
     auto const with_user = parsed("https://me:se%3Acret@storage/key");
     CHECK(with_user.user == "me:se:cret");
     CHECK(with_user.authority == "storage");
-    CHECK(with_user.shown == "https://storage/key");
+    CHECK(with_user.display == "https://storage/key");
 
     auto const full = parsed("http://[fd77::2]:9000/a%20b?list-type=2&prefix=%2F#part");
     CHECK(full.host == "fd77::2");

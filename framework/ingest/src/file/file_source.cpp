@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "../together.hpp"
 #include "io_threads.hpp"
 #include "location.hpp"

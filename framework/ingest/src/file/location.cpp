@@ -5,7 +5,7 @@
 #include <boost/url/parse.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 
 namespace gpurx::ingest::detail {
 

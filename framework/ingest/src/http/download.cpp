@@ -12,7 +12,7 @@
 #include <gpurx/ingest/error.hpp>
 #include <utility>
 
-#include "../net/patience.hpp"
+#include "../net/retry.hpp"
 #include "failure.hpp"
 
 namespace gpurx::ingest::detail {
@@ -60,7 +60,7 @@ asio::awaitable<void> download::async_read_front(host_span destination)
 
 asio::awaitable<void> download::read_front(host_span destination)
 {
-    patience attempts{first_.executor(), context_.options.attempts, context_.deadline};
+    retries attempts{first_.executor(), context_.options.attempts, context_.deadline};
     for (std::size_t placed = 0; placed < destination.size();) {
         if (front_ == opened().object.size)
             fail(asio::error::eof, from(), fmt::format("the object has {} bytes", opened().object.size));

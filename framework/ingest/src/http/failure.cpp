@@ -8,7 +8,7 @@
 #include <gpurx/ingest/error.hpp>
 #include <optional>
 
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "../s3/refusal.hpp"
 #include "request.hpp"
 
@@ -49,7 +49,7 @@ std::string_view advice_for(unsigned status)
 
 diagnostics words_for(url const& from, std::string_view advice)
 {
-    return {.operation = "fetch", .object = from.shown, .kernel_message = {}, .advice = printable(advice, 1000)};
+    return {.operation = "fetch", .object = from.display, .kernel_message = {}, .advice = printable(advice, 1000)};
 }
 
 void fail(error_code code, url const& from, std::string_view advice)
@@ -60,13 +60,13 @@ void fail(error_code code, url const& from, std::string_view advice)
 passing_error passing(system_error const& failure, url const& from)
 {
     auto why = failure.why();
-    if (why.object != from.shown) {
+    if (why.object != from.display) {
         if (!why.object.empty())
             why.advice = printable(
                 fmt::format("{} {} failed{}{}", why.operation, why.object, why.advice.empty() ? "" : "; ", why.advice),
                 2000);
         why.operation = "fetch";
-        why.object = from.shown;
+        why.object = from.display;
     }
     auto const* const refusal = dynamic_cast<passing_error const*>(&failure);
     if (refusal == nullptr && !is_passing(failure.code()))

@@ -11,7 +11,7 @@
 #include <gpurx/error.hpp>
 
 #include "../net/answer.hpp"
-#include "../net/patience.hpp"
+#include "../net/retry.hpp"
 #include "../net/url.hpp"
 
 namespace gpurx::ingest::detail {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gpurx/ingest/http.hpp>
 
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "download.hpp"
 
 namespace gpurx::ingest {

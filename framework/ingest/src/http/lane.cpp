@@ -32,7 +32,7 @@ asio::awaitable<void> lane::async_connect()
         if (!at_->from.proxy())
             throw;
         auto why = failure.why();
-        why.advice += fmt::format("{}through the proxy {}", why.advice.empty() ? "" : "; ", at_->from.proxy()->shown);
+        why.advice += fmt::format("{}through the proxy {}", why.advice.empty() ? "" : "; ", at_->from.proxy()->display);
         throw system_error{failure.code(), why};
     }
 }

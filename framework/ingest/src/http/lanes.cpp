@@ -11,7 +11,7 @@
 #include <gpurx/ingest/error.hpp>
 #include <utility>
 
-#include "../net/patience.hpp"
+#include "../net/retry.hpp"
 #include "failure.hpp"
 
 namespace gpurx::ingest::detail {
@@ -79,7 +79,7 @@ std::vector<lane> lanes::make_lanes(lane first)
 
 asio::awaitable<void> lanes::work(lane& of)
 {
-    patience attempts{of.executor(), context_.options.attempts, context_.deadline};
+    retries attempts{of.executor(), context_.options.attempts, context_.deadline};
     of.wake();
     while (!may_end(of, false)) {
         std::optional<passing_error> failure;

@@ -85,8 +85,8 @@ mirrors::mirrors(std::string_view text, transfer_context& context)
 asio::awaitable<void> mirrors::async_open(lane& by)
 {
     auto const limit = context_.options.attempts;
-    patience attempts{by.executor(), limit, context_.deadline};
-    patience unanswered{by.executor(), std::min(limit, attempts_unanswered), context_.deadline};
+    retries attempts{by.executor(), limit, context_.deadline};
+    retries unanswered{by.executor(), std::min(limit, attempts_unanswered), context_.deadline};
     for (;;) {
         std::optional<passing_error> failure;
         for (auto& each : all_) {
@@ -178,7 +178,7 @@ try {
         fail(errc::object_changed, what.from.where(), changed);
     auto const differs = what.renewed_at ? std::string{} : what_differs(first_->opened, what.opened);
     if (!differs.empty())
-        fail(errc::mirrors_differ, what.from.where(), fmt::format("{} ({})", differs, first_->from.where().shown));
+        fail(errc::mirrors_differ, what.from.where(), fmt::format("{} ({})", differs, first_->from.where().display));
     auto const probe = by.requests.front();
     if (probe.last || probe.answer.size() > size_of_probe)
         by.drop();
@@ -245,7 +245,7 @@ void mirrors::exclude(mirror& what, system_error const& failure)
     if (shares_.left() == 1) {
         auto why = failure.why();
         why.operation = "fetch";
-        why.object = what.from.where().shown;
+        why.object = what.from.where().display;
         why.advice += words_of_others(what);
         throw system_error{failure.code(), why};
     }
@@ -258,7 +258,7 @@ std::string mirrors::words_of_others(mirror const& than) const
     std::string words;
     for (auto const& each : all_) {
         if (each.get() != &than)
-            words += fmt::format("; {}: {}", each->from.where().shown, each->failure);
+            words += fmt::format("; {}: {}", each->from.where().display, each->failure);
     }
     return words;
 }

@@ -15,7 +15,7 @@
 
 #include <gpurx/ingest/http.hpp>
 
-#include "../net/patience.hpp"
+#include "../net/retry.hpp"
 #include "lane.hpp"
 #include "mirror.hpp"
 #include "mirror_shares.hpp"

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "../net/authorization.hpp"
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "../s3/client.hpp"
 #include "../s3/location.hpp"
 

@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "../net/authorization.hpp"
+#include "../net/display.hpp"
 #include "../net/environment.hpp"
 #include "../net/plain_wire.hpp"
 #include "../net/proxy.hpp"
 #include "../net/resolve.hpp"
-#include "../net/shown.hpp"
 #include "../net/tls_wire.hpp"
 #include "../s3/refusal.hpp"
 #include "failure.hpp"
@@ -37,7 +37,7 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
         s3_ = source_of(s3::parse_location(text, code, why), place.s3_endpoint);
         // Until it is known where that is.
         from_.text = text;
-        from_.shown = without_secrets(text);
+        from_.display = without_secrets(text);
         asks_for_checksum_ = context.options.crc32c == fetch_options::checksum::automatic;
         if (!code && s3_->object.key.empty())
             fail(errc::bad_url, from_, "it names a bucket; an object's key stands behind that: s3://bucket/key");
@@ -46,7 +46,7 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
     }
     if (code)
         throw system_error{code, why};
-    given_ = from_.shown;
+    given_ = from_.display;
     if (!place.s3_endpoint.empty())
         given_ += " at " + without_secrets(place.s3_endpoint);
     introduce(secrets_for);

@@ -11,7 +11,7 @@
 #include <gpurx/ingest/error.hpp>
 
 #include "authorization.hpp"
-#include "shown.hpp"
+#include "display.hpp"
 
 namespace gpurx::ingest::detail {
 

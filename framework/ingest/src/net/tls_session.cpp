@@ -13,7 +13,7 @@
 #include <gpurx/ingest/error.hpp>
 #include <new>
 
-#include "shown.hpp"
+#include "display.hpp"
 #include "tls_words.hpp"
 
 namespace gpurx::ingest::detail {

@@ -6,7 +6,7 @@
 #include <boost/url/url.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "shown.hpp"
+#include "display.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -45,7 +45,7 @@ url taken_apart(urls::url_view const& parsed)
     if (parsed.has_query())
         target.append(1, '?').append(parsed.encoded_query());
     return {.text = std::string{parsed.buffer()},
-            .shown = without_secrets({parsed.buffer().data(), parsed.buffer().size()}),
+            .display = without_secrets({parsed.buffer().data(), parsed.buffer().size()}),
             .host = parsed.host_address(),
             .port = parsed.has_port() ? std::string{parsed.port()}
                     : secure          ? "443"
@@ -102,7 +102,7 @@ url parse_url(std::string_view text, error_code& code, diagnostics& why)
 url follow(url const& from, std::string_view location, error_code& code, diagnostics& why)
 {
     why = {.operation = "follow",
-           .object = from.shown + " -> " + without_secrets(location),
+           .object = from.display + " -> " + without_secrets(location),
            .kernel_message = {},
            .advice = {}};
     auto const base = urls::parse_uri(from.text);

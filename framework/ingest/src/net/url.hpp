@@ -12,7 +12,7 @@ namespace gpurx::ingest::detail {
 
 struct url {
     std::string text;       // the whole of it, secrets included
-    std::string shown;      // for messages
+    std::string display;    // for messages
     std::string host;       // a name, or an address without brackets
     std::string port;       // that of the scheme where the URL has none
     std::string authority;  // for the Host field

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <gpurx/ingest/error.hpp>
 
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "credential_source.hpp"
 #include "sigv4.hpp"
 

@@ -6,8 +6,8 @@
 #include <boost/asio/ip/address.hpp>
 #include <gpurx/ingest/error.hpp>
 
+#include "../net/display.hpp"
 #include "../net/environment.hpp"
-#include "../net/shown.hpp"
 #include "exchange.hpp"
 
 namespace gpurx::ingest::detail::s3 {
@@ -56,7 +56,7 @@ url endpoint_at(std::string const& text)
 
 asio::awaitable<std::string> ask(exchange what)
 {
-    auto const from = what.to.shown;
+    auto const from = what.to.display;
     std::string failure;
     try {
         auto const answer = co_await async_exchange(std::move(what));

@@ -8,10 +8,10 @@
 #include <gpurx/ingest/http.hpp>
 #include <iterator>
 
+#include "../net/display.hpp"
 #include "../net/environment.hpp"
-#include "../net/patience.hpp"
 #include "../net/proxy.hpp"
-#include "../net/shown.hpp"
+#include "../net/retry.hpp"
 #include "client.hpp"
 #include "exchange.hpp"
 #include "listing.hpp"
@@ -129,8 +129,8 @@ bool is_passing(error_code code)
 asio::awaitable<listing_page> page_behind(listing& of, std::string token)
 {
     auto const executor = co_await asio::this_coro::executor;
-    patience tries{executor, of.attempts, of.deadline};
-    patience unanswered{executor, std::min(of.attempts, attempts_unanswered), of.deadline};
+    retries tries{executor, of.attempts, of.deadline};
+    retries unanswered{executor, std::min(of.attempts, attempts_unanswered), of.deadline};
     for (;;) {
         std::optional<passing_error> failure;
         try {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <gpurx/ingest/error.hpp>
 
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "../net/url.hpp"
 
 namespace gpurx::ingest::detail::s3 {

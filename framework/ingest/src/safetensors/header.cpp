@@ -7,7 +7,7 @@
 #include <boost/json/value.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "json_names.hpp"
 
 namespace gpurx::ingest {

@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "../file/location.hpp"
-#include "../net/shown.hpp"
+#include "../net/display.hpp"
 #include "../s3/location.hpp"
 #include "json_names.hpp"
 

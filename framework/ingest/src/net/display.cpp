@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shown.hpp"
+#include "display.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <string>
 
-#include "net/shown.hpp"
+#include "net/display.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "patience.hpp"
+#include "retry.hpp"
 
 #include <fmt/format.h>
 
@@ -50,7 +50,7 @@ std::chrono::milliseconds pause_after(unsigned failures, double spread,
     return std::max<std::chrono::milliseconds>(pause, retry_after.value_or(0s));
 }
 
-asio::awaitable<void> patience::async_pause(passing_error failure)
+asio::awaitable<void> retries::async_pause(passing_error failure)
 {
     if (++failures_ >= attempts_)
         give_up(failure, fmt::format("{} attempts", failures_));

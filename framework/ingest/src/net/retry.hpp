@@ -31,12 +31,12 @@ class passing_error : public system_error {
 [[nodiscard]] std::chrono::milliseconds pause_after(unsigned failures, double spread,
                                                     std::optional<std::chrono::seconds> retry_after) noexcept;
 
-class patience {
+class retries {
   public:
     using time_point = std::chrono::steady_clock::time_point;
 
     // After the deadline there is no attempt.
-    patience(asio::any_io_executor const& executor, unsigned attempts, time_point deadline = time_point::max())
+    retries(asio::any_io_executor const& executor, unsigned attempts, time_point deadline = time_point::max())
         : pause_{executor}, attempts_{attempts}, deadline_{deadline}
     {}
 
