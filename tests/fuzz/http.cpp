@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "http/request.hpp"
-#include "net/answer.hpp"
+#include "net/message.hpp"
 #include "net/url.hpp"
 
 namespace {

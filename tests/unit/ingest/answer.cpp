@@ -4,7 +4,7 @@
 #include <string>
 
 #include "http/request.hpp"
-#include "net/answer.hpp"
+#include "net/message.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "net/authorization.hpp"
+#include "net/environment.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "net/proxy.hpp"
+#include "net/environment.hpp"
 
 namespace gpurx::ingest::detail {
 

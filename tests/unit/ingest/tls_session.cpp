@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "certificates.hpp"
-#include "net/tls_session.hpp"
+#include "net/tls.hpp"
 
 namespace gpurx::ingest::detail {
 

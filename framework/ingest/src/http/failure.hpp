@@ -10,7 +10,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "../net/answer.hpp"
+#include "../net/message.hpp"
 #include "../net/retry.hpp"
 #include "../net/url.hpp"
 

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "../net/answer.hpp"
 #include "../net/http_connection.hpp"
+#include "../net/message.hpp"
 #include "mirror.hpp"
 #include "request.hpp"
 #include "transfer_context.hpp"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "../net/answer.hpp"
+#include "../net/message.hpp"
 #include "lane.hpp"
 #include "mirror.hpp"
 #include "origin.hpp"

@@ -5,8 +5,8 @@
 #include <gpurx/ingest/http.hpp>
 #include <stdexcept>
 
-#include "../net/authorization.hpp"
 #include "../net/display.hpp"
+#include "../net/environment.hpp"
 #include "../s3/client.hpp"
 #include "../s3/location.hpp"
 

@@ -9,13 +9,9 @@
 #include <iterator>
 #include <utility>
 
-#include "../net/authorization.hpp"
 #include "../net/display.hpp"
 #include "../net/environment.hpp"
-#include "../net/plain_wire.hpp"
-#include "../net/proxy.hpp"
-#include "../net/resolve.hpp"
-#include "../net/tls_wire.hpp"
+#include "../net/tcp.hpp"
 #include "../s3/refusal.hpp"
 #include "failure.hpp"
 #include "request.hpp"
@@ -150,9 +146,8 @@ void origin::refuse(answer const& head, std::string const& text)
 std::unique_ptr<wire> origin::make_wire(asio::any_io_executor const& executor) const
 {
     if (from_.secure)
-        return std::make_unique<tls_wire>(executor, tls_, from_.host,
-                                          proxy_ ? connect_request(from_, *proxy_) : std::string{});
-    return std::make_unique<plain_wire>(executor, context_.session);
+        return make_socket_wire(executor, tls_, from_.host, proxy_ ? connect_request(from_, *proxy_) : std::string{});
+    return make_flow_wire(executor, context_.session);
 }
 
 asio::awaitable<std::string> origin::async_get(byte_range asked)

@@ -16,9 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../net/answer.hpp"
-#include "../net/header_field.hpp"
-#include "../net/tls_context.hpp"
+#include "../net/message.hpp"
+#include "../net/tls.hpp"
 #include "../net/url.hpp"
 #include "../net/wire.hpp"
 #include "../s3/client.hpp"

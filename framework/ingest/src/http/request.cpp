@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <boost/beast/core/string.hpp>
 #include <gpurx/ingest/error.hpp>
 
 namespace gpurx::ingest::detail {
@@ -61,21 +59,6 @@ std::string what_changed(object_identity const& before, answer const& head, std:
     return {};
 }
 
-std::string request_text(std::string_view method, url const& from, header_fields const& fields,
-                         header_fields const& more)
-{
-    auto text = fmt::format("{} {} HTTP/1.1\r\n", method, from.target);
-    auto const is_given = [&more](header_field const& own) {
-        return std::ranges::any_of(
-            more, [&own](header_field const& each) { return boost::beast::iequals(each.name, own.name); });
-    };
-    for (auto const& each : fields)
-        text += is_given(each) ? std::string{} : fmt::format("{}: {}\r\n", each.name, each.value);
-    for (auto const& each : more)
-        text += fmt::format("{}: {}\r\n", each.name, each.value);
-    return text + "\r\n";
-}
-
 bool begins_as_asked(byte_range bytes, byte_range asked)
 {
     return bytes.begin == asked.begin && bytes.end <= asked.end && !bytes.empty();
@@ -96,12 +79,12 @@ header_fields get_fields(url const& from, byte_range range)
 
 std::string get_request(url const& from, byte_range range, header_fields const& more)
 {
-    return request_text("GET", from, get_fields(from, range), more);
+    return request_text("GET", from.target, get_fields(from, range), more);
 }
 
 std::string head_request(url const& from, header_fields const& more)
 {
-    return request_text("HEAD", from, get_fields(from, {}), more);
+    return request_text("HEAD", from.target, get_fields(from, {}), more);
 }
 
 first_answer understand_first(answer const& head, byte_range asked, error_code& code, std::string& why)

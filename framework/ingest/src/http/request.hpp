@@ -9,8 +9,7 @@
 
 #include <gpurx/error.hpp>
 
-#include "../net/answer.hpp"
-#include "../net/header_field.hpp"
+#include "../net/message.hpp"
 #include "../net/url.hpp"
 
 namespace gpurx::ingest::detail {

@@ -5,13 +5,20 @@
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/read_size.hpp>
 #include <boost/beast/http/error.hpp>
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
+#include <iterator>
 #include <span>
 
-#include "answer_parser.hpp"
+#include "environment.hpp"
+#include "tcp.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -39,46 +46,65 @@ http_connection::http_connection(asio::any_io_executor const& executor, std::uni
     : wire_{std::move(below)},
       stream_{stream},
       limits_{limits},
-      slowness_{bytes_in(limits.timeout, limits.min_speed)},
+      stall_{bytes_in(limits.timeout, limits.min_speed)},
       next_look_{executor}
 {}
 
 asio::awaitable<void> http_connection::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
-    slowness_.wait_for(slowness::waiting_for::header);
+    stall_.wait_for(stall_detector::waiting_for::header);
     watch();
     check(co_await wire_->async_connect(to));
 }
 
 asio::awaitable<void> http_connection::async_send(std::string request)
 {
-    slowness_.wait_for(slowness::waiting_for::header);
+    stall_.wait_for(stall_detector::waiting_for::header);
     auto const [code, sent] = co_await wire_->async_write(asio::buffer(request));
     check(code);
 }
 
 asio::awaitable<answer> http_connection::async_answer(unsigned looks)
 {
-    slowness_.wait_for(slowness::waiting_for::header, looks);
+    stall_.wait_for(stall_detector::waiting_for::header, looks);
     auto found = co_await read_header();
     while (found.status < 200)
         found = co_await read_header();
-    slowness_.wait_for(slowness::waiting_for::nothing);
+    stall_.wait_for(stall_detector::waiting_for::nothing);
     co_return found;
 }
 
 asio::awaitable<answer> http_connection::read_header()
 {
-    answer_parser parser;
+    answer_reader reader;
+    co_return co_await read(reader);
+}
+
+asio::awaitable<answer> http_connection::async_whole_answer(std::string& body, std::size_t at_most)
+{
+    stall_.wait_for(stall_detector::waiting_for::header);
+    answer_reader reader{at_most};
+    auto found = co_await read(reader);
+    stall_.wait_for(stall_detector::waiting_for::nothing);
+    body = reader.take_body();
+    co_return found;
+}
+
+asio::awaitable<answer> http_connection::read(answer_reader& reader)
+{
     error_code code;
-    while (!parser.is_header_done() && (!code || code == http::error::need_more)) {
+    while (!reader.is_done() && (!code || code == http::error::need_more)) {
         if (early_.size() == 0 || code == http::error::need_more)
             code = co_await read_early();
-        if (code)
-            break;
-        early_.consume(parser.put(early_.cdata(), code));
+        if (code == asio::error::eof)
+            reader.put_end(code);
+        else if (!code)
+            early_.consume(reader.put(early_.cdata(), code));
     }
-    co_return taken_from(parser, code);
+    std::string why;
+    auto found = reader.take(code, why);
+    check(code, std::move(why));
+    co_return found;
 }
 
 // Little at first: what comes along of a body is copied twice.
@@ -98,9 +124,9 @@ asio::awaitable<http_connection::transferred> http_connection::async_body(memory
     auto const placed = place_early(to, code);
     if (code || placed == to.size())
         co_return transferred{code, placed};
-    slowness_.wait_for(slowness::waiting_for::body);
+    stall_.wait_for(stall_detector::waiting_for::body);
     auto const [failed, read] = co_await wire_->async_read(to.subspan(placed, to.size() - placed), stream_);
-    slowness_.wait_for(slowness::waiting_for::nothing);
+    stall_.wait_for(stall_detector::waiting_for::nothing);
     co_return transferred{failed, placed + read};
 }
 
@@ -113,9 +139,9 @@ asio::awaitable<void> http_connection::async_skip(std::uint64_t bytes)
 {
     auto const early = static_cast<std::size_t>(std::min<std::uint64_t>(early_.size(), bytes));
     early_.consume(early);
-    slowness_.wait_for(slowness::waiting_for::body);
+    stall_.wait_for(stall_detector::waiting_for::body);
     auto const [code, read] = co_await wire_->async_skip(bytes - early);
-    slowness_.wait_for(slowness::waiting_for::nothing);
+    stall_.wait_for(stall_detector::waiting_for::nothing);
     check(code);
 }
 
@@ -126,7 +152,7 @@ asio::awaitable<std::string> http_connection::async_excerpt(std::size_t at_most)
     if (!text.empty())
         co_return text;
     text.resize(at_most);
-    slowness_.wait_for(slowness::waiting_for::body);
+    stall_.wait_for(stall_detector::waiting_for::body);
     auto const [code, size] = co_await wire_->async_read_some(asio::buffer(text));
     check(code);
     text.resize(size);
@@ -184,31 +210,23 @@ std::string http_connection::look()
     if (std::chrono::steady_clock::now() >= limits_.deadline)
         return "the deadline has passed";
     auto const timeout = limits_.timeout.count();
-    switch (slowness_.look(wire_->arrived(), wire_->at_hand())) {
-        case slowness::verdict::fine:
+    switch (stall_.look(wire_->arrived(), wire_->at_hand())) {
+        case stall_detector::verdict::fine:
             return is_outrun() ? "another mirror is far faster" : std::string{};
-        case slowness::verdict::silent:
+        case stall_detector::verdict::silent:
             return fmt::format("nothing came for {} ms", timeout);
-        case slowness::verdict::header_too_slow:
+        case stall_detector::verdict::header_too_slow:
             return fmt::format("no answer came within {} ms", timeout);
-        case slowness::verdict::body_too_slow:
-            return fmt::format("only {} bytes came in {} ms: less than {} bytes a second", slowness_.measured(),
-                               timeout, limits_.min_speed);
+        case stall_detector::verdict::body_too_slow:
+            return fmt::format("only {} bytes came in {} ms: less than {} bytes a second", stall_.measured(), timeout,
+                               limits_.min_speed);
     }
     return {};
 }
 
-answer http_connection::taken_from(answer_parser const& parser, error_code code) const
-{
-    std::string why;
-    auto found = take_answer(parser, code, why);
-    check(code, std::move(why));
-    return found;
-}
-
 bool http_connection::is_outrun() const
 {
-    auto const came = slowness_.came_in_body();
+    auto const came = stall_.came_in_body();
     auto const look = std::chrono::duration<double>{limits_.timeout}.count() / looks_per_timeout;
     return came && limits_.is_outrun && limits_.is_outrun(static_cast<double>(*came) / look);
 }
@@ -231,6 +249,58 @@ std::size_t http_connection::place_early(memory_span to, error_code& code)
     auto const placed = gather({&piece, 1}, to.first(size), stream_, code);
     early_.consume(placed);
     return placed;
+}
+
+// ---- small answers ----
+
+namespace {
+
+std::string request_of(exchange const& what)
+{
+    auto const is_passed_on = what.proxy && !what.to.secure;
+    header_fields fields{{"Host", what.to.authority}, {"User-Agent", "gpurx"}, {"Connection", "close"}};
+    if (what.method == "PUT")
+        fields.push_back({"Content-Length", "0"});
+    auto more = what.fields;
+    if (is_passed_on)
+        std::ranges::move(proxy_fields(*what.proxy), std::back_inserter(more));
+    return request_text(what.method, is_passed_on ? in_absolute_form(what.to).target : what.to.target, fields, more);
+}
+
+asio::awaitable<exchanged> converse(std::shared_ptr<http_connection> on, std::vector<asio::ip::tcp::endpoint> to,
+                                    std::string request, std::size_t most)
+{
+    co_await on->async_connect(to);
+    co_await on->async_send(std::move(request));
+    exchanged found;
+    found.head = co_await on->async_whole_answer(found.body, most);
+    co_return found;
+}
+
+}  // namespace
+
+asio::awaitable<exchanged> async_exchange(exchange what)
+{
+    auto const strand = asio::make_strand(co_await asio::this_coro::executor);
+    auto const end = std::chrono::steady_clock::now() + what.limit;
+    auto const& next = what.proxy ? *what.proxy : what.to;
+    auto const found = co_await async_resolve(strand, next.host, next.port, end);
+    if (found.code)
+        fail(found.code, found.code == errc::gave_up ? "no address of " + next.host + " came in time" : "");
+    if (what.to.secure && what.tls == nullptr)
+        what.tls = make_tls_context({});
+    auto line = make_socket_wire(strand, what.to.secure ? what.tls : nullptr, what.to.host,
+                                 what.to.secure && what.proxy ? connect_request(what.to, *what.proxy) : std::string{});
+    connection_limits const limits{.timeout = what.limit, .deadline = end};
+    auto const on = std::make_shared<http_connection>(strand, std::move(line), limits, cuda_stream_ref{});
+    try {
+        co_return co_await asio::co_spawn(strand, converse(on, found.endpoints, request_of(what), what.most),
+                                          asio::use_awaitable);
+    } catch (system_error const& failure) {
+        if (failure.code() != errc::gave_up)
+            throw;
+    }
+    fail(errc::gave_up, fmt::format("no answer within {} ms", what.limit.count()));
 }
 
 }  // namespace gpurx::ingest::detail

@@ -12,19 +12,19 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gpurx/views.hpp>
 
-#include "answer.hpp"
-#include "slowness.hpp"
+#include "message.hpp"
+#include "stall_detector.hpp"
+#include "url.hpp"
 #include "wire.hpp"
 
 namespace gpurx::ingest::detail {
-
-class answer_parser;
 
 // Whether somebody else is so much faster than this, in bytes per second, that the connection is to end.
 using speed_check = std::function<bool(double)>;
@@ -51,6 +51,9 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     // The next header, within so much of the timeout. Interim answers (status 1xx) are left out.
     [[nodiscard]] asio::awaitable<answer> async_answer(unsigned looks = looks_per_timeout);
 
+    // The same with its body, of so many bytes at most.
+    [[nodiscard]] asio::awaitable<answer> async_whole_answer(std::string& body, std::size_t at_most);
+
     // The next bytes of a body, to their place. The first is an error if not all came; the second says how many did.
     using transferred = std::pair<error_code, std::size_t>;
     [[nodiscard]] asio::awaitable<transferred> async_body(memory_span to);
@@ -71,8 +74,8 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
 
   private:
     [[nodiscard]] asio::awaitable<answer> read_header();
+    [[nodiscard]] asio::awaitable<answer> read(answer_reader& reader);
     [[nodiscard]] asio::awaitable<error_code> read_early();
-    [[nodiscard]] answer taken_from(answer_parser const& parser, error_code code) const;
     void watch();
     // In words; empty: it is fast enough.
     [[nodiscard]] std::string look();
@@ -82,12 +85,30 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     std::unique_ptr<wire> wire_;
     cuda_stream_ref stream_;
     connection_limits limits_;
-    slowness slowness_;
+    stall_detector stall_;
     asio::steady_timer next_look_;
     bool rests_ = false;
     std::string too_slow_;  // in words, once it has been closed for that
 
     boost::beast::flat_buffer early_{header_limit};  // what came along with a header
 };
+
+// A request with a small answer, on the host: for credentials and listings. A connection of its own, outside of any
+// session.
+struct exchange {
+    std::string method = "GET";
+    url to;
+    header_fields fields;                     // besides Host
+    tls_context tls = {};                     // for https; null: one of the system's authorities
+    std::optional<url> proxy = {};            // that is asked to ask there
+    std::chrono::milliseconds limit{};        // for all of it
+    std::size_t most = std::size_t{1} << 20;  // bytes of the answer's body
+};
+struct exchanged {
+    answer head;
+    std::string body;
+};
+// Errors: what resolving and connecting report, as system_error without an object; errc::gave_up, bad_response.
+[[nodiscard]] asio::awaitable<exchanged> async_exchange(exchange what);
 
 }  // namespace gpurx::ingest::detail

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the bytes of a connection come and go, below HTTP: plain_wire.hpp, tls_wire.hpp.
+// How the bytes of a connection come and go, below HTTP.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <gpurx/error.hpp>
+#include <gpurx/session.hpp>
 #include <gpurx/views.hpp>
+
+#include "tls.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -47,5 +52,13 @@ class wire {
     [[nodiscard]] virtual std::string why() const { return {}; }
     virtual void close() noexcept = 0;
 };
+
+// A flow of the session, whose bytes land where the session has them land.
+[[nodiscard]] std::unique_ptr<wire> make_flow_wire(asio::any_io_executor const& executor, rx_session& session);
+
+// An ordinary socket, outside of any session; with a context a CPU decrypts its bytes. `host`: whose certificate the
+// server has to have. `tunnel`: what asks a proxy for a connection to it, if the endpoints are the proxy's; else empty.
+[[nodiscard]] std::unique_ptr<wire> make_socket_wire(asio::any_io_executor const& executor, tls_context context,
+                                                     std::string host, std::string tunnel = {});
 
 }  // namespace gpurx::ingest::detail

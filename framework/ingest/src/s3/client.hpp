@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "../net/header_field.hpp"
+#include "../net/message.hpp"
 #include "../net/url.hpp"
 #include "credentials.hpp"
 #include "location.hpp"

@@ -8,7 +8,7 @@
 
 #include "../net/display.hpp"
 #include "../net/environment.hpp"
-#include "exchange.hpp"
+#include "../net/http_connection.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 
@@ -59,10 +59,10 @@ asio::awaitable<std::string> ask(exchange what)
     auto const from = what.to.display;
     std::string failure;
     try {
-        auto const answer = co_await async_exchange(std::move(what));
-        if (answer.status == 200)
-            co_return answer.body;
-        failure = fmt::format("it answers {} {}", answer.status, answer.reason);
+        auto const [head, body] = co_await async_exchange(std::move(what));
+        if (head.status == 200)
+            co_return body;
+        failure = status_text(head);
     } catch (system_error const& error) {
         failure = error.what();
     }

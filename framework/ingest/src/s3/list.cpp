@@ -10,10 +10,9 @@
 
 #include "../net/display.hpp"
 #include "../net/environment.hpp"
-#include "../net/proxy.hpp"
+#include "../net/http_connection.hpp"
 #include "../net/retry.hpp"
 #include "client.hpp"
-#include "exchange.hpp"
 #include "listing.hpp"
 #include "refusal.hpp"
 
@@ -58,20 +57,20 @@ passing_error after(std::optional<std::chrono::seconds> pause, passing_error fai
 }
 
 // Throws what the server says; a passing_error if asking once more may help.
-void check(listing const& of, small_answer const& answer)
+void check(listing const& of, exchanged const& answer)
 {
-    if (answer.status == 200)
+    auto const& head = answer.head;
+    if (head.status == 200)
         return;
     auto const said = parse_refusal(answer.body);
-    auto const words = fmt::format("it answers {} {}{}{}", answer.status, answer.reason, said ? ": " : "",
-                                   said ? words_of(*said) : std::string{});
-    auto const temporary =
-        answer.status == 429 || answer.status == 500 || (answer.status >= 502 && answer.status <= 504);
-    auto const moved = of.asked.move_to(answer.region) || (said && of.asked.move_to(said->region));
+    auto const words =
+        fmt::format("{}{}{}", status_text(head), said ? ": " : "", said ? words_of(*said) : std::string{});
+    auto const temporary = head.status == 429 || head.status == 500 || (head.status >= 502 && head.status <= 504);
+    auto const moved = of.asked.move_to(head.bucket_region) || (said && of.asked.move_to(said->region));
     auto const renewed = said && is_about_expiry(*said) && of.asked.end_credentials();
     if (!temporary && !moved && !renewed)
         throw system_error{errc::http_status, about(of, words)};
-    throw after(answer.retry_after, {errc::http_status, about(of, words)});
+    throw after(head.retry_after, {errc::http_status, about(of, words)});
 }
 
 std::chrono::milliseconds time_for_page(listing const& of)

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "../net/header_field.hpp"
+#include "../net/message.hpp"
 #include "credentials.hpp"
 
 namespace gpurx::ingest::detail::s3 {

@@ -17,8 +17,7 @@
 #include <tuple>
 #include <utility>
 
-#include "../net/private_socket.hpp"
-#include "../net/resolve.hpp"
+#include "../net/tcp.hpp"
 #include "connection.hpp"
 
 namespace gpurx::ingest::detail {

@@ -18,7 +18,7 @@
 #include <sstream>
 #include <utility>
 
-#include "../net/private_socket.hpp"
+#include "../net/tcp.hpp"
 #include "stream_state.hpp"
 
 namespace gpurx::ingest::detail {

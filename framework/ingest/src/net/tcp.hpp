@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sockets that programs which are executed do not get (FD_CLOEXEC). Asio makes its own without the flag.
+// Addresses of a name, within a time that the system's resolver has not; and sockets that programs which are executed
+// do not get (FD_CLOEXEC). Asio makes its own without the flag.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <string>
 #include <vector>
 
 #include <gpurx/error.hpp>
 
 namespace gpurx::ingest::detail {
+
+struct resolution {
+    error_code code;  // errc::gave_up: the time was over
+    std::vector<asio::ip::tcp::endpoint> endpoints;
+};
+
+// What does not come in time still keeps a thread of the system's resolver, until that gives up.
+[[nodiscard]] asio::awaitable<resolution> async_resolve(asio::any_io_executor executor, std::string host,
+                                                        std::string port, std::chrono::steady_clock::time_point until);
 
 // As open() of Asio's.
 void open_private(asio::ip::tcp::socket& what, asio::ip::tcp const& protocol, error_code& code);

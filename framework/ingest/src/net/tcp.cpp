@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "resolve.hpp"
+#include "tcp.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
 #include <gpurx/ingest/error.hpp>
 #include <memory>
 #include <utility>
@@ -42,6 +48,19 @@ asio::awaitable<resolution> wait_for(std::shared_ptr<lookup> what, std::string h
     co_return resolution{.code = code, .endpoints = {}};
 }
 
+template <class Socket>
+void open(Socket& what, asio::ip::tcp const& protocol, error_code& code)
+{
+    auto const descriptor = ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (descriptor < 0) {
+        code.assign(errno, boost::system::system_category());
+        return;
+    }
+    what.assign(protocol, descriptor, code);
+    if (code)
+        ::close(descriptor);
+}
+
 }  // namespace
 
 asio::awaitable<resolution> async_resolve(asio::any_io_executor executor, std::string host, std::string port,
@@ -51,6 +70,40 @@ asio::awaitable<resolution> async_resolve(asio::any_io_executor executor, std::s
     auto const what = std::make_shared<lookup>(strand);
     what->end.expires_at(until);
     co_return co_await asio::co_spawn(strand, wait_for(what, std::move(host), std::move(port)), asio::use_awaitable);
+}
+
+void open_private(asio::ip::tcp::socket& what, asio::ip::tcp const& protocol, error_code& code)
+{
+    open(what, protocol, code);
+}
+
+void open_private(asio::ip::tcp::acceptor& what, asio::ip::tcp const& protocol, error_code& code)
+{
+    open(what, protocol, code);
+}
+
+void make_private(asio::ip::tcp::socket& what) noexcept
+{
+    ::fcntl(what.native_handle(), F_SETFD, FD_CLOEXEC);
+}
+
+asio::awaitable<error_code> async_connect_private(asio::ip::tcp::socket& what,
+                                                  std::vector<asio::ip::tcp::endpoint> const& to)
+{
+    error_code code = asio::error::not_found;
+    for (auto const& peer : to) {
+        error_code ignored;
+        what.close(ignored);
+        open_private(what, peer.protocol(), code);
+        if (code)
+            continue;
+        // Without a coroutine of its own, in which clang-tidy 14 gets lost.
+        auto const [refused] = co_await what.async_connect(peer, asio::as_tuple(asio::deferred));
+        code = what.is_open() ? refused : error_code{asio::error::operation_aborted};
+        if (!code || code == asio::error::operation_aborted)
+            break;
+    }
+    co_return code;
 }
 
 }  // namespace gpurx::ingest::detail

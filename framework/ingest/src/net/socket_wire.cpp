@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tls_wire.hpp"
+#include <poll.h>
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
+#include <optional>
 
-#include "answer.hpp"
-#include "private_socket.hpp"
+#include "message.hpp"
+#include "tcp.hpp"
+#include "wire.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -26,9 +30,49 @@ constexpr std::size_t staging_size = std::size_t{256} << 10;
 // After so many bytes others of the executor have a turn: a fast server would keep its thread for ever.
 constexpr std::size_t turn = std::size_t{1} << 20;
 
-}  // namespace
+// Nothing else can be done with TLS: a NIC would put into a GPU's memory what is encrypted.
+class socket_wire final : public wire {
+  public:
+    socket_wire(asio::any_io_executor const& executor, tls_context context, std::string host, std::string tunnel)
+        : socket_{executor}, context_{std::move(context)}, host_{std::move(host)}, tunnel_{std::move(tunnel)}
+    {}
 
-asio::awaitable<error_code> tls_wire::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
+    [[nodiscard]] asio::awaitable<error_code> async_connect(std::vector<asio::ip::tcp::endpoint> const& to) override;
+    [[nodiscard]] asio::awaitable<transferred> async_write(asio::const_buffer from) override;
+    // Through a buffer on the host, if that is a GPU's memory: what has been decrypted is on its way there while the
+    // next is being decrypted.
+    [[nodiscard]] asio::awaitable<transferred> async_read(memory_span to, cuda_stream_ref stream) override;
+    [[nodiscard]] asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) override;
+    [[nodiscard]] asio::awaitable<transferred> async_skip(std::uint64_t bytes) override;
+    [[nodiscard]] std::uint64_t arrived() const noexcept override;
+    [[nodiscard]] bool at_hand() noexcept override;
+    [[nodiscard]] bool is_quiet() override;
+    [[nodiscard]] std::string why() const override;
+    void close() noexcept override;
+
+  private:
+    [[nodiscard]] asio::awaitable<error_code> dig();
+    [[nodiscard]] asio::awaitable<transferred> read(host_span to);
+    // Of a read without TLS.
+    [[nodiscard]] transferred counted(transferred read) noexcept
+    {
+        arrived_ += std::get<std::size_t>(read);
+        return read;
+    }
+    // Until the step can go on.
+    [[nodiscard]] asio::awaitable<error_code> wait_for(tls_session::step of);
+
+    asio::ip::tcp::socket socket_;
+    tls_context context_;
+    std::string host_;
+    std::string tunnel_;
+    std::string refusal_;                 // of the proxy
+    std::optional<tls_session> session_;  // empty: without TLS
+    std::uint64_t arrived_ = 0;           // without TLS
+    std::vector<std::byte> staging_;      // for a GPU, or for nobody
+};
+
+asio::awaitable<error_code> socket_wire::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
     if (auto const refused = co_await async_connect_private(socket_, to))
         co_return refused;
@@ -36,9 +80,9 @@ asio::awaitable<error_code> tls_wire::async_connect(std::vector<asio::ip::tcp::e
     socket_.set_option(asio::ip::tcp::no_delay{true}, code);
     if (!tunnel_.empty())
         code = co_await dig();
-    if (!code)
+    if (!code && context_ != nullptr)
         socket_.native_non_blocking(true, code);
-    if (code)
+    if (code || context_ == nullptr)
         co_return code;
     session_.emplace(context_, host_, socket_.native_handle());
     for (;;) {
@@ -51,7 +95,7 @@ asio::awaitable<error_code> tls_wire::async_connect(std::vector<asio::ip::tcp::e
 }
 
 // The server says nothing before it is spoken to, so what comes is the proxy's answer.
-asio::awaitable<error_code> tls_wire::dig()
+asio::awaitable<error_code> socket_wire::dig()
 {
     auto const [broken, sent] = co_await asio::async_write(socket_, asio::buffer(tunnel_), direct);
     if (broken)
@@ -70,8 +114,10 @@ asio::awaitable<error_code> tls_wire::dig()
     co_return errc::http_status;
 }
 
-asio::awaitable<wire::transferred> tls_wire::async_write(asio::const_buffer from)
+asio::awaitable<wire::transferred> socket_wire::async_write(asio::const_buffer from)
 {
+    if (!session_)
+        co_return co_await asio::async_write(socket_, from, direct);
     std::size_t sent = 0;
     error_code code;
     while (!code && sent < from.size()) {
@@ -82,7 +128,7 @@ asio::awaitable<wire::transferred> tls_wire::async_write(asio::const_buffer from
     co_return transferred{code, sent};
 }
 
-asio::awaitable<wire::transferred> tls_wire::async_read(memory_span to, cuda_stream_ref stream)
+asio::awaitable<wire::transferred> socket_wire::async_read(memory_span to, cuda_stream_ref stream)
 {
     if (to.kind() == memory_kind::host)
         co_return co_await read({reinterpret_cast<std::byte*>(to.address()), to.size()});
@@ -104,7 +150,7 @@ asio::awaitable<wire::transferred> tls_wire::async_read(memory_span to, cuda_str
     co_return transferred{code, placed};
 }
 
-asio::awaitable<wire::transferred> tls_wire::async_skip(std::uint64_t bytes)
+asio::awaitable<wire::transferred> socket_wire::async_skip(std::uint64_t bytes)
 {
     staging_.resize(staging_size);
     std::uint64_t skipped = 0;
@@ -118,8 +164,10 @@ asio::awaitable<wire::transferred> tls_wire::async_skip(std::uint64_t bytes)
     co_return transferred{code, skipped};
 }
 
-asio::awaitable<wire::transferred> tls_wire::async_read_some(asio::mutable_buffer to)
+asio::awaitable<wire::transferred> socket_wire::async_read_some(asio::mutable_buffer to)
 {
+    if (!session_)
+        co_return counted(co_await socket_.async_read_some(to, direct));
     for (;;) {
         auto const step = session_->read(to);
         auto const code = co_await wait_for(step);
@@ -128,8 +176,10 @@ asio::awaitable<wire::transferred> tls_wire::async_read_some(asio::mutable_buffe
     }
 }
 
-asio::awaitable<wire::transferred> tls_wire::read(host_span to)
+asio::awaitable<wire::transferred> socket_wire::read(host_span to)
 {
+    if (!session_)
+        co_return counted(co_await asio::async_read(socket_, asio::buffer(to.data(), to.size()), direct));
     std::size_t placed = 0;
     std::size_t turn_ends = turn;
     error_code code;
@@ -149,7 +199,7 @@ asio::awaitable<wire::transferred> tls_wire::read(host_span to)
     co_return transferred{code, placed};
 }
 
-asio::awaitable<error_code> tls_wire::wait_for(tls_session::step of)
+asio::awaitable<error_code> socket_wire::wait_for(tls_session::step of)
 {
     if (of.what == tls_session::waits_for::nothing)
         co_return of.code;
@@ -160,33 +210,45 @@ asio::awaitable<error_code> tls_wire::wait_for(tls_session::step of)
     co_return socket_.is_open() ? code : error_code{asio::error::operation_aborted};
 }
 
-std::uint64_t tls_wire::arrived() const noexcept
+std::uint64_t socket_wire::arrived() const noexcept
 {
-    return session_ ? session_->arrived() : 0;
+    return session_ ? session_->arrived() : arrived_;
 }
 
-bool tls_wire::at_hand() noexcept
+bool socket_wire::at_hand() noexcept
 {
     error_code code;
     return socket_.available(code) > 0 && !code;
 }
 
 // What TLS sends for itself, as tickets, is read and is no byte.
-bool tls_wire::is_quiet()
+bool socket_wire::is_quiet()
 {
+    if (!session_) {
+        pollfd waiting{.fd = socket_.native_handle(), .events = POLLIN | POLLRDHUP, .revents = 0};
+        return ::poll(&waiting, 1, 0) == 0;
+    }
     std::byte unasked{};
-    return session_ && session_->read({&unasked, 1}).what == tls_session::waits_for::bytes;
+    return session_->read({&unasked, 1}).what == tls_session::waits_for::bytes;
 }
 
-std::string tls_wire::why() const
+std::string socket_wire::why() const
 {
     return session_ ? session_->why() : refusal_;
 }
 
-void tls_wire::close() noexcept
+void socket_wire::close() noexcept
 {
     error_code ignored;
     socket_.close(ignored);
+}
+
+}  // namespace
+
+std::unique_ptr<wire> make_socket_wire(asio::any_io_executor const& executor, tls_context context, std::string host,
+                                       std::string tunnel)
+{
+    return std::make_unique<socket_wire>(executor, std::move(context), std::move(host), std::move(tunnel));
 }
 
 }  // namespace gpurx::ingest::detail

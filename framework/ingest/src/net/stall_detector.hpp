@@ -6,13 +6,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace gpurx::ingest::detail {
 
 // So a stall is noticed an eighth of its limit late at most.
 inline constexpr unsigned looks_per_timeout = 8;
 
-class slowness {
+class stall_detector {
   public:
     // What is waited for. A header that has not come whole within the timeout is one too slow, however many bytes, or
     // interim answers, came of it; a body is measured by its speed.
@@ -20,12 +21,38 @@ class slowness {
     enum class verdict { fine, silent, header_too_slow, body_too_slow };
 
     // `least`: bytes of a body in one timeout.
-    explicit slowness(std::uint64_t least) noexcept : least_{least} {}
+    explicit stall_detector(std::uint64_t least) noexcept : least_{least} {}
 
-    void wait_for(waiting_for what, unsigned looks = looks_per_timeout) noexcept;
+    void wait_for(waiting_for what, unsigned looks = looks_per_timeout) noexcept
+    {
+        what_ = what;
+        header_limit_ = looks;
+        header_looks_ = 0;
+        silent_looks_ = 0;
+    }
     // Once per look: `arrived` are the connection's bytes so far. `at_hand`: some wait to be taken, so it is not the
     // server that is slow.
-    [[nodiscard]] verdict look(std::uint64_t arrived, bool at_hand) noexcept;
+    [[nodiscard]] verdict look(std::uint64_t arrived, bool at_hand) noexcept
+    {
+        auto const came = arrived - std::exchange(arrived_, arrived);
+        came_in_body_.reset();
+        if (what_ == waiting_for::nothing || at_hand) {
+            silent_looks_ = 0;
+            return verdict::fine;
+        }
+        if (what_ == waiting_for::header)
+            return ++header_looks_ > header_limit_ ? verdict::header_too_slow : verdict::fine;
+        came_in_body_ = came;
+        silent_looks_ = came == 0 ? silent_looks_ + 1 : 0;
+        if (silent_looks_ > looks_per_timeout)
+            return verdict::silent;
+        in_body_ += came;
+        // Where nothing comes any more it is silence, and told so.
+        if (++body_looks_ < looks_per_timeout || came == 0)
+            return verdict::fine;
+        measured_ = std::exchange(in_body_, 0) * looks_per_timeout / std::exchange(body_looks_, 0);
+        return measured_ < least_ ? verdict::body_too_slow : verdict::fine;
+    }
     // Of a body, between the last two looks; empty: none was waited for.
     [[nodiscard]] std::optional<std::uint64_t> came_in_body() const noexcept { return came_in_body_; }
     // Bytes of a body per timeout, when that was last measured.

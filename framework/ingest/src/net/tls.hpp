@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenSSL's side of one connection. It never waits: each step does what can be done, and says what to wait for.
+// TLS by OpenSSL: what all connections of a download have in common, and the side of one of them. A session never
+// waits: each step does what can be done, and says what to wait for.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -10,13 +11,18 @@
 #include <string>
 
 #include <gpurx/error.hpp>
+#include <gpurx/ingest/tls.hpp>
 #include <gpurx/views.hpp>
 
-#include "tls_context.hpp"
-
-struct ssl_st;  // OpenSSL's SSL
+struct ssl_ctx_st;  // OpenSSL's SSL_CTX
+struct ssl_st;      // OpenSSL's SSL
 
 namespace gpurx::ingest::detail {
+
+using tls_context = std::shared_ptr<ssl_ctx_st>;
+
+// Reads the files. Errors: errc::tls_failure, as system_error that names the file.
+[[nodiscard]] tls_context make_tls_context(tls_options const& options);
 
 class tls_session {
   public:

@@ -2,19 +2,19 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 
-#include "net/http_date.hpp"
+#include "net/message.hpp"
 #include "net/retry.hpp"
-#include "net/slowness.hpp"
+#include "net/stall_detector.hpp"
 
 namespace gpurx::ingest::detail {
 
 using namespace std::chrono_literals;
-using verdict = slowness::verdict;
-using waiting_for = slowness::waiting_for;
+using verdict = stall_detector::verdict;
+using waiting_for = stall_detector::waiting_for;
 
 TEST_CASE("silence is one where something is waited for, for one timeout and no more than an eighth")
 {
-    slowness watched{0};
+    stall_detector watched{0};
     for (unsigned i = 0; i < 3 * looks_per_timeout; ++i)
         REQUIRE(watched.look(0, false) == verdict::fine);
     watched.wait_for(waiting_for::body);
@@ -39,7 +39,7 @@ TEST_CASE("silence is one where something is waited for, for one timeout and no 
 
 TEST_CASE("a header has one timeout, however much of it comes meanwhile")
 {
-    slowness watched{0};
+    stall_detector watched{0};
     auto const limit = 3U;
     watched.wait_for(waiting_for::header, limit);
     for (unsigned i = 0; i < limit; ++i)
@@ -59,7 +59,7 @@ TEST_CASE("a header has one timeout, however much of it comes meanwhile")
 
 TEST_CASE("a body is measured over one timeout")
 {
-    slowness watched{80};
+    stall_detector watched{80};
     watched.wait_for(waiting_for::body);
     std::uint64_t arrived = 0;
     auto const run = [&](unsigned looks, std::uint64_t bytes) {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "answer.hpp"
+#include "message.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <charconv>
 #include <chrono>
 #include <gpurx/ingest/error.hpp>
-
-#include "answer_parser.hpp"
-#include "http_date.hpp"
+#include <utility>
 
 namespace gpurx::ingest::detail {
 
@@ -113,37 +115,96 @@ error_code translate(error_code code, std::string& why)
     return errc::bad_response;
 }
 
-}  // namespace
+using namespace std::chrono;
 
-answer_parser::answer_parser()
+// Digits only, all of them; -1: it is no number.
+int number_in(std::string_view text) noexcept
 {
-    header_limit(detail::header_limit);
-    body_limit(boost::none);
-    skip(true);
+    int value = -1;
+    auto const* const end = text.data() + text.size();
+    auto const [stopped, error] = std::from_chars(text.data(), end, value);
+    return error == std::errc{} && stopped == end ? value : -1;
 }
 
-answer take_answer(answer_parser const& from, error_code& code, std::string& why)
+}  // namespace
+
+std::string request_text(std::string_view method, std::string_view target, header_fields const& fields,
+                         header_fields const& more)
+{
+    auto text = fmt::format("{} {} HTTP/1.1\r\n", method, target);
+    auto const is_given = [&more](header_field const& own) {
+        return std::ranges::any_of(
+            more, [&own](header_field const& each) { return boost::beast::iequals(each.name, own.name); });
+    };
+    for (auto const& each : fields)
+        text += is_given(each) ? std::string{} : fmt::format("{}: {}\r\n", each.name, each.value);
+    for (auto const& each : more)
+        text += fmt::format("{}: {}\r\n", each.name, each.value);
+    return text + "\r\n";
+}
+
+struct answer_reader::parser : http::response_parser<http::string_body> {
+    parser() { header_limit(detail::header_limit); }
+};
+
+answer_reader::answer_reader() : parser_{std::make_unique<parser>()}
+{
+    parser_->body_limit(boost::none);
+    parser_->skip(true);
+}
+
+answer_reader::answer_reader(std::size_t body_limit) : parser_{std::make_unique<parser>()}
+{
+    parser_->body_limit(body_limit);
+    parser_->eager(true);
+}
+
+answer_reader::~answer_reader() = default;
+
+bool answer_reader::is_done() const noexcept
+{
+    return parser_->is_done();
+}
+
+std::size_t answer_reader::put(asio::const_buffer bytes, error_code& code)
+{
+    return parser_->put(bytes, code);
+}
+
+// Before the header is done Beast expects none.
+void answer_reader::put_end(error_code& code)
+{
+    if (parser_->is_header_done())
+        parser_->put_eof(code);
+}
+
+answer answer_reader::take(error_code& code, std::string& why) const
 {
     code = translate(code, why);
     if (code)
         return {};
     answer found;
-    if (!take_fields(from.get().base(), found, why)) {
+    if (!take_fields(parser_->get().base(), found, why)) {
         code = errc::bad_response;
         return {};
     }
-    if (auto const length = from.content_length())
+    if (auto const length = parser_->content_length())
         found.length = *length;
-    found.chunked = from.chunked();
-    found.keep_alive = from.keep_alive();
+    found.chunked = parser_->chunked();
+    found.keep_alive = parser_->keep_alive();
     return found;
+}
+
+std::string answer_reader::take_body()
+{
+    return std::move(parser_->get().body());
 }
 
 answer parse_answer(std::string_view header, error_code& code, std::string& why)
 {
-    answer_parser parser;
-    parser.put(asio::buffer(header.data(), header.size()), code);
-    return take_answer(parser, code, why);
+    answer_reader reader;
+    static_cast<void>(reader.put(asio::buffer(header.data(), header.size()), code));
+    return reader.take(code, why);
 }
 
 std::string status_text(answer const& head)
@@ -187,6 +248,41 @@ std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept
 std::optional<std::uint64_t> parse_base64_crc64(std::string_view field) noexcept
 {
     return parse_base64<std::uint64_t>(field, "=");
+}
+
+std::optional<sys_seconds> parse_http_date(std::string_view field) noexcept
+{
+    constexpr std::array<std::string_view, 12> months{"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                                      "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    constexpr std::string_view shape = "Sun, 06 Nov 1994 08:49:37 GMT";
+    if (field.size() != shape.size() || field.substr(3, 2) != ", " || !field.ends_with(" GMT") || field[19] != ':' ||
+        field[22] != ':')
+        return std::nullopt;
+    auto const* const named = std::ranges::find(months, field.substr(8, 3));
+    if (named == months.end())
+        return std::nullopt;
+    auto const h = number_in(field.substr(17, 2));
+    auto const m = number_in(field.substr(20, 2));
+    auto const s = number_in(field.substr(23, 2));
+    auto const d = number_in(field.substr(5, 2));
+    auto const y = number_in(field.substr(12, 4));
+    if (h < 0 || h > 23 || m < 0 || m > 59 || s < 0 || s > 60 || d < 0 || y < 1970)
+        return std::nullopt;
+    year_month_day const day{year{y}, month{static_cast<unsigned>(named - months.begin()) + 1},
+                             std::chrono::day{static_cast<unsigned>(d)}};
+    if (!day.ok())
+        return std::nullopt;
+    return sys_days{day} + hours{h} + minutes{m} + seconds{s};
+}
+
+std::optional<seconds> parse_retry_after(std::string_view field, std::string_view date, sys_seconds now) noexcept
+{
+    if (auto const wait = number_in(field); wait >= 0)
+        return seconds{wait};
+    auto const until = parse_http_date(field);
+    if (!until)
+        return std::nullopt;
+    return std::max(*until - parse_http_date(date).value_or(now), seconds{0});
 }
 
 }  // namespace gpurx::ingest::detail

@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header of an HTTP answer: what of it matters to a download. Pure.
+// Requests and answers of HTTP/1.1 as text: the fields of a header, what of an answer's matters, and dates. Pure.
 #pragma once
 
+#include <boost/asio/buffer.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gpurx/error.hpp>
 
 #include "../byte_range.hpp"
 
 namespace gpurx::ingest::detail {
+
+struct header_field {
+    std::string name;
+    std::string value;
+};
+using header_fields = std::vector<header_field>;
 
 // Larger headers are refused: they are read to the host.
 inline constexpr std::size_t header_limit = std::size_t{16} << 10;
@@ -51,6 +60,37 @@ struct answer {
     }
 };
 
+// Of two fields of one name the one in `more` is sent.
+[[nodiscard]] std::string request_text(std::string_view method, std::string_view target, header_fields const& fields,
+                                       header_fields const& more);
+
+// Reads an answer as it comes.
+class answer_reader {
+  public:
+    // Is done when the header is, whatever body that promises.
+    answer_reader();
+    // With the body, of so many bytes at most: of a known length, in chunks, or up to the connection's end.
+    explicit answer_reader(std::size_t body_limit);
+    answer_reader(answer_reader const&) = delete;
+    answer_reader& operator=(answer_reader const&) = delete;
+    ~answer_reader();
+
+    [[nodiscard]] bool is_done() const noexcept;
+    // How many of the bytes it has taken. `code`: as Beast has it, need_more among them.
+    [[nodiscard]] std::size_t put(asio::const_buffer bytes, error_code& code);
+    // The connection has ended: so has a body of no known length.
+    void put_end(error_code& code);
+    // What it has read. `code`: how that ended. Errors: asio::error::eof, errc::bad_response with `why` in words, and
+    // what is not of Beast.
+    [[nodiscard]] answer take(error_code& code, std::string& why) const;
+    [[nodiscard]] std::string take_body();
+
+  private:
+    struct parser;
+
+    std::unique_ptr<parser> parser_;
+};
+
 // Errors: errc::bad_response, and `why` in words.
 [[nodiscard]] answer parse_answer(std::string_view header, error_code& code, std::string& why);
 
@@ -65,5 +105,12 @@ struct answer {
 // As S3 writes it: four bytes or eight, the highest first, in base64.
 [[nodiscard]] std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept;
 [[nodiscard]] std::optional<std::uint64_t> parse_base64_crc64(std::string_view field) noexcept;
+
+// "Sun, 06 Nov 1994 08:49:37 GMT", whatever the locale is. The two obsolete forms are none.
+[[nodiscard]] std::optional<std::chrono::sys_seconds> parse_http_date(std::string_view field) noexcept;
+
+// Retry-After: seconds, or a date, against the server's own Date, or our clock where it sends none. Never negative.
+[[nodiscard]] std::optional<std::chrono::seconds> parse_retry_after(std::string_view field, std::string_view date,
+                                                                    std::chrono::sys_seconds now) noexcept;
 
 }  // namespace gpurx::ingest::detail
