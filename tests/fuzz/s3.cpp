@@ -8,10 +8,9 @@
 #include <string_view>
 
 #include "net/url.hpp"
-#include "s3/listing.hpp"
+#include "s3/credentials.hpp"
 #include "s3/location.hpp"
-#include "s3/profile.hpp"
-#include "s3/refusal.hpp"
+#include "s3/response.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http_object against a server that does what servers do: well, badly, and not at all.
+// An object against a server that does what servers do: well, badly, and not at all.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <chrono>
 #include <climits>
 #include <functional>
-#include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,7 +31,6 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using ingest::fetch_options;
-using ingest::http_object;
 using ingest::placement;
 
 std::uint32_t crc_of(std::string const& bytes)
@@ -604,7 +603,7 @@ TEST_CASE("the front is read to the host, and the rest goes to its places")
     }};
     auto const front_size = GENERATE(8U, 9'999U, 10'000U, 25'000U, 60'000U);
     world in{GENERATE(transport::copy, transport::devmem)};
-    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     std::string front(front_size, '\xee');
     std::string rest;
     outcome result;
@@ -637,7 +636,7 @@ TEST_CASE("the front of an object that is served whole is read on where it was c
         }
     }};
     world in{any_transport()};
-    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     std::string front(20'000, ' ');
     std::string rest(object.bytes.size() - front.size(), ' ');
     outcome result;
@@ -657,7 +656,7 @@ TEST_CASE("to read the front beyond the end is an error")
     http_content const object{content_of(20)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     world in{GENERATE(transport::copy, transport::devmem)};
-    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     std::string front(21, ' ');
     outcome result;
     run(in, result, [&]() -> asio::awaitable<void> {
@@ -673,7 +672,7 @@ TEST_CASE("only what has a place is asked for")
     http_content const object{content_of(200'000)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
-    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     // In the first chunk, with gaps; far away, in no order; two that touch in the file and not in memory.
     std::map<std::uint64_t, std::string> pieces{
         {10, std::string(5, ' ')},      {5'000, std::string(100, ' ')},     {9'990, std::string(500, ' ')},
@@ -702,7 +701,7 @@ TEST_CASE("places that cannot be served are refused before anything is asked for
     http_content const object{content_of(20'000)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     world in{transport::copy};
-    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     std::string bytes(20'001, ' ');
     std::vector<placement> places;
     SECTION("beyond the end")
@@ -778,7 +777,7 @@ TEST_CASE("a checksum is compared once all has come, in however many fetches, an
     http_server server{
         [&](http_request const& request, http_reply& reply) { (is_damaged ? damaged : object).serve(request, reply); }};
     world in{any_transport(), {.max_flows = 5}};
-    http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     std::string bytes(object.bytes.size(), ' ');
     auto const brings = [&](std::size_t begin, std::size_t end) {
         outcome result;
@@ -825,7 +824,7 @@ TEST_CASE("a checksum is computed over pieces, cuts and the front")
     world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
     auto options = options_for_tests();
     options.crc32c = fetch_options::checksum::always;
-    http_object file{in.io->get_executor(), *in.session, server.url(), options};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options};
     std::string front(12'345, ' ');
     std::string rest(object.bytes.size() - front.size(), ' ');
     outcome result;
@@ -866,7 +865,7 @@ TEST_CASE("a download that is cancelled ends, and writes nothing any more")
     {
         auto options = options_for_tests();
         options.timeout = 60s;
-        http_object file{in.io->get_executor(), *in.session, server.url(), options};
+        ingest::object file{in.io->get_executor(), *in.session, server.url(), options};
         placement const all{0, span_of(bytes)};
         auto work = [&]() -> asio::awaitable<void> {
             co_await file.async_open();
@@ -899,7 +898,7 @@ TEST_CASE("an io_context that is destroyed takes a download with it")
     }};
     world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
     std::string bytes(object.bytes.size(), ' ');
-    auto file = std::make_shared<http_object>(in.io->get_executor(), *in.session, server.url(), options_for_tests());
+    auto file = std::make_shared<ingest::object>(in.io->get_executor(), *in.session, server.url(), options_for_tests());
     asio::co_spawn(
         *in.io,
         [&bytes, file]() -> asio::awaitable<void> {
@@ -921,10 +920,10 @@ TEST_CASE("connections of one download run on several threads")
     test_session session{transport::copy, kernel, {.max_flows = 8}};
     asio::io_context io{4};
     std::string bytes(object.bytes.size(), ' ');
-    http_object file{io.get_executor(),
-                     *session,
-                     server.url(),
-                     {.flows = 6, .chunk_size = 10'000, .crc32c = fetch_options::checksum::always}};
+    ingest::object file{io.get_executor(),
+                        *session,
+                        server.url(),
+                        {.flows = 6, .chunk_size = 10'000, .crc32c = fetch_options::checksum::always}};
     placement const all{0, span_of(bytes)};
     std::exception_ptr failure;
     asio::co_spawn(
@@ -949,7 +948,7 @@ TEST_CASE("options that mean nothing are refused")
 {
     world in{transport::copy};
     auto const make = [&](fetch_options const& options, char const* url = "http://h/") {
-        http_object{in.io->get_executor(), *in.session, url, options};
+        ingest::object{in.io->get_executor(), *in.session, url, options};
     };
     CHECK_THROWS_AS(make({.flows = 0}), std::invalid_argument);
     CHECK_THROWS_AS(make({.chunk_size = 0}), std::invalid_argument);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests of http_object have in common: a world to fetch in, and what came of it.
+// What tests of objects of servers have in common: a world to fetch in, and what came of it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -81,7 +81,7 @@ void run(world& in, outcome& result, Work work)
 inline outcome fetch(world& in, std::string const& url, ingest::fetch_options const& options = options_for_tests())
 {
     outcome result;
-    ingest::http_object object{in.io->get_executor(), *in.session, url, options};
+    ingest::object object{in.io->get_executor(), *in.session, url, options};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await object.async_open();
         result.bytes.assign(object.size(), '\xee');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http_object with keep_connections: what one async_fetch leaves open serves the next.
+// An object with keep_connections: what one async_fetch leaves open serves the next.
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
@@ -9,7 +9,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <cstddef>
 #include <exception>
-#include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <optional>
 #include <string>
 
@@ -20,7 +20,6 @@ namespace gpurx::test {
 
 namespace {
 
-using ingest::http_object;
 using ingest::placement;
 
 ingest::fetch_options kept(unsigned flows)
@@ -35,7 +34,7 @@ ingest::fetch_options kept(unsigned flows)
 outcome fetch_in_parts(world& in, std::string const& url, std::size_t parts, ingest::fetch_options const& options)
 {
     outcome result;
-    http_object object{in.io->get_executor(), *in.session, url, options};
+    ingest::object object{in.io->get_executor(), *in.session, url, options};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await object.async_open();
         result.bytes.assign(object.size(), '\xee');
@@ -83,8 +82,8 @@ TEST_CASE("connections that are kept can be given up, and the next fetch connect
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     world in{any_transport(), {.max_flows = 1}};
     outcome result;
-    http_object first{in.io->get_executor(), *in.session, server.url(), kept(1)};
-    http_object second{in.io->get_executor(), *in.session, server.url(), kept(1)};
+    ingest::object first{in.io->get_executor(), *in.session, server.url(), kept(1)};
+    ingest::object second{in.io->get_executor(), *in.session, server.url(), kept(1)};
     run(in, result, [&]() -> asio::awaitable<void> {
         for (auto* const each : {&first, &second, &first}) {
             if (each->stats().connections == 0)
@@ -165,7 +164,7 @@ TEST_CASE("a kept connection lets a program end, and may be silent for as long a
     asio::io_context io;
     auto options = kept(2);
     options.timeout = 2s;
-    http_object file{io.get_executor(), *session, server.url(), options};
+    ingest::object file{io.get_executor(), *session, server.url(), options};
     std::string bytes(object.bytes.size(), ' ');
     fake_clock clock;
     std::exception_ptr failure;

@@ -45,7 +45,6 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using ingest::errc;
 using ingest::fetch_options;
-using ingest::http_object;
 
 constexpr std::string_view expired =
     "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>";
@@ -84,7 +83,7 @@ class expiring_server {
 outcome read_front(world& in, std::string const& url, std::size_t size, fetch_options const& options)
 {
     outcome result;
-    http_object object{in.io->get_executor(), *in.session, url, options};
+    ingest::object object{in.io->get_executor(), *in.session, url, options};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await object.async_open();
         result.bytes.assign(size, '\xee');
@@ -220,7 +219,7 @@ TEST_CASE("what is wrong with a header says of which object")
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     world in{any_transport(), {.max_flows = 5}};
     outcome result;
-    http_object file{in.io->get_executor(), *in.session, server.url("/object?token=secret"), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url("/object?token=secret"), options_for_tests()};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await file.async_open();
         static_cast<void>(co_await ingest::async_read_safetensors_header(file));

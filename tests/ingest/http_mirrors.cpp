@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http_object with several URLs for one object: what one does not bring another does, and none brings what is not the
+// An object with several URLs for one object: what one does not bring another does, and none brings what is not the
 // object.
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <functional>
-#include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +26,6 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using ingest::errc;
 using ingest::fetch_options;
-using ingest::http_object;
 
 constexpr std::size_t mirrored_size = 200'000;
 constexpr std::string_view same_checksum = "x-amz-checksum-crc32c: AAAAAA==\r\nx-amz-checksum-type: FULL_OBJECT\r\n";
@@ -47,7 +46,7 @@ fetch_options mirrored_at(std::string url)
 mirrored fetch_mirrored(world& in, std::string const& url, fetch_options const& options)
 {
     mirrored result;
-    http_object object{in.io->get_executor(), *in.session, url, options};
+    ingest::object object{in.io->get_executor(), *in.session, url, options};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await object.async_open();
         result.bytes.assign(object.size(), '\xee');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http_object::async_fetch_pieces: an object that no memory holds whole.
+// object::async_fetch_pieces: an object that no memory holds whole.
 #include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/error.hpp>
@@ -8,7 +8,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <gpurx/ingest/http.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <span>
 #include <string>
 
@@ -49,7 +49,7 @@ outcome fetch_pieces(http_server const& server, taken& found,
 {
     world in{any_transport(), {.max_flows = 5}};
     outcome result;
-    ingest::http_object object{in.io->get_executor(), *in.session, server.url(), options};
+    ingest::object object{in.io->get_executor(), *in.session, server.url(), options};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await object.async_open();
         found.bytes.assign(object.size(), '\xee');
@@ -127,7 +127,7 @@ TEST_CASE("what a consumer throws ends the download, whatever it is")
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
     world in{any_transport(), {.max_flows = 5}};
     outcome result;
-    ingest::http_object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
+    ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     run(in, result, [&]() -> asio::awaitable<void> {
         co_await file.async_open();
         ingest::piece_consumer take = [&](std::uint64_t offset, std::span<std::byte const>) -> asio::awaitable<void> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http_object over TLS: the bytes are right, and from the right server, or there is an error that says what to change.
+// An object over TLS: the bytes are right, and from the right server, or there is an error that says what to change.
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -27,7 +27,6 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using ingest::errc;
 using ingest::fetch_options;
-using ingest::http_object;
 
 // https connections are none of the session's, so its transport does not matter.
 world any_world()
@@ -408,7 +407,7 @@ TEST_CASE("https: fields that cannot be sent are refused at once")
     {
         options.bearer = "a\nb";
     }
-    CHECK_THROWS_AS(http_object(in.io->get_executor(), *in.session, "https://127.0.0.1/x", options),
+    CHECK_THROWS_AS(ingest::object(in.io->get_executor(), *in.session, "https://127.0.0.1/x", options),
                     std::invalid_argument);
 }
 

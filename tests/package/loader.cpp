@@ -15,7 +15,7 @@ namespace {
 
 asio::awaitable<void> load(gpurx::rx_session& session, char const* url)
 {
-    ingest::http_object file{co_await asio::this_coro::executor, session, url};
+    ingest::object file{co_await asio::this_coro::executor, session, url};
     co_await file.async_open();
     auto const header = co_await ingest::async_read_safetensors_header(file);
     auto const layout = ingest::lay_out(header.tensors);

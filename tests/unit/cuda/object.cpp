@@ -7,7 +7,6 @@
 #include <gpurx/crc32c.hpp>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/ingest/buffer.hpp>
-#include <gpurx/ingest/http.hpp>
 #include <string>
 
 #include "../../ingest/file_bed.hpp"
@@ -64,7 +63,7 @@ void load(world& in)
     auto const stream = cuda_stream::on(0);
     auto const landing = ingest::buffer::on_gpu(0, object.bytes.size() - front_size);
     std::string front(front_size, ' ');
-    ingest::http_object file{
+    ingest::object file{
         in.io->get_executor(), *in.session, server.url(), {.flows = 3, .chunk_size = 20'000, .stream = stream}};
     auto const launches = fake_cuda::calls("cuLaunchKernel");
     run(in, [&]() -> asio::awaitable<void> {

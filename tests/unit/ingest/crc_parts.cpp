@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "source/crc_parts.hpp"
+#include "source/checksums.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>

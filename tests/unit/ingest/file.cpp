@@ -6,8 +6,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "file/blocks.hpp"
-#include "file/location.hpp"
+#include "file/path.hpp"
+#include "source/fetch_plan.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -2,9 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "s3/listing.hpp"
-#include "s3/refusal.hpp"
-#include "s3/xml.hpp"
+#include "s3/response.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 

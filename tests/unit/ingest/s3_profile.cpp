@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "s3/profile.hpp"
+#include "s3/credentials.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 

@@ -14,7 +14,6 @@
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
-#include <gpurx/crc32c.hpp>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/gather.hpp>
 #include <stdexcept>
@@ -23,8 +22,8 @@
 
 #include "../net/display.hpp"
 #include "../together.hpp"
-#include "io_threads.hpp"
-#include "location.hpp"
+#include "disk_file.hpp"
+#include "path.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -33,8 +32,6 @@ namespace {
 constexpr auto with_wait_code = asio::as_tuple(asio::use_awaitable);
 // Two reads cost more than one that has so many bytes for nothing.
 constexpr std::uint64_t worth_reading = 64 << 10;
-// Of what a consumer takes, as that of an http_object.
-constexpr std::uint64_t taken_at_a_time = 256 << 10;
 
 std::byte* pointer_to(memory_span place) noexcept
 {
@@ -75,33 +72,35 @@ asio::awaitable<void> file_source::async_read_front(host_span destination)
         fail("read", asio::error::eof, fmt::format("the file has {} bytes", file_.size()));
     byte_range const bytes{front_, front_ + destination.size()};
     check(co_await async_run(executor_, [&] { return read(bytes, destination.data(), bytes.end); }));
-    sum_up(front_, {memory_kind::host, reinterpret_cast<std::uintptr_t>(destination.data()), destination.size()});
+    sums_.add_front(front_, {destination.data(), destination.size()});
     front_ = bytes.end;
     counters_.bytes += bytes.size();
 }
 
 asio::awaitable<void> file_source::async_fetch(std::span<placement const> placements)
 {
-    if (!places_.assign(placements, file_.size()) || (!places_.all().empty() && places_.all().front().offset < front_))
+    if (!to_.to(placements, front_, file_.size()))
         fail("read", gpurx::errc::bad_destination, "places overlap, begin before the front, or end beyond the file");
-    take_ = nullptr;
     plan_ = {};
-    for (auto const& each : places_.all())
-        plan_.add({each.offset, each.offset + each.destination.size()});
+    for (auto const& each : to_.wanted())
+        plan_.add(each);
     co_await run();
 }
 
 asio::awaitable<void> file_source::async_fetch_pieces(piece_consumer take)
-{
-    take_ = std::move(take);
+try {
+    to_.to(std::move(take));
     plan_ = {};
     plan_.add({front_, file_.size()});
     co_await run();
+} catch (consumer_failure const& failed) {
+    std::rethrow_exception(failed.why);
 }
 
 asio::awaitable<void> file_source::run()
 {
     file_.read_directly();
+    sums_.begin();
     auto const pieces = (plan_.size() + options_.chunk_size - 1) / options_.chunk_size;
     std::vector<lane> lanes(std::clamp<std::uint64_t>(pieces, 1, options_.flows));
     using operation = decltype(asio::co_spawn(executor_, work(lanes.front()), asio::deferred));
@@ -113,7 +112,8 @@ asio::awaitable<void> file_source::run()
     }
     rethrow_first(co_await run_together(executor_, std::move(operations), asio::experimental::wait_for_one_error()));
     check(co_await async_run(executor_, [this] { return file_.check_unchanged(); }));
-    co_await finish_sum();
+    diagnostics const about{.operation = "check", .object = printable(text_, 2000), .kernel_message = {}, .advice = {}};
+    co_await sums_.async_verify(executor_, to_.on_gpu(), about, file_.size());
 }
 
 fetch_stats file_source::stats() const noexcept
@@ -151,13 +151,13 @@ asio::awaitable<void> file_source::work(lane& of)
 {
     while (auto const piece = take()) {
         check_time();
-        if (take_) {
+        if (to_.hands_on()) {
             co_await hand_over(of, *piece);
             continue;
         }
         co_await bring(of, *piece);
         for_each_place(*piece, [this](std::uint64_t offset, memory_span place) {
-            sum_up(offset, place);
+            sums_.add(offset, place);
             counters_.bytes += place.size();
         });
     }
@@ -170,9 +170,8 @@ asio::awaitable<void> file_source::hand_over(lane& of, fetch_piece const& piece)
     check(co_await async_run(executor_, [&] { return read(around, blocks.data(), piece.asked.end); }));
     for (auto at = piece.asked.begin; at < piece.asked.end;) {
         auto const bytes =
-            blocks.subspan(at - around.begin, std::min<std::uint64_t>(piece.asked.end - at, taken_at_a_time));
-        sum_up(at, {memory_kind::host, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()});
-        co_await take_(at, bytes);
+            blocks.subspan(at - around.begin, std::min<std::uint64_t>(piece.asked.end - at, delivery::piece_size));
+        co_await to_.async_deliver(at, destination{host_span{bytes}}.where());
         counters_.bytes += bytes.size();
         at += bytes.size();
     }
@@ -187,7 +186,7 @@ asio::awaitable<void> file_source::bring(lane& of, fetch_piece const& piece)
         co_return;
     }
     auto const bytes = piece.wanted.front();
-    auto const place = places_.find(bytes.begin, bytes.size());
+    auto const place = to_.places().find(bytes.begin, bytes.size());
     auto const is_one = place.size() == piece.asked.size();
     auto const in_place = is_one && (file_.aligned().offset == 1 || bytes.size() >= worth_reading)
                               ? split_in_place(bytes, place.address(), file_.aligned())
@@ -305,43 +304,11 @@ void file_source::for_each_place(fetch_piece const& piece, Use use) const
 {
     for (auto bytes : piece.wanted) {
         while (!bytes.empty()) {
-            auto const place = places_.find(bytes.begin, bytes.size());
+            auto const place = to_.places().find(bytes.begin, bytes.size());
             use(bytes.begin, place);
             bytes.begin += place.size();
         }
     }
-}
-
-// ---- the checksum ----
-
-void file_source::sum_up(std::uint64_t offset, memory_span bytes)
-{
-    if (options_.crc32c != fetch_options::checksum::always || bytes.empty())
-        return;
-    byte_range const part{offset, offset + bytes.size()};
-    if (bytes.kind() == memory_kind::host) {
-        auto const crc = gpurx::crc32c({reinterpret_cast<std::byte const*>(bytes.address()), bytes.size()});
-        std::scoped_lock const lock{mutex_};
-        return sums_.add(part, crc);
-    }
-    std::unique_lock lock{mutex_};
-    auto const result = sums_.add_on_gpu(part);
-    lock.unlock();
-    gpurx::crc32c(bytes, result, options_.stream);
-}
-
-asio::awaitable<void> file_source::finish_sum()
-{
-    if (options_.crc32c != fetch_options::checksum::always)
-        co_return;
-    if (sums_.on_gpu()) {
-        auto const on_gpu = std::ranges::find(places_.all(), memory_kind::device,
-                                              [](placement const& each) { return each.destination.kind(); });
-        auto const [code] = co_await gpurx::async_wait(executor_, options_.stream, on_gpu->destination, with_wait_code);
-        if (code)
-            fail("check", code, "the GPU did not finish the checksum");
-    }
-    crc_ = sums_.joined().whole(file_.size());
 }
 
 }  // namespace gpurx::ingest::detail

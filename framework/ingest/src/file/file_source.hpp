@@ -1,27 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file, for an object: read piece by piece, by several flows. Logic of blocks is in blocks.hpp, system calls are in
-// disk_file.hpp.
+// A file, for an object: read piece by piece, by several flows. Which blocks it reads is in fetch_plan.hpp, system
+// calls are in disk_file.hpp.
 #pragma once
 
 #include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "../source/crc_parts.hpp"
+#include <gpurx/memory.hpp>
+
+#include "../source/checksums.hpp"
 #include "../source/fetch_plan.hpp"
 #include "../source/source.hpp"
 #include "disk_file.hpp"
-#include "staging.hpp"
 
 namespace gpurx::ingest::detail {
+
+// Allocated at the first use; the pages of what is on the host, as they are used.
+class staging {
+  public:
+    [[nodiscard]] std::span<std::byte> on_host(std::size_t bytes)
+    {
+        constexpr std::size_t page = 4096;
+        if (on_host_ == nullptr)
+            on_host_.reset(static_cast<std::byte*>(std::aligned_alloc(page, (bytes + page - 1) / page * page)));
+        if (on_host_ == nullptr)
+            throw std::bad_alloc{};
+        return {on_host_.get(), bytes};
+    }
+    // For a GPU to read.
+    [[nodiscard]] std::span<std::byte> pinned(std::size_t bytes)
+    {
+        if (!pinned_.valid())
+            pinned_ = device_memory::on_pinned_host(bytes);
+        return {reinterpret_cast<std::byte*>(pinned_.span().address()), bytes};
+    }
+
+  private:
+    struct freed {
+        void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
+    };
+
+    std::unique_ptr<std::byte, freed> on_host_;
+    device_memory pinned_;
+};
 
 class file_source final : public source {
   public:
@@ -35,7 +67,7 @@ class file_source final : public source {
     [[nodiscard]] std::uint64_t front() const noexcept override { return front_; }
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements) override;
     [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take) override;
-    [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept override { return crc_; }
+    [[nodiscard]] object_checksums const& checksums() const noexcept override { return sums_; }
     [[nodiscard]] fetch_stats stats() const noexcept override;
 
   private:
@@ -74,10 +106,6 @@ class file_source final : public source {
     template <class Use>
     void for_each_place(fetch_piece const& piece, Use use) const;
 
-    // ---- the checksum ----
-    void sum_up(std::uint64_t offset, memory_span bytes);
-    [[nodiscard]] asio::awaitable<void> finish_sum();
-
     asio::any_io_executor executor_;
     fetch_options options_;
     std::string text_;  // as it was given
@@ -86,14 +114,12 @@ class file_source final : public source {
     std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
     disk_file file_;
     std::uint64_t front_ = 0;
-    placement_map places_;
-    piece_consumer take_;  // in the place of places, if there is one
+    object_checksums sums_{options_.crc32c, options_.stream};
+    delivery to_{sums_};
 
     std::mutex mutex_;  // guards what follows: lanes have strands of their own
     fetch_plan plan_;
-    crc_parts sums_;
 
-    std::optional<std::uint32_t> crc_;
     struct {
         std::atomic<std::uint64_t> reads{0}, bytes{0};
     } counters_;

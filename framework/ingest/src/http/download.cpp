@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "../net/retry.hpp"
-#include "failure.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -28,12 +27,12 @@ fetch_options checked(fetch_options options)
 }  // namespace
 
 download::download(asio::any_io_executor executor, rx_session& session, std::string_view text, fetch_options options)
-    : context_{.session = session, .options = checked(std::move(options))},
+    : executor_{executor},
+      context_{.session = session, .options = checked(std::move(options))},
       from_{text, context_},
       sums_{context_.options.crc32c, context_.options.stream},
       to_{sums_},
-      first_{asio::make_strand(executor), context_},
-      lanes_{executor, from_, to_, context_}
+      first_{asio::make_strand(executor), context_}
 {}
 
 asio::awaitable<void> download::async_open()
@@ -127,26 +126,12 @@ asio::awaitable<void> download::async_fetch(std::span<placement const> placement
 }
 
 asio::awaitable<void> download::async_fetch_pieces(piece_consumer take)
-{
+try {
     to_.to(std::move(take));
     std::vector<byte_range> all{{front_, opened().object.size}};
-    std::exception_ptr failure;
-    try {
-        co_await fetch(std::move(all));
-    } catch (consumer_failure const& failed) {
-        failure = failed.why;
-    }
-    if (failure)
-        std::rethrow_exception(failure);
-}
-
-asio::awaitable<void> download::fetch(std::vector<byte_range> wanted)
-{
-    lane first{first_.executor(), context_};
-    std::swap(first, first_);
-    sums_.begin();
-    co_await lanes_.async_run(std::move(first), std::move(wanted));
-    co_await sums_.async_verify(first_.executor(), to_.on_gpu(), from(), opened().object.size);
+    co_await fetch(std::move(all));
+} catch (consumer_failure const& failed) {
+    std::rethrow_exception(failed.why);
 }
 
 }  // namespace gpurx::ingest::detail

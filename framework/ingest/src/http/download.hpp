@@ -1,60 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an http_object does: opens the object with a first request (opening.hpp), reads its front to the host, and
-// fetches the rest through several connections at once (lanes.hpp).
+// An object of servers: opened by a first request, its front read to the host, the rest fetched through several
+// connections at once, each a lane.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <gpurx/ingest/http.hpp>
 
-#include "delivery.hpp"
+#include "../source/source.hpp"
+#include "../together.hpp"
 #include "lane.hpp"
-#include "lanes.hpp"
 #include "mirrors.hpp"
-#include "object_checksums.hpp"
-#include "transfer_context.hpp"
+#include "origin.hpp"
 
 namespace gpurx::ingest::detail {
 
-class download {
+class download final : public source {
   public:
     download(asio::any_io_executor executor, rx_session& session, std::string_view text, fetch_options options);
 
-    [[nodiscard]] asio::awaitable<void> async_open();
-    [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination);
-    [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements);
-    [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take);
-    void disconnect() noexcept { lanes_.disconnect(); }
-
-    [[nodiscard]] url const& from() const noexcept { return from_.first().from.where(); }
-    [[nodiscard]] opened_object const& opened() const noexcept { return from_.first().opened; }
-    [[nodiscard]] std::uint64_t front() const noexcept { return front_; }
-    [[nodiscard]] object_checksums const& checksums() const noexcept { return sums_; }
-    [[nodiscard]] fetch_stats stats() const noexcept { return context_.counters.read(); }
-    [[nodiscard]] std::vector<mirror_stats> mirrors_stats() const { return from_.stats(); }
+    [[nodiscard]] asio::awaitable<void> async_open() override;
+    [[nodiscard]] std::uint64_t size() const noexcept override { return opened().object.size; }
+    [[nodiscard]] std::string const& etag() const noexcept override { return opened().object.etag; }
+    [[nodiscard]] std::string const& url() const noexcept override { return from().text; }
+    [[nodiscard]] bool serves_ranges() const noexcept override { return opened().serves_ranges; }
+    [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination) override;
+    [[nodiscard]] std::uint64_t front() const noexcept override { return front_; }
+    [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements) override;
+    [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take) override;
+    void disconnect() noexcept override { kept_.clear(); }
+    [[nodiscard]] object_checksums const& checksums() const noexcept override { return sums_; }
+    [[nodiscard]] fetch_stats stats() const noexcept override { return context_.counters.read(); }
+    [[nodiscard]] std::vector<mirror_stats> mirrors() const override { return from_.stats(); }
 
   private:
+    [[nodiscard]] detail::url const& from() const noexcept { return from_.first().from.where(); }
+    [[nodiscard]] opened_object const& opened() const noexcept { return from_.first().opened; }
     [[nodiscard]] asio::awaitable<void> open();
     [[nodiscard]] asio::awaitable<void> read_front(host_span destination);
     [[nodiscard]] asio::awaitable<void> read_some(host_span destination);
-    [[nodiscard]] asio::awaitable<void> fetch(std::vector<byte_range> wanted);
 
+    // ---- lanes (lanes.cpp) ----
+    // Brings these bytes, which are in the order of the object, by the lane of the front too. Throws consumer_failure.
+    [[nodiscard]] asio::awaitable<void> fetch(std::vector<byte_range> wanted);
+    [[nodiscard]] std::vector<lane> make_lanes(lane first);
+    void keep(std::vector<lane> all);
+    void check(outcomes const& of);
+    [[nodiscard]] asio::awaitable<void> work(lane& of);
+    // False: the last answer had less than was asked for.
+    [[nodiscard]] asio::awaitable<bool> converse(lane& of);
+    // False: the rest of the answer was left where it is.
+    [[nodiscard]] asio::awaitable<bool> receive(lane& of, pending_request& what);
+    [[nodiscard]] asio::awaitable<void> receive_piece(lane& of, pending_request& what);
+
+    // ---- the plan, which all lanes share ----
+    [[nodiscard]] std::optional<pending_request> take(bool ahead);
+    void give_back(lane& of);
+    void finish(lane& of);
+    // Whatever the lanes that have not ended do, no byte is left for them.
+    [[nodiscard]] bool is_done();
+    [[nodiscard]] bool may_end(lane const& of, bool cannot_go_on);
+
+    asio::any_io_executor executor_;
     transfer_context context_;
-    mirrors from_;
+    detail::mirrors from_;
     std::uint64_t front_ = 0;
     object_checksums sums_;
     delivery to_;
     // Its requests are the one whose answer is read at the front.
     lane first_;
-    lanes lanes_;
+    std::vector<lane> kept_;  // with connections that have nothing to do
+
+    std::mutex mutex_;  // guards what follows: lanes have strands of their own
+    fetch_plan plan_;
+    std::size_t working_ = 0;    // lanes that have not ended
+    std::size_t under_way_ = 0;  // requests of theirs
 };
 
 }  // namespace gpurx::ingest::detail

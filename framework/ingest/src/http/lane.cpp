@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "failure.hpp"
+#include "../net/retry.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -17,6 +17,16 @@ namespace {
 
 // A server that has the next request already begins with its answer soon after the last.
 constexpr std::chrono::seconds time_for_next{2};
+
+// `before`: the answer to HEAD. What it says holds for the object that is received.
+opened_object opened(first_answer const& found, answer const& head, answer const& before)
+{
+    auto const same = before.status == 200 && !head.etag.empty() && before.etag == head.etag;
+    return {.object = found.object,
+            .serves_ranges = found.serves_ranges,
+            .crc32c = !head.crc32c && same ? before.crc32c : head.crc32c,
+            .crc64nvme = !head.crc64nvme && same ? before.crc64nvme : head.crc64nvme};
+}
 
 }  // namespace
 
@@ -36,6 +46,70 @@ asio::awaitable<void> lane::async_connect()
         throw system_error{failure.code(), why};
     }
 }
+
+// ---- the first request ----
+
+asio::awaitable<opened_object> lane::async_open(std::uint64_t size)
+{
+    for (;;) {
+        if (auto found = co_await attempt(size))
+            co_return std::move(*found);
+        drop();
+    }
+}
+
+asio::awaitable<std::optional<opened_object>> lane::attempt(std::uint64_t size)
+{
+    co_await at_->from.async_locate(executor_);
+    co_await async_connect();
+    auto const checksum_request = at_->from.ask_for_checksum();
+    if (!checksum_request.empty()) {
+        ++context_->counters.requests;
+        co_await on_->async_send(checksum_request);
+    }
+    byte_range const asked{0, at_->asks_for_range ? size : 0};
+    // Not made in the call: GCC 12 destroys such an argument of a coroutine twice.
+    pending_request first{.asked = asked, .answer = {}, .wanted = {}};
+    co_await async_ask(std::move(first));
+    answer before;
+    if (!checksum_request.empty())
+        before = co_await on_->async_answer();
+    if (!before.keep_alive)
+        co_return std::nullopt;
+    auto const head = co_await on_->async_answer();
+    if (is_elsewhere(head) || is_refused_range(head))
+        co_return std::nullopt;
+    error_code code;
+    std::string why;
+    auto const found = understand_first(head, asked, code, why);
+    if (code == errc::http_status) {
+        auto const body = co_await on_->async_beginning(head);
+        at_->from.refuse(head, body);
+    }
+    if (code)
+        fail(code, at_->from.where(), why);
+    learn(head);
+    requests.front() = {
+        .asked = asked, .answer = found.follows, .wanted = {}, .answered = true, .last = !head.keep_alive};
+    co_return opened(found, head, before);
+}
+
+bool lane::is_elsewhere(answer const& head)
+{
+    if (!head.is_redirect())
+        return false;
+    if (!at_->from.move_to(head.bucket_region))
+        at_->from.redirect(head);
+    return true;
+}
+
+// Some answer 416 where no byte is left to serve, and some where they serve no ranges: without a range it will tell.
+bool lane::is_refused_range(answer const& head)
+{
+    return head.status == 416 && head.total != 0U && std::exchange(at_->asks_for_range, false);
+}
+
+// ---- later ones ----
 
 void lane::rest() noexcept
 {

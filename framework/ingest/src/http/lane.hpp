@@ -10,14 +10,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "../net/http_connection.hpp"
 #include "../net/message.hpp"
-#include "mirror.hpp"
+#include "origin.hpp"
 #include "request.hpp"
-#include "transfer_context.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -53,6 +53,9 @@ class lane {
     [[nodiscard]] std::shared_ptr<http_connection> const& on() const noexcept { return on_; }
     // Precondition of this and what follows: the mirror is known.
     [[nodiscard]] asio::awaitable<void> async_connect();
+    // Finds where the mirror's object is, and what: connects, follows redirects, and reads the header of the answer to
+    // a request for the first `size` bytes. That request is then under way.
+    [[nodiscard]] asio::awaitable<opened_object> async_open(std::uint64_t size);
     // Requests stay: what they wanted is still to be had.
     void disconnect() noexcept
     {
@@ -90,6 +93,11 @@ class lane {
     std::vector<std::byte> landing;  // of a piece that is taken from there
 
   private:
+    // Empty: it is to be asked for in another way, or elsewhere.
+    [[nodiscard]] asio::awaitable<std::optional<opened_object>> attempt(std::uint64_t size);
+    // The request's answer brings the object elsewhere, or would without a range.
+    [[nodiscard]] bool is_elsewhere(answer const& head);
+    [[nodiscard]] bool is_refused_range(answer const& head);
     // Throws what the server says.
     [[nodiscard]] asio::awaitable<void> refuse(answer head);
     [[nodiscard]] asio::awaitable<answer> answer_to(pending_request const& what);

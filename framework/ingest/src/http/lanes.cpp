@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lanes.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +10,7 @@
 #include <utility>
 
 #include "../net/retry.hpp"
-#include "failure.hpp"
+#include "download.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -23,8 +21,11 @@ constexpr std::uint64_t worth_skipping = 256 << 10;
 
 }  // namespace
 
-asio::awaitable<void> lanes::async_run(lane first, std::vector<byte_range> wanted)
+asio::awaitable<void> download::fetch(std::vector<byte_range> wanted)
 {
+    lane first{first_.executor(), context_};
+    std::swap(first, first_);
+    sums_.begin();
     plan_ = {};
     for (auto const& each : wanted)
         plan_.add(each);
@@ -42,10 +43,11 @@ asio::awaitable<void> lanes::async_run(lane first, std::vector<byte_range> wante
     };
     check(co_await run_together(executor_, std::move(operations), std::move(until)));
     keep(std::move(all));
+    co_await sums_.async_verify(first_.executor(), to_.on_gpu(), words_for(from(), {}), opened().object.size);
 }
 
 // A lane that was ended because nothing was left has not failed.
-void lanes::check(outcomes const& of)
+void download::check(outcomes const& of)
 try {
     rethrow_first(of);
 } catch (boost::system::system_error const& error) {
@@ -53,13 +55,13 @@ try {
         throw;
 }
 
-void lanes::keep(std::vector<lane> all)
+void download::keep(std::vector<lane> all)
 {
     std::erase_if(all, [](lane const& each) { return !each.is_stale(); });
     kept_ = std::move(all);
 }
 
-std::vector<lane> lanes::make_lanes(lane first)
+std::vector<lane> download::make_lanes(lane first)
 {
     auto all = std::exchange(kept_, {});
     if (all.empty() || first.on() != nullptr)
@@ -68,8 +70,7 @@ std::vector<lane> lanes::make_lanes(lane first)
         opened.front().wanted = plan_.take_within(opened.front().answer);
     under_way_ = all.front().requests.size();
     auto const chunks = (plan_.size() + context_.options.chunk_size - 1) / context_.options.chunk_size;
-    auto const count =
-        from_.first().opened.serves_ranges ? std::min<std::uint64_t>(context_.options.flows, chunks + 1) : 1;
+    auto const count = opened().serves_ranges ? std::min<std::uint64_t>(context_.options.flows, chunks + 1) : 1;
     while (all.size() < count)
         all.emplace_back(asio::make_strand(executor_), context_);
     if (all.size() > count)
@@ -77,7 +78,7 @@ std::vector<lane> lanes::make_lanes(lane first)
     return all;
 }
 
-asio::awaitable<void> lanes::work(lane& of)
+asio::awaitable<void> download::work(lane& of)
 {
     retries attempts{of.executor(), context_.options.attempts, context_.deadline};
     of.wake();
@@ -118,7 +119,7 @@ asio::awaitable<void> lanes::work(lane& of)
 }
 
 // Until there is nothing left to ask for, or the connection has come to its end.
-asio::awaitable<bool> lanes::converse(lane& of)
+asio::awaitable<bool> download::converse(lane& of)
 {
     for (;;) {
         while (of.requests.empty() || of.has_room()) {
@@ -149,7 +150,7 @@ asio::awaitable<bool> lanes::converse(lane& of)
     }
 }
 
-asio::awaitable<bool> lanes::receive(lane& of, pending_request& what)
+asio::awaitable<bool> download::receive(lane& of, pending_request& what)
 {
     auto& rest = what.answer;
     while (!rest.empty()) {
@@ -167,7 +168,7 @@ asio::awaitable<bool> lanes::receive(lane& of, pending_request& what)
 }
 
 // As much of the next wanted bytes as has its place in one piece.
-asio::awaitable<void> lanes::receive_piece(lane& of, pending_request& what)
+asio::awaitable<void> download::receive_piece(lane& of, pending_request& what)
 {
     auto& wanted = what.wanted.front();
     auto const at_most = std::min(wanted.end, what.answer.end) - wanted.begin;
@@ -188,20 +189,19 @@ asio::awaitable<void> lanes::receive_piece(lane& of, pending_request& what)
 // ---- the plan ----
 
 // The next chunk. Ahead of its turn only if there is one for each other lane.
-std::optional<pending_request> lanes::take(bool ahead)
+std::optional<pending_request> download::take(bool ahead)
 {
     std::scoped_lock const lock{mutex_};
     if (plan_.size() <= (ahead ? (working_ - 1) * context_.options.chunk_size : 0))
         return std::nullopt;
     ++under_way_;
-    auto const& opened = from_.first().opened;
-    if (!opened.serves_ranges)
-        return pending_request{.asked = {}, .answer = {}, .wanted = plan_.take_within({0, opened.object.size})};
+    if (!opened().serves_ranges)
+        return pending_request{.asked = {}, .answer = {}, .wanted = plan_.take_within({0, opened().object.size})};
     auto [asked, wanted] = plan_.take(context_.options.chunk_size, worth_skipping);
     return pending_request{.asked = asked, .answer = {}, .wanted = std::move(wanted)};
 }
 
-void lanes::give_back(lane& of)
+void download::give_back(lane& of)
 {
     std::scoped_lock const lock{mutex_};
     for (auto const& each : of.requests) {
@@ -213,14 +213,14 @@ void lanes::give_back(lane& of)
 }
 
 // The first of its requests.
-void lanes::finish(lane& of)
+void download::finish(lane& of)
 {
     std::scoped_lock const lock{mutex_};
     of.requests.pop_front();
     --under_way_;
 }
 
-bool lanes::is_done()
+bool download::is_done()
 {
     std::scoped_lock const lock{mutex_};
     return plan_.empty() && under_way_ == 0;
@@ -228,7 +228,7 @@ bool lanes::is_done()
 
 // Nothing is left to do; or the session or the server has no room for this lane, and others do its work. Whoever is
 // counted looks into the plan once more, so that nothing stays there.
-bool lanes::may_end(lane const& of, bool cannot_go_on)
+bool download::may_end(lane const& of, bool cannot_go_on)
 {
     std::scoped_lock const lock{mutex_};
     auto const is_done = of.requests.empty() && plan_.empty();

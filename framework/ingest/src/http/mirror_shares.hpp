@@ -3,6 +3,7 @@
 // Which of an object's mirrors a connection goes to: those that fail, and those that are slow, lose their share. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <vector>
@@ -15,9 +16,30 @@ class mirror_shares {
 
     // The next connection's: of those that have failed least in a row, the one with the most speed for each connection.
     // What is not known to be slow is tried. Empty: none is left, or those that are left are not to be had now.
-    [[nodiscard]] std::optional<std::size_t> choose() const;
+    [[nodiscard]] std::optional<std::size_t> choose() const
+    {
+        double best_speed = 0;
+        for (auto const& each : all_)
+            best_speed = std::max(best_speed, each.speed.value_or(0));
+        auto const wait = [best_speed](state const& of) {
+            auto const speed = of.speed.value_or(best_speed);
+            return static_cast<double>(of.connections + 1) / std::max(speed, 1.0);
+        };
+        std::optional<std::size_t> found;
+        for (std::size_t i = 0; i < all_.size(); ++i) {
+            if (!all_[i].is_free())
+                continue;
+            if (!found || all_[i].failures < all_[*found].failures ||
+                (all_[i].failures == all_[*found].failures && wait(all_[i]) < wait(all_[*found])))
+                found = i;
+        }
+        return found;
+    }
     // Whether one would be chosen that has not failed since it was last of use.
-    [[nodiscard]] bool has_sound() const;
+    [[nodiscard]] bool has_sound() const
+    {
+        return std::ranges::any_of(all_, [](state const& each) { return each.is_free() && each.failures == 0; });
+    }
 
     void began(std::size_t mirror) { ++all_[mirror].connections; }
     void ended(std::size_t mirror) { --all_[mirror].connections; }
@@ -28,14 +50,35 @@ class mirror_shares {
     void hold(std::size_t mirror, bool held) { all_[mirror].held = held; }
     void exclude(std::size_t mirror) { all_[mirror].excluded = true; }
     // How many are not excluded.
-    [[nodiscard]] std::size_t left() const;
+    [[nodiscard]] std::size_t left() const
+    {
+        return static_cast<std::size_t>(std::ranges::count(all_, false, &state::excluded));
+    }
 
     // What one of its connections has brought of late, in bytes per second.
-    void measured(std::size_t mirror, double speed);
+    void measured(std::size_t mirror, double speed)
+    {
+        auto& mean = all_[mirror].speed;
+        mean = mean ? *mean + weight_of_last * (speed - *mean) : speed;
+    }
     // A connection to it that is no faster than this had better go to another.
-    [[nodiscard]] bool is_outrun(std::size_t mirror, double speed) const;
+    [[nodiscard]] bool is_outrun(std::size_t mirror, double speed) const
+    {
+        for (std::size_t i = 0; i < all_.size(); ++i) {
+            auto const& other = all_[i];
+            if (i != mirror && other.is_free() && other.failures == 0 && other.speed &&
+                *other.speed > speed * far_faster)
+                return true;
+        }
+        return false;
+    }
 
   private:
+    // A mirror is slow if another is so much faster.
+    static constexpr double far_faster = 4;
+    // Of the last measurement in the mean.
+    static constexpr double weight_of_last = 0.5;
+
     struct state {
         std::size_t connections = 0;
         unsigned failures = 0;

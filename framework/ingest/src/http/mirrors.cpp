@@ -9,8 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "failure.hpp"
-#include "opening.hpp"
+#include "../net/retry.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -94,8 +93,7 @@ asio::awaitable<void> mirrors::async_open(lane& by)
                 continue;
             try {
                 by.serve(each, check_of(*each));
-                opening first{by, *each, context_, context_.options.chunk_size};
-                each->opened = co_await first.async_open();
+                each->opened = co_await by.async_open(context_.options.chunk_size);
                 each->is_open = true;
                 first_ = each;
                 shares_.began(first_->index);
@@ -171,8 +169,7 @@ speed_check mirrors::check_of(mirror const& what)
 asio::awaitable<void> mirrors::open(lane& by, mirror& what)
 try {
     opening_turn const turn{*this, what};
-    opening first{by, what, context_, size_of_probe};
-    what.opened = co_await first.async_open();
+    what.opened = co_await by.async_open(size_of_probe);
     if (auto const changed = what.renewed_at ? what_is_new(first_->opened, what.opened) : std::string{};
         !changed.empty())
         fail(errc::object_changed, what.from.where(), changed);

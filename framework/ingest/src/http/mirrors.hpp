@@ -17,16 +17,14 @@
 
 #include "../net/retry.hpp"
 #include "lane.hpp"
-#include "mirror.hpp"
 #include "mirror_shares.hpp"
-#include "transfer_context.hpp"
 
 namespace gpurx::ingest::detail {
 
 // From several strands, once async_open is done.
 class mirrors {
   public:
-    // Errors: as of http_object's constructor. The context outlives it.
+    // Errors: as of object's constructor. The context outlives it.
     mirrors(std::string_view text, transfer_context& context);
 
     // The first that can be opened, through this lane, on which its answer is under way then; it says what the object

@@ -1,61 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <chrono>
 #include <gpurx/ingest/object.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "../file/file_source.hpp"
-#include "../file/location.hpp"
-#include "../source/source.hpp"
+#include "../file/path.hpp"
+#include "../net/display.hpp"
+#include "../net/environment.hpp"
+#include "../s3/client.hpp"
+#include "../s3/location.hpp"
+#include "download.hpp"
 
 namespace gpurx::ingest {
 
 namespace {
 
-class http_source final : public detail::source {
-  public:
-    http_source(asio::any_io_executor executor, rx_session& session, std::string_view url, fetch_options options)
-        : from_{std::move(executor), session, url, std::move(options)}
-    {}
-
-    asio::awaitable<void> async_open() override { return from_.async_open(); }
-    [[nodiscard]] std::uint64_t size() const noexcept override { return from_.size(); }
-    [[nodiscard]] std::string const& etag() const noexcept override { return from_.etag(); }
-    [[nodiscard]] std::string const& url() const noexcept override { return from_.url(); }
-    asio::awaitable<void> async_read_front(host_span destination) override
-    {
-        return from_.async_read_front(destination);
-    }
-    [[nodiscard]] std::uint64_t front() const noexcept override { return from_.front(); }
-    asio::awaitable<void> async_fetch(std::span<placement const> placements) override
-    {
-        return from_.async_fetch(placements);
-    }
-    asio::awaitable<void> async_fetch_pieces(piece_consumer take) override
-    {
-        return from_.async_fetch_pieces(std::move(take));
-    }
-    void disconnect() noexcept override { from_.disconnect(); }
-    [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept override { return from_.crc32c(); }
-    [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept override
-    {
-        return from_.announced_crc32c();
-    }
-    [[nodiscard]] std::optional<std::uint64_t> announced_crc64nvme() const noexcept override
-    {
-        return from_.announced_crc64nvme();
-    }
-    [[nodiscard]] std::vector<mirror_stats> mirrors() const override { return from_.mirrors(); }
-    [[nodiscard]] fetch_stats stats() const noexcept override { return from_.stats(); }
-
-  private:
-    http_object from_;
-};
+void check_field(detail::header_field const& field, std::string_view what)
+{
+    if (auto const* const wrong = detail::what_is_wrong(field))
+        throw std::invalid_argument{fmt::format("{}: {}", what, wrong)};
+}
 
 std::unique_ptr<detail::source> source_at(asio::any_io_executor executor, rx_session& session, std::string_view url,
                                           fetch_options options)
 {
     if (detail::is_local(url))
         return std::make_unique<detail::file_source>(std::move(executor), url, std::move(options));
-    return std::make_unique<http_source>(std::move(executor), session, url, std::move(options));
+    return std::make_unique<detail::download>(std::move(executor), session, url, std::move(options));
 }
 
 std::unique_ptr<detail::source> file_at(asio::any_io_executor executor, std::string_view path, fetch_options options)
@@ -70,6 +44,41 @@ std::unique_ptr<detail::source> file_at(asio::any_io_executor executor, std::str
 }
 
 }  // namespace
+
+fetch_options with_rest_of_deadline(fetch_options options, std::chrono::steady_clock::time_point began)
+{
+    using std::chrono::milliseconds;
+    if (options.deadline > milliseconds{0}) {
+        auto const gone = std::chrono::ceil<milliseconds>(std::chrono::steady_clock::now() - began);
+        options.deadline = gone < options.deadline ? options.deadline - gone : milliseconds{-1};
+    }
+    return options;
+}
+
+void check(fetch_options const& options)
+{
+    if (options.flows == 0 || options.chunk_size == 0 || options.attempts == 0)
+        throw std::invalid_argument{"fetch_options: flows, chunk_size and attempts have to be at least 1"};
+    for (auto const& [name, value] : options.headers)
+        check_field({name, value}, fmt::format("header \"{}\"", detail::printable(name, 100)));
+    check_field({"Authorization", options.bearer}, "the bearer token");
+    if (options.tls.certificate.empty() && !options.tls.key.empty())
+        throw std::invalid_argument{"a key for TLS is that of a certificate, and none is named"};
+    for (auto const& each : detail::s3::servers_of(options.s3))
+        detail::s3::check({each.endpoint, each.region});
+}
+
+std::string redacted_url(std::string_view url)
+{
+    return detail::without_secrets(url);
+}
+
+std::string printable_text(std::string_view text)
+{
+    return detail::printable(text, 2000);
+}
+
+// ---- object ----
 
 object::object(asio::any_io_executor executor, rx_session& session, std::string_view url, fetch_options options)
     : source_{source_at(std::move(executor), session, url, std::move(options))}
@@ -108,6 +117,11 @@ std::string const& object::url() const noexcept
     return source_->url();
 }
 
+bool object::serves_ranges() const noexcept
+{
+    return source_->serves_ranges();
+}
+
 asio::awaitable<void> object::async_read_front(host_span destination)
 {
     return source_->async_read_front(destination);
@@ -135,17 +149,22 @@ void object::disconnect() noexcept
 
 std::optional<std::uint32_t> object::crc32c() const noexcept
 {
-    return source_->crc32c();
+    return source_->checksums().computed_crc32c();
+}
+
+std::optional<std::uint64_t> object::crc64nvme() const noexcept
+{
+    return source_->checksums().computed_crc64nvme();
 }
 
 std::optional<std::uint32_t> object::announced_crc32c() const noexcept
 {
-    return source_->announced_crc32c();
+    return source_->checksums().announced_crc32c();
 }
 
 std::optional<std::uint64_t> object::announced_crc64nvme() const noexcept
 {
-    return source_->announced_crc64nvme();
+    return source_->checksums().announced_crc64nvme();
 }
 
 std::vector<mirror_stats> object::mirrors() const

@@ -11,9 +11,9 @@
 
 #include "../net/display.hpp"
 #include "../net/environment.hpp"
+#include "../net/retry.hpp"
 #include "../net/tcp.hpp"
-#include "../s3/refusal.hpp"
-#include "failure.hpp"
+#include "../s3/response.hpp"
 #include "request.hpp"
 
 namespace gpurx::ingest::detail {

@@ -1,29 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where an object is, as far as redirects and a bucket's region have led, and how it is asked for there: addresses,
-// proxy, TLS, and who asks. It has no connections: those are lanes (lane.hpp).
+// proxy, TLS, and who asks. It has no connections: those are lanes (lane.hpp). A mirror is an origin, and what it has
+// said of the object.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include <gpurx/ingest/http.hpp>
+#include <gpurx/session.hpp>
+#include "../net/http_connection.hpp"
 #include "../net/message.hpp"
 #include "../net/tls.hpp"
 #include "../net/url.hpp"
 #include "../net/wire.hpp"
+
 #include "../s3/client.hpp"
-#include "transfer_context.hpp"
+#include "request.hpp"
 
 namespace gpurx::ingest::detail {
+
+struct http_counters {
+    std::atomic<std::uint64_t> requests{0}, connections{0}, retries{0}, redirects{0}, bytes{0};
+
+    [[nodiscard]] fetch_stats read() const noexcept
+    {
+        return {.requests = requests,
+                .connections = connections,
+                .retries = retries,
+                .redirects = redirects,
+                .bytes_placed = bytes};
+    }
+};
+
+// What all connections of a download have in common.
+struct transfer_context {
+    rx_session& session;
+    fetch_options options;
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+    http_counters counters = {};
+
+    [[nodiscard]] connection_limits limits(speed_check is_outrun) const
+    {
+        return {options.timeout, options.min_speed, deadline, std::move(is_outrun)};
+    }
+
+    // Whether a connection was worth its while: a server that brings a few bytes each time would never be done.
+    [[nodiscard]] bool is_progress(std::uint64_t brought) const noexcept
+    {
+        return brought > 0 && brought >= std::min<std::uint64_t>(options.chunk_size / 64, 64 << 10);
+    }
+};
 
 // Which of an object's URLs, and at which of the servers with the bucket if it is one of S3; empty: at that of
 // s3_options::endpoint.
@@ -45,7 +85,7 @@ struct s3_source {
 // Once it has been opened it moves no more, and may be asked from several strands.
 class origin {
   public:
-    // Errors: as of http_object's constructor. The context outlives it.
+    // Errors: as of object's constructor. The context outlives it.
     // `secrets_for`: the URL that fetch_options::headers and bearer are for; null: this one.
     origin(mirror_place const& place, transfer_context& context, url const* secrets_for = nullptr);
 
@@ -98,6 +138,26 @@ class origin {
     std::optional<url> proxy_;
     tls_context tls_;  // once it is needed
     unsigned redirects_ = 0;
+};
+
+// A server that has an object, and what it has said of it.
+struct mirror {
+    // `first`: the URL that secrets are for; null: this one.
+    mirror(std::size_t number, mirror_place const& place, transfer_context& context, url const* first)
+        : index{number}, from{place, context, first}
+    {}
+
+    std::size_t index;
+    origin from;
+    opened_object opened;
+    bool asks_for_range = true;  // in its first request
+    std::atomic<std::uint64_t> bytes{0};
+
+    // ---- guarded by what it is one of ----
+    bool is_open = false;
+    std::string failure;  // why it is not asked any more, in words
+    // It stands for one that was refused, once that had brought so many bytes.
+    std::optional<std::uint64_t> renewed_at;
 };
 
 }  // namespace gpurx::ingest::detail

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <boost/algorithm/string/find.hpp>
 #include <gpurx/ingest/error.hpp>
+
+#include "../s3/response.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -62,6 +65,27 @@ std::string what_changed(object_identity const& before, answer const& head, std:
 bool begins_as_asked(byte_range bytes, byte_range asked)
 {
     return bytes.begin == asked.begin && bytes.end <= asked.end && !bytes.empty();
+}
+
+// A page for browsers. Whatever else a server says is for the program's user.
+bool is_page(std::string_view body)
+{
+    std::string_view const begin = body.substr(0, 256);
+    return !boost::ifind_first(begin, "<html").empty() || !boost::ifind_first(begin, "<!doctype html").empty();
+}
+
+std::string_view advice_for(unsigned status)
+{
+    switch (status) {
+        case 401:
+        case 403:
+            return "; check who asks, by token, user and password, or certificate";
+        case 404:
+        case 410:
+            return "; check the path of the URL: the server has nothing there";
+        default:
+            return {};
+    }
 }
 
 }  // namespace
@@ -146,6 +170,18 @@ byte_range understand(answer const& head, byte_range asked, object_identity cons
     code = errc::object_changed;
     why = std::move(changed);
     return {};
+}
+
+std::string refusal_text(answer const& head, std::string_view body)
+{
+    auto const said = s3::parse_refusal(body);
+    auto words = status_text(head);
+    if (said)
+        return words + ": " + s3::words_of(*said);
+    if (!body.empty() && !is_page(body))
+        words += fmt::format(": {}", body);
+    words += advice_for(head.status);
+    return words;
 }
 
 }  // namespace gpurx::ingest::detail

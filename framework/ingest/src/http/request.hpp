@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <gpurx/error.hpp>
 
@@ -52,5 +53,8 @@ struct opened_object {
 // Which bytes a later answer brings. Errors: as above, and object_changed.
 [[nodiscard]] byte_range understand(answer const& head, byte_range asked, object_identity const& object,
                                     error_code& code, std::string& why);
+
+// What a server says with a status that is no success; `body` is the beginning of its answer's.
+[[nodiscard]] std::string refusal_text(answer const& head, std::string_view body);
 
 }  // namespace gpurx::ingest::detail

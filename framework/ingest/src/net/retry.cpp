@@ -10,6 +10,8 @@
 #include <gpurx/ingest/error.hpp>
 #include <random>
 
+#include "display.hpp"
+
 namespace gpurx::ingest::detail {
 
 namespace {
@@ -39,7 +41,49 @@ double spread()
     return std::uniform_real_distribution{}(source);
 }
 
+bool is_passing(error_code code)
+{
+    if (code.category() == boost::system::system_category())
+        return code != asio::error::operation_aborted && code != asio::error::access_denied;
+    return code == asio::error::eof || code == asio::error::host_not_found_try_again || code == errc::gave_up ||
+           code == gpurx::errc::memory_locked_up || code == gpurx::errc::too_many_flows;
+}
+
 }  // namespace
+
+diagnostics words_for(url const& from, std::string_view advice)
+{
+    return {.operation = "fetch", .object = from.display, .kernel_message = {}, .advice = printable(advice, 1000)};
+}
+
+void fail(error_code code, url const& from, std::string_view advice)
+{
+    throw system_error{code, words_for(from, advice)};
+}
+
+passing_error passing(system_error const& failure, url const& from)
+{
+    auto why = failure.why();
+    if (why.object != from.display) {
+        if (!why.object.empty())
+            why.advice = printable(
+                fmt::format("{} {} failed{}{}", why.operation, why.object, why.advice.empty() ? "" : "; ", why.advice),
+                2000);
+        why.operation = "fetch";
+        why.object = from.display;
+    }
+    auto const* const refusal = dynamic_cast<passing_error const*>(&failure);
+    if (refusal == nullptr && !is_passing(failure.code()))
+        throw system_error{failure.code(), why};
+    return {failure.code(), why, refusal != nullptr ? refusal->retry_after : std::nullopt};
+}
+
+void refused(answer const& head, diagnostics const& why)
+{
+    if (!head.is_temporary())
+        throw system_error{errc::http_status, why};
+    throw passing_error{errc::http_status, why, head.retry_after};
+}
 
 std::chrono::milliseconds pause_after(unsigned failures, double spread,
                                       std::optional<std::chrono::seconds> retry_after) noexcept

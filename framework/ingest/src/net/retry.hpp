@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How often something may fail in a row, and how long to wait between.
+// What goes wrong with a URL, whether another attempt may go better, how many there are in a row, and how long to wait
+// between them.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
-#include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include <gpurx/error.hpp>
+
+#include "message.hpp"
+#include "url.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -24,6 +28,23 @@ class passing_error : public system_error {
     // How long the server asks to be left alone.
     std::optional<std::chrono::seconds> retry_after;
 };
+
+// It has served the object before, so that not the object is refused, but the URL that was signed for a while, or
+// credentials that have ended. From where it was found first it may be had once more.
+class later_refusal : public system_error {
+  public:
+    using system_error::system_error;
+};
+
+// In words that name the URL; what the server said may be in them.
+[[nodiscard]] diagnostics words_for(url const& from, std::string_view advice);
+[[noreturn]] void fail(error_code code, url const& from, std::string_view advice);
+
+// A failure of one attempt, with the URL; thrown on if no other attempt could go better.
+[[nodiscard]] passing_error passing(system_error const& failure, url const& from);
+
+// Throws what a server says for the moment, or for good.
+[[noreturn]] void refused(answer const& head, diagnostics const& why);
 
 // The pause before attempt `failures` + 1: 0.1 s, twice as long each time, up to 20 s; `spread` from 0 to 1 makes it up
 // to a fifth shorter, so that those that failed together do not come back together. Never shorter than what the server

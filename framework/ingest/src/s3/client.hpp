@@ -16,7 +16,6 @@
 #include "../net/url.hpp"
 #include "credentials.hpp"
 #include "location.hpp"
-#include "profile.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 

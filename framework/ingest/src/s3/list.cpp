@@ -13,8 +13,7 @@
 #include "../net/http_connection.hpp"
 #include "../net/retry.hpp"
 #include "client.hpp"
-#include "listing.hpp"
-#include "refusal.hpp"
+#include "response.hpp"
 
 namespace gpurx::ingest {
 

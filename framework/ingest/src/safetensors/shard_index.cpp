@@ -10,10 +10,10 @@
 #include <boost/url/rfc/pchars.hpp>
 #include <stdexcept>
 
-#include "../file/location.hpp"
+#include "../file/path.hpp"
 #include "../net/display.hpp"
 #include "../s3/location.hpp"
-#include "json_names.hpp"
+#include "json.hpp"
 
 namespace gpurx::ingest::detail {
 

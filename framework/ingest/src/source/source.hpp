@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is behind an object: the operations that gpurx/ingest/object.hpp describes.
+// An object's source: the operations that gpurx/ingest/object.hpp describes, and where the bytes of each go.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <exception>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/views.hpp>
+
+#include "checksums.hpp"
+#include "fetch_plan.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -26,16 +31,54 @@ class source {
     [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
     [[nodiscard]] virtual std::string const& etag() const noexcept = 0;
     [[nodiscard]] virtual std::string const& url() const noexcept = 0;
+    [[nodiscard]] virtual bool serves_ranges() const noexcept { return true; }
     [[nodiscard]] virtual asio::awaitable<void> async_read_front(host_span destination) = 0;
     [[nodiscard]] virtual std::uint64_t front() const noexcept = 0;
     [[nodiscard]] virtual asio::awaitable<void> async_fetch(std::span<placement const> placements) = 0;
     [[nodiscard]] virtual asio::awaitable<void> async_fetch_pieces(piece_consumer take) = 0;
     virtual void disconnect() noexcept {}
-    [[nodiscard]] virtual std::optional<std::uint32_t> crc32c() const noexcept = 0;
-    [[nodiscard]] virtual std::optional<std::uint32_t> announced_crc32c() const noexcept { return std::nullopt; }
-    [[nodiscard]] virtual std::optional<std::uint64_t> announced_crc64nvme() const noexcept { return std::nullopt; }
+    [[nodiscard]] virtual object_checksums const& checksums() const noexcept = 0;
     [[nodiscard]] virtual std::vector<mirror_stats> mirrors() const { return {}; }
     [[nodiscard]] virtual fetch_stats stats() const noexcept = 0;
+};
+
+// No failure of a connection, whatever its code: no other attempt would go better.
+struct consumer_failure : std::exception {
+    // NOLINTNEXTLINE(bugprone-throw-keyword-missing): the pointer is kept, not thrown
+    explicit consumer_failure(std::exception_ptr failure) noexcept : why{std::move(failure)} {}
+
+    std::exception_ptr why;
+};
+
+// Several lanes deliver at a time.
+class delivery {
+  public:
+    // Of what a consumer takes at a time: still in a core's cache when it does.
+    static constexpr std::uint64_t piece_size = 256 << 10;
+
+    explicit delivery(object_checksums& sums) : sums_{sums} {}
+
+    // To these places. False if two of them share a byte, or if one begins before `front` or ends beyond `size`.
+    [[nodiscard]] bool to(std::span<placement const> placements, std::uint64_t front, std::uint64_t size);
+    void to(piece_consumer take);
+
+    // Whether pieces are handed on, and none has a place.
+    [[nodiscard]] bool hands_on() const noexcept { return take_ != nullptr; }
+    [[nodiscard]] placement_map const& places() const noexcept { return places_; }
+    // Bytes of the object that have a place.
+    [[nodiscard]] std::vector<byte_range> wanted() const;
+    // One of the places that are a GPU's; empty: there is none.
+    [[nodiscard]] memory_span on_gpu() const noexcept;
+
+    // Where the bytes from `at` on are to be received, at most so many; in `landing`, if they do not stay there.
+    [[nodiscard]] memory_span place_of(std::uint64_t at, std::uint64_t at_most, std::vector<std::byte>& landing) const;
+    // They lie there. Throws consumer_failure.
+    [[nodiscard]] asio::awaitable<void> async_deliver(std::uint64_t at, memory_span bytes);
+
+  private:
+    object_checksums& sums_;
+    placement_map places_;
+    piece_consumer take_;  // in the place of places, if there is one
 };
 
 }  // namespace gpurx::ingest::detail

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http_object: an object of an HTTP/1.1 server, file server or S3, with TLS or without, received into device memory.
+// How objects are fetched (gpurx/ingest/object.hpp), whom to ask for them, and what is known of that.
 #pragma once
 
-#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,14 +17,9 @@
 #include <gpurx/ingest/error.hpp>
 #include <gpurx/ingest/s3.hpp>
 #include <gpurx/ingest/tls.hpp>
-#include <gpurx/session.hpp>
 #include <gpurx/views.hpp>
 
 namespace gpurx::ingest {
-
-namespace detail {
-class download;
-}
 
 struct fetch_options {
     // Connections at a time, each a flow of the session: rx_session_options::max_flows should be no smaller. A server
@@ -96,10 +88,10 @@ struct fetch_options {
     std::string bearer{};
 };
 
-// Throws what http_object would for these, whatever the URL: std::invalid_argument for no flows, attempts or chunks of
-// no size, for header fields and tokens that cannot be sent, and for a key without its certificate; errc::bad_url for
-// an endpoint or a region of S3 that cannot be one. No message has a header's value or the token. It asks nobody, and
-// looks at no file.
+// Throws what an object of a server would for these, whatever the URL: std::invalid_argument for no flows, attempts or
+// chunks of no size, for header fields and tokens that cannot be sent, and for a key without its certificate;
+// errc::bad_url for an endpoint or a region of S3 that cannot be one. No message has a header's value or the token. It
+// asks nobody, and looks at no file.
 void check(fetch_options const& options);
 
 // For the next of several operations that have one deadline between them: what is left of it now, if it has run since
@@ -144,93 +136,6 @@ struct mirror_stats {
     std::string url;                 // as it was given, without secrets; " at ENDPOINT" behind it: of more_endpoints
     std::uint64_t bytes_placed = 0;  // that it has brought
     std::string failure;             // why it is not asked any more, in words; empty: it is
-};
-
-// How it works: the first request asks for the first chunk, so that its answer brings the size along and no
-// question is asked for that. Headers are read on the host: the first KiB of what arrives is copied there, 16 KiB
-// at most. Bodies go from the connection's pages to their destination directly. What is cut off is fetched again,
-// through a new connection, and never twice; the ETag (else the date), the size and the range of every answer have
-// to be those of the first.
-//
-// https: a CPU decrypts what comes, into its place on the host, or through a buffer of 256 KiB per connection into that
-// on a GPU. Such connections are ordinary sockets: they use none of the session's memory, queues and flows, and are not
-// in its stats(). A NIC cannot put them into a GPU's memory: what it sees is encrypted.
-//
-// Proxies are those of the environment, as curl has them: http_proxy, https_proxy, all_proxy, no_proxy. Through one for
-// http flows of the session lead to the proxy.
-//
-// What was served and is refused later (400, 401, 403) is looked for again behind the URL that was given, as a signed
-// URL that a redirect has led to, or credentials, end after a while: once, and once more when bytes have come since. It
-// has to be the same object: its size, and its ETag, or date where it has none.
-//
-// Servers: HTTP/1.1 with Content-Length. Ranges are used where they are served. Objects of S3 are s3://BUCKET/KEY, each
-// request signed (gpurx/ingest/s3.hpp), or http and https URLs, public or pre-signed. Redirects are followed, but from
-// https to http. Not: compressed answers, Transfer-Encoding: chunked, HTTP/2.
-//
-// Executor: the one given; each connection has a strand of its own on it, so with several threads they run at the same
-// time. Per-operation cancellation: terminal; the object can only be destroyed then. Thread safety: one operation at a
-// time; stats() at any time. Errors: exceptions of type gpurx::system_error that name the URL: errc of
-// gpurx/ingest/error.hpp, what resolving and connecting report, what async_read reports.
-//
-// Lifetime: the session must outlive the object, and the object its operations.
-class http_object {
-  public:
-    // Errors: errc::bad_url, and those of check(options).
-    http_object(asio::any_io_executor executor, rx_session& session, std::string_view url, fetch_options options = {});
-    http_object(http_object&&) noexcept;
-    http_object& operator=(http_object&&) noexcept;
-    ~http_object();
-
-    // Connects, follows redirects, and reads the header of the first answer.
-    [[nodiscard]] asio::awaitable<void> async_open();
-
-    // ---- once it is open ----
-
-    [[nodiscard]] std::uint64_t size() const noexcept;
-    // As the server wrote it, quotes included; empty: it has none.
-    [[nodiscard]] std::string const& etag() const noexcept;
-    // The one that redirects have led to, with the secrets that it may have; messages are without them.
-    [[nodiscard]] std::string const& url() const noexcept;
-    [[nodiscard]] bool serves_ranges() const noexcept;
-    // Of the whole object, as the server says.
-    [[nodiscard]] std::optional<std::uint32_t> announced_crc32c() const noexcept;
-    [[nodiscard]] std::optional<std::uint64_t> announced_crc64nvme() const noexcept;
-
-    // Reads the next bytes from the front of the object to the host: a file's own header, say. They are on their way
-    // since async_open. Errors: asio::error::eof if the object ends before.
-    [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination);
-    // How many bytes async_read_front has read.
-    [[nodiscard]] std::uint64_t front() const noexcept;
-
-    // Brings bytes behind the front to their places, through all connections, in no order. Bytes without a place are
-    // not asked for; those that an earlier call has brought are asked for again. On a GPU completion means "enqueued on
-    // fetch_options::stream", as with async_read, but where a checksum is computed, which waits for the stream. Errors:
-    // errc::bad_destination if places overlap, begin before the front or end beyond the object; errc::wrong_checksum,
-    // from the call that brings the last bytes of it.
-    [[nodiscard]] asio::awaitable<void> async_fetch(std::span<placement const> placements);
-
-    // Brings all bytes behind the front to `take`, in pieces of up to 256 KiB, in the place of async_fetch: no more of
-    // the object is held in memory than one piece for each connection, however large it is. Each byte comes once. They
-    // come in order with fetch_options::flows of 1, and from a server that serves no ranges; otherwise in no order, and
-    // several connections may be at `take` at the same time. What `take` throws ends the operation, and is thrown on.
-    // Errors: errc::wrong_checksum, once all bytes have been taken.
-    [[nodiscard]] asio::awaitable<void> async_fetch_pieces(piece_consumer take);
-
-    // Closes the connections that keep_connections has left open: others may have the session's flows. The next
-    // async_fetch connects anew. From any thread, but not while an operation is going on.
-    void disconnect() noexcept;
-
-    // Of the whole object, if it was computed: then all of it was placed.
-    [[nodiscard]] std::optional<std::uint32_t> crc32c() const noexcept;
-    [[nodiscard]] std::optional<std::uint64_t> crc64nvme() const noexcept;
-
-    // From any thread. (Bytes of answers that are not complete yet are counted in rx_session::stats().)
-    [[nodiscard]] fetch_stats stats() const noexcept;
-    // The URL's own, and those of fetch_options::mirrors, each at s3_options::more_endpoints too. From any thread.
-    [[nodiscard]] std::vector<mirror_stats> mirrors() const;
-
-  private:
-    std::unique_ptr<detail::download> download_;
 };
 
 }  // namespace gpurx::ingest

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects of S3, s3://BUCKET/KEY: whom to ask for them and as whom, and which there are. http_object loads them.
+// Objects of S3, s3://BUCKET/KEY: whom to ask for them and as whom, and which there are. gpurx/ingest/object.hpp
+// loads them.
 #pragma once
 
 #include <cstdint>

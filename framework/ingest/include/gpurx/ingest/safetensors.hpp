@@ -65,13 +65,12 @@ struct tensor_layout {
 // a multiple of its element's size and of 16 (as vector loads and cuBLAS ask for) is moved on, to a multiple of 256.
 [[nodiscard]] tensor_layout lay_out(std::span<safetensor const> tensors);
 
-// For object::async_fetch and http_object::async_fetch: neighbours in the file and in the block as one. Throws
+// For object::async_fetch: neighbours in the file and in the block as one. Throws
 // std::out_of_range if `block` is smaller than the layout, or the layout is one of fewer tensors.
 [[nodiscard]] std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
                                                    memory_span block);
 
 // Reads the header of a file that is open, and not read yet.
-[[nodiscard]] asio::awaitable<safetensors_header> async_read_safetensors_header(http_object& file);
 [[nodiscard]] asio::awaitable<safetensors_header> async_read_safetensors_header(object& file);
 
 }  // namespace gpurx::ingest

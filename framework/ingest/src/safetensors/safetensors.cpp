@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header of a safetensors file: every statement in it is checked before it is believed. Pure.
+// The header of a safetensors file, of which every statement is checked before it is believed, and where its tensors
+// lie in memory. Pure.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include <gpurx/ingest/safetensors.hpp>
 
 #include "../net/display.hpp"
-#include "json_names.hpp"
+#include "json.hpp"
 
 namespace gpurx::ingest {
 
@@ -150,6 +151,11 @@ void check_order(std::span<safetensor const> tensors, std::uint64_t data_begin, 
         refuse_file(fmt::format("{} bytes at its end belong to no tensor", file_size - end));
 }
 
+// What 128-bit loads, cuBLAS and TMA ask for; element sizes divide it.
+constexpr std::uint64_t least_alignment = 16;
+// What cudaMalloc gives.
+constexpr std::uint64_t fresh_alignment = 256;
+
 }  // namespace
 
 std::uint64_t safetensors_header_size(std::span<std::byte const, safetensors_prefix> prefix, std::uint64_t file_size)
@@ -194,6 +200,40 @@ safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_s
     });
     check_order(header.tensors, data_begin, file_size);
     return header;
+}
+
+tensor_layout lay_out(std::span<safetensor const> tensors)
+{
+    tensor_layout layout;
+    for (auto const& tensor : tensors) {
+        auto at = layout.size;
+        if (at % least_alignment != 0)
+            at += fresh_alignment - at % fresh_alignment;
+        layout.offsets.push_back(at);
+        layout.size = at + tensor.size;
+    }
+    return layout;
+}
+
+std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
+                                     memory_span block)
+{
+    std::vector<placement> placements;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        auto const place = block.subspan(layout.offsets.at(i), tensors[i].size);
+        if (place.empty())
+            continue;
+        if (!placements.empty()) {
+            auto& last = placements.back();
+            auto const size = last.destination.size();
+            if (last.offset + size == tensors[i].offset && last.destination.address() + size == place.address()) {
+                last.destination = {place.kind(), last.destination.address(), size + place.size()};
+                continue;
+            }
+        }
+        placements.push_back({tensors[i].offset, place});
+    }
+    return placements;
 }
 
 }  // namespace gpurx::ingest

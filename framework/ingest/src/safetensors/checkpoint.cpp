@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
@@ -7,13 +8,16 @@
 #include <chrono>
 #include <filesystem>
 #include <gpurx/ingest/checkpoint.hpp>
+#include <gpurx/ingest/safetensors.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
-#include "../file/io_threads.hpp"
-#include "../file/location.hpp"
+#include "../file/disk_file.hpp"
+#include "../file/path.hpp"
 #include "../s3/location.hpp"
 #include "../together.hpp"
-#include "directory.hpp"
 #include "shard_index.hpp"
 
 namespace gpurx::ingest {
@@ -83,6 +87,42 @@ asio::awaitable<std::vector<std::string>> files_below(std::string prefix, fetch_
     co_return files_among(std::move(urls), prefix);
 }
 
+struct directory_content {
+    bool is_directory = false;
+    std::vector<std::string> files;
+};
+
+error_code look_into(std::string const& path, directory_content& found)
+{
+    std::error_code code;
+    found.is_directory = std::filesystem::is_directory(path, code);
+    if (!found.is_directory)
+        return {};  // to open it tells what it is
+    std::filesystem::directory_iterator each{path, code};
+    for (; !code && each != std::filesystem::directory_iterator{}; each.increment(code))
+        found.files.push_back(each->path().string());
+    return {code.value(), boost::system::system_category()};
+}
+
+// Of a directory: its index if there is one, else its files of tensors, in the order of their names. Of anything else:
+// that. Precondition: is_local(place). Errors: errc::bad_safetensors if there are none, or several indices.
+asio::awaitable<std::vector<std::string>> async_files_of(asio::any_io_executor executor, std::string place)
+{
+    error_code code;
+    diagnostics why;
+    auto const path = parse_path(place, code, why);
+    if (code)
+        throw system_error{code, why};
+    directory_content found;
+    code = co_await async_run(executor, [&] { return look_into(path, found); });
+    if (!code && !found.is_directory)
+        co_return std::vector<std::string>(1, place);
+    why.operation = "read the shards of";
+    if (code)
+        throw system_error{code, why};
+    co_return files_among(std::move(found.files), place);
+}
+
 // The index, or the files of tensors.
 asio::awaitable<std::vector<std::string>> files_at(asio::any_io_executor executor, std::string place,
                                                    fetch_options const& options)
@@ -96,7 +136,60 @@ asio::awaitable<std::vector<std::string>> files_at(asio::any_io_executor executo
     co_return alone;
 }
 
+void check_fit(tensor_layout const& layout, std::size_t tensors, memory_span block)
+{
+    if (layout.offsets.size() != tensors || layout.size > block.size())
+        throw std::invalid_argument{"the layout is not one of these tensors in this block"};
+}
+
+void check_same(object const& file, checkpoint_shard const& shard)
+{
+    if (file.size() != shard.size || file.etag() != shard.etag)
+        throw system_error{make_error_code(errc::object_changed),
+                           {.operation = "fetch",
+                            .object = redacted_url(shard.url),
+                            .kernel_message = {},
+                            .advice = "its size or its ETag is another than when its header was read"}};
+}
+
+asio::awaitable<void> fetch_shard(object& file, checkpoint_shard const& shard, std::span<placement const> placements)
+{
+    co_await file.async_open();
+    check_same(file, shard);
+    // A checksum is one of all bytes. Those in front of the tensors are on their way as it is.
+    std::string header(shard.tensors.empty() ? 0 : shard.tensors.front().offset, '\0');
+    co_await file.async_read_front(host_span{std::span{header}});
+    co_await file.async_fetch(placements);
+}
+
+void add(fetch_stats& to, fetch_stats const& more)
+{
+    to.requests += more.requests;
+    to.connections += more.connections;
+    to.retries += more.retries;
+    to.redirects += more.redirects;
+    to.bytes_placed += more.bytes_placed;
+}
+
 }  // namespace
+
+// What is wrong with a header names the tensor, and here the file too.
+asio::awaitable<safetensors_header> async_read_safetensors_header(object& file)
+try {
+    std::array<std::byte, safetensors_prefix> prefix{};
+    // A file without even that is judged by its size.
+    if (file.size() >= prefix.size())
+        co_await file.async_read_front(host_span{prefix});
+    std::string text(safetensors_header_size(prefix, file.size()), '\0');
+    co_await file.async_read_front(host_span{std::span{text}});
+    co_return parse_safetensors(text, file.size());
+} catch (system_error const& failure) {
+    if (failure.code() != errc::bad_safetensors)
+        throw;
+    auto why = failure.why();
+    why.object += " of " + (is_local(file.url()) ? printable_text(file.url()) : redacted_url(file.url()));
+    throw system_error{failure.code(), why};
+}
 
 checkpoint_shard const* checkpoint::shard_of(std::string_view tensor) const noexcept
 {
@@ -158,6 +251,37 @@ bool is_checkpoint(std::string_view place)
     diagnostics why;
     std::error_code none;
     return is_index(place) || std::filesystem::is_directory(parse_path(place, code, why), none);
+}
+
+tensor_layout lay_out(checkpoint const& of)
+{
+    std::vector<safetensor> all;
+    for (auto const& shard : of.shards)
+        all.insert(all.end(), shard.tensors.begin(), shard.tensors.end());
+    return lay_out(all);
+}
+
+asio::awaitable<fetch_stats> async_fetch_checkpoint(asio::any_io_executor executor, rx_session& session,
+                                                    checkpoint const& of, tensor_layout layout, memory_span block,
+                                                    fetch_options options)
+{
+    std::size_t tensors = 0;
+    for (auto const& shard : of.shards)
+        tensors += shard.tensors.size();
+    detail::check_no_mirrors(options);
+    check_fit(layout, tensors, block);
+    auto const start = std::chrono::steady_clock::now();
+    fetch_stats done;
+    auto offset = layout.offsets.begin();
+    for (auto const& shard : of.shards) {
+        tensor_layout const own{{offset, offset + std::ssize(shard.tensors)}, layout.size};
+        offset += std::ssize(shard.tensors);
+        object file{executor, session, shard.url, with_rest_of_deadline(options, start)};
+        auto const placements = placements_of(shard.tensors, own, block);
+        co_await fetch_shard(file, shard, placements);
+        add(done, file.stats());
+    }
+    co_return done;
 }
 
 }  // namespace gpurx::ingest

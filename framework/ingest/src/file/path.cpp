@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "location.hpp"
+#include "path.hpp"
 
 #include <algorithm>
 #include <boost/url/parse.hpp>

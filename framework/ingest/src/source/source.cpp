@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "delivery.hpp"
+#include "source.hpp"
 
 #include <algorithm>
 #include <exception>
 #include <utility>
 
-#include "failure.hpp"
-
 namespace gpurx::ingest::detail {
-
-namespace {
-
-// Of what a consumer takes at a time: still in a core's cache when it does.
-constexpr std::uint64_t piece_size = 256 << 10;
-
-}  // namespace
 
 bool delivery::to(std::span<placement const> placements, std::uint64_t front, std::uint64_t size)
 {
