@@ -21,6 +21,55 @@ std::string said_of(std::string_view json)
     return why;
 }
 
+using variables = std::map<std::string, std::string, std::less<>>;
+
+environment environment_of(variables set)
+{
+    return [set = std::move(set)](std::string_view name) {
+        auto const found = set.find(name);
+        return found == set.end() ? std::string{} : found->second;
+    };
+}
+
+setup found_in(variables set, std::string_view credentials_text = {}, std::string_view config_text = {},
+               std::string const& profile = {})
+{
+    return set_up(environment_of(std::move(set)), parse_profiles(credentials_text), parse_profiles(config_text),
+                  profile);
+}
+
+constexpr std::string_view credentials_text =
+    "# of somebody\n"
+    "[default]\r\n"
+    "aws_access_key_id = id of default\r\n"
+    "aws_access_key_id=default-id\n"
+    "AWS_SECRET_ACCESS_KEY : default=key/+:\n"
+    "[ work ]\n"
+    "aws_access_key_id = work-id\n"
+    "  nested = below it\n"
+    "; another remark\n"
+    "aws_secret_access_key = work-key\n"
+    "aws_session_token = work-token\n"
+    "no setting\n"
+    "[half]\n"
+    "aws_access_key_id = half-id\n";
+
+constexpr std::string_view config_text =
+    "[default]\n"
+    "region = eu-west-1\n"
+    "[profile work]\n"
+    "region = eu-north-1\n"
+    "endpoint_url = http://storage:9000\n"
+    "s3 =\n"
+    "    region = nowhere\n"
+    "    # a remark\n"
+    "\tAddressing_Style = virtual\n"
+    "[profile \"with space\"]\n"
+    "aws_access_key_id = space-id\n"
+    "aws_secret_access_key = space-key\n"
+    "[profile sso]\n"
+    "sso_session = company\n";
+
 }  // namespace
 
 TEST_CASE("s3: times are read as services write them, and written as signatures have them")
@@ -66,6 +115,119 @@ TEST_CASE("s3: a document that has no credentials is refused, and its secrets no
                ContainsSubstring("Expiration"));
     CHECK_THAT(said_of(R"({"AccessKeyId": "id\r\nX: y", "SecretAccessKey": "hidden"})"),
                ContainsSubstring("AccessKeyId"));
+}
+
+TEST_CASE("s3: profile files are read as AWS's own tools read them")
+{
+    auto const file = parse_profiles(credentials_text);
+    CHECK(file.at("default").at("aws_access_key_id") == "default-id");
+    CHECK(file.at("default").at("aws_secret_access_key") == "default=key/+:");
+    CHECK(file.at("work").size() == 4);
+    CHECK(file.at("work").at("aws_access_key_id.nested") == "below it");
+    CHECK(parse_profiles(config_text).at("work").at("s3").empty());
+    CHECK(parse_profiles(config_text).at("work").at("s3.region") == "nowhere");
+    CHECK(parse_profiles(config_text).contains("with space"));
+    for (auto const* const odd :
+         {"", "\n\n", "[", "[]", " a = b", "[x]\n a = b", "]\n=\n[x", "[a]\n=", "key = of no section", "[a]\n==="})
+        static_cast<void>(parse_profiles(odd));
+}
+
+TEST_CASE("s3: the environment comes before the profile, and that before services")
+{
+    auto const env = found_in({{"AWS_ACCESS_KEY_ID", "id"},
+                               {"AWS_SECRET_ACCESS_KEY", "key"},
+                               {"AWS_SESSION_TOKEN", "token"},
+                               {"AWS_REGION", "us-west-2"},
+                               {"AWS_DEFAULT_REGION", "us-west-1"},
+                               {"AWS_ENDPOINT_URL", "http://all"},
+                               {"AWS_ENDPOINT_URL_S3", "http://other"}},
+                              credentials_text, config_text);
+    REQUIRE(env.written);
+    CHECK(env.written->access_key == "id");
+    CHECK(env.written->session_token == "token");
+    CHECK(env.region == "us-west-2");
+    CHECK(env.endpoint == "http://other");
+    CHECK_FALSE(env.service);
+
+    auto const plain = found_in({}, credentials_text, config_text);
+    REQUIRE(plain.written);
+    CHECK(plain.written->secret_key == "default=key/+:");
+    CHECK(plain.region == "eu-west-1");
+    CHECK(plain.endpoint.empty());
+
+    auto const work = found_in({{"AWS_PROFILE", "work"}}, credentials_text, config_text);
+    REQUIRE(work.written);
+    CHECK(work.written->session_token == "work-token");
+    CHECK(work.region == "eu-north-1");
+    CHECK(work.endpoint == "http://storage:9000");
+    CHECK(work.style == "virtual");
+    CHECK(plain.style.empty());
+    CHECK(found_in({{"AWS_PROFILE", "work"}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}}, {}, config_text)
+              .endpoint.empty());
+
+    auto const in_config = found_in({{"AWS_PROFILE", "with space"}}, credentials_text, config_text);
+    REQUIRE(in_config.written);
+    CHECK(in_config.written->access_key == "space-id");
+}
+
+TEST_CASE("s3: a profile that the program names comes before the environment's, and its credentials")
+{
+    variables const others{
+        {"AWS_PROFILE", "absent"}, {"AWS_ACCESS_KEY_ID", "id"}, {"AWS_SECRET_ACCESS_KEY", "key"}, {"AWS_REGION", "r"}};
+    auto const work = found_in(others, credentials_text, config_text, "work");
+    REQUIRE(work.written);
+    CHECK(work.written->access_key == "work-id");
+    CHECK(work.profile == "work");
+    CHECK(work.endpoint == "http://storage:9000");
+    CHECK(work.region == "r");
+    auto const missing = found_in(others, credentials_text, config_text, "none such");
+    CHECK_FALSE(missing.written);
+    CHECK_THAT(missing.obstacle, ContainsSubstring("no profile \"none such\""));
+}
+
+TEST_CASE("s3: a container's agent is asked before the instance, and neither if that is forbidden")
+{
+    auto const task = found_in({{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/id"}});
+    REQUIRE(task.service);
+    CHECK(task.service->of == credential_service::kind::container);
+    CHECK(task.service->url == "http://169.254.170.2/v2/id");
+
+    auto const pod = found_in({{"AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://169.254.170.23/v1/credentials"},
+                               {"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "/token"}});
+    REQUIRE(pod.service);
+    CHECK(pod.service->url == "http://169.254.170.23/v1/credentials");
+    CHECK(pod.service->token_file == "/token");
+
+    auto const instance = found_in({});
+    REQUIRE(instance.service);
+    CHECK(instance.service->of == credential_service::kind::instance);
+    CHECK(instance.service->url == "http://169.254.169.254");
+    CHECK(found_in({{"AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1/"}}).service->url ==
+          "http://127.0.0.1:1");
+    CHECK_FALSE(found_in({{"AWS_EC2_METADATA_DISABLED", "TRUE"}}).service);
+}
+
+TEST_CASE("s3: nobody else is asked for a profile that needs what is not done here")
+{
+    auto const sso = found_in({{"AWS_PROFILE", "sso"}}, credentials_text, config_text);
+    CHECK_FALSE(sso.written);
+    CHECK_FALSE(sso.service);
+    CHECK_THAT(sso.obstacle, ContainsSubstring("sso_session") && ContainsSubstring("export-credentials"));
+    auto const missing = found_in({{"AWS_PROFILE", "absent"}}, credentials_text, config_text);
+    CHECK_FALSE(missing.service);
+    CHECK_THAT(missing.obstacle, ContainsSubstring("no profile \"absent\""));
+    CHECK_FALSE(found_in({{"AWS_PROFILE", "half"}}, credentials_text, config_text).written);
+}
+
+TEST_CASE("s3: the profile files are in the home directory, or where the environment says")
+{
+    auto const usual = paths_of(environment_of({{"HOME", "/users/u"}}));
+    CHECK(usual.credentials == "/users/u/.aws/credentials");
+    CHECK(usual.config == "/users/u/.aws/config");
+    auto const chosen = paths_of(environment_of(
+        {{"HOME", "/users/u"}, {"AWS_SHARED_CREDENTIALS_FILE", "/etc/keys"}, {"AWS_CONFIG_FILE", "~/config"}}));
+    CHECK(chosen.credentials == "/etc/keys");
+    CHECK(chosen.config == "/users/u/config");
 }
 
 }  // namespace gpurx::ingest::detail::s3

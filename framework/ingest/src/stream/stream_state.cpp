@@ -14,7 +14,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "shuffled.hpp"
+#include "epoch.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -22,13 +22,11 @@
 #include <gpurx/session.hpp>
 
 #include "batch_layout.hpp"
-#include "batch_pool.hpp"
 #include "connection.hpp"
+#include "epoch.hpp"
 #include "frame.hpp"
 #include "hello.hpp"
-#include "source_progress.hpp"
 #include "tensor_memory.hpp"
-#include "turns.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -66,4 +66,39 @@ tensor_memory::~tensor_memory()
         finish(where_->stream());
 }
 
+// ---- batches ----
+
+block::block(std::shared_ptr<place> where, std::size_t size) : memory{where, size}
+{
+    if (where->is_gpu())
+        read_until = cuda_stream::on(where->gpu());
+}
+
+block::~block()
+{
+    if (read_until)
+        finish(read_until);
+}
+
+void batch_pool::give_back(std::unique_ptr<block> memory, cuda_stream_ref after) noexcept
+try {
+    error_code code;
+    if (memory->read_until)
+        order_after(memory->read_until, after, code);
+    std::scoped_lock const lock{mutex_};
+    (code ? spoilt_ : blocks_).push_back(std::move(memory));
+} catch (std::bad_alloc const&) {
+    // No room to remember it: it is freed, once its stream has passed.
+}
+
+std::unique_ptr<block> batch_pool::take_beyond(std::size_t count) noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    if (blocks_.size() <= count)
+        return nullptr;
+    auto memory = std::move(blocks_.front());
+    blocks_.pop_front();
+    return memory;
+}
+
 }  // namespace gpurx::ingest::detail
