@@ -36,11 +36,11 @@ client::~client()
     nic_.reset();
 }
 
-rule_rate::clock::duration client::wait_before(detail::daemon_request const& what, rule_rate::clock::time_point now)
+rate_limit::clock::duration client::wait_before(detail::daemon_request const& what, rate_limit::clock::time_point now)
 {
     auto const steers = std::holds_alternative<detail::steer_flow_request>(what) ||
                         std::holds_alternative<detail::steer_port_request>(what);
-    return steers && rate_ ? rate_->next(now) : rule_rate::clock::duration::zero();
+    return steers && rate_ ? rate_->next(now) : rate_limit::clock::duration::zero();
 }
 
 detail::daemon_reply client::handle(detail::daemon_request const& what, detail::unique_fd descriptor)

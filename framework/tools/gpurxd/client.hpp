@@ -20,7 +20,6 @@
 #include "lease/daemon_protocol.hpp"
 #include "lease/session_nic.hpp"
 #include "policy.hpp"
-#include "rule_rate.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -66,8 +65,8 @@ class client {
     ~client();
 
     // How long the request has to wait before handle().
-    [[nodiscard]] rule_rate::clock::duration wait_before(detail::daemon_request const& what,
-                                                         rule_rate::clock::time_point now);
+    [[nodiscard]] rate_limit::clock::duration wait_before(detail::daemon_request const& what,
+                                                          rate_limit::clock::time_point now);
     // `descriptor`: what came with it; empty if nothing did. Never throws but std::bad_alloc: a refusal is an answer.
     [[nodiscard]] detail::daemon_reply handle(detail::daemon_request const& what, detail::unique_fd descriptor);
     [[nodiscard]] bool has_opened() const noexcept { return nic_ != nullptr; }
@@ -86,7 +85,7 @@ class client {
     surroundings& around_;
     std::function<void(std::string_view)> notice_;
     limits most_;
-    std::optional<rule_rate> rate_;
+    std::optional<rate_limit> rate_;
     std::unique_ptr<detail::session_nic> nic_;  // null: not opened yet
     std::uint32_t last_rule_ = 0;
     struct held_rule {

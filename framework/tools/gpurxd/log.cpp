@@ -25,9 +25,9 @@ void log_line(std::string_view text) noexcept
     }
 }
 
-void log_line(line_rate& rate, std::string_view text) noexcept
+void log_line(log_limit& limit, std::string_view text) noexcept
 {
-    auto const left_out = rate.next(line_rate::clock::now());
+    auto const left_out = limit.next(log_limit::clock::now());
     if (!left_out)
         return;
     try {

@@ -30,12 +30,10 @@
 #include "base/failure.hpp"
 #include "lease/device_journal.hpp"
 #include "lease/queue_lease.hpp"
-#include "log.hpp"
 #include "nic/flow_rule.hpp"
 #include "nic/process.hpp"
 #include "own_addresses.hpp"
 #include "port_users.hpp"
-#include "rule_rate.hpp"
 #include "socket_owners.hpp"
 
 namespace gpurx::gpurxd {
@@ -215,9 +213,9 @@ policy read_policy(std::string const& path)
     return std::move(std::get<policy>(parsed));
 }
 
-known_ids ids_of(policy const& known)
+policy_ids resolve_ids(policy const& known)
 {
-    known_ids all;
+    policy_ids all;
     for (auto const& line : known.lines) {
         auto const number = number_in(line.name);
         if (line.kind == who::anyone) {
@@ -316,7 +314,7 @@ void machine::take_place(std::string_view interface, unsigned index, unsigned cl
 void machine::wait_for_turn()
 {
     using std::chrono::milliseconds;
-    using clock = rule_rate::clock;
+    using clock = rate_limit::clock;
     constexpr milliseconds longest{20'000};  // a client of ours waits for an answer no longer than half as much again
     auto const name = fmt::format("{}-opens", from_.uid);
     auto const file = open_in(detail::open_state_directory(clients_directory(where_.state_directory)), name);
@@ -326,7 +324,7 @@ void machine::wait_for_turn()
     if (::pread(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
         last = 0;
     auto const now = clock::now();
-    rule_rate opens{most_.opens, std::chrono::minutes{1}, clock::time_point{clock::duration{last}}};
+    rate_limit opens{most_.opens, std::chrono::minutes{1}, clock::time_point{clock::duration{last}}};
     auto const pause = std::chrono::ceil<milliseconds>(opens.next(now));
     if (pause > longest)
         fail(EAGAIN, "open",

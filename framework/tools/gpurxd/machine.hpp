@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "client.hpp"
-#include "crowd.hpp"
 #include "figure_table.hpp"
-#include "line_rate.hpp"
+#include "log.hpp"
 #include "policy.hpp"
 
 namespace gpurx::gpurxd {
@@ -32,7 +31,7 @@ struct places {
 [[nodiscard]] policy read_policy(std::string const& path);
 
 // Whom its lines mean. A name that nobody has now is left out. May ask other machines, where names are kept there.
-[[nodiscard]] known_ids ids_of(policy const& known);
+[[nodiscard]] policy_ids resolve_ids(policy const& known);
 
 // The process at the other end of a Unix socket, as it was when it connected: by numbers alone, which asks nobody; or
 // with its names. Throws system_error.
@@ -70,7 +69,7 @@ class machine final : public surroundings {
     std::string who_;  // for people
     int connection_;
     limits most_;
-    line_rate refusals_;
+    log_limit refusals_;
     std::optional<std::chrono::steady_clock::time_point> opened_;
     std::string interface_;  // that the client may use; empty: not yet
     detail::unique_fd place_;

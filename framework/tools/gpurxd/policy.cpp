@@ -124,6 +124,12 @@ bool fits(policy_line const& line, caller const& from)
     return false;
 }
 
+struct quota {
+    std::size_t all;       // that callers of this match, or of a lower one, may have together
+    std::size_t one_user;  // which include those of clients that have not said yet what they want
+};
+constexpr std::array<quota, 3> quotas{{{32, 4}, {384, 64}, {512, 64}}};
+
 }  // namespace
 
 std::variant<policy, std::vector<policy_damage>> parse_policy(std::string_view text)
@@ -154,6 +160,33 @@ std::optional<limits> find_limits(policy const& known, caller const& from, std::
             return line.most;
     }
     return std::nullopt;
+}
+
+rate_limit::clock::duration rate_limit::next(clock::time_point now) noexcept
+{
+    auto const earliest = now - interval_;
+    used_until_ = std::max(used_until_, earliest) + each_;
+    return std::max(used_until_ - now, clock::duration::zero());
+}
+
+policy_match match_of(policy_ids const& known, caller const& from)
+{
+    if (known.users.contains(from.uid) ||
+        std::ranges::any_of(from.gids, [&](auto gid) { return known.groups.contains(gid); }))
+        return policy_match::named;
+    return known.anyone ? policy_match::anyone : policy_match::none;
+}
+
+bool connection_quota::has_room(policy_match match, uid_t user) const
+{
+    auto const most = quotas[static_cast<std::size_t>(match)];
+    std::size_t no_better = 0;
+    std::size_t of_user = 0;
+    for (auto const& [process, one] : served_) {
+        no_better += one.match <= match ? 1 : 0;
+        of_user += one.user == user ? 1 : 0;
+    }
+    return no_better < most.all && of_user < most.one_user;
 }
 
 }  // namespace gpurx::gpurxd

@@ -8,10 +8,15 @@
 // The first line that fits the caller and the interface counts. No I/O.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -66,5 +71,61 @@ struct caller {
 
 // Nothing: nobody allows it.
 [[nodiscard]] std::optional<limits> find_limits(policy const& known, caller const& from, std::string_view interface);
+
+// Delays what exceeds `most` events per interval. A burst of `most` events is not delayed.
+class rate_limit {
+  public:
+    using clock = std::chrono::steady_clock;
+
+    // Precondition: above 0. `used_until`: what used_until() was of one that goes on here.
+    explicit rate_limit(unsigned most, clock::duration interval = std::chrono::seconds{1},
+                        clock::time_point used_until = clock::time_point::min()) noexcept
+        : interval_{interval}, each_{interval / most}, used_until_{used_until}
+    {}
+
+    // Counts one that is wanted at `now`. Returns how long it has to wait.
+    [[nodiscard]] clock::duration next(clock::time_point now) noexcept;
+    [[nodiscard]] clock::time_point used_until() const noexcept { return used_until_; }
+
+  private:
+    clock::duration interval_;
+    clock::duration each_;
+    clock::time_point used_until_;
+};
+
+// The users and groups that the lines name, as numbers, on any interface.
+struct policy_ids {
+    bool anyone = false;
+    std::set<std::uint32_t> users = {};
+    std::set<std::uint32_t> groups = {};
+
+    friend bool operator==(policy_ids const&, policy_ids const&) = default;
+};
+
+// How closely a line fits a caller.
+enum class policy_match : std::uint8_t {
+    none,    // no line fits: it will be refused, with the reason
+    anyone,  // a line for everybody
+    named,   // one for this user, or a group
+};
+
+[[nodiscard]] policy_match match_of(policy_ids const& known, caller const& from);
+
+// The number of connections that are served at one time. Some places are kept for users whom the policy names, so that
+// others, however many, cannot shut them out.
+class connection_quota {
+  public:
+    // False: there is no place for it.
+    [[nodiscard]] bool has_room(policy_match match, uid_t user) const;
+    void add(pid_t process, policy_match match, uid_t user) { served_.emplace(process, connection{match, user}); }
+    void remove(pid_t process) { served_.erase(process); }
+
+  private:
+    struct connection {
+        policy_match match;
+        uid_t user;
+    };
+    std::unordered_map<pid_t, connection> served_;
+};
 
 }  // namespace gpurx::gpurxd

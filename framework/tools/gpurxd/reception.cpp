@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/failure.hpp"
-#include "log.hpp"
 #include "machine.hpp"
 #include "spawn.hpp"
 
@@ -118,9 +117,9 @@ void reception::learn_names()
         return;
     learning_ = true;
     asio::post(mending_, [this] {
-        std::optional<known_ids> now;
+        std::optional<policy_ids> now;
         try {
-            now = ids_of(read_policy(chosen_.where.policy));
+            now = resolve_ids(read_policy(chosen_.where.policy));
         } catch (system_error const&) {
             now.reset();  // clients are told
         }
@@ -136,13 +135,13 @@ void reception::start(unique_fd connection)
 {
     learn_names();
     auto const from = numbers_of(connection.get());
-    auto const how = standing_of(known_, from);
-    if (!served_.has_room(how, from.uid))
+    auto const match = match_of(known_, from);
+    if (!served_.has_room(match, from.uid))
         fail(EUSERS, "take", fmt::format("a connection of user {}", from.uid));
     auto const pid = start_process({"gpurxd", "--policy", chosen_.where.policy, "--state-directory",
                                     chosen_.where.state_directory, "--connection", std::to_string(first_of_child)},
                                    connection.get());
-    served_.add(pid, how, from.uid);
+    served_.add(pid, match, from.uid);
 }
 
 void reception::reap()

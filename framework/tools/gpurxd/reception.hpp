@@ -13,12 +13,12 @@
 #include <optional>
 
 #include "base/syscalls.hpp"
-#include "crowd.hpp"
 #include "figure_table.hpp"
-#include "line_rate.hpp"
+#include "log.hpp"
 #include "mend.hpp"
 #include "metrics_file.hpp"
 #include "options.hpp"
+#include "policy.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -49,11 +49,11 @@ class reception {
     death_watch dead_;  // used by `mending_` alone
     asio::steady_timer next_look_;
     asio::thread_pool mending_{1};
-    crowd served_;
-    known_ids known_{.anyone = true};  // until the policy was read
+    connection_quota served_;
+    policy_ids known_{.anyone = true};  // until the policy was read
     bool learning_ = false;
     std::chrono::steady_clock::time_point learned_ = std::chrono::steady_clock::time_point::min();
-    line_rate refusals_;
+    log_limit refusals_;
     std::optional<figure_table> counts_;
     std::optional<metrics_file> metrics_;  // used by `writing_` alone
     asio::steady_timer next_write_;

@@ -59,7 +59,7 @@ std::optional<parting> answer_one(daemon_channel& connection, surroundings& arou
         return parting::not_ours;
     }
     auto const& request = std::get<detail::daemon_request>(parsed);
-    auto const pause = served.wait_before(request, rule_rate::clock::now());
+    auto const pause = served.wait_before(request, rate_limit::clock::now());
     if (pause.count() > 0 && connection.wait_for_end(std::chrono::ceil<milliseconds>(pause)))
         return parting::hung_up;
     connection.send(detail::encode(served.handle(request, std::move(message.descriptor))));

@@ -7,6 +7,7 @@
 #include <gpurx/crc32c.hpp>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/ingest/buffer.hpp>
+#include <gpurx/ingest/object.hpp>
 #include <string>
 
 #include "../../ingest/file_bed.hpp"

@@ -5,9 +5,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <string>
-
-#include "rule_rate.hpp"
 
 using namespace gpurx::gpurxd;
 using namespace std::chrono_literals;
@@ -38,6 +37,19 @@ policy_damage damage_of(std::string_view text)
 
 caller const alice{.uid = 1000, .user = "alice", .gids = {1000, 44}, .groups = {"alice", "gpu"}};
 caller const nameless{.uid = 7, .user = "", .gids = {7}, .groups = {}};
+
+// Adds `count` processes of users that differ, from `first` on, as far as there is room. Returns how many.
+unsigned add_processes(connection_quota& to, policy_match match, unsigned count, uid_t first)
+{
+    unsigned taken = 0;
+    for (unsigned i = 0; i < count; ++i) {
+        if (!to.has_room(match, first + i))
+            continue;
+        to.add(static_cast<pid_t>(first + i), match, first + i);
+        ++taken;
+    }
+    return taken;
+}
 
 }  // namespace
 
@@ -119,16 +131,53 @@ TEST_CASE("an address for metrics is refused, with the option that there is inst
 
 TEST_CASE("a second's worth of rules may come at once, and then one after the other")
 {
-    rule_rate rate{10};
-    auto const start = rule_rate::clock::time_point{1h};
+    rate_limit rate{10};
+    auto const start = rate_limit::clock::time_point{1h};
     for (int i = 0; i < 10; ++i)
         CHECK(rate.next(start) == 0s);
     CHECK(rate.next(start) == 100ms);
     CHECK(rate.next(start) == 200ms);
     CHECK(rate.next(start + 1s) == 0s);
-    rule_rate minute{2, 1min};
+    rate_limit minute{2, 1min};
     CHECK(minute.next(start) == 0s);
     CHECK(minute.next(start) == 0s);
-    rule_rate later{2, 1min, minute.used_until()};
+    rate_limit later{2, 1min, minute.used_until()};
     CHECK(later.next(start) == 30s);
+}
+
+TEST_CASE("the policy knows a user by its line, one of its groups', or everybody's")
+{
+    policy_ids const known{.users = {1000}, .groups = {44}};
+    CHECK(match_of(known, {.uid = 1000, .user = {}, .gids = {7}, .groups = {}}) == policy_match::named);
+    CHECK(match_of(known, {.uid = 1001, .user = {}, .gids = {7, 44}, .groups = {}}) == policy_match::named);
+    CHECK(match_of(known, {.uid = 44, .user = {}, .gids = {1000}, .groups = {}}) == policy_match::none);
+    CHECK(match_of({.anyone = true}, {.uid = 44, .user = {}, .gids = {}, .groups = {}}) == policy_match::anyone);
+}
+
+TEST_CASE("strangers with many user numbers leave room for those whom the policy lets in")
+{
+    connection_quota all;
+    CHECK(add_processes(all, policy_match::none, 1000, 100'000) == 32);
+    CHECK(all.has_room(policy_match::anyone, 7));
+    CHECK(add_processes(all, policy_match::anyone, 1000, 200'000) == 352);
+    CHECK_FALSE(all.has_room(policy_match::none, 7));
+    CHECK_FALSE(all.has_room(policy_match::anyone, 7));
+    CHECK(add_processes(all, policy_match::named, 1000, 300'000) == 128);
+    CHECK_FALSE(all.has_room(policy_match::named, 7));
+    all.remove(100'000);
+    CHECK(all.has_room(policy_match::named, 7));
+    CHECK(all.has_room(policy_match::none, 7));
+}
+
+TEST_CASE("those who are named leave room for each other, and one user has a share")
+{
+    connection_quota all;
+    for (pid_t i = 0; all.has_room(policy_match::named, 1000); ++i)
+        all.add(i, policy_match::named, 1000);
+    CHECK(all.has_room(policy_match::named, 1001));
+    CHECK(add_processes(all, policy_match::named, 1000, 2000) == 512 - 64);
+    connection_quota few;
+    for (pid_t i = 0; few.has_room(policy_match::none, 1000); ++i)
+        few.add(i, policy_match::none, 1000);
+    CHECK(add_processes(few, policy_match::none, 1000, 2000) == 32 - 4);
 }
