@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grp.h>
-#include <ifaddrs.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pwd.h>
 #include <sys/file.h>
@@ -20,9 +18,6 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <iterator>
-#include <span>
 #include <system_error>
 #include <utility>
 
@@ -32,9 +27,7 @@
 #include "lease/queue_lease.hpp"
 #include "nic/flow_rule.hpp"
 #include "nic/process.hpp"
-#include "own_addresses.hpp"
-#include "port_users.hpp"
-#include "socket_owners.hpp"
+#include "socket_checks.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -57,69 +50,6 @@ std::string read_all(unique_fd const& file, std::string const& path)
             return text;
         text.append(part, static_cast<std::size_t>(size));
     }
-}
-
-template <class Value>
-Value socket_option(int descriptor, int name)
-{
-    Value value{};
-    socklen_t size = sizeof value;
-    if (::getsockopt(descriptor, SOL_SOCKET, name, &value, &size) != 0)
-        fail(errno, "steer", "a flow with a descriptor that is of no socket");
-    return value;
-}
-
-// That it is a TCP socket of this network namespace, bound to `local`.
-void check_tcp_socket(int descriptor, asio::ip::tcp::endpoint const& local)
-{
-    if (descriptor < 0)
-        fail(EBADF, "steer", "a flow without its socket");
-    auto const domain = socket_option<int>(descriptor, SO_DOMAIN);
-    if ((domain != AF_INET && domain != AF_INET6) || socket_option<int>(descriptor, SO_PROTOCOL) != IPPROTO_TCP)
-        fail(EINVAL, "steer", "a flow with a socket that is not of TCP");
-    if (socket_option<std::uint64_t>(descriptor, SO_NETNS_COOKIE) != detail::network_namespace())
-        fail(EXDEV, "steer", "a flow of another network namespace than gpurxd's",
-             "run a gpurxd in that network namespace");
-    asio::ip::tcp::endpoint here;
-    auto size = static_cast<socklen_t>(here.capacity());
-    if (::getsockname(descriptor, here.data(), &size) != 0)
-        fail(errno, "ask for the address of", "the flow's socket");
-    here.resize(size);
-    if (here.port() == 0 || detail::on_the_wire(here) != detail::on_the_wire(local))
-        fail(EACCES, "steer", "a flow with a socket that is bound to another address");
-}
-
-std::vector<host_address> host_addresses()
-{
-    ifaddrs* first = nullptr;
-    if (::getifaddrs(&first) != 0)
-        fail(errno, "ask for", "this host's addresses");
-    std::vector<host_address> all;
-    for (auto const* one = first; one != nullptr; one = one->ifa_next) {
-        if (one->ifa_addr == nullptr)
-            continue;
-        auto const family = one->ifa_addr->sa_family;
-        if (family != AF_INET && family != AF_INET6)
-            continue;
-        asio::ip::tcp::endpoint end{family == AF_INET ? asio::ip::tcp::v4() : asio::ip::tcp::v6(), 0};
-        std::memcpy(end.data(), one->ifa_addr, end.size());
-        all.push_back({one->ifa_name, detail::on_the_wire(end).address()});
-    }
-    ::freeifaddrs(first);
-    return all;
-}
-
-// Refuses an end that is not this host's, or that somebody else has sockets on, too: the rule would reach them.
-void check_end(std::span<host_address const> host, asio::ip::tcp::endpoint const& local, std::uint32_t uid)
-{
-    auto const port = local.port();
-    if (!is_own(host, local.address()))
-        fail(EACCES, "steer", fmt::format("{}, which is no address of this host", local.address().to_string()),
-             "bind to one that an interface has (ip address)");
-    if (auto const other = find_other_user(sockets_on({port}), detail::on_the_wire(local), uid))
-        fail(EACCES, "steer",
-             fmt::format("{} port {}, on which user {} has sockets, too", local.address().to_string(), port, *other),
-             "use a port of your own");
 }
 
 unique_fd open_in(unique_fd const& directory, std::string const& name)
@@ -377,43 +307,17 @@ std::unique_ptr<detail::session_nic> machine::lease(detail::open_request const& 
 
 void machine::check_flow(int descriptor, detail::steer_flow_request const& what)
 {
-    check_tcp_socket(descriptor, what.local);
-    asio::ip::tcp::endpoint there;
-    auto size = static_cast<socklen_t>(there.capacity());
-    if (::getpeername(descriptor, there.data(), &size) == 0) {
-        there.resize(size);
-        if (there != what.remote)
-            fail(EACCES, "steer", "a flow with the socket of another one");
-    } else if (errno != ENOTCONN) {
-        fail(errno, "ask for the peer of", "the flow's socket");
-    }
-    check_end(host_addresses(), what.local, from_.uid);
+    check_flow_socket(descriptor, what, from_.uid);
 }
 
 std::vector<asio::ip::tcp::endpoint> machine::check_listener(int descriptor, detail::steer_port_request const& what)
 {
-    check_tcp_socket(descriptor, what.local);
-    if (what.also_v4 && (!what.local.address().is_v6() || !what.local.address().is_unspecified()))
-        fail(EINVAL, "steer", "a listener on one address, for IPv4 as well");
-    auto const host = host_addresses();
-    auto ends = ends_of(host, what.local, what.also_v4, interface_);
-    if (ends.empty())
-        fail(EADDRNOTAVAIL, "steer", "a listener on every address of this host, which has none that a NIC could reach");
-    for (auto const& end : ends)
-        check_end(host, end, from_.uid);
-    return ends;
+    return check_listening_socket(descriptor, what, from_.uid, interface_);
 }
 
 std::set<asio::ip::tcp::endpoint> machine::lost_of(std::set<asio::ip::tcp::endpoint> const& ends)
 {
-    std::set<std::uint16_t> ports;
-    for (auto const& end : ends)
-        ports.insert(end.port());
-    auto lost = find_shared(sockets_on(ports), ends, from_.uid);
-    auto const host = host_addresses();
-    std::ranges::copy_if(ends, std::inserter(lost, lost.end()),
-                         [&](auto const& end) { return !is_own(host, end.address()); });
-    return lost;
+    return lost_endpoints(ends, from_.uid);
 }
 
 void machine::has_opened(client_figures who)

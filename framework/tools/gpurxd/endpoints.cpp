@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "port_users.hpp"
+#include "endpoints.hpp"
 
 #include <arpa/inet.h>
 #include <linux/inet_diag.h>
@@ -106,7 +106,48 @@ std::vector<inet_diag_bc_op> filter_for(std::set<std::uint16_t> const& ports)
     return filter;
 }
 
+bool may_get(owned_socket const& one, tcp::endpoint const& local)
+{
+    if (one.inode == 0 || one.local.port() != local.port())
+        return false;
+    auto const bound = one.local.address();
+    if (!bound.is_unspecified())
+        return bound == local.address();
+    return bound.is_v4() == local.address().is_v4() || (bound.is_v6() && !one.v6_only);
+}
+
+bool is_link_local(asio::ip::address const& address)
+{
+    return address.is_v6() && address.to_v6().is_link_local();
+}
+
 }  // namespace
+
+bool is_own(std::span<host_address const> all, asio::ip::address const& address)
+{
+    auto const here = detail::on_the_wire({address, 0}).address();
+    return std::ranges::find(all, here, &host_address::address) != all.end();
+}
+
+std::vector<asio::ip::tcp::endpoint> ends_of(std::span<host_address const> all, asio::ip::tcp::endpoint const& listener,
+                                             bool also_v4, std::string_view interface)
+{
+    auto const bound = listener.address();
+    if (!bound.is_unspecified())
+        return {detail::on_the_wire(listener)};
+    std::set<asio::ip::address> found;
+    for (auto const& one : all) {
+        bool const is_heard = one.address.is_v6() == bound.is_v6() || (one.address.is_v4() && also_v4);
+        bool const comes_here = !is_link_local(one.address) || one.interface == interface;
+        if (is_heard && comes_here && !one.address.is_loopback())
+            found.insert(one.address);
+    }
+    std::vector<asio::ip::tcp::endpoint> ends;
+    ends.reserve(found.size());
+    for (auto const& address : found)
+        ends.emplace_back(address, listener.port());
+    return ends;
+}
 
 std::vector<std::byte> socket_request(int family, std::set<std::uint16_t> const& ports)
 {
@@ -162,20 +203,6 @@ std::vector<owned_socket> sockets_in(std::string_view table, std::set<std::uint1
     }
     return found;
 }
-
-namespace {
-
-bool may_get(owned_socket const& one, tcp::endpoint const& local)
-{
-    if (one.inode == 0 || one.local.port() != local.port())
-        return false;
-    auto const bound = one.local.address();
-    if (!bound.is_unspecified())
-        return bound == local.address();
-    return bound.is_v4() == local.address().is_v4() || (bound.is_v6() && !one.v6_only);
-}
-
-}  // namespace
 
 std::optional<std::uint32_t> find_other_user(std::span<owned_socket const> all, tcp::endpoint const& local,
                                              std::uint32_t uid)

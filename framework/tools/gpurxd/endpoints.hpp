@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose sockets have a port, from what the kernel says of them: the question and the answers of sock_diag(7), and its
-// table in /proc/net/tcp, where it has no sock_diag. No I/O.
+// The owners of TCP endpoints: which addresses are this host's, and which users have sockets on a port. The kernel says
+// the latter by sock_diag(7), or, without that, by its table in /proc/net/tcp. No I/O.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -10,12 +10,28 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <gpurx/error.hpp>
 
 namespace gpurx::gpurxd {
+
+// An address that an interface of this host has. A socket does not say that: any program may bind one to any address
+// (IP_FREEBIND), also to that of a container or a guest behind this host, whose packets a rule would take away.
+struct host_address {
+    std::string interface;
+    asio::ip::address address;  // without scope
+};
+
+[[nodiscard]] bool is_own(std::span<host_address const> all, asio::ip::address const& address);
+
+// Where connections to a listener arrive that can come from a NIC: at its address; at all of the host's if that is
+// unspecified, but for those of loopback and the link-local ones of other interfaces. `also_v4`: as in steer_port().
+[[nodiscard]] std::vector<asio::ip::tcp::endpoint> ends_of(std::span<host_address const> all,
+                                                           asio::ip::tcp::endpoint const& listener, bool also_v4,
+                                                           std::string_view interface);
 
 struct owned_socket {
     asio::ip::tcp::endpoint local;  // as IPv4 if it was mapped; perhaps of the unspecified address

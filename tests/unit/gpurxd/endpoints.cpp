@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose sockets have a port: by the kernel's table, and by sock_diag.
-#include "port_users.hpp"
+// The owners of endpoints: addresses of the host, and sockets by the kernel's table and by sock_diag.
+#include "endpoints.hpp"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -23,9 +23,10 @@
 
 #include "base/syscalls.hpp"
 #include "eventually.hpp"
-#include "socket_owners.hpp"
+#include "socket_checks.hpp"
 
 using namespace gpurx::gpurxd;
+using gpurx::asio::ip::make_address;
 using gpurx::asio::ip::tcp;
 using gpurx::detail::unique_fd;
 
@@ -88,6 +89,24 @@ bool is_found_once(unique_fd const& socket, tcp::endpoint const& local, std::vec
 bool are_on(std::set<std::uint16_t> const& ports, std::vector<owned_socket> const& all)
 {
     return std::ranges::all_of(all, [&ports](auto const& one) { return ports.contains(one.local.port()); });
+}
+
+std::vector<host_address> const host{{"lo", make_address("127.0.0.1")},  {"lo", make_address("::1")},
+                                     {"eth1", make_address("10.0.0.1")}, {"eth2", make_address("10.1.0.1")},
+                                     {"eth1", make_address("fd00::1")},  {"eth1", make_address("fe80::1")},
+                                     {"veth", make_address("fe80::2")},  {"veth", make_address("10.1.0.1")}};
+
+std::vector<tcp::endpoint> ends(std::vector<char const*> const& addresses)
+{
+    std::vector<tcp::endpoint> all;
+    for (auto const* const one : addresses)
+        all.emplace_back(make_address(one), 80);
+    return all;
+}
+
+std::vector<tcp::endpoint> heard_at(char const* address, bool also_v4 = false)
+{
+    return ends_of(host, {make_address(address), 80}, also_v4, "eth1");
 }
 
 }  // namespace
@@ -276,4 +295,23 @@ TEST_CASE("the cost of looking who has a port", "[.cost]")
         fmt::print("{} sockets more: sock_diag {:.0f} us, /proc/net/tcp {:.0f} us\n", open.size(),
                    cost([] { return sockets_on({1}); }), cost([] { return sockets_on_by_table({1}); }));
     }
+}
+
+TEST_CASE("an address is this host's own if an interface has it")
+{
+    CHECK(is_own(host, make_address("10.0.0.1")));
+    CHECK(is_own(host, make_address("::ffff:10.0.0.1")));
+    CHECK(is_own(host, make_address("fe80::1%3")));
+    CHECK_FALSE(is_own(host, make_address("10.0.0.2")));
+    CHECK_FALSE(is_own(host, make_address("0.0.0.0")));
+    CHECK_FALSE(is_own(host, make_address("::")));
+}
+
+TEST_CASE("a listener on every address hears at each that a NIC can bring packets for")
+{
+    CHECK(heard_at("0.0.0.0") == ends({"10.0.0.1", "10.1.0.1"}));
+    CHECK(heard_at("::") == ends({"fd00::1", "fe80::1"}));
+    CHECK(heard_at("::", true) == ends({"10.0.0.1", "10.1.0.1", "fd00::1", "fe80::1"}));
+    CHECK(heard_at("::ffff:10.0.0.9") == ends({"10.0.0.9"}));
+    CHECK(ends_of({}, {make_address("0.0.0.0"), 80}, false, "eth1").empty());
 }
