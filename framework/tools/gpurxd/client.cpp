@@ -16,9 +16,9 @@ using detail::fail;
 
 namespace {
 
-std::string changes_policy(surroundings const& around)
+std::string changes_policy(client_backend const& backend)
 {
-    return fmt::format("ask for less, or have the policy of gpurxd changed ({})", around.policy_path());
+    return fmt::format("ask for less, or have the policy of gpurxd changed ({})", backend.policy_path());
 }
 
 asked kind_of(detail::daemon_request const& what, detail::unique_fd const& descriptor)
@@ -54,7 +54,7 @@ detail::daemon_reply client::handle(detail::daemon_request const& what, detail::
             return unsteer(*request);
         return steer(what, descriptor.get());
     } catch (system_error const& error) {
-        around_.has_refused(kind_of(what, descriptor), error.code(), error.why());
+        backend_.has_refused(kind_of(what, descriptor), error.code(), error.why());
         return detail::refused_reply{error.code(), error.why()};
     }
 }
@@ -64,18 +64,18 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
     auto const& interface = what.interface;
     if (rate_)
         fail(EALREADY, "open", interface, "make a connection for each session");
-    most_ = around_.admit(interface);
+    most_ = backend_.admit(interface);
     rate_.emplace(most_.rules);
     if (what.rx_queues == 0 || what.rx_queues > most_.queues)
         fail(EACCES, "open",
              fmt::format("{} queues of {}, of which {} are allowed", what.rx_queues, interface, most_.queues),
-             changes_policy(around_));
+             changes_policy(backend_));
     bool const is_probe = what.probe_memory != 0;
     if (is_probe)
         check_memory(interface, what.probe_memory);
-    auto const size = around_.dmabuf_size(is_probe ? -1 : dmabuf);
+    auto const size = backend_.dmabuf_size(is_probe ? -1 : dmabuf);
     check_memory(interface, size);
-    auto nic = around_.lease(what, dmabuf, notice_);
+    auto nic = backend_.lease(what, dmabuf, notice_);
     detail::opened_reply reply{.dmabuf_id = nic->dmabuf_id(),
                                .page_size = static_cast<std::uint32_t>(nic->page_size()),
                                .array_tokens = nic->has_array_tokens(),
@@ -83,12 +83,12 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
                                .ring = nic->ring(),
                                .queues = nic->queues()};
     nic_ = std::move(nic);
-    around_.has_opened({.interface = interface,
-                        .most = most_,
-                        .memory = size,
-                        .dmabuf = reply.dmabuf_id,
-                        .page_size = reply.page_size,
-                        .queues = reply.queues});
+    backend_.has_opened({.interface = interface,
+                         .most = most_,
+                         .memory = size,
+                         .dmabuf = reply.dmabuf_id,
+                         .page_size = reply.page_size,
+                         .queues = reply.queues});
     return reply;
 }
 
@@ -98,7 +98,7 @@ void client::check_memory(std::string_view interface, std::uint64_t size) const
         fail(EACCES, "open",
              fmt::format("{} with {} of memory, of which {} are allowed", interface, detail::size_text(size),
                          detail::size_text(most_.memory)),
-             changes_policy(around_));
+             changes_policy(backend_));
 }
 
 detail::daemon_reply client::steer(detail::daemon_request const& what, int socket)
@@ -106,14 +106,14 @@ detail::daemon_reply client::steer(detail::daemon_request const& what, int socke
     auto const* const flow = std::get_if<detail::steer_flow_request>(&what);
     std::vector<asio::ip::tcp::endpoint> ends;
     if (flow != nullptr) {
-        around_.check_flow(socket, *flow);
+        backend_.check_flow(socket, *flow);
         ends.push_back(flow->local);
     } else {
-        ends = around_.check_listener(socket, std::get<detail::steer_port_request>(what));
+        ends = backend_.check_listener(socket, std::get<detail::steer_port_request>(what));
     }
     if (auto const now = count_rules(); now + ends.size() > most_.flows)
         fail(EDQUOT, "steer", fmt::format("a flow that takes {} rules, as {} are made", ends.size(), now),
-             changes_policy(around_));
+             changes_policy(backend_));
     error_code code;
     diagnostics why;
     std::vector<held_rule> made;
@@ -127,7 +127,7 @@ detail::daemon_reply client::steer(detail::daemon_request const& what, int socke
     }
     auto const count = made.size();
     rules_.emplace(++last_rule_, std::move(made));
-    around_.has_rules(count_rules(), count, 0);
+    backend_.has_rules(count_rules(), count, 0);
     return detail::steered_reply{last_rule_};
 }
 
@@ -135,7 +135,7 @@ detail::daemon_reply client::unsteer(detail::unsteer_request const& what)
 {
     if (rules_.erase(what.rule) == 0)
         fail(ENOENT, "unsteer", fmt::format("rule {}", what.rule));
-    around_.has_rules(count_rules(), 0, 0);
+    backend_.has_rules(count_rules(), 0, 0);
     return detail::unsteered_reply{};
 }
 
@@ -156,12 +156,12 @@ void client::look_at_ends()
         for (auto const& one : held)
             ends.insert(one.local);
     }
-    for (auto const& end : around_.lost_of(ends)) {
+    for (auto const& end : backend_.lost_of(ends)) {
         std::size_t taken = 0;
         for (auto& [number, held] : rules_)
             taken += std::erase_if(held, [&](auto const& one) { return one.local == end; });
         std::erase_if(rules_, [](auto const& each) { return each.second.empty(); });
-        around_.has_rules(count_rules(), 0, taken);
+        backend_.has_rules(count_rules(), 0, taken);
         notice_(
             fmt::format("{} rules for {} port {} were taken away: another user has sockets there, too, or the "
                         "address is not this host's any more",

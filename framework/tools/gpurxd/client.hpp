@@ -23,13 +23,13 @@
 
 namespace gpurx::gpurxd {
 
-// What a client asks of the machine. Tests put their own in its place. Each throws system_error to refuse.
-class surroundings {
+// The system calls that serve a client. Tests have a fake one. Each throws system_error to refuse.
+class client_backend {
   public:
-    surroundings() = default;
-    surroundings(surroundings const&) = delete;
-    surroundings& operator=(surroundings const&) = delete;
-    virtual ~surroundings() = default;
+    client_backend() = default;
+    client_backend(client_backend const&) = delete;
+    client_backend& operator=(client_backend const&) = delete;
+    virtual ~client_backend() = default;
 
     // Whether this client may use the interface, and how much. Called once; takes one of the user's places on it.
     [[nodiscard]] virtual limits admit(std::string_view interface) = 0;
@@ -57,8 +57,8 @@ class surroundings {
 class client {
   public:
     // `notice` outlives it, and must not throw.
-    client(surroundings& around, std::function<void(std::string_view)> notice)
-        : around_{around}, notice_{std::move(notice)}
+    client(client_backend& backend, std::function<void(std::string_view)> notice)
+        : backend_{backend}, notice_{std::move(notice)}
     {}
     client(client const&) = delete;
     client& operator=(client const&) = delete;
@@ -82,7 +82,7 @@ class client {
     // Of the NIC's.
     [[nodiscard]] std::size_t count_rules() const noexcept;
 
-    surroundings& around_;
+    client_backend& backend_;
     std::function<void(std::string_view)> notice_;
     limits most_;
     std::optional<rate_limit> rate_;

@@ -23,12 +23,12 @@
 #include "doors.hpp"
 #include "lease/daemon_channel.hpp"
 #include "log.hpp"
-#include "machine.hpp"
 #include "options.hpp"
 #include "reception.hpp"
 #include "rights.hpp"
 #include "serve.hpp"
 #include "spawn.hpp"
+#include "system_backend.hpp"
 
 namespace {
 
@@ -76,11 +76,11 @@ int serve_client(options const& chosen)
     served_connection = connection.native_handle();
     std::signal(SIGTERM, end_service);
     limit_sending(connection.native_handle());
-    auto from = caller_of(connection.native_handle());
+    auto from = peer_caller(connection.native_handle());
     auto const uid = from.uid;
-    machine around{chosen.where, std::move(from), connection.native_handle()};
+    system_backend backend{chosen.where, std::move(from), connection.native_handle()};
     // What was refused has been said.
-    if (auto const how = serve(connection, around); how != parting::hung_up && how != parting::refused)
+    if (auto const how = serve(connection, backend); how != parting::hung_up && how != parting::refused)
         log_line(fmt::format("a client of user {} {}", uid, name_of(how)));
     return 0;
 }
@@ -88,7 +88,7 @@ int serve_client(options const& chosen)
 int check(options const& chosen)
 {
     auto const& path = chosen.where.policy;
-    auto const found = look_at_policy(path);
+    auto const found = parse_policy_file(path);
     if (auto const* const known = std::get_if<policy>(&found)) {
         fmt::print("{}: {} lines that allow something\n", path, known->lines.size());
         return 0;

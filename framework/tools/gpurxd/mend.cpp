@@ -100,7 +100,7 @@ void death_watch::look() noexcept
     }
 }
 
-void mend(places const& where) noexcept
+void mend(daemon_paths const& where) noexcept
 {
     try {
         std::set<std::string> named;

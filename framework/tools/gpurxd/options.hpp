@@ -6,14 +6,14 @@
 #include <optional>
 #include <string>
 
-#include "machine.hpp"
+#include "policy_file.hpp"
 
 namespace gpurx::gpurxd {
 
 inline constexpr int bad_usage = 2;
 
 struct options {
-    places where;
+    daemon_paths where;
     std::string socket = "/run/gpurxd.sock";
     std::string metrics_directory;  // empty: no metrics
     bool check = false;

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/failure.hpp"
-#include "machine.hpp"
+#include "policy_file.hpp"
 #include "spawn.hpp"
 
 namespace gpurx::gpurxd {
@@ -134,7 +134,7 @@ void reception::learn_names()
 void reception::start(unique_fd connection)
 {
     learn_names();
-    auto const from = numbers_of(connection.get());
+    auto const from = peer_ids(connection.get());
     auto const match = match_of(known_, from);
     if (!served_.has_room(match, from.uid))
         fail(EUSERS, "take", fmt::format("a connection of user {}", from.uid));

@@ -47,14 +47,14 @@ detail::refused_reply objection(detail::message_damage const& damage)
 }
 
 // Nothing: it can go on.
-std::optional<parting> answer_one(daemon_channel& connection, surroundings& around, client& served,
+std::optional<parting> answer_one(daemon_channel& connection, client_backend& backend, client& served,
                                   detail::channel_message message)
 {
     auto const parsed = message.excessive ? detail::message_damage{"more than a message, or more than one descriptor"}
                                           : detail::parse_daemon_request(message.bytes);
     if (auto const* const damage = std::get_if<detail::message_damage>(&parsed)) {
         auto const said = objection(*damage);
-        around.has_refused(asked::message, said.code, said.why);
+        backend.has_refused(asked::message, said.code, said.why);
         connection.send(detail::encode(said));
         return parting::not_ours;
     }
@@ -68,7 +68,7 @@ std::optional<parting> answer_one(daemon_channel& connection, surroundings& arou
     return std::nullopt;
 }
 
-parting serve_until_end(daemon_channel& connection, surroundings& around, client& served, milliseconds patience,
+parting serve_until_end(daemon_channel& connection, client_backend& backend, client& served, milliseconds patience,
                         milliseconds between_looks)
 {
     using clock = std::chrono::steady_clock;
@@ -88,19 +88,19 @@ parting serve_until_end(daemon_channel& connection, surroundings& around, client
         auto message = connection.receive();
         if (!message)
             return parting::hung_up;
-        if (auto const end = answer_one(connection, around, served, std::move(*message)))
+        if (auto const end = answer_one(connection, backend, served, std::move(*message)))
             return *end;
     }
 }
 
 }  // namespace
 
-parting serve(daemon_channel& connection, surroundings& around, milliseconds patience, milliseconds between_looks)
+parting serve(daemon_channel& connection, client_backend& backend, milliseconds patience, milliseconds between_looks)
 {
     notices said{connection};
-    client served{around, [&](std::string_view sentence) { said.tell(sentence); }};
+    client served{backend, [&](std::string_view sentence) { said.tell(sentence); }};
     try {
-        return serve_until_end(connection, around, served, patience, between_looks);
+        return serve_until_end(connection, backend, served, patience, between_looks);
     } catch (system_error const& error) {
         // It was killed before it had its answer.
         if (error.code() == boost::system::errc::broken_pipe || error.code() == boost::system::errc::connection_reset)

@@ -24,7 +24,7 @@ enum class parting : std::uint8_t {
 };
 
 // Blocks. Throws system_error for what the connection reports; everything is undone then, too.
-[[nodiscard]] parting serve(detail::daemon_channel& connection, surroundings& around,
+[[nodiscard]] parting serve(detail::daemon_channel& connection, client_backend& backend,
                             std::chrono::milliseconds patience = patience_with_strangers,
                             std::chrono::milliseconds between_looks = between_looks_at_ports);
 

@@ -61,9 +61,9 @@ ino_t inode_of(int descriptor)
 }
 
 // Lets everybody have what `most` says, of a fake NIC.
-class fake_surroundings final : public surroundings {
+class fake_backend final : public client_backend {
   public:
-    fake_surroundings(std::shared_ptr<test::nic_log> log, limits most) : log_{std::move(log)}, most_{most} {}
+    fake_backend(std::shared_ptr<test::nic_log> log, limits most) : log_{std::move(log)}, most_{most} {}
 
     limits admit(std::string_view interface) override
     {
@@ -156,8 +156,8 @@ class server {
         for (unsigned i = 0; i < clients; ++i) {
             detail::daemon_channel connection{
                 detail::unique_fd{::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)}};
-            fake_surroundings around{nic, most};
-            end_ = serve(connection, around, limit, 5ms);
+            fake_backend backend{nic, most};
+            end_ = serve(connection, backend, limit, 5ms);
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client's surroundings on this machine: its process, the policy, the NIC, and what a descriptor is.
+// The backend of a client on this machine: it asks the policy, the kernel and the NIC, and logs and counts.
 #pragma once
 
 #include <chrono>
@@ -10,40 +10,21 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "client.hpp"
 #include "figure_table.hpp"
 #include "log.hpp"
-#include "policy.hpp"
+#include "policy_file.hpp"
 
 namespace gpurx::gpurxd {
 
-struct places {
-    std::string policy = "/etc/gpurx/gpurxd.conf";
-    std::string state_directory = "/run/gpurx";
-};
-
-// Throws system_error: what reading reports; EACCES if others than its owner, who is root or this user, may write it.
-[[nodiscard]] std::variant<policy, std::vector<policy_damage>> look_at_policy(std::string const& path);
-// The same. EINVAL with the first line that is wrong.
-[[nodiscard]] policy read_policy(std::string const& path);
-
-// Whom its lines mean. A name that nobody has now is left out. May ask other machines, where names are kept there.
-[[nodiscard]] policy_ids resolve_ids(policy const& known);
-
-// The process at the other end of a Unix socket, as it was when it connected: by numbers alone, which asks nobody; or
-// with its names. Throws system_error.
-[[nodiscard]] caller numbers_of(int connection);
-[[nodiscard]] caller caller_of(int connection);
-
-class machine final : public surroundings {
+class system_backend final : public client_backend {
   public:
     // `connection`: to the client, to see whether it still waits.
-    machine(places where, caller from, int connection);
+    system_backend(daemon_paths where, caller from, int connection);
     // Says what the client had, if it had something.
-    ~machine() override;
+    ~system_backend() override;
 
     [[nodiscard]] limits admit(std::string_view interface) override;
     [[nodiscard]] std::string policy_path() const override { return where_.policy; }
@@ -64,7 +45,7 @@ class machine final : public surroundings {
     // Until the user may open a session again.
     void wait_for_turn();
 
-    places where_;
+    daemon_paths where_;
     caller from_;
     std::string who_;  // for people
     int connection_;

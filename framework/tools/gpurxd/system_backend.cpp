@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "machine.hpp"
+#include "system_backend.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <grp.h>
 #include <net/if.h>
 #include <poll.h>
-#include <pwd.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -17,8 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
-#include <system_error>
 #include <utility>
 
 #include "base/byte_size.hpp"
@@ -38,20 +34,6 @@ namespace {
 
 constexpr auto dmabuf_file_system = 0x444d4142;  // DMA_BUF_MAGIC, which no header for programs has everywhere
 
-std::string read_all(unique_fd const& file, std::string const& path)
-{
-    std::string text;
-    char part[4096];
-    for (;;) {
-        auto const size = ::read(file.get(), part, sizeof part);
-        if (size < 0)
-            fail(errno, "read", path);
-        if (size == 0)
-            return text;
-        text.append(part, static_cast<std::size_t>(size));
-    }
-}
-
 unique_fd open_in(unique_fd const& directory, std::string const& name)
 {
     unique_fd file{::openat(directory.get(), name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)};
@@ -60,131 +42,9 @@ unique_fd open_in(unique_fd const& directory, std::string const& name)
     return file;
 }
 
-std::string user_name(uid_t uid)
-{
-    char space[4096];
-    passwd entry{};
-    passwd* found = nullptr;
-    return ::getpwuid_r(uid, &entry, space, sizeof space, &found) == 0 && found != nullptr ? found->pw_name : "";
-}
-
-std::string group_name(gid_t gid)
-{
-    char space[16384];
-    group entry{};
-    group* found = nullptr;
-    return ::getgrgid_r(gid, &entry, space, sizeof space, &found) == 0 && found != nullptr ? found->gr_name : "";
-}
-
-std::optional<std::uint32_t> user_number(std::string const& name)
-{
-    char space[4096];
-    passwd entry{};
-    passwd* found = nullptr;
-    if (::getpwnam_r(name.c_str(), &entry, space, sizeof space, &found) != 0 || found == nullptr)
-        return std::nullopt;
-    return found->pw_uid;
-}
-
-std::optional<std::uint32_t> group_number(std::string const& name)
-{
-    std::vector<char> space(1 << 16);
-    group entry{};
-    group* found = nullptr;
-    if (::getgrnam_r(name.c_str(), &entry, space.data(), space.size(), &found) != 0 || found == nullptr)
-        return std::nullopt;
-    return found->gr_gid;
-}
-
-std::optional<std::uint32_t> number_in(std::string_view text)
-{
-    std::uint32_t value = 0;
-    auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc{} && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
-}
-
-std::vector<gid_t> other_groups(int connection)
-{
-    std::vector<gid_t> groups(64);
-    for (;;) {
-        auto size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
-        auto const result = ::getsockopt(connection, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size);
-        if (result != 0 && errno != ERANGE)
-            fail(errno, "ask who is at", "the connection");
-        groups.resize(size / sizeof(gid_t));
-        if (result == 0)
-            return groups;
-    }
-}
-
 }  // namespace
 
-std::variant<policy, std::vector<policy_damage>> look_at_policy(std::string const& path)
-{
-    unique_fd const file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (!file)
-        fail(errno, "read", path, "write who may use which interface into it (man gpurxd)");
-    struct stat what {};
-    if (::fstat(file.get(), &what) != 0)
-        fail(errno, "read", path);
-    if ((what.st_mode & (S_IWGRP | S_IWOTH)) != 0 || (what.st_uid != 0 && what.st_uid != ::geteuid()))
-        fail(EACCES, "trust", path, "let nobody but root write it");
-    return parse_policy(read_all(file, path));
-}
-
-policy read_policy(std::string const& path)
-{
-    auto parsed = look_at_policy(path);
-    if (auto const* const damage = std::get_if<std::vector<policy_damage>>(&parsed)) {
-        auto const& first = damage->front();
-        fail(EINVAL, "read", fmt::format("{} line {}: {}", path, first.line, first.what),
-             fmt::format("gpurxd --check --policy {} names every line that is wrong", path));
-    }
-    return std::move(std::get<policy>(parsed));
-}
-
-policy_ids resolve_ids(policy const& known)
-{
-    policy_ids all;
-    for (auto const& line : known.lines) {
-        auto const number = number_in(line.name);
-        if (line.kind == who::anyone) {
-            all.anyone = true;
-            continue;
-        }
-        // A name may look like a number, and a number be nobody's yet: find_limits() takes it for both.
-        auto& ids = line.kind == who::user ? all.users : all.groups;
-        if (number)
-            ids.insert(*number);
-        if (auto const id = line.kind == who::user ? user_number(line.name) : group_number(line.name))
-            ids.insert(*id);
-    }
-    return all;
-}
-
-caller numbers_of(int connection)
-{
-    ucred peer{};
-    socklen_t size = sizeof peer;
-    if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
-        fail(errno, "ask who is at", "the connection");
-    caller result{.uid = peer.uid, .user = {}, .gids = other_groups(connection), .groups = {}};
-    result.gids.push_back(peer.gid);
-    return result;
-}
-
-caller caller_of(int connection)
-{
-    auto result = numbers_of(connection);
-    result.user = user_name(result.uid);
-    for (auto const gid : result.gids) {
-        if (auto name = group_name(gid); !name.empty())
-            result.groups.push_back(std::move(name));
-    }
-    return result;
-}
-
-machine::machine(places where, caller from, int connection)
+system_backend::system_backend(daemon_paths where, caller from, int connection)
     : where_{std::move(where)},
       from_{std::move(from)},
       who_{from_.user.empty() ? fmt::format("user {}", from_.uid) : fmt::format("user {} ({})", from_.uid, from_.user)},
@@ -197,7 +57,7 @@ machine::machine(places where, caller from, int connection)
     }
 }
 
-machine::~machine()
+system_backend::~system_backend()
 {
     using std::chrono::duration_cast;
     if (opened_)
@@ -205,7 +65,7 @@ machine::~machine()
                              duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - *opened_).count()));
 }
 
-limits machine::admit(std::string_view interface)
+limits system_backend::admit(std::string_view interface)
 {
     // An interface has other names, too; the policy has the one that `ip link` begins its line with.
     auto const index = ::if_nametoindex(std::string{interface}.c_str());
@@ -224,7 +84,7 @@ limits machine::admit(std::string_view interface)
     return most_;
 }
 
-void machine::take_place(std::string_view interface, unsigned index, unsigned clients)
+void system_backend::take_place(std::string_view interface, unsigned index, unsigned clients)
 {
     auto const directory = detail::open_state_directory(clients_directory(where_.state_directory));
     for (unsigned i = 0; i < clients; ++i) {
@@ -241,7 +101,7 @@ void machine::take_place(std::string_view interface, unsigned index, unsigned cl
          fmt::format("close one of the user's {} sessions on it, or allow more clients in {}", clients, where_.policy));
 }
 
-void machine::wait_for_turn()
+void system_backend::wait_for_turn()
 {
     using std::chrono::milliseconds;
     using clock = rate_limit::clock;
@@ -269,7 +129,7 @@ void machine::wait_for_turn()
         fail(ECONNRESET, "open", fmt::format("{} for {}, who has gone", interface_, who_));
 }
 
-std::uint64_t machine::dmabuf_size(int descriptor)
+std::uint64_t system_backend::dmabuf_size(int descriptor)
 {
     if (descriptor < 0)
         fail(EBADF, "open", "a session without a dmabuf");
@@ -286,8 +146,8 @@ std::uint64_t machine::dmabuf_size(int descriptor)
     return static_cast<std::uint64_t>(size);
 }
 
-std::unique_ptr<detail::session_nic> machine::lease(detail::open_request const& what, int dmabuf,
-                                                    std::function<void(std::string_view)> const& notice)
+std::unique_ptr<detail::session_nic> system_backend::lease(detail::open_request const& what, int dmabuf,
+                                                           std::function<void(std::string_view)> const& notice)
 {
     wait_for_turn();
     error_code code;
@@ -305,22 +165,23 @@ std::unique_ptr<detail::session_nic> machine::lease(detail::open_request const& 
     return nic;
 }
 
-void machine::check_flow(int descriptor, detail::steer_flow_request const& what)
+void system_backend::check_flow(int descriptor, detail::steer_flow_request const& what)
 {
     check_flow_socket(descriptor, what, from_.uid);
 }
 
-std::vector<asio::ip::tcp::endpoint> machine::check_listener(int descriptor, detail::steer_port_request const& what)
+std::vector<asio::ip::tcp::endpoint> system_backend::check_listener(int descriptor,
+                                                                    detail::steer_port_request const& what)
 {
     return check_listening_socket(descriptor, what, from_.uid, interface_);
 }
 
-std::set<asio::ip::tcp::endpoint> machine::lost_of(std::set<asio::ip::tcp::endpoint> const& ends)
+std::set<asio::ip::tcp::endpoint> system_backend::lost_of(std::set<asio::ip::tcp::endpoint> const& ends)
 {
     return lost_endpoints(ends, from_.uid);
 }
 
-void machine::has_opened(client_figures who)
+void system_backend::has_opened(client_figures who)
 {
     who.uid = from_.uid;
     who.interface = interface_;
@@ -333,7 +194,7 @@ void machine::has_opened(client_figures who)
         counts_->show(who);
 }
 
-void machine::has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
+void system_backend::has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
 {
     if (taken_away > 0)
         log_line(refusals_, fmt::format("{} has lost {} rules on {}: the ends are somebody else's, too, or nobody's",
@@ -342,7 +203,7 @@ void machine::has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t tak
         counts_->show_rules(now, made, taken_away);
 }
 
-void machine::has_refused(asked what, error_code code, diagnostics const& why) noexcept
+void system_backend::has_refused(asked what, error_code code, diagnostics const& why) noexcept
 {
     if (what != asked::probe)
         log_line(refusals_, fmt::format("{} was refused: {}", who_, describe(code, why)));
