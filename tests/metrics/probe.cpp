@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "metrics_page.hpp"
+#include "metrics.hpp"
 #include "session/metrics_text.hpp"
 
 namespace {
@@ -45,13 +45,13 @@ std::string library()
 
 std::string daemon_page()
 {
-    gpurxd::figures counted;
+    gpurxd::daemon_metrics counted;
     counted.connections = 5;
     counted.clients.resize(2);
     counted.clients[0].interface = "eth0";
     counted.clients[0].queues = {6, 7};
     counted.clients[1].interface = "a\"b\\c";
-    std::vector<gpurxd::interface_figures> const seen{
+    std::vector<gpurxd::interface_metrics> const seen{
         {.interface = "eth0", .pages_in_flight = 1, .losses = {{6, 1, 2, 3}, {7, 4, 5, 6}}}};
     return gpurxd::metrics_page(GPURX_VERSION, counted, seen);
 }

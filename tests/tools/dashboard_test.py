@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 REPO = Path()
-WRITTEN_IN = ("framework/src/session/metrics_text.cpp", "framework/tools/gpurxd/metrics_page.cpp")
+WRITTEN_IN = ("framework/src/session/metrics_text.cpp", "framework/tools/gpurxd/metrics.cpp")
 
 
 def names_in(text: str) -> set[str]:

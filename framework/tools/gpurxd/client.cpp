@@ -21,11 +21,11 @@ std::string changes_policy(client_backend const& backend)
     return fmt::format("ask for less, or have the policy of gpurxd changed ({})", backend.policy_path());
 }
 
-asked kind_of(detail::daemon_request const& what, detail::unique_fd const& descriptor)
+request_kind kind_of(detail::daemon_request const& what, detail::unique_fd const& descriptor)
 {
     if (auto const* const open = std::get_if<detail::open_request>(&what))
-        return descriptor && open->probe_memory == 0 ? asked::open : asked::probe;
-    return std::holds_alternative<detail::unsteer_request>(what) ? asked::unsteer : asked::steer;
+        return descriptor && open->probe_memory == 0 ? request_kind::open : request_kind::probe;
+    return std::holds_alternative<detail::unsteer_request>(what) ? request_kind::unsteer : request_kind::steer;
 }
 
 }  // namespace

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/syscalls.hpp"
-#include "figures.hpp"
 #include "lease/daemon_protocol.hpp"
 #include "lease/session_nic.hpp"
+#include "metrics.hpp"
 #include "policy.hpp"
 
 namespace gpurx::gpurxd {
@@ -48,9 +48,9 @@ class client_backend {
     [[nodiscard]] virtual std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) = 0;
 
     // For whoever counts. `who`: a client that has queues now, but for its user.
-    virtual void has_opened(client_figures who) = 0;
+    virtual void has_opened(client_metrics who) = 0;
     virtual void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept = 0;
-    virtual void has_refused(asked what, error_code code, diagnostics const& why) noexcept = 0;
+    virtual void has_refused(request_kind what, error_code code, diagnostics const& why) noexcept = 0;
 };
 
 // Destroying it removes its rules and gives its queues back.

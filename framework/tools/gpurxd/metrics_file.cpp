@@ -14,7 +14,7 @@
 #include "base/failure.hpp"
 #include "base/replace_file.hpp"
 #include "log.hpp"
-#include "metrics_page.hpp"
+#include "metrics.hpp"
 #include "nic/kernel_nic.hpp"
 
 namespace gpurx::gpurxd {
@@ -27,9 +27,9 @@ struct held_queues {
     std::set<unsigned> queues;
 };
 
-interface_figures look_at(std::string const& interface, held_queues const& held)
+interface_metrics look_at(std::string const& interface, held_queues const& held)
 {
-    interface_figures seen{.interface = interface};
+    interface_metrics seen{.interface = interface};
     detail::kernel_nic nic{interface};
     for (auto const& pool : nic.page_pools())
         seen.pages_in_flight += pool.dmabuf && held.dmabufs.contains(*pool.dmabuf) ? pool.inflight : 0;
@@ -41,7 +41,7 @@ interface_figures look_at(std::string const& interface, held_queues const& held)
 }
 
 // One look at each interface, however many clients it has. One that cannot be looked at is left out.
-std::vector<interface_figures> look_at_all(figures const& counted)
+std::vector<interface_metrics> look_at_all(daemon_metrics const& counted)
 {
     std::map<std::string, held_queues> held;
     for (auto const& client : counted.clients) {
@@ -49,7 +49,7 @@ std::vector<interface_figures> look_at_all(figures const& counted)
         mine.dmabufs.insert(client.dmabuf);
         mine.queues.insert(client.queues.begin(), client.queues.end());
     }
-    std::vector<interface_figures> seen;
+    std::vector<interface_metrics> seen;
     for (auto const& [interface, what] : held) {
         try {
             seen.push_back(look_at(interface, what));
@@ -71,7 +71,7 @@ void let_all_read(std::string const& directory)
 
 }  // namespace
 
-metrics_file::metrics_file(std::string const& directory, std::function<figures()> count, clock::time_point now)
+metrics_file::metrics_file(std::string const& directory, std::function<daemon_metrics()> count, clock::time_point now)
     : path_{directory + "/gpurxd.prom"}, count_{std::move(count)}
 {
     let_all_read(directory);
@@ -101,7 +101,7 @@ void metrics_file::look(clock::time_point now) noexcept
     }
 }
 
-void metrics_file::write(figures counted, clock::time_point now)
+void metrics_file::write(daemon_metrics counted, clock::time_point now)
 {
     when_ = now;
     auto const text = metrics_page(GPURX_VERSION, counted, look_at_all(counted));

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "figures.hpp"
+#include "metrics.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -21,7 +21,8 @@ class metrics_file {
 
     // Lets everybody read the directory, if that is this user's, and writes the file. `count` says what is counted now.
     // Throws system_error.
-    metrics_file(std::string const& directory, std::function<figures()> count, clock::time_point now = clock::now());
+    metrics_file(std::string const& directory, std::function<daemon_metrics()> count,
+                 clock::time_point now = clock::now());
     metrics_file(metrics_file const&) = delete;
     metrics_file& operator=(metrics_file const&) = delete;
     // Removes the file.
@@ -32,11 +33,11 @@ class metrics_file {
     void look(clock::time_point now = clock::now()) noexcept;
 
   private:
-    void write(figures counted, clock::time_point now);
+    void write(daemon_metrics counted, clock::time_point now);
 
     std::string path_;
-    std::function<figures()> count_;
-    figures written_;
+    std::function<daemon_metrics()> count_;
+    daemon_metrics written_;
     clock::time_point when_;
     bool fails_ = false;
 };

@@ -29,10 +29,10 @@ constexpr std::chrono::seconds between_lessons{2};
 constexpr std::chrono::seconds between_looks{5};
 
 // Nothing: it cannot be counted, which is no reason to serve nobody.
-std::optional<figure_table> try_to_count(std::string const& state_directory)
+std::optional<shared_counters> try_to_count(std::string const& state_directory)
 {
     try {
-        return figure_table::open(state_directory);
+        return shared_counters::open(state_directory);
     } catch (system_error const& error) {
         fmt::print(stderr, "nothing is counted: {}\n", error.what());
         return std::nullopt;
@@ -105,7 +105,7 @@ void reception::take_all()
             start(std::move(connection));
         } catch (system_error const& error) {
             if (counts_)
-                counts_->count_refusal(asked::connect, reason_of(asked::connect, error.code()));
+                counts_->count_refusal(request_kind::connect, reason_of(request_kind::connect, error.code()));
             log_line(refusals_, error.what());
         }
     }

@@ -13,12 +13,12 @@
 #include <optional>
 
 #include "base/syscalls.hpp"
-#include "figure_table.hpp"
 #include "log.hpp"
 #include "mend.hpp"
 #include "metrics_file.hpp"
 #include "options.hpp"
 #include "policy.hpp"
+#include "shared_counters.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -54,7 +54,7 @@ class reception {
     bool learning_ = false;
     std::chrono::steady_clock::time_point learned_ = std::chrono::steady_clock::time_point::min();
     log_limit refusals_;
-    std::optional<figure_table> counts_;
+    std::optional<shared_counters> counts_;
     std::optional<metrics_file> metrics_;  // used by `writing_` alone
     asio::steady_timer next_write_;
     asio::thread_pool writing_{1};

@@ -54,7 +54,7 @@ std::optional<parting> answer_one(daemon_channel& connection, client_backend& ba
                                           : detail::parse_daemon_request(message.bytes);
     if (auto const* const damage = std::get_if<detail::message_damage>(&parsed)) {
         auto const said = objection(*damage);
-        backend.has_refused(asked::message, said.code, said.why);
+        backend.has_refused(request_kind::message, said.code, said.why);
         connection.send(detail::encode(said));
         return parting::not_ours;
     }

@@ -51,7 +51,7 @@ system_backend::system_backend(daemon_paths where, caller from, int connection)
       connection_{connection}
 {
     try {
-        counts_.emplace(figure_table::open(where_.state_directory));
+        counts_.emplace(shared_counters::open(where_.state_directory));
     } catch (system_error const& error) {
         log_line(fmt::format("a client of {} is not counted: {}", who_, error.what()));
     }
@@ -181,7 +181,7 @@ std::set<asio::ip::tcp::endpoint> system_backend::lost_of(std::set<asio::ip::tcp
     return lost_endpoints(ends, from_.uid);
 }
 
-void system_backend::has_opened(client_figures who)
+void system_backend::has_opened(client_metrics who)
 {
     who.uid = from_.uid;
     who.interface = interface_;
@@ -203,9 +203,9 @@ void system_backend::has_rules(std::uint64_t now, std::uint64_t made, std::uint6
         counts_->show_rules(now, made, taken_away);
 }
 
-void system_backend::has_refused(asked what, error_code code, diagnostics const& why) noexcept
+void system_backend::has_refused(request_kind what, error_code code, diagnostics const& why) noexcept
 {
-    if (what != asked::probe)
+    if (what != request_kind::probe)
         log_line(refusals_, fmt::format("{} was refused: {}", who_, describe(code, why)));
     if (counts_)
         counts_->count_refusal(what, reason_of(what, code));

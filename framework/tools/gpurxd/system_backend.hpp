@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "client.hpp"
-#include "figure_table.hpp"
 #include "log.hpp"
 #include "policy_file.hpp"
+#include "shared_counters.hpp"
 
 namespace gpurx::gpurxd {
 
@@ -35,9 +35,9 @@ class system_backend final : public client_backend {
     [[nodiscard]] std::vector<asio::ip::tcp::endpoint> check_listener(int descriptor,
                                                                       detail::steer_port_request const& what) override;
     [[nodiscard]] std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) override;
-    void has_opened(client_figures who) override;
+    void has_opened(client_metrics who) override;
     void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept override;
-    void has_refused(asked what, error_code code, diagnostics const& why) noexcept override;
+    void has_refused(request_kind what, error_code code, diagnostics const& why) noexcept override;
 
   private:
     // One of so many on this interface; held by a lock, which ends with the process.
@@ -54,7 +54,7 @@ class system_backend final : public client_backend {
     std::optional<std::chrono::steady_clock::time_point> opened_;
     std::string interface_;  // that the client may use; empty: not yet
     detail::unique_fd place_;
-    std::optional<figure_table> counts_;  // empty: it cannot be counted
+    std::optional<shared_counters> counts_;  // empty: it cannot be counted
 };
 
 }  // namespace gpurx::gpurxd

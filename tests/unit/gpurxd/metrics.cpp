@@ -23,9 +23,9 @@
 #include <thread>
 #include <vector>
 
-#include "figure_table.hpp"
+#include "metrics.hpp"
 #include "metrics_file.hpp"
-#include "metrics_page.hpp"
+#include "shared_counters.hpp"
 
 using namespace gpurx;
 using namespace gpurx::gpurxd;
@@ -53,7 +53,7 @@ class some_place {
     std::filesystem::path path_;
 };
 
-client_figures client_of(std::uint32_t uid, std::vector<unsigned> queues = {3})
+client_metrics client_of(std::uint32_t uid, std::vector<unsigned> queues = {3})
 {
     return {.interface = "fifteen-letters",
             .uid = uid,
@@ -98,7 +98,7 @@ struct some_file {
 
     std::filesystem::path directory;
     std::filesystem::path path;
-    figures counted;
+    daemon_metrics counted;
     metrics_file::clock::time_point start{1h};
     std::optional<metrics_file> file;
 };
@@ -115,14 +115,14 @@ TEST_CASE("what one process counts another one reads, and it outlives both")
 {
     some_place const at;
     {
-        auto one = figure_table::open(at.name());
-        auto other = figure_table::open(at.name());
+        auto one = shared_counters::open(at.name());
+        auto other = shared_counters::open(at.name());
         one.count_connection();
         other.count_connection();
-        one.count_refusal(asked::steer, refusal_reason::policy);
+        one.count_refusal(request_kind::steer, refusal_reason::policy);
         one.show_rules(1, 3, 1);
     }
-    auto const all = figure_table::open(at.name()).read();
+    auto const all = shared_counters::open(at.name()).read();
     CHECK(all.connections == 2);
     CHECK(all.refusals[2][0] == 1);
     CHECK(all.rules_made == 3);
@@ -133,12 +133,12 @@ TEST_CASE("what one process counts another one reads, and it outlives both")
 TEST_CASE("a client is shown for as long as its process lives, however that ends")
 {
     some_place const at;
-    auto const mine = figure_table::open(at.name());
+    auto const mine = shared_counters::open(at.name());
     int ends[2];
     REQUIRE(::pipe(ends) == 0);
     auto const child = ::fork();
     if (child == 0) {
-        auto own = figure_table::open(at.name());
+        auto own = shared_counters::open(at.name());
         own.show(client_of(1000, {65535, 0, 7, 8, 9}));
         own.show_rules(5, 5, 0);
         [[maybe_unused]] auto const said = ::write(ends[1], "x", 1);
@@ -151,7 +151,7 @@ TEST_CASE("a client is shown for as long as its process lives, however that ends
     expected.rules = 5;
     CHECK(mine.read().clients == std::vector{expected});
     {
-        auto another = figure_table::open(at.name());
+        auto another = shared_counters::open(at.name());
         another.show(client_of(7));
         CHECK(mine.read().clients == std::vector{expected, client_of(7)});
     }
@@ -159,7 +159,7 @@ TEST_CASE("a client is shown for as long as its process lives, however that ends
     ::kill(child, SIGKILL);
     REQUIRE(::waitpid(child, nullptr, 0) == child);
     CHECK(mine.read().clients.empty());
-    auto next = figure_table::open(at.name());
+    auto next = shared_counters::open(at.name());
     next.show(client_of(8));
     CHECK(mine.read().clients == std::vector{client_of(8)});
     ::close(ends[0]);
@@ -169,10 +169,10 @@ TEST_CASE("a client is shown for as long as its process lives, however that ends
 TEST_CASE("two hundred clients are shown, and those alone that are still there")
 {
     some_place const at;
-    auto const mine = figure_table::open(at.name());
-    std::vector<std::unique_ptr<figure_table>> many;
+    auto const mine = shared_counters::open(at.name());
+    std::vector<std::unique_ptr<shared_counters>> many;
     for (std::uint32_t i = 0; i < 200; ++i) {
-        many.push_back(std::make_unique<figure_table>(figure_table::open(at.name())));
+        many.push_back(std::make_unique<shared_counters>(shared_counters::open(at.name())));
         many.back()->show(client_of(i));
     }
     CHECK(mine.read().clients.size() == 200);
@@ -185,14 +185,14 @@ TEST_CASE("a table of another version is left to those who write it")
     some_place const at;
     std::filesystem::create_directories(at.name() + "-clients");
     std::ofstream{at.file()} << "something else";
-    auto one = figure_table::open(at.name());
+    auto one = shared_counters::open(at.name());
     one.count_connection();
-    CHECK(figure_table::open(at.name()).read().connections == 1);
+    CHECK(shared_counters::open(at.name()).read().connections == 1);
 }
 
 TEST_CASE("each refusal has a reason that a number of alerts can know")
 {
-    auto const reason = [](int error, asked what = asked::open) {
+    auto const reason = [](int error, request_kind what = request_kind::open) {
         return reason_of(what, error_code{error, boost::system::system_category()});
     };
     CHECK(reason(EACCES) == refusal_reason::policy);
@@ -201,22 +201,22 @@ TEST_CASE("each refusal has a reason that a number of alerts can know")
     CHECK(reason(ENOTSOCK) == refusal_reason::descriptor);
     CHECK(reason(EXDEV) == refusal_reason::elsewhere);
     CHECK(reason(ENOENT) == refusal_reason::nic);
-    CHECK(reason(ENOENT, asked::unsteer) == refusal_reason::order);
+    CHECK(reason(ENOENT, request_kind::unsteer) == refusal_reason::order);
     CHECK(reason(EPROTONOSUPPORT) == refusal_reason::protocol);
     CHECK(reason(ENOSPC) == refusal_reason::nic);
-    CHECK(reason_of(asked::open, make_error_code(errc{1})) == refusal_reason::nic);
+    CHECK(reason_of(request_kind::open, make_error_code(errc{1})) == refusal_reason::nic);
 }
 
 TEST_CASE("the page adds up what a user has of an interface, and tells interfaces and users apart")
 {
-    figures counted;
+    daemon_metrics counted;
     counted.connections = 12;
     counted.rules_made = 34;
     counted.rules_taken_away = 5;
     counted.refusals[1][0] = 6;
     counted.clients = {client_of(1000, {1, 2}), client_of(1000), client_of(7)};
     counted.clients[2].interface = "a\"b\\c";
-    std::vector<interface_figures> const seen{
+    std::vector<interface_metrics> const seen{
         {.interface = "eth1", .pages_in_flight = 77, .losses = {{3, 9, std::nullopt, 10}, {4, {}, {}, {}}}}};
     auto const text = metrics_page("1.2.3", counted, seen);
     for (auto const* const line :
@@ -344,7 +344,7 @@ TEST_CASE("the file is whole whenever it is read")
         }
     }};
     for (unsigned i = 2; i < 500; ++i) {
-        at.counted.clients = i % 2 == 0 ? std::vector<client_figures>{} : many;
+        at.counted.clients = i % 2 == 0 ? std::vector<client_metrics>{} : many;
         at.file->look(at.start + std::chrono::seconds{i});
     }
     ends = true;

@@ -44,7 +44,7 @@ namespace {
 // No limit of a test: who is asked answers long before.
 constexpr auto patience = 1min;
 
-std::atomic<asked> last_refused{asked::connect};
+std::atomic<request_kind> last_refused{request_kind::connect};
 std::atomic<int> looks{0};  // at whose the ports are
 
 // A server looks some times more, and does what it finds is to be done.
@@ -102,9 +102,9 @@ class fake_backend final : public client_backend {
         return ends.contains(lost) ? std::set{lost} : std::set<asio::ip::tcp::endpoint>{};
     }
 
-    void has_opened(client_figures) override {}
+    void has_opened(client_metrics) override {}
     void has_rules(std::uint64_t, std::uint64_t, std::uint64_t) noexcept override {}
-    void has_refused(asked what, error_code, diagnostics const&) noexcept override { last_refused = what; }
+    void has_refused(request_kind what, error_code, diagnostics const&) noexcept override { last_refused = what; }
 
   private:
     static void check(int descriptor)
@@ -271,7 +271,7 @@ TEST_CASE("what a client may not have is refused with the reason, and leaves not
     CHECK_FALSE(open_at(at, code, why, 3));
     CHECK(describe(code, why).find("3 queues of fake0, of which 2 are allowed") != std::string::npos);
     CHECK_FALSE(open_at(at, code, why, 0));
-    CHECK(last_refused == asked::open);
+    CHECK(last_refused == request_kind::open);
 
     auto nic = open_at(at, code, why, 2);
     REQUIRE(nic);
@@ -459,7 +459,7 @@ TEST_CASE("an open without memory is a question, not an attempt")
         CHECK(refusal_from(channel) == EACCES);
     }
     CHECK(at.end() == parting::refused);
-    CHECK(last_refused == asked::probe);
+    CHECK(last_refused == request_kind::probe);
 }
 
 TEST_CASE("a question without memory says how much it is about, and the refusal which policy was asked")
@@ -479,7 +479,7 @@ TEST_CASE("a question without memory says how much it is about, and the refusal 
     CHECK_THAT(too_much.why.object, Catch::Matchers::ContainsSubstring("of which 1 MiB are allowed"));
     CHECK_THAT(too_much.why.advice, Catch::Matchers::ContainsSubstring("(/elsewhere/policy)"));
     CHECK(at.end() == parting::refused);
-    CHECK(last_refused == asked::probe);
+    CHECK(last_refused == request_kind::probe);
 }
 
 TEST_CASE("nothing is steered before a NIC is open, and none is opened twice")

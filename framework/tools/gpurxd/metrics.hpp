@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gpurxd and its clients' processes count, as values. No I/O.
+// The counters of gpurxd and of its clients' processes, and Prometheus' text of them. No I/O.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gpurx/error.hpp>
 
+#include "nic/families.hpp"
 #include "policy.hpp"
 
 namespace gpurx::gpurxd {
 
 // What was refused.
-enum class asked : std::uint8_t {
+enum class request_kind : std::uint8_t {
     connect,
     open,
     steer,
@@ -24,7 +27,7 @@ enum class asked : std::uint8_t {
     message,
     probe,  // an open without memory, which gets nothing: gpurx-doctor asks so whether the policy allows it
 };
-inline constexpr std::size_t asked_kinds = 6;
+inline constexpr std::size_t request_kinds = 6;
 
 enum class refusal_reason : std::uint8_t {
     policy,      // the policy, a limit of it, or a port of somebody else's
@@ -38,10 +41,10 @@ enum class refusal_reason : std::uint8_t {
 };
 inline constexpr std::size_t refusal_reasons = 8;
 
-[[nodiscard]] refusal_reason reason_of(asked what, error_code code) noexcept;
+[[nodiscard]] refusal_reason reason_of(request_kind what, error_code code) noexcept;
 
 // A client that has queues.
-struct client_figures {
+struct client_metrics {
     std::string interface;
     std::uint32_t uid = 0;
     limits most;
@@ -51,17 +54,27 @@ struct client_figures {
     std::vector<unsigned> queues;
     std::uint64_t rules = 0;
 
-    friend bool operator==(client_figures const&, client_figures const&) = default;
+    friend bool operator==(client_metrics const&, client_metrics const&) = default;
 };
 
-struct figures {
+struct daemon_metrics {
     std::uint64_t connections = 0;
     std::uint64_t rules_made = 0;
     std::uint64_t rules_taken_away = 0;
-    std::array<std::array<std::uint64_t, refusal_reasons>, asked_kinds> refusals{};
-    std::vector<client_figures> clients;
+    std::array<std::array<std::uint64_t, refusal_reasons>, request_kinds> refusals{};
+    std::vector<client_metrics> clients;
 
-    friend bool operator==(figures const&, figures const&) = default;
+    friend bool operator==(daemon_metrics const&, daemon_metrics const&) = default;
 };
+
+// What the kernel says of an interface of which clients have queues.
+struct interface_metrics {
+    std::string interface;
+    std::uint64_t pages_in_flight = 0;                   // of the clients' pools, their pools' own reserves included
+    std::vector<detail::netdev::rx_losses> losses = {};  // of the clients' queues
+};
+
+[[nodiscard]] std::string metrics_page(std::string_view version, daemon_metrics const& counted,
+                                       std::span<interface_metrics const> seen);
 
 }  // namespace gpurx::gpurxd

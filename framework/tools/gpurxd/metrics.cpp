@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "metrics_page.hpp"
+#include "metrics.hpp"
 
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -14,8 +15,8 @@ namespace gpurx::gpurxd {
 
 namespace {
 
-constexpr std::array<std::string_view, asked_kinds> asked_names{"connect", "open",    "steer",
-                                                                "unsteer", "message", "probe"};
+constexpr std::array<std::string_view, request_kinds> request_names{"connect", "open",    "steer",
+                                                                    "unsteer", "message", "probe"};
 constexpr std::array<std::string_view, refusal_reasons> reason_names{"policy",    "crowded", "flows",    "descriptor",
                                                                      "elsewhere", "order",   "protocol", "nic"};
 
@@ -29,7 +30,7 @@ struct share {
 };
 using shares = std::map<std::pair<std::string, std::uint32_t>, share>;  // by interface and user
 
-shares shares_of(figures const& counted)
+shares shares_of(daemon_metrics const& counted)
 {
     shares all;
     for (auto const& client : counted.clients) {
@@ -63,14 +64,14 @@ class page {
     std::string text_;
 };
 
-void add_counts(page& to, figures const& counted)
+void add_counts(page& to, daemon_metrics const& counted)
 {
     to.begin("gpurxd_connections_total", "Connections of programs that were taken.");
     to.add({}, counted.connections);
     to.begin("gpurxd_refusals_total", "What was refused, by what was asked and why.");
-    for (std::size_t what = 0; what < asked_kinds; ++what)
+    for (std::size_t what = 0; what < request_kinds; ++what)
         for (std::size_t why = 0; why < refusal_reasons; ++why)
-            to.add(fmt::format(R"(request="{}",reason="{}")", asked_names[what], reason_names[why]),
+            to.add(fmt::format(R"(request="{}",reason="{}")", request_names[what], reason_names[why]),
                    counted.refusals[what][why]);
     to.begin("gpurxd_rules_made_total", "Rules that were put on NICs for clients.");
     to.add({}, counted.rules_made);
@@ -80,11 +81,11 @@ void add_counts(page& to, figures const& counted)
 
 void add_shares(page& to, shares const& all)
 {
-    auto const each = [&](std::string_view name, std::string_view help, std::uint64_t share::*figure) {
+    auto const each = [&](std::string_view name, std::string_view help, std::uint64_t share::*counter) {
         to.begin(name, help);
         for (auto const& [whose, what] : all)
             to.add(fmt::format(R"(interface="{}",user="{}")", detail::escaped_label(whose.first), whose.second),
-                   what.*figure);
+                   what.*counter);
     };
     if (all.empty())
         return;
@@ -109,23 +110,23 @@ void add_shares(page& to, shares const& all)
 
 using losses = detail::netdev::rx_losses;
 
-void add_losses(page& to, std::span<interface_figures const> seen, std::string_view name, std::string_view help,
-                std::optional<std::uint64_t> losses::*figure)
+void add_losses(page& to, std::span<interface_metrics const> seen, std::string_view name, std::string_view help,
+                std::optional<std::uint64_t> losses::*counter)
 {
     bool begun = false;
     for (auto const& one : seen) {
         for (auto const& queue : one.losses) {
-            if (!(queue.*figure))
+            if (!(queue.*counter))
                 continue;
             if (!std::exchange(begun, true))
                 to.begin(name, help);
             to.add(fmt::format(R"(interface="{}",queue="{}")", detail::escaped_label(one.interface), queue.queue),
-                   *(queue.*figure));
+                   *(queue.*counter));
         }
     }
 }
 
-void add_interfaces(page& to, std::span<interface_figures const> seen)
+void add_interfaces(page& to, std::span<interface_metrics const> seen)
 {
     if (seen.empty())
         return;
@@ -141,7 +142,38 @@ void add_interfaces(page& to, std::span<interface_figures const> seen)
 
 }  // namespace
 
-std::string metrics_page(std::string_view version, figures const& counted, std::span<interface_figures const> seen)
+refusal_reason reason_of(request_kind what, error_code code) noexcept
+{
+    if (code.category() != boost::system::system_category() && code.category() != boost::system::generic_category())
+        return refusal_reason::nic;
+    switch (code.value()) {
+        case EACCES:
+            return refusal_reason::policy;
+        case EUSERS:
+        case EAGAIN:
+            return refusal_reason::crowded;
+        case EDQUOT:
+            return refusal_reason::flows;
+        case EBADF:
+        case ENOTSOCK:
+            return refusal_reason::descriptor;
+        case EXDEV:
+            return refusal_reason::elsewhere;
+        case EALREADY:
+        case ENOTCONN:
+            return refusal_reason::order;
+        case EPROTO:
+        case EPROTONOSUPPORT:
+            return refusal_reason::protocol;
+        case ENOENT:
+            return what == request_kind::unsteer ? refusal_reason::order : refusal_reason::nic;
+        default:
+            return refusal_reason::nic;
+    }
+}
+
+std::string metrics_page(std::string_view version, daemon_metrics const& counted,
+                         std::span<interface_metrics const> seen)
 {
     page text;
     text.begin("gpurxd_build_info", "The gpurxd that runs.");

@@ -9,38 +9,38 @@
 #include <string>
 
 #include "base/syscalls.hpp"
-#include "figures.hpp"
+#include "metrics.hpp"
 
 namespace gpurx::gpurxd {
 
-struct shared_figures;
+struct counter_table;
 
 // Where gpurxd keeps this file, and its clients' places.
 [[nodiscard]] std::string clients_directory(std::string const& state_directory);
 
 // Thread safety: safe; several processes, too.
-class figure_table {
+class shared_counters {
   public:
     // Makes the file, and its directory, if there is none of this version. Throws system_error.
-    [[nodiscard]] static figure_table open(std::string const& state_directory);
-    figure_table(figure_table&& other) noexcept;
-    figure_table& operator=(figure_table&&) = delete;
-    ~figure_table();
+    [[nodiscard]] static shared_counters open(std::string const& state_directory);
+    shared_counters(shared_counters&& other) noexcept;
+    shared_counters& operator=(shared_counters&&) = delete;
+    ~shared_counters();
 
     void count_connection() noexcept;
-    void count_refusal(asked what, refusal_reason why) noexcept;
+    void count_refusal(request_kind what, refusal_reason why) noexcept;
     // Takes a place, which is this object's until its end. Nothing happens if all are taken: the client is not shown.
-    void show(client_figures const& who);
+    void show(client_metrics const& who);
     // Of the client that is shown, if one is.
     void show_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept;
 
-    [[nodiscard]] figures read() const;
+    [[nodiscard]] daemon_metrics read() const;
 
   private:
-    figure_table(detail::unique_fd file, shared_figures* shared) noexcept;
+    shared_counters(detail::unique_fd file, counter_table* shared) noexcept;
 
     detail::unique_fd file_;
-    shared_figures* shared_;
+    counter_table* shared_;
     std::optional<std::size_t> place_;
 };
 

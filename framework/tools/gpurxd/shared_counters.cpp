@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "figure_table.hpp"
+#include "shared_counters.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -53,12 +53,12 @@ struct shared_client {
 
 }  // namespace
 
-struct shared_figures {
+struct counter_table {
     shared_number version;
     shared_number connections;
     shared_number rules_made;
     shared_number rules_taken_away;
-    std::array<std::array<shared_number, refusal_reasons>, asked_kinds> refusals;
+    std::array<std::array<shared_number, refusal_reasons>, request_kinds> refusals;
     std::array<shared_client, most_shown> clients;
 };
 
@@ -85,17 +85,17 @@ bool is_taken(int file, std::size_t place)
 }
 
 // Null: it is of another version.
-shared_figures* map_this_version(unique_fd const& file, std::string const& path)
+counter_table* map_this_version(unique_fd const& file, std::string const& path)
 {
     struct stat what {};
-    if (::fstat(file.get(), &what) != 0 || (what.st_size == 0 && ::ftruncate(file.get(), sizeof(shared_figures)) != 0))
+    if (::fstat(file.get(), &what) != 0 || (what.st_size == 0 && ::ftruncate(file.get(), sizeof(counter_table)) != 0))
         fail(errno, "make", path);
-    if (what.st_size != 0 && what.st_size != sizeof(shared_figures))
+    if (what.st_size != 0 && what.st_size != sizeof(counter_table))
         return nullptr;
-    auto* const at = ::mmap(nullptr, sizeof(shared_figures), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    auto* const at = ::mmap(nullptr, sizeof(counter_table), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (at == MAP_FAILED)
         fail(errno, "map", path);
-    auto* const shared = static_cast<shared_figures*>(at);
+    auto* const shared = static_cast<counter_table*>(at);
     if (what.st_size == 0)
         shared->version = this_version;
     if (shared->version == this_version)
@@ -104,7 +104,7 @@ shared_figures* map_this_version(unique_fd const& file, std::string const& path)
     return nullptr;
 }
 
-void write(client_figures const& from, shared_client& to)
+void write(client_metrics const& from, shared_client& to)
 {
     ++to.edition;
     std::array<char, name_words * sizeof(std::uint64_t)> name{};
@@ -134,9 +134,9 @@ void write(client_figures const& from, shared_client& to)
     ++to.edition;
 }
 
-client_figures read_client(shared_client const& from)
+client_metrics read_client(shared_client const& from)
 {
-    client_figures to;
+    client_metrics to;
     std::array<char, name_words * sizeof(std::uint64_t) + 1> name{};
     for (std::size_t i = 0; i < name_words; ++i) {
         std::uint64_t const word = from.interface[i];
@@ -163,15 +163,17 @@ client_figures read_client(shared_client const& from)
 
 }  // namespace
 
-figure_table::figure_table(unique_fd file, shared_figures* shared) noexcept : file_{std::move(file)}, shared_{shared} {}
+shared_counters::shared_counters(unique_fd file, counter_table* shared) noexcept
+    : file_{std::move(file)}, shared_{shared}
+{}
 
-figure_table::figure_table(figure_table&& other) noexcept
+shared_counters::shared_counters(shared_counters&& other) noexcept
     : file_{std::move(other.file_)},
       shared_{std::exchange(other.shared_, nullptr)},
       place_{std::exchange(other.place_, std::nullopt)}
 {}
 
-figure_table::~figure_table()
+shared_counters::~shared_counters()
 {
     if (shared_ != nullptr)
         ::munmap(shared_, sizeof *shared_);
@@ -182,7 +184,7 @@ std::string clients_directory(std::string const& state_directory)
     return state_directory + "-clients";
 }
 
-figure_table figure_table::open(std::string const& state_directory)
+shared_counters shared_counters::open(std::string const& state_directory)
 {
     auto const path = clients_directory(state_directory) + "/figures";
     auto const directory = detail::open_state_directory(clients_directory(state_directory));
@@ -202,17 +204,17 @@ figure_table figure_table::open(std::string const& state_directory)
     }
 }
 
-void figure_table::count_connection() noexcept
+void shared_counters::count_connection() noexcept
 {
     ++shared_->connections;
 }
 
-void figure_table::count_refusal(asked what, refusal_reason why) noexcept
+void shared_counters::count_refusal(request_kind what, refusal_reason why) noexcept
 {
     ++shared_->refusals[static_cast<std::size_t>(what)][static_cast<std::size_t>(why)];
 }
 
-void figure_table::show(client_figures const& who)
+void shared_counters::show(client_metrics const& who)
 {
     for (std::size_t place = 0; place < most_shown && !place_; ++place) {
         auto lock = place_lock(place);
@@ -228,7 +230,7 @@ void figure_table::show(client_figures const& who)
     write(who, mine);
 }
 
-void figure_table::show_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
+void shared_counters::show_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
 {
     shared_->rules_made += made;
     shared_->rules_taken_away += taken_away;
@@ -236,13 +238,13 @@ void figure_table::show_rules(std::uint64_t now, std::uint64_t made, std::uint64
         shared_->clients[*place_].rules = now;
 }
 
-figures figure_table::read() const
+daemon_metrics shared_counters::read() const
 {
-    figures all;
+    daemon_metrics all;
     all.connections = shared_->connections;
     all.rules_made = shared_->rules_made;
     all.rules_taken_away = shared_->rules_taken_away;
-    for (std::size_t what = 0; what < asked_kinds; ++what)
+    for (std::size_t what = 0; what < request_kinds; ++what)
         std::ranges::copy(shared_->refusals[what], all.refusals[what].begin());
     for (std::size_t place = 0; place < most_shown; ++place) {
         auto const& client = shared_->clients[place];
