@@ -2,16 +2,22 @@
 //
 // gpurxd: binds memory to NIC queues and steers flows to them for programs without the right to.
 #include <fmt/format.h>
+#include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -20,20 +26,58 @@
 
 #include "base/failure.hpp"
 #include "base/syscalls.hpp"
-#include "doors.hpp"
 #include "lease/daemon_channel.hpp"
 #include "log.hpp"
-#include "options.hpp"
-#include "reception.hpp"
-#include "rights.hpp"
+#include "policy_file.hpp"
 #include "serve.hpp"
-#include "spawn.hpp"
+#include "server.hpp"
 #include "system_backend.hpp"
 
 namespace {
 
 using namespace gpurx::gpurxd;
 using gpurx::detail::unique_fd;
+
+constexpr int bad_usage = 2;
+
+struct command_line {
+    server_options server;
+    bool check = false;
+    int connection = -1;  // not -1: serve this one client
+};
+
+constexpr char description[] =
+    "Binds memory to NIC queues and steers flows to them for programs that have no right to, as far as a policy lets "
+    "them. Needs CAP_NET_ADMIN, and keeps nothing else.";
+
+// Nothing: `exit_code` says how to end.
+std::optional<command_line> parse_command_line(int argc, char** argv, int& exit_code)
+{
+    command_line parsed;
+    CLI::App app{description};
+    app.set_version_flag("--version", "gpurxd " GPURX_VERSION, "Print the version");
+    app.add_option("--socket", parsed.server.socket, "Where clients connect; not used where systemd opens it")
+        ->capture_default_str()
+        ->option_text("PATH");
+    app.add_option("--metrics-directory", parsed.server.metrics_directory,
+                   "Where gpurxd.prom is written, for node_exporter's textfile collector; without it: nowhere")
+        ->option_text("DIR");
+    app.add_option("--policy", parsed.server.paths.policy, "Who may use which interface; read anew for each client")
+        ->capture_default_str()
+        ->option_text("PATH");
+    app.add_option("--state-directory", parsed.server.paths.state_directory, "Where sessions keep their journals")
+        ->capture_default_str()
+        ->option_text("PATH");
+    app.add_flag("--check", parsed.check, "Read the policy, name every line that is wrong, and exit");
+    app.add_option("--connection", parsed.connection)->group("");  // what the daemon starts itself with
+    try {
+        app.parse(argc, argv);
+    } catch (CLI::ParseError const& error) {
+        exit_code = app.exit(error) == 0 ? 0 : bad_usage;
+        return std::nullopt;
+    }
+    return parsed;
+}
 
 char const* name_of(parting how)
 {
@@ -68,7 +112,7 @@ extern "C" void end_service(int /*signal*/)
     errno = error;
 }
 
-int serve_client(options const& chosen)
+int serve_client(command_line const& chosen)
 {
     std::signal(SIGINT, SIG_IGN);
     // Outlives the client's place, which is free when the client sees the end.
@@ -78,16 +122,35 @@ int serve_client(options const& chosen)
     limit_sending(connection.native_handle());
     auto from = peer_caller(connection.native_handle());
     auto const uid = from.uid;
-    system_backend backend{chosen.where, std::move(from), connection.native_handle()};
+    system_backend backend{chosen.server.paths, std::move(from), connection.native_handle()};
     // What was refused has been said.
     if (auto const how = serve(connection, backend); how != parting::hung_up && how != parting::refused)
         log_line(fmt::format("a client of user {} {}", uid, name_of(how)));
     return 0;
 }
 
-int check(options const& chosen)
+// Gives up every capability but CAP_NET_ADMIN, for this process and what it starts. Throws system_error if it does not
+// have that. A program of root gets its whole bounding set when it is started: that is cut first, while it may be.
+void keep_only_net_admin()
 {
-    auto const& path = chosen.where.policy;
+    for (unsigned long right = 0; ::prctl(PR_CAPBSET_READ, right, 0, 0, 0) >= 0; ++right) {
+        if (right != CAP_NET_ADMIN)
+            static_cast<void>(::prctl(PR_CAPBSET_DROP, right, 0, 0, 0));
+    }
+    static_cast<void>(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    constexpr std::uint32_t net_admin = 1U << CAP_NET_ADMIN;
+    // A user who is not root passes it on to what is started by the ambient set, which takes it to be inheritable.
+    std::array<__user_cap_data_struct, 2> const sets{
+        {{.effective = net_admin, .permitted = net_admin, .inheritable = net_admin}, {}}};
+    if (::syscall(SYS_capset, &header, sets.data()) != 0)
+        gpurx::detail::fail(errno, "keep", "CAP_NET_ADMIN", "start gpurxd as root, or by its systemd unit");
+    static_cast<void>(::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_ADMIN, 0, 0));
+}
+
+int check(command_line const& chosen)
+{
+    auto const& path = chosen.server.paths.policy;
     auto const found = parse_policy_file(path);
     if (auto const* const known = std::get_if<policy>(&found)) {
         fmt::print("{}: {} lines that allow something\n", path, known->lines.size());
@@ -98,14 +161,14 @@ int check(options const& chosen)
     return 1;
 }
 
-int run(options const& chosen)
+int run(command_line const& chosen)
 {
     keep_only_net_admin();
-    static_cast<void>(read_policy(chosen.where.policy));
+    static_cast<void>(read_policy(chosen.server.paths.policy));
     boost::asio::io_context io{1};
-    reception door{io, chosen, open_door(chosen.socket)};
-    door.open();
-    fmt::print(stderr, "gpurxd {}: at {}\n", GPURX_VERSION, chosen.socket);
+    server listening{io, chosen.server};
+    listening.start();
+    fmt::print(stderr, "gpurxd {}: at {}\n", GPURX_VERSION, chosen.server.socket);
     io.run();
     return 0;
 }

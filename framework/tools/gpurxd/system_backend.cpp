@@ -44,14 +44,14 @@ unique_fd open_in(unique_fd const& directory, std::string const& name)
 
 }  // namespace
 
-system_backend::system_backend(daemon_paths where, caller from, int connection)
-    : where_{std::move(where)},
+system_backend::system_backend(daemon_paths paths, caller from, int connection)
+    : paths_{std::move(paths)},
       from_{std::move(from)},
       who_{from_.user.empty() ? fmt::format("user {}", from_.uid) : fmt::format("user {} ({})", from_.uid, from_.user)},
       connection_{connection}
 {
     try {
-        counts_.emplace(shared_counters::open(where_.state_directory));
+        counts_.emplace(shared_counters::open(paths_.state_directory));
     } catch (system_error const& error) {
         log_line(fmt::format("a client of {} is not counted: {}", who_, error.what()));
     }
@@ -72,10 +72,10 @@ limits system_backend::admit(std::string_view interface)
     std::array<char, IF_NAMESIZE> name{};
     if (index != 0 && ::if_indextoname(index, name.data()) != nullptr)
         interface = name.data();
-    auto const found = find_limits(read_policy(where_.policy), from_, interface);
+    auto const found = find_limits(read_policy(paths_.policy), from_, interface);
     if (!found)
         fail(EACCES, "open", fmt::format("{} for {}", interface, who_),
-             fmt::format("allow it in {} on this machine", where_.policy));
+             fmt::format("allow it in {} on this machine", paths_.policy));
     if (index == 0)
         fail(ENODEV, "open", std::string{interface});
     take_place(interface, index, found->clients);
@@ -86,7 +86,7 @@ limits system_backend::admit(std::string_view interface)
 
 void system_backend::take_place(std::string_view interface, unsigned index, unsigned clients)
 {
-    auto const directory = detail::open_state_directory(clients_directory(where_.state_directory));
+    auto const directory = detail::open_state_directory(clients_directory(paths_.state_directory));
     for (unsigned i = 0; i < clients; ++i) {
         auto const path = fmt::format("{}-{}-{}", from_.uid, index, i);
         auto file = open_in(directory, path);
@@ -98,7 +98,7 @@ void system_backend::take_place(std::string_view interface, unsigned index, unsi
             fail(errno, "lock", path);
     }
     fail(EUSERS, "open", fmt::format("{} for {}", interface, who_),
-         fmt::format("close one of the user's {} sessions on it, or allow more clients in {}", clients, where_.policy));
+         fmt::format("close one of the user's {} sessions on it, or allow more clients in {}", clients, paths_.policy));
 }
 
 void system_backend::wait_for_turn()
@@ -107,7 +107,7 @@ void system_backend::wait_for_turn()
     using clock = rate_limit::clock;
     constexpr milliseconds longest{20'000};  // a client of ours waits for an answer no longer than half as much again
     auto const name = fmt::format("{}-opens", from_.uid);
-    auto const file = open_in(detail::open_state_directory(clients_directory(where_.state_directory)), name);
+    auto const file = open_in(detail::open_state_directory(clients_directory(paths_.state_directory)), name);
     if (::flock(file.get(), LOCK_EX) != 0)
         fail(errno, "lock", name);
     clock::rep last = 0;
@@ -119,7 +119,7 @@ void system_backend::wait_for_turn()
     if (pause > longest)
         fail(EAGAIN, "open",
              fmt::format("{} for {}, who has opened {} sessions a minute", interface_, who_, most_.opens),
-             fmt::format("open fewer, or allow more opens in {}", where_.policy));
+             fmt::format("open fewer, or allow more opens in {}", paths_.policy));
     last = opens.used_until().time_since_epoch().count();
     if (::pwrite(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
         fail(errno, "write", name);
@@ -156,7 +156,7 @@ std::unique_ptr<detail::session_nic> system_backend::lease(detail::open_request 
                                  .rx_queues = what.rx_queues,
                                  .rx_page_size = what.rx_page_size,
                                  .dmabuf_fd = dmabuf,
-                                 .state_directory = where_.state_directory,
+                                 .state_directory = paths_.state_directory,
                                  .rules_by_port_alone = false,
                                  .notice = notice},
                                 code, why);

@@ -22,12 +22,12 @@ namespace gpurx::gpurxd {
 class system_backend final : public client_backend {
   public:
     // `connection`: to the client, to see whether it still waits.
-    system_backend(daemon_paths where, caller from, int connection);
+    system_backend(daemon_paths paths, caller from, int connection);
     // Says what the client had, if it had something.
     ~system_backend() override;
 
     [[nodiscard]] limits admit(std::string_view interface) override;
-    [[nodiscard]] std::string policy_path() const override { return where_.policy; }
+    [[nodiscard]] std::string policy_path() const override { return paths_.policy; }
     [[nodiscard]] std::uint64_t dmabuf_size(int descriptor) override;
     [[nodiscard]] std::unique_ptr<detail::session_nic> lease(
         detail::open_request const& what, int dmabuf, std::function<void(std::string_view)> const& notice) override;
@@ -45,7 +45,7 @@ class system_backend final : public client_backend {
     // Until the user may open a session again.
     void wait_for_turn();
 
-    daemon_paths where_;
+    daemon_paths paths_;
     caller from_;
     std::string who_;  // for people
     int connection_;

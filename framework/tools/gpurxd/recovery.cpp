@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mend.hpp"
+#include "recovery.hpp"
 
 #include <fmt/format.h>
 #include <net/if.h>
@@ -33,13 +33,13 @@ std::set<std::string> existing_interfaces()
     return names;
 }
 
-bool names(policy const& known, std::string_view interface)
+bool names_interface(policy const& known, std::string_view interface)
 {
     return std::ranges::any_of(known.lines,
                                [&](auto const& line) { return line.interface == "*" || line.interface == interface; });
 }
 
-void mend_one(std::string const& interface, std::string const& state_directory, bool named)
+void recover_interface(std::string const& interface, std::string const& state_directory, bool named)
 {
     try {
         for (auto const& sentence : rx_session::recover(interface, state_directory))
@@ -51,8 +51,8 @@ void mend_one(std::string const& interface, std::string const& state_directory, 
     }
 }
 
-// Those of this boot and network namespace. One that cannot be read is left to mend(), which says why.
-std::vector<detail::journal> journals_in(std::string const& directory)
+// Those of this boot and network namespace. One that cannot be read is left to recover_all(), which says why.
+std::vector<detail::journal> read_journals(std::string const& directory)
 {
     std::vector<detail::journal> all;
     auto const boot = detail::boot_id();
@@ -82,17 +82,17 @@ std::vector<detail::owner_key> dead_owners(detail::journal const& log)
 
 }  // namespace
 
-void death_watch::look() noexcept
+void recovery_watch::check() noexcept
 {
     try {
         std::vector<detail::owner_key> still_there;
-        for (auto const& log : journals_in(where_.state_directory)) {
+        for (auto const& log : read_journals(paths_.state_directory)) {
             auto const dead = dead_owners(log);
             bool const any_new = std::ranges::any_of(
                 dead, [this](auto const& one) { return std::ranges::find(seen_, one) == seen_.end(); });
             still_there.insert(still_there.end(), dead.begin(), dead.end());
-            if (any_new && names(read_policy(where_.policy), log.device.interface))
-                mend_one(log.device.interface, where_.state_directory, true);
+            if (any_new && names_interface(read_policy(paths_.policy), log.device.interface))
+                recover_interface(log.device.interface, paths_.state_directory, true);
         }
         seen_ = std::move(still_there);
     } catch (std::exception const& error) {
@@ -100,12 +100,12 @@ void death_watch::look() noexcept
     }
 }
 
-void mend(daemon_paths const& where) noexcept
+void recover_all(daemon_paths const& paths) noexcept
 {
     try {
         std::set<std::string> named;
         std::set<std::string> others;
-        auto const known = read_policy(where.policy);
+        auto const known = read_policy(paths.policy);
         for (auto const& line : known.lines) {
             if (line.interface == "*")
                 others = existing_interfaces();
@@ -113,10 +113,10 @@ void mend(daemon_paths const& where) noexcept
                 named.insert(line.interface);
         }
         for (auto const& interface : named)
-            mend_one(interface, where.state_directory, true);
+            recover_interface(interface, paths.state_directory, true);
         for (auto const& interface : others) {
             if (!named.contains(interface))
-                mend_one(interface, where.state_directory, false);
+                recover_interface(interface, paths.state_directory, false);
         }
     } catch (std::exception const& error) {
         fmt::print(stderr, "nothing was put back: {}\n", error.what());
