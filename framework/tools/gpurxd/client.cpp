@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <exception>
 #include <utility>
 
 #include "base/byte_size.hpp"
@@ -12,7 +13,10 @@
 
 namespace gpurx::gpurxd {
 
+using detail::channel_wait;
+using detail::daemon_channel;
 using detail::fail;
+using std::chrono::milliseconds;
 
 namespace {
 
@@ -116,7 +120,7 @@ detail::daemon_reply client::steer(detail::daemon_request const& what, int socke
              changes_policy(backend_));
     error_code code;
     diagnostics why;
-    std::vector<held_rule> made;
+    std::vector<client_rule> made;
     for (auto const& local : ends) {
         auto rule = flow == nullptr ? nic_->steer_port(socket, local, false, code, why)
                     : flow->exact   ? nic_->move_flow(socket, flow->local, flow->remote, code, why)
@@ -147,7 +151,7 @@ std::size_t client::count_rules() const noexcept
     return count;
 }
 
-void client::look_at_ends()
+void client::check_endpoints()
 {
     if (rules_.empty())
         return;
@@ -166,6 +170,102 @@ void client::look_at_ends()
             fmt::format("{} rules for {} port {} were taken away: another user has sockets there, too, or the "
                         "address is not this host's any more",
                         taken, end.address().to_string(), end.port()));
+    }
+}
+
+namespace {
+
+// To a client that does not listen nothing more is said.
+class notice_sender {
+  public:
+    explicit notice_sender(daemon_channel& connection) : connection_{connection} {}
+
+    void send(std::string_view sentence) noexcept
+    {
+        if (failed_)
+            return;
+        try {
+            connection_.send(detail::encode(detail::notice_reply{std::string{sentence}}));
+        } catch (std::exception const&) {
+            failed_ = true;
+        }
+    }
+
+  private:
+    daemon_channel& connection_;
+    bool failed_ = false;
+};
+
+detail::refused_reply objection(detail::message_damage const& damage)
+{
+    return {detail::errno_code(damage.other_version ? EPROTONOSUPPORT : EPROTO),
+            {.operation = "understand",
+             .object = "a request: " + damage.what,
+             .kernel_message = {},
+             .advice = damage.other_version ? "update the program, or gpurxd" : ""}};
+}
+
+// Nothing: it can go on.
+std::optional<close_reason> answer_one(daemon_channel& connection, client_backend& backend, client& served,
+                                       detail::channel_message message)
+{
+    auto const parsed = message.excessive ? detail::message_damage{"more than a message, or more than one descriptor"}
+                                          : detail::parse_daemon_request(message.bytes);
+    if (auto const* const damage = std::get_if<detail::message_damage>(&parsed)) {
+        auto const said = objection(*damage);
+        backend.has_refused(request_kind::message, said.code, said.why);
+        connection.send(detail::encode(said));
+        return close_reason::not_ours;
+    }
+    auto const& request = std::get<detail::daemon_request>(parsed);
+    auto const pause = served.wait_before(request, rate_limit::clock::now());
+    if (pause.count() > 0 && connection.wait_for_end(std::chrono::ceil<milliseconds>(pause)))
+        return close_reason::hung_up;
+    connection.send(detail::encode(served.handle(request, std::move(message.descriptor))));
+    if (!served.has_opened())
+        return close_reason::refused;
+    return std::nullopt;
+}
+
+close_reason serve_until_end(daemon_channel& connection, client_backend& backend, client& served, milliseconds timeout,
+                             milliseconds check_interval)
+{
+    using clock = std::chrono::steady_clock;
+    for (auto next_check = clock::now() + check_interval;;) {
+        auto const there = connection.wait(served.has_opened() ? check_interval : timeout);
+        // Also of a client that never leaves it the time.
+        if (served.has_opened() && clock::now() >= next_check) {
+            served.check_endpoints();
+            next_check = clock::now() + check_interval;
+        }
+        if (there == channel_wait::closed)
+            return close_reason::hung_up;
+        if (there == channel_wait::timeout && served.has_opened())
+            continue;
+        if (there == channel_wait::timeout)
+            return close_reason::silent;
+        auto message = connection.receive();
+        if (!message)
+            return close_reason::hung_up;
+        if (auto const end = answer_one(connection, backend, served, std::move(*message)))
+            return *end;
+    }
+}
+
+}  // namespace
+
+close_reason serve(daemon_channel& connection, client_backend& backend, milliseconds timeout,
+                   milliseconds check_interval)
+{
+    notice_sender notices{connection};
+    client served{backend, [&](std::string_view sentence) { notices.send(sentence); }};
+    try {
+        return serve_until_end(connection, backend, served, timeout, check_interval);
+    } catch (system_error const& error) {
+        // It was killed before it had its answer.
+        if (error.code() == boost::system::errc::broken_pipe || error.code() == boost::system::errc::connection_reset)
+            return close_reason::hung_up;
+        throw;
     }
 }
 

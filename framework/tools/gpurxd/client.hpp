@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one client has, and what it may still have: it answers its requests. It knows no system call.
+// Serves one client: answers its requests within its limits, until it hangs up or breaks the protocol.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/syscalls.hpp"
+#include "lease/daemon_channel.hpp"
 #include "lease/daemon_protocol.hpp"
 #include "lease/session_nic.hpp"
 #include "metrics.hpp"
@@ -72,7 +74,7 @@ class client {
     [[nodiscard]] bool has_opened() const noexcept { return nic_ != nullptr; }
     // To be called now and then. A client can close the socket that it has shown and keep the rule: if its end is
     // somebody else's, too, by now, the rule is taken away.
-    void look_at_ends();
+    void check_endpoints();
 
   private:
     [[nodiscard]] detail::daemon_reply open(detail::open_request const& what, int dmabuf);
@@ -88,11 +90,30 @@ class client {
     std::optional<rate_limit> rate_;
     std::unique_ptr<detail::session_nic> nic_;  // null: not opened yet
     std::uint32_t last_rule_ = 0;
-    struct held_rule {
+    struct client_rule {
         asio::ip::tcp::endpoint local;
         std::unique_ptr<detail::steering_rule> rule;
     };
-    std::unordered_map<std::uint32_t, std::vector<held_rule>> rules_;
+    std::unordered_map<std::uint32_t, std::vector<client_rule>> rules_;
 };
+
+// The time until a client has to have queues.
+inline constexpr std::chrono::milliseconds open_timeout{5000};
+// So long may a rule of a client reach a port that has become somebody else's, too. A check goes through
+// the kernel's sockets, which tell of those on the port only: a quarter of a microsecond for each that there is.
+inline constexpr std::chrono::milliseconds endpoint_check_interval{1000};
+
+enum class close_reason : std::uint8_t {
+    hung_up,
+    silent,    // opened nothing in time
+    not_ours,  // what came was no message of the protocol
+    refused,   // what it asked first
+};
+
+// Serves the client, and undoes then what it did for it. Blocks. Throws system_error for what the connection reports;
+// everything is undone then, too.
+[[nodiscard]] close_reason serve(detail::daemon_channel& connection, client_backend& backend,
+                                 std::chrono::milliseconds timeout = open_timeout,
+                                 std::chrono::milliseconds check_interval = endpoint_check_interval);
 
 }  // namespace gpurx::gpurxd

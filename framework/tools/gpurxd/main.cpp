@@ -26,10 +26,10 @@
 
 #include "base/failure.hpp"
 #include "base/syscalls.hpp"
+#include "client.hpp"
 #include "lease/daemon_channel.hpp"
 #include "log.hpp"
 #include "policy_file.hpp"
-#include "serve.hpp"
 #include "server.hpp"
 #include "system_backend.hpp"
 
@@ -79,16 +79,16 @@ std::optional<command_line> parse_command_line(int argc, char** argv, int& exit_
     return parsed;
 }
 
-char const* name_of(parting how)
+char const* name_of(close_reason how)
 {
     switch (how) {
-        case parting::hung_up:
+        case close_reason::hung_up:
             return "hung up";
-        case parting::silent:
+        case close_reason::silent:
             return "asked for nothing";
-        case parting::not_ours:
+        case close_reason::not_ours:
             return "does not speak the protocol";
-        case parting::refused:
+        case close_reason::refused:
             return "was refused";
     }
     return "left";
@@ -124,7 +124,7 @@ int serve_client(command_line const& chosen)
     auto const uid = from.uid;
     system_backend backend{chosen.server.paths, std::move(from), connection.native_handle()};
     // What was refused has been said.
-    if (auto const how = serve(connection, backend); how != parting::hung_up && how != parting::refused)
+    if (auto const how = serve(connection, backend); how != close_reason::hung_up && how != close_reason::refused)
         log_line(fmt::format("a client of user {} {}", uid, name_of(how)));
     return 0;
 }

@@ -2,7 +2,7 @@
 //
 // A client and its server over a socket pair, with a NIC that is none: hang-ups, half messages, descriptors that are
 // too many or of something else, and what is undone after each.
-#include "serve.hpp"
+#include "client.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -143,7 +143,7 @@ class server {
 
     [[nodiscard]] std::string path() const { return path_.string(); }
     // Waits until all clients have gone.
-    [[nodiscard]] parting end()
+    [[nodiscard]] close_reason end()
     {
         thread_.join();
         return end_.value();
@@ -163,7 +163,7 @@ class server {
 
     std::filesystem::path path_;
     detail::unique_fd listening_;
-    std::optional<parting> end_;
+    std::optional<close_reason> end_;
     std::thread thread_;
 };
 
@@ -258,7 +258,7 @@ TEST_CASE("a client gets a NIC, rules and notices, and all is undone when it goe
     CHECK(at.nic->listeners == 0);
     nic.reset();
     CHECK_FALSE(at.nic->alive);
-    CHECK(at.end() == parting::hung_up);
+    CHECK(at.end() == close_reason::hung_up);
 }
 
 TEST_CASE("what a client may not have is refused with the reason, and leaves nothing")
@@ -349,7 +349,7 @@ TEST_CASE("a client that vanishes leaves nothing, rules included")
         static_cast<void>(channel.receive());
         CHECK(at.nic->rules == 1);
     }
-    CHECK(at.end() == parting::hung_up);
+    CHECK(at.end() == close_reason::hung_up);
     CHECK_FALSE(at.nic->alive);
     CHECK(at.nic->outlived == 0);
 }
@@ -412,7 +412,7 @@ TEST_CASE("a client that asks for nothing is not waited for")
 {
     server at{{}, 1, 20ms};
     detail::daemon_channel const channel{at.path(), patience};
-    CHECK(at.end() == parting::silent);
+    CHECK(at.end() == close_reason::silent);
 }
 
 TEST_CASE("half a message, one too long, and too many descriptors end the connection", "[native]")
@@ -444,7 +444,7 @@ TEST_CASE("half a message, one too long, and too many descriptors end the connec
             send_raw(channel, other.data(), sizeof other);
             CHECK(refusal_from(channel) == EPROTONOSUPPORT);
         }
-        CHECK(at.end() == parting::not_ours);
+        CHECK(at.end() == close_reason::not_ours);
         CHECK_FALSE(at.nic->alive);
     }
     CHECK(test::open_descriptors() == before);
@@ -458,7 +458,7 @@ TEST_CASE("an open without memory is a question, not an attempt")
         channel.send(detail::encode(detail::open_request{"other0", 1, 0}));
         CHECK(refusal_from(channel) == EACCES);
     }
-    CHECK(at.end() == parting::refused);
+    CHECK(at.end() == close_reason::refused);
     CHECK(last_refused == request_kind::probe);
 }
 
@@ -478,7 +478,7 @@ TEST_CASE("a question without memory says how much it is about, and the refusal 
     CHECK(too_much.code.value() == EACCES);
     CHECK_THAT(too_much.why.object, Catch::Matchers::ContainsSubstring("of which 1 MiB are allowed"));
     CHECK_THAT(too_much.why.advice, Catch::Matchers::ContainsSubstring("(/elsewhere/policy)"));
-    CHECK(at.end() == parting::refused);
+    CHECK(at.end() == close_reason::refused);
     CHECK(last_refused == request_kind::probe);
 }
 
@@ -503,7 +503,7 @@ TEST_CASE("nothing is steered before a NIC is open, and none is opened twice")
         CHECK(refusal_from(channel) == ENOENT);
         CHECK(at.nic->alive);
     }
-    CHECK(at.end() == parting::hung_up);
+    CHECK(at.end() == close_reason::hung_up);
 }
 
 TEST_CASE("rules above the rate wait, and a client that goes meanwhile is not waited for")
@@ -515,7 +515,7 @@ TEST_CASE("rules above the rate wait, and a client that goes meanwhile is not wa
         for (int i = 0; i < 60; ++i)
             channel.send(detail::encode(detail::steer_flow_request{here, there}), STDOUT_FILENO);
     }
-    CHECK(at.end() == parting::hung_up);
+    CHECK(at.end() == close_reason::hung_up);
     CHECK(at.nic->flows.size() < 60);  // of which each takes a second
     CHECK_FALSE(at.nic->alive);
 }
