@@ -23,9 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "direct.hpp"
-#include "pattern.hpp"
-#include "together.hpp"
+#include "async.hpp"
+#include "protocol.hpp"
 
 namespace gpurx::perf {
 
@@ -35,7 +34,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds server_patience{30};
+constexpr std::chrono::seconds connect_timeout{30};
 constexpr std::chrono::milliseconds pause{50};
 // Between two rounds a server does not listen for a moment, which is worth no word.
 constexpr unsigned quiet_attempts = 40;
@@ -94,7 +93,7 @@ class sending_round {
 asio::awaitable<void> sending_round::run()
 {
     tcp::resolver resolver{executor_};
-    auto const [unknown, found] = co_await resolver.async_resolve(wanted_.host, wanted_.port, direct);
+    auto const [unknown, found] = co_await resolver.async_resolve(wanted_.host, wanted_.port, deferred_tuple);
     if (unknown)
         fail(unknown, "resolve", wanted_.host);
     std::vector<tcp::endpoint> endpoints;
@@ -112,16 +111,16 @@ asio::awaitable<void> sending_round::run()
         operations.push_back(asio::co_spawn(executor_, write_load(each), asio::deferred));
         operations.push_back(asio::co_spawn(executor_, read_answers(each), asio::deferred));
     }
-    co_await run_together(std::move(operations));
+    co_await await_all(std::move(operations));
 }
 
 // Between two rounds nobody listens; in one somebody does until all flows are there.
 asio::awaitable<void> sending_round::connect(outgoing& which, std::vector<tcp::endpoint> const& to)
 {
     asio::steady_timer timer{executor_};
-    auto const until = clock::now() + server_patience;
+    auto const until = clock::now() + connect_timeout;
     for (unsigned attempt = 0;; ++attempt) {
-        auto const [refused, peer] = co_await asio::async_connect(which.socket, to, direct);
+        auto const [refused, peer] = co_await asio::async_connect(which.socket, to, deferred_tuple);
         auto const code = refused ? refused : co_await introduce(which);
         if (!code)
             co_return;
@@ -130,13 +129,13 @@ asio::awaitable<void> sending_round::connect(outgoing& which, std::vector<tcp::e
         if (clock::now() > until)
             fail(code, "connect to", name_of(which),
                  fmt::format("nobody listened there for {} s: start `gpurx-perf server` on that machine",
-                             server_patience.count()));
+                             connect_timeout.count()));
         if (attempt == quiet_attempts_)
             fmt::print(stderr, "gpurx-perf: waits for `gpurx-perf server` at {} port {}, for up to {} s: {}\n",
-                       wanted_.host, wanted_.port, server_patience.count(), code.message());
+                       wanted_.host, wanted_.port, connect_timeout.count(), code.message());
         which.socket.close();
         timer.expires_after(pause);
-        auto const [stopped] = co_await timer.async_wait(direct);
+        auto const [stopped] = co_await timer.async_wait(deferred_tuple);
         if (stopped)
             fail(stopped, "connect to", name_of(which));
     }
@@ -151,14 +150,14 @@ asio::awaitable<error_code> sending_round::introduce(outgoing& which)
                                      .message_size = wanted_.message_size,
                                      .warm_up_ms = static_cast<std::uint32_t>(wanted_.warm_up.count()),
                                      .measured_ms = static_cast<std::uint32_t>(wanted_.measured.count())});
-    auto const [failed, size] = co_await asio::async_write(which.socket, asio::buffer(text), direct);
+    auto const [failed, size] = co_await asio::async_write(which.socket, asio::buffer(text), deferred_tuple);
     co_return failed;
 }
 
 asio::awaitable<void> sending_round::read_greeting(outgoing& of)
 {
     std::array<std::byte, greeting_size> text{};
-    auto const [code, size] = co_await asio::async_read(of.socket, asio::buffer(text), direct);
+    auto const [code, size] = co_await asio::async_read(of.socket, asio::buffer(text), deferred_tuple);
     if (code)
         fail(code, "read the greeting of", name_of(of), hung_up);
     made_.server = decode_greeting(text);
@@ -169,13 +168,13 @@ asio::awaitable<void> sending_round::write_load(outgoing& to)
     to.message.resize(wanted_.message_size);
     while (clock::now() < end_ + beyond && !to.is_over) {
         if (to.sent - to.acknowledged >= wanted_.window) {
-            co_await to.room.async_wait(direct);
+            co_await to.room.async_wait(deferred_tuple);
             continue;
         }
-        fill(to.message, to.number, to.sent * wanted_.message_size);
+        fill_pattern(to.message, to.number, to.sent * wanted_.message_size);
         to.under_way.push_back(clock::now());
         ++to.sent;
-        auto const [code, size] = co_await asio::async_write(to.socket, asio::buffer(to.message), direct);
+        auto const [code, size] = co_await asio::async_write(to.socket, asio::buffer(to.message), deferred_tuple);
         if (code)
             fail(code, "send to", name_of(to));
     }
@@ -187,7 +186,7 @@ asio::awaitable<void> sending_round::read_answers(outgoing& of)
 {
     std::array<std::byte, 8> text{};
     for (;;) {
-        auto const [code, size] = co_await asio::async_read(of.socket, asio::buffer(text), direct);
+        auto const [code, size] = co_await asio::async_read(of.socket, asio::buffer(text), deferred_tuple);
         if (code)
             fail(code, "read acknowledgements of", name_of(of), hung_up);
         auto const acknowledged = decode_acknowledged(text);
@@ -200,7 +199,7 @@ asio::awaitable<void> sending_round::read_answers(outgoing& of)
     if (of.number != 0)
         co_return;
     std::array<std::byte, result_size> all{};
-    auto const [code, size] = co_await asio::async_read(of.socket, asio::buffer(all), direct);
+    auto const [code, size] = co_await asio::async_read(of.socket, asio::buffer(all), deferred_tuple);
     if (code)
         fail(code, "read the result of", name_of(of));
     made_.received = decode_result(all);

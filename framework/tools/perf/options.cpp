@@ -6,7 +6,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "wire.hpp"
+#include "protocol.hpp"
 
 namespace gpurx::perf {
 

@@ -2,6 +2,8 @@
 #include "server.hpp"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
 #include <boost/asio/awaitable.hpp>
@@ -16,19 +18,18 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <gpurx/gpurx.hpp>
 #include <list>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "cpu_time.hpp"
-#include "direct.hpp"
-#include "pattern.hpp"
-#include "together.hpp"
-#include "wire.hpp"
+#include "async.hpp"
+#include "protocol.hpp"
 
 namespace gpurx::perf {
 
@@ -39,7 +40,7 @@ using asio::ip::tcp;
 using clock = std::chrono::steady_clock;
 
 // A connection that does not say in this time what it is for is none of ours.
-constexpr std::chrono::seconds patience{5};
+constexpr std::chrono::seconds request_timeout{5};
 
 void check(error_code code, char const* operation, std::string object, std::string advice = {})
 {
@@ -52,6 +53,40 @@ void check(error_code code, char const* operation, std::string object, std::stri
 device_memory memory_for(setting const& of, std::uint64_t bytes)
 {
     return of.gpu ? device_memory::on_gpu(*of.gpu, bytes) : device_memory::on_host(bytes);
+}
+
+// The time that cores have worked.
+struct cpu_time {
+    std::chrono::nanoseconds process;  // of this one: in user space and in its system calls
+    std::chrono::nanoseconds machine;  // of all, and of interrupts; in steps of 10 ms. 0 if /proc does not say
+};
+
+std::chrono::nanoseconds duration_of(timeval const& time)
+{
+    return std::chrono::seconds{time.tv_sec} + std::chrono::microseconds{time.tv_usec};
+}
+
+// proc(5): user, nice, system, idle, iowait, irq, softirq, steal.
+std::chrono::nanoseconds busy_time()
+{
+    std::ifstream file{"/proc/stat"};
+    std::string name;
+    file >> name;
+    std::int64_t busy = 0;
+    for (auto column = 0; column < 8; ++column) {
+        std::int64_t ticks = 0;
+        file >> ticks;
+        busy += column == 3 || column == 4 ? 0 : ticks;
+    }
+    return file ? std::chrono::nanoseconds{busy * (1'000'000'000 / ::sysconf(_SC_CLK_TCK))}
+                : std::chrono::nanoseconds{0};
+}
+
+cpu_time cpu_time_now()
+{
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    return {duration_of(used.ru_utime) + duration_of(used.ru_stime), busy_time()};
 }
 
 struct incoming {
@@ -113,7 +148,7 @@ asio::awaitable<result> receiving_round::run()
         landing_ = memory_for(how_, std::uint64_t{what.message_size} * what.flows);
     auto const hello = encode(greeting{how_.name, std::string{to_string(session_.transport())}});
     for (auto& each : flows_) {
-        auto const [code, size] = co_await asio::async_write(each.rx, asio::buffer(hello), direct);
+        auto const [code, size] = co_await asio::async_write(each.rx, asio::buffer(hello), deferred_tuple);
         check(code, "greet", "the client");
     }
     using operation = decltype(asio::co_spawn(executor_, receive(flows_.front()), asio::deferred));
@@ -125,7 +160,7 @@ asio::awaitable<result> receiving_round::run()
             each.landing = landing_.span().subspan(std::size_t{each.what.flow} * what.message_size, what.message_size);
         operations.push_back(asio::co_spawn(executor_, receive(each), asio::deferred));
     }
-    co_await run_together(std::move(operations));
+    co_await await_all(std::move(operations));
     measured_.wrong_words = 0;
     for (auto const& each : flows_) {
         measured_.wrong_words += each.check.wrong_words();
@@ -139,7 +174,7 @@ asio::awaitable<result> receiving_round::run()
 asio::awaitable<void> receiving_round::accept_all()
 {
     for (std::optional<std::size_t> expected; flows_.size() != expected;) {
-        auto [failed, rx] = co_await acceptor_->async_accept(direct);
+        auto [failed, rx] = co_await acceptor_->async_accept(deferred_tuple);
         check(failed, "accept", "a connection");
         auto const what = co_await read_request(rx);
         if (!what || (expected && what->flows != *expected)) {
@@ -154,11 +189,11 @@ asio::awaitable<void> receiving_round::accept_all()
 asio::awaitable<std::optional<request>> receiving_round::read_request(receiver& from)
 {
     std::array<std::byte, request_size> text{};
-    asio::steady_timer limit{executor_, patience};
+    asio::steady_timer limit{executor_, request_timeout};
     auto const [order, too_late, code, size] =
         co_await asio::experimental::make_parallel_group(limit.async_wait(asio::deferred),
                                                          async_read(from, host_span{text}, asio::deferred))
-            .async_wait(asio::experimental::wait_for_one(), direct);
+            .async_wait(asio::experimental::wait_for_one(), deferred_tuple);
     if (code)
         co_return std::nullopt;
     co_return decode_request(text);
@@ -180,7 +215,7 @@ asio::awaitable<void> receiving_round::receive(incoming& from)
 // False: that was the end.
 asio::awaitable<bool> receiving_round::read_message(incoming& from)
 {
-    auto const [code, size] = co_await async_read(from.rx, from.landing, direct);
+    auto const [code, size] = co_await async_read(from.rx, from.landing, deferred_tuple);
     if (size > 0) {
         fragment const arrived{from.landing.address(), size, from.landing.kind()};
         count(from, {&arrived, 1});
@@ -192,7 +227,7 @@ asio::awaitable<bool> receiving_round::read_message(incoming& from)
 
 asio::awaitable<bool> receiving_round::take_loan(incoming& from)
 {
-    auto [code, loan] = co_await from.rx.async_receive(direct);
+    auto [code, loan] = co_await from.rx.async_receive(deferred_tuple);
     if (code != asio::error::eof)
         check(code, "receive", fmt::format("flow {}", from.what.flow));
     loan.acquire();
@@ -216,7 +251,7 @@ asio::awaitable<void> receiving_round::acknowledge(incoming& to)
         co_return;
     to.acknowledged = messages;
     auto const text = encode(messages);
-    auto const [code, size] = co_await asio::async_write(to.rx, asio::buffer(text), direct);
+    auto const [code, size] = co_await asio::async_write(to.rx, asio::buffer(text), deferred_tuple);
     check(code, "acknowledge", fmt::format("messages of flow {}", to.what.flow));
 }
 
@@ -225,13 +260,13 @@ asio::awaitable<void> receiving_round::measure(request what)
 {
     std::chrono::milliseconds const wanted{what.measured_ms};
     clock_.expires_after(std::chrono::milliseconds{what.warm_up_ms});
-    auto const [cut] = co_await clock_.async_wait(direct);
+    auto const [cut] = co_await clock_.async_wait(deferred_tuple);
     auto const begin = clock::now();
     auto const cpu = cpu_time_now();
     auto const bytes = received();
     if (!cut) {
         clock_.expires_at(begin + wanted);
-        auto const [cut_too] = co_await clock_.async_wait(direct);
+        auto const [cut_too] = co_await clock_.async_wait(deferred_tuple);
         static_cast<void>(cut_too);
     }
     auto const time = clock::now() - begin;
@@ -257,9 +292,9 @@ asio::awaitable<void> receiving_round::write_result()
     auto const end = encode(the_end);
     auto const text = encode(measured_);
     for (auto& each : flows_) {
-        auto [code, size] = co_await asio::async_write(each.rx, asio::buffer(end), direct);
+        auto [code, size] = co_await asio::async_write(each.rx, asio::buffer(end), deferred_tuple);
         if (!code && each.what.flow == 0)
-            std::tie(code, size) = co_await asio::async_write(each.rx, asio::buffer(text), direct);
+            std::tie(code, size) = co_await asio::async_write(each.rx, asio::buffer(text), deferred_tuple);
         check(code, "send the result to", "the client");
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gpurx-perf's two sides say to each other, beside the load itself. Pure.
+// The protocol of gpurx-perf's client and server, and the bytes of the load. Pure.
 //
 // On each connection the client sends a request and waits for a greeting, which the server sends on all of them once
 // the last has come: the round begins. The load is messages of one size, each full of the pattern. The server answers
@@ -64,5 +64,29 @@ inline constexpr std::uint64_t the_end = ~std::uint64_t{0};
 [[nodiscard]] greeting decode_greeting(std::span<std::byte const, greeting_size> from);
 [[nodiscard]] result decode_result(std::span<std::byte const, result_size> from);
 [[nodiscard]] std::uint64_t decode_acknowledged(std::span<std::byte const, 8> from);
+
+// The load is words of 8 bytes that say where in their flow's stream they are: bytes that are lost, doubled or
+// displaced are seen.
+// `offset`: of the first byte in the stream; a multiple of 8, and so is the size.
+void fill_pattern(std::span<std::byte> to, std::uint32_t flow, std::uint64_t offset) noexcept;
+
+// Bytes of one flow's stream, in pieces of any size.
+class pattern_check {
+  public:
+    explicit pattern_check(std::uint32_t flow) noexcept : flow_{flow} {}
+
+    // The next ones.
+    void look_at(std::span<std::byte const> bytes) noexcept;
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return offset_; }
+    // Words that have a byte that is not the pattern's; one that lies in two pieces may count twice.
+    [[nodiscard]] std::uint64_t wrong_words() const noexcept { return wrong_words_; }
+
+  private:
+    void look_at_part(std::span<std::byte const> bytes) noexcept;
+
+    std::uint32_t flow_;
+    std::uint64_t offset_ = 0;
+    std::uint64_t wrong_words_ = 0;
+};
 
 }  // namespace gpurx::perf

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What of gpurx-perf is arithmetic and words.
+// The parts of gpurx-perf without I/O: options, protocol and report.
 #include <boost/json/parse.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -10,11 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "histogram.hpp"
 #include "options.hpp"
-#include "pattern.hpp"
+#include "protocol.hpp"
 #include "report.hpp"
-#include "wire.hpp"
 
 namespace gpurx::perf {
 
@@ -107,9 +105,9 @@ TEST_CASE("perf: a connection of something else is no request")
 TEST_CASE("perf: the pattern is known in pieces of any size")
 {
     std::vector<std::byte> bytes(4096);
-    fill(bytes, 5, 1 << 20);
+    fill_pattern(bytes, 5, 1 << 20);
     std::vector<std::byte> before(1 << 20);
-    fill(before, 5, 0);
+    fill_pattern(before, 5, 0);
     auto const step = GENERATE(1U, 3U, 8U, 13U, 4096U);
     pattern_check check{5};
     check.look_at(before);
@@ -122,7 +120,7 @@ TEST_CASE("perf: the pattern is known in pieces of any size")
 TEST_CASE("perf: bytes that are wrong, lost or another flow's are seen")
 {
     std::vector<std::byte> bytes(800);
-    fill(bytes, 1, 0);
+    fill_pattern(bytes, 1, 0);
     pattern_check check{1};
     SECTION("one is wrong")
     {
