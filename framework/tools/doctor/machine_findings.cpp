@@ -204,34 +204,4 @@ std::vector<finding> look_at_machine(machine_facts const& machine, bool with_gpu
     return found;
 }
 
-std::vector<finding> look_at_gpu(gpu_facts const& gpu, wishes const& wanted)
-{
-    auto const name = fmt::format("GPU {}", gpu.ordinal);
-    if (!gpu.error.empty())
-        return {{.level = severity::blocking,
-                 .topic = "gpu",
-                 .what = fmt::format("{} cannot be used", name),
-                 .evidence = gpu.error}};
-    std::vector<finding> found;
-    found.push_back({.level = gpu.exports ? severity::fine : severity::blocking,
-                     .topic = "gpu",
-                     .what = gpu.exports ? fmt::format("memory of {} ({}) can be exported to a NIC", name, gpu.name)
-                                         : fmt::format("memory of {} ({}) cannot be exported to a NIC", name, gpu.name),
-                     .evidence = gpu.explanation});
-    if (gpu.bar1 && *gpu.bar1 < wanted.memory) {
-        found.push_back(
-            {.level = severity::blocking,
-             .topic = "bar1",
-             .what = fmt::format("NICs cannot reach so much of {}: ask for less memory, or turn "
-                                 "resizable BAR on in the firmware",
-                                 name),
-             .evidence = fmt::format("BAR1 has {}, {} of memory", size_text(*gpu.bar1), size_text(wanted.memory))});
-    } else if (gpu.bar1) {
-        found.push_back({.topic = "bar1",
-                         .what = fmt::format("NICs can reach so much of {}", name),
-                         .evidence = fmt::format("BAR1 has {}", size_text(*gpu.bar1))});
-    }
-    return found;
-}
-
 }  // namespace gpurx::doctor
