@@ -94,7 +94,7 @@ examination examine(std::string const& arguments = {}, std::string const& before
 }
 
 // Spoils the NIC, and does what is said to do about `topic`.
-void check_mended(std::string const& spoil, std::string_view topic, std::string_view severity, int status)
+void check_fixed(std::string const& spoil, std::string_view topic, std::string_view severity, int status)
 {
     CAPTURE(spoil);
     run_command(spoil);
@@ -267,9 +267,9 @@ TEST_CASE_METHOD(unchanged_nic, "what a session sets by itself is no fault", "[s
 
 TEST_CASE_METHOD(unchanged_nic, "what it says to do mends it", "[doctor]")
 {
-    check_mended("ethtool -X dms0 equal 3", "rss", "note", 0);
-    check_mended("ethtool -N dms0 flow-type tcp4 dst-port 7777 action 3", "rules", "degraded", 1);
-    check_mended("ethtool -X dms0 context new start 2 equal 2", "rss-context", "degraded", 1);
+    check_fixed("ethtool -X dms0 equal 3", "rss", "note", 0);
+    check_fixed("ethtool -N dms0 flow-type tcp4 dst-port 7777 action 3", "rules", "degraded", 1);
+    check_fixed("ethtool -X dms0 context new start 2 equal 2", "rss-context", "degraded", 1);
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a ring that is too large for the memory is made to fit, and undone", "[doctor]")

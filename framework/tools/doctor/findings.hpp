@@ -27,7 +27,7 @@ enum class verdict : std::uint8_t { ready, degraded, not_possible };
 [[nodiscard]] std::string_view to_string(verdict value) noexcept;
 
 // What --fix does about a finding.
-struct mending {
+struct fix_action {
     enum class kind : std::uint8_t {
         recover,  // undo what dead sessions left
         link_up,
@@ -36,7 +36,7 @@ struct mending {
     kind what = kind::recover;
     std::uint32_t value = 0;
 
-    friend bool operator==(mending const&, mending const&) = default;
+    friend bool operator==(fix_action const&, fix_action const&) = default;
 };
 
 struct finding {
@@ -45,7 +45,7 @@ struct finding {
     std::string what;           // a sentence without its full stop
     std::string evidence = {};  // what was seen
     std::string command = {};   // that mends it, to be typed as it is; empty: none does, or nothing is to be mended
-    std::optional<mending> mend = {};       // nothing: --fix leaves it to whoever reads this
+    std::optional<fix_action> fix = {};     // nothing: --fix leaves it to whoever reads this
     std::vector<std::string> changes = {};  // that the command makes, where it does not name them itself
 
     friend bool operator==(finding const&, finding const&) = default;
@@ -68,7 +68,7 @@ struct diagnosis {
 
 // All of the above.
 [[nodiscard]] diagnosis diagnose(facts const& seen, interface_facts const& interface);
-// Whether these are of a NIC that can have transport devmem once the rest is mended.
+// Whether these are of a NIC that can have transport devmem once the rest is fixed.
 [[nodiscard]] bool can_ever(std::vector<finding> const& findings) noexcept;
 // The interface on which it goes best; null: there is none. Of equal ones the first.
 [[nodiscard]] interface_facts const* best_of(facts const& seen);

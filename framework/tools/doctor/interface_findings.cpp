@@ -79,7 +79,7 @@ finding look_at_link(interface_facts const& nic)
                 .what = "the interface is down",
                 .evidence = "no IFF_UP",
                 .command = fmt::format("ip link set dev {} up", nic.name),
-                .mend = mending{mending::kind::link_up, 1}};
+                .fix = fix_action{fix_action::kind::link_up, 1}};
     if (!nic.carrier)
         return {.level = severity::degraded,
                 .topic = topic,
@@ -289,7 +289,7 @@ interface_facts const* best_of(facts const& seen)
         std::map<severity, long> count;
         for (auto const& each : found)
             ++count[each.level];
-        // A NIC that only needs mending is nearer to it than a device that is none.
+        // A NIC that needs fixes ranks before a device that is no NIC.
         return std::tuple{!can_ever(found), one.loopback, count[severity::blocking], count[severity::degraded],
                           !one.up};
     };

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "findings.hpp"
-#include "mend.hpp"
+#include "fix.hpp"
 #include "nic/kernel_nic.hpp"
 #include "observe.hpp"
 #include "options.hpp"
@@ -28,7 +28,7 @@ std::string own_directory(options const& chosen)
     return chosen.state_directory + "-doctor";
 }
 
-void print(mended const& said)
+void print(fix_report const& said)
 {
     for (auto const& sentence : said.done)
         fmt::print(stderr, "done: {}\n", sentence);
@@ -39,8 +39,8 @@ void print(mended const& said)
 void fix(options const& chosen, diagnosis const& found)
 {
     gpurx::detail::kernel_nic nic{chosen.interface};
-    print(mend(found.findings, nic, gpurx::detail::this_environment(own_directory(chosen)),
-               gpurx::detail::this_environment(chosen.state_directory)));
+    print(apply_fixes(found.findings, nic, gpurx::detail::this_environment(own_directory(chosen)),
+                      gpurx::detail::this_environment(chosen.state_directory)));
 }
 
 int put_back(options const& chosen)

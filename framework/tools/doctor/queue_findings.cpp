@@ -231,7 +231,7 @@ finding look_at_ring(interface_facts const& nic, machine_facts const& machine, w
     }
     found.command = fmt::format("ethtool -G {} rx {}", nic.name, fitting);
     if (!in_use)  // it restarts all queues
-        found.mend = mending{mending::kind::rx_ring, fitting};
+        found.fix = fix_action{fix_action::kind::rx_ring, fitting};
     return found;
 }
 
@@ -287,7 +287,7 @@ finding leftovers(interface_facts const& nic, std::string evidence)
             .what = "a killed process has left the NIC set up: the next session puts it back, or --fix does",
             .evidence = std::move(evidence),
             .command = fmt::format("gpurx-doctor {} --fix", nic.name),
-            .mend = mending{mending::kind::recover, 0},
+            .fix = fix_action{fix_action::kind::recover, 0},
             .changes = undoing(nic)};
 }
 

@@ -27,7 +27,7 @@ void put_finding(std::string& text, finding const& one)
                    topic_width, one.what);
     put_line(text, "seen: " + one.evidence);
     if (!one.command.empty())
-        put_line(text, "do:   " + one.command + (one.mend ? "   (--fix does it)" : ""));
+        put_line(text, "do:   " + one.command + (one.fix ? "   (--fix does it)" : ""));
     for (auto const& change : one.changes)
         put_line(text, "      " + change);
 }
@@ -61,7 +61,7 @@ boost::json::object to_json(finding const& one)
             {"what", one.what},
             {"evidence", one.evidence},
             {"command", one.command},
-            {"fixable", one.mend.has_value()},
+            {"fixable", one.fix.has_value()},
             {"changes", boost::json::value_from(one.changes)}};
 }
 
@@ -120,7 +120,7 @@ std::string commands_to_fix(diagnosis const& found)
 {
     std::string text;
     for (auto const& one : found.findings) {
-        if (one.mend && one.changes.empty())
+        if (one.fix && one.changes.empty())
             text += one.command + '\n';
         for (auto const& change : one.changes)
             text += "# " + change + '\n';

@@ -23,7 +23,7 @@ struct table_row {
     severity level;
     char const* evidence;  // a part of it
     char const* command;   // all of it
-    std::optional<mending> mend = {};
+    std::optional<fix_action> fix = {};
     wishes wanted = {};
 };
 
@@ -94,7 +94,7 @@ std::vector<table_row> const rows{
      "gpurxd", severity::note, "Permission denied", "systemctl restart gpurxd.socket gpurxd"},
 
     {"down", [](auto& nic) { nic.up = false; }, "link", severity::blocking, "IFF_UP", "ip link set dev dms0 up",
-     mending{mending::kind::link_up, 1}},
+     fix_action{fix_action::kind::link_up, 1}},
     {"no carrier", [](auto& nic) { nic.carrier = false; }, "link", severity::degraded, "without carrier", ""},
     {"an alias", [](auto& nic) { nic.alias = "lxc-pod7"; }, "aliases", severity::note, "alias lxc-pod7",
      "ip -details link show dev dms0"},
@@ -235,7 +235,7 @@ std::vector<table_row> const rows{
      severity::degraded,
      "16 MiB of 48 MiB",
      "ethtool -G dms0 rx 2048",
-     mending{mending::kind::rx_ring, 2048},
+     fix_action{fix_action::kind::rx_ring, 2048},
      {48 << 20}},
     {"a ring that takes all",
      [](auto& nic) { nic.rings->rx_frames = 4096; },
@@ -243,7 +243,7 @@ std::vector<table_row> const rows{
      severity::blocking,
      "16 MiB of 16 MiB",
      "ethtool -G dms0 rx 1024",
-     mending{mending::kind::rx_ring, 1024},
+     fix_action{fix_action::kind::rx_ring, 1024},
      {16 << 20}},
     {"a ring that takes much while others use the NIC",
      [](auto& nic) {
@@ -273,7 +273,7 @@ std::vector<table_row> const rows{
      severity::degraded,
      "16 MiB of 40 MiB",
      "ethtool -G dms0 rx 512",
-     mending{mending::kind::rx_ring, 512},
+     fix_action{fix_action::kind::rx_ring, 512},
      {40 << 20}},
     {"no ring size", [](auto& nic) { nic.rings->rx_frames.reset(); }, "rx-ring", severity::note, "ethtool -g", ""},
 
@@ -282,13 +282,13 @@ std::vector<table_row> const rows{
     {"a session that cannot be seen", [](auto& nic) { nic.sessions.push_back(session(std::nullopt)); }, "sessions",
      severity::note, "process 77: queues 3", ""},
     {"a killed session", [](auto& nic) { nic.sessions.push_back(session(false)); }, "leftovers", severity::degraded,
-     "process 77 has ended", "gpurx-doctor dms0 --fix", mending{mending::kind::recover, 0}},
+     "process 77 has ended", "gpurx-doctor dms0 --fix", fix_action{fix_action::kind::recover, 0}},
     {"settings that nobody put back",
      [](auto& nic) {
          nic.session_changes = {{detail::setting::ntuple_filters, {0}, {1}}};
      },
      "leftovers", severity::degraded, "ntuple-filters off -> on", "gpurx-doctor dms0 --fix",
-     mending{mending::kind::recover, 0}},
+     fix_action{fix_action::kind::recover, 0}},
     {"fixed before",
      [](auto& nic) {
          nic.own_changes = {{detail::setting::rx_ring, {4096}, {512}}};
@@ -364,7 +364,7 @@ TEST_CASE("what is the matter with an interface")
             CHECK(to_string(found.level) == to_string(row.level));
             CHECK_THAT(found.evidence, ContainsSubstring(row.evidence));
             CHECK(found.command == row.command);
-            CHECK(found.mend == row.mend);
+            CHECK(found.fix == row.fix);
         }
     }
 }

@@ -74,7 +74,7 @@ TEST_CASE("where no interface is a NIC for it, none is marked, and transport cop
                                        "transport copy works all the same"));
     CHECK(boost::json::parse(json_report(seen)).at("best").is_null());
 
-    // A NIC that can be mended is marked.
+    // A NIC that can be fixed is marked.
     CHECK_THAT(text_overview(spoilt_facts()), ContainsSubstring("\n* dms0  not possible"));
     CHECK_THAT(text_overview(spoilt_facts()), !ContainsSubstring("no interface here"));
     CHECK_THAT(text_overview(spoilt_facts()), ContainsSubstring("transport copy works"));

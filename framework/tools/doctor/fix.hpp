@@ -15,16 +15,16 @@
 namespace gpurx::doctor {
 
 // Sentences for people.
-struct mended {
+struct fix_report {
     std::vector<std::string> done;
     std::vector<std::string> failed;
 };
 
 // Does what the findings name, in their order. `own` has the directory of the journal, `sessions` that of the
 // sessions' journals.
-[[nodiscard]] mended mend(std::vector<finding> const& findings, detail::nic_device& nic,
-                          detail::lease_environment const& own, detail::lease_environment const& sessions);
+[[nodiscard]] fix_report apply_fixes(std::vector<finding> const& findings, detail::nic_device& nic,
+                                     detail::lease_environment const& own, detail::lease_environment const& sessions);
 // Throws system_error: the journal cannot be had.
-[[nodiscard]] mended undo(detail::nic_device& nic, detail::lease_environment const& own);
+[[nodiscard]] fix_report undo(detail::nic_device& nic, detail::lease_environment const& own);
 
 }  // namespace gpurx::doctor

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mend.hpp"
+#include "fix.hpp"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace gpurx::doctor {
 namespace {
 
 void change(detail::nic_device& nic, detail::lease_environment const& own, detail::setting what, std::uint32_t value,
-            mended& said)
+            fix_report& said)
 {
     detail::journal_cache nothing;
     detail::device_journal log{own, nic, nothing};
@@ -37,18 +37,18 @@ void change(detail::nic_device& nic, detail::lease_environment const& own, detai
                                     detail::describe(what, before), detail::describe(what, {value})));
 }
 
-void apply(mending const& what, detail::nic_device& nic, detail::lease_environment const& own,
-           detail::lease_environment const& sessions, mended& said)
+void apply(fix_action const& what, detail::nic_device& nic, detail::lease_environment const& own,
+           detail::lease_environment const& sessions, fix_report& said)
 {
     switch (what.what) {
-        case mending::kind::recover:
+        case fix_action::kind::recover:
             for (auto& sentence : detail::queue_lease::recover(nic, sessions))
                 said.done.push_back(std::move(sentence));
             break;
-        case mending::kind::link_up:
+        case fix_action::kind::link_up:
             change(nic, own, detail::setting::link, what.value, said);
             break;
-        case mending::kind::rx_ring:
+        case fix_action::kind::rx_ring:
             change(nic, own, detail::setting::rx_ring, what.value, said);
             break;
     }
@@ -56,15 +56,15 @@ void apply(mending const& what, detail::nic_device& nic, detail::lease_environme
 
 }  // namespace
 
-mended mend(std::vector<finding> const& findings, detail::nic_device& nic, detail::lease_environment const& own,
-            detail::lease_environment const& sessions)
+fix_report apply_fixes(std::vector<finding> const& findings, detail::nic_device& nic,
+                       detail::lease_environment const& own, detail::lease_environment const& sessions)
 {
-    mended said;
+    fix_report said;
     for (auto const& found : findings) {
-        if (!found.mend)
+        if (!found.fix)
             continue;
         try {
-            apply(*found.mend, nic, own, sessions, said);
+            apply(*found.fix, nic, own, sessions, said);
         } catch (system_error const& error) {
             said.failed.emplace_back(error.what());
         }
@@ -72,7 +72,7 @@ mended mend(std::vector<finding> const& findings, detail::nic_device& nic, detai
     return said;
 }
 
-mended undo(detail::nic_device& nic, detail::lease_environment const& own)
+fix_report undo(detail::nic_device& nic, detail::lease_environment const& own)
 {
     detail::journal_cache nothing;
     detail::device_journal log{own, nic, nothing};

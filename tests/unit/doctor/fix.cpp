@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "mend.hpp"
+#include "fix.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -19,9 +19,9 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-finding to_mend(mending::kind what, std::uint32_t value = 0)
+finding fixable(fix_action::kind what, std::uint32_t value = 0)
 {
-    return {.level = severity::degraded, .topic = "x", .what = "y", .mend = mending{what, value}};
+    return {.level = severity::degraded, .topic = "x", .what = "y", .fix = fix_action{what, value}};
 }
 
 // The bench's NIC and sessions, and a directory of the doctor's own.
@@ -32,12 +32,12 @@ struct doctor_bench : lease_bench {
         result.state_directory = directory().string() + "-doctor";
         return result;
     }
-    mended mend_all(std::vector<finding> const& found)
+    fix_report fix_all(std::vector<finding> const& found)
     {
         fake_device nic{hardware};
-        return mend(found, nic, own(), environment(1000));
+        return apply_fixes(found, nic, own(), environment(1000));
     }
-    mended undo_all()
+    fix_report undo_all()
     {
         fake_device nic{hardware};
         return undo(nic, own());
@@ -57,7 +57,7 @@ struct doctor_bench : lease_bench {
 
 }  // namespace
 
-TEST_CASE_METHOD(doctor_bench, "what is mended is noted before, and put back by undo")
+TEST_CASE_METHOD(doctor_bench, "a fix is noted before it is made, and put back by undo")
 {
     hardware.up = false;
     hardware.rx_frames = 4096;
@@ -66,7 +66,7 @@ TEST_CASE_METHOD(doctor_bench, "what is mended is noted before, and put back by 
         if (name == "rx ring")
             noted_first = noted().find("change rx-ring 4096 -> 512") != std::string::npos;
     };
-    auto const said = mend_all({to_mend(mending::kind::link_up, 1), to_mend(mending::kind::rx_ring, 512)});
+    auto const said = fix_all({fixable(fix_action::kind::link_up, 1), fixable(fix_action::kind::rx_ring, 512)});
     CHECK(said.failed.empty());
     REQUIRE(said.done.size() == 2);
     CHECK_THAT(said.done[1], ContainsSubstring("rx-ring set from 4096 frames to 512 frames"));
@@ -75,7 +75,7 @@ TEST_CASE_METHOD(doctor_bench, "what is mended is noted before, and put back by 
     CHECK(noted_first);
 
     // Another time: undo goes back to the start.
-    CHECK(mend_all({to_mend(mending::kind::rx_ring, 256)}).failed.empty());
+    CHECK(fix_all({fixable(fix_action::kind::rx_ring, 256)}).failed.empty());
     CHECK(hardware.rx_frames == 256);
     auto const undone = undo_all();
     CHECK(undone.failed.empty());
@@ -89,7 +89,7 @@ TEST_CASE_METHOD(doctor_bench, "what is mended is noted before, and put back by 
 TEST_CASE_METHOD(doctor_bench, "what somebody else has changed since is left to them")
 {
     hardware.rx_frames = 4096;
-    static_cast<void>(mend_all({to_mend(mending::kind::rx_ring, 512)}));
+    static_cast<void>(fix_all({fixable(fix_action::kind::rx_ring, 512)}));
     hardware.rx_frames = 2048;
     auto const undone = undo_all();
     REQUIRE(undone.failed.size() == 1);
@@ -105,7 +105,7 @@ TEST_CASE_METHOD(doctor_bench, "what the kernel refuses is said, is not noted, a
         if (name == "rx ring")
             detail::fail(EINVAL, "set rx ring", "fake0");
     };
-    auto const said = mend_all({to_mend(mending::kind::rx_ring, 1), to_mend(mending::kind::link_up, 1)});
+    auto const said = fix_all({fixable(fix_action::kind::rx_ring, 1), fixable(fix_action::kind::link_up, 1)});
     REQUIRE(said.failed.size() == 1);
     CHECK_THAT(said.failed[0], ContainsSubstring("set rx ring fake0"));
     CHECK(hardware.up);
@@ -115,9 +115,9 @@ TEST_CASE_METHOD(doctor_bench, "what the kernel refuses is said, is not noted, a
 TEST_CASE_METHOD(doctor_bench, "a refusal leaves what an earlier time has noted")
 {
     hardware.rx_frames = 4096;
-    static_cast<void>(mend_all({to_mend(mending::kind::rx_ring, 512)}));
+    static_cast<void>(fix_all({fixable(fix_action::kind::rx_ring, 512)}));
     hardware.before = [](std::string const&) { detail::fail(EINVAL, "set rx ring", "fake0"); };
-    CHECK(mend_all({to_mend(mending::kind::rx_ring, 1)}).failed.size() == 1);
+    CHECK(fix_all({fixable(fix_action::kind::rx_ring, 1)}).failed.size() == 1);
     hardware.before = {};
     CHECK(undo_all().done.size() == 1);
     CHECK(hardware.rx_frames == 4096);
@@ -130,23 +130,23 @@ TEST_CASE_METHOD(doctor_bench, "what a killed session left is put back")
     auto flow = steer(*session, here, there);
     kill(std::move(session), 1, std::move(flow));
     CHECK(hardware.state != before);
-    auto const said = mend_all({to_mend(mending::kind::recover)});
+    auto const said = fix_all({fixable(fix_action::kind::recover)});
     CHECK(said.failed.empty());
     CHECK_FALSE(said.done.empty());
     CHECK(hardware.state == before);
 }
 
-TEST_CASE_METHOD(doctor_bench, "a session that ends leaves what was mended")
+TEST_CASE_METHOD(doctor_bench, "a session that ends leaves what was fixed")
 {
     hardware.rx_frames = 4096;
-    static_cast<void>(mend_all({to_mend(mending::kind::rx_ring, 512)}));
+    static_cast<void>(fix_all({fixable(fix_action::kind::rx_ring, 512)}));
     open().reset();
     CHECK(hardware.rx_frames == 512);
 }
 
-TEST_CASE_METHOD(doctor_bench, "a finding that names no mending changes nothing")
+TEST_CASE_METHOD(doctor_bench, "a finding that names no fix changes nothing")
 {
-    auto const said = mend_all({{.level = severity::blocking, .topic = "x", .what = "y", .command = "reboot"}});
+    auto const said = fix_all({{.level = severity::blocking, .topic = "x", .what = "y", .command = "reboot"}});
     CHECK(said.done.empty());
     CHECK(said.failed.empty());
     CHECK(hardware.changes.empty());
