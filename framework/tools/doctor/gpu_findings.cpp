@@ -8,7 +8,7 @@
 #include "base/byte_size.hpp"
 #include "memory/topology.hpp"
 #include "interface_findings.hpp"
-#include "pci.hpp"
+#include "system_files.hpp"
 
 namespace gpurx::doctor {
 

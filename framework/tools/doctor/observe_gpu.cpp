@@ -5,7 +5,7 @@
 
 #include "cuda/gpu.hpp"
 #include "observe.hpp"
-#include "pci.hpp"
+#include "system_files.hpp"
 
 namespace gpurx::doctor {
 

@@ -15,7 +15,6 @@
 #include <gpurx/error.hpp>
 
 #include "base/syscalls.hpp"
-#include "kernel_config.hpp"
 #include "lease/daemon_nic.hpp"
 #include "memory/topology.hpp"
 #include "nic/families.hpp"
@@ -23,7 +22,7 @@
 #include "nic/process.hpp"
 #include "nic/uapi.hpp"
 #include "observe.hpp"
-#include "pci.hpp"
+#include "system_files.hpp"
 
 namespace gpurx::doctor {
 

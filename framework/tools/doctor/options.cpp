@@ -2,6 +2,8 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <stdexcept>
+#include <vector>
 
 namespace gpurx::doctor {
 
@@ -60,3 +62,80 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
 }
 
 }  // namespace gpurx::doctor
+
+namespace gpurx::doctor::tap {
+
+namespace {
+
+constexpr char description[] =
+    "Shows the headers of the TCP flows that are received on INTERFACE, also of those whose payload goes to device "
+    "memory, where other programs cannot see it: per flow the rate, gaps, packets out of order, retransmissions, "
+    "packets "
+    "that the NIC did not split, and the window. Without --port or --flow: the flows of gpurx sessions. Ends at an "
+    "interrupt, or after --seconds, with the totals. No payload is kept. Needs CAP_NET_RAW.";
+
+constexpr char footer[] =
+    "Exit status: 0 it ran to its end; 2 it could not; 3 the command line is wrong, or there is no such interface.\n"
+    "\n"
+    "  gpurx-doctor tap eth1                          a table, every second\n"
+    "  gpurx-doctor tap eth1 --write flows.pcapng     a file for wireshark or tcpdump\n"
+    "  gpurx-doctor tap eth1 --write - | tshark -r -  the same, at once\n"
+    "  gpurx-doctor tap eth1 --flow '*:5000,10.0.0.2:*' --seconds 10 --json";
+
+void choose(options& parsed, std::vector<std::uint16_t> const& ports, std::vector<std::string> const& flows)
+{
+    for (auto const port : ports)
+        parsed.chosen.merge(of_port(port));
+    for (auto const& flow : flows) {
+        try {
+            parsed.chosen.merge(of_flow(flow));
+        } catch (std::invalid_argument const& error) {
+            throw CLI::ValidationError{"--flow", error.what()};
+        }
+    }
+}
+
+}  // namespace
+
+std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
+{
+    options parsed;
+    std::vector<std::uint16_t> ports;
+    std::vector<std::string> flows;
+    double seconds = 0;
+    CLI::App app{description, "gpurx-doctor tap"};
+    app.footer(footer);
+    app.add_option("INTERFACE", parsed.interface, "As ip link names it")->required();
+    app.add_option("--port", ports, "Flows with this port at either end; may be repeated")
+        ->check(CLI::Range(1, 65535))
+        ->allow_extra_args(false)
+        ->option_text("N");
+    app.add_option("--flow", flows, "Flows between these ends, each ADDRESS:PORT with * for any; may be repeated")
+        ->allow_extra_args(false)
+        ->option_text("LOCAL,REMOTE");
+    app.add_option("--write", parsed.file, "Write the headers to FILE as pcapng; -: to standard output")
+        ->option_text("FILE");
+    auto* const time =
+        app.add_option("--seconds", seconds, "End after this time")->check(CLI::Range(0.001, 1e9))->option_text("N");
+    app.add_option("--buffer", parsed.buffer, "Room for headers until they are looked at")
+        ->transform(CLI::AsSizeValue{false})
+        ->check(CLI::Range(std::size_t{128} << 10, std::size_t{1} << 30))
+        ->default_str("2MiB")
+        ->option_text("SIZE");
+    app.add_option("--state-directory", parsed.state_directory, "Where sessions keep their journals")
+        ->capture_default_str()
+        ->option_text("PATH");
+    app.add_flag("--json", parsed.json, "Print no table; the totals as JSON");
+    try {
+        app.parse(argc, argv);
+        choose(parsed, ports, flows);
+    } catch (CLI::ParseError const& error) {
+        exit_code = app.exit(error) == 0 ? 0 : bad_usage;
+        return std::nullopt;
+    }
+    if (time->count() > 0)
+        parsed.time.emplace(seconds);
+    return parsed;
+}
+
+}  // namespace gpurx::doctor::tap

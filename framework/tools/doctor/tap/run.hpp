@@ -3,7 +3,7 @@
 // gpurx-doctor tap: opens the ring, and feeds the table and the file until it ends.
 #pragma once
 
-#include "options.hpp"
+#include "../options.hpp"
 
 namespace gpurx::doctor::tap {
 

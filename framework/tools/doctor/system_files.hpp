@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What sysfs says of PCI devices, taken apart. No I/O.
+// Parsers of what the system's files say: of PCI devices in sysfs, and of the kernel's configuration. No I/O.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,5 +32,13 @@ struct pci_route {
     bool common = false;
 };
 [[nodiscard]] pci_route route_between(pci_facts const& one, pci_facts const& other);
+
+// Reads a kernel's configuration, as /proc/config.gz and /boot/config-* have it. Of the options in `wanted` (without
+// CONFIG_) those that are set, and their values.
+[[nodiscard]] std::map<std::string, std::string> read_kernel_config(std::string_view text,
+                                                                    std::span<std::string_view const> wanted);
+
+// What gzip packed; nothing: it is no gzip, or damaged, or longer than 16 MiB.
+[[nodiscard]] std::optional<std::string> gunzip(std::string_view packed);
 
 }  // namespace gpurx::doctor
