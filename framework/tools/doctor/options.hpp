@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "tap/selection.hpp"
+#include "tap/filter.hpp"
 
 namespace gpurx::doctor {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,8 @@
 #include <string>
 
 namespace gpurx::doctor::tap {
+
+using moment = std::chrono::nanoseconds;  // since the epoch
 
 // One end of a flow. An IPv4 address has the first four bytes.
 struct socket_end {

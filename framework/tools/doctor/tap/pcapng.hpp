@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "arrivals.hpp"
+#include "frame.hpp"
 
 namespace gpurx::doctor::tap {
 

@@ -12,8 +12,8 @@
 #include <span>
 #include <string>
 
-#include "arrivals.hpp"
 #include "base/syscalls.hpp"
+#include "frame.hpp"
 
 namespace gpurx::doctor::tap {
 

@@ -20,11 +20,11 @@
 #include "../observe.hpp"
 #include "base/failure.hpp"
 #include "filter.hpp"
+#include "flow_report.hpp"
 #include "flow_table.hpp"
 #include "nic/process.hpp"
 #include "pcapng.hpp"
 #include "ring.hpp"
-#include "table.hpp"
 
 namespace gpurx::doctor::tap {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tap/table.hpp"
+#include "tap/flow_report.hpp"
 
 #include <boost/json.hpp>
 #include <catch2/catch_test_macros.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "table.hpp"
+#include "flow_report.hpp"
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ struct row {
 };
 
 // "1.2 MiB"
-std::string shown(double amount)
+std::string display_size(double amount)
 {
     constexpr std::array<std::string_view, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
     std::size_t unit = 0;
@@ -30,10 +30,10 @@ std::string shown(double amount)
     return fmt::format("{:.{}f} {}", amount, unit == 0 || amount >= 100 ? 0 : 1, units[unit]);
 }
 
-std::string shown_window(flow_counts const& counts)
+std::string display_window(flow_counts const& counts)
 {
     return counts.sent == 0 ? "-"
-           : counts.scaled  ? shown(static_cast<double>(counts.window))
+           : counts.scaled  ? display_size(static_cast<double>(counts.window))
                             : fmt::format("{} x ?", counts.window);
 }
 
@@ -47,9 +47,9 @@ void put_row(std::string& text, row const& one)
 {
     auto const& counts = one.counts;
     fmt::format_to(std::back_inserter(text), "{:<48} {:>12} {:>9} {:>6} {:>8} {:>8} {:>8} {:>12}\n",
-                   to_string(one.key.remote) + " -> " + to_string(one.key.local), shown(one.rate) + "/s",
+                   to_string(one.key.remote) + " -> " + to_string(one.key.local), display_size(one.rate) + "/s",
                    counts.packets, counts.gaps, counts.out_of_order, counts.retransmitted, counts.unsplit,
-                   shown_window(counts));
+                   display_window(counts));
 }
 
 void put_tap(std::string& text, std::string const& interface, flow_table const& seen, tap_counts const& tap)
