@@ -19,7 +19,7 @@ template <class Ready>
     return test::eventually(ready);
 }
 
-// With a policy of the test's own. GPURXD_SOCKET names its door as long as it is there.
+// With a policy of the test's own. GPURXD_SOCKET names its socket for as long as it runs.
 class running_daemon {
   public:
     explicit running_daemon(

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The framework's own tests against devmemsim, in the lab:
 #   run.sh [--kernel KERNEL] [CATCH2-ARGUMENT...]
-# GPURX_TEST_KILLS: how many receivers lab/kill.cpp kills (50), and clients lab/gpurxd.cpp (8).
+# GPURX_TEST_KILLS: how many receivers lab/kill.cpp kills (50), and clients lab/gpurxd_restart.cpp (8).
 # GPURX_TEST_SECONDS: for how long the guest may run (2700).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
