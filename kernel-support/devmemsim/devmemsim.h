@@ -319,11 +319,13 @@ void dms_queue_disable(struct dms_channel *ch);
 void dms_queue_purge(struct dms_channel *ch);
 
 /* devmemsim_irq.c */
+void dms_irq_init(struct dms_channel *ch);
 int dms_irqs_alloc(struct dms_port *port, unsigned int id);
 void dms_irqs_free(struct dms_port *port);
 int dms_irq_request(struct dms_channel *ch);
 void dms_irq_release(struct dms_channel *ch);
 void dms_irq_raise(struct dms_channel *ch);
+void dms_irq_delay(struct dms_channel *ch, u32 usecs);
 void dms_irq_arm(struct dms_channel *ch);
 
 /* devmemsim_rx.c */
@@ -351,9 +353,9 @@ void dms_rx_count_overrun(struct dms_channel *ch);
 /* devmemsim_tx.c */
 netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);
 struct dms_channel *dms_tx_route(struct dms_port *peer, struct sk_buff *frame);
+void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame);
 void dms_tx_complete(struct sk_buff *frame, int budget);
 void dms_tx_drop(struct sk_buff *frame);
-void dms_tx_sent(struct sk_buff *frame);
 unsigned int dms_tx_in_flight(const struct dms_port *port);
 
 /* devmemsim_gro.c */
@@ -362,17 +364,6 @@ void dms_gro_free(struct dms_channel *ch);
 void dms_gro_receive(struct dms_channel *ch, struct sk_buff_head *frames,
 		     int budget);
 void dms_gro_set_inner(const struct sk_buff *frame, struct sk_buff *skb);
-
-/* devmemsim_coalesce.c */
-void dms_coalesce_init(struct dms_channel *ch);
-void dms_coalesce_wire(struct dms_channel *ch, struct sk_buff *frame);
-bool dms_coalesce_waits(struct dms_channel *ch);
-int dms_get_coalesce(struct net_device *netdev, struct ethtool_coalesce *coal,
-		     struct kernel_ethtool_coalesce *kernel_coal,
-		     struct netlink_ext_ack *extack);
-int dms_set_coalesce(struct net_device *netdev, struct ethtool_coalesce *coal,
-		     struct kernel_ethtool_coalesce *kernel_coal,
-		     struct netlink_ext_ack *extack);
 
 /* devmemsim_xdp.c */
 bool dms_xdp_mtu_fits(const struct dms_port *port, int mtu);

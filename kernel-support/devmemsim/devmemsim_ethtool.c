@@ -7,6 +7,8 @@
 #include "devmemsim.h"
 #include "devmemsim_steer.h"
 
+#define DMS_MAX_RX_USECS	100000
+
 static void dms_get_drvinfo(struct net_device *netdev,
 			    struct ethtool_drvinfo *drvinfo)
 {
@@ -98,6 +100,34 @@ static int dms_set_ringparam(struct net_device *netdev,
 	dms_hds_update(port, netdev->cfg_pending->hds_config);
 	WRITE_ONCE(port->hds_thresh, netdev->cfg_pending->hds_thresh);
 	WRITE_ONCE(port->tx_pending, ring->tx_pending);
+	return 0;
+}
+
+static int dms_get_coalesce(struct net_device *netdev,
+			    struct ethtool_coalesce *coal,
+			    struct kernel_ethtool_coalesce *kernel_coal,
+			    struct netlink_ext_ack *extack)
+{
+	const struct dms_port *port = netdev_priv(netdev);
+
+	coal->rx_coalesce_usecs = port->rx_usecs;
+	return 0;
+}
+
+static int dms_set_coalesce(struct net_device *netdev,
+			    struct ethtool_coalesce *coal,
+			    struct kernel_ethtool_coalesce *kernel_coal,
+			    struct netlink_ext_ack *extack)
+{
+	struct dms_port *port = netdev_priv(netdev);
+
+	if (coal->rx_coalesce_usecs > DMS_MAX_RX_USECS) {
+		NL_SET_ERR_MSG_FMT_MOD(extack, "rx-usecs is at most %u",
+				       DMS_MAX_RX_USECS);
+		return -ERANGE;
+	}
+
+	WRITE_ONCE(port->rx_usecs, coal->rx_coalesce_usecs);
 	return 0;
 }
 

@@ -2,11 +2,15 @@
 /*
  * Interrupts: each channel has its own, as it had an MSI-X vector on a NIC. It
  * fires on the CPU that its affinity says, once, and NAPI arms it again.
+ * Moderation delays it, so that NAPI gets, and hardware GRO merges, several
+ * frames at a time.
  */
 #include <linux/cpumask.h>
+#include <linux/hrtimer.h>
 #include <linux/interrupt.h>
 #include <linux/irq.h>
 #include <linux/irqdomain.h>
+#include <linux/ktime.h>
 #include <linux/netdevice.h>
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
@@ -57,12 +61,36 @@ void dms_irq_raise(struct dms_channel *ch)
 	}
 }
 
-/* NAPI is complete. What came since it looked last raises the interrupt. */
+static enum hrtimer_restart dms_irq_expire(struct hrtimer *timer)
+{
+	struct dms_channel *ch = container_of(timer, struct dms_channel,
+					      rx_timer);
+
+	dms_irq_raise(ch);
+	return HRTIMER_NORESTART;
+}
+
+void dms_irq_init(struct dms_channel *ch)
+{
+	hrtimer_setup(&ch->rx_timer, dms_irq_expire, CLOCK_MONOTONIC,
+		      HRTIMER_MODE_REL_SOFT);
+}
+
+/* Raise the interrupt later, for a frame that waits for others */
+void dms_irq_delay(struct dms_channel *ch, u32 usecs)
+{
+	hrtimer_start(&ch->rx_timer, us_to_ktime(usecs), HRTIMER_MODE_REL_SOFT);
+}
+
+/* NAPI is complete. What came since it looked last raises the interrupt, or the
+ * timer is going to.
+ */
 void dms_irq_arm(struct dms_channel *ch)
 {
 	/* Pairs with dms_irq_raise() */
 	smp_store_mb(ch->irq_armed, true);
-	if (!skb_queue_empty_lockless(&ch->wire) && !dms_coalesce_waits(ch))
+	if (!skb_queue_empty_lockless(&ch->wire) &&
+	    !hrtimer_is_queued(&ch->rx_timer))
 		dms_irq_raise(ch);
 }
 

@@ -351,7 +351,7 @@ static void dms_channel_init(struct dms_port *port, unsigned int idx)
 	ch->idx = idx;
 	skb_queue_head_init(&ch->wire);
 	__skb_queue_head_init(&ch->backlog);
-	dms_coalesce_init(ch);
+	dms_irq_init(ch);
 	spin_lock_init(&ch->done_lock);
 	spin_lock_init(&ch->xdp_tx.lock);
 	u64_stats_init(&ch->rx_stats.syncp);

@@ -18,6 +18,9 @@
  */
 #define DMS_TX_STOP_THRESH	16
 
+/* Frames that wait on the peer at the expense of nobody */
+#define DMS_WIRE_LEN		4096
+
 static unsigned int dms_tx_free(const struct dms_channel *ch)
 {
 	unsigned int in_flight = atomic_read(&ch->in_flight);
@@ -35,6 +38,77 @@ unsigned int dms_tx_in_flight(const struct dms_port *port)
 		     atomic_read(&port->channels[i].xdp_tx.in_flight);
 
 	return n;
+}
+
+static void dms_tx_done(const struct sk_buff *frame)
+{
+	struct netdev_queue *txq;
+	struct dms_channel *ch;
+	struct dms_port *port;
+
+	if (DMS_FRAME_CB(frame)->sent)
+		return;
+
+	port = netdev_priv(frame->dev);
+	ch = &port->channels[skb_get_queue_mapping(frame)];
+	if (DMS_FRAME_CB(frame)->xdp) {
+		atomic_dec(&ch->xdp_tx.in_flight);
+		return;
+	}
+
+	txq = netdev_get_tx_queue(port->netdev, ch->idx);
+
+	spin_lock(&ch->done_lock);
+	atomic_dec(&ch->in_flight);
+	__netif_txq_completed_wake(txq, 1, DMS_FRAME_CB(frame)->len,
+				   dms_tx_free(ch), DMS_TX_STOP_THRESH,
+				   !READ_ONCE(port->up));
+	spin_unlock(&ch->done_lock);
+}
+
+/* The frame has left, the peer keeps it for a while */
+static void dms_tx_sent(struct sk_buff *frame)
+{
+	dms_tx_done(frame);
+	DMS_FRAME_CB(frame)->sent = true;
+}
+
+/* The peer has received a frame */
+void dms_tx_complete(struct sk_buff *frame, int budget)
+{
+	dms_tx_done(frame);
+	napi_consume_skb(frame, budget);
+}
+
+/* The peer drops a frame */
+void dms_tx_drop(struct sk_buff *frame)
+{
+	dms_tx_done(frame);
+	dev_kfree_skb_any(frame);
+}
+
+/* Put a frame on the wire to a channel. It may be completed before this
+ * returns.
+ */
+void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame)
+{
+	u32 usecs = READ_ONCE(to->port->rx_usecs);
+	bool first;
+
+	/* Or the sender's queue limits would say how many can wait */
+	if (usecs && READ_ONCE(to->wire.qlen) < DMS_WIRE_LEN)
+		dms_tx_sent(frame);
+
+	spin_lock(&to->wire.lock);
+	first = skb_queue_empty(&to->wire);
+	__skb_queue_tail(&to->wire, frame);
+	spin_unlock(&to->wire.lock);
+
+	/* For those behind the first one the timer runs, or NAPI is about to */
+	if (!usecs)
+		dms_irq_raise(to);
+	else if (first)
+		dms_irq_delay(to, usecs);
 }
 
 static void dms_xmit_drop(struct dms_channel *ch, struct sk_buff *skb)
@@ -116,7 +190,7 @@ static void dms_xmit_frame(struct dms_channel *ch, struct dms_port *peer,
 	txq = netdev_get_tx_queue(ch->port->netdev, ch->idx);
 	netdev_tx_sent_queue(txq, frame->len);
 	atomic_inc(&ch->in_flight);
-	dms_coalesce_wire(to, frame);
+	dms_tx_wire(to, frame);
 }
 
 static void dms_tx_count_gso(struct dms_channel *ch, const struct sk_buff *skb)
@@ -187,51 +261,4 @@ netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 	}
 
 	return NETDEV_TX_OK;
-}
-
-static void dms_tx_done(const struct sk_buff *frame)
-{
-	struct netdev_queue *txq;
-	struct dms_channel *ch;
-	struct dms_port *port;
-
-	if (DMS_FRAME_CB(frame)->sent)
-		return;
-
-	port = netdev_priv(frame->dev);
-	ch = &port->channels[skb_get_queue_mapping(frame)];
-	if (DMS_FRAME_CB(frame)->xdp) {
-		atomic_dec(&ch->xdp_tx.in_flight);
-		return;
-	}
-
-	txq = netdev_get_tx_queue(port->netdev, ch->idx);
-
-	spin_lock(&ch->done_lock);
-	atomic_dec(&ch->in_flight);
-	__netif_txq_completed_wake(txq, 1, DMS_FRAME_CB(frame)->len,
-				   dms_tx_free(ch), DMS_TX_STOP_THRESH,
-				   !READ_ONCE(port->up));
-	spin_unlock(&ch->done_lock);
-}
-
-/* The frame has left, the peer keeps it for a while */
-void dms_tx_sent(struct sk_buff *frame)
-{
-	dms_tx_done(frame);
-	DMS_FRAME_CB(frame)->sent = true;
-}
-
-/* The peer has received a frame */
-void dms_tx_complete(struct sk_buff *frame, int budget)
-{
-	dms_tx_done(frame);
-	napi_consume_skb(frame, budget);
-}
-
-/* The peer drops a frame */
-void dms_tx_drop(struct sk_buff *frame)
-{
-	dms_tx_done(frame);
-	dev_kfree_skb_any(frame);
 }

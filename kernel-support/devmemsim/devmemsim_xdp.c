@@ -151,7 +151,7 @@ static void dms_xdp_send(struct dms_channel *ch, struct sk_buff *skb)
 	}
 
 	DMS_FRAME_CB(skb)->xdp = true;
-	dms_coalesce_wire(to, skb);
+	dms_tx_wire(to, skb);
 }
 
 /* The program may have changed anything: what the device found out about
