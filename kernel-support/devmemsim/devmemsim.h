@@ -49,9 +49,6 @@
 #define DMS_MAX_RSS		16
 #define DMS_MAX_RULES		2048
 
-/* ntuple rules that a device has room for, at most DMS_MAX_RULES */
-extern unsigned int dms_rules;
-
 struct bpf_prog;
 struct dms_faults;
 struct dms_gro;

@@ -10,16 +10,12 @@
 #include <linux/sizes.h>
 
 #include "devmemsim.h"
+#include "devmemsim_steer.h"
 
 static bool keep_device = true;
 module_param(keep_device, bool, 0444);
 MODULE_PARM_DESC(keep_device,
 		 "Leave the device behind for bindings which outlive the module (default: Y)");
-
-unsigned int dms_rules = 64;
-module_param_named(rules, dms_rules, uint, 0444);
-MODULE_PARM_DESC(rules,
-		 "Number of ntuple rules that a device has room for (default: 64, at most 2048)");
 
 static struct platform_device *dms_pdev;
 

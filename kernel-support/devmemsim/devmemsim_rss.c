@@ -7,46 +7,8 @@
 #include <linux/log2.h>
 #include <linux/netdevice.h>
 #include <linux/slab.h>
-#include <net/netdev_lock.h>
 
 #include "devmemsim_steer.h"
-
-const struct dms_steering *dms_steering_get(const struct dms_port *port)
-{
-	return netdev_lock_dereference(port->steering, port->netdev);
-}
-
-struct dms_steering *dms_steering_clone(const struct dms_port *port)
-{
-	return kvmemdup(dms_steering_get(port),
-			struct_size_t(struct dms_steering, rule, dms_rules),
-			GFP_KERNEL);
-}
-
-void dms_steering_publish(struct dms_port *port, struct dms_steering *steering)
-{
-	struct dms_steering *old;
-
-	old = rcu_replace_pointer(port->steering, steering,
-				  lockdep_is_held(&port->netdev->lock));
-	kvfree_rcu(old, rcu);
-}
-
-/* Publish it if its rules allow, and free it if not. */
-int dms_steering_try(struct dms_port *port, struct dms_steering *steering,
-		     struct netlink_ext_ack *extack)
-{
-	int err;
-
-	err = dms_rules_check(steering, extack);
-	if (err) {
-		kvfree(steering);
-		return err;
-	}
-
-	dms_steering_publish(port, steering);
-	return 0;
-}
 
 /* A power of two, so that a table which is repeated to a larger size sends
  * each flow where it did before.

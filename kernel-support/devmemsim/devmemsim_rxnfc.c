@@ -101,47 +101,6 @@ static int dms_rule_set_match(struct dms_rule *rule,
 	return 0;
 }
 
-static unsigned int dms_rss_max(const struct dms_rss *rss)
-{
-	unsigned int i, max_queue = 0;
-
-	for (i = 0; i < ARRAY_SIZE(rss->indir); i++)
-		max_queue = max(max_queue, rss->indir[i]);
-
-	return max_queue;
-}
-
-/* A rule adds to what the table of its context gives. The core does not know
- * that there is something to add.
- */
-static bool dms_rule_fits(const struct dms_steering *steering,
-			  const struct dms_rule *rule)
-{
-	unsigned int max_queue = rule->queue;
-
-	if (rule->spread)
-		max_queue += dms_rss_max(&steering->rss[rule->rss]);
-
-	return max_queue < steering->n_queues;
-}
-
-/* Before tables or the number of queues change, to @steering */
-int dms_rules_check(const struct dms_steering *steering,
-		    struct netlink_ext_ack *extack)
-{
-	unsigned int loc;
-
-	for_each_set_bit(loc, steering->used, dms_rules)
-		if (!dms_rule_fits(steering, &steering->rule[loc])) {
-			NL_SET_ERR_MSG_FMT_MOD(extack,
-					       "ntuple rule %u would lead beyond the queues",
-					       loc);
-			return -EINVAL;
-		}
-
-	return 0;
-}
-
 static int dms_rule_set(struct dms_rule *rule, const struct dms_port *port,
 			const struct ethtool_rxnfc *nfc)
 {

@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Steering: which queue does a frame belong to? Lookup only; the tables are
- * changed in devmemsim_rss.c and devmemsim_rxnfc.c.
+ * Steering: which queue does a frame belong to? The lookup has no side effects.
+ * Control changes a copy of the table and publishes that, under the instance
+ * lock.
  */
 #include <linux/bitops.h>
 #include <linux/etherdevice.h>
+#include <linux/ethtool.h>
+#include <linux/moduleparam.h>
+#include <linux/slab.h>
 #include <linux/tcp.h>
 #include <linux/unaligned.h>
 #include <net/flow_dissector.h>
+#include <net/netdev_lock.h>
 
 #include "devmemsim_steer.h"
 
 /* src and dst address, src and dst port, flow label */
 #define DMS_HASH_INPUT_MAX	(2 * sizeof(struct in6_addr) + \
 				 2 * sizeof(u16) + sizeof(u32))
+
+unsigned int dms_rules = 64;
+module_param_named(rules, dms_rules, uint, 0444);
+MODULE_PARM_DESC(rules,
+		 "Number of ntuple rules that a device has room for (default: 64, at most 2048)");
 
 static unsigned int dms_tcp_end(const struct sk_buff *frame, unsigned int off)
 {
@@ -231,4 +241,82 @@ int dms_steer(const struct dms_steering *steering,
 		queue += rule->queue;
 
 	return queue < steering->n_queues ? queue : -ENOENT;
+}
+
+const struct dms_steering *dms_steering_get(const struct dms_port *port)
+{
+	return netdev_lock_dereference(port->steering, port->netdev);
+}
+
+struct dms_steering *dms_steering_clone(const struct dms_port *port)
+{
+	return kvmemdup(dms_steering_get(port),
+			struct_size_t(struct dms_steering, rule, dms_rules),
+			GFP_KERNEL);
+}
+
+void dms_steering_publish(struct dms_port *port, struct dms_steering *steering)
+{
+	struct dms_steering *old;
+
+	old = rcu_replace_pointer(port->steering, steering,
+				  lockdep_is_held(&port->netdev->lock));
+	kvfree_rcu(old, rcu);
+}
+
+static unsigned int dms_rss_max(const struct dms_rss *rss)
+{
+	unsigned int i, max_queue = 0;
+
+	for (i = 0; i < ARRAY_SIZE(rss->indir); i++)
+		max_queue = max(max_queue, rss->indir[i]);
+
+	return max_queue;
+}
+
+/* A rule adds to what the table of its context gives. The core does not know
+ * that there is something to add.
+ */
+bool dms_rule_fits(const struct dms_steering *steering,
+		   const struct dms_rule *rule)
+{
+	unsigned int max_queue = rule->queue;
+
+	if (rule->spread)
+		max_queue += dms_rss_max(&steering->rss[rule->rss]);
+
+	return max_queue < steering->n_queues;
+}
+
+/* Before tables or the number of queues change, to @steering */
+static int dms_rules_check(const struct dms_steering *steering,
+			   struct netlink_ext_ack *extack)
+{
+	unsigned int loc;
+
+	for_each_set_bit(loc, steering->used, dms_rules)
+		if (!dms_rule_fits(steering, &steering->rule[loc])) {
+			NL_SET_ERR_MSG_FMT_MOD(extack,
+					       "ntuple rule %u would lead beyond the queues",
+					       loc);
+			return -EINVAL;
+		}
+
+	return 0;
+}
+
+/* Publish it if its rules allow, and free it if not. */
+int dms_steering_try(struct dms_port *port, struct dms_steering *steering,
+		     struct netlink_ext_ack *extack)
+{
+	int err;
+
+	err = dms_rules_check(steering, extack);
+	if (err) {
+		kvfree(steering);
+		return err;
+	}
+
+	dms_steering_publish(port, steering);
+	return 0;
 }

@@ -9,6 +9,9 @@
 
 #include "devmemsim.h"
 
+/* ntuple rules that a device has room for, at most DMS_MAX_RULES */
+extern unsigned int dms_rules;
+
 /**
  * struct dms_flow - what the parser extracts from a frame
  * @src:	source address, IPv4 in the first word
@@ -102,18 +105,20 @@ struct dms_steering {
 	struct dms_rule rule[];
 };
 
-/* devmemsim_steer.c: lookup, no side effects */
+/* devmemsim_steer.c: lookup, and control under the instance lock */
 unsigned int dms_flow_parse(const struct sk_buff *frame,
 			    struct dms_flow *flow);
 int dms_steer(const struct dms_steering *steering,
 	      const struct dms_flow *flow, struct dms_frame_cb *cb);
-
-/* devmemsim_rss.c: control path, under the instance lock */
 const struct dms_steering *dms_steering_get(const struct dms_port *port);
 struct dms_steering *dms_steering_clone(const struct dms_port *port);
 void dms_steering_publish(struct dms_port *port, struct dms_steering *steering);
 int dms_steering_try(struct dms_port *port, struct dms_steering *steering,
 		     struct netlink_ext_ack *extack);
+bool dms_rule_fits(const struct dms_steering *steering,
+		   const struct dms_rule *rule);
+
+/* devmemsim_rss.c: control, under the instance lock */
 void dms_rss_init(struct dms_rss *rss, unsigned int n_queues);
 void dms_rss_spread(struct dms_rss *rss, unsigned int n_queues);
 int dms_rss_can_resize(const struct dms_port *port, unsigned int n_queues);
@@ -142,8 +147,6 @@ int dms_remove_rxfh_context(struct net_device *netdev,
 			    struct netlink_ext_ack *extack);
 
 /* devmemsim_rxnfc.c: same */
-int dms_rules_check(const struct dms_steering *steering,
-		    struct netlink_ext_ack *extack);
 int dms_rules_flush(struct dms_port *port);
 int dms_get_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *nfc,
 		  u32 *rule_locs);

@@ -49,7 +49,7 @@ nic_for() {
         # Does not keep packets with a wrong checksum out of device memory
         checksum) careless_nic devmemsim_rx.c 's/(!split || DMS_FRAME_CB(frame)->csum == DMS_CSUM_BAD) \&\&/!split \&\&/' ;;
         # Takes queues away that rules lead to
-        rule_adds) careless_nic devmemsim_rxnfc.c 's/if (!dms_rule_fits(steering, &steering->rule\[loc\])) {/if (0) {/' ;;
+        rule_adds) careless_nic devmemsim_steer.c 's/if (!dms_rule_fits(steering, &steering->rule\[loc\])) {/if (0) {/' ;;
         *) "$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim" ;;
     esac
 }
