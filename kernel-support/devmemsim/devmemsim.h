@@ -271,6 +271,15 @@ struct dms_port {
 	struct dms_channel channels[DMS_MAX_CHANNELS];
 };
 
+/* Are the headers of a frame split from its payload? */
+static inline bool dms_rx_splits(const struct dms_port *port,
+				 const struct sk_buff *frame)
+{
+	return DMS_FRAME_CB(frame)->header_len && READ_ONCE(port->hds) &&
+	       frame->len > READ_ONCE(port->hds_thresh) &&
+	       frame->len > READ_ONCE(port->rx_copybreak);
+}
+
 /* devmemsim_dma.c */
 int dms_dma_check(struct device *dev);
 bool dms_dma_reachable(netmem_ref netmem, size_t len);
@@ -294,6 +303,10 @@ void dms_netdev_free(struct net_device *netdev);
 int dms_set_channels(struct dms_port *port, unsigned int count);
 
 /* devmemsim_stats.c */
+void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame);
+void dms_rx_count_alloc_fail(struct dms_channel *ch);
+void dms_rx_count_drop(struct dms_channel *ch);
+void dms_rx_count_overrun(struct dms_channel *ch);
 extern const struct netdev_stat_ops dms_stat_ops;
 void dms_get_stats64(struct net_device *netdev,
 		     struct rtnl_link_stats64 *stats);
@@ -341,11 +354,6 @@ int dms_rx_attach(struct dms_channel *ch, const struct sk_buff *frame,
 		  struct sk_buff *skb, unsigned int pad);
 void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
 		    struct sk_buff *skb);
-bool dms_rx_splits(const struct dms_port *port, const struct sk_buff *frame);
-void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame);
-void dms_rx_count_alloc_fail(struct dms_channel *ch);
-void dms_rx_count_drop(struct dms_channel *ch);
-void dms_rx_count_overrun(struct dms_channel *ch);
 
 /* devmemsim_tx.c */
 netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);

@@ -22,28 +22,6 @@
 				 SKB_GSO_TCP_FIXEDID_INNER | \
 				 SKB_GSO_IPXIP4 | SKB_GSO_IPXIP6)
 
-void dms_rx_count_alloc_fail(struct dms_channel *ch)
-{
-	u64_stats_update_begin(&ch->rx_stats.syncp);
-	u64_stats_inc(&ch->rx_stats.alloc_fail);
-	u64_stats_update_end(&ch->rx_stats.syncp);
-}
-
-void dms_rx_count_drop(struct dms_channel *ch)
-{
-	u64_stats_update_begin(&ch->rx_stats.syncp);
-	u64_stats_inc(&ch->rx_stats.drops);
-	u64_stats_update_end(&ch->rx_stats.syncp);
-}
-
-void dms_rx_count_overrun(struct dms_channel *ch)
-{
-	u64_stats_update_begin(&ch->rx_stats.syncp);
-	u64_stats_inc(&ch->rx_stats.drops);
-	u64_stats_inc(&ch->rx_stats.overruns);
-	u64_stats_update_end(&ch->rx_stats.syncp);
-}
-
 static void dms_rx_refill(struct dms_channel *ch)
 {
 	struct dms_rx_ring *ring = &ch->ring;
@@ -156,13 +134,6 @@ struct sk_buff *dms_rx_build_host(struct dms_channel *ch,
 	return skb;
 }
 
-bool dms_rx_splits(const struct dms_port *port, const struct sk_buff *frame)
-{
-	return DMS_FRAME_CB(frame)->header_len && READ_ONCE(port->hds) &&
-	       frame->len > READ_ONCE(port->hds_thresh) &&
-	       frame->len > READ_ONCE(port->rx_copybreak);
-}
-
 /* Header split: TCP payload starts a buffer of its own, the header goes to the
  * head and nothing else does. Frames that are not split keep room in front of
  * the payload, as the device would have put the header there.
@@ -221,24 +192,6 @@ static void dms_rx_checksum(const struct sk_buff *frame, struct sk_buff *skb)
 	default:
 		break;
 	}
-}
-
-void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame)
-{
-	unsigned int packets = dms_wire_packets(frame);
-	unsigned int bytes = dms_wire_bytes(frame);
-	struct dms_rx_stats *stats = &ch->rx_stats;
-
-	u64_stats_update_begin(&stats->syncp);
-	u64_stats_add(&stats->packets, packets);
-	u64_stats_add(&stats->bytes, bytes);
-	if (skb_is_gso(frame)) {
-		u64_stats_inc(&stats->gro_packets);
-		u64_stats_add(&stats->gro_bytes, frame->len);
-		u64_stats_add(&stats->gro_wire_packets, packets);
-		u64_stats_add(&stats->gro_wire_bytes, bytes);
-	}
-	u64_stats_update_end(&stats->syncp);
 }
 
 /* Hand a frame to the stack that was copied to @skb */

@@ -1,9 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Counters: of what is received, and all of them for those who read them.
+ */
 #include <linux/ethtool.h>
 #include <linux/netdevice.h>
 #include <net/netdev_queues.h>
 
 #include "devmemsim.h"
+
+void dms_rx_count_alloc_fail(struct dms_channel *ch)
+{
+	u64_stats_update_begin(&ch->rx_stats.syncp);
+	u64_stats_inc(&ch->rx_stats.alloc_fail);
+	u64_stats_update_end(&ch->rx_stats.syncp);
+}
+
+void dms_rx_count_drop(struct dms_channel *ch)
+{
+	u64_stats_update_begin(&ch->rx_stats.syncp);
+	u64_stats_inc(&ch->rx_stats.drops);
+	u64_stats_update_end(&ch->rx_stats.syncp);
+}
+
+void dms_rx_count_overrun(struct dms_channel *ch)
+{
+	u64_stats_update_begin(&ch->rx_stats.syncp);
+	u64_stats_inc(&ch->rx_stats.drops);
+	u64_stats_inc(&ch->rx_stats.overruns);
+	u64_stats_update_end(&ch->rx_stats.syncp);
+}
+
+void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame)
+{
+	unsigned int packets = dms_wire_packets(frame);
+	unsigned int bytes = dms_wire_bytes(frame);
+	struct dms_rx_stats *stats = &ch->rx_stats;
+
+	u64_stats_update_begin(&stats->syncp);
+	u64_stats_add(&stats->packets, packets);
+	u64_stats_add(&stats->bytes, bytes);
+	if (skb_is_gso(frame)) {
+		u64_stats_inc(&stats->gro_packets);
+		u64_stats_add(&stats->gro_bytes, frame->len);
+		u64_stats_add(&stats->gro_wire_packets, packets);
+		u64_stats_add(&stats->gro_wire_bytes, bytes);
+	}
+	u64_stats_update_end(&stats->syncp);
+}
 
 struct dms_xdp_sent {
 	u64 packets;
