@@ -280,6 +280,8 @@ static inline bool dms_rx_splits(const struct dms_port *port,
 	       frame->len > READ_ONCE(port->rx_copybreak);
 }
 
+/* In layers: a file calls those above it here, and none below it. */
+
 /* devmemsim_dma.c */
 int dms_dma_check(struct device *dev);
 bool dms_dma_reachable(netmem_ref netmem, size_t len);
@@ -288,19 +290,12 @@ int dms_dma_read(const struct sk_buff *frame, unsigned int offset,
 int dms_dma_write(netmem_ref netmem, unsigned int netmem_offset,
 		  const struct sk_buff *frame, unsigned int offset,
 		  unsigned int len);
-
 __wsum dms_dma_sum(const struct sk_buff *frame, unsigned int offset,
 		   unsigned int len);
 
 /* devmemsim_csum.c */
 enum dms_csum dms_csum_check(const struct sk_buff *frame);
 bool dms_csum_fill(const struct sk_buff *frame, void *hdr, unsigned int len);
-
-/* devmemsim_netdev.c */
-struct net_device *dms_netdev_alloc(struct device *parent,
-				    struct dms_link *link, unsigned int id);
-void dms_netdev_free(struct net_device *netdev);
-int dms_set_channels(struct dms_port *port, unsigned int count);
 
 /* devmemsim_stats.c */
 void dms_rx_count(struct dms_channel *ch, const struct sk_buff *frame);
@@ -315,6 +310,24 @@ void dms_get_strings(struct net_device *netdev, u32 sset, u8 *data);
 void dms_get_ethtool_stats(struct net_device *netdev,
 			   struct ethtool_stats *stats, u64 *data);
 
+/* devmemsim_irq.c */
+void dms_irq_init(struct dms_channel *ch);
+int dms_irqs_alloc(struct dms_port *port, unsigned int id);
+void dms_irqs_free(struct dms_port *port);
+int dms_irq_request(struct dms_channel *ch);
+void dms_irq_release(struct dms_channel *ch);
+void dms_irq_raise(struct dms_channel *ch);
+void dms_irq_delay(struct dms_channel *ch, u32 usecs);
+void dms_irq_arm(struct dms_channel *ch);
+
+/* devmemsim_tx.c */
+netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);
+struct dms_channel *dms_tx_route(struct dms_port *peer, struct sk_buff *frame);
+void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame);
+void dms_tx_complete(struct sk_buff *frame, int budget);
+void dms_tx_drop(struct sk_buff *frame);
+unsigned int dms_tx_in_flight(const struct dms_port *port);
+
 /* devmemsim_queue.c */
 extern const struct netdev_queue_mgmt_ops dms_queue_mgmt_ops;
 int dms_ring_alloc(struct dms_port *port, struct dms_rx_ring *ring,
@@ -327,41 +340,6 @@ netmem_ref dms_ring_take(struct dms_rx_ring *ring);
 void dms_queue_enable(struct dms_channel *ch);
 void dms_queue_disable(struct dms_channel *ch);
 void dms_queue_purge(struct dms_channel *ch);
-
-/* devmemsim_irq.c */
-void dms_irq_init(struct dms_channel *ch);
-int dms_irqs_alloc(struct dms_port *port, unsigned int id);
-void dms_irqs_free(struct dms_port *port);
-int dms_irq_request(struct dms_channel *ch);
-void dms_irq_release(struct dms_channel *ch);
-void dms_irq_raise(struct dms_channel *ch);
-void dms_irq_delay(struct dms_channel *ch, u32 usecs);
-void dms_irq_arm(struct dms_channel *ch);
-
-/* devmemsim_rx.c */
-int dms_poll(struct napi_struct *napi, int budget);
-void dms_receive(struct dms_channel *ch, struct sk_buff *frame, int budget);
-void dms_rx_frame(struct dms_channel *ch, const struct sk_buff *frame);
-struct sk_buff *dms_rx_build(struct dms_channel *ch,
-			     const struct sk_buff *frame);
-struct sk_buff *dms_rx_build_head(struct dms_channel *ch,
-				  const struct sk_buff *frame,
-				  unsigned int len);
-struct sk_buff *dms_rx_build_host(struct dms_channel *ch,
-				  const struct sk_buff *frame,
-				  unsigned int linear_len);
-int dms_rx_attach(struct dms_channel *ch, const struct sk_buff *frame,
-		  struct sk_buff *skb, unsigned int pad);
-void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
-		    struct sk_buff *skb);
-
-/* devmemsim_tx.c */
-netdev_tx_t dms_start_xmit(struct sk_buff *skb, struct net_device *netdev);
-struct dms_channel *dms_tx_route(struct dms_port *peer, struct sk_buff *frame);
-void dms_tx_wire(struct dms_channel *to, struct sk_buff *frame);
-void dms_tx_complete(struct sk_buff *frame, int budget);
-void dms_tx_drop(struct sk_buff *frame);
-unsigned int dms_tx_in_flight(const struct dms_port *port);
 
 /* devmemsim_gro.c */
 int dms_gro_alloc(struct dms_channel *ch);
@@ -380,13 +358,39 @@ int dms_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frames,
 void dms_hds_update(struct dms_port *port, u8 hds_config);
 int dms_bpf(struct net_device *netdev, struct netdev_bpf *bpf);
 
+/* devmemsim_rx.c */
+int dms_poll(struct napi_struct *napi, int budget);
+void dms_receive(struct dms_channel *ch, struct sk_buff *frame, int budget);
+void dms_rx_frame(struct dms_channel *ch, const struct sk_buff *frame);
+struct sk_buff *dms_rx_build(struct dms_channel *ch,
+			     const struct sk_buff *frame);
+struct sk_buff *dms_rx_build_head(struct dms_channel *ch,
+				  const struct sk_buff *frame,
+				  unsigned int len);
+struct sk_buff *dms_rx_build_host(struct dms_channel *ch,
+				  const struct sk_buff *frame,
+				  unsigned int linear_len);
+int dms_rx_attach(struct dms_channel *ch, const struct sk_buff *frame,
+		  struct sk_buff *skb, unsigned int pad);
+void dms_rx_deliver(struct dms_channel *ch, const struct sk_buff *frame,
+		    struct sk_buff *skb);
+
+/* devmemsim_channel.c */
+void dms_channel_init(struct dms_port *port, unsigned int idx);
+int dms_channels_alloc(struct dms_port *port, unsigned int from,
+		       unsigned int to);
+void dms_channel_free(struct dms_port *port, unsigned int idx);
+void dms_channel_start(struct dms_port *port, unsigned int idx);
+void dms_channel_stop(struct dms_port *port, unsigned int idx);
+int dms_set_channels(struct dms_port *port, unsigned int count);
+
 /* devmemsim_ethtool.c */
 extern const struct ethtool_ops dms_ethtool_ops;
 
-/* devmemsim_fault.c */
-int dms_faults_alloc(struct dms_port *port);
-void dms_faults_free(struct dms_port *port);
-void dms_faults_flush(struct dms_channel *ch);
+/* devmemsim_netdev.c */
+struct net_device *dms_netdev_alloc(struct device *parent,
+				    struct dms_link *link, unsigned int id);
+void dms_netdev_free(struct net_device *netdev);
 
 /* devmemsim_debugfs.c */
 void dms_debugfs_add(struct dms_port *port);

@@ -65,6 +65,9 @@ struct dms_faults {
 };
 
 /* devmemsim_fault.c */
+int dms_faults_alloc(struct dms_port *port);
+void dms_faults_free(struct dms_port *port);
+void dms_faults_flush(struct dms_channel *ch);
 void dms_fault_set(struct dms_port *port, enum dms_fault fault, u32 value);
 
 #endif
