@@ -95,6 +95,26 @@ found=$(for root in framework/src framework/ingest/src; do
 done)
 [[ -z $found ]] || complain "a folder includes another without permission" "$found"
 
+# A file of the software NIC calls those above it in Kbuild, and none below.
+found=$(cd kernel-support/devmemsim && mapfile -t files < <(grep -oE '[a-z_]+\.o' Kbuild | sed '1d; s/o$/c/') && awk '
+    FNR == 1 { ++part }
+    { line = $0; tail = "" }
+    part <= count && /^[a-z][^=;]*dms_[a-z0-9_]+(\(| =|;$)/ && !/^static|^extern/ {
+        match(line, /dms_[a-z0-9_]+(\(| =|;$)/)
+        name = substr(line, RSTART, RLENGTH)
+        sub(/[( ;].*/, "", name)
+        place[name] = part
+    }
+    part > count {
+        while (match(line, /[A-Za-z0-9_]+/)) {
+            name = substr(line, RSTART, RLENGTH)
+            line = substr(line, RSTART + RLENGTH)
+            if (place[name] > part - count)
+                print FILENAME ":" FNR ": " name " is of " ARGV[1 + place[name]]
+        }
+    }' count="${#files[@]}" "${files[@]}" "${files[@]}")
+[[ -z $found ]] || complain "a file of devmemsim calls one that Kbuild has below it" "$found"
+
 # Of what stops whom, SECURITY.md names the tests.
 found=$(grep '^| ' SECURITY.md | grep -oE '"[^["][^"]*"' | tr -d '"' | while read -r name; do
     git grep -qF -e "$name" -- tests || printf '%s\n' "$name"
