@@ -18,8 +18,7 @@ import pytest
 import safetensors.numpy
 from ranges import Server, running
 
-from gpurx._shares import Wanted, blocks_of, fetched_bytes, piece_of, shares_of
-from gpurx._slices import part_of
+from gpurx._slices import Wanted, blocks_of, fetched_bytes, part_of, piece_of, shares_of
 
 RANDOM = np.random.default_rng(3)
 

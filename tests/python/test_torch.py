@@ -16,6 +16,7 @@ from conftest import address_of
 from test_stream import sending
 
 import gpurx
+from gpurx._convert import _TORCH_TAKES
 from gpurx._native import tensor_of_bytes
 
 
@@ -50,7 +51,7 @@ def test_what_dlpack_of_torch_does_not_know_comes_as_its_bits(stand_in: Any, mon
     taken: list[str] = []
 
     def from_dlpack(one: gpurx.Tensor) -> Any:
-        assert one.dtype in module._AS_THEY_ARE
+        assert one.dtype in _TORCH_TAKES
         taken.append(one.dtype)
         return np.from_dlpack(one)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's types: consistent, as the stubs say, and enough for a program that uses it."""
+"""The package's types: consistent, as the stubs say, and enough for a program that uses it. Its modules: in layers."""
 
 from __future__ import annotations
 
@@ -79,3 +79,22 @@ def test_the_stub_has_all_that_is_there_and_nothing_else() -> None:
     for node in stub:
         if isinstance(node, ast.ClassDef):
             assert names_in(node.body) == public(getattr(gpurx._native, node.name)), node.name
+
+
+def imported_by(path: Path, modules: set[str]) -> set[str]:
+    """The package's modules that one imports, wherever in it. What is of none comes from the package itself."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            found.update(name if name in modules else "__init__" for name in names)
+    return found
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    files = {path.stem: path for path in Path(gpurx.__file__).parent.glob("*.py")}
+    left = {name: imported_by(path, {*files, "_native"}) for name, path in files.items()}
+    while leaves := [name for name, imports in left.items() if not imports & left.keys()]:
+        for name in leaves:
+            del left[name]
+    assert not left, "a circle, and the modules above it"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._convert import converter
 from ._error import Error
 from ._files import Entry, Files, groups
-from ._frameworks import converter
 from ._native import Operation, Session, Tensor
 from ._options import Options, settings_of
 from ._places import Places

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tensor[a:b, …] means, as numpy has it for what is regular: integers, slices with steps forwards, an ellipsis."""
+"""Slices of tensors: what tensor[a:b, …] means, as numpy has it for what is regular (integers, slices with steps forwards, an
+ellipsis); and which rank reads what of a model, and who gets it from there. Pure: every rank comes to the same."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Extent = tuple[int, int, int]  # the first index, how many, each of which
@@ -57,3 +58,112 @@ def part_of(shape: Sequence[int], index: Any) -> Part:
             extents.append(_of_number(one, size, dimension))
     # An empty one begins nowhere.
     return Part(tuple(each if each[1] else (0, 0, 1) for each in extents), tuple(kept))
+
+
+# ---- shares of ranks ----
+
+# What lies between two pieces is fetched with them, where it is less: as slices are.
+_GAP = 64 << 10
+
+Range = tuple[int, int]  # from, up to
+
+
+class Share(NamedTuple):
+    """A box of a tensor, which one rank reads, for ranks that want parts of it."""
+
+    name: str
+    reader: int
+    box: tuple[Range, ...]
+    takers: tuple[tuple[int, Part], ...]
+
+
+class Wanted(NamedTuple):
+    """A tensor, and who wants what of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int
+    parts: Mapping[int, Part]
+
+
+def fetched_bytes(shape: Sequence[int], extents: Sequence[Extent], itemsize: int) -> int:
+    """What has to be fetched for a part."""
+    fetched = stretch = stride = itemsize  # stretch: from the first byte to the last
+    for size, (_, count, step) in reversed(list(zip(shape, extents, strict=True))):
+        together = (count - 1) * step * stride + stretch
+        as_one = fetched == stretch and step * stride - stretch < _GAP
+        fetched = together if as_one and count else fetched * count
+        stretch = together
+        stride *= size
+    return fetched
+
+
+def _box_of(parts: Sequence[Part]) -> tuple[Range, ...]:
+    """The smallest that has all of them."""
+    return tuple(
+        (min(begin for begin, _, _ in each), max(begin + (count - 1) * step + 1 for begin, count, step in each))
+        for each in zip(*(part.extents for part in parts), strict=True)
+    )
+
+
+def shares_of(wanted: Sequence[Wanted], nodes: Mapping[int, str]) -> list[Share]:
+    """Of all ranks of all nodes. On a node what several want is read once if that is less than what each would fetch, by the one
+    of them that has the least to read so far."""
+    shares: list[Share] = []
+    load = dict.fromkeys(nodes, 0)
+    for one in wanted:
+        for node in dict.fromkeys(nodes.values()):
+            takers = [(rank, part) for rank, part in sorted(one.parts.items()) if nodes[rank] == node and 0 not in part.shape]
+            for some in _together(one, takers):
+                box = _box_of([part for _, part in some])
+                reader = min((rank for rank, _ in some), key=lambda rank: load[rank])
+                load[reader] += _bytes_of_box(one, box)
+                shares.append(Share(one.name, reader, box, tuple(some)))
+    return shares
+
+
+def _together(one: Wanted, takers: list[tuple[int, Part]]) -> list[list[tuple[int, Part]]]:
+    if not takers:
+        return []
+    alone = sum(fetched_bytes(one.shape, part.extents, one.itemsize) for _, part in takers)
+    if _bytes_of_box(one, _box_of([part for _, part in takers])) < alone:
+        return [takers]
+    return [[each] for each in takers]
+
+
+def _bytes_of_box(one: Wanted, box: tuple[Range, ...]) -> int:
+    return fetched_bytes(one.shape, [(begin, end - begin, 1) for begin, end in box], one.itemsize)
+
+
+def blocks_of(box: tuple[Range, ...], itemsize: int, at_most: int) -> Iterator[tuple[Range, ...]]:
+    """The box in pieces of so many bytes, cut along its first dimension that is longer than 1. ValueError: they are larger."""
+    axis = next((i for i, (begin, end) in enumerate(box) if end - begin > 1), None)
+    row = itemsize
+    for i, (begin, end) in enumerate(box):
+        row *= 1 if i == axis else end - begin
+    if row > at_most:
+        raise ValueError(f"{row} bytes of it belong together, and there is memory for {at_most}")
+    if axis is None:
+        yield box
+        return
+    rows = at_most // row
+    begin, end = box[axis]
+    for first in range(begin, end, rows):
+        yield (*box[:axis], (first, min(first + rows, end)), *box[axis + 1 :])
+
+
+Index = tuple[slice, ...]
+
+
+def piece_of(part: Part, block: tuple[Range, ...]) -> tuple[Index, Index] | None:
+    """What a block has of a part: where in the block, and where in the part. None: nothing."""
+    there: list[slice] = []
+    here: list[slice] = []
+    for (begin, count, step), (first, end) in zip(part.extents, block, strict=True):
+        low = max(0, -((begin - first) // step))
+        high = min(count, -((begin - end) // step))
+        if low >= high:
+            return None
+        there.append(slice(begin + low * step - first, begin + (high - 1) * step - first + 1, step))
+        here.append(slice(low, high))
+    return tuple(there), tuple(here)

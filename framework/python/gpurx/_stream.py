@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Optional
 
 from . import _native
+from ._convert import html_table
 from ._error import Error
 from ._native import IngestErrorCode, Operation, Session, StreamPosition, Tensor
 from ._ranks import Rank
 from ._sender import secret_of
-from ._show import table
 from ._wait import wait, wait_in_loop
 
 _open_streams: weakref.WeakSet[TensorStream] = weakref.WeakSet()
@@ -56,7 +56,7 @@ class Batch(Mapping[str, Tensor]):
         return f"gpurx.Batch(rows={self.rows}, {', '.join(f'{name}: {one!r}' for name, one in self._tensors.items())})"
 
     def _repr_html_(self) -> str:
-        return table(f"gpurx.Batch: {self.rows} rows", self)
+        return html_table(f"gpurx.Batch: {self.rows} rows", self)
 
 
 def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tuple[str, int]]:

@@ -9,11 +9,11 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._convert import html_table, size_text
 from ._error import Error
 from ._native import Session, Tensor, TensorFile
 from ._options import Options, Settings, settings_of
 from ._places import Place, local_path, shown
-from ._show import size_text, table
 from ._wait import Steps, result_of, run, run_in_loop
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Weights(dict[str, Tensor]):
         return f"<gpurx.Weights: {len(self)} tensors, {size}, from {_native.redacted_url(self.url)}>"
 
     def _repr_html_(self) -> str:
-        return table(repr(self), self)
+        return html_table(repr(self), self)
 
 
 def _numbers(file: TensorFile, names: Iterable[str] | None, place: str) -> list[int]:

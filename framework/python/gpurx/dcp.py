@@ -21,11 +21,11 @@ from torch.distributed.checkpoint.storage import StorageReader as _Base
 from torch.futures import Future
 
 from . import _native
+from ._convert import to_torch
 from ._native import Session
 from ._options import Deadline, Options, settings_of
 from ._places import is_beside, local_path, shown, within
 from ._wait import wait
-from .torch import as_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -275,7 +275,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
                     current.clear()
                     place, http = self._at(name)
                     current[name] = wait(_native.open_object(session, place, device, http))
-                return [as_tensor(one) for one in wait(current[name].fetch(ranges))]
+                return [to_torch(one) for one in wait(current[name].fetch(ranges))]
 
             try:
                 yield load

@@ -21,8 +21,7 @@ from ._native import Session
 from ._open import safe_open
 from ._options import Options
 from ._places import Places
-from ._shares import Range, Share, Wanted, blocks_of, piece_of, shares_of
-from ._slices import Part, part_of
+from ._slices import Part, Range, Share, Wanted, blocks_of, part_of, piece_of, shares_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -10,7 +10,7 @@ from typing import Any
 
 try:
     import jax
-    import jax.numpy
+    import jax.numpy  # noqa: F401  # what to_jax() needs
 except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
@@ -19,25 +19,15 @@ except ModuleNotFoundError as error:
         name="jax",
     ) from None
 
+from ._convert import to_jax
 from ._native import Tensor
 from ._open import load_as
 from ._places import Places
 
-# Wider than jax has them, unless it is told to: it makes narrower ones of them.
-_WIDE = {"int64", "uint64", "float64", "complex128"}
-# What jax takes through DLPack.
-_AS_THEY_ARE = {
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "bfloat16",
-    "complex64", "complex128", "bool",
-}  # fmt: skip
-
 
 def as_array(one: Tensor) -> Any:
     """An array of jax. It shares the tensor's memory where jax can: where it has that type, and no wish for narrower ones."""
-    if one.nbytes and one.dtype in _AS_THEY_ARE and (jax.config.jax_enable_x64 or one.dtype not in _WIDE):
-        return jax.dlpack.from_dlpack(one)
-    array = jax.numpy.asarray(one.numpy())
-    return array if one.device == "cpu" else jax.device_put(array, jax.devices("gpu")[int(one.device.partition(":")[2])])
+    return to_jax(one)
 
 
 def load_file(url: Places, device: Any = "cpu", **options: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 try:
-    import torch
+    import torch  # noqa: F401  # else the error names torch.utils
     from torch.utils.data import IterableDataset, get_worker_info
 except ModuleNotFoundError as error:
     if error.name != "torch":
@@ -22,6 +22,7 @@ except ModuleNotFoundError as error:
         name="torch",
     ) from None
 
+from ._convert import to_torch
 from ._native import Tensor
 from ._open import load_as
 from ._places import Places
@@ -34,30 +35,13 @@ WHY_NO_WORKERS = (
 )
 
 
-# What every torch takes through DLPack.
-_AS_THEY_ARE = {
-    "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "bfloat16", "complex64", "complex128",
-}  # fmt: skip
-# The others come as numbers of the same size, and are seen as what they are.
-_SAME_SIZE = {"bool": "uint8", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
-# Of torch's own name, where it is another.
-_NAMES = {"float4_e2m1fn": "float4_e2m1fn_x2"}
-
-
 def as_tensor(one: Tensor) -> Any:
     """A tensor of torch with the same memory, whatever its element type and how little torch's DLPack knows of it.
 
     Of elements of four bits torch has pairs: the last dimension is half as long. What this torch has no type for at all is a
     TypeError; `one.view("uint8")` has its bytes.
     """
-    if one.dtype in _AS_THEY_ARE:
-        return torch.from_dlpack(one)
-    dtype = getattr(torch, _NAMES.get(one.dtype, one.dtype), None)
-    if dtype is None:
-        raise TypeError(
-            f"torch {torch.__version__} has no {one.dtype}: take its bits, from_dlpack(tensor.view('uint8')), or a newer torch"
-        )
-    return torch.from_dlpack(one.view(_SAME_SIZE.get(one.dtype, "uint8"))).view(dtype)
+    return to_torch(one)
 
 
 def load_file(url: Places, device: Any = "cpu", **options: Any) -> dict[str, Any]:

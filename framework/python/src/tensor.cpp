@@ -99,7 +99,7 @@ tensor bytes_of(tensor const& from)
 // What is easier to say in Python, and needs its libraries.
 nb::object in_python(char const* function)
 {
-    return nb::module_::import_("gpurx._arrays").attr(function);
+    return nb::module_::import_("gpurx._convert").attr(function);
 }
 
 nb::tuple shape_of(tensor const& self)
@@ -215,7 +215,7 @@ void bind_tensor(nb::module_& module)
             "The\n"
             "last dimension changes with the size of an element.")
         .def(
-            "numpy", [](nb::handle self, nb::object const& type) { return in_python("array_of")(self, type); },
+            "numpy", [](nb::handle self, nb::object const& type) { return in_python("to_numpy")(self, type); },
             nb::arg("dtype").none() = nb::none(),
             "An array of numpy, of the same memory if it is the host's: of its own type, which ml_dtypes has where "
             "numpy\n"
@@ -223,7 +223,7 @@ void bind_tensor(nb::module_& module)
         .def(
             "__array__",
             [](nb::handle self, nb::object const& type, std::optional<bool> copy) {
-                return in_python("array_of")(self, type, copy);
+                return in_python("to_numpy")(self, type, copy);
             },
             nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(), "For numpy.asarray: as numpy().")
         .def("__len__", &length)
