@@ -34,7 +34,7 @@ from tls import serving as serving_tls
 import gpurx
 import gpurx.numpy
 from gpurx._native import bytes_of
-from gpurx._places import is_beside
+from gpurx._locations import is_beside
 from gpurx._slices import part_of
 
 RANDOM = np.random.default_rng(15)

@@ -444,8 +444,8 @@ def test_arguments_that_make_no_sense(stream: Make) -> None:
         gpurx.TensorStream("127.0.0.1:0", memory="tpu")
     for memory in ("gpu:", "gpu:-1", "cuda:x", "gpux", "gpu:0 "):
         with pytest.raises(ValueError, match="no place"):
-            gpurx._native.parse_place(memory)
-    assert [gpurx._native.parse_place(name) for name in ("host", "cpu", "gpu", "cuda:3")] == [-1, -1, 0, 3]
+            gpurx._native.parse_device(memory)
+    assert [gpurx._native.parse_device(name) for name in ("host", "cpu", "gpu", "cuda:3")] == [-1, -1, 0, 3]
     with pytest.raises(ValueError, match="order"):
         stream(order="backwards")
     with pytest.raises(ValueError, match="source_errors"):

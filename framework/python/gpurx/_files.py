@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from . import _native
-from ._native import FlowBudget, HttpOptions, Operation, Session, TensorFile
-from ._options import Deadline, Settings
-from ._places import (
-    Places,
+from ._locations import (
+    Locations,
     Shards,
     bad_files,
-    files_among,
     files_in,
     is_index,
     is_prefix,
+    join,
     local_path,
+    redacted,
+    select_files,
     shards_of,
-    shown,
-    within,
 )
+from ._native import FlowBudget, HttpOptions, Operation, Session, TensorFile
+from ._options import Deadline, Settings
 from ._wait import Steps, result_of
 
 # Much more than that of the largest models.
@@ -43,13 +43,14 @@ class Entry(NamedTuple):
 class Files:
     """Empty until open(). A session is opened where a server is to be asked, and none was given."""
 
-    def __init__(self, places: Places, settings: Settings, session: Session | None) -> None:
-        self._places = [os.fspath(places)] if isinstance(places, (str, os.PathLike)) else [os.fspath(one) for one in places]
-        self._is_list = not isinstance(places, (str, os.PathLike))
-        if not self._places:
+    def __init__(self, locations: Locations, settings: Settings, session: Session | None) -> None:
+        self._is_list = not isinstance(locations, (str, os.PathLike))
+        given = [locations] if isinstance(locations, (str, os.PathLike)) else locations
+        self._locations = [os.fspath(one) for one in given]
+        if not self._locations:
             raise ValueError("there has to be at least one file")
-        more = f" and {len(self._places) - 1} more" if len(self._places) > 1 else ""
-        self.name = shown(self._places[0]) + more
+        more = f" and {len(self._locations) - 1} more" if len(self._locations) > 1 else ""
+        self.name = redacted(self._locations[0]) + more
         self._settings = settings
         self.session = session
         self._owns_session = False
@@ -118,57 +119,57 @@ class Files:
 
     def _shards(self) -> Steps[Shards]:
         if self._is_list:
-            return Shards(self._places, {})
-        (place,) = self._places
-        self._mirrors[place] = mirrors = self._settings.http.mirrors
-        if (there := (yield from self._in_directory(place))) is not None:
-            index, files = files_among(there, place)
+            return Shards(self._locations, {})
+        (location,) = self._locations
+        self._mirrors[location] = mirrors = self._settings.http.mirrors
+        if (there := (yield from self._in_directory(location))) is not None:
+            index, files = select_files(there, location)
             for one in there:
-                self._mirrors[one] = [within(mirror, os.path.basename(one)) for mirror in mirrors]
+                self._mirrors[one] = [join(mirror, os.path.basename(one)) for mirror in mirrors]
             if index is None:
                 return Shards(files, {})
-            place = index
-        if is_index(place):
-            text: bytes = yield from result_of(_native.read_url(*self._at(place), _INDEX_LIMIT, self._http_for(place)))
-            shards = shards_of(place, text)
-            elsewhere = [shards_of(mirror, text).files for mirror in self._mirrors[place]]
+            location = index
+        if is_index(location):
+            text: bytes = yield from result_of(_native.read_url(*self._at(location), _INDEX_LIMIT, self._http_for(location)))
+            shards = shards_of(location, text)
+            elsewhere = [shards_of(mirror, text).files for mirror in self._mirrors[location]]
             self._mirrors |= {one: [files[number] for files in elsewhere] for number, one in enumerate(shards.files)}
             return shards
-        return Shards([place], {})
+        return Shards([location], {})
 
-    def _in_directory(self, place: str) -> Steps[list[str] | None]:
+    def _in_directory(self, location: str) -> Steps[list[str] | None]:
         """What is there, or below a prefix of S3, but in no directory of it. None: it is neither."""
-        if is_prefix(place):
-            prefix = place if place.endswith("/") else place + "/"
+        if is_prefix(location):
+            prefix = location if location.endswith("/") else location + "/"
             found: list[str] = yield from result_of(_native.list_s3(prefix, self._settings.http))
             return [one for one in found if "/" not in one[len(prefix) :]]
-        path = local_path(place)
+        path = local_path(location)
         return files_in(path) if path is not None and os.path.isdir(path) else None
 
-    def _at(self, place: str) -> tuple[Session | None, str]:
+    def _at(self, location: str) -> tuple[Session | None, str]:
         """Through which session what is to be asked for. A file needs none."""
-        if (path := local_path(place)) is not None:
+        if (path := local_path(location)) is not None:
             return None, path
         if self.session is None:
             self.session = self._settings.open_session()
             self._owns_session = True
-        return self.session, place
+        return self.session, location
 
-    def _http_for(self, place: str) -> HttpOptions:
-        return self._deadline.of(self._settings.http).with_mirrors(self._mirrors.get(place, []))
+    def _http_for(self, location: str) -> HttpOptions:
+        return self._deadline.of(self._settings.http).with_mirrors(self._mirrors.get(location, []))
 
-    def _start(self, place: str, goes_on: bool) -> Operation:
-        return _native.open_url(*self._at(place), self._settings.device, self._http_for(place), goes_on, self._budget)
+    def _start(self, location: str, goes_on: bool) -> Operation:
+        return _native.open_url(*self._at(location), self._settings.device, self._http_for(location), goes_on, self._budget)
 
-    def _open(self, places: Sequence[str]) -> Steps[list[TensorFile]]:
+    def _open(self, locations: Sequence[str]) -> Steps[list[TensorFile]]:
         """As many at a time as connections are wanted."""
         started: list[Operation] = []
         opened: list[TensorFile] = []
         try:
-            for place in places:
+            for location in locations:
                 if len(started) - len(opened) >= self._settings.http.flows:
                     opened.append((yield from result_of(started[len(opened)])))
-                started.append(self._start(place, len(places) == 1))
+                started.append(self._start(location, len(locations) == 1))
             while len(opened) < len(started):
                 opened.append((yield from result_of(started[len(opened)])))
         except BaseException:
@@ -182,7 +183,7 @@ class Files:
         for number, file in enumerate(self.files):
             for position, (name, dtype, shape, nbytes) in enumerate(file.tensors):
                 if name in entries:
-                    both = f"{shown(shards.files[entries[name].file])} and {shown(shards.files[number])}"
+                    both = f"{redacted(shards.files[entries[name].file])} and {redacted(shards.files[number])}"
                     raise bad_files(f"tensor '{name}' is in two files, {both}", self.name)
                 entries[name] = Entry(name, dtype, shape, nbytes, number, position)
         if shards.file_of:
@@ -193,12 +194,12 @@ class Files:
         """An index that does not fit its files is one of others."""
         for name, file in shards.file_of.items():
             if name not in entries:
-                raise bad_files(f"tensor '{name}' is missing: it is to be in {shown(file)}", self.name)
+                raise bad_files(f"tensor '{name}' is missing: it is to be in {redacted(file)}", self.name)
             if (there := shards.files[entries[name].file]) != file:
-                raise bad_files(f"tensor '{name}' is to be in {shown(file)}, and is in {shown(there)}", self.name)
+                raise bad_files(f"tensor '{name}' is to be in {redacted(file)}, and is in {redacted(there)}", self.name)
         for name, one in entries.items():
             if name not in shards.file_of:
-                raise bad_files(f"tensor '{name}' of {shown(shards.files[one.file])} is not in the index", self.name)
+                raise bad_files(f"tensor '{name}' of {redacted(shards.files[one.file])} is not in the index", self.name)
 
 
 def groups(entries: Iterator[Entry], first: int, most: int) -> Iterator[list[Entry]]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._convert import converter
 from ._error import Error
 from ._files import Entry, Files, groups
+from ._locations import Locations
 from ._native import Operation, Session, Tensor
 from ._options import Options, settings_of
-from ._places import Places
 from ._slices import Part, part_of
 from ._wait import Steps, Waiting, result_of
 
@@ -68,7 +68,7 @@ class Model:
 
     def __init__(
         self,
-        url: Places,
+        url: Locations,
         framework: str = "pt",
         device: Any = "cpu",
         *,

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ._locations import Locations
 from ._model import Arrival, Model, Progress
 from ._native import Session
 from ._options import Options
-from ._places import Places
 from ._wait import Steps, run, run_in_loop
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class safe_open(Model):
 
     def __init__(
         self,
-        url: Places,
+        url: Locations,
         framework: str = "pt",
         device: Any = "cpu",
         *,
@@ -134,7 +134,7 @@ class async_safe_open(Model):
             arrival.close()
 
 
-def load_as(framework: str, url: Places, device: Any, options: dict[str, Any]) -> dict[str, Any]:
+def load_as(framework: str, url: Locations, device: Any, options: dict[str, Any]) -> dict[str, Any]:
     """What load_file() of gpurx.torch, gpurx.numpy and gpurx.jax is."""
     with safe_open(url, framework, device, **options) as file:
         tensors: dict[str, Any] = file.get_tensors()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from ._native import HttpOptions, Session, parse_place
+from ._native import HttpOptions, Session, parse_device
 
 Checksum = Literal["none", "automatic", "always"]
 Transport = Literal["automatic", "devmem", "copy"]
@@ -25,7 +25,8 @@ class Options(TypedDict, total=False):
     * chunk_size=8 << 20: bytes of one request.
     * timeout=30.0: seconds without a byte until a connection is given up, and its rest fetched through a new one.
     * min_speed=1024: bytes per second below which it is given up, too.
-    * deadline=0: seconds for all of it, from the opening on: what is not there then is an Error, GAVE_UP. 0: as long as it takes.
+    * deadline=0: seconds for all of it, from the opening on: what is not there then is an Error, GAVE_UP. 0: as long as it
+      takes.
     * attempts=12: how often in a row a connection may fail, or the server say that it cannot now, until the load does.
     * mirrors=(): more URLs of the same: of the same file, or of the same index, prefix or directory for a model of several.
       Each connection goes to one of them all; fewer to those that fail or are slow, and what one has not brought another
@@ -107,7 +108,7 @@ class Settings(NamedTuple):
 def settings_of(device: Any, options: Mapping[str, Any]) -> Settings:
     if unknown := [name for name in options if name not in NAMES]:
         raise TypeError(f"there is no keyword argument {unknown[0]!r}; the options are {', '.join(NAMES)}")
-    gpu = parse_place(device)
+    gpu = parse_device(device)
     http = HttpOptions()
     for name in ("flows", "chunk_size", "min_speed", "attempts", "keep_connections"):
         if name in options:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from . import _native
 from ._convert import html_table, size_text
 from ._error import Error
+from ._locations import Location, local_path, redacted
 from ._native import Session, Tensor, TensorFile
 from ._options import Options, Settings, settings_of
-from ._places import Place, local_path, shown
 from ._wait import Steps, result_of, run, run_in_loop
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class Weights(dict[str, Tensor]):
         return html_table(repr(self), self)
 
 
-def _numbers(file: TensorFile, names: Iterable[str] | None, place: str) -> list[int]:
+def _numbers(file: TensorFile, names: Iterable[str] | None, location: str) -> list[int]:
     """Of the tensors that are wanted, in the order of the file."""
     known = {tensor[0]: number for number, tensor in enumerate(file.tensors)}
     if names is None:
         return list(known.values())
     for name in (wanted := list(names)):
         if name not in known:
-            advice = f"it is not among those of {shown(place)}"
+            advice = f"it is not among those of {redacted(location)}"
             raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
     return sorted({known[name] for name in wanted})
 
@@ -65,11 +65,11 @@ def _way_of(url: str, session: Session | None) -> str:
 
 
 def _load(
-    place: str, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
+    location: str, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
 ) -> Steps[Weights]:
-    file: TensorFile = yield from result_of(_native.open_url(session, place, settings.device, settings.http, True))
+    file: TensorFile = yield from result_of(_native.open_url(session, location, settings.device, settings.http, True))
     about = file.tensors
-    numbers = _numbers(file, names, place)
+    numbers = _numbers(file, names, location)
     total = sum(about[number][3] for number in numbers)
     before = file.bytes_placed
 
@@ -86,19 +86,19 @@ def _load(
 
 @contextmanager
 def _loading(
-    url: Place, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
+    url: Location, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
 ) -> Iterator[Steps[Weights]]:
     """With a session of its own where one is needed, and none is given."""
-    place = os.fspath(url)
-    if (path := local_path(place)) is not None:
+    location = os.fspath(url)
+    if (path := local_path(location)) is not None:
         yield _load(path, settings, names, progress, None)
         return
     with nullcontext(session) if session else settings.open_session() as used:
-        yield _load(place, settings, names, progress, used)
+        yield _load(location, settings, names, progress, used)
 
 
 def load_safetensors(
-    url: Place,
+    url: Location,
     device: Any = "host",
     *,
     names: Iterable[str] | None = None,
@@ -124,7 +124,7 @@ def load_safetensors(
 
 
 async def load_safetensors_async(
-    url: Place,
+    url: Location,
     device: Any = "host",
     *,
     names: Iterable[str] | None = None,

@@ -22,9 +22,9 @@ from torch.futures import Future
 
 from . import _native
 from ._convert import to_torch
+from ._locations import is_beside, join, local_path, redacted
 from ._native import Session
 from ._options import Deadline, Options, settings_of
-from ._places import is_beside, local_path, shown, within
 from ._wait import wait
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         try:
             found = _MetadataUnpickler(io.BytesIO(text)).load()
         except Exception as error:  # whatever a pickle that is none ends in
-            raise ValueError(f"read {shown(self._at(name)[0])}: it is no checkpoint's metadata: {error}") from error
+            raise ValueError(f"read {redacted(self._at(name)[0])}: it is no checkpoint's metadata: {error}") from error
         if getattr(found, "storage_meta", None) is None:
             found.storage_meta = _metadata.StorageMeta()
         return found
@@ -229,12 +229,12 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
             info = self._stored[item.storage_index]
             if getattr(info, "transform_descriptors", None):
                 raise ValueError(
-                    f"read {item.storage_index.fqn} of {shown(self._directory)}: it was written with "
+                    f"read {item.storage_index.fqn} of {redacted(self._directory)}: it was written with "
                     f"{info.transform_descriptors}; write checkpoints for gpurx without extensions"
                 )
             if not is_beside(info.relative_path):
                 raise ValueError(
-                    f"read {item.storage_index.fqn} of {shown(self._directory)}: .metadata has it in {info.relative_path!r}, "
+                    f"read {item.storage_index.fqn} of {redacted(self._directory)}: .metadata has it in {info.relative_path!r}, "
                     "which is no file of the checkpoint"
                 )
             pieces.setdefault((info.relative_path, info.offset), (info, []))[1].append(item)
@@ -247,7 +247,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
     def _at(self, name: str) -> tuple[str, _native.HttpOptions]:
         """Where a file of the checkpoint is, and how it is asked for."""
         http = self._deadline.of(self._settings.http)
-        return within(self._directory, name), http.with_mirrors([within(one, name) for one in http.mirrors])
+        return join(self._directory, name), http.with_mirrors([join(one, name) for one in http.mirrors])
 
     @contextmanager
     def _session(self, memory: str) -> Iterator[Session | None]:
@@ -260,8 +260,8 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
 
     def _read_small(self, name: str) -> bytes:
         with self._session("host") as session:
-            place, http = self._at(name)
-            text: bytes = wait(_native.read_url(session, place, _METADATA_LIMIT, http))
+            location, http = self._at(name)
+            text: bytes = wait(_native.read_url(session, location, _METADATA_LIMIT, http))
             return text
 
     @contextmanager
@@ -273,8 +273,8 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
             def load(name: str, ranges: Ranges) -> list[torch.Tensor]:
                 if name not in current:
                     current.clear()
-                    place, http = self._at(name)
-                    current[name] = wait(_native.open_object(session, place, device, http))
+                    location, http = self._at(name)
+                    current[name] = wait(_native.open_object(session, location, device, http))
                 return [to_torch(one) for one in wait(current[name].fetch(ranges))]
 
             try:

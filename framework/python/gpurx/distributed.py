@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from ._error import Error
+from ._locations import Locations
 from ._native import Session
 from ._open import safe_open
 from ._options import Options
-from ._places import Places
 from ._slices import Part, Range, Share, Wanted, blocks_of, part_of, piece_of, shares_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _DTYPES = {
 
 
 def load(
-    url: Places,
+    url: Locations,
     plan: Mapping[str, Any],
     device: Any = "cpu",
     *,

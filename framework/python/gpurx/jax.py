@@ -20,9 +20,9 @@ except ModuleNotFoundError as error:
     ) from None
 
 from ._convert import to_jax
+from ._locations import Locations
 from ._native import Tensor
 from ._open import load_as
-from ._places import Places
 
 
 def as_array(one: Tensor) -> Any:
@@ -30,6 +30,6 @@ def as_array(one: Tensor) -> Any:
     return to_jax(one)
 
 
-def load_file(url: Places, device: Any = "cpu", **options: Any) -> dict[str, Any]:
+def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
     """All tensors, as arrays of jax. The options are those of gpurx.safe_open()."""
     return load_as("jax", url, device, options)

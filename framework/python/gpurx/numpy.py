@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._locations import Locations
 from ._open import load_as
-from ._places import Places
 
 
-def load_file(url: Places, **options: Any) -> dict[str, Any]:
+def load_file(url: Locations, **options: Any) -> dict[str, Any]:
     """All tensors, as arrays that share no memory with anything else. The options are those of gpurx.safe_open()."""
     return load_as("np", url, "cpu", options)

@@ -23,9 +23,9 @@ except ModuleNotFoundError as error:
     ) from None
 
 from ._convert import to_torch
+from ._locations import Locations
 from ._native import Tensor
 from ._open import load_as
-from ._places import Places
 from ._stream import TensorStream
 
 WHY_NO_WORKERS = (
@@ -44,7 +44,7 @@ def as_tensor(one: Tensor) -> Any:
     return to_torch(one)
 
 
-def load_file(url: Places, device: Any = "cpu", **options: Any) -> dict[str, Any]:
+def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
     """All tensors, as torch's own: as safetensors.torch.load_file has them, from a server as well, and of several files. The
     options are those of gpurx.safe_open()."""
     return load_as("pt", url, device, options)

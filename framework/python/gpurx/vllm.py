@@ -16,9 +16,9 @@ from vllm.config import LoadConfig, ModelConfig
 from vllm.model_executor.model_loader import BaseModelLoader
 
 from ._error import Forbidden, NotFound
+from ._locations import is_prefix, local_path
 from ._open import safe_open
 from ._options import NAMES
-from ._places import is_prefix, local_path
 
 # Beside `url`, what model_loader_extra_config may have.
 _OPTIONS = ("memory_limit", *NAMES)

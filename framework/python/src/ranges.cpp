@@ -144,7 +144,7 @@ nb::object object_of(std::vector<tensor> from)
 
 pending start_opening(session const* from, std::string url, nb::handle device, ingest::fetch_options const& options)
 {
-    request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
+    request what{.url = std::move(url), .gpu = parse_device(device), .options = options};
     auto object = owned_by_engine(std::make_unique<open_object>(session_in(from), std::move(what)));
     auto started = operation_of<opened>::start([object = std::move(object)] { return async_opened(object); });
     return {std::move(started), [](opened const& made) { return nb::cast(made); }};
@@ -159,7 +159,7 @@ pending start_fetching(opened const& self, std::vector<byte_range> ranges)
 
 pending start_loading_all(session const* from, std::string url, nb::handle device, ingest::fetch_options const& options)
 {
-    request what{.url = std::move(url), .gpu = parse_place(device), .options = options};
+    request what{.url = std::move(url), .gpu = parse_device(device), .options = options};
     auto started = operation_of<tensor>::start([session = session_in(from), what = std::move(what)]() mutable {
         return load_all(std::move(session), std::move(what));
     });

@@ -129,7 +129,7 @@ void make_session(session* self, nb::handle memory, std::size_t size, std::strin
         .max_flows = max_flows,
         .state_directory = state_directory.string(),
     };
-    new (self) session{parse_place(memory), size, std::move(options)};
+    new (self) session{parse_device(memory), size, std::move(options)};
 }
 
 }  // namespace
@@ -195,7 +195,7 @@ std::optional<int> place_of_device(nb::handle device)
 
 }  // namespace
 
-int parse_place(nb::handle place)
+int parse_device(nb::handle place)
 {
     if (place.is_none())
         return host;
@@ -298,7 +298,7 @@ void bind_session(nb::module_& module)
         .def("close", &session::close, "Restores the NIC, once those who still receive have ended.")
         .def("__enter__", [](nb::object const& self) { return self; })
         .def("__exit__", [](session& self, nb::args const&) { self.close(); });
-    module.def("parse_place", &parse_place, nb::arg("place").none());
+    module.def("parse_device", &parse_device, nb::arg("place").none());
     module.def(
         "local_gpu", [] { return gpurx::local_gpu(); },
         "The number of this process' GPU, which memory= and device= take behind \"gpu:\": LOCAL_RANK, as torchrun "

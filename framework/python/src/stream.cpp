@@ -149,7 +149,7 @@ class tensor_receiver {
     tensor_receiver(session const& from, std::vector<address> const& listen, std::vector<address> const& connect,
                     nb::handle memory, ingest::tensor_stream_options options)
     {
-        auto const gpu = parse_place(memory);
+        auto const gpu = parse_device(memory);
         auto rx = from.get();
         options.listen = endpoints(listen);
         options.connect = endpoints(connect);

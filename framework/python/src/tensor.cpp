@@ -179,7 +179,7 @@ tensor tensor_of_bytes(nb::bytes const& data, std::string_view type, std::vector
     if (!count || __builtin_mul_overflow(*count, ingest::bits_of(made.type), &bits) ||
         static_cast<std::uint64_t>(bits) != std::uint64_t{bytes.size()} * 8)
         throw nb::value_error(fmt::format("{} bytes are no {} of that shape", bytes.size(), type).c_str());
-    auto const gpu = parse_place(device);
+    auto const gpu = parse_device(device);
     made.memory = std::make_shared<storage>(std::move(buffer), host, nullptr, read_only && gpu == host);
     return gpu == host ? made : copy_to(made, gpu);
 }

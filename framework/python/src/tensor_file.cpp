@@ -277,7 +277,7 @@ pending open_url(session const* from, std::string url, nb::handle device, ingest
                  flow_budget* shared)
 {
     auto budget = shared != nullptr ? shared->shared_from_this() : std::make_shared<flow_budget>(options.flows);
-    auto const gpu = parse_place(device);
+    auto const gpu = parse_device(device);
     auto stream = stream_on(gpu);
     if (stream != nullptr)
         options.stream = *stream;

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from ._error import Error
 from ._native import IngestErrorCode, redacted_url
 
-Place = str | os.PathLike[str]
-Places = Place | Sequence[Place]
+Location = str | os.PathLike[str]
+Locations = Location | Sequence[Location]
 
 INDEX_SUFFIX = ".safetensors.index.json"
 
@@ -27,13 +27,13 @@ class Shards(NamedTuple):
     file_of: dict[str, str]
 
 
-def shown(place: str) -> str:
+def redacted(location: str) -> str:
     """For messages: a URL may have secrets."""
-    return place if local_path(place) is not None else redacted_url(place)
+    return location if local_path(location) is not None else redacted_url(location)
 
 
-def bad_files(text: str, place: str) -> Error:
-    name = shown(place)
+def bad_files(text: str, location: str) -> Error:
+    name = redacted(location)
     return Error(
         f"read {name}: {text}",
         code=IngestErrorCode.BAD_SAFETENSORS,
@@ -44,46 +44,46 @@ def bad_files(text: str, place: str) -> Error:
     )
 
 
-def local_path(place: str) -> str | None:
+def local_path(location: str) -> str | None:
     """Of a file of this machine: a path, or what a file:// URL says. None: it is elsewhere."""
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place):
-        return place
-    parts = urlsplit(place)
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", location):
+        return location
+    parts = urlsplit(location)
     if parts.scheme.lower() != "file":
         return None
     if parts.netloc not in ("", "localhost"):
-        raise ValueError(f"{place!r} names another machine: a file:// URL is one of this machine, file:///PATH")
+        raise ValueError(f"{location!r} names another machine: a file:// URL is one of this machine, file:///PATH")
     return unquote(parts.path)
 
 
-def is_s3(place: str) -> bool:
+def is_s3(location: str) -> bool:
     """All behind the bucket is the key, as it is."""
-    return place[:5].lower() == "s3://"
+    return location[:5].lower() == "s3://"
 
 
-def is_prefix(place: str) -> bool:
+def is_prefix(location: str) -> bool:
     """Of keys of a bucket: what a directory is elsewhere."""
-    return is_s3(place) and (place.endswith("/") or "/" not in place[5:])
+    return is_s3(location) and (location.endswith("/") or "/" not in location[5:])
 
 
-def is_index(place: str) -> bool:
-    if is_s3(place) or local_path(place) is not None:
-        return place.endswith(".json")
-    return urlsplit(place).path.endswith(".json")
+def is_index(location: str) -> bool:
+    if is_s3(location) or local_path(location) is not None:
+        return location.endswith(".json")
+    return urlsplit(location).path.endswith(".json")
 
 
-def files_among(places: Sequence[str], where: str) -> tuple[str | None, list[str]]:
+def select_files(locations: Sequence[str], where: str) -> tuple[str | None, list[str]]:
     """Of all that is there: the index, else None; and the files of tensors."""
-    indices = [one for one in places if one.endswith(INDEX_SUFFIX)]
-    files = [one for one in places if one.endswith(".safetensors")]
+    indices = [one for one in locations if one.endswith(INDEX_SUFFIX)]
+    files = [one for one in locations if one.endswith(".safetensors")]
     if len(indices) > 1:
-        raise bad_files(f"it has several indices: {', '.join(map(shown, indices))}; name one of them", where)
+        raise bad_files(f"it has several indices: {', '.join(map(redacted, indices))}; name one of them", where)
     if not files:
         raise bad_files("there is no .safetensors file in it", where)
     return (indices[0] if indices else None), files
 
 
-def within(directory: str, name: str) -> str:
+def join(directory: str, name: str) -> str:
     """Of a file in a directory, or below a URL or a prefix, which may have a query."""
     if (path := local_path(directory)) is not None:
         return os.path.join(path, name)

@@ -13,7 +13,7 @@ import safetensors.numpy
 from cuda import Driver
 
 import gpurx
-from gpurx._native import parse_place, tensor_of_bytes
+from gpurx._native import parse_device, tensor_of_bytes
 
 
 class Device(NamedTuple):
@@ -83,4 +83,4 @@ def test_what_is_no_place_is_refused(use: str, uses: dict[str, Callable[[Any], o
 
 
 def test_numbers_are_those_of_cuda() -> None:
-    assert [parse_place(place) for place in (*HOST, *GPU, 3, "cuda:3", Device("cuda", 3))] == [-1] * 5 + [0] * 8 + [3] * 3
+    assert [parse_device(place) for place in (*HOST, *GPU, 3, "cuda:3", Device("cuda", 3))] == [-1] * 5 + [0] * 8 + [3] * 3
