@@ -5,9 +5,9 @@
 
 nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMINSIZE
     ${CMAKE_CURRENT_LIST_DIR}/src/box.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/conversions.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/dlpack_export.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/engine.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/src/error.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/flow_budget.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/module.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/operation.cpp

@@ -3,8 +3,8 @@
 // gpurx._native: what the Python package is made of. Its files are what users see.
 #include <nanobind/nanobind.h>
 
+#include "conversions.hpp"
 #include "engine.hpp"
-#include "error.hpp"
 #include "operation.hpp"
 #include "ranges.hpp"
 #include "sender.hpp"

@@ -17,6 +17,7 @@
 #include <new>
 #include <utility>
 
+#include "conversions.hpp"
 #include "operation.hpp"
 #include "session.hpp"
 #include "source.hpp"

@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
+#include "conversions.hpp"
 #include "operation.hpp"
-#include "seconds.hpp"
 #include "without_gil.hpp"
 
 namespace gpurx::python {

@@ -7,7 +7,6 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <gpurx/local_gpu.hpp>
@@ -15,17 +14,13 @@
 #include <set>
 #include <utility>
 
+#include "conversions.hpp"
 #include "engine.hpp"
-#include "storage.hpp"
 #include "without_gil.hpp"
 
 namespace gpurx::python {
 
 namespace {
-
-constexpr char no_place[] =
-    "is no place for memory: None, 'cpu' and 'host' are the host's; 0, 'gpu:0', 'cuda:0' and torch.device('cuda', 0) a "
-    "GPU's";
 
 transport parse_transport(std::string_view name)
 {
@@ -134,81 +129,6 @@ void make_session(session* self, nb::handle memory, std::size_t size, std::strin
 
 }  // namespace
 
-namespace {
-
-[[noreturn]] void refuse_place(nb::handle place)
-{
-    auto const text = nb::cast<std::string>(nb::repr(place));
-    throw nb::value_error(fmt::format("{} {}", text, no_place).c_str());
-}
-
-int place_named(std::string_view place, nb::handle given)
-{
-    if (place == "host" || place == "cpu")
-        return host;
-    for (std::string_view const kind : {"gpu", "cuda"}) {
-        if (!place.starts_with(kind))
-            continue;
-        auto const rest = place.substr(kind.size());
-        if (rest.empty())
-            return 0;
-        int ordinal = 0;
-        auto const [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), ordinal);
-        if (rest.front() == ':' && error == std::errc{} && end == rest.data() + rest.size() && ordinal >= 0)
-            return ordinal;
-    }
-    refuse_place(given);
-}
-
-int ordinal_of(nb::handle number, nb::handle given)
-{
-    auto const exact = nb::steal(PyNumber_Index(number.ptr()));
-    int ordinal = -1;
-    if (!exact.is_valid())
-        throw nb::python_error();
-    if (!nb::try_cast(exact, ordinal) || ordinal < 0)
-        refuse_place(given);
-    return ordinal;
-}
-
-bool is_number(nb::handle what)
-{
-    return !PyBool_Check(what.ptr()) && PyIndex_Check(what.ptr()) != 0;
-}
-
-// What torch.device has. Nothing: it is no such object.
-std::optional<int> place_of_device(nb::handle device)
-{
-    if (!nb::hasattr(device, "type") || !nb::hasattr(device, "index"))
-        return std::nullopt;
-    auto const kind = device.attr("type");
-    nb::object const index = device.attr("index");
-    if (!nb::isinstance<nb::str>(kind) || !(index.is_none() || is_number(index)))
-        return std::nullopt;
-    auto const name = nb::cast<std::string>(kind);
-    if (name == "cpu")
-        return host;
-    if (name != "cuda")
-        refuse_place(device);
-    return index.is_none() ? 0 : ordinal_of(index, device);
-}
-
-}  // namespace
-
-int parse_device(nb::handle place)
-{
-    if (place.is_none())
-        return host;
-    if (nb::isinstance<nb::str>(place))
-        return place_named(nb::cast<std::string>(place), place);
-    if (auto const known = place_of_device(place))
-        return *known;
-    if (is_number(place))
-        return ordinal_of(place, place);
-    auto const text = nb::cast<std::string>(nb::repr(place));
-    throw nb::type_error(fmt::format("{} {}", text, no_place).c_str());
-}
-
 session::session(int gpu, std::size_t size, rx_session_options options)
 {
     check_process();
@@ -298,7 +218,7 @@ void bind_session(nb::module_& module)
         .def("close", &session::close, "Restores the NIC, once those who still receive have ended.")
         .def("__enter__", [](nb::object const& self) { return self; })
         .def("__exit__", [](session& self, nb::args const&) { self.close(); });
-    module.def("parse_device", &parse_device, nb::arg("place").none());
+    module.def("parse_device", &parse_device, nb::arg("device").none());
     module.def(
         "local_gpu", [] { return gpurx::local_gpu(); },
         "The number of this process' GPU, which memory= and device= take behind \"gpu:\": LOCAL_RANK, as torchrun "

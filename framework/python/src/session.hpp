@@ -17,11 +17,6 @@ namespace gpurx::python {
 
 namespace nb = nanobind;
 
-// The one rule for every device= and memory=. A GPU's number for 0, "gpu:0", "cuda:0", "gpu", "cuda", and what has type
-// "cuda" and an index, as torch.device has; `host` for None, "host", "cpu" and a device of type "cpu". Throws
-// nb::value_error for another name or number, nb::type_error for what is neither.
-[[nodiscard]] int parse_device(nb::handle place);
-
 class session {
   public:
     session(int gpu, std::size_t size, rx_session_options options);

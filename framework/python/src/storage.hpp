@@ -14,9 +14,9 @@
 #include <variant>
 #include <vector>
 
-namespace gpurx::python {
+#include "conversions.hpp"
 
-inline constexpr int host = -1;
+namespace gpurx::python {
 
 // Destroyed in any thread, without Python's lock. What consumers of a GPU's memory have enqueued by then is waited for
 // in its stream, and not by the thread.

@@ -16,9 +16,8 @@
 #include <optional>
 #include <utility>
 
-#include "error.hpp"
+#include "conversions.hpp"
 #include "operation.hpp"
-#include "seconds.hpp"
 #include "session.hpp"
 #include "tensor.hpp"
 #include "without_gil.hpp"

@@ -15,6 +15,7 @@
 #include <numeric>
 #include <utility>
 
+#include "conversions.hpp"
 #include "dlpack_export.hpp"
 #include "session.hpp"
 

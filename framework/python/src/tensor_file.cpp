@@ -15,13 +15,12 @@
 #include <utility>
 
 #include "box.hpp"
+#include "conversions.hpp"
 #include "flow_budget.hpp"
 #include "operation.hpp"
-#include "seconds.hpp"
 #include "session.hpp"
 #include "source.hpp"
 #include "tensor.hpp"
-#include "text.hpp"
 
 namespace gpurx::python {
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "error.hpp"
+#include "conversions.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
 
 #include <boost/system/system_error.hpp>
+#include <charconv>
+#include <cmath>
 #include <exception>
 #include <gpurx/ingest/error.hpp>
-
-#include "text.hpp"
+#include <optional>
+#include <string>
 
 namespace gpurx::python {
 
@@ -85,6 +90,102 @@ void translate_errors()
             raise(met.code(), {});
         }
     });
+}
+
+nb::str text_of(std::string_view text)
+{
+    return nb::steal<nb::str>(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+std::chrono::milliseconds milliseconds_of(double seconds, char const* name, double least)
+{
+    constexpr double most = 1e9;  // some thirty years
+    if (!(seconds >= least && seconds <= most))
+        throw nb::value_error(fmt::format("{} is a number of seconds, not {}; {} is the least, and {} the most", name,
+                                          seconds, least, most)
+                                  .c_str());
+    return std::chrono::milliseconds{std::llround(std::ceil(seconds * 1000))};
+}
+
+// ---- devices ----
+
+namespace {
+
+constexpr char no_device[] =
+    "is no place for memory: None, 'cpu' and 'host' are the host's; 0, 'gpu:0', 'cuda:0' and torch.device('cuda', 0) a "
+    "GPU's";
+
+[[noreturn]] void refuse_device(nb::handle device)
+{
+    auto const text = nb::cast<std::string>(nb::repr(device));
+    throw nb::value_error(fmt::format("{} {}", text, no_device).c_str());
+}
+
+int device_named(std::string_view name, nb::handle given)
+{
+    if (name == "host" || name == "cpu")
+        return host;
+    for (std::string_view const kind : {"gpu", "cuda"}) {
+        if (!name.starts_with(kind))
+            continue;
+        auto const rest = name.substr(kind.size());
+        if (rest.empty())
+            return 0;
+        int ordinal = 0;
+        auto const [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), ordinal);
+        if (rest.front() == ':' && error == std::errc{} && end == rest.data() + rest.size() && ordinal >= 0)
+            return ordinal;
+    }
+    refuse_device(given);
+}
+
+int ordinal_of(nb::handle number, nb::handle given)
+{
+    auto const exact = nb::steal(PyNumber_Index(number.ptr()));
+    int ordinal = -1;
+    if (!exact.is_valid())
+        throw nb::python_error();
+    if (!nb::try_cast(exact, ordinal) || ordinal < 0)
+        refuse_device(given);
+    return ordinal;
+}
+
+bool is_number(nb::handle what)
+{
+    return !PyBool_Check(what.ptr()) && PyIndex_Check(what.ptr()) != 0;
+}
+
+// What torch.device has. Nothing: it is no such object.
+std::optional<int> device_of_object(nb::handle device)
+{
+    if (!nb::hasattr(device, "type") || !nb::hasattr(device, "index"))
+        return std::nullopt;
+    auto const kind = device.attr("type");
+    nb::object const index = device.attr("index");
+    if (!nb::isinstance<nb::str>(kind) || !(index.is_none() || is_number(index)))
+        return std::nullopt;
+    auto const name = nb::cast<std::string>(kind);
+    if (name == "cpu")
+        return host;
+    if (name != "cuda")
+        refuse_device(device);
+    return index.is_none() ? 0 : ordinal_of(index, device);
+}
+
+}  // namespace
+
+int parse_device(nb::handle device)
+{
+    if (device.is_none())
+        return host;
+    if (nb::isinstance<nb::str>(device))
+        return device_named(nb::cast<std::string>(device), device);
+    if (auto const known = device_of_object(device))
+        return *known;
+    if (is_number(device))
+        return ordinal_of(device, device);
+    auto const text = nb::cast<std::string>(nb::repr(device));
+    throw nb::type_error(fmt::format("{} {}", text, no_device).c_str());
 }
 
 }  // namespace gpurx::python
