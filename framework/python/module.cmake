@@ -18,8 +18,7 @@ nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMIN
     ${CMAKE_CURRENT_LIST_DIR}/src/storage.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/stream.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/tensor.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/src/tensor_file.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/src/without_gil.cpp)
+    ${CMAKE_CURRENT_LIST_DIR}/src/tensor_file.cpp)
 target_compile_features(_native PRIVATE cxx_std_20)
 target_link_libraries(_native PRIVATE gpurx::ingest fmt::fmt gpurx_warnings)
 # Asio and the library are in other extensions of the process too, in other versions.

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "dlpack.hpp"
-#include "without_gil.hpp"
+#include "operation.hpp"
 
 namespace gpurx::python {
 

@@ -12,7 +12,6 @@
 #include "stream.hpp"
 #include "tensor.hpp"
 #include "tensor_file.hpp"
-#include "without_gil.hpp"
 
 NB_MODULE(_native, module)
 {

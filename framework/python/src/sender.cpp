@@ -27,7 +27,6 @@
 
 #include "conversions.hpp"
 #include "operation.hpp"
-#include "without_gil.hpp"
 
 namespace gpurx::python {
 

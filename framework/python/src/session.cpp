@@ -16,7 +16,7 @@
 
 #include "conversions.hpp"
 #include "engine.hpp"
-#include "without_gil.hpp"
+#include "operation.hpp"
 
 namespace gpurx::python {
 

@@ -20,7 +20,6 @@
 #include "operation.hpp"
 #include "session.hpp"
 #include "tensor.hpp"
-#include "without_gil.hpp"
 
 namespace gpurx::python {
 
