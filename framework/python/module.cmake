@@ -6,7 +6,7 @@
 nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMINSIZE
     ${CMAKE_CURRENT_LIST_DIR}/src/box.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/conversions.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/src/dlpack_export.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/dlpack.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/engine.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/flow_budget.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/module.cpp
@@ -15,7 +15,6 @@ nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMIN
     ${CMAKE_CURRENT_LIST_DIR}/src/sender.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/session.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/source.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/src/storage.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/stream.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/tensor.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/tensor_file.cpp)
