@@ -4,16 +4,15 @@
 # packages. GPURX_NANOBIND_OPTIONS says how it has what all modules of nanobind share.
 
 nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMINSIZE
-    ${CMAKE_CURRENT_LIST_DIR}/src/box.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/conversions.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/dlpack.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/engine.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/src/flow_budget.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/module.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/operation.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/ranges.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/sender.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/session.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/slice_reads.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/source.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/stream.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/tensor.cpp

@@ -14,11 +14,10 @@
 #include <new>
 #include <utility>
 
-#include "box.hpp"
 #include "conversions.hpp"
-#include "flow_budget.hpp"
 #include "operation.hpp"
 #include "session.hpp"
+#include "slice_reads.hpp"
 #include "source.hpp"
 #include "tensor.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "box.hpp"
+#include "slice_reads.hpp"
 
 #include <algorithm>
 #include <stdexcept>
