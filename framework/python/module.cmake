@@ -7,9 +7,10 @@ nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMIN
     ${CMAKE_CURRENT_LIST_DIR}/src/conversions.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/dlpack.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/engine.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/http_options.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/module.cpp
+    ${CMAKE_CURRENT_LIST_DIR}/src/objects.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/operation.cpp
-    ${CMAKE_CURRENT_LIST_DIR}/src/ranges.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/sender.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/session.cpp
     ${CMAKE_CURRENT_LIST_DIR}/src/slice_reads.cpp

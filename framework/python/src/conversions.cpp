@@ -12,6 +12,8 @@
 #include <optional>
 #include <string>
 
+#include "module.hpp"
+
 namespace gpurx::python {
 
 namespace {

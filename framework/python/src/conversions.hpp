@@ -16,8 +16,6 @@ namespace nb = nanobind;
 // An instance of gpurx.Error, with what was being done, with what, and what to change.
 [[nodiscard]] nb::object error_object(error_code code, diagnostics const& why);
 
-void bind_codes(nb::module_& module);
-
 // From now on exceptions of the library become gpurx.Error.
 void translate_errors();
 

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gpurx._native: what the Python package is made of. Its files are what users see.
-#include <nanobind/nanobind.h>
+#include "module.hpp"
 
 #include "conversions.hpp"
 #include "engine.hpp"
 #include "operation.hpp"
-#include "ranges.hpp"
-#include "sender.hpp"
 #include "session.hpp"
-#include "stream.hpp"
-#include "tensor.hpp"
-#include "tensor_file.hpp"
 
 NB_MODULE(_native, module)
 {
@@ -21,10 +16,11 @@ NB_MODULE(_native, module)
     bind_tensor(module);
     bind_operation(module);
     bind_sender(module);
+    bind_http_options(module);
     bind_session(module);
     bind_stream(module);
     bind_tensor_file(module);
-    bind_ranges(module);
+    bind_objects(module);
     // A thread that waits when Python ends keeps what it has; that is no leak. For tests.
     nanobind::set_leak_warnings(false);
     module.def("warn_of_leaks", &nanobind::set_leak_warnings, nanobind::arg("warn"));

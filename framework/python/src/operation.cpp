@@ -8,6 +8,8 @@
 #include <shared_mutex>
 #include <thread>
 
+#include "module.hpp"
+
 namespace gpurx::python {
 
 namespace {

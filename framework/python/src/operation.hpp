@@ -70,6 +70,4 @@ class pending {
     std::function<void()> hurry_;
 };
 
-void bind_operation(nb::module_& module);
-
 }  // namespace gpurx::python

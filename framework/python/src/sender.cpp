@@ -3,8 +3,6 @@
 // A tensor_sender whose operations run in the thread that calls, and nowhere else: so it works in a process that was
 // forked, and without the engine. In a child that is forked later it is the parent's: its epoll is shared, and closing
 // the connection there would be the parent's loss.
-#include "sender.hpp"
-
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -26,6 +24,7 @@
 #include <vector>
 
 #include "conversions.hpp"
+#include "module.hpp"
 #include "operation.hpp"
 
 namespace gpurx::python {

@@ -16,6 +16,7 @@
 
 #include "conversions.hpp"
 #include "engine.hpp"
+#include "module.hpp"
 #include "operation.hpp"
 
 namespace gpurx::python {
@@ -167,6 +168,11 @@ std::shared_ptr<rx_session> session_in(session const* one)
 {
     check_process();
     return one == nullptr ? nullptr : one->get();
+}
+
+std::shared_ptr<std::atomic<bool>> tls_note_of(session const* one)
+{
+    return one == nullptr ? nullptr : one->met_tls();
 }
 
 std::vector<std::string> session::notices() const

@@ -48,9 +48,10 @@ class session {
 // process.
 [[nodiscard]] std::shared_ptr<rx_session> session_in(session const* one);
 
+// As session::met_tls; null if there is none.
+[[nodiscard]] std::shared_ptr<std::atomic<bool>> tls_note_of(session const* one);
+
 // For the end of the process: those that the program still has, as the interpreter does not destroy everything.
 void close_sessions() noexcept;
-
-void bind_session(nb::module_& module);
 
 }  // namespace gpurx::python

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Streams of tensors: batches for Python.
-#include "stream.hpp"
-
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -17,6 +15,7 @@
 #include <utility>
 
 #include "conversions.hpp"
+#include "module.hpp"
 #include "operation.hpp"
 #include "session.hpp"
 #include "tensor.hpp"

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "engine.hpp"
+#include "module.hpp"
 
 namespace gpurx::python {
 

@@ -99,6 +99,4 @@ struct tensor {
                                    std::optional<std::pair<int, int>> max_version,
                                    std::optional<std::pair<int, int>> device, std::optional<bool> copy);
 
-void bind_tensor(nb::module_& module);
-
 }  // namespace gpurx::python

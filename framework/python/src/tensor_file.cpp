@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor_file.hpp"
-
+//
+// TensorFile: a safetensors file that is open, of which tensors and parts of them are fetched one after the other.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "conversions.hpp"
+#include "module.hpp"
 #include "operation.hpp"
 #include "session.hpp"
 #include "slice_reads.hpp"
@@ -194,68 +195,6 @@ std::shared_ptr<cuda_stream const> stream_on(int gpu)
     return gpu == host ? nullptr : std::make_shared<cuda_stream const>(cuda_stream::on(gpu));
 }
 
-void set_checksum(ingest::fetch_options& options, std::string_view name)
-{
-    using checksum = ingest::fetch_options::checksum;
-    if (name == "none")
-        options.crc32c = checksum::none;
-    else if (name == "automatic")
-        options.crc32c = checksum::automatic;
-    else if (name == "always")
-        options.crc32c = checksum::always;
-    else
-        throw nb::value_error("checksum must be 'none', 'automatic' or 'always'");
-}
-
-void set_times(ingest::fetch_options& options, double timeout, double deadline)
-{
-    options.timeout = milliseconds_of(timeout, "timeout", 0.001);
-    options.deadline = milliseconds_of(deadline, "deadline");
-}
-
-// Nothing reads these back: they may be secrets.
-void set_headers(ingest::fetch_options& options, std::vector<std::pair<std::string, std::string>> headers)
-{
-    options.headers = std::move(headers);
-}
-
-void set_bearer(ingest::fetch_options& options, std::string token)
-{
-    options.bearer = std::move(token);
-}
-
-void set_tls(ingest::fetch_options& options, std::string ca_file, std::string ca_directory, std::string certificate,
-             std::string key)
-{
-    options.tls = {std::move(ca_file), std::move(ca_directory), std::move(certificate), std::move(key)};
-}
-
-ingest::s3_options::addressing parse_addressing(std::string_view name)
-{
-    using enum ingest::s3_options::addressing;
-    if (name.empty() || name == "auto")
-        return automatic;
-    if (name == "path")
-        return path;
-    if (name == "virtual")
-        return virtual_host;
-    throw nb::value_error("addressing_style must be 'auto', 'path' or 'virtual'");
-}
-
-void set_s3(ingest::fetch_options& options, std::vector<std::string> endpoints, std::string region, bool anonymous,
-            std::string profile, std::string_view style)
-{
-    options.s3 = {.region = std::move(region),
-                  .anonymous = anonymous,
-                  .profile = std::move(profile),
-                  .style = parse_addressing(style)};
-    if (!endpoints.empty()) {
-        options.s3.endpoint = std::move(endpoints.front());
-        options.s3.more_endpoints.assign(std::make_move_iterator(endpoints.begin() + 1),
-                                         std::make_move_iterator(endpoints.end()));
-    }
-}
-
 pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cuda_stream const> stream,
                       std::shared_ptr<flow_budget> budget)
 {
@@ -263,11 +202,6 @@ pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cud
         owned_by_engine(std::make_unique<tensor_file>(std::move(from), gpu, std::move(stream), std::move(budget)));
     auto started = operation_of<opened>::start([file = std::move(file)] { return open_file(file); });
     return {std::move(started), [](opened const& made) { return nb::cast(made); }};
-}
-
-std::shared_ptr<std::atomic<bool>> tls_note_of(session const* of)
-{
-    return of == nullptr ? nullptr : of->met_tls();
 }
 
 // Without a budget it has one of its own.
@@ -282,28 +216,6 @@ pending open_url(session const* from, std::string url, nb::handle device, ingest
     auto what =
         std::make_shared<source>(session_in(from), std::move(url), std::move(options), goes_on, tls_note_of(from));
     return start_opening(std::move(what), gpu, std::move(stream), std::move(budget));
-}
-
-pending read_url(session const* from, std::string url, std::size_t at_most, ingest::fetch_options options)
-{
-    auto what =
-        std::make_shared<source>(session_in(from), std::move(url), std::move(options), false, tls_note_of(from));
-    auto started = operation_of<std::string>::start([what, at_most] { return what->async_text(at_most); });
-    return {std::move(started), [](std::string const& text) { return nb::bytes(text.data(), text.size()); }};
-}
-
-using objects = std::vector<ingest::s3_object>;
-
-pending list_objects(std::string prefix, ingest::fetch_options const& options)
-{
-    auto started = operation_of<objects>::start(
-        [prefix = std::move(prefix), options] { return ingest::async_list_s3(prefix, options); });
-    return {std::move(started), [](objects const& found) {
-                nb::list urls;
-                for (auto const& each : found)
-                    urls.append(text_of(each.url));
-                return urls;
-            }};
 }
 
 nb::list tensors_of(tensor_file const& self)
@@ -349,19 +261,6 @@ pending start_fetching(opened const& self, std::vector<std::size_t> indices, boo
     return {std::move(started), [](std::vector<tensor> made) { return nb::cast(std::move(made)); }, std::move(hurry)};
 }
 
-ingest::fetch_options with_mirrors(ingest::fetch_options options, std::vector<std::string> urls)
-{
-    options.mirrors = std::move(urls);
-    return options;
-}
-
-// 0 or less: it has passed.
-ingest::fetch_options with_deadline(ingest::fetch_options options, double seconds)
-{
-    options.deadline = seconds > 0 ? milliseconds_of(seconds, "deadline") : std::chrono::milliseconds{-1};
-    return options;
-}
-
 // Of each dimension: the first index, how many, each of which.
 using triples = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
 
@@ -396,24 +295,6 @@ pending start_fetching_part(opened const& self, std::size_t index, triples const
 
 void bind_tensor_file(nb::module_& module)
 {
-    nb::class_<ingest::fetch_options>(module, "HttpOptions")
-        .def(nb::init<>())
-        .def_rw("flows", &ingest::fetch_options::flows)
-        .def_rw("chunk_size", &ingest::fetch_options::chunk_size)
-        .def_rw("attempts", &ingest::fetch_options::attempts)
-        .def_rw("min_speed", &ingest::fetch_options::min_speed)
-        .def_rw("mirrors", &ingest::fetch_options::mirrors)
-        .def_rw("keep_connections", &ingest::fetch_options::keep_connections)
-        .def("with_mirrors", &with_mirrors, nb::arg("urls"))
-        .def("with_deadline", &with_deadline, nb::arg("seconds"))
-        .def("set_times", &set_times, nb::arg("timeout"), nb::arg("deadline"))
-        .def("set_checksum", &set_checksum, nb::arg("name"))
-        .def("set_headers", &set_headers, nb::arg("headers"))
-        .def("set_bearer", &set_bearer, nb::arg("token"))
-        .def("set_tls", &set_tls, nb::arg("ca_file"), nb::arg("ca_directory"), nb::arg("certificate"), nb::arg("key"))
-        .def("set_s3", &set_s3, nb::arg("endpoints"), nb::arg("region"), nb::arg("anonymous"), nb::arg("profile"),
-             nb::arg("addressing_style"))
-        .def("check", &ingest::check);
     nb::class_<tensor_file>(module, "TensorFile")
         .def_prop_ro("tensors", &tensors_of)
         .def_prop_ro("metadata", &metadata_of)
@@ -428,10 +309,6 @@ void bind_tensor_file(nb::module_& module)
         .def(nb::new_([](unsigned flows) { return std::make_shared<flow_budget>(flows); }), nb::arg("flows"));
     module.def("open_url", &open_url, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
                nb::arg("options"), nb::arg("goes_on"), nb::arg("budget").none() = nb::none());
-    module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
-    module.def("redacted_url", &ingest::redacted_url, nb::arg("url"));
-    module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),
-               nb::arg("options"));
 }
 
 }  // namespace gpurx::python

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranges of a server's object, or all of any object, as bytes: for formats that Python reads, or none does.
-#include "ranges.hpp"
-
+// Objects as bytes: all of one, ranges of it, or what S3 lists. For formats that Python reads, or none does.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -18,6 +16,7 @@
 #include <utility>
 
 #include "conversions.hpp"
+#include "module.hpp"
 #include "operation.hpp"
 #include "session.hpp"
 #include "source.hpp"
@@ -127,9 +126,9 @@ asio::awaitable<std::vector<tensor>> open_object::async_fetch(std::vector<byte_r
 
 // ---- for Python ----
 
-using opened = std::shared_ptr<open_object>;
+using shared_object = std::shared_ptr<open_object>;
 
-asio::awaitable<opened> async_opened(opened object)
+asio::awaitable<shared_object> async_opened(shared_object object)
 {
     co_await object->async_open();
     co_return object;
@@ -143,15 +142,16 @@ nb::object object_of(std::vector<tensor> from)
     return tensors;
 }
 
-pending start_opening(session const* from, std::string url, nb::handle device, ingest::fetch_options const& options)
+pending start_opening_object(session const* from, std::string url, nb::handle device,
+                             ingest::fetch_options const& options)
 {
     request what{.url = std::move(url), .gpu = parse_device(device), .options = options};
     auto object = owned_by_engine(std::make_unique<open_object>(session_in(from), std::move(what)));
-    auto started = operation_of<opened>::start([object = std::move(object)] { return async_opened(object); });
-    return {std::move(started), [](opened const& made) { return nb::cast(made); }};
+    auto started = operation_of<shared_object>::start([object = std::move(object)] { return async_opened(object); });
+    return {std::move(started), [](shared_object const& made) { return nb::cast(made); }};
 }
 
-pending start_fetching(opened const& self, std::vector<byte_range> ranges)
+pending start_fetching_ranges(shared_object const& self, std::vector<byte_range> ranges)
 {
     auto started = operation_of<std::vector<tensor>>::start(
         [self, ranges = std::move(ranges)]() mutable { return self->async_fetch(std::move(ranges)); });
@@ -167,14 +167,40 @@ pending start_loading_all(session const* from, std::string url, nb::handle devic
     return {std::move(started), [](tensor loaded) { return nb::cast(std::move(loaded)); }};
 }
 
+pending read_url(session const* from, std::string url, std::size_t at_most, ingest::fetch_options options)
+{
+    auto what =
+        std::make_shared<source>(session_in(from), std::move(url), std::move(options), false, tls_note_of(from));
+    auto started = operation_of<std::string>::start([what, at_most] { return what->async_text(at_most); });
+    return {std::move(started), [](std::string const& text) { return nb::bytes(text.data(), text.size()); }};
+}
+
+using objects = std::vector<ingest::s3_object>;
+
+pending list_objects(std::string prefix, ingest::fetch_options const& options)
+{
+    auto started = operation_of<objects>::start(
+        [prefix = std::move(prefix), options] { return ingest::async_list_s3(prefix, options); });
+    return {std::move(started), [](objects const& found) {
+                nb::list urls;
+                for (auto const& each : found)
+                    urls.append(text_of(each.url));
+                return urls;
+            }};
+}
+
 }  // namespace
 
-void bind_ranges(nb::module_& module)
+void bind_objects(nb::module_& module)
 {
-    nb::class_<open_object>(module, "OpenObject").def("fetch", &start_fetching, nb::arg("ranges"));
-    module.def("open_object", &start_opening, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
-               nb::arg("options"));
+    nb::class_<open_object>(module, "OpenObject").def("fetch", &start_fetching_ranges, nb::arg("ranges"));
+    module.def("open_object", &start_opening_object, nb::arg("session").none(), nb::arg("url"),
+               nb::arg("device").none(), nb::arg("options"));
     module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
+               nb::arg("options"));
+    module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
+    module.def("redacted_url", &ingest::redacted_url, nb::arg("url"));
+    module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),
                nb::arg("options"));
 }
 
