@@ -16,7 +16,7 @@ from conftest import soon
 from ranges import Server, running
 
 import gpurx
-from gpurx._model import Model
+from gpurx._open import Model
 
 RANDOM = np.random.default_rng(16)
 TENSORS = {name: RANDOM.standard_normal((300, 200)) for name in "abcdef"}
@@ -157,7 +157,7 @@ def test_a_loop_that_is_left_ends_what_it_has_asked_for(
 ) -> None:
     started: list[Any] = []
     start = Model._start
-    monkeypatch.setattr("gpurx._model._FIRST", 1)
+    monkeypatch.setattr("gpurx._open._FIRST", 1)
 
     def noted(self: Model, group: Any, can_wait: bool = False) -> Any:
         server.stalls = bool(started)
