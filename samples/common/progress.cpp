@@ -40,15 +40,15 @@ void progress::update(std::uint64_t bytes)
 {
     auto const now = clock::now();
     if (start_ == clock::time_point{})
-        start_ = shown_ = now;
-    if (now - shown_ < every_)
+        start_ = displayed_ = now;
+    if (now - displayed_ < every_)
         return;
-    auto const lately = std::chrono::duration<double>(now - shown_).count();
+    auto const lately = std::chrono::duration<double>(now - displayed_).count();
     fmt::print(stderr, "{}received {}{}, {}/s, {:%M:%S}{}", terminal_ ? "\r\x1b[K" : "", share_of(bytes),
-               size_text(static_cast<double>(bytes)), size_text(static_cast<double>(bytes - bytes_shown_) / lately),
+               size_text(static_cast<double>(bytes)), size_text(static_cast<double>(bytes - displayed_bytes_) / lately),
                std::chrono::floor<std::chrono::seconds>(now - start_), terminal_ ? "" : "\n");
-    shown_ = now;
-    bytes_shown_ = bytes;
+    displayed_ = now;
+    displayed_bytes_ = bytes;
 }
 
 std::chrono::duration<double> progress::finish()

@@ -29,7 +29,7 @@ class progress {
     bool terminal_;
     clock::duration every_;
     clock::time_point start_{};
-    clock::time_point shown_{};
-    std::uint64_t bytes_shown_ = 0;
+    clock::time_point displayed_{};
+    std::uint64_t displayed_bytes_ = 0;
     std::atomic<std::uint64_t> expected_ = 0;  // 0: not known
 };

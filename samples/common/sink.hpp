@@ -7,13 +7,32 @@
 #include <cstdint>
 #include <filesystem>
 #include <gpurx/rx_buffer.hpp>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "output.hpp"
-#include "sha256.hpp"
+
+struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
+
+// The SHA-256 of bytes that come one after the other.
+class sha256 {
+  public:
+    sha256();
+
+    void update(std::span<std::byte const> bytes);
+    // Ends it. In hexadecimal digits.
+    [[nodiscard]] std::string finish();
+
+  private:
+    struct free_hash {
+        void operator()(evp_md_ctx_st* hash) const noexcept;
+    };
+
+    std::unique_ptr<evp_md_ctx_st, free_hash> hash_;
+};
 
 class sink {
   public:

@@ -18,9 +18,8 @@
 #include <optional>
 #include <span>
 
-#include "options.hpp"
+#include "cli.hpp"
 #include "progress.hpp"
-#include "report.hpp"
 #include "sink.hpp"
 
 namespace asio = boost::asio;
@@ -37,14 +36,14 @@ void check(boost::system::error_code error, std::string operation, std::string o
 }
 
 // Gathers the stream, piece by piece, in a range of our own; the NIC has its pages back at once.
-asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::memory_span landing, sink& out, progress& shown)
+asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::memory_span landing, sink& out, progress& display)
 {
     for (;;) {
         auto const [error, size] = co_await gpurx::async_read(rx, landing, asio::as_tuple(asio::use_awaitable));
         gpurx::fragment const arrived{landing.address(), size, landing.kind()};
         if (size > 0)
             out.write(std::span{&arrived, 1});
-        shown.update(out.bytes());
+        display.update(out.bytes());
         if (error == asio::error::eof)
             co_return;
         check(error, "read", "stream");
@@ -52,7 +51,7 @@ asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::memory_span landing, 
 }
 
 // Takes the bytes where the NIC put them: no copy, and the NIC has its pages back when the loan dies.
-asio::awaitable<void> lend_all(gpurx::receiver& rx, sink& out, progress& shown)
+asio::awaitable<void> lend_all(gpurx::receiver& rx, sink& out, progress& display)
 {
     for (;;) {
         auto [error, loan] = co_await rx.async_receive(asio::as_tuple(asio::use_awaitable));
@@ -61,7 +60,7 @@ asio::awaitable<void> lend_all(gpurx::receiver& rx, sink& out, progress& shown)
         check(error, "receive", "stream");
         loan.acquire();
         out.write(loan.fragments());
-        shown.update(out.bytes());
+        display.update(out.bytes());
     }
 }
 
@@ -82,7 +81,7 @@ asio::awaitable<gpurx::receiver> connect(gpurx::rx_session& session, tcp::endpoi
 }
 
 asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, gpurx::memory_span landing, sink& out,
-                               progress& shown)
+                               progress& display)
 {
     tcp::resolver resolver{co_await asio::this_coro::executor};
     auto const& [host, port] = wanted.endpoint;
@@ -92,11 +91,11 @@ asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session
     // (Not `listens ? co_await … : co_await …`: g++ 12 destroys the result of the one that was chosen.)
     auto opened = wanted.listens ? accept_one(session, endpoint) : connect(session, endpoint);
     auto rx = co_await std::move(opened);
-    shown.update(0);
+    display.update(0);
     if (wanted.loans)
-        co_await lend_all(rx, out, shown);
+        co_await lend_all(rx, out, display);
     else
-        co_await read_all(rx, landing, out, shown);
+        co_await read_all(rx, landing, out, display);
 }
 
 exit_status run(options const& wanted, gpurx::rx_session& session)
@@ -106,7 +105,7 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
     // A reader that goes away is an error of the write.
     std::signal(SIGPIPE, SIG_IGN);
     sink out{wanted.output};
-    progress shown;
+    progress display;
 
     asio::io_context context{1};
     asio::signal_set signals{context, SIGINT, SIGTERM};
@@ -115,13 +114,13 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
             context.stop();
     });
     std::optional<std::exception_ptr> outcome;
-    asio::co_spawn(context, transfer(wanted, session, landing.span(), out, shown), [&](std::exception_ptr failure) {
+    asio::co_spawn(context, transfer(wanted, session, landing.span(), out, display), [&](std::exception_ptr failure) {
         outcome = failure;
         signals.cancel();
     });
     context.run();
 
-    auto const time = shown.finish();
+    auto const time = display.finish();
     if (!outcome)
         return interrupted;
     if (*outcome)

@@ -20,8 +20,7 @@
 #include <optional>
 #include <string>
 
-#include "endpoint.hpp"
-#include "session_options.hpp"
+#include "common_options.hpp"
 #include "sink.hpp"
 
 namespace asio = boost::asio;

@@ -4,14 +4,18 @@
 // computes its checksums, or lists the tensors in it. What there is to learn from is in load.cpp, and in save().
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -24,15 +28,15 @@
 #include <span>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "interruption.hpp"
 #include "load.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "progress.hpp"
 #include "report.hpp"
-#include "sha256.hpp"
+#include "sink.hpp"
 
 namespace asio = boost::asio;
 namespace ingest = gpurx::ingest;
@@ -52,6 +56,45 @@ std::chrono::duration<double> cpu_time_so_far()
         return std::chrono::seconds{time.tv_sec} + std::chrono::microseconds{time.tv_usec};
     };
     return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+// SIGINT and SIGTERM. Watches on a thread of its own: the others may be held up in a write to a pipe or a disk.
+class interruption {
+  public:
+    // `stop` runs on that thread. A program that has not ended half a second later is ended, with 128 and the number of
+    // the signal; what it leaves undone then on a NIC, the next session undoes.
+    explicit interruption(std::function<void()> stop);
+    interruption(interruption const&) = delete;
+    interruption& operator=(interruption const&) = delete;
+    ~interruption();
+
+    // That came; 0: none.
+    [[nodiscard]] int signal() const noexcept { return signal_; }
+
+  private:
+    std::atomic<int> signal_ = 0;
+    boost::asio::io_context context_{1};
+    boost::asio::signal_set signals_;
+    boost::asio::steady_timer grace_period_;
+    std::jthread watch_;
+};
+
+interruption::interruption(std::function<void()> stop) : signals_{context_, SIGINT, SIGTERM}, grace_period_{context_}
+{
+    signals_.async_wait([this, stop = std::move(stop)](boost::system::error_code code, int number) {
+        if (code)
+            return;
+        signal_ = number;
+        stop();
+        grace_period_.expires_after(std::chrono::milliseconds{500});
+        grace_period_.async_wait([number](boost::system::error_code) { ::_exit(128 + number); });
+    });
+    watch_ = std::jthread{[this] { context_.run(); }};
+}
+
+interruption::~interruption()
+{
+    context_.stop();
 }
 
 using bytes = std::span<std::byte const>;
@@ -137,12 +180,12 @@ asio::awaitable<void> load(asio::awaitable<ingest::buffer> landing, options cons
 
 // What a URL names that is not a model in several files.
 asio::awaitable<void> transfer_object(options const& wanted, gpurx::rx_session& session, output* out, sha256* hash,
-                                      progress& shown, report& found)
+                                      progress& display, report& found)
 {
     auto const gpu = wanted.nic.gpu;
     ingest::object object{co_await asio::this_coro::executor, session, wanted.url, wanted.http};
     co_await object.async_open();
-    shown.expect(object.size());
+    display.expect(object.size());
     if (out != nullptr && !wanted.safetensors) {
         co_await save(object, *out, hash);
         if (hash != nullptr && out->is_file())
@@ -154,7 +197,7 @@ asio::awaitable<void> transfer_object(options const& wanted, gpurx::rx_session& 
     describe(object, found);
 }
 
-asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, output* out, progress& shown,
+asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session, output* out, progress& display,
                                report& found)
 {
     auto const start = std::chrono::steady_clock::now();
@@ -167,7 +210,7 @@ asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session
         co_await load(load_checkpoint(wanted, session, found), wanted, out, hashing);
         explain_way(wanted.url, found);
     } else {
-        co_await transfer_object(wanted, session, out, hashing, shown, found);
+        co_await transfer_object(wanted, session, out, hashing, display, found);
     }
     found.time = std::chrono::steady_clock::now() - start;
     found.cpu_time = cpu_time_so_far() - cpu_start;
@@ -177,11 +220,11 @@ asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session
         out->commit();
 }
 
-asio::awaitable<void> show_progress(gpurx::rx_session const& session, progress& shown)
+asio::awaitable<void> show_progress(gpurx::rx_session const& session, progress& display)
 {
     asio::steady_timer timer{co_await asio::this_coro::executor};
     for (;;) {
-        shown.update(session.stats().bytes());
+        display.update(session.stats().bytes());
         timer.expires_after(std::chrono::milliseconds{200});
         co_await timer.async_wait(asio::use_awaitable);
     }
@@ -204,7 +247,7 @@ int run(options wanted, gpurx::rx_session& session, output* out, asio::io_contex
     if (wanted.nic.gpu >= 0)
         stream = gpurx::cuda_stream::on(wanted.nic.gpu);
     wanted.http.stream = stream;
-    progress shown;
+    progress display;
     report found{.transport = session.transport(),
                  .explanation = session.explain(),
                  .stats = {},
@@ -220,8 +263,8 @@ int run(options wanted, gpurx::rx_session& session, output* out, asio::io_contex
                  .block = 0};
 
     std::optional<std::exception_ptr> outcome;
-    asio::co_spawn(context, show_progress(session, shown), asio::detached);
-    asio::co_spawn(context, transfer(wanted, session, out, shown, found), [&](std::exception_ptr failure) {
+    asio::co_spawn(context, show_progress(session, display), asio::detached);
+    asio::co_spawn(context, transfer(wanted, session, out, display, found), [&](std::exception_ptr failure) {
         outcome = failure;
         context.stop();
     });
@@ -231,7 +274,7 @@ int run(options wanted, gpurx::rx_session& session, output* out, asio::io_contex
     context.run();
     others.clear();
 
-    static_cast<void>(shown.finish());
+    static_cast<void>(display.finish());
     if (!outcome)
         return 128 + interrupted.signal();
     if (*outcome)

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sha256_option.hpp"
+#include "common_options.hpp"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "session_options.hpp"
+#include "common_options.hpp"
 
 struct options {
     std::string url;

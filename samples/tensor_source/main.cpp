@@ -15,7 +15,7 @@
 
 #include "options.hpp"
 #include "progress.hpp"
-#include "shard.hpp"
+#include "tensor_file.hpp"
 
 namespace asio = boost::asio;
 namespace ingest = gpurx::ingest;
@@ -47,7 +47,7 @@ ingest::tensor_sender open_sender(asio::io_context& context, options const& want
 // The files stay in memory: the sender need not copy their rows.
 asio::awaitable<void> send_all(ingest::tensor_sender& to, shard const& rows)
 {
-    progress shown;
+    progress display;
     for (std::uint64_t next = 0; next < rows.frames(); ++next) {
         auto const before = to.stats().connections;
         if (next + 1 < rows.frames())
@@ -59,7 +59,7 @@ asio::awaitable<void> send_all(ingest::tensor_sender& to, shard const& rows)
             auto const why = to.why();
             fmt::print(stderr, "note: {} {}: {}; connected again\n", why.operation, why.object, why.advice);
         }
-        shown.update(now.bytes);
+        display.update(now.bytes);
     }
 }
 

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "secret_option.hpp"
+#include "common_options.hpp"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "endpoint.hpp"
+#include "common_options.hpp"
 
 struct options {
     std::vector<endpoint_name> to;        // the receivers: source i sends to the one at i modulo their number

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of one tensor: a .npy file, an IDX file (MNIST's format), raw bytes, or made up.
+// The rows of one tensor: a .npy file, an IDX file (MNIST's format), raw bytes, or made up; and which of them a source
+// sends in which frame.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <gpurx/ingest/tensor_sender.hpp>
 #include <gpurx/ingest/tensor_spec.hpp>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "options.hpp"
 
 struct tensor_rows {
     gpurx::ingest::tensor_spec spec;
@@ -21,3 +25,25 @@ struct tensor_rows {
 // What an argument NAME=FILE, NAME=FILE:DTYPE:SHAPE or NAME=synthetic:DTYPE:SHAPE names. Throws std::runtime_error,
 // whose text says what is wrong with which argument.
 tensor_rows open_tensor(std::string const& argument, std::uint64_t synthetic_rows);
+
+// A frame has the same rows whenever it is asked for, so that another process can go on.
+class shard {
+  public:
+    // Throws std::runtime_error if the tensors have different numbers of rows, or none.
+    shard(std::vector<tensor_rows> tensors, options const& wanted);
+
+    // Never 0: a source without a row sends an end.
+    [[nodiscard]] std::uint64_t frames() const noexcept;
+
+    // In the tensors' memory. Empty: a source without a row.
+    [[nodiscard]] std::vector<gpurx::ingest::tensor_view> at(std::uint64_t frame) const;
+
+  private:
+    std::vector<tensor_rows> tensors_;
+    std::uint64_t rows_ = 0;
+    std::uint64_t rows_per_frame_ = 0;
+    std::uint64_t frames_per_epoch_ = 0;  // of this source
+    std::uint64_t epochs_;
+    std::uint32_t source_;
+    std::uint32_t sources_;
+};

@@ -23,9 +23,8 @@
 #include <thread>
 #include <vector>
 
-#include "options.hpp"
+#include "cli.hpp"
 #include "progress.hpp"
-#include "report.hpp"
 #include "sink.hpp"
 
 namespace asio = boost::asio;
@@ -69,7 +68,7 @@ class hashes {
     std::map<std::string, sink> sinks_;
 };
 
-asio::awaitable<void> consume(options const& wanted, ingest::tensor_stream& stream, progress& shown, report& found)
+asio::awaitable<void> consume(options const& wanted, ingest::tensor_stream& stream, progress& display, report& found)
 {
     hashes sums;
     auto const start = clock_type::now();
@@ -85,7 +84,7 @@ asio::awaitable<void> consume(options const& wanted, ingest::tensor_stream& stre
         if (wanted.sha256)
             sums.take(batch, wanted.stream.stream);
         co_await train(batch, wanted.train_time);
-        shown.update(stream.stats().payload_bytes);
+        display.update(stream.stats().payload_bytes);
     }
     found.time = clock_type::now() - start;
     found.stream = stream.stats();
@@ -128,7 +127,7 @@ bool all_complete(report const& found)
 
 exit_status run(options const& wanted, gpurx::rx_session& session)
 {
-    progress shown;
+    progress display;
     report found{.transport = session.transport(),
                  .explanation = session.explain(),
                  .session = {},
@@ -143,18 +142,19 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
     });
     auto stream = open_stream(wanted, context, session);
     std::optional<std::exception_ptr> outcome;
-    shown.update(0);
-    asio::co_spawn(asio::make_strand(context), consume(wanted, stream, shown, found), [&](std::exception_ptr failure) {
-        outcome = failure;
-        context.stop();
-    });
+    display.update(0);
+    asio::co_spawn(asio::make_strand(context), consume(wanted, stream, display, found),
+                   [&](std::exception_ptr failure) {
+                       outcome = failure;
+                       context.stop();
+                   });
     {
         std::vector<std::jthread> others;
         for (unsigned i = 1; i < wanted.threads; ++i)
             others.emplace_back([&] { context.run(); });
         context.run();
     }
-    static_cast<void>(shown.finish());
+    static_cast<void>(display.finish());
     if (!outcome)
         return interrupted;
     if (*outcome)

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line of receive_file.
+// The command line of receive_file, and what it reports at the end.
 #pragma once
 
+#include <chrono>
+#include <cstdio>
 #include <filesystem>
+#include <gpurx/session.hpp>
+#include <gpurx/stats.hpp>
 #include <optional>
 #include <string>
 
-#include "endpoint.hpp"
-#include "session_options.hpp"
+#include "common_options.hpp"
 
 struct options {
     bool listens = false;  // else it connects
@@ -24,3 +27,17 @@ struct options {
 
 // Empty: `exit_code` says how the program ends (help was asked for, or the line is wrong; printed already).
 std::optional<options> parse_command_line(int argc, char** argv, int& exit_code);
+
+struct report {
+    gpurx::transport transport{};
+    std::string explanation;  // rx_session::explain()
+    gpurx::stats stats;
+    std::chrono::duration<double> time{};
+    std::string sha256;
+    std::string expected_sha256;  // empty: none
+
+    [[nodiscard]] bool as_expected() const { return expected_sha256.empty() || expected_sha256 == sha256; }
+};
+
+void print_table(report const& report, std::FILE* to);
+void print_json(report const& report, std::FILE* to);

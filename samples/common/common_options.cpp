@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session_options.hpp"
+#include "common_options.hpp"
 
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdio>
+#include <fstream>
 #include <gpurx/local_gpu.hpp>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -37,7 +41,56 @@ gpurx::transport parse_transport(std::string const& name)
     return gpurx::transport::automatic;
 }
 
+constexpr std::size_t shortest = 16;  // of a tensor stream
+
+std::string read_secret(std::string const& path)
+{
+    std::ifstream file{path, std::ios::binary};
+    std::string text{std::istreambuf_iterator<char>{file}, {}};
+    if (!file)
+        throw CLI::ValidationError{"--secret-file", path + ": it cannot be read"};
+    if (text.ends_with('\n'))
+        text.pop_back();
+    if (text.size() < shortest)
+        throw CLI::ValidationError{"--secret-file", path + ": it has less than 16 bytes"};
+    return text;
+}
+
+bool is_sha256(std::string const& text)
+{
+    return text.size() == 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c); });
+}
+
+std::string lower_case(std::string text)
+{
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+}
+
+// Empty: the text is something else.
+std::optional<endpoint_name> parse_endpoint(std::string const& text)
+{
+    auto const colon = text.rfind(':');
+    if (colon == std::string::npos || colon == 0 || colon + 1 == text.size())
+        return std::nullopt;
+    auto host = text.substr(0, colon);
+    if (host.front() == '[' && host.back() == ']')
+        host = host.substr(1, host.size() - 2);
+    else if (host.find(':') != std::string::npos)
+        return std::nullopt;
+    return endpoint_name{host, text.substr(colon + 1)};
+}
+
 }  // namespace
+
+endpoint_name endpoint_argument(std::string const& text)
+{
+    auto const name = parse_endpoint(text);
+    if (!name)
+        throw CLI::ValidationError{text, "expected HOST:PORT, with a v6 address in brackets"};
+    return *name;
+}
 
 void add_session_options(CLI::App& app, session_choice& chosen)
 {
@@ -88,4 +141,23 @@ try {
 } catch (gpurx::system_error const& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return std::nullopt;
+}
+
+void add_secret_option(CLI::App& app, std::string& secret)
+{
+    app.add_option_function<std::string>(
+           "--secret-file", [&secret](std::string const& path) { secret = read_secret(path); },
+           "The secret, of at least 16 bytes, that both ends of the stream have to know")
+        ->option_text("FILE");
+}
+
+CLI::Option* add_expected_sha256(CLI::App& app, std::string& expected, std::string const& help)
+{
+    return app
+        .add_option_function<std::string>(
+            "--expect-sha256", [&expected](std::string const& text) { expected = lower_case(text); }, help)
+        ->check([](std::string const& text) {
+            return is_sha256(text) ? std::string{} : std::string{"expected 64 hexadecimal digits"};
+        })
+        ->option_text("HEX");
 }

@@ -1,14 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What training_ingest says at the end.
+// The command line of training_ingest, and what it reports at the end.
 #pragma once
 
 #include <chrono>
 #include <gpurx/ingest/tensor_stream.hpp>
 #include <gpurx/session.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "common_options.hpp"
+
+struct options {
+    std::vector<endpoint_name> listen;
+    std::vector<endpoint_name> connect;
+    session_choice nic;
+    gpurx::ingest::tensor_stream_options stream;
+
+    std::chrono::microseconds train_time{0};  // that each batch is worked on, for want of a model
+    unsigned threads = 1;
+    bool sha256 = false;  // of each tensor's bytes
+    bool json = false;
+};
+
+// Empty: `exit_code` says how the program ends (help was asked for, or the line is wrong; printed already).
+std::optional<options> parse_command_line(int argc, char** argv, int& exit_code);
 
 struct report {
     gpurx::transport transport{};
