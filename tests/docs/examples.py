@@ -25,7 +25,6 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "framework/docs/site"))
-import comment_text  # noqa: E402
 import python_reference  # noqa: E402
 
 PACKAGE = REPO / "framework/python/gpurx"
@@ -63,17 +62,15 @@ def blocks() -> Iterator[Block]:
 
 
 def in_headers() -> Iterator[Block]:
-    """What the comments of public headers show."""
+    """What the comments of public headers show between @code and @endcode."""
     for root in ("framework/include", "framework/ingest/include"):
         for path in sorted((REPO / root).rglob("*.hpp")):
             text = path.read_text(encoding="utf-8")
-            for comment in re.finditer(r"(?:^[ ]*//.*\n)+", text, re.M):
-                lines = re.sub(r"^ *// ?", "", comment.group(), flags=re.M).splitlines()
-                for block in comment_text.blocks_of(lines):
-                    if block.kind == "listing":
-                        line = text.count("\n", 0, comment.start()) + 1
-                        own = f"#include <{path.relative_to(REPO / root)}>"
-                        yield Block(str(path.relative_to(REPO)), line, "cpp", "\n".join([own, *block.lines]) + "\n")
+            for found in re.finditer(r"@code(.*)\n((?:.*\n)*?)(?= */// @endcode$)", text, re.M):
+                lines = re.sub(r"^ */// ?", "", found.group(2), flags=re.M)
+                line = text.count("\n", 0, found.start())
+                own = f"#include <{path.relative_to(REPO / root)}>"
+                yield Block(str(path.relative_to(REPO)), line, found.group(1).strip("{.}"), f"{own}\n{lines}")
 
 
 def in_docstrings() -> Iterator[Block]:
@@ -329,7 +326,8 @@ def main() -> int:
         print(f"{'not ok' if complaints else 'ok'} - {what}: {count} examples", flush=True)
         failed += bool(complaints)
 
-    cpp = [one for one in every if one.language == "cpp"] + list(in_headers())
+    commented = list(in_headers())
+    cpp = [one for one in [*every, *commented] if one.language == "cpp"]
     tell("C++ compiles", len(cpp), compiled(cpp), 12)
     documented = list(in_docstrings())
     python = [one for one in [*every, *documented] if one.language == "python"]
@@ -348,7 +346,7 @@ def main() -> int:
         + [line for one in commands for line in wrong_in_commands(one, pages)],
         20,
     )
-    others = [one for one in every if one.language not in {"cpp", "python", "sh"} | NO_EXAMPLES]
+    others = [one for one in [*every, *commented] if one.language not in {"cpp", "python", "sh"} | NO_EXAMPLES]
     tell(
         "every fenced block says what it is",
         len(every),

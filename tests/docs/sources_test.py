@@ -10,72 +10,55 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from xml.etree import ElementTree
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "framework/docs/site"))
-import comment_text  # noqa: E402
-import doxygen_filter  # noqa: E402
+import cpp_reference  # noqa: E402
 import figures  # noqa: E402
 import guides  # noqa: E402
 import python_reference  # noqa: E402
 
 
-def unknown(_: str) -> None:
-    return None
+class Reference(unittest.TestCase):
+    """Doxygen's XML, as breathe is to find it."""
 
+    FILE = (
+        "<doxygen><compounddef><compoundname>b.hpp</compoundname><innerclass>a::c</innerclass>"
+        "<innernamespace>a</innernamespace><sectiondef><memberdef><name>f</name>"
+        "<qualifiedname>a::f</qualifiedname></memberdef></sectiondef>"
+        "<briefdescription><para>Does <ref>f</ref>.\n</para></briefdescription>"
+        '<location file="a/b.hpp"/></compounddef></doxygen>'
+    )
 
-class Filter(unittest.TestCase):
-    def converted(self, text: str) -> list[str]:
-        before = text.splitlines()
-        after = doxygen_filter.converted(before)
-        self.assertEqual(len(after), len(before), "lines have to stay where they are")
-        return after
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.xml = Path(directory.name)
+        compound = '<compound refid="b_8hpp" kind="file"><name>b.hpp</name></compound>'
+        (self.xml / "index.xml").write_text(f"<doxygenindex>{compound}</doxygenindex>", encoding="utf-8")
+        (self.xml / "b_8hpp.xml").write_text(self.FILE, encoding="utf-8")
+        self.files = cpp_reference.files_by_path(self.xml)
 
-    def test_a_comment_above_a_declaration_is_its_own(self) -> None:
-        after = self.converted("namespace a {\n// One.\n// Two.\nint f();\n}")
-        self.assertEqual(after[1:3], ["/** @verbatim One.", "Two. @endverbatim */"])
+    def test_files_are_found_by_their_path(self) -> None:
+        self.assertEqual(list(self.files), ["a/b.hpp"])
+        self.assertIn("<name>a/b.hpp</name>", (self.xml / "index.xml").read_text(encoding="utf-8"))
 
-    def test_a_comment_behind_a_declaration_goes_on_below(self) -> None:
-        after = self.converted("enum class a {\n    b,  // first\n        // second\n    c,\n};")
-        self.assertEqual(after[1:3], ["    b,  /**< @verbatim first", "second @endverbatim */"])
+    def test_members_have_their_namespace_and_classes_need_none(self) -> None:
+        text = (self.xml / "b_8hpp.xml").read_text(encoding="utf-8")
+        self.assertIn("<name>a::f</name>", text)
+        self.assertNotIn("innernamespace", text)
 
-    def test_comments_in_bodies_are_not_for_users(self) -> None:
-        text = "struct a {\n    void f()\n    {\n        // why\n        g();\n    }\n    // h's\n    void h();\n};"
-        after = self.converted(text)
-        self.assertEqual(after[3], "        // why")
-        self.assertIn("@verbatim h's", after[6])
+    def test_the_page_of_a_header_is_its_file(self) -> None:
+        page = cpp_reference.page("a/b.hpp", self.files["a/b.hpp"])
+        self.assertTrue(page.startswith("<a/b.hpp>\n=========\n"))
+        self.assertIn("#include <a/b.hpp>\n\n.. doxygenfile:: a/b.hpp\n", page)
 
-    def test_a_comment_above_nothing_is_nobodys(self) -> None:
-        self.assertEqual(self.converted("// all of it\n\nint f();"), ["// all of it", "", "int f();"])
+    def test_a_header_of_headers_shows_what_it_includes(self) -> None:
+        self.assertIn("   #include <gpurx/views.hpp>\n", cpp_reference.page("gpurx/gpurx.hpp", ElementTree.Element("compounddef")))
 
-
-class Comments(unittest.TestCase):
-    def rst(self, text: str, resolve: comment_text.Resolve = unknown) -> str:
-        return "\n".join(comment_text.rst(text, resolve)).strip()
-
-    def test_labels_begin_paragraphs(self) -> None:
-        self.assertEqual(self.rst("Reads.\nErrors: none\n  at all."), "Reads.\n\n**Errors:** none at all.")
-
-    def test_what_follows_a_colon_indented_is_a_list(self) -> None:
-        self.assertEqual(
-            self.rst("Rules:\n  First: this\n    and that.\n  Second: more."),
-            "Rules:\n\n* **First:** this and that.\n* **Second:** more.",
-        )
-
-    def test_names_are_code_and_links(self) -> None:
-        known = {"errc::gone": ":cpp:any:`errc::gone <gpurx::errc::gone>`"}.get
-        self.assertEqual(
-            self.rst("See errc::gone, max_flows.", known),
-            "See \\ :cpp:any:`errc::gone <gpurx::errc::gone>`\\ , \\ ``max_flows``\\ .",
-        )
-
-    def test_code_is_shown_as_code(self) -> None:
-        self.assertEqual(
-            self.rst("Say:\n    f([] {\n        g();\n    });\nand so on."),
-            "Say:\n\n.. code-block:: cpp\n\n   f([] {\n       g();\n   });\n\nand so on.",
-        )
-
-    def test_marks_of_rst_are_text(self) -> None:
-        self.assertEqual(self.rst("a * b | c"), "a \\* b \\| c")
+    def test_the_index_has_briefs(self) -> None:
+        text = cpp_reference.brief(self.files["a/b.hpp"])
+        self.assertIn("`a/b.hpp <a-b>`\n     - Does f.\n", cpp_reference.index({"a/b.hpp": ("a-b", text)}))
 
 
 class Markdown(unittest.TestCase):

@@ -10,7 +10,10 @@ project = "gpurx"
 copyright = "the gpurx authors. Apache-2.0; kernel-support is GPL-2.0"
 version = release = re.search(r"project\(\s*gpurx\s+VERSION\s+([\d.]+)", (REPO / "CMakeLists.txt").read_text()).group(1)
 
-extensions = ["myst_parser"]
+extensions = ["breathe", "myst_parser"]
+breathe_projects = {"gpurx": str(REPO / "build/docs-source/xml")}
+breathe_default_project = "gpurx"
+breathe_show_include = False
 myst_heading_anchors = 4
 exclude_patterns = ["xml"]
 # Indented blocks are commands and pictures of characters; fenced ones say what they are.

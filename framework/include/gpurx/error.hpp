@@ -105,5 +105,7 @@ class system_error : public boost::system::system_error {
 
 }  // namespace gpurx
 
+/// @cond
 template <>
 struct boost::system::is_error_code_enum<gpurx::errc> : std::true_type {};
+/// @endcond

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// rx_buffer: received bytes on loan. The pages go back when it dies.
+/// @file
+/// @brief Received bytes on loan: rx_buffer.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,13 @@ class flow;
 struct loan;
 }  // namespace detail
 
-// One piece of the stream, contiguous in memory. Pieces come in stream order; their addresses in any order.
+/// @brief A piece of the stream, contiguous in memory.
+///
+/// Fragments come in stream order. Their addresses come in any order.
 struct fragment {
-    std::uintptr_t address = 0;  // a GPU address if kind is device: not for the CPU
-    std::size_t size = 0;        // never 0
-    memory_kind kind = memory_kind::host;
+    std::uintptr_t address = 0;            ///< Address. The CPU must not access it if `kind` is `device`.
+    std::size_t size = 0;                  ///< Bytes, never 0.
+    memory_kind kind = memory_kind::host;  ///< Kind of memory at the address.
 
     friend bool operator==(fragment const&, fragment const&) = default;
 };
@@ -30,54 +32,86 @@ struct fragment {
 template <>
 inline constexpr bool detail::names_other_bytes<fragment> = true;
 
-// Move-only. A moved-from or default-constructed rx_buffer is empty and holds nothing.
-//
-// Lifetime: keeps the flow's socket open and the memory mapped (at close the kernel would give the pages away, or keep
-// them), so it may outlive the receiver, the session and the io_context, and be destroyed in any order. Thread safety:
-// destroying it, release() and release_after() are safe from any thread at any time, need no executor and never throw.
-// Two calls on one rx_buffer at the same time are not safe. Cost: giving pages back is at most one setsockopt per 128
-// runs of pages; none while the receiver is working, which then takes them along. With transport devmem a buffer has up
-// to 16 KiB of host memory for its description however few bytes it holds, because nothing may fail once bytes have
-// left the socket; the flow uses it again. So keep few large buffers rather than thousands of small ones.
+/// @brief A move-only loan of received bytes, whose pages return when it is destroyed.
+///
+/// A moved-from or default-constructed buffer is empty and holds no pages. Prefer few large buffers to thousands of
+/// small ones.
+///
+/// @par Lifetime
+/// A buffer keeps the socket of its flow open and the memory mapped. At close the kernel would give the pages away, or
+/// keep them. A buffer may outlive the receiver, the session and the `io_context`. They may be destroyed in any order.
+///
+/// @par Thread safety
+/// The destructor, release() and release_after() are safe from any thread at any time. They need no executor and never
+/// throw. Two simultaneous calls on one buffer are unsafe.
+///
+/// @par Cost
+/// Returning pages costs at most one `setsockopt` per 128 runs of pages. It costs none while the receiver is working:
+/// the receiver then returns them with its own calls. With transport `devmem` a buffer has up to 16 KiB of host memory
+/// for its description, however few bytes it holds, because nothing may fail once bytes have left the socket. The flow
+/// reuses this memory.
 class rx_buffer {
   public:
+    /// @brief Constructs an empty buffer.
     rx_buffer() noexcept = default;
+    /// @brief Moves the loan; `other` is empty afterwards.
     rx_buffer(rx_buffer&& other) noexcept : flow_{std::move(other.flow_)}, loan_{std::exchange(other.loan_, nullptr)} {}
+    /// @brief Releases the present loan and moves that of `other`, which is empty afterwards.
     rx_buffer& operator=(rx_buffer&& other) noexcept;
+    /// @brief Releases the loan, as release() does.
     ~rx_buffer()
     {
         if (loan_ != nullptr)
             release();
     }
 
-    // Valid until the buffer is released, moved from or destroyed.
+    /// @brief Returns the pieces of the buffer in stream order.
+    /// @par Lifetime
+    /// The span is valid until the buffer is released, moved from or destroyed.
     [[nodiscard]] std::span<fragment const> fragments() const noexcept;
-    // Sum of the fragments' sizes.
+    /// @brief Returns the sum of the fragments' sizes in bytes.
     [[nodiscard]] std::size_t size() const noexcept;
+    /// @brief Returns whether the buffer holds no bytes.
     [[nodiscard]] bool empty() const noexcept { return size() == 0; }
 
-    // Takes the first `bytes` off and returns them; this keeps the rest. Both lend pages of the same batch, which go
-    // back when the last of all buffers that were split from it is released; each may be released, and released after
-    // streams, by itself, in any order and from any thread. Throws std::out_of_range if bytes > size(), and
-    // std::bad_alloc; nothing has changed then. Cost: one allocation; none if `bytes` is 0 or all.
+    /// @brief Takes the first `bytes` off and returns them; this buffer keeps the rest.
+    ///
+    /// Both buffers lend pages of the same batch. The pages return when the last buffer split from the batch is
+    /// released. Each buffer may be released, directly or after streams, by itself, in any order and from any thread.
+    /// @param bytes Size of the returned buffer, at most size().
+    /// @throws std::out_of_range If `bytes` is greater than size(). Nothing has changed then.
+    /// @throws std::bad_alloc If memory is short. Nothing has changed then.
+    /// @par Cost
+    /// One allocation; none if `bytes` is 0 or size().
     [[nodiscard]] rx_buffer split(std::size_t bytes);
 
-    // Makes the bytes visible to work that is enqueued on `stream` from now on: what a NIC wrote, and what transport
-    // copy has on its way to the GPU. Call it before reading fragments from a GPU, once per buffer and stream (gather
-    // does it by itself). Does not wait; but on a stream that is being captured into a graph, for what transport copy
-    // has on its way, as a graph cannot. Without a stream: CUDA's default stream. For host memory: before the CPU
-    // reads; costs nothing on x86-64. Cost: none where the GPU orders a NIC's writes; else a call of the driver that
-    // waits for them; with transport copy two calls.
+    /// @brief Makes the bytes visible to work enqueued on `stream` from now on.
+    ///
+    /// The call covers bytes that a NIC wrote, and bytes that transport `copy` has on their way to the GPU. Call it
+    /// before a GPU reads the fragments, once per buffer and stream. gather() calls it itself. For host memory, call it
+    /// before the CPU reads.
+    ///
+    /// The call does not wait, with one exception. On a stream being captured into a graph it waits for the bytes that
+    /// transport `copy` has on their way, as a graph cannot wait for them.
+    /// @param stream Stream of the reading work. Without one: CUDA's default stream.
+    /// @par Cost
+    /// None if the GPU orders writes of a NIC. Otherwise one driver call, which waits for these writes. Two calls with
+    /// transport `copy`. None for host memory on x86-64.
     void acquire(cuda_stream_ref stream = {}) noexcept;
 
-    // Gives the pages back once all work enqueued on `stream` so far has finished; the buffer is empty at once, and
-    // nothing waits, but as every caller of CUDA does for a stream with a thousand commands ahead. Without a stream:
-    // CUDA's default stream for memory of a GPU, now for host memory. If the GPU falls into an error, now. Cost: an
-    // event recorded on the stream. A thread of the library gives the pages back: some 80 us after the stream has
-    // passed, or an eighth of the time that it took, at most 16 ms (docs/gpu.md).
+    /// @brief Returns the pages once all work enqueued on `stream` so far has finished.
+    ///
+    /// The buffer is empty at once. The call does not wait. As every CUDA call, it may block on a stream with a
+    /// thousand commands queued. If the GPU enters an error state, the pages return immediately.
+    /// @param stream Stream of the reading work. Without one: CUDA's default stream for GPU memory. Host memory then
+    ///   returns immediately.
+    /// @par Cost
+    /// An event recorded on the stream. A thread of the library returns the pages some 80 us after the stream has
+    /// passed, or after an eighth of the time it took, at most 16 ms (docs/gpu.md).
     void release_after(cuda_stream_ref stream) noexcept;
-    // Gives the pages back now, or once a stream has passed that an async_read has used on this buffer's bytes. The
-    // buffer is empty afterwards.
+    /// @brief Returns the pages; the buffer is empty afterwards.
+    ///
+    /// If an async_read() has used a stream on bytes of this buffer, the pages return once that stream has passed.
     void release() noexcept;
 
   private:

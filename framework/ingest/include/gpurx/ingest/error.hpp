@@ -65,5 +65,7 @@ enum class errc {
 
 }  // namespace gpurx::ingest
 
+/// @cond
 template <>
 struct boost::system::is_error_code_enum<gpurx::ingest::errc> : std::true_type {};
+/// @endcond
