@@ -13,7 +13,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 # Breathe's sections, in the order of a page: no private members, no namespaces.
 SECTIONS = (
-    "briefdescription detaileddescription typedef enum innerclass func var "
+    "briefdescription detaileddescription enum innerclass typedef func var "
     "public-type public-func public-static-func user-defined protected-func public-attrib public-static-attrib friend"
 )
 
@@ -48,9 +48,12 @@ def includes(header: str) -> list[str]:
     return re.findall(r"^#include .*>", text, re.M)
 
 
+def is_empty(definition: ElementTree.Element) -> bool:
+    return definition.find("innerclass") is None and definition.find("sectiondef") is None
+
+
 def page(header: str, definition: ElementTree.Element) -> str:
-    is_empty = definition.find("innerclass") is None and definition.find("sectiondef") is None
-    shown = includes(header) if is_empty else [f"#include <{header}>"]
+    shown = includes(header) if is_empty(definition) else [f"#include <{header}>"]
     lines = [f"<{header}>", "=" * (len(header) + 2), "", ".. code-block:: cpp", "", *(f"   {line}" for line in shown)]
     return "\n".join([*lines, "", f".. doxygenfile:: {header}", f"   :sections: {SECTIONS}", ""])
 
@@ -72,8 +75,8 @@ def main() -> None:
     to.mkdir(parents=True, exist_ok=True)
     headers = {}
     for header, definition in files_by_path(xml).items():
-        if "detail" in header.split("/") and definition.find("innerclass") is None:
-            continue
+        if is_empty(definition) and header != "gpurx/gpurx.hpp":
+            continue  # nothing for users
         name = header.removesuffix(".hpp").replace("/", "-")
         (to / f"{name}.rst").write_text(page(header, definition), encoding="utf-8")
         headers[header] = name, brief(definition)
