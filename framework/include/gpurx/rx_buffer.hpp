@@ -48,8 +48,8 @@ inline constexpr bool detail::names_other_bytes<fragment> = true;
 /// @par Cost
 /// Returning pages costs at most one `setsockopt` per 128 runs of pages. It costs none while the receiver is working:
 /// the receiver then returns them with its own calls. With transport `devmem` a buffer has up to 16 KiB of host memory
-/// for its description, however few bytes it holds, because nothing may fail once bytes have left the socket. The flow
-/// reuses this memory.
+/// for its description, however few bytes it holds. The reason is that nothing may fail once bytes have left the
+/// socket. The flow reuses this memory.
 class rx_buffer {
   public:
     /// @brief Constructs an empty buffer.
@@ -78,9 +78,11 @@ class rx_buffer {
     ///
     /// Both buffers lend pages of the same batch. The pages return when the last buffer split from the batch is
     /// released. Each buffer may be released, directly or after streams, by itself, in any order and from any thread.
+    ///
     /// @param bytes Size of the returned buffer, at most size().
     /// @throws std::out_of_range If `bytes` is greater than size(). Nothing has changed then.
     /// @throws std::bad_alloc If memory is short. Nothing has changed then.
+    ///
     /// @par Cost
     /// One allocation; none if `bytes` is 0 or size().
     [[nodiscard]] rx_buffer split(std::size_t bytes);
@@ -91,9 +93,11 @@ class rx_buffer {
     /// before a GPU reads the fragments, once per buffer and stream. gather() calls it itself. For host memory, call it
     /// before the CPU reads.
     ///
-    /// The call does not wait, with one exception. On a stream being captured into a graph it waits for the bytes that
-    /// transport `copy` has on their way, as a graph cannot wait for them.
+    /// The call does not wait, with one exception. On a stream being captured into a graph it waits for bytes that
+    /// transport `copy` has on their way. A graph cannot wait for them.
+    ///
     /// @param stream Stream of the reading work. Without one: CUDA's default stream.
+    ///
     /// @par Cost
     /// None if the GPU orders writes of a NIC. Otherwise one driver call, which waits for these writes. Two calls with
     /// transport `copy`. None for host memory on x86-64.
@@ -103,11 +107,13 @@ class rx_buffer {
     ///
     /// The buffer is empty at once. The call does not wait. As every CUDA call, it may block on a stream with a
     /// thousand commands queued. If the GPU enters an error state, the pages return immediately.
+    ///
     /// @param stream Stream of the reading work. Without one: CUDA's default stream for GPU memory. Host memory then
     ///   returns immediately.
+    ///
     /// @par Cost
     /// An event recorded on the stream. A thread of the library returns the pages some 80 us after the stream has
-    /// passed, or after an eighth of the time it took, at most 16 ms (docs/gpu.md).
+    /// passed. For a long wait that becomes an eighth of the time it took, at most 16 ms (docs/gpu.md).
     void release_after(cuda_stream_ref stream) noexcept;
     /// @brief Returns the pages; the buffer is empty afterwards.
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Non-owning views: a CUDA stream, bytes on a device, bytes on the host. No CUDA header is included or needed.
+/// @file
+/// @brief Non-owning views: a CUDA stream, bytes on a device, bytes on the host. The header needs no CUDA header.
 #pragma once
 
 #include <array>
@@ -14,21 +14,30 @@
 #include <type_traits>
 #include <utility>
 
-// What a cudaStream_t / CUstream points to (CUDA driver API, cuda.h).
+/// @brief The CUDA driver's stream, to which a `cudaStream_t` or `CUstream` points (cuda.h).
 struct CUstream_st;
 
 namespace gpurx {
 
-// A CUDA stream that somebody else owns, or "none": work on host memory needs no stream, and where a GPU is involved
-// "none" is CUDA's default stream, whose handle is null too. Cheap to copy.
-// Lifetime: the stream must outlive every operation that it was given to.
+/// @brief A reference to a CUDA stream of the program, or to none. Non-owning.
+///
+/// Work on host memory needs no stream. If a GPU is involved, none means CUDA's default stream, whose handle is null
+/// too. A copy is cheap.
+///
+/// @par Lifetime
+/// The stream must outlive every operation that uses it.
 class cuda_stream_ref {
   public:
+    /// @brief Names no stream.
     constexpr cuda_stream_ref() noexcept = default;
+    /// @brief Names `stream`, a `cudaStream_t` or `CUstream`.
     constexpr cuda_stream_ref(CUstream_st* stream) noexcept : stream_{stream} {}
-    cuda_stream_ref(int) = delete;             // 0 must not become a stream by accident
-    cuda_stream_ref(std::nullptr_t) = delete;  // say cuda_stream_ref{}
+    /// @brief Deleted, so that 0 does not become a stream by accident.
+    cuda_stream_ref(int) = delete;
+    /// @brief Deleted. Write `cuda_stream_ref{}`.
+    cuda_stream_ref(std::nullptr_t) = delete;
 
+    /// @brief Returns the handle, or null.
     [[nodiscard]] constexpr CUstream_st* get() const noexcept { return stream_; }
     friend constexpr bool operator==(cuda_stream_ref, cuda_stream_ref) noexcept = default;
 
@@ -36,10 +45,10 @@ class cuda_stream_ref {
     CUstream_st* stream_ = nullptr;
 };
 
-// Where bytes live.
+/// @brief Kind of memory that holds bytes.
 enum class memory_kind : std::uint8_t {
-    host,    // addressable by the CPU
-    device,  // a GPU's memory: the CPU must not touch the address
+    host,    ///< Host memory. The CPU may access it.
+    device,  ///< GPU memory. The CPU must not access it.
 };
 
 namespace detail {
@@ -49,37 +58,50 @@ namespace detail {
 
 }  // namespace detail
 
-// Contiguous bytes that a gather may write: a GPU's, or host memory that stands in for it. Non-owning.
-//
-// A part of it may have a size that a peer announces. Every build compares that with size(), with NDEBUG too:
-//     // In a function, given tensor, header
-//     auto const body = tensor.first(header.bytes);       // throws std::out_of_range
-//     auto const other = tensor.try_first(header.bytes);  // empty
+/// @brief Contiguous bytes that a gather may write: GPU memory, or host memory in its place. Non-owning.
+///
+/// A peer may announce the size of a part. first() and its siblings compare that size with size() in every build, with
+/// `NDEBUG` too:
+/// @code{.cpp}
+/// // In a function, given tensor, header
+/// auto const body = tensor.first(header.bytes);       // throws std::out_of_range
+/// auto const other = tensor.try_first(header.bytes);  // empty
+/// @endcode
 class memory_span {
   public:
+    /// @brief Constructs an empty span of host memory.
     constexpr memory_span() noexcept = default;
+    /// @brief Constructs a span of `bytes` bytes at `address`.
     constexpr memory_span(memory_kind kind, std::uintptr_t address, std::size_t bytes) noexcept
         : address_{address}, size_{bytes}, kind_{kind}
     {}
 
+    /// @brief Returns the address of the first byte.
     [[nodiscard]] constexpr std::uintptr_t address() const noexcept { return address_; }
+    /// @brief Returns the size in bytes.
     [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+    /// @brief Returns whether the size is 0.
     [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
+    /// @brief Returns the kind of memory.
     [[nodiscard]] constexpr memory_kind kind() const noexcept { return kind_; }
 
-    // The first `count` bytes, or `count` bytes from `offset` on. Throws std::out_of_range if it has fewer.
+    /// @brief Returns the first `count` bytes.
+    /// @throws std::out_of_range If the span has fewer.
     [[nodiscard]] constexpr memory_span first(std::size_t count) const { return subspan(0, count); }
+    /// @brief Returns `count` bytes from `offset` on.
+    /// @throws std::out_of_range If the span has fewer.
     [[nodiscard]] constexpr memory_span subspan(std::size_t offset, std::size_t count) const
     {
         if (!has(offset, count))
             detail::throw_not_inside(size_, offset, count);
         return {kind_, address_ + offset, count};
     }
-    // The same without an exception: empty if it has fewer.
+    /// @brief Returns the first `count` bytes, or an empty optional if the span has fewer.
     [[nodiscard]] constexpr std::optional<memory_span> try_first(std::size_t count) const noexcept
     {
         return try_subspan(0, count);
     }
+    /// @brief Returns `count` bytes from `offset` on, or an empty optional if the span has fewer.
     [[nodiscard]] constexpr std::optional<memory_span> try_subspan(std::size_t offset, std::size_t count) const noexcept
     {
         if (!has(offset, count))
@@ -151,50 +173,68 @@ concept spannable = requires
 
 }  // namespace detail
 
-// Host bytes that async_read fills. Non-owning: what it was made from must stay. Made from
-//   an Asio buffer: boost::asio::buffer(anything writable);
-//   a contiguous range of trivially copyable elements: std::vector, std::array, std::span, std::string, a C array;
-//   one trivially copyable object, such as the header of a message.
-// What only says where other bytes are (std::string_view, const_buffer, memory_span, a pointer) is refused, and so are
-// ranges of such: async_read would write over addresses.
+/// @brief Host bytes that async_read() fills. Non-owning.
+///
+/// The library refuses objects that only name other bytes, and ranges of them, because async_read() would overwrite
+/// addresses. Examples are `std::string_view`, `const_buffer`, memory_span and a pointer.
+///
+/// @par Lifetime
+/// The source of the span must live until the operation has completed.
 class host_span {
   public:
+    /// @brief Constructs an empty span.
     constexpr host_span() noexcept = default;
+    /// @brief Constructs a span of `bytes` bytes at `data`.
     constexpr host_span(std::byte* data, std::size_t bytes) noexcept : bytes_{data, bytes} {}
 
+    /// @brief Constructs a span of an Asio buffer: `boost::asio::buffer(anything writable)`.
     host_span(boost::asio::mutable_buffer buffer) noexcept
         : host_span{static_cast<std::byte*>(buffer.data()), buffer.size()}
     {}
 
+    /// @brief Constructs a span of a contiguous range.
+    /// @tparam Range A range of trivially copyable elements: `std::vector`, `std::array`, `std::span`, `std::string`, a
+    ///   C array.
     template <detail::spannable Range>
     requires detail::fillable<typename detail::span_over<Range>::element_type>
     // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): a host_span is not spannable
     explicit host_span(Range&& range) noexcept : bytes_{std::as_writable_bytes(std::span(std::forward<Range>(range)))}
     {}
 
+    /// @brief Constructs a span of one object, such as the header of a message.
+    /// @tparam T A trivially copyable type that is no range.
     template <detail::fillable T>
     requires(!detail::spannable<T&> && !std::same_as<T, host_span>) explicit host_span(T& object) noexcept
         : bytes_{std::as_writable_bytes(std::span<T, 1>{&object, 1})}
     {}
 
+    /// @brief Returns the address of the first byte.
     [[nodiscard]] constexpr std::byte* data() const noexcept { return bytes_.data(); }
+    /// @brief Returns the size in bytes.
     [[nodiscard]] constexpr std::size_t size() const noexcept { return bytes_.size(); }
+    /// @brief Returns whether the size is 0.
     [[nodiscard]] constexpr bool empty() const noexcept { return bytes_.empty(); }
 
   private:
     std::span<std::byte> bytes_;
 };
 
-// A place for bytes of a stream: on the host, or in device memory, where a CUDA stream says in which order. Non-owning.
+/// @brief A place for bytes of a stream, on the host or in device memory. Non-owning.
+///
+/// In device memory a CUDA stream orders the writes.
 class destination {
   public:
+    /// @brief Constructs a destination of 0 bytes.
     constexpr destination() noexcept = default;
+    /// @brief Constructs a destination in host memory.
     destination(host_span to) noexcept
         : where_{memory_kind::host, reinterpret_cast<std::uintptr_t>(to.data()), to.size()}
     {}
+    /// @brief Constructs a destination in an Asio buffer.
     destination(boost::asio::mutable_buffer to) noexcept : destination{host_span{to}} {}
+    /// @brief Constructs a destination in `to`, with writes in the order of `stream`.
     constexpr destination(memory_span to, cuda_stream_ref stream = {}) noexcept : where_{to}, stream_{stream} {}
-    // For bytes that nobody wants: they are consumed and copied nowhere.
+    /// @brief Returns a destination that consumes `bytes` bytes and copies them nowhere.
     [[nodiscard]] static constexpr destination nowhere(std::size_t bytes) noexcept
     {
         destination result{memory_span{memory_kind::host, 0, bytes}};
@@ -202,10 +242,13 @@ class destination {
         return result;
     }
 
-    // Host memory is of kind host, whichever view it was made from.
+    /// @brief Returns the bytes to write. Their kind is `host` for every view of host memory.
     [[nodiscard]] constexpr memory_span where() const noexcept { return where_; }
+    /// @brief Returns the stream that orders the writes.
     [[nodiscard]] constexpr cuda_stream_ref stream() const noexcept { return stream_; }
+    /// @brief Returns the size in bytes.
     [[nodiscard]] constexpr std::size_t size() const noexcept { return where_.size(); }
+    /// @brief Returns whether the bytes are skipped, as nowhere() asks.
     [[nodiscard]] constexpr bool is_nowhere() const noexcept { return is_nowhere_; }
 
   private:
