@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Metrics of sessions as Prometheus reads them: text format 0.0.4, UTF-8. A program that serves HTTP answers with
-// metrics_text(); one that does not lets node_exporter's textfile collector read what write_metrics() writes.
-//
-// Counters end in _total and never fall while the session lives; what a session counts is gone with it, as for a
-// process that was started anew. All are of stats() and pool_stats() (stats.hpp), where each is explained, in bytes and
-// numbers. Two more say what runs: gpurx_build_info (version) and gpurx_session_info (interface, transport, tokens:
-// "array", "xarray" or "none", obstacle: why it is not devmem, as rx_session::why_not_devmem()), each with the value 1.
-//
-// Thread safety: may be called at the same time, and while the sessions are used.
+/// @file
+/// @brief Metrics of sessions for Prometheus, in its text format 0.0.4 and UTF-8.
+///
+/// A program that serves HTTP answers with metrics_text(). A program that does not lets the textfile collector of
+/// node_exporter read the file of write_metrics().
+///
+/// Counters end in `_total` and never fall while the session lives. They are gone with the session, as for a process
+/// that was restarted. All values are those of rx_session::stats() and rx_session::pool_stats() (stats.hpp), in bytes
+/// and numbers. Two more metrics have the value 1 and tell what runs:
+/// - `gpurx_build_info`, with the label `version`;
+/// - `gpurx_session_info`, with the labels `interface`, `transport`, `tokens` and `obstacle`. `tokens` is "array",
+///   "xarray" or "none". `obstacle` tells why the transport is not `devmem`, as rx_session::why_not_devmem() does.
+///
+/// @par Thread safety
+/// The functions may be called at the same time, and while the sessions are used.
 #pragma once
 
 #include <filesystem>
@@ -22,21 +27,38 @@
 
 namespace gpurx {
 
-// What is measured, and what its label `session` says. Of a session with several memories: each rx_session::part(), as
-// its pages are counted by memory. Names differ within one text; UTF-8.
+/// @brief A session to measure, and its name in the metrics.
+///
+/// For a session with several memories, give each rx_session::part(), because pages are counted by memory.
 struct named_session {
+    /// @brief Value of the label `session`, in UTF-8. Names differ within one text.
     std::string_view name;
+    /// @brief Session to measure.
     std::reference_wrapper<rx_session const> session;
 };
 
-// Costs what pool_stats() of each costs. What that does not know is left out. Throws std::invalid_argument if two have
-// the same name.
+/// @brief Returns the metrics of the sessions as text.
+///
+/// Values that rx_session::pool_stats() does not have are left out.
+///
+/// @throws std::invalid_argument If two sessions have the same name.
+///
+/// @par Cost
+/// As rx_session::pool_stats() of each session.
 [[nodiscard]] std::string metrics_text(std::span<named_session const> sessions);
 
-// The same into a file, which is never seen half written: a new one beside it takes its name. The collector reads files
-// whose names end in .prom, and readable by its user: the mode is 0644 less the umask. To be called every
-// 15 s, say, as often as Prometheus asks. Errors: what the file system reports, with the path.
+/// @brief Writes the text of metrics_text() into a file that readers never see half written.
+///
+/// A new file beside it takes its name. The collector reads files whose names end in `.prom`, and its user must be able
+/// to read them. So the mode is 0644 less the umask. Call it as often as Prometheus asks, such as every 15 s.
+///
+/// @throws system_error See Errors.
+/// @throws std::invalid_argument If two sessions have the same name.
+///
+/// @par Errors
+/// The errors of the file system, with the path.
 void write_metrics(std::filesystem::path const& file, std::span<named_session const> sessions);
+/// @brief Sets `code` and `why` on an error; otherwise as above.
 void write_metrics(std::filesystem::path const& file, std::span<named_session const> sessions, error_code& code,
                    diagnostics& why);
 
