@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// acceptor: listens for connections whose bytes land in a session's memory.
+/// @file
+/// @brief Acceptors, which listen for connections whose bytes land in a session's memory.
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -50,50 +50,95 @@ receiver_handler(Handler, Receiver) -> receiver_handler<Handler, Receiver>;
 
 }  // namespace detail
 
-// What an acceptor has whatever the type of its executor. A base only.
-//
-// Functions without `error_code&` throw system_error; after the others, why() says what failed and what to change.
+/// @brief Members of an acceptor that do not depend on its executor's type. A base only.
+///
+/// To set an acceptor up, call open(), bind(), steer() and listen() in this order. Set options between open() and
+/// bind().
+///
+/// @par Errors
+/// Functions without `error_code&` throw system_error. After the others, why() tells the operation that failed and what
+/// to change.
 class acceptor_base {
   public:
+    /// @brief Returns whether the acceptor is open.
     [[nodiscard]] bool is_open() const noexcept;
 
-    // ---- the steps of setting one up, in this order; options belong between the first and the second ----
-
-    // The descriptor is closed in programs that are executed (FD_CLOEXEC).
+    /// @brief Opens the socket, which is closed in executed programs (`FD_CLOEXEC`).
+    /// @throws system_error The system's errors.
     void open(asio::ip::tcp const& protocol);
+    /// @brief Sets `code`; otherwise as above.
     void open(asio::ip::tcp const& protocol, error_code& code);
-    // asio::error::address_in_use: there is one acceptor for a port, however many threads serve it (see below).
+    /// @brief Binds the socket to `local`.
+    /// @throws system_error See Errors.
+    ///
+    /// @par Errors
+    /// `asio::error::address_in_use`: a port has one acceptor, however many threads serve it (see basic_acceptor).
     void bind(asio::ip::tcp::endpoint const& local);
+    /// @brief Sets `code`; otherwise as above.
     void bind(asio::ip::tcp::endpoint const& local, error_code& code);
-    // Makes connections arrive on the session's queues, and gives them their share of receive_memory, as
-    // rx_session::steer() does; the rule lives as long as the session. Blocking: some ms of netlink calls with devmem.
-    // asio::error::address_in_use: the socket has SO_REUSEPORT, so others may listen on the port, whose connections
-    // would land here, and ours there. Else as rx_session::steer().
+    /// @brief Steers connections to the session's queues, with their share of receive_memory, as rx_session::steer()
+    /// does.
+    ///
+    /// The rule lives as long as the session.
+    ///
+    /// @throws system_error See Errors.
+    ///
+    /// @par Errors
+    /// - `asio::error::address_in_use`: the socket has `SO_REUSEPORT`. Others may then listen on the port, and their
+    ///   connections would land here, and ours there.
+    /// - The errors of rx_session::steer().
+    ///
+    /// @par Cost
+    /// The call blocks for some ms of netlink calls with transport `devmem`.
     void steer();
+    /// @brief Sets `code`; otherwise as above.
     void steer(error_code& code);
-    // Steers first, if that was not done. `backlog`: connections that may wait to be accepted; 0: as many as the
-    // session has flows. With devmem they wait in the session's memory, each in the share of a flow
-    // (docs/memory-budget.md). So fewer may wait there when flows exist: those and the flows are max_flows together at
-    // most, as of the last accept. (One may always wait. Several acceptors of one session do not know of each other.)
+    /// @brief Listens for connections, and steers first if that was not done.
+    ///
+    /// With transport `devmem` connections wait in the session's memory, each in the share of a flow
+    /// (docs/memory-budget.md). So fewer connections may wait when flows exist. Waiting connections and flows are
+    /// `max_flows` together at most, as of the last accept. One connection may always wait. Several acceptors of one
+    /// session do not know of each other.
+    ///
+    /// @param backlog Connections that may wait to be accepted. 0: as many as the session has flows.
+    /// @throws system_error See Errors.
+    ///
+    /// @par Errors
+    /// Those of steer() and of `listen`.
     void listen(int backlog = 0);
+    /// @brief Sets `code`; otherwise as above.
     void listen(int backlog, error_code& code);
 
-    // Of a session with several memories: `choose` says which one the next connection is put on, by its peer; called by
-    // an accept, on the acceptor's strand, before the flow begins. It must not throw. Empty, as at first: they take
-    // turns, but for those that have no place free and those of a GPU in error. A receiver made of rx_session::part()
-    // is not asked about. Not while an accept is pending.
+    /// @brief Sets the function that assigns the next connection to a memory of a session with several memories.
+    ///
+    /// An accept calls `choose` with the connection's peer, on the acceptor's strand, before the flow begins. The
+    /// function returns the index of the memory. It must not throw. It is not called for a receiver constructed with
+    /// rx_session::part().
+    ///
+    /// @param choose The function. If empty, as at first, the memories take turns. A memory without a free place is
+    ///   left out, and so is one whose GPU is in an error state.
+    /// @pre No accept is pending.
     void choose_memory(std::function<std::size_t(asio::ip::tcp::endpoint const& peer)> choose);
 
-    // Pending accepts complete with operation_aborted, also those that a connection has made ready but that have not
-    // taken it. No connection is lost: those that wait go on waiting.
+    /// @brief Completes pending accepts with `operation_aborted`, without losing a connection.
+    ///
+    /// This includes accepts that a connection has made ready, but that have not taken it. Waiting connections continue
+    /// to wait.
     void cancel() noexcept;
-    // The same, and connections that wait are reset. The session's rule stays.
+    /// @brief Completes pending accepts as cancel() does, and resets waiting connections. The session's rule stays.
     void close() noexcept;
 
+    /// @brief Returns the endpoint that the socket is bound to.
+    /// @throws system_error The system's errors.
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint() const;
+    /// @brief Sets `code`; otherwise as above.
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint(error_code& code) const;
 
-    // Options of the socket, as Asio has them: asio::socket_base::reuse_address, asio::ip::v6_only. Not SO_REUSEPORT.
+    /// @brief Sets an option of the socket, as Asio does: `asio::socket_base::reuse_address`, `asio::ip::v6_only`.
+    ///
+    /// `SO_REUSEPORT` is not allowed.
+    ///
+    /// @throws system_error The system's errors.
     template <class Option>
     void set_option(Option const& option)
     {
@@ -101,12 +146,15 @@ class acceptor_base {
         set_option(option, code);
         check(code);
     }
+    /// @brief Sets `code`; otherwise as above.
     template <class Option>
     void set_option(Option const& option, error_code& code)
     {
         detail::socket_of(*state()).set_option(option, code);
         failed_at("set option of", code);
     }
+    /// @brief Gets an option of the socket, as Asio does.
+    /// @throws system_error The system's errors.
     template <class Option>
     void get_option(Option& option) const
     {
@@ -114,6 +162,7 @@ class acceptor_base {
         get_option(option, code);
         check(code);
     }
+    /// @brief Sets `code`; otherwise as above.
     template <class Option>
     void get_option(Option& option, error_code& code) const
     {
@@ -123,19 +172,26 @@ class acceptor_base {
         failed_at("get option of", code);
     }
 
-    // For what there is no function for. Do not accept from it, close it or change O_NONBLOCK. -1: not open.
+    /// @brief Returns the descriptor, for calls that have no function here; -1 if the acceptor is not open.
+    ///
+    /// Do not accept from it, close it or change `O_NONBLOCK`.
     [[nodiscard]] int native_handle() const noexcept;
-    // What the last function or operation that failed was doing, and what to change (error.hpp).
+    /// @brief Returns the diagnostics of the last function or operation that failed (error.hpp).
     [[nodiscard]] diagnostics why() const;
 
   protected:
+    /// @brief Constructs the base of an acceptor.
     acceptor_base(asio::any_io_executor executor, rx_session& session);
+    /// @brief Moves the acceptor.
     acceptor_base(acceptor_base&& other) noexcept;
+    /// @brief Closes the present acceptor and moves the other.
     acceptor_base& operator=(acceptor_base&& other) noexcept;
+    /// @brief Completes pending accepts with `operation_aborted`.
     ~acceptor_base();
 
+    /// @brief Returns the executor, whatever its type.
     [[nodiscard]] asio::any_io_executor const& erased_executor() const noexcept { return executor_; }
-    // Of an acceptor that was moved from: a state without a session.
+    /// @brief Returns the state. A moved-from acceptor has a state without a session.
     [[nodiscard]] std::shared_ptr<detail::acceptor_state> const& state();
 
   private:
@@ -148,32 +204,48 @@ class acceptor_base {
     std::shared_ptr<detail::acceptor_state> state_;
 };
 
-// Listens for connections and makes receivers of them. The rules for asynchronous operations are those of a receiver
-// (receiver.hpp); the default executor of a handler is the acceptor's.
-//
-// There is one acceptor for a port. SO_REUSEPORT would make several of one port, and the kernel deal connections out
-// between them, whatever session their bytes were steered to; so steer() refuses it. To serve a port with several
-// threads, accept in one place and give each receiver the executor that it is to run on:
-//     // In a coroutine, given acceptor, session, next_executor
-//     gpurx::receiver rx{next_executor(), session};
-//     co_await acceptor.async_accept(rx);
-//
-// Lifetime: keeps what it needs of the session. Destroying it completes pending accepts with operation_aborted.
-// One that was moved from keeps its executor and nothing else: it is not open, and its functions and operations end
-// with bad_descriptor. Thread safety: as a receiver.
+/// @brief An acceptor, which listens for connections and makes receivers of them.
+///
+/// The rules of operations are those of basic_receiver. The default executor of a handler is the acceptor's.
+///
+/// A port has one acceptor. With `SO_REUSEPORT` several acceptors would have one port. The kernel would distribute
+/// connections between them, whatever session their bytes were steered to. So steer() refuses it. To serve a port with
+/// several threads, accept in one place and give each receiver its executor:
+/// @code{.cpp}
+/// // In a coroutine, given acceptor, session, next_executor
+/// gpurx::receiver rx{next_executor(), session};
+/// co_await acceptor.async_accept(rx);
+/// @endcode
+///
+/// A moved-from acceptor keeps its executor and nothing else, and is not open. Its functions and operations end with
+/// `bad_descriptor`.
+///
+/// @par Lifetime
+/// An acceptor keeps the state that it needs of the session. Its destruction completes pending accepts with
+/// `operation_aborted`.
+///
+/// @par Thread safety
+/// As basic_receiver.
+///
+/// @tparam Executor Executor of the acceptor.
 template <class Executor = asio::any_io_executor>
 class basic_acceptor : public acceptor_base {
   public:
+    /// @brief Type of the executor.
     using executor_type = Executor;
+    /// @brief The same I/O object with another executor.
     template <class Other>
     struct rebind_executor {
+        /// @brief Type of the acceptor.
         using other = basic_acceptor<Other>;
     };
 
+    /// @brief Constructs an acceptor that is not open.
     basic_acceptor(executor_type const& executor, rx_session& session)
         : acceptor_base{executor, session}, executor_{executor}
     {}
-    // All steps: open, reuse_address, bind, steer, listen. Throws system_error.
+    /// @brief Listens on `local`, with all steps: open, reuse_address, bind, steer, listen.
+    /// @throws system_error The errors of the steps.
     basic_acceptor(executor_type const& executor, rx_session& session, asio::ip::tcp::endpoint const& local)
         : basic_acceptor{executor, session}
     {
@@ -182,45 +254,68 @@ class basic_acceptor : public acceptor_base {
         bind(local);
         listen();
     }
+    /// @brief Constructs an acceptor that is not open, with the executor of an execution context.
+    /// @tparam ExecutionContext A type that converts to `asio::execution_context&`.
     template <class ExecutionContext>
     requires std::convertible_to<ExecutionContext&, asio::execution_context&> basic_acceptor(ExecutionContext& context,
                                                                                              rx_session& session)
         : basic_acceptor{executor_type{context.get_executor()}, session}
     {}
+    /// @brief Listens on `local` as above, with the executor of an execution context.
+    /// @tparam ExecutionContext A type that converts to `asio::execution_context&`.
+    /// @throws system_error The errors of the steps.
     template <class ExecutionContext>
     requires std::convertible_to<ExecutionContext&, asio::execution_context&> basic_acceptor(
         ExecutionContext& context, rx_session& session, asio::ip::tcp::endpoint const& local)
         : basic_acceptor{executor_type{context.get_executor()}, session, local}
     {}
 
+    /// @brief Moves the acceptor.
     basic_acceptor(basic_acceptor&& other) noexcept : acceptor_base{std::move(other)}, executor_{other.get_executor()}
     {}
+    /// @brief Closes the present acceptor and moves the other.
     basic_acceptor& operator=(basic_acceptor&& other) noexcept
     {
         acceptor_base::operator=(std::move(other));
         executor_ = other.executor_;
         return *this;
     }
+    /// @brief Moves an acceptor with another executor type (`as_default_on`).
+    /// @tparam Other A type that converts to `Executor`.
     template <class Other>
     requires std::convertible_to<Other, Executor> basic_acceptor(basic_acceptor<Other>&& other)
     noexcept : acceptor_base{std::move(other)}, executor_{other.get_executor()} {}
+    /// @brief Completes pending accepts with `operation_aborted`.
     ~basic_acceptor() = default;
 
+    /// @brief Returns the executor.
     [[nodiscard]] executor_type get_executor() const noexcept { return executor_; }
 
-    // The next connection, to a receiver that is not open: of this session, or of a part of it (rx_session::part()),
-    // or, with transport copy, of any. The receiver may be moved meanwhile; it serves no other operation until this one
-    // has completed. One that is closed or destroyed gets no connection: the accept completes with operation_aborted
-    // when the next one comes, and that one goes on waiting.
-    // Signature: void(error_code).
-    // Per-operation cancellation: terminal, partial, total. operation_aborted: no connection was taken.
-    // Errors: errc::too_many_flows: a connection came and was reset, as the session, or the part of it that was named,
-    //   has no place for it. The acceptor goes on; close a flow before the next accept, or connections are reset as
-    //   they come. EINVAL: a connection was reset, as the function of choose_memory() named a part that there is not.
-    //   What the CUDA driver reports: the GPU of the part that was named is in error for good, and the connection was
-    //   reset; or, with devmem, that of the first memory, where nothing can arrive any more. errc::already_running and
-    //   asio::error::already_open, about the receiver; what accept() reports, such as EMFILE: the connection waits on.
-    // Cost: one accept4, and what it takes to adopt a connection.
+    /// @brief Accepts the next connection to `into`.
+    ///
+    /// The receiver may be moved meanwhile. It serves no other operation until this one has completed. A receiver that
+    /// is closed or destroyed gets no connection: when the next one comes, the accept completes with
+    /// `operation_aborted`, and the connection continues to wait.
+    ///
+    /// @param into A receiver that is not open, of this session or of a part of it (rx_session::part()). With transport
+    ///   `copy` it may be of any session.
+    /// @param token Completion token with the signature `void(error_code)`.
+    ///
+    /// @par Per-operation cancellation
+    /// Terminal, partial and total. After `operation_aborted` no connection was taken.
+    ///
+    /// @par Errors
+    /// - errc::too_many_flows: a connection came and was reset, because the session, or the part named, has no place
+    ///   for it. The acceptor continues. Close a flow before the next accept; otherwise connections are reset as they
+    ///   come.
+    /// - `EINVAL`: a connection was reset, because the function of choose_memory() named a part that does not exist.
+    /// - The CUDA driver's errors: the GPU of the part named is in a permanent error state, and the connection was
+    ///   reset. Or, with `devmem`, the GPU of the first memory is in such a state, and nothing can arrive any more.
+    /// - errc::already_running and `asio::error::already_open`, about the receiver.
+    /// - The errors of `accept()`, such as `EMFILE`: the connection continues to wait.
+    ///
+    /// @par Cost
+    /// One `accept4`, and the cost of adopting a connection.
     template <class Other, asio::completion_token_for<void(error_code)> Token = detail::default_token<Executor>>
     auto async_accept(basic_receiver<Other>& into, Token&& token = Token())
     {
@@ -233,8 +328,9 @@ class basic_acceptor : public acceptor_base {
             token, state(), detail::receiver_access::state(into));
     }
 
-    // The same, with a receiver that runs on this acceptor's executor. With an error it is not open.
-    // Signature: void(error_code, basic_receiver<Executor>).
+    /// @brief Accepts the next connection to a new receiver on this acceptor's executor; otherwise as above.
+    /// @param token Completion token with the signature `void(error_code, basic_receiver<Executor>)`. On an error the
+    ///   receiver is not open.
     template <
         asio::completion_token_for<void(error_code, basic_receiver<Executor>)> Token = detail::default_token<Executor>>
     auto async_accept(Token&& token = Token())
@@ -255,6 +351,7 @@ class basic_acceptor : public acceptor_base {
     executor_type executor_;
 };
 
+/// @brief An acceptor with the executor `asio::any_io_executor`.
 using acceptor = basic_acceptor<>;
 
 }  // namespace gpurx

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// gpurx: receive TCP straight into GPU memory. Includes everything, and what coroutines begin with; read the headers in
-// this order.
+/// @file
+/// @brief All headers of gpurx: receive TCP straight into GPU memory.
+///
+/// It also includes the headers of Asio that coroutines begin with.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>
@@ -22,5 +23,5 @@
 #include <gpurx/rx_buffer.hpp>      // rx_buffer: received bytes on loan
 #include <gpurx/session.hpp>        // rx_session: queues, binding, steering, and their undoing
 #include <gpurx/stats.hpp>          // stats: counters by value
-#include <gpurx/use_awaitable.hpp>  // use_awaitable: exceptions of a co_await say why
+#include <gpurx/use_awaitable.hpp>  // use_awaitable: exceptions of a co_await have diagnostics
 #include <gpurx/views.hpp>          // views: cuda_stream_ref, memory_span, host_span, destination

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// async_read: the next bytes of a stream, to the host and to device memory.
+/// @file
+/// @brief Reads of the next bytes of a stream, to the host and to device memory: async_read().
 #pragma once
 
 #include <algorithm>
@@ -112,30 +112,46 @@ struct receiver_access {
 
 }  // namespace detail
 
-// Reads exactly as many bytes of the stream as `to` holds, contiguous, and gives their pages back. `to` is a host_span,
-// a memory_span, or a buffer of Asio's. async_read, async_read_some and async_receive may follow each other in any
-// order: nothing is lost between them.
-//
-// On a GPU, completion means "enqueued on the destination's stream, in order": work enqueued on that stream later sees
-// the bytes; other streams must wait for it. Without a stream it is CUDA's default stream (docs/gpu.md). Pages go back
-// when the stream has passed. In host memory the bytes are there on completion. Any session may read into any GPU's
-// memory; fragments on that GPU, and in pinned host memory, are gathered by a kernel, others by copies.
-//
-// Signature: void(error_code, std::size_t bytes). On success bytes is the size of `to`. On an error it says how many
-//   were placed: these are consumed, all others are still in the stream. A size of 0 completes with success.
-// Per-operation cancellation: terminal, partial; total only while no byte has been placed.
-// Errors: asio::error::eof if the stream ends before; else as async_receive. EINVAL if the destinations are of more
-//   bytes together than std::size_t holds, before anything happens. EFAULT, with transport copy: host memory that
-//   cannot be written; the stream goes on. For device memory also
-//   errc::bad_destination if nobody here can write to it; errc::wrong_gpu and errc::unusable_stream, before anything
-//   happens; what the CUDA driver reports, in cuda_category(): the bytes that were not placed are still in the stream,
-//   unless transport copy had taken them from the socket (then every later operation reports it as well).
-// Cost: per batch of the stream one recvmsg, one copy of the bytes and one setsockopt. Onto a GPU, transport devmem:
-//   one kernel launch per recvmsg; transport copy: one copy across PCIe per 512 KiB, of which three may be under way: a
-//   larger read completes only as its stream goes on, so that stream must not wait for the completion. No transport
-//   enqueues more than a stream's queue takes: behind about 400 commands of reads the operation waits for the stream,
-//   and no thread does. From a GPU's memory to the host: fetched by the thread that runs the operation, which waits for
-//   a kernel and for their way across PCIe: for headers.
+/// @brief Reads exactly as many contiguous bytes of the stream as `to` holds, and returns their pages.
+///
+/// async_read(), async_read_some() and async_receive() may follow each other in any order: no byte is lost between
+/// them. Any session may read into any GPU's memory. A kernel gathers fragments on that GPU and in pinned host memory;
+/// copies gather other fragments.
+///
+/// In host memory the bytes are there on completion. On a GPU, completion means that the bytes are enqueued on the
+/// destination's stream, in order. Work enqueued on that stream later sees the bytes. Other streams must wait for it.
+/// Without a stream it is CUDA's default stream (docs/gpu.md). Pages return when the stream has passed.
+///
+/// The rules of operations in receiver.hpp hold.
+///
+/// @param from Receiver of the stream.
+/// @param to Destination: a host_span, a memory_span, or a buffer of Asio's.
+/// @param token Completion token with the signature `void(error_code, std::size_t bytes)`. On success `bytes` is the
+///   size of `to`. On an error it is the number of bytes placed: these are consumed, and all others are still in the
+///   stream. A size of 0 completes with success.
+///
+/// @par Per-operation cancellation
+/// Terminal and partial. Total only while no byte has been placed.
+///
+/// @par Errors
+/// - `asio::error::eof`: the stream ends before.
+/// - The errors of async_receive().
+/// - `EINVAL`: the destinations have more bytes together than `std::size_t` holds. Nothing has happened then.
+/// - `EFAULT`, with transport `copy`: the host memory cannot be written. The stream continues.
+/// - errc::bad_destination, for device memory: the process cannot write to it.
+/// - errc::wrong_gpu and errc::unusable_stream, for device memory. Nothing has happened then.
+/// - The CUDA driver's errors, for device memory, in cuda_category(). The bytes not placed are still in the stream,
+///   unless transport `copy` had taken them from the socket. Every later operation then reports the error too.
+///
+/// @par Cost
+/// - Per batch of the stream: one `recvmsg`, one copy of the bytes and one `setsockopt`.
+/// - Onto a GPU with transport `devmem`: one kernel launch per `recvmsg`.
+/// - Onto a GPU with transport `copy`: one copy across PCIe per 512 KiB, of which three may be under way. A larger read
+///   completes only as its stream advances, so that stream must not wait for the completion.
+/// - Onto a GPU with any transport: no more commands than a stream's queue takes. Behind about 400 commands of reads
+///   the operation waits for the stream, and no thread does.
+/// - From GPU memory to the host: the thread that runs the operation fetches the bytes. It waits for a kernel and for
+///   their way across PCIe. Use it for headers.
 template <class Executor,
           asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
 auto async_read(basic_receiver<Executor>& from, destination to, Token&& token = Token())
@@ -145,6 +161,7 @@ auto async_read(basic_receiver<Executor>& from, destination to, Token&& token = 
                                  std::forward<Token>(token));
 }
 
+/// @brief Reads into device memory on `stream`; otherwise as above.
 template <class Executor,
           asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
 auto async_read(basic_receiver<Executor>& from, memory_span to, cuda_stream_ref stream, Token&& token = Token())
@@ -152,14 +169,24 @@ auto async_read(basic_receiver<Executor>& from, memory_span to, cuda_stream_ref 
     return async_read(from, destination{to, stream}, std::forward<Token>(token));
 }
 
-// The same into several destinations one after the other, in one operation: a header to the host and the body to a GPU,
-//     // In a coroutine, given rx, header, body, stream
-//     using namespace gpurx;
-//     co_await async_read(rx, std::array{destination{host_span{header}}, destination{body, stream}});
-// `to` is a MutableBufferSequence of Asio's, or a range of what converts to a destination. It is copied as Asio copies
-// buffer sequences: what a view such as std::span looks at must stay until the operation has begun; the memory that is
-// to be filled, until it has completed. `bytes` counts over all destinations. destination::nowhere(n) skips n bytes:
-// with transport copy in the kernel, with devmem by giving their pages back.
+/// @brief Reads into several destinations in order, in one operation, such as a header to the host and a body to a GPU.
+///
+/// @code{.cpp}
+/// // In a coroutine, given rx, header, body, stream
+/// using namespace gpurx;
+/// co_await async_read(rx, std::array{destination{host_span{header}}, destination{body, stream}});
+/// @endcode
+/// destination::nowhere() skips bytes: with transport `copy` in the kernel, with `devmem` by returning their pages.
+/// Otherwise the operation works as above. Its `bytes` counts over all destinations.
+///
+/// @tparam Destinations A MutableBufferSequence of Asio's, or a range of types that convert to destination.
+/// @param from Receiver of the stream.
+/// @param to Destinations. They are copied as Asio copies buffer sequences.
+/// @param token Completion token with the signature `void(error_code, std::size_t bytes)`.
+///
+/// @par Lifetime
+/// The elements that a view such as `std::span` names must stay until the operation has begun. The memory to fill must
+/// stay until the operation has completed.
 template <class Executor, detail::destination_sequence Destinations,
           asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
 auto async_read(basic_receiver<Executor>& from, Destinations const& to, Token&& token = Token())
@@ -169,7 +196,7 @@ auto async_read(basic_receiver<Executor>& from, Destinations const& to, Token&& 
                                  std::forward<Token>(token));
 }
 
-// An object or a range, such as a header or a std::vector, has to be wrapped: async_read(rx, host_span{header}).
+/// @brief Deleted. Wrap an object or a range, such as a header or a `std::vector`: `async_read(rx, host_span{header})`.
 template <class Executor, detail::bytes_to_wrap Object, class... Rest>
 void async_read(basic_receiver<Executor>& from, Object& to, Rest&&... rest) = delete;  // wrap it in host_span{to}
 

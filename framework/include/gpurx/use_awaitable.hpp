@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// use_awaitable: the token that operations have by default, whose exceptions say why.
+/// @file
+/// @brief The default token of operations, whose exceptions have diagnostics: use_awaitable.
 #pragma once
 
 #include <boost/asio/associator.hpp>
@@ -15,13 +15,21 @@
 
 namespace gpurx {
 
-// boost::asio::use_awaitable, but for what a failed co_await of an operation of this library throws: a
-// gpurx::system_error, whose what() and why() have the operation, its object and what to change. Asio's own throws a
-// boost::system::system_error with the code alone; so does this one where the operation is none of this library's.
-// Allocations, executor and cancellation are those of Asio's token. Cost: nothing unless the operation fails.
+/// @brief A completion token as `boost::asio::use_awaitable`, with diagnostics in exceptions.
+///
+/// A failed `co_await` of an operation of this library throws a gpurx::system_error. Its `what()` and `why()` have the
+/// operation, its object and what to change. Asio's own token throws a `boost::system::system_error` with the code
+/// alone. For operations of other libraries this token does so too.
+///
+/// Allocations, executor and cancellation are those of Asio's token.
+///
+/// @par Cost
+/// None unless the operation fails.
 struct use_awaitable_t {
+    /// @brief Converts to Asio's token.
     constexpr operator asio::use_awaitable_t<>() const noexcept { return {}; }
 };
+/// @brief The token, by value.
 inline constexpr use_awaitable_t use_awaitable{};
 
 namespace detail {
