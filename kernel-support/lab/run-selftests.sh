@@ -33,7 +33,7 @@ nic=("$("$lab_dir/module.sh" "$kernel" "$repo_dir/kernel-support/devmemsim")")
 # A kernel that holds the device does not need the NIC to leave it behind, and is to show it.
 case $kernel in branch | debug | fixes | broken) nic+=(keep_device=N) ;; esac
 # Tunnels, qdiscs and filters are modules. An interrupt's affinity is something only where there could be a second CPU,
-# but it must not run where QEMU emulates it (framework/docs/decisions/lab-drives-qemu.md).
+# but it must not run where QEMU emulates it (framework/docs/decisions/build.md).
 options=()
 [[ $kernel != debian* ]] || options+=(--modules --cpus 2 --append maxcpus=1)
 [[ -z $append ]] || options+=(--append "$append")

@@ -110,7 +110,7 @@ def main() -> None:
     }
     decisions = sorted((title_of(text), page) for page, text in texts.items() if page.startswith("decisions/"))
     texts["decisions/index"] = with_list(
-        "# Decisions\n\nWhat was decided, why, and what follows from it: a page each.\n\n"
+        "# Decisions\n\nEach decision has its context, its alternatives and its consequences.\n\n"
         + "\n".join(f"* [{title}]({posixpath.basename(page)}.md)" for title, page in decisions)
         + "\n",
         [posixpath.basename(page) for _, page in decisions],
