@@ -347,7 +347,7 @@ TEST_CASE("a parallel group keeps both results")
     }
 }
 
-// As docs/cancellation.md has it.
+// As docs/threads.md has it.
 TEST_CASE("a limit in time, in a coroutine")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
