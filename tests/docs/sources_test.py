@@ -62,15 +62,15 @@ class Reference(unittest.TestCase):
 
 
 class Markdown(unittest.TestCase):
-    known = {"framework/docs/s3.md": "guides/s3", "framework/tools/gpurxd/gpurxd.8": "man/gpurxd.8"}
+    known = {"framework/docs/storage.md": "guides/storage", "framework/tools/gpurxd/gpurxd.8": "man/gpurxd.8"}
 
     def rewritten(self, text: str) -> str:
         return guides.rewritten(text, "framework/docs/setup.md", "guides/setup", self.known).rstrip("\n")
 
     def test_links_lead_to_pages(self) -> None:
         self.assertEqual(
-            self.rewritten("[S3](s3.md#keys) [d](../tools/gpurxd/gpurxd.8) [x](#here)"),
-            "[S3](s3.md#keys) [d](../man/gpurxd.8) [x](#here)",
+            self.rewritten("[S3](storage.md#keys) [d](../tools/gpurxd/gpurxd.8) [x](#here)"),
+            "[S3](storage.md#keys) [d](../man/gpurxd.8) [x](#here)",
         )
 
     def test_what_has_no_page_is_named(self) -> None:
@@ -82,7 +82,7 @@ class Markdown(unittest.TestCase):
 
     def test_code_stays(self) -> None:
         self.assertEqual(
-            self.rewritten("```cpp\n[x](s3.md)\n```\n    [x](s3.md)"), "```cpp\n[x](s3.md)\n```\n    [x](s3.md)"
+            self.rewritten("```cpp\n[x](storage.md)\n```\n    [x](storage.md)"), "```cpp\n[x](storage.md)\n```\n    [x](storage.md)"
         )
 
 
