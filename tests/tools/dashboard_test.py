@@ -29,7 +29,7 @@ class Dashboard(unittest.TestCase):
         self.assertGreater(len(asked), 10)
 
     def test_the_docs_have_every_metric_and_no_other(self) -> None:
-        documented = names_in((REPO / "framework/docs/metrics.md").read_text(encoding="utf-8"))
+        documented = names_in((REPO / "framework/docs/monitoring.md").read_text(encoding="utf-8"))
         self.assertEqual(documented, self.known)
         alerts = names_in((REPO / "framework/docs/operations.md").read_text(encoding="utf-8"))
         self.assertEqual(alerts - self.known, set())
