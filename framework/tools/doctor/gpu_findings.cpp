@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/byte_size.hpp"
-#include "memory/topology.hpp"
 #include "interface_findings.hpp"
+#include "memory/topology.hpp"
 #include "system_files.hpp"
 
 namespace gpurx::doctor {
