@@ -32,7 +32,7 @@ url parsed(std::string_view text)
 std::string sent(std::string_view to, variables set = {}, std::string_view netrc = {}, std::string_view bearer = {},
                  header_fields given = {})
 {
-    auto const fields = asker_fields(parsed(to), std::move(given), bearer, of(std::move(set)), netrc);
+    auto const fields = authorization_fields(parsed(to), std::move(given), bearer, of(std::move(set)), netrc);
     return fields.empty() ? "" : fields.back().value;
 }
 

@@ -62,21 +62,21 @@ TEST_CASE("a proxy is taken from the environment, by scheme")
 
 TEST_CASE("no_proxy spares names, all below them, addresses and networks")
 {
-    CHECK(is_spared("a", "*"));
-    CHECK(is_spared("a.b", "b"));
-    CHECK(is_spared("A.b", ".B"));
-    CHECK(is_spared("a.b", "x, a.b"));
-    CHECK_FALSE(is_spared("aa.b", "a.b"));
-    CHECK_FALSE(is_spared("a.b", "a.b.c"));
-    CHECK_FALSE(is_spared("a", ""));
-    CHECK_FALSE(is_spared("a", ",,."));
-    CHECK(is_spared("10.1.2.3", "10.0.0.0/8"));
-    CHECK_FALSE(is_spared("11.1.2.3", "10.0.0.0/8"));
-    CHECK(is_spared("127.0.0.1", "127.0.0.1"));
-    CHECK(is_spared("fd77::2", "fd77::/16"));
-    CHECK(is_spared("fd77::2", "[fd77:0::2]"));
-    CHECK_FALSE(is_spared("fd77::2", "10.0.0.0/8"));
-    CHECK_FALSE(is_spared("10.1.2.3", "10.0.0.0/99"));
+    CHECK(bypasses_proxy("a", "*"));
+    CHECK(bypasses_proxy("a.b", "b"));
+    CHECK(bypasses_proxy("A.b", ".B"));
+    CHECK(bypasses_proxy("a.b", "x, a.b"));
+    CHECK_FALSE(bypasses_proxy("aa.b", "a.b"));
+    CHECK_FALSE(bypasses_proxy("a.b", "a.b.c"));
+    CHECK_FALSE(bypasses_proxy("a", ""));
+    CHECK_FALSE(bypasses_proxy("a", ",,."));
+    CHECK(bypasses_proxy("10.1.2.3", "10.0.0.0/8"));
+    CHECK_FALSE(bypasses_proxy("11.1.2.3", "10.0.0.0/8"));
+    CHECK(bypasses_proxy("127.0.0.1", "127.0.0.1"));
+    CHECK(bypasses_proxy("fd77::2", "fd77::/16"));
+    CHECK(bypasses_proxy("fd77::2", "[fd77:0::2]"));
+    CHECK_FALSE(bypasses_proxy("fd77::2", "10.0.0.0/8"));
+    CHECK_FALSE(bypasses_proxy("10.1.2.3", "10.0.0.0/99"));
 }
 
 TEST_CASE("what a proxy is asked has the server's name, and not its user")

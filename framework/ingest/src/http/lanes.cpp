@@ -43,7 +43,8 @@ asio::awaitable<void> download::fetch(std::vector<byte_range> wanted)
     };
     check(co_await run_together(executor_, std::move(operations), std::move(until)));
     keep(std::move(all));
-    co_await sums_.async_verify(first_.executor(), to_.on_gpu(), words_for(from(), {}), opened().object.size);
+    auto about = words_for(from(), {});
+    co_await sums_.async_verify(first_.executor(), to_.on_gpu(), std::move(about), opened().object.size);
 }
 
 // A lane that was ended because nothing was left has not failed.

@@ -15,8 +15,6 @@ namespace gpurx::ingest::detail {
 
 namespace {
 
-// A server that has never answered gets no more attempts than this.
-constexpr unsigned attempts_unanswered = 5;
 // Of a mirror, to find out whether it has the same: nobody has asked for more of it yet.
 constexpr std::uint64_t size_of_probe = 1;
 

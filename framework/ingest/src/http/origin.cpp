@@ -45,7 +45,7 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
     given_ = from_.display;
     if (!place.s3_endpoint.empty())
         given_ += " at " + without_secrets(place.s3_endpoint);
-    introduce(secrets_for);
+    set_authorization(secrets_for);
 }
 
 std::unique_ptr<s3_source> origin::source_of(s3::location which, std::string const& endpoint) const
@@ -57,7 +57,7 @@ std::unique_ptr<s3_source> origin::source_of(s3::location which, std::string con
 }
 
 // What says who asks: of requests to S3 their signature does.
-void origin::introduce(url const* secrets_for)
+void origin::set_authorization(url const* secrets_for)
 {
     auto const& options = context_.options;
     if (s3_ != nullptr)
@@ -70,7 +70,7 @@ void origin::introduce(url const* secrets_for)
     auto const may_know = secrets_for == nullptr || is_same_origin(from_, *secrets_for);
     if (!may_know)
         given.clear();
-    own_ = asker_fields(from_, std::move(given), may_know ? options.bearer : std::string{}, variable, netrc);
+    own_ = authorization_fields(from_, std::move(given), may_know ? options.bearer : std::string{}, variable, netrc);
 }
 
 asio::awaitable<void> origin::async_locate(asio::any_io_executor executor)
@@ -87,11 +87,7 @@ asio::awaitable<void> origin::async_locate(asio::any_io_executor executor)
 
 asio::awaitable<void> origin::resolve(asio::any_io_executor executor)
 {
-    error_code bad_proxy;
-    diagnostics why;
-    proxy_ = proxy_for(from_, variable, bad_proxy, why);
-    if (bad_proxy)
-        throw system_error{bad_proxy, why};
+    proxy_ = proxy_for(from_);
     auto const& next = proxy_ ? *proxy_ : from_;
     auto const until = std::min(std::chrono::steady_clock::now() + context_.options.timeout, context_.deadline);
     auto found = co_await async_resolve(std::move(executor), next.host, next.port, until);
@@ -152,7 +148,7 @@ std::unique_ptr<wire> origin::make_wire(asio::any_io_executor const& executor) c
 
 asio::awaitable<std::string> origin::async_get(byte_range asked)
 {
-    auto fields = co_await asker(asked);
+    auto fields = co_await authorization(asked);
     auto const to = addressed(fields);
     co_return get_request(to, asked, fields);
 }
@@ -166,7 +162,7 @@ std::string origin::ask_for_checksum()
     return head_request(to, signature);
 }
 
-asio::awaitable<header_fields> origin::asker(byte_range asked)
+asio::awaitable<header_fields> origin::authorization(byte_range asked)
 {
     if (s3_ != nullptr) {
         co_await s3_->asked.async_renew();

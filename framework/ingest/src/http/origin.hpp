@@ -22,12 +22,12 @@
 
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/session.hpp>
+
 #include "../net/http_connection.hpp"
 #include "../net/message.hpp"
 #include "../net/tls.hpp"
 #include "../net/url.hpp"
 #include "../net/wire.hpp"
-
 #include "../s3/client.hpp"
 #include "request.hpp"
 
@@ -122,9 +122,9 @@ class origin {
 
   private:
     [[nodiscard]] std::unique_ptr<s3_source> source_of(s3::location which, std::string const& endpoint) const;
-    void introduce(url const* secrets_for);
+    void set_authorization(url const* secrets_for);
     [[nodiscard]] asio::awaitable<void> resolve(asio::any_io_executor executor);
-    [[nodiscard]] asio::awaitable<header_fields> asker(byte_range asked);
+    [[nodiscard]] asio::awaitable<header_fields> authorization(byte_range asked);
     [[nodiscard]] url addressed(header_fields& fields) const;
 
     transfer_context& context_;

@@ -209,8 +209,8 @@ std::string netrc_path(environment const& variable)
     return named.empty() && !home.empty() ? home + "/.netrc" : named;
 }
 
-header_fields asker_fields(url const& to, header_fields given, std::string_view bearer, environment const& variable,
-                           std::string_view netrc)
+header_fields authorization_fields(url const& to, header_fields given, std::string_view bearer,
+                                   environment const& variable, std::string_view netrc)
 {
     auto const is_authorization = [](header_field const& each) { return is_same(each.name, "Authorization"); };
     if (std::ranges::any_of(given, is_authorization))
@@ -241,7 +241,7 @@ char const* what_is_wrong(header_field const& field) noexcept
     return nullptr;
 }
 
-bool is_spared(std::string_view host, std::string_view list)
+bool bypasses_proxy(std::string_view host, std::string_view list)
 {
     if (list == "*")
         return true;
@@ -259,7 +259,7 @@ std::optional<url> proxy_for(url const& to, environment const& variable, error_c
     code.clear();
     auto text = to.secure ? first_set(variable, {"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"})
                           : first_set(variable, {"http_proxy", "all_proxy", "ALL_PROXY"});
-    if (text.empty() || is_spared(to.host, first_set(variable, {"no_proxy", "NO_PROXY"})))
+    if (text.empty() || bypasses_proxy(to.host, first_set(variable, {"no_proxy", "NO_PROXY"})))
         return std::nullopt;
     if (text.find("://") == std::string::npos)
         text = "http://" + text;
@@ -278,6 +278,16 @@ std::optional<url> proxy_for(url const& to, environment const& variable, error_c
     }
     if (found.authority == with_brackets(found.host))
         found.port = default_port;
+    return found;
+}
+
+std::optional<url> proxy_for(url const& to)
+{
+    error_code code;
+    diagnostics why;
+    auto found = proxy_for(to, variable, code, why);
+    if (code)
+        throw system_error{code, why};
     return found;
 }
 

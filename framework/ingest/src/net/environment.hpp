@@ -29,8 +29,11 @@ using environment = std::function<std::string(std::string_view)>;
 [[nodiscard]] std::optional<url> proxy_for(url const& to, environment const& variable, error_code& code,
                                            diagnostics& why);
 
+// The same by the process's own variables. Errors: as system_error.
+[[nodiscard]] std::optional<url> proxy_for(url const& to);
+
 // Whether a list as that of no_proxy has the host: names with all below them, addresses, networks (10.0.0.0/8), or *.
-[[nodiscard]] bool is_spared(std::string_view host, std::string_view list);
+[[nodiscard]] bool bypasses_proxy(std::string_view host, std::string_view list);
 
 // What the proxy is to be told of who asks: Proxy-Authorization, or nothing.
 [[nodiscard]] header_fields proxy_fields(url const& proxy);
@@ -50,8 +53,8 @@ using environment = std::function<std::string(std::string_view)>;
 // What requests to `to` say besides, and nobody else may see: `given` fields, and who asks. That is, the first of
 // these: an Authorization in `given`, the bearer token, the URL's user, and, over https only, HF_TOKEN where the host
 // is Hugging Face's or HF_ENDPOINT's, and netrc.
-[[nodiscard]] header_fields asker_fields(url const& to, header_fields given, std::string_view bearer,
-                                         environment const& variable, std::string_view netrc);
+[[nodiscard]] header_fields authorization_fields(url const& to, header_fields given, std::string_view bearer,
+                                                 environment const& variable, std::string_view netrc);
 
 // Why requests cannot have that field; nullptr: they can.
 [[nodiscard]] char const* what_is_wrong(header_field const& field) noexcept;

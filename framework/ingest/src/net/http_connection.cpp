@@ -39,6 +39,28 @@ std::uint64_t bytes_in(std::chrono::milliseconds time, std::uint64_t speed) noex
     return speed * static_cast<std::uint64_t>(time.count()) / 1000;
 }
 
+std::string request_of(exchange const& what)
+{
+    auto const is_passed_on = what.proxy && !what.to.secure;
+    header_fields fields{{"Host", what.to.authority}, {"User-Agent", "gpurx"}, {"Connection", "close"}};
+    if (what.method == "PUT")
+        fields.push_back({"Content-Length", "0"});
+    auto more = what.fields;
+    if (is_passed_on)
+        std::ranges::move(proxy_fields(*what.proxy), std::back_inserter(more));
+    return request_text(what.method, is_passed_on ? in_absolute_form(what.to).target : what.to.target, fields, more);
+}
+
+asio::awaitable<exchanged> converse(std::shared_ptr<http_connection> on, std::vector<asio::ip::tcp::endpoint> to,
+                                    std::string request, std::size_t most)
+{
+    co_await on->async_connect(to);
+    co_await on->async_send(std::move(request));
+    exchanged found;
+    found.head = co_await on->async_whole_answer(found.body, most);
+    co_return found;
+}
+
 }  // namespace
 
 http_connection::http_connection(asio::any_io_executor const& executor, std::unique_ptr<wire> below,
@@ -253,32 +275,6 @@ std::size_t http_connection::place_early(memory_span to, error_code& code)
 
 // ---- small answers ----
 
-namespace {
-
-std::string request_of(exchange const& what)
-{
-    auto const is_passed_on = what.proxy && !what.to.secure;
-    header_fields fields{{"Host", what.to.authority}, {"User-Agent", "gpurx"}, {"Connection", "close"}};
-    if (what.method == "PUT")
-        fields.push_back({"Content-Length", "0"});
-    auto more = what.fields;
-    if (is_passed_on)
-        std::ranges::move(proxy_fields(*what.proxy), std::back_inserter(more));
-    return request_text(what.method, is_passed_on ? in_absolute_form(what.to).target : what.to.target, fields, more);
-}
-
-asio::awaitable<exchanged> converse(std::shared_ptr<http_connection> on, std::vector<asio::ip::tcp::endpoint> to,
-                                    std::string request, std::size_t most)
-{
-    co_await on->async_connect(to);
-    co_await on->async_send(std::move(request));
-    exchanged found;
-    found.head = co_await on->async_whole_answer(found.body, most);
-    co_return found;
-}
-
-}  // namespace
-
 asio::awaitable<exchanged> async_exchange(exchange what)
 {
     auto const strand = asio::make_strand(co_await asio::this_coro::executor);
@@ -293,8 +289,9 @@ asio::awaitable<exchanged> async_exchange(exchange what)
                                  what.to.secure && what.proxy ? connect_request(what.to, *what.proxy) : std::string{});
     connection_limits const limits{.timeout = what.limit, .deadline = end};
     auto const on = std::make_shared<http_connection>(strand, std::move(line), limits, cuda_stream_ref{});
+    auto request = request_of(what);
     try {
-        co_return co_await asio::co_spawn(strand, converse(on, found.endpoints, request_of(what), what.most),
+        co_return co_await asio::co_spawn(strand, converse(on, found.endpoints, std::move(request), what.most),
                                           asio::use_awaitable);
     } catch (system_error const& failure) {
         if (failure.code() != errc::gave_up)

@@ -52,6 +52,9 @@ class later_refusal : public system_error {
 [[nodiscard]] std::chrono::milliseconds pause_after(unsigned failures, double spread,
                                                     std::optional<std::chrono::seconds> retry_after) noexcept;
 
+// A server that has never answered gets no more attempts than this.
+inline constexpr unsigned attempts_unanswered = 5;
+
 class retries {
   public:
     using time_point = std::chrono::steady_clock::time_point;

@@ -51,7 +51,7 @@ class socket_wire final : public wire {
     void close() noexcept override;
 
   private:
-    [[nodiscard]] asio::awaitable<error_code> dig();
+    [[nodiscard]] asio::awaitable<error_code> open_tunnel();
     [[nodiscard]] asio::awaitable<transferred> read(host_span to);
     // Of a read without TLS.
     [[nodiscard]] transferred counted(transferred read) noexcept
@@ -79,7 +79,7 @@ asio::awaitable<error_code> socket_wire::async_connect(std::vector<asio::ip::tcp
     error_code code;
     socket_.set_option(asio::ip::tcp::no_delay{true}, code);
     if (!tunnel_.empty())
-        code = co_await dig();
+        code = co_await open_tunnel();
     if (!code && context_ != nullptr)
         socket_.native_non_blocking(true, code);
     if (code || context_ == nullptr)
@@ -95,7 +95,7 @@ asio::awaitable<error_code> socket_wire::async_connect(std::vector<asio::ip::tcp
 }
 
 // The server says nothing before it is spoken to, so what comes is the proxy's answer.
-asio::awaitable<error_code> socket_wire::dig()
+asio::awaitable<error_code> socket_wire::open_tunnel()
 {
     auto const [broken, sent] = co_await asio::async_write(socket_, asio::buffer(tunnel_), direct);
     if (broken)

@@ -28,8 +28,6 @@ constexpr std::size_t page_limit = std::size_t{16} << 20;
 constexpr std::size_t object_limit = 1'000'000;
 // A server may send pages without an object, of what has been deleted; of so many there is no end.
 constexpr unsigned empty_page_limit = 1000;
-// A server that has never answered gets no more attempts than this.
-constexpr unsigned attempts_unanswered = 5;
 
 struct listing {
     client& asked;
@@ -80,16 +78,6 @@ std::chrono::milliseconds time_for_page(listing const& of)
     return left < page_time ? std::chrono::ceil<std::chrono::milliseconds>(left) : page_time;
 }
 
-std::optional<url> proxy_on_the_way(url const& to)
-{
-    error_code code;
-    diagnostics why;
-    auto found = proxy_for(to, variable, code, why);
-    if (code)
-        throw system_error{code, why};
-    return found;
-}
-
 asio::awaitable<listing_page> ask(listing& of, std::string token)
 {
     std::vector<std::pair<std::string, std::string>> query{
@@ -105,7 +93,7 @@ asio::awaitable<listing_page> ask(listing& of, std::string token)
     exchange what{.to = to,
                   .fields = fields,
                   .tls = of.tls,
-                  .proxy = proxy_on_the_way(to),
+                  .proxy = proxy_for(to),
                   .limit = time_for_page(of),
                   .most = page_limit};
     auto const answer = co_await async_exchange(std::move(what));
