@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Coroutines that run side by side, and what came of them.
+// Coroutines that run side by side, and their outcomes.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file that is open for reading, and the threads for its functions, which block.
+// A file that is open for reading. Its functions block; io_threads runs them.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file, for an object: read piece by piece, by several flows. Which blocks it reads is in fetch_plan.hpp, system
-// calls are in disk_file.hpp.
+// The source of a local file: several flows read it piece by piece. fetch_plan.hpp decides on blocks, disk_file.hpp has
+// the system calls.
 #pragma once
 
 #include <atomic>

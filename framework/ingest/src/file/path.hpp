@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which texts name files of this machine, and which file. Pure.
+// Paths of this machine: texts that name one, and file:// URLs. Pure.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An object of servers: opened by a first request, its front read to the host, the rest fetched through several
-// connections at once, each a lane.
+// The source of an object on servers. A first request opens it, its front is read to the host, and several connections
+// fetch the rest at once. Each of them is a lane.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of an object's mirrors a connection goes to: those that fail, and those that are slow, lose their share. Pure.
+// The choice of a mirror for a connection: mirrors that fail or are slow lose their share. Pure.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The servers that have an object: its URL's, and those of fetch_options::mirrors. They have to have the same object,
-// and which of them is asked is decided for each connection.
+// The servers that have an object: its URL's, and those of fetch_options::mirrors. All have the same object. Each
+// connection chooses one.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where an object is, as far as redirects and a bucket's region have led, and how it is asked for there: addresses,
-// proxy, TLS, and who asks. It has no connections: those are lanes (lane.hpp). A mirror is an origin, and what it has
-// said of the object.
+// The place of an object, as far as redirects and a bucket's region have led, and the requests for it there: addresses,
+// proxy, TLS, credentials. It has no connections: lanes have (lane.hpp). A mirror is an origin and its statements about
+// the object.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is asked of a server, and whether an answer is one to that. Pure.
+// Requests for an object, and the check that an answer is one to its request. Pure.
 #pragma once
 
 #include <cstdint>

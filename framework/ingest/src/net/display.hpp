@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How URLs and what a server has said are shown in messages: without secrets, and without what a terminal obeys. Pure.
+// The display of URLs and of a server's words in messages: without secrets, and without what a terminal obeys. Pure.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this process finds around it: variables, small files, and what these say of proxies and of who asks.
+// The process's environment: variables, small files, and the proxies and credentials that they name.
 #pragma once
 
 #include <functional>

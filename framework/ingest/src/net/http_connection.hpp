@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One connection to an HTTP server: requests go out, and of what comes in headers go to the host and bodies to their
-// places. Errors leave as exceptions of type boost::system::system_error, without an object: that is the caller's.
+// The HTTP client. A connection sends requests, reads headers to the host, and brings bodies to their places. Its
+// errors are exceptions of type boost::system::system_error without an object: the caller adds it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests and answers of HTTP/1.1 as text: the fields of a header, what of an answer's matters, and dates. Pure.
+// Requests and answers of HTTP/1.1 as text: header fields, the parts of an answer that a download uses, dates. Pure.
 #pragma once
 
 #include <boost/asio/buffer.hpp>

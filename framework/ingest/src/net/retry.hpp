@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What goes wrong with a URL, whether another attempt may go better, how many there are in a row, and how long to wait
-// between them.
+// Retries: failures of a URL, whether another attempt may succeed, how many there are in a row, the pauses between.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

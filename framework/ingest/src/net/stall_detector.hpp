@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When a server is too slow to be waited for. Pure: time is counted in looks, `looks_per_timeout` of them in
+// Detects a server that is too slow. Pure: it counts time in looks, `looks_per_timeout` of them in
 // fetch_options::timeout.
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Addresses of a name, within a time that the system's resolver has not; and sockets that programs which are executed
-// do not get (FD_CLOEXEC). Asio makes its own without the flag.
+// Addresses of a name, within a time, and sockets with FD_CLOEXEC: Asio makes its own without the flag, and the
+// system's resolver has no timeout.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

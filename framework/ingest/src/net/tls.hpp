@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TLS by OpenSSL: what all connections of a download have in common, and the side of one of them. A session never
-// waits: each step does what can be done, and says what to wait for.
+// TLS by OpenSSL: the context that all connections of a download share, and the session of one. A session never waits:
+// each step does what can be done, and says what to wait for.
 #pragma once
 
 #include <boost/asio/buffer.hpp>

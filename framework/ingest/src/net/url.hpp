@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where an object is: http and https URLs, and what a redirect makes of them. Pure.
+// http and https URLs, and the URL that a redirect leads to. Pure.
 #pragma once
 
 #include <string>

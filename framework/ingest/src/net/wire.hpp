@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the bytes of a connection come and go, below HTTP.
+// The transport of a connection's bytes, below HTTP: a flow of a session, or an ordinary socket with TLS or without.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who asks S3, and where: what a download and a listing have in common. It knows the credentials and keeps them valid,
-// finds the bucket's region, and signs requests.
+// The S3 client of a download or a listing. It has the credentials and renews them, finds the bucket's region, and
+// signs requests.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

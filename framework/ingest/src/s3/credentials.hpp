@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Credentials for S3, and where they are: in the environment and the profile files of AWS's own tools, or in documents
-// that a container's agent or the instance metadata service hands out. Pure.
+// Credentials for S3, from the environment, the profile files of AWS's own tools, and the documents of a container's
+// agent or the instance metadata service. Pure.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where an object of S3 is: s3://BUCKET/KEY, and the URLs that this stands for. Pure.
+// The location of an object of S3, s3://BUCKET/KEY, and the URLs for it. Pure.
 #pragma once
 
 #include <optional>

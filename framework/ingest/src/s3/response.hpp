@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// S3's answers: as much of XML as they have (elements without attributes, none within one of its own name), pages of
-// ListObjectsV2, and refusals. Pure.
+// S3's answers: pages of ListObjectsV2, and refusals. They use little of XML: elements without attributes, none within
+// one of its own name. Pure.
 #pragma once
 
 #include <optional>

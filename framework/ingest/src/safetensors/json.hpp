@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON in which a name that an object has twice is noticed: Boost.JSON keeps the last, and says nothing. Pure.
+// JSON in which no object has a name twice: Boost.JSON keeps the last without a word. Pure.
 #pragma once
 
 #include <boost/json/value.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header of a safetensors file, of which every statement is checked before it is believed, and where its tensors
-// lie in memory. Pure.
+// The header of a safetensors file, and the places of its tensors in memory. Each statement of the header is checked.
+// Pure.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The index of a checkpoint in several files, and whether it fits them. Pure.
+// The index of a checkpoint in several files, and the check that it fits them. Pure.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checksums of an object that arrives in parts, in any order, and perhaps more than once: each part's is computed
+// The checksums of an object that arrives in parts, in any order, and perhaps more than once. Each part's is computed
 // where the part lies.
 #pragma once
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which bytes of an object are still to be asked for, in which pieces or blocks, and where bytes belong. Pure.
+// The plan of a fetch: bytes that nobody has asked for yet, the pieces and blocks to ask for, and the places of bytes.
+// Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An object's source: the operations that gpurx/ingest/object.hpp describes, and where the bytes of each go.
+// The interface behind gpurx/ingest/object.hpp, and the delivery of an object's bytes.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

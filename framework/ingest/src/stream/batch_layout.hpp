@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the tensors of a batch lie in its memory, and which bytes of a frame go where. No input or output.
+// The layout of a batch's tensors in its memory, and the copies from a frame to it. Pure.
 #pragma once
 
 #include <cstddef>

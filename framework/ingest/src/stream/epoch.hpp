@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order of rows: how far a source is, whose frame is placed next, and how the rows of a window are shuffled. Pure.
+// The order of rows: a source's progress, the turns of frames, and the shuffle of a window's rows. Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The frames of a tensor stream, as docs/tensor-stream.md specifies them: what tensor_sender encodes, and what
-// tensor_stream reads. No input or output happens here.
+// The frames of a tensor stream, as docs/tensor-stream.md specifies them. tensor_sender encodes them, tensor_stream
+// reads them. Pure.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a connection of a tensor stream begins, as docs/tensor-stream.md specifies it: the sender says who it is, both
-// prove that they know the secret, if there is one, and the receiver says with which frame to go on. No input or output
-// happens here.
+// The beginning of a connection of a tensor stream, as docs/tensor-stream.md specifies it: the sender gives its number,
+// both prove that they know the secret if there is one, and the receiver names the frame to go on with. Without input
+// or output.
 #pragma once
 
 #include <array>

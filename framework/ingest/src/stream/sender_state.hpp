@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a tensor_sender is made of: frames that are kept, and how far the receiver is.
+// The state of a tensor_sender: frames that it keeps, and the receiver's progress.
 #pragma once
 
 #include <array>

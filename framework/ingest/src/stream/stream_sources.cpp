@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who sends: listening, connecting, which connection speaks for which source, and what becomes of a
-// source that is gone.
+// The senders of a stream: listening, connecting, the connection of each source, and the end of a source that is gone.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the connections of a tensor_stream share: which sources there are and how far they are, whose frame is next, the
-// batch that is being filled.
+// The state that the connections of a tensor_stream share: sources and their progress, the next frame's turn, the batch
+// that is being filled.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How objects are fetched (gpurx/ingest/object.hpp), whom to ask for them, and what is known of that.
+// Options and results of fetching objects (gpurx/ingest/object.hpp).
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

@@ -27,7 +27,7 @@ class source;
 // URLs of http, https and s3 are asked of servers; file:///path, and what is no URL, are files. A file needs nothing of
 // the session.
 //
-// A server: the first request asks for the first chunk, so that its answer brings the size along and no
+// The first request asks for the first chunk, so that its answer brings the size along and no
 // question is asked for that. Headers are read on the host: the first KiB of what arrives is copied there, 16 KiB
 // at most. Bodies go from the connection's pages to their destination directly. What is cut off is fetched again,
 // through a new connection, and never twice; the ETag (else the date), the size and the range of every answer have
@@ -40,11 +40,11 @@ class source;
 // Proxies are those of the environment, as curl has them: http_proxy, https_proxy, all_proxy, no_proxy. Through one for
 // http flows of the session lead to the proxy.
 //
-// What was served and is refused later (400, 401, 403) is looked for again behind the URL that was given, as a signed
-// URL that a redirect has led to, or credentials, end after a while: once, and once more when bytes have come since. It
-// has to be the same object: its size, and its ETag, or date where it has none.
+// An object that was served and is refused later (400, 401, 403) is looked for again behind the URL that was given, as
+// a signed URL that a redirect has led to, or credentials, end after a while: once, and once more when bytes have come
+// since. It has to be the same object: its size, and its ETag, or date where it has none.
 //
-// Which servers: HTTP/1.1 with Content-Length. Ranges are used where they are served. Objects of S3 are
+// Servers speak HTTP/1.1 with Content-Length. Ranges are used where they are served. Objects of S3 are
 // s3://BUCKET/KEY, each request signed (gpurx/ingest/s3.hpp), or http and https URLs, public or pre-signed. Redirects
 // are followed, but from https to http. Not: compressed answers, Transfer-Encoding: chunked, HTTP/2.
 //
