@@ -6,7 +6,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "file/path.hpp"
+#include "net/url.hpp"
 #include "source/fetch_plan.hpp"
 
 namespace gpurx::ingest::detail {

@@ -20,10 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "../net/display.hpp"
+#include "../net/url.hpp"
 #include "../together.hpp"
 #include "disk_file.hpp"
-#include "path.hpp"
 
 namespace gpurx::ingest::detail {
 

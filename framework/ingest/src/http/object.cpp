@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "../file/file_source.hpp"
-#include "../file/path.hpp"
-#include "../net/display.hpp"
 #include "../net/environment.hpp"
+#include "../net/url.hpp"
 #include "../s3/client.hpp"
 #include "../s3/location.hpp"
 #include "download.hpp"

@@ -9,10 +9,10 @@
 #include <iterator>
 #include <utility>
 
-#include "../net/display.hpp"
 #include "../net/environment.hpp"
 #include "../net/retry.hpp"
 #include "../net/tcp.hpp"
+#include "../net/url.hpp"
 #include "../s3/response.hpp"
 #include "request.hpp"
 

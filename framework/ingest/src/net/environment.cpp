@@ -16,7 +16,7 @@
 #include <iterator>
 #include <vector>
 
-#include "display.hpp"
+#include "url.hpp"
 
 namespace gpurx::ingest::detail {
 

@@ -10,7 +10,7 @@
 #include <gpurx/ingest/error.hpp>
 #include <random>
 
-#include "display.hpp"
+#include "url.hpp"
 
 namespace gpurx::ingest::detail {
 

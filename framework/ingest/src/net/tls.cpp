@@ -20,8 +20,8 @@
 #include <string>
 #include <system_error>
 
-#include "display.hpp"
 #include "environment.hpp"
+#include "url.hpp"
 
 namespace gpurx::ingest::detail {
 

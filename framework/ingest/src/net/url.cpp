@@ -1,16 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "url.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <boost/url/parse.hpp>
 #include <boost/url/url.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "display.hpp"
-
 namespace gpurx::ingest::detail {
 
 namespace {
+
+constexpr std::size_t shown_of_url = 2000;
+// Behind it stands a name: no character of it separates a query or a user.
+constexpr std::string_view literal_scheme = "s3://";
+constexpr std::array<std::string_view, 3> harmless{"versionId", "partNumber", "download"};
+
+std::string shown_query(std::string_view query)
+{
+    std::string shown;
+    for (;;) {
+        auto const field = query.substr(0, query.find('&'));
+        auto const name = field.substr(0, field.find('='));
+        auto const stays = name.size() == field.size() || std::ranges::find(harmless, name) != harmless.end();
+        shown += stays ? std::string{field} : std::string{name} + "=...";
+        if (field.size() == query.size())
+            return shown;
+        shown += '&';
+        query.remove_prefix(field.size() + 1);
+    }
+}
+
+// Of what is no URL all before the last '@' may be a password.
+std::string without_user(std::string_view url)
+{
+    std::string rest{url};
+    auto const parsed = boost::urls::parse_uri_reference({url.data(), url.size()});
+    if (parsed && parsed->has_userinfo()) {
+        auto const user = parsed->encoded_userinfo();
+        rest.erase(static_cast<std::size_t>(user.data() - url.data()), user.size() + 1);
+    } else if (auto const at = url.rfind('@'); !parsed && at != std::string_view::npos) {
+        auto const scheme = url.substr(0, at).find("://");
+        auto const begin = scheme == std::string_view::npos ? 0 : scheme + 3;
+        rest.erase(begin, at + 1 - begin);
+    }
+    return rest;
+}
+
+// Spaces too, so that several lines are one.
+bool is_space(char byte) noexcept
+{
+    return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
+// How many bytes the character at the front of `text` has; 0: it is none that may be shown. Overlong forms and
+// surrogates pass: they harm no terminal.
+std::size_t shown_length(std::string_view text) noexcept
+{
+    auto const first = static_cast<unsigned char>(text.front());
+    if (first < 0x80)
+        return first < 0x20 || first == 0x7f ? 0 : 1;
+    auto const length = first >= 0xf5 ? 0U : first >= 0xf0 ? 4U : first >= 0xe0 ? 3U : first >= 0xc2 ? 2U : 0U;
+    if (length == 0 || text.size() < length)
+        return 0;
+    auto const continues = std::ranges::all_of(
+        text.substr(1, length - 1), [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80; });
+    // U+0080 to U+009F are control characters too.
+    if (!continues || (first == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0))
+        return 0;
+    return length;
+}
 
 namespace urls = boost::urls;
 
@@ -67,7 +128,76 @@ url usable(urls::url_view const& parsed, errc if_not, error_code& code, diagnost
     return taken_apart(parsed);
 }
 
+constexpr std::string_view file_scheme = "file:";
+
+char lower(char letter) noexcept
+{
+    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
+bool is_scheme(std::string_view text) noexcept
+{
+    return !text.empty() && std::ranges::all_of(text, [](char each) {
+        auto const letter = lower(each);
+        return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') || letter == '+' || letter == '-' ||
+               letter == '.';
+    });
+}
+
+bool is_file_url(std::string_view text) noexcept
+{
+    return text.size() >= file_scheme.size() &&
+           std::ranges::equal(text.substr(0, file_scheme.size()), file_scheme, {}, lower);
+}
+
+std::string path_in(std::string_view text, std::string& wrong)
+{
+    auto const parsed = urls::parse_uri({text.data(), text.size()});
+    if (!parsed || parsed->encoded_path().empty() || parsed->encoded_path().front() != '/')
+        wrong = "it has to be like file:///directory/name, other characters written as %20";
+    else if (!parsed->host().empty() && parsed->host() != "localhost")
+        wrong = "it names a file of another machine; three slashes begin a path of this one: file:///directory/name";
+    else if (parsed->has_query() || parsed->has_fragment())
+        wrong = "a file has no query and no fragment; in a name they are written %3F and %23";
+    else
+        return parsed->path();
+    return {};
+}
+
 }  // namespace
+
+std::string without_secrets(std::string_view url)
+{
+    if (url.starts_with(literal_scheme))
+        return printable(url, shown_of_url);
+    auto const rest = without_user(url);
+    std::string_view const seen{rest};
+    auto const front = seen.substr(0, seen.find('#'));
+    auto const question = front.find('?');
+    std::string shown{front.substr(0, question)};
+    if (question != std::string_view::npos)
+        shown.append(1, '?').append(shown_query(front.substr(question + 1)));
+    return printable(shown, shown_of_url);
+}
+
+std::string printable(std::string_view text, std::size_t at_most)
+{
+    std::string shown;
+    while (!text.empty()) {
+        if (shown.size() >= at_most)
+            return shown + "...";
+        auto const length = shown_length(text);
+        auto const byte = static_cast<unsigned char>(text.front());
+        if (is_space(text.front()))
+            shown += shown.ends_with(' ') ? "" : " ";
+        else if (length > 0)
+            shown += text.substr(0, length);
+        else
+            shown += fmt::format("\\x{:02x}", byte);
+        text.remove_prefix(std::max<std::size_t>(length, 1));
+    }
+    return shown;
+}
 
 bool url::allows(std::string_view field) const
 {
@@ -117,6 +247,24 @@ url follow(url const& from, std::string_view location, error_code& code, diagnos
     code = errc::bad_redirect;
     why.advice = reference->has_userinfo() ? "it names a user" : "it leads from https to http: name that yourself";
     return {};
+}
+
+bool is_local(std::string_view text) noexcept
+{
+    auto const end = text.find("://");
+    return is_file_url(text) || end == std::string_view::npos || !is_scheme(text.substr(0, end));
+}
+
+std::string parse_path(std::string_view text, error_code& code, diagnostics& why)
+{
+    why = {.operation = "open", .object = printable(text, 2000), .kernel_message = {}, .advice = {}};
+    auto path = is_file_url(text) ? path_in(text, why.advice) : std::string{text};
+    if (why.advice.empty() && path.empty())
+        why.advice = "it is empty";
+    if (why.advice.empty() && path.find('\0') != std::string::npos)
+        why.advice = "a zero byte is in it";
+    code = why.advice.empty() ? error_code{} : errc::bad_url;
+    return code ? std::string{} : path;
 }
 
 }  // namespace gpurx::ingest::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http and https URLs, and the URL that a redirect leads to. Pure.
+// URLs: http and https ones, those that redirects lead to, paths of this machine, and the display of each in messages.
+// Pure.
 #pragma once
 
 #include <string>
@@ -33,5 +34,19 @@ struct url {
 // Where the answer to a request for `from` with this Location leads. Never from https to http. Errors:
 // errc::bad_redirect.
 [[nodiscard]] url follow(url const& from, std::string_view location, error_code& code, diagnostics& why);
+
+// No user's name and password, and of a query only the names: a pre-signed URL is as good as a password. A version and
+// a part's number stay, as they say which object it is. Of what is no URL all before the last '@' may be a password.
+// s3://BUCKET/KEY has no secret.
+[[nodiscard]] std::string without_secrets(std::string_view url);
+
+// Control characters and bytes that are no UTF-8 as \x1b, white space as one space; at most so many bytes, and "...".
+[[nodiscard]] std::string printable(std::string_view text, std::size_t at_most = 300);
+
+// A file:// URL, or no URL at all.
+[[nodiscard]] bool is_local(std::string_view text) noexcept;
+
+// The path. Precondition: is_local(text). Errors: errc::bad_url, and why.advice says what is wrong.
+[[nodiscard]] std::string parse_path(std::string_view text, error_code& code, diagnostics& why);
 
 }  // namespace gpurx::ingest::detail

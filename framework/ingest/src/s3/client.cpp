@@ -7,9 +7,9 @@
 #include <boost/asio/ip/address.hpp>
 #include <gpurx/ingest/error.hpp>
 
-#include "../net/display.hpp"
 #include "../net/environment.hpp"
 #include "../net/http_connection.hpp"
+#include "../net/url.hpp"
 #include "sigv4.hpp"
 
 namespace gpurx::ingest::detail::s3 {

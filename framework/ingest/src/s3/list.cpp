@@ -8,10 +8,10 @@
 #include <gpurx/ingest/http.hpp>
 #include <iterator>
 
-#include "../net/display.hpp"
 #include "../net/environment.hpp"
 #include "../net/http_connection.hpp"
 #include "../net/retry.hpp"
+#include "../net/url.hpp"
 #include "client.hpp"
 #include "response.hpp"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <gpurx/ingest/error.hpp>
 
-#include "../net/display.hpp"
 #include "../net/url.hpp"
 
 namespace gpurx::ingest::detail::s3 {

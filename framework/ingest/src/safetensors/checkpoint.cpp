@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "../file/disk_file.hpp"
-#include "../file/path.hpp"
+#include "../net/url.hpp"
 #include "../s3/location.hpp"
 #include "../together.hpp"
 #include "shard_index.hpp"

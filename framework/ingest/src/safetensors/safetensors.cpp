@@ -8,7 +8,7 @@
 #include <boost/json/value.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 
-#include "../net/display.hpp"
+#include "../net/url.hpp"
 #include "json.hpp"
 
 namespace gpurx::ingest {

@@ -10,8 +10,7 @@
 #include <boost/url/rfc/pchars.hpp>
 #include <stdexcept>
 
-#include "../file/path.hpp"
-#include "../net/display.hpp"
+#include "../net/url.hpp"
 #include "../s3/location.hpp"
 #include "json.hpp"
 
