@@ -229,6 +229,16 @@ url parse_url(std::string_view text, error_code& code, diagnostics& why)
     return {};
 }
 
+url parse_url(std::string_view text)
+{
+    error_code code;
+    diagnostics why;
+    auto found = parse_url(text, code, why);
+    if (code)
+        throw system_error{code, why};
+    return found;
+}
+
 url follow(url const& from, std::string_view location, error_code& code, diagnostics& why)
 {
     why = {.operation = "follow",

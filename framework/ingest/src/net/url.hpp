@@ -30,6 +30,8 @@ struct url {
 
 // Errors: errc::bad_url, and why.advice says what is wrong.
 [[nodiscard]] url parse_url(std::string_view text, error_code& code, diagnostics& why);
+// The same. Errors: as system_error.
+[[nodiscard]] url parse_url(std::string_view text);
 
 // Where the answer to a request for `from` with this Location leads. Never from https to http. Errors:
 // errc::bad_redirect.

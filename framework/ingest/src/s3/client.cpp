@@ -51,23 +51,13 @@ s3_options::addressing style_in(setup const& found)
     return *style;
 }
 
-url parsed(std::string const& text)
-{
-    error_code code;
-    diagnostics why;
-    auto found = parse_url(text, code, why);
-    if (code)
-        throw system_error{code, why};
-    return found;
-}
-
 // What others on the way may change or add is not signed.
 bool is_to_be_signed(header_field const& each)
 {
     return each.name == "Host" || each.name == "Range" || each.name.starts_with("x-amz-");
 }
 
-using namespace std::chrono_literals;
+// ---- services that hand out credentials ----
 
 // Both services are in the same machine or next to it. Elsewhere nobody answers at these addresses.
 constexpr std::chrono::milliseconds limit = 2s;
@@ -254,7 +244,7 @@ asio::awaitable<void> client::async_renew()
 url client::where(location const& object)
 {
     std::scoped_lock const lock{mutex_};
-    auto found = parsed(url_of(object, at_));
+    auto found = parse_url(url_of(object, at_));
     home_ = found.authority;
     return found;
 }
@@ -262,7 +252,7 @@ url client::where(location const& object)
 url client::where(std::string_view bucket, parameters query)
 {
     std::scoped_lock const lock{mutex_};
-    auto found = parsed(url_of(bucket, query, at_));
+    auto found = parse_url(url_of(bucket, query, at_));
     home_ = found.authority;
     return found;
 }

@@ -47,12 +47,6 @@ diagnostics about(listing const& of, std::string_view what)
             .advice = printable(what, 1000)};
 }
 
-passing_error after(std::optional<std::chrono::seconds> pause, passing_error failure)
-{
-    failure.retry_after = pause;
-    return failure;
-}
-
 // Throws what the server says; a passing_error if asking once more may help.
 void check(listing const& of, exchanged const& answer)
 {
@@ -67,7 +61,7 @@ void check(listing const& of, exchanged const& answer)
     auto const renewed = said && is_about_expiry(*said) && of.asked.end_credentials();
     if (!temporary && !moved && !renewed)
         throw system_error{errc::http_status, about(of, words)};
-    throw after(head.retry_after, {errc::http_status, about(of, words)});
+    throw passing_error{errc::http_status, about(of, words), head.retry_after};
 }
 
 std::chrono::milliseconds time_for_page(listing const& of)
