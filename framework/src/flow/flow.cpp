@@ -208,7 +208,8 @@ std::unique_ptr<loan> flow::join(carried_batches& carried, std::size_t size)
     last->fragments.reserve(pieces);
     while (whole->bytes < size) {
         auto const missing = size - whole->bytes;
-        auto part = carried.front().bytes <= missing ? carried.pop() : split(carried.front(), missing, std::move(last));
+        auto part = carried.front().bytes <= missing ? carried.pop()
+                                                     : split(carried.front(), missing, std::exchange(last, nullptr));
         for (auto const& piece : part->remaining())
             whole->append(piece);
         whole->parts.push_back(std::move(part));

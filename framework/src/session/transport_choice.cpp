@@ -65,7 +65,7 @@ devmem_obstacle obstacle_of(error_code code, std::string_view operation, bool by
         return devmem_obstacle::no_rights;
     if (is_one_of(code, {ENODEV, ENETDOWN}))
         return devmem_obstacle::interface_down;
-    auto const found = std::ranges::find(of_nic, operation, &meaning::operation);
+    auto const* const found = std::ranges::find(of_nic, operation, &meaning::operation);
     return found == of_nic.end() ? devmem_obstacle::other : found->obstacle;
 }
 
