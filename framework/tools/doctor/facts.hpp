@@ -123,7 +123,7 @@ struct gpu_facts {
 };
 
 // What a program would ask for.
-struct wishes {
+struct requirements {
     std::uint64_t memory = 64 << 20;  // bytes
 };
 
@@ -131,7 +131,7 @@ struct facts {
     machine_facts machine;
     std::vector<interface_facts> interfaces;
     std::optional<gpu_facts> gpu;  // nothing: none was asked about
-    wishes wanted;
+    requirements wanted;
 };
 
 }  // namespace gpurx::doctor

@@ -60,17 +60,18 @@ struct diagnosis {
 [[nodiscard]] verdict judge(std::vector<finding> const& findings) noexcept;
 
 // Of the kernel, host memory and this process: the same for all interfaces. With a GPU, host memory matters less.
-[[nodiscard]] std::vector<finding> look_at_machine(machine_facts const& machine, bool with_gpu, wishes const& wanted);
-[[nodiscard]] std::vector<finding> look_at_gpu(gpu_facts const& gpu, wishes const& wanted);
+[[nodiscard]] std::vector<finding> check_machine(machine_facts const& machine, bool with_gpu,
+                                                 requirements const& wanted);
+[[nodiscard]] std::vector<finding> check_gpu(gpu_facts const& gpu, requirements const& wanted);
 // Of one interface, between which and the GPU, if any, the bytes go.
-[[nodiscard]] std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts const& machine,
-                                                     gpu_facts const* gpu, wishes const& wanted);
+[[nodiscard]] std::vector<finding> check_interface(interface_facts const& nic, machine_facts const& machine,
+                                                   gpu_facts const* gpu, requirements const& wanted);
 
 // All of the above.
 [[nodiscard]] diagnosis diagnose(facts const& seen, interface_facts const& interface);
 // Whether these are of a NIC that can have transport devmem once the rest is fixed.
-[[nodiscard]] bool can_ever(std::vector<finding> const& findings) noexcept;
+[[nodiscard]] bool supports_devmem(std::vector<finding> const& findings) noexcept;
 // The interface on which it goes best; null: there is none. Of equal ones the first.
-[[nodiscard]] interface_facts const* best_of(facts const& seen);
+[[nodiscard]] interface_facts const* best_interface(facts const& seen);
 
 }  // namespace gpurx::doctor

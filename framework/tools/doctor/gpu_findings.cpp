@@ -16,7 +16,7 @@ namespace {
 
 using detail::size_text;
 
-finding look_at_route(interface_facts const& nic, gpu_facts const& gpu)
+finding check_route(interface_facts const& nic, gpu_facts const& gpu)
 {
     constexpr char topic[] = "pcie";
     if (!nic.pci || !gpu.pci)
@@ -50,7 +50,7 @@ finding look_at_route(interface_facts const& nic, gpu_facts const& gpu)
     return {.topic = topic, .what = "what the NIC writes reaches the GPU below a common bridge", .evidence = ends};
 }
 
-std::optional<finding> look_at_iommu(interface_facts const& nic)
+std::optional<finding> check_iommu(interface_facts const& nic)
 {
     if (!nic.pci)
         return std::nullopt;
@@ -67,7 +67,7 @@ std::optional<finding> look_at_iommu(interface_facts const& nic)
 }
 
 // What the same memory costs from the far socket of the machine: every write of the NIC crosses between them.
-std::optional<finding> look_at_numa(interface_facts const& nic, gpu_facts const& gpu)
+std::optional<finding> check_numa(interface_facts const& nic, gpu_facts const& gpu)
 {
     if (!nic.pci || !nic.pci->numa_node || !gpu.pci || !gpu.pci->numa_node)
         return std::nullopt;  // one node has all, or firmware does not tell
@@ -85,7 +85,7 @@ std::optional<finding> look_at_numa(interface_facts const& nic, gpu_facts const&
 
 }  // namespace
 
-std::vector<finding> look_at_gpu(gpu_facts const& gpu, wishes const& wanted)
+std::vector<finding> check_gpu(gpu_facts const& gpu, requirements const& wanted)
 {
     auto const name = fmt::format("GPU {}", gpu.ordinal);
     if (!gpu.error.empty())
@@ -115,12 +115,12 @@ std::vector<finding> look_at_gpu(gpu_facts const& gpu, wishes const& wanted)
     return found;
 }
 
-void look_at_path(interface_facts const& nic, gpu_facts const& gpu, std::vector<finding>& found)
+void check_path(interface_facts const& nic, gpu_facts const& gpu, std::vector<finding>& found)
 {
-    found.push_back(look_at_route(nic, gpu));
-    if (auto numa = look_at_numa(nic, gpu))
+    found.push_back(check_route(nic, gpu));
+    if (auto numa = check_numa(nic, gpu))
         found.push_back(*std::move(numa));
-    if (auto iommu = look_at_iommu(nic))
+    if (auto iommu = check_iommu(nic))
         found.push_back(*std::move(iommu));
 }
 

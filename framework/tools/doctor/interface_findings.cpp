@@ -40,7 +40,7 @@ std::string name_of_driver(interface_facts const& nic)
     return nic.kind.empty() ? "a device without a driver" : "a device of kind " + nic.kind;
 }
 
-finding look_at_driver(interface_facts const& nic)
+finding check_driver(interface_facts const& nic)
 {
     constexpr char topic[] = "driver";
     auto const name = name_of_driver(nic);
@@ -70,7 +70,7 @@ finding look_at_driver(interface_facts const& nic)
             .evidence = evidence};
 }
 
-finding look_at_link(interface_facts const& nic)
+finding check_link(interface_facts const& nic)
 {
     constexpr char topic[] = "link";
     if (!nic.up)
@@ -88,7 +88,7 @@ finding look_at_link(interface_facts const& nic)
     return {.topic = topic, .what = "the interface is up", .evidence = fmt::format("MTU {}", nic.mtu)};
 }
 
-finding look_at_header_split(interface_facts const& nic)
+finding check_header_split(interface_facts const& nic)
 {
     constexpr char topic[] = "header-split";
     if (!nic.rings || (nic.rings->split == data_split::automatic && !nic.rings->hds_threshold))
@@ -113,7 +113,7 @@ finding look_at_header_split(interface_facts const& nic)
 }
 
 // Of the drivers that can, mlx5 alone splits headers only together with it.
-std::optional<finding> look_at_hardware_gro(interface_facts const& nic)
+std::optional<finding> check_hardware_gro(interface_facts const& nic)
 {
     if (nic.driver != "mlx5_core" || !nic.hardware_gro || nic.hardware_gro->active)
         return std::nullopt;
@@ -126,7 +126,7 @@ std::optional<finding> look_at_hardware_gro(interface_facts const& nic)
                    .command = can ? fmt::format("ethtool -K {} rx-gro-hw on", nic.name) : std::string{}};
 }
 
-finding look_at_steering(interface_facts const& nic)
+finding check_steering(interface_facts const& nic)
 {
     constexpr char topic[] = "ntuple";
     auto const state = nic.ntuple.value_or(detail::ethtool::feature_state{});
@@ -144,7 +144,7 @@ finding look_at_steering(interface_facts const& nic)
     return {.topic = topic, .what = "the NIC steers flows to queues", .evidence = "rx-ntuple-filter on"};
 }
 
-finding look_at_xdp(interface_facts const& nic)
+finding check_xdp(interface_facts const& nic)
 {
     if (!nic.xdp)
         return {.topic = "xdp", .what = "no XDP program is in the way", .evidence = "none attached"};
@@ -156,15 +156,15 @@ finding look_at_xdp(interface_facts const& nic)
 }
 
 // An interface that has its queues from a NIC: a session binds them, and changes nothing.
-std::vector<finding> look_at_lessee(interface_facts const& nic)
+std::vector<finding> check_lessee(interface_facts const& nic)
 {
-    std::vector<finding> found{look_at_link(nic)};
+    std::vector<finding> found{check_link(nic)};
     if (!nic.up)
         return found;
-    found.push_back(look_at_leases(nic));
+    found.push_back(check_leases(nic));
     if (detail::leased_queues(nic.queues).empty())
         return found;
-    found.push_back(look_at_driver(nic));
+    found.push_back(check_driver(nic));
     found.push_back({.level = severity::note,
                      .topic = "lessor",
                      .what = "header split, the ring, and rules that send flows to the queues are set on the NIC that "
@@ -174,7 +174,7 @@ std::vector<finding> look_at_lessee(interface_facts const& nic)
 }
 
 // An alias is given by hand, or by what manages the device. Names besides its own udev gives to most.
-std::optional<finding> look_at_aliases(interface_facts const& nic)
+std::optional<finding> check_aliases(interface_facts const& nic)
 {
     auto const others = fmt::format("{}", fmt::join(nic.alternative_names, ", "));
     if (nic.alias.empty() && others.empty())
@@ -193,7 +193,8 @@ std::optional<finding> look_at_aliases(interface_facts const& nic)
 }
 
 // What gpurxd says to this user. Who has the right does not need it.
-std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts const& process, wishes const& wanted)
+std::optional<finding> check_daemon(interface_facts const& nic, process_facts const& process,
+                                    requirements const& wanted)
 {
     if (!nic.daemon)
         return std::nullopt;
@@ -229,12 +230,12 @@ std::optional<finding> look_at_daemon(interface_facts const& nic, process_facts 
 
 }  // namespace
 
-std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts const& machine, gpu_facts const* gpu,
-                                       wishes const& wanted)
+std::vector<finding> check_interface(interface_facts const& nic, machine_facts const& machine, gpu_facts const* gpu,
+                                     requirements const& wanted)
 {
     auto const is_lessee = detail::is_lessee(nic.driver) && nic.settings.error == 0;
-    auto found = is_lessee ? look_at_lessee(nic) : std::vector{look_at_driver(nic)};
-    if (auto daemon = look_at_daemon(nic, machine.process, wanted))
+    auto found = is_lessee ? check_lessee(nic) : std::vector{check_driver(nic)};
+    if (auto daemon = check_daemon(nic, machine.process, wanted))
         found.push_back(*std::move(daemon));
     if (is_lessee)
         return found;
@@ -248,52 +249,52 @@ std::vector<finding> look_at_interface(interface_facts const& nic, machine_facts
                          .evidence = nic.settings.text});
         return found;
     }
-    found.push_back(look_at_link(nic));
-    if (auto aliases = look_at_aliases(nic))
+    found.push_back(check_link(nic));
+    if (auto aliases = check_aliases(nic))
         found.push_back(*std::move(aliases));
-    found.push_back(look_at_xdp(nic));
-    found.push_back(look_at_header_split(nic));
-    if (auto gro = look_at_hardware_gro(nic))
+    found.push_back(check_xdp(nic));
+    found.push_back(check_header_split(nic));
+    if (auto gro = check_hardware_gro(nic))
         found.push_back(*std::move(gro));
-    found.push_back(look_at_steering(nic));
-    look_at_queues(nic, machine, wanted, found);
-    look_at_sessions(nic, found);
+    found.push_back(check_steering(nic));
+    check_queues(nic, machine, wanted, found);
+    check_sessions(nic, found);
     if (gpu != nullptr && gpu->error.empty())
-        look_at_path(nic, *gpu, found);
+        check_path(nic, *gpu, found);
     return found;
 }
 
 diagnosis diagnose(facts const& seen, interface_facts const& interface)
 {
     auto const* const gpu = seen.gpu ? &*seen.gpu : nullptr;
-    auto found = look_at_machine(seen.machine, gpu != nullptr, seen.wanted);
+    auto found = check_machine(seen.machine, gpu != nullptr, seen.wanted);
     // What changes nothing keeps no journal.
     if (detail::is_lessee(interface.driver))
         std::erase_if(found, [](finding const& one) { return one.topic == "state-directory"; });
     if (gpu != nullptr)
-        std::ranges::move(look_at_gpu(*gpu, seen.wanted), std::back_inserter(found));
-    std::ranges::move(look_at_interface(interface, seen.machine, gpu, seen.wanted), std::back_inserter(found));
+        std::ranges::move(check_gpu(*gpu, seen.wanted), std::back_inserter(found));
+    std::ranges::move(check_interface(interface, seen.machine, gpu, seen.wanted), std::back_inserter(found));
     return {judge(found), std::move(found)};
 }
 
-bool can_ever(std::vector<finding> const& findings) noexcept
+bool supports_devmem(std::vector<finding> const& findings) noexcept
 {
     return std::ranges::none_of(
         findings, [](auto const& each) { return each.topic == "driver" && each.level == severity::blocking; });
 }
 
-interface_facts const* best_of(facts const& seen)
+interface_facts const* best_interface(facts const& seen)
 {
-    auto const badness = [&seen](interface_facts const& one) {
+    auto const rank = [&seen](interface_facts const& one) {
         auto const found = diagnose(seen, one).findings;
         std::map<severity, long> count;
         for (auto const& each : found)
             ++count[each.level];
         // A NIC that needs fixes ranks before a device that is no NIC.
-        return std::tuple{!can_ever(found), one.loopback, count[severity::blocking], count[severity::degraded],
+        return std::tuple{!supports_devmem(found), one.loopback, count[severity::blocking], count[severity::degraded],
                           !one.up};
     };
-    auto const best = std::ranges::min_element(seen.interfaces, {}, badness);
+    auto const best = std::ranges::min_element(seen.interfaces, {}, rank);
     return best != seen.interfaces.end() ? &*best : nullptr;
 }
 

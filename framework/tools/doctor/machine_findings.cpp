@@ -31,7 +31,7 @@ bool is_older_than_tried(std::string_view release)
     return parts[0] < oldest_tried[0] || (parts[0] == oldest_tried[0] && parts[1] < oldest_tried[1]);
 }
 
-finding look_at_kernel(kernel_facts const& kernel)
+finding check_kernel(kernel_facts const& kernel)
 {
     finding found{.level = severity::fine, .topic = "kernel", .what = "the kernel has device memory TCP"};
     bool const configured = kernel.config.contains("NET_DEVMEM");
@@ -56,7 +56,7 @@ finding look_at_kernel(kernel_facts const& kernel)
     return found;
 }
 
-finding look_at_tokens(kernel_facts const& kernel)
+finding check_tokens(kernel_facts const& kernel)
 {
     if (kernel.has_array_tokens)
         return {
@@ -67,7 +67,7 @@ finding look_at_tokens(kernel_facts const& kernel)
             .evidence = "bind-rx takes no autorelease"};
 }
 
-finding look_at_page_sizes(kernel_facts const& kernel)
+finding check_page_sizes(kernel_facts const& kernel)
 {
     if (kernel.has_page_sizes)
         return {.topic = "page-size",
@@ -79,7 +79,7 @@ finding look_at_page_sizes(kernel_facts const& kernel)
             .evidence = "bind-rx takes no rx-page-size"};
 }
 
-finding look_at_udmabuf(machine_facts const& machine, bool with_gpu, wishes const& wanted)
+finding check_udmabuf(machine_facts const& machine, bool with_gpu, requirements const& wanted)
 {
     auto const& memory = machine.memory;
     auto const& kernel = machine.kernel;
@@ -113,7 +113,7 @@ finding look_at_udmabuf(machine_facts const& machine, bool with_gpu, wishes cons
     return found;
 }
 
-finding look_at_huge_pages(host_memory_facts const& memory, wishes const& wanted)
+finding check_huge_pages(host_memory_facts const& memory, requirements const& wanted)
 {
     constexpr std::uint64_t huge_page = 2 * mebibyte;
     auto const needed = (wanted.memory + huge_page - 1) / huge_page;
@@ -127,7 +127,7 @@ finding look_at_huge_pages(host_memory_facts const& memory, wishes const& wanted
             .command = fmt::format("sysctl vm.nr_hugepages={}", needed)};
 }
 
-finding look_at_rights(process_facts const& process)
+finding check_rights(process_facts const& process)
 {
     if (process.net_admin)
         return {.topic = "rights", .what = "this process may configure NICs", .evidence = "CAP_NET_ADMIN"};
@@ -183,17 +183,17 @@ verdict judge(std::vector<finding> const& findings) noexcept
     return worst == severity::degraded ? verdict::degraded : verdict::ready;
 }
 
-std::vector<finding> look_at_machine(machine_facts const& machine, bool with_gpu, wishes const& wanted)
+std::vector<finding> check_machine(machine_facts const& machine, bool with_gpu, requirements const& wanted)
 {
-    std::vector<finding> found{look_at_kernel(machine.kernel)};
+    std::vector<finding> found{check_kernel(machine.kernel)};
     if (machine.kernel.has_bind_rx == true) {
-        found.push_back(look_at_tokens(machine.kernel));
-        found.push_back(look_at_page_sizes(machine.kernel));
+        found.push_back(check_tokens(machine.kernel));
+        found.push_back(check_page_sizes(machine.kernel));
     }
-    found.push_back(look_at_udmabuf(machine, with_gpu, wanted));
+    found.push_back(check_udmabuf(machine, with_gpu, wanted));
     if (!with_gpu && machine.memory.udmabuf_error == 0)
-        found.push_back(look_at_huge_pages(machine.memory, wanted));
-    found.push_back(look_at_rights(machine.process));
+        found.push_back(check_huge_pages(machine.memory, wanted));
+    found.push_back(check_rights(machine.process));
     if (machine.process.net_admin && !machine.process.state_error.empty()) {
         found.push_back({.level = severity::blocking,
                          .topic = "state-directory",

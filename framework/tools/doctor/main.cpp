@@ -76,7 +76,7 @@ int examine(options const& chosen)
         fix(chosen, diagnose(seen, seen.interfaces.front()));
         seen = observe(what);
     }
-    auto const* const best = best_of(seen);
+    auto const* const best = best_interface(seen);
     auto const found = best != nullptr ? diagnose(seen, *best) : diagnosis{verdict::not_possible, {}};
     if (chosen.json)
         fmt::print("{}", json_report(seen));

@@ -15,7 +15,7 @@ namespace gpurx::doctor {
 struct observation {
     std::string interface;  // empty: all
     std::optional<int> gpu;
-    wishes wanted;
+    requirements wanted;
     std::string state_directory;  // of sessions
     std::string own_directory;    // of what --fix changed
 };

@@ -73,7 +73,7 @@ std::optional<detail::queue_plan> plan_for(interface_facts const& nic)
     return detail::plan_queues(queues_of(nic), most_queues_of(nic), taken, 1);
 }
 
-finding look_at_channels(interface_facts const& nic)
+finding check_channels(interface_facts const& nic)
 {
     constexpr char topic[] = "channels";
     auto evidence = fmt::format("{} of at most {} RX queues", queues_of(nic), most_queues_of(nic));
@@ -113,7 +113,7 @@ bool is_in(std::vector<std::uint32_t> const& table, unsigned queue)
 }
 
 // A table that leaves out queues, although gpurx took nothing there.
-std::optional<finding> look_at_rss(interface_facts const& nic)
+std::optional<finding> check_rss(interface_facts const& nic)
 {
     constexpr char topic[] = "rss";
     if (nic.rss_table.empty())
@@ -145,7 +145,7 @@ bool is_of_session(interface_facts const& nic, std::uint32_t context)
     });
 }
 
-void look_at_contexts(interface_facts const& nic, unsigned queue, std::vector<finding>& found)
+void check_contexts(interface_facts const& nic, unsigned queue, std::vector<finding>& found)
 {
     for (auto const& context : nic.rss_contexts) {
         if (is_of_session(nic, context.id) || !is_in(context.table, queue))
@@ -169,7 +169,7 @@ bool is_of_session(interface_facts const& nic, detail::installed_rule const& rul
     });
 }
 
-void look_at_rules(interface_facts const& nic, unsigned queue, std::vector<finding>& found)
+void check_rules(interface_facts const& nic, unsigned queue, std::vector<finding>& found)
 {
     std::vector<std::uint32_t> others;
     for (auto const& rule : nic.rules.value_or(std::vector<detail::installed_rule>{})) {
@@ -196,7 +196,7 @@ void look_at_rules(interface_facts const& nic, unsigned queue, std::vector<findi
                          .command = fmt::format("ethtool -n {}", nic.name)});
 }
 
-finding look_at_ring(interface_facts const& nic, machine_facts const& machine, wishes const& wanted, bool in_use)
+finding check_ring(interface_facts const& nic, machine_facts const& machine, requirements const& wanted, bool in_use)
 {
     constexpr char topic[] = "rx-ring";
     constexpr std::uint32_t fewest_frames = 64;  // that drivers take, most of them
@@ -303,21 +303,21 @@ std::string names_of(std::vector<detail::setting_change> const& changes)
 
 }  // namespace
 
-void look_at_queues(interface_facts const& nic, machine_facts const& machine, wishes const& wanted,
-                    std::vector<finding>& found)
+void check_queues(interface_facts const& nic, machine_facts const& machine, requirements const& wanted,
+                  std::vector<finding>& found)
 {
-    found.push_back(look_at_channels(nic));
-    if (auto rss = look_at_rss(nic))
+    found.push_back(check_channels(nic));
+    if (auto rss = check_rss(nic))
         found.push_back(*std::move(rss));
     if (auto const plan = plan_for(nic)) {
         auto const queue = plan->queues.front();
-        look_at_contexts(nic, queue, found);
-        look_at_rules(nic, queue, found);
+        check_contexts(nic, queue, found);
+        check_rules(nic, queue, found);
     }
-    found.push_back(look_at_ring(nic, machine, wanted, !users_of_queues(nic).empty()));
+    found.push_back(check_ring(nic, machine, wanted, !users_of_queues(nic).empty()));
 }
 
-void look_at_sessions(interface_facts const& nic, std::vector<finding>& found)
+void check_sessions(interface_facts const& nic, std::vector<finding>& found)
 {
     std::vector<std::string> ended;
     for (auto const& session : nic.sessions) {
@@ -351,7 +351,7 @@ void look_at_sessions(interface_facts const& nic, std::vector<finding>& found)
                          .evidence = nic.journal_error});
 }
 
-finding look_at_leases(interface_facts const& nic)
+finding check_leases(interface_facts const& nic)
 {
     constexpr char topic[] = "leases";
     auto const leased = detail::leased_queues(nic.queues);

@@ -39,7 +39,7 @@ std::vector<finding> worst_first(std::vector<finding> findings)
 }
 
 // What is most the matter; else that all is well.
-std::string gist_of(std::vector<finding> const& findings)
+std::string summary_of(std::vector<finding> const& findings)
 {
     auto const sorted = worst_first(findings);
     return sorted.empty() || sorted.front().level < severity::degraded ? std::string{"a session can have it"}
@@ -48,9 +48,9 @@ std::string gist_of(std::vector<finding> const& findings)
 
 std::vector<finding> findings_of_machine(facts const& seen)
 {
-    auto found = look_at_machine(seen.machine, seen.gpu.has_value(), seen.wanted);
+    auto found = check_machine(seen.machine, seen.gpu.has_value(), seen.wanted);
     if (seen.gpu)
-        std::ranges::move(look_at_gpu(*seen.gpu, seen.wanted), std::back_inserter(found));
+        std::ranges::move(check_gpu(*seen.gpu, seen.wanted), std::back_inserter(found));
     return found;
 }
 
@@ -96,18 +96,18 @@ std::string text_overview(facts const& seen)
             put_finding(text, one);
     }
     auto const* const gpu = seen.gpu ? &*seen.gpu : nullptr;
-    auto const* const best = best_of(seen);
+    auto const* const best = best_interface(seen);
     if (best == nullptr)
         return text + "this network namespace has no interface\n";
     auto const outcome = diagnose(seen, *best);
-    bool const has_nic = can_ever(outcome.findings);
+    bool const has_nic = supports_devmem(outcome.findings);
     std::size_t width = 0;
     for (auto const& interface : seen.interfaces)
         width = std::max(width, interface.name.size());
     for (auto const& interface : seen.interfaces) {
-        auto const own = look_at_interface(interface, seen.machine, gpu, seen.wanted);
+        auto const own = check_interface(interface, seen.machine, gpu, seen.wanted);
         fmt::format_to(std::back_inserter(text), "{} {:<{}}  {:<14}{}\n", has_nic && &interface == best ? '*' : ' ',
-                       interface.name, width, to_string(diagnose(seen, interface).outcome), gist_of(own));
+                       interface.name, width, to_string(diagnose(seen, interface).outcome), summary_of(own));
     }
     if (!has_nic)
         text += "no interface here can have transport devmem\n";
@@ -137,9 +137,9 @@ std::string json_report(facts const& seen)
     boost::json::array interfaces;
     for (auto const& interface : seen.interfaces)
         interfaces.push_back(to_json(interface, diagnose(seen, interface)));
-    auto const* const best = best_of(seen);
+    auto const* const best = best_interface(seen);
     auto const found = best != nullptr ? diagnose(seen, *best) : diagnosis{verdict::not_possible, {}};
-    bool const has_nic = best != nullptr && can_ever(found.findings);
+    bool const has_nic = best != nullptr && supports_devmem(found.findings);
     boost::json::object const all{{"version", GPURX_VERSION},
                                   {"kernel", seen.machine.kernel.release},
                                   {"verdict", to_string(found.outcome)},

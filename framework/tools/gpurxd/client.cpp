@@ -58,7 +58,7 @@ detail::daemon_reply client::handle(detail::daemon_request const& what, detail::
             return unsteer(*request);
         return steer(what, descriptor.get());
     } catch (system_error const& error) {
-        backend_.has_refused(kind_of(what, descriptor), error.code(), error.why());
+        backend_.on_refused(kind_of(what, descriptor), error.code(), error.why());
         return detail::refused_reply{error.code(), error.why()};
     }
 }
@@ -87,12 +87,12 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
                                .ring = nic->ring(),
                                .queues = nic->queues()};
     nic_ = std::move(nic);
-    backend_.has_opened({.interface = interface,
-                         .most = most_,
-                         .memory = size,
-                         .dmabuf = reply.dmabuf_id,
-                         .page_size = reply.page_size,
-                         .queues = reply.queues});
+    backend_.on_opened({.interface = interface,
+                        .most = most_,
+                        .memory = size,
+                        .dmabuf = reply.dmabuf_id,
+                        .page_size = reply.page_size,
+                        .queues = reply.queues});
     return reply;
 }
 
@@ -131,7 +131,7 @@ detail::daemon_reply client::steer(detail::daemon_request const& what, int socke
     }
     auto const count = made.size();
     rules_.emplace(++last_rule_, std::move(made));
-    backend_.has_rules(count_rules(), count, 0);
+    backend_.on_rules_changed(count_rules(), count, 0);
     return detail::steered_reply{last_rule_};
 }
 
@@ -139,7 +139,7 @@ detail::daemon_reply client::unsteer(detail::unsteer_request const& what)
 {
     if (rules_.erase(what.rule) == 0)
         fail(ENOENT, "unsteer", fmt::format("rule {}", what.rule));
-    backend_.has_rules(count_rules(), 0, 0);
+    backend_.on_rules_changed(count_rules(), 0, 0);
     return detail::unsteered_reply{};
 }
 
@@ -160,12 +160,12 @@ void client::check_endpoints()
         for (auto const& one : held)
             ends.insert(one.local);
     }
-    for (auto const& end : backend_.lost_of(ends)) {
+    for (auto const& end : backend_.find_lost(ends)) {
         std::size_t taken = 0;
         for (auto& [number, held] : rules_)
             taken += std::erase_if(held, [&](auto const& one) { return one.local == end; });
         std::erase_if(rules_, [](auto const& each) { return each.second.empty(); });
-        backend_.has_rules(count_rules(), 0, taken);
+        backend_.on_rules_changed(count_rules(), 0, taken);
         notice_(
             fmt::format("{} rules for {} port {} were taken away: another user has sockets there, too, or the "
                         "address is not this host's any more",
@@ -213,7 +213,7 @@ std::optional<close_reason> answer_one(daemon_channel& connection, client_backen
                                           : detail::parse_daemon_request(message.bytes);
     if (auto const* const damage = std::get_if<detail::message_damage>(&parsed)) {
         auto const said = objection(*damage);
-        backend.has_refused(request_kind::message, said.code, said.why);
+        backend.on_refused(request_kind::message, said.code, said.why);
         connection.send(detail::encode(said));
         return close_reason::not_ours;
     }

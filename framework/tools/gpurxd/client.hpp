@@ -47,12 +47,13 @@ class client_backend {
     [[nodiscard]] virtual std::vector<asio::ip::tcp::endpoint> check_listener(
         int descriptor, detail::steer_port_request const& what) = 0;
     // Those at which somebody else has sockets by now, or whose address is not this host's any more.
-    [[nodiscard]] virtual std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) = 0;
+    [[nodiscard]] virtual std::set<asio::ip::tcp::endpoint> find_lost(
+        std::set<asio::ip::tcp::endpoint> const& ends) = 0;
 
     // For whoever counts. `who`: a client that has queues now, but for its user.
-    virtual void has_opened(client_metrics who) = 0;
-    virtual void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept = 0;
-    virtual void has_refused(request_kind what, error_code code, diagnostics const& why) noexcept = 0;
+    virtual void on_opened(client_metrics who) = 0;
+    virtual void on_rules_changed(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept = 0;
+    virtual void on_refused(request_kind what, error_code code, diagnostics const& why) noexcept = 0;
 };
 
 // Destroying it removes its rules and gives its queues back.

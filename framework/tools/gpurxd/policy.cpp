@@ -94,7 +94,7 @@ std::string take_line(words const& from, policy_line& into)
     bool const everyone = from[2] == "*";
     if (everyone && from[1] == "group")
         return "group * means nothing: write user *";
-    into.kind = everyone ? who::anyone : from[1] == "user" ? who::user : who::group;
+    into.kind = everyone ? subject::anyone : from[1] == "user" ? subject::user : subject::group;
     into.name = everyone ? std::string_view{} : from[2];
     into.interface = from[4];
     if (into.interface.size() >= IFNAMSIZ)
@@ -111,11 +111,11 @@ std::string take_line(words const& from, policy_line& into)
 bool fits(policy_line const& line, caller const& from)
 {
     switch (line.kind) {
-        case who::anyone:
+        case subject::anyone:
             return true;
-        case who::user:
+        case subject::user:
             return (!from.user.empty() && line.name == from.user) || parse_number<std::uint32_t>(line.name) == from.uid;
-        case who::group: {
+        case subject::group: {
             auto const id = parse_number<std::uint32_t>(line.name);
             return std::ranges::find(from.groups, line.name) != from.groups.end() ||
                    (id && std::ranges::find(from.gids, *id) != from.gids.end());

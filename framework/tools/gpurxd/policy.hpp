@@ -34,10 +34,10 @@ struct limits {
     friend bool operator==(limits const&, limits const&) = default;
 };
 
-enum class who : std::uint8_t { anyone, user, group };
+enum class subject : std::uint8_t { anyone, user, group };
 
 struct policy_line {
-    who kind = who::anyone;
+    subject kind = subject::anyone;
     std::string name;       // or the number; empty for anyone
     std::string interface;  // "*": each
     limits most;

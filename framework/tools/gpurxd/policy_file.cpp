@@ -128,15 +128,15 @@ policy_ids resolve_ids(policy const& known)
     policy_ids all;
     for (auto const& line : known.lines) {
         auto const number = number_in(line.name);
-        if (line.kind == who::anyone) {
+        if (line.kind == subject::anyone) {
             all.anyone = true;
             continue;
         }
         // A name may look like a number, and a number be nobody's yet: find_limits() takes it for both.
-        auto& ids = line.kind == who::user ? all.users : all.groups;
+        auto& ids = line.kind == subject::user ? all.users : all.groups;
         if (number)
             ids.insert(*number);
-        if (auto const id = line.kind == who::user ? user_number(line.name) : group_number(line.name))
+        if (auto const id = line.kind == subject::user ? user_number(line.name) : group_number(line.name))
             ids.insert(*id);
     }
     return all;

@@ -47,13 +47,14 @@ unique_fd open_in(unique_fd const& directory, std::string const& name)
 system_backend::system_backend(daemon_paths paths, caller from, int connection)
     : paths_{std::move(paths)},
       from_{std::move(from)},
-      who_{from_.user.empty() ? fmt::format("user {}", from_.uid) : fmt::format("user {} ({})", from_.uid, from_.user)},
+      caller_name_{from_.user.empty() ? fmt::format("user {}", from_.uid)
+                                      : fmt::format("user {} ({})", from_.uid, from_.user)},
       connection_{connection}
 {
     try {
         counts_.emplace(shared_counters::open(paths_.state_directory));
     } catch (system_error const& error) {
-        log_line(fmt::format("a client of {} is not counted: {}", who_, error.what()));
+        log_line(fmt::format("a client of {} is not counted: {}", caller_name_, error.what()));
     }
 }
 
@@ -61,7 +62,7 @@ system_backend::~system_backend()
 {
     using std::chrono::duration_cast;
     if (opened_)
-        log_line(fmt::format("{} has given back {} after {} s", who_, interface_,
+        log_line(fmt::format("{} has given back {} after {} s", caller_name_, interface_,
                              duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - *opened_).count()));
 }
 
@@ -74,34 +75,34 @@ limits system_backend::admit(std::string_view interface)
         interface = name.data();
     auto const found = find_limits(read_policy(paths_.policy), from_, interface);
     if (!found)
-        fail(EACCES, "open", fmt::format("{} for {}", interface, who_),
+        fail(EACCES, "open", fmt::format("{} for {}", interface, caller_name_),
              fmt::format("allow it in {} on this machine", paths_.policy));
     if (index == 0)
         fail(ENODEV, "open", std::string{interface});
-    take_place(interface, index, found->clients);
+    take_session_slot(interface, index, found->clients);
     interface_ = interface;
     most_ = *found;
     return most_;
 }
 
-void system_backend::take_place(std::string_view interface, unsigned index, unsigned clients)
+void system_backend::take_session_slot(std::string_view interface, unsigned index, unsigned clients)
 {
     auto const directory = detail::open_state_directory(clients_directory(paths_.state_directory));
     for (unsigned i = 0; i < clients; ++i) {
         auto const path = fmt::format("{}-{}-{}", from_.uid, index, i);
         auto file = open_in(directory, path);
         if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
-            place_ = std::move(file);
+            slot_ = std::move(file);
             return;
         }
         if (errno != EWOULDBLOCK)
             fail(errno, "lock", path);
     }
-    fail(EUSERS, "open", fmt::format("{} for {}", interface, who_),
+    fail(EUSERS, "open", fmt::format("{} for {}", interface, caller_name_),
          fmt::format("close one of the user's {} sessions on it, or allow more clients in {}", clients, paths_.policy));
 }
 
-void system_backend::wait_for_turn()
+void system_backend::wait_for_open_rate()
 {
     using std::chrono::milliseconds;
     using clock = rate_limit::clock;
@@ -118,7 +119,7 @@ void system_backend::wait_for_turn()
     auto const pause = std::chrono::ceil<milliseconds>(opens.next(now));
     if (pause > longest)
         fail(EAGAIN, "open",
-             fmt::format("{} for {}, who has opened {} sessions a minute", interface_, who_, most_.opens),
+             fmt::format("{} for {}, who has opened {} sessions a minute", interface_, caller_name_, most_.opens),
              fmt::format("open fewer, or allow more opens in {}", paths_.policy));
     last = opens.used_until().time_since_epoch().count();
     if (::pwrite(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
@@ -126,7 +127,7 @@ void system_backend::wait_for_turn()
     ::flock(file.get(), LOCK_UN);
     pollfd end{.fd = connection_, .events = POLLRDHUP, .revents = 0};
     if (pause.count() > 0 && ::poll(&end, 1, static_cast<int>(pause.count())) > 0)
-        fail(ECONNRESET, "open", fmt::format("{} for {}, who has gone", interface_, who_));
+        fail(ECONNRESET, "open", fmt::format("{} for {}, who has gone", interface_, caller_name_));
 }
 
 std::uint64_t system_backend::dmabuf_size(int descriptor)
@@ -149,7 +150,7 @@ std::uint64_t system_backend::dmabuf_size(int descriptor)
 std::unique_ptr<detail::session_nic> system_backend::lease(detail::open_request const& what, int dmabuf,
                                                            std::function<void(std::string_view)> const& notice)
 {
-    wait_for_turn();
+    wait_for_open_rate();
     error_code code;
     diagnostics why;
     auto nic = detail::open_nic({.interface = interface_,
@@ -176,17 +177,17 @@ std::vector<asio::ip::tcp::endpoint> system_backend::check_listener(int descript
     return check_listening_socket(descriptor, what, from_.uid, interface_);
 }
 
-std::set<asio::ip::tcp::endpoint> system_backend::lost_of(std::set<asio::ip::tcp::endpoint> const& ends)
+std::set<asio::ip::tcp::endpoint> system_backend::find_lost(std::set<asio::ip::tcp::endpoint> const& ends)
 {
     return lost_endpoints(ends, from_.uid);
 }
 
-void system_backend::has_opened(client_metrics who)
+void system_backend::on_opened(client_metrics who)
 {
     who.uid = from_.uid;
     who.interface = interface_;
     opened_ = std::chrono::steady_clock::now();
-    log_line(fmt::format("{} has {} of {}, with {} of memory", who_,
+    log_line(fmt::format("{} has {} of {}, with {} of memory", caller_name_,
                          who.queues.size() == 1 ? fmt::format("queue {}", who.queues[0])
                                                 : fmt::format("queues {}", fmt::join(who.queues, ", ")),
                          who.interface, detail::size_text(who.memory)));
@@ -194,19 +195,19 @@ void system_backend::has_opened(client_metrics who)
         counts_->show(who);
 }
 
-void system_backend::has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
+void system_backend::on_rules_changed(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
 {
     if (taken_away > 0)
         log_line(refusals_, fmt::format("{} has lost {} rules on {}: the ends are somebody else's, too, or nobody's",
-                                        who_, taken_away, interface_));
+                                        caller_name_, taken_away, interface_));
     if (counts_)
         counts_->show_rules(now, made, taken_away);
 }
 
-void system_backend::has_refused(request_kind what, error_code code, diagnostics const& why) noexcept
+void system_backend::on_refused(request_kind what, error_code code, diagnostics const& why) noexcept
 {
     if (what != request_kind::probe)
-        log_line(refusals_, fmt::format("{} was refused: {}", who_, describe(code, why)));
+        log_line(refusals_, fmt::format("{} was refused: {}", caller_name_, describe(code, why)));
     if (counts_)
         counts_->count_refusal(what, reason_of(what, code));
 }

@@ -34,26 +34,26 @@ class system_backend final : public client_backend {
     void check_flow(int descriptor, detail::steer_flow_request const& what) override;
     [[nodiscard]] std::vector<asio::ip::tcp::endpoint> check_listener(int descriptor,
                                                                       detail::steer_port_request const& what) override;
-    [[nodiscard]] std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) override;
-    void has_opened(client_metrics who) override;
-    void has_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept override;
-    void has_refused(request_kind what, error_code code, diagnostics const& why) noexcept override;
+    [[nodiscard]] std::set<asio::ip::tcp::endpoint> find_lost(std::set<asio::ip::tcp::endpoint> const& ends) override;
+    void on_opened(client_metrics who) override;
+    void on_rules_changed(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept override;
+    void on_refused(request_kind what, error_code code, diagnostics const& why) noexcept override;
 
   private:
     // One of so many on this interface; held by a lock, which ends with the process.
-    void take_place(std::string_view interface, unsigned index, unsigned clients);
+    void take_session_slot(std::string_view interface, unsigned index, unsigned clients);
     // Until the user may open a session again.
-    void wait_for_turn();
+    void wait_for_open_rate();
 
     daemon_paths paths_;
     caller from_;
-    std::string who_;  // for people
+    std::string caller_name_;  // for people
     int connection_;
     limits most_;
     log_limit refusals_;
     std::optional<std::chrono::steady_clock::time_point> opened_;
     std::string interface_;  // that the client may use; empty: not yet
-    detail::unique_fd place_;
+    detail::unique_fd slot_;
     std::optional<shared_counters> counts_;  // empty: it cannot be counted
 };
 

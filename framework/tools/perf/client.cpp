@@ -190,7 +190,7 @@ asio::awaitable<void> sending_round::read_answers(outgoing& of)
         if (code)
             fail(code, "read acknowledgements of", name_of(of), hung_up);
         auto const acknowledged = decode_acknowledged(text);
-        if (acknowledged == the_end)
+        if (acknowledged == end_of_load)
             break;
         note(of, acknowledged);
     }

@@ -142,10 +142,10 @@ void fill_pattern(std::span<std::byte> to, std::uint32_t flow, std::uint64_t off
     }
 }
 
-void pattern_check::look_at(std::span<std::byte const> bytes) noexcept
+void pattern_check::take(std::span<std::byte const> bytes) noexcept
 {
     auto const before = std::min<std::size_t>((word - offset_ % word) % word, bytes.size());
-    look_at_part(bytes.first(before));
+    take_part(bytes.first(before));
     bytes = bytes.subspan(before);
     auto const whole = bytes.size() / word * word;
     for (std::size_t at = 0; at < whole; at += word) {
@@ -154,11 +154,11 @@ void pattern_check::look_at(std::span<std::byte const> bytes) noexcept
         wrong_words_ += there == value_at(flow_, offset_ + at) ? 0U : 1U;
     }
     offset_ += whole;
-    look_at_part(bytes.subspan(whole));
+    take_part(bytes.subspan(whole));
 }
 
 // Of one word.
-void pattern_check::look_at_part(std::span<std::byte const> bytes) noexcept
+void pattern_check::take_part(std::span<std::byte const> bytes) noexcept
 {
     if (bytes.empty())
         return;

@@ -5,7 +5,7 @@
 // On each connection the client sends a request and waits for a greeting, which the server sends on all of them once
 // the last has come: the round begins. The load is messages of one size, each full of the pattern. The server answers
 // with acknowledgements: how many messages it has had whole, 8 bytes. At the end of the load (FIN), when all of it is
-// acknowledged, it sends `the_end`, and on flow 0 a result behind it. Numbers are little-endian.
+// acknowledged, it sends `end_of_load`, and on flow 0 a result behind it. Numbers are little-endian.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ inline constexpr std::size_t greeting_size = 160;
 inline constexpr std::size_t result_size = 48;
 inline constexpr std::uint32_t largest_message = 64U << 20;
 inline constexpr std::uint32_t most_flows = 64;
-inline constexpr std::uint64_t the_end = ~std::uint64_t{0};
+inline constexpr std::uint64_t end_of_load = ~std::uint64_t{0};
 
 [[nodiscard]] std::array<std::byte, request_size> encode(request const& what);
 [[nodiscard]] std::array<std::byte, greeting_size> encode(greeting const& what);
@@ -76,13 +76,13 @@ class pattern_check {
     explicit pattern_check(std::uint32_t flow) noexcept : flow_{flow} {}
 
     // The next ones.
-    void look_at(std::span<std::byte const> bytes) noexcept;
+    void take(std::span<std::byte const> bytes) noexcept;
     [[nodiscard]] std::uint64_t bytes() const noexcept { return offset_; }
     // Words that have a byte that is not the pattern's; one that lies in two pieces may count twice.
     [[nodiscard]] std::uint64_t wrong_words() const noexcept { return wrong_words_; }
 
   private:
-    void look_at_part(std::span<std::byte const> bytes) noexcept;
+    void take_part(std::span<std::byte const> bytes) noexcept;
 
     std::uint32_t flow_;
     std::uint64_t offset_ = 0;

@@ -240,7 +240,7 @@ void receiving_round::count(incoming& of, std::span<fragment const> arrived) con
     for (auto const& each : arrived) {
         of.bytes += each.size;
         if (wanted_.verify)
-            of.check.look_at({reinterpret_cast<std::byte const*>(each.address), each.size});
+            of.check.take({reinterpret_cast<std::byte const*>(each.address), each.size});
     }
 }
 
@@ -289,7 +289,7 @@ std::uint64_t receiving_round::received() const noexcept
 
 asio::awaitable<void> receiving_round::write_result()
 {
-    auto const end = encode(the_end);
+    auto const end = encode(end_of_load);
     auto const text = encode(measured_);
     for (auto& each : flows_) {
         auto [code, size] = co_await asio::async_write(each.rx, asio::buffer(end), deferred_tuple);

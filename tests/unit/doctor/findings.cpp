@@ -24,7 +24,7 @@ struct table_row {
     char const* evidence;  // a part of it
     char const* command;   // all of it
     std::optional<fix_action> fix = {};
-    wishes wanted = {};
+    requirements wanted = {};
 };
 
 detail::installed_rule rule_to(std::uint32_t id, unsigned queue)
@@ -360,7 +360,7 @@ TEST_CASE("what is the matter with an interface")
         {
             auto nic = good_nic();
             row.spoil(nic);
-            auto const found = about(look_at_interface(nic, good_machine(), nullptr, row.wanted), row.topic);
+            auto const found = about(check_interface(nic, good_machine(), nullptr, row.wanted), row.topic);
             CHECK(to_string(found.level) == to_string(row.level));
             CHECK_THAT(found.evidence, ContainsSubstring(row.evidence));
             CHECK(found.command == row.command);
@@ -386,7 +386,7 @@ TEST_CASE("of a device that is no NIC one thing is said")
     veth.name = "veth0";
     veth.driver = "veth";
     veth.bind_probe = refusal{EOPNOTSUPP, "Operation not supported"};
-    auto const found = look_at_interface(veth, good_machine(), nullptr, {});
+    auto const found = check_interface(veth, good_machine(), nullptr, {});
     REQUIRE(found.size() == 1);
     CHECK_THAT(found.front().what, ContainsSubstring("driver veth cannot bind memory"));
 }
@@ -400,7 +400,7 @@ TEST_CASE("of an interface with leased queues is said what is seen from there")
     netkit.carrier = true;
     netkit.bind_probe = refusal{EBADF, "Bad file descriptor"};
     netkit.queues = {{.id = 0, .dmabuf = {}}, {.id = 1, .dmabuf = {}}};
-    auto const all = [&netkit] { return look_at_interface(netkit, good_machine(), nullptr, {}); };
+    auto const all = [&netkit] { return check_interface(netkit, good_machine(), nullptr, {}); };
 
     SECTION("a queue is free")
     {
@@ -459,13 +459,13 @@ TEST_CASE("the best interface is the one that is nearest to ready")
     seen.interfaces[0].rings.reset();
 
     seen.interfaces = {loopback, ether, seen.interfaces[0], ready};
-    CHECK(best_of(seen)->name == "dms1");
+    CHECK(best_interface(seen)->name == "dms1");
     seen.interfaces.pop_back();
-    CHECK(best_of(seen)->name == "dms0");
+    CHECK(best_interface(seen)->name == "dms0");
     seen.interfaces.pop_back();
-    CHECK(best_of(seen)->name == "eth0");
+    CHECK(best_interface(seen)->name == "eth0");
     seen.interfaces.clear();
-    CHECK(best_of(seen) == nullptr);
+    CHECK(best_interface(seen) == nullptr);
 }
 
 TEST_CASE("the way between a NIC and a GPU")
@@ -526,12 +526,12 @@ TEST_CASE("the way between a NIC and a GPU")
 TEST_CASE("a GPU that cannot be used, does not export, or has a small window")
 {
     auto gpu = good_gpu();
-    CHECK(judge(look_at_gpu(gpu, {})) == verdict::ready);
+    CHECK(judge(check_gpu(gpu, {})) == verdict::ready);
     gpu.bar1 = 256 << 20;
-    CHECK(judge(look_at_gpu(gpu, {std::uint64_t{1} << 30})) == verdict::not_possible);
-    CHECK(judge(look_at_gpu(gpu, {})) == verdict::ready);
+    CHECK(judge(check_gpu(gpu, {std::uint64_t{1} << 30})) == verdict::not_possible);
+    CHECK(judge(check_gpu(gpu, {})) == verdict::ready);
     gpu.exports = false;
-    CHECK(about(look_at_gpu(gpu, {}), "gpu").level == severity::blocking);
+    CHECK(about(check_gpu(gpu, {}), "gpu").level == severity::blocking);
     gpu.error = "no driver";
-    CHECK(about(look_at_gpu(gpu, {}), "gpu").evidence == "no driver");
+    CHECK(about(check_gpu(gpu, {}), "gpu").evidence == "no driver");
 }

@@ -18,7 +18,7 @@ struct machine_row {
     severity level;
     char const* said;     // a part of it
     char const* command;  // all of it
-    wishes wanted = {};
+    requirements wanted = {};
 };
 
 std::vector<machine_row> const machine_rows{
@@ -95,7 +95,7 @@ TEST_CASE("what is the matter with a machine")
         {
             auto machine = good_machine();
             row.spoil(machine);
-            auto const found = about(look_at_machine(machine, false, row.wanted), row.topic);
+            auto const found = about(check_machine(machine, false, row.wanted), row.topic);
             CHECK(found.topic == row.topic);
             CHECK(to_string(found.level) == to_string(row.level));
             CHECK_THAT(found.what, ContainsSubstring(row.said));
@@ -109,8 +109,8 @@ TEST_CASE("with a GPU host memory is a side matter")
     auto machine = good_machine();
     machine.memory.udmabuf_error = ENOENT;
     machine.memory.free_huge_pages = 0;
-    CHECK(judge(look_at_machine(machine, false, {})) == verdict::not_possible);
-    CHECK(judge(look_at_machine(machine, true, {})) == verdict::ready);
+    CHECK(judge(check_machine(machine, false, {})) == verdict::not_possible);
+    CHECK(judge(check_machine(machine, true, {})) == verdict::ready);
 }
 
 TEST_CASE("the worst finding is the verdict")

@@ -95,16 +95,16 @@ class fake_backend final : public client_backend {
         return {{asio::ip::make_address("10.0.0.1"), what.local.port()},
                 {asio::ip::make_address("10.0.0.3"), what.local.port()}};
     }
-    std::set<asio::ip::tcp::endpoint> lost_of(std::set<asio::ip::tcp::endpoint> const& ends) override
+    std::set<asio::ip::tcp::endpoint> find_lost(std::set<asio::ip::tcp::endpoint> const& ends) override
     {
         ++looks;
         asio::ip::tcp::endpoint const lost{asio::ip::make_address("10.0.0.1"), log_->shared_port.load()};
         return ends.contains(lost) ? std::set{lost} : std::set<asio::ip::tcp::endpoint>{};
     }
 
-    void has_opened(client_metrics) override {}
-    void has_rules(std::uint64_t, std::uint64_t, std::uint64_t) noexcept override {}
-    void has_refused(request_kind what, error_code, diagnostics const&) noexcept override { last_refused = what; }
+    void on_opened(client_metrics) override {}
+    void on_rules_changed(std::uint64_t, std::uint64_t, std::uint64_t) noexcept override {}
+    void on_refused(request_kind what, error_code, diagnostics const&) noexcept override { last_refused = what; }
 
   private:
     static void check(int descriptor)

@@ -62,9 +62,9 @@ TEST_CASE("a policy says who may have how much")
         "\tallow group 44 interface eth*\r\n"
         "allow user * interface * memory 512");
     REQUIRE(lines.lines.size() == 3);
-    CHECK(lines.lines[0] == policy_line{who::user, "alice", "eth1", {4, std::uint64_t{8} << 30, 1024, 200, 3, 5}});
-    CHECK(lines.lines[1] == policy_line{who::group, "44", "eth*", {}});
-    CHECK(lines.lines[2].kind == who::anyone);
+    CHECK(lines.lines[0] == policy_line{subject::user, "alice", "eth1", {4, std::uint64_t{8} << 30, 1024, 200, 3, 5}});
+    CHECK(lines.lines[1] == policy_line{subject::group, "44", "eth*", {}});
+    CHECK(lines.lines[2].kind == subject::anyone);
     CHECK(lines.lines[2].most.memory == 512);
     CHECK(parsed("") == policy{});
 }
@@ -87,9 +87,9 @@ TEST_CASE("the first line that fits counts")
 
 TEST_CASE("a user without a name is no user of an empty name, and a name no number")
 {
-    CHECK_FALSE(find_limits(policy{{policy_line{who::user, "", "eth1", {}}}}, nameless, "eth1"));
-    CHECK_FALSE(find_limits(policy{{policy_line{who::user, "7x", "eth1", {}}}}, nameless, "eth1"));
-    CHECK_FALSE(find_limits(policy{{policy_line{who::group, "1000x", "eth1", {}}}}, alice, "eth1"));
+    CHECK_FALSE(find_limits(policy{{policy_line{subject::user, "", "eth1", {}}}}, nameless, "eth1"));
+    CHECK_FALSE(find_limits(policy{{policy_line{subject::user, "7x", "eth1", {}}}}, nameless, "eth1"));
+    CHECK_FALSE(find_limits(policy{{policy_line{subject::group, "1000x", "eth1", {}}}}, alice, "eth1"));
 }
 
 TEST_CASE("what is wrong with a policy is said with its line")

@@ -50,7 +50,7 @@ TEST_CASE("perf: what is said on the wire is understood as it was meant")
     CHECK(decode_greeting(encode(hello)) == hello);
     result const made{1, 2, 3, 4, 5, ~std::uint64_t{0}};
     CHECK(decode_result(encode(made)) == made);
-    CHECK(decode_acknowledged(encode(the_end)) == the_end);
+    CHECK(decode_acknowledged(encode(end_of_load)) == end_of_load);
 }
 
 TEST_CASE("perf: texts of the other side are cut off and can be printed")
@@ -110,9 +110,9 @@ TEST_CASE("perf: the pattern is known in pieces of any size")
     fill_pattern(before, 5, 0);
     auto const step = GENERATE(1U, 3U, 8U, 13U, 4096U);
     pattern_check check{5};
-    check.look_at(before);
+    check.take(before);
     for (std::size_t at = 0; at < bytes.size(); at += step)
-        check.look_at(std::span{bytes}.subspan(at, std::min<std::size_t>(step, bytes.size() - at)));
+        check.take(std::span{bytes}.subspan(at, std::min<std::size_t>(step, bytes.size() - at)));
     CHECK(check.wrong_words() == 0);
     CHECK(check.bytes() == before.size() + bytes.size());
 }
@@ -125,18 +125,18 @@ TEST_CASE("perf: bytes that are wrong, lost or another flow's are seen")
     SECTION("one is wrong")
     {
         bytes[GENERATE(0U, 7U, 400U, 799U)] ^= std::byte{1};
-        check.look_at(bytes);
+        check.take(bytes);
         CHECK(check.wrong_words() == 1);
     }
     SECTION("some are lost")
     {
-        check.look_at(std::span{bytes}.subspan(8));
+        check.take(std::span{bytes}.subspan(8));
         CHECK(check.wrong_words() == 99);
     }
     SECTION("they are another's")
     {
         pattern_check other{2};
-        other.look_at(bytes);
+        other.take(bytes);
         CHECK(other.wrong_words() == 100);
     }
 }
