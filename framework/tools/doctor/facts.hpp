@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What was observed: of this machine, of its interfaces, and of a GPU. Plain data: what could not be found out is
-// absent, and nothing here is a judgement. findings.hpp judges.
+// Facts of this machine, of its interfaces, and of a GPU. Plain data: a fact that could not be found out is absent, and
+// none is a judgement. findings.hpp judges.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ struct process_facts {
     std::string daemon = {};  // gpurxd's socket; empty: it is not there, or nobody is to ask
 };
 
-// What gpurxd said to a request for queues that brought no memory, and asked for as much as is wished.
+// The answer of gpurxd to a request for queues that brings no memory, and names its required size.
 struct daemon_facts {
     bool answered = false;
     refusal said;                // EBADF: but for the memory it would be granted
@@ -122,7 +122,7 @@ struct gpu_facts {
     std::optional<std::uint64_t> bar1;  // bytes of the window that NICs reach its memory through
 };
 
-// What a program would ask for.
+// The requirements of a program.
 struct requirements {
     std::uint64_t memory = 64 << 20;  // bytes
 };

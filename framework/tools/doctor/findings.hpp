@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From facts to findings: what stands in the way of transport devmem, how that was seen, and what mends it. Decisions
-// only; no I/O.
+// Judges facts: each finding names an obstacle to transport devmem, or its absence, the evidence, and the command that
+// removes it. No I/O.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ enum class severity : std::uint8_t {
 enum class verdict : std::uint8_t { ready, degraded, not_possible };
 [[nodiscard]] std::string_view to_string(verdict value) noexcept;
 
-// What --fix does about a finding.
+// The action of --fix for a finding.
 struct fix_action {
     enum class kind : std::uint8_t {
         recover,  // undo what dead sessions left

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What --fix and --undo do to an interface. Each change is in a journal before it is made, in the form that sessions
-// keep theirs in, but a file of its own: it is to outlive sessions. It is put back by undo(), as far as nobody else has
-// changed it since, and ends with the boot.
+// Changes an interface for --fix and --undo. Each change is in a journal before it is made. The journal has the form of
+// the sessions' ones, and a file of its own, which outlives sessions. undo() puts back each change that nobody else has
+// changed since. The journal ends with the boot.
 #pragma once
 
 #include <string>

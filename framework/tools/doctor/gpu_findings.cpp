@@ -66,7 +66,7 @@ std::optional<finding> check_iommu(interface_facts const& nic)
         .evidence = fmt::format("group of type {}", type)};
 }
 
-// What the same memory costs from the far socket of the machine: every write of the NIC crosses between them.
+// Compares the NUMA nodes of NIC and GPU: between two nodes every write of the NIC crosses from socket to socket.
 std::optional<finding> check_numa(interface_facts const& nic, gpu_facts const& gpu)
 {
     if (!nic.pci || !nic.pci->numa_node || !gpu.pci || !gpu.pci->numa_node)

@@ -192,7 +192,7 @@ std::optional<finding> check_aliases(interface_facts const& nic)
                    .command = fmt::format("ip -details link show dev {}", nic.name)};
 }
 
-// What gpurxd says to this user. Who has the right does not need it.
+// The answer of gpurxd to this user. A user with CAP_NET_ADMIN does not need it.
 std::optional<finding> check_daemon(interface_facts const& nic, process_facts const& process,
                                     requirements const& wanted)
 {
@@ -268,7 +268,7 @@ diagnosis diagnose(facts const& seen, interface_facts const& interface)
 {
     auto const* const gpu = seen.gpu ? &*seen.gpu : nullptr;
     auto found = check_machine(seen.machine, gpu != nullptr, seen.wanted);
-    // What changes nothing keeps no journal.
+    // A session on a lessee changes no setting, and keeps no journal.
     if (detail::is_lessee(interface.driver))
         std::erase_if(found, [](finding const& one) { return one.topic == "state-directory"; });
     if (gpu != nullptr)

@@ -14,7 +14,7 @@ namespace {
 using detail::mebibyte;
 using detail::size_text;
 
-// What gpurx was tried on begins here.
+// The oldest kernel on which gpurx was tried.
 constexpr unsigned oldest_tried[]{7, 2};
 
 bool is_older_than_tried(std::string_view release)

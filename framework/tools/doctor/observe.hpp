@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Looks: at this machine, at interfaces, at a GPU. Nothing is changed, and nothing is judged. What cannot be found out
-// stays absent; only what leaves nothing to look at is thrown, as system_error.
+// Observes this machine, its interfaces and a GPU; changes nothing and judges nothing. A fact that cannot be found out
+// stays absent. Throws system_error only where nothing is left to observe.
 #pragma once
 
 #include <optional>

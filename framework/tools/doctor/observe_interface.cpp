@@ -130,7 +130,7 @@ refusal refusal_of(system_error const& error)
     return {error.code().value(), said.empty() ? error.code().message() : said};
 }
 
-// What `question` answers; nothing where it is refused.
+// The answer to `question`; nothing where it is refused.
 template <class Question>
 auto answer_to(Question&& question) -> std::optional<decltype(question())>
 {

@@ -33,7 +33,7 @@ unsigned queues_of(interface_facts const& nic)
     return nic.channels ? nic.channels->rx_queues() : static_cast<unsigned>(nic.queues.size());
 }
 
-// Who has each queue that a session cannot have.
+// The users of the queues that a session cannot have.
 std::map<unsigned, std::string> users_of_queues(interface_facts const& nic)
 {
     std::map<unsigned, std::string> users;
@@ -64,7 +64,7 @@ unsigned most_queues_of(interface_facts const& nic)
     return nic.channels ? std::max(detail::most_rx_queues(*nic.channels), now) : now;
 }
 
-// That a session would choose.
+// The plan that a session would choose.
 std::optional<detail::queue_plan> plan_for(interface_facts const& nic)
 {
     std::set<unsigned> taken;
@@ -235,7 +235,7 @@ finding check_ring(interface_facts const& nic, machine_facts const& machine, req
     return found;
 }
 
-// What goes with a session that has ended; `condition` says when.
+// Lists the rules and contexts that go with a session that has ended; `condition` says when.
 void put_undoing(detail::journal_owner const& owner, std::string_view condition, std::vector<std::string>& lines)
 {
     auto const name = [](char const* kind, std::optional<std::uint32_t> id) {
@@ -251,7 +251,7 @@ void put_undoing(detail::journal_owner const& owner, std::string_view condition,
     });
 }
 
-// What recovery does to the NIC, in its order. It can tell of more sessions than this whether they have ended.
+// The changes that recovery makes to the NIC, in its order. Recovery sees of more sessions whether they have ended.
 std::vector<std::string> undoing(interface_facts const& nic)
 {
     std::vector<std::string> lines;

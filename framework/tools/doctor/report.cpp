@@ -38,7 +38,7 @@ std::vector<finding> worst_first(std::vector<finding> findings)
     return findings;
 }
 
-// What is most the matter; else that all is well.
+// The worst finding, if it is degraded or blocking; else a sentence that says that all is well.
 std::string summary_of(std::vector<finding> const& findings)
 {
     auto const sorted = worst_first(findings);

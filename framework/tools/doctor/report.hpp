@@ -15,8 +15,8 @@ namespace gpurx::doctor {
 // Of all: what is the matter with the machine, then a line for each interface. The best is marked, if it is a NIC that
 // can have transport devmem. Both reports say that transport copy works where devmem does not.
 [[nodiscard]] std::string text_overview(facts const& seen);
-// What --fix would do, a command a line; and where the command is itself, a line "# CHANGE" for each change. A line
-// that begins with "# nothing" where there is nothing to do.
+// The commands that --fix stands for, one a line. A command of gpurx-doctor's own is a line "# CHANGE" for each change.
+// A line that begins with "# nothing" where there is nothing to do.
 [[nodiscard]] std::string commands_to_fix(diagnosis const& found);
 
 // {"version", "kernel", "verdict", "best", "interfaces": [{"name", "driver", "verdict", "findings": [{"severity",

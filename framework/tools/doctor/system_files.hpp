@@ -38,7 +38,7 @@ struct pci_route {
 [[nodiscard]] std::map<std::string, std::string> read_kernel_config(std::string_view text,
                                                                     std::span<std::string_view const> wanted);
 
-// What gzip packed; nothing: it is no gzip, or damaged, or longer than 16 MiB.
+// Unpacks gzip; nothing: it is no gzip, or damaged, or longer than 16 MiB.
 [[nodiscard]] std::optional<std::string> gunzip(std::string_view packed);
 
 }  // namespace gpurx::doctor

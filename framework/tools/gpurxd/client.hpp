@@ -33,7 +33,8 @@ class client_backend {
     client_backend& operator=(client_backend const&) = delete;
     virtual ~client_backend() = default;
 
-    // Whether this client may use the interface, and how much. Called once; takes one of the user's places on it.
+    // The limits of this client on the interface. Refuses a client that the policy does not allow it. Called once; it
+    // takes one of the user's slots.
     [[nodiscard]] virtual limits admit(std::string_view interface) = 0;
     // The policy's file, for people.
     [[nodiscard]] virtual std::string policy_path() const = 0;
@@ -41,16 +42,16 @@ class client_backend {
     [[nodiscard]] virtual std::uint64_t dmabuf_size(int descriptor) = 0;
     [[nodiscard]] virtual std::unique_ptr<detail::session_nic> lease(
         detail::open_request const& what, int dmabuf, std::function<void(std::string_view)> const& notice) = 0;
-    // That the descriptor is the client's own socket for just this, and that nobody else is reached by the rule. And
-    // where what the listener hears arrives: none of it has the unspecified address.
+    // Refuses a descriptor that is not the client's own socket for just this, and a rule that would reach another user.
+    // Returns the endpoints at which the listener gets connections: none has the unspecified address.
     virtual void check_flow(int descriptor, detail::steer_flow_request const& what) = 0;
     [[nodiscard]] virtual std::vector<asio::ip::tcp::endpoint> check_listener(
         int descriptor, detail::steer_port_request const& what) = 0;
-    // Those at which somebody else has sockets by now, or whose address is not this host's any more.
+    // The endpoints at which somebody else has sockets by now, or whose address is not this host's any more.
     [[nodiscard]] virtual std::set<asio::ip::tcp::endpoint> find_lost(
         std::set<asio::ip::tcp::endpoint> const& ends) = 0;
 
-    // For whoever counts. `who`: a client that has queues now, but for its user.
+    // Events to count and to log. `who`: a client that has queues now; its user is not set.
     virtual void on_opened(client_metrics who) = 0;
     virtual void on_rules_changed(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept = 0;
     virtual void on_refused(request_kind what, error_code code, diagnostics const& why) noexcept = 0;
@@ -100,8 +101,8 @@ class client {
 
 // The time until a client has to have queues.
 inline constexpr std::chrono::milliseconds open_timeout{5000};
-// So long may a rule of a client reach a port that has become somebody else's, too. A check goes through
-// the kernel's sockets, which tell of those on the port only: a quarter of a microsecond for each that there is.
+// The longest time that a rule of a client reaches a port that has become somebody else's, too. A check goes through
+// all of the kernel's sockets: a quarter of a microsecond for each.
 inline constexpr std::chrono::milliseconds endpoint_check_interval{1000};
 
 enum class close_reason : std::uint8_t {

@@ -96,7 +96,7 @@ std::vector<inet_diag_bc_op> filter_for(std::set<std::uint16_t> const& ports)
     auto rest = ports.size() * port_words;
     for (auto const port : ports) {
         auto const is_last = rest == port_words;
-        // Where the comparison fails: at the next one, or beyond the end.
+        // The target where the comparison fails: the next one, or beyond the end.
         auto const next = static_cast<std::uint16_t>((port_words + (is_last ? 1 : 0)) * word);
         filter.push_back({.code = INET_DIAG_BC_S_EQ, .yes = 2 * word, .no = next});
         filter.push_back({.code = 0, .yes = 0, .no = port});

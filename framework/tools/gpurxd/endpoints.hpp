@@ -27,8 +27,8 @@ struct host_address {
 
 [[nodiscard]] bool is_own(std::span<host_address const> all, asio::ip::address const& address);
 
-// Where connections to a listener arrive that can come from a NIC: at its address; at all of the host's if that is
-// unspecified, but for those of loopback and the link-local ones of other interfaces. `also_v4`: as in steer_port().
+// The endpoints at which a listener gets connections from a NIC: its address, or, if that is unspecified, all of the
+// host's but loopback and link-local ones of other interfaces. `also_v4`: as in steer_port().
 [[nodiscard]] std::vector<asio::ip::tcp::endpoint> ends_of(std::span<host_address const> all,
                                                            asio::ip::tcp::endpoint const& listener, bool also_v4,
                                                            std::string_view interface);
@@ -56,7 +56,7 @@ inline constexpr std::size_t most_ports = 4096;
 // port of every address. Sockets that no program has any more are nobody's. Precondition: `local` is as on the wire.
 [[nodiscard]] std::optional<std::uint32_t> find_other_user(std::span<owned_socket const> all,
                                                            asio::ip::tcp::endpoint const& local, std::uint32_t uid);
-// Those of `ends` for which there is one.
+// The endpoints of `ends` that another user has sockets on.
 [[nodiscard]] std::set<asio::ip::tcp::endpoint> find_shared(std::span<owned_socket const> all,
                                                             std::set<asio::ip::tcp::endpoint> const& ends,
                                                             std::uint32_t uid);

@@ -17,7 +17,7 @@ class log_limit {
   public:
     using clock = std::chrono::steady_clock;
 
-    // So many lines may come at once, and then one after the other.
+    // `at_once`: lines that may come at once. `each`: the time between two after that.
     explicit log_limit(unsigned at_once = 10, clock::duration each = std::chrono::seconds{1}) noexcept
         : each_{each}, burst_{each * at_once}
     {}

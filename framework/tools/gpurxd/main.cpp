@@ -94,7 +94,7 @@ char const* name_of(close_reason how)
     return "left";
 }
 
-// So long may a client not read what is said to it.
+// Limits the time that a client leaves an answer unread.
 void limit_sending(int connection)
 {
     timeval const limit{.tv_sec = 5, .tv_usec = 0};
@@ -104,7 +104,7 @@ void limit_sending(int connection)
 
 int served_connection = -1;
 
-// As if the client had hung up: all is undone then as ever.
+// Ends as if the client had hung up: all is undone then as ever.
 extern "C" void end_service(int /*signal*/)
 {
     auto const error = errno;
@@ -123,7 +123,7 @@ int serve_client(command_line const& chosen)
     auto from = peer_caller(connection.native_handle());
     auto const uid = from.uid;
     system_backend backend{chosen.server.paths, std::move(from), connection.native_handle()};
-    // What was refused has been said.
+    // A refusal has been logged.
     if (auto const how = serve(connection, backend); how != close_reason::hung_up && how != close_reason::refused)
         log_line(fmt::format("a client of user {} {}", uid, name_of(how)));
     return 0;
@@ -181,7 +181,7 @@ try {
     auto const chosen = parse_command_line(argc, argv, exit_code);
     if (!chosen)
         return exit_code;
-    // What it has started from /proc/self/exe is called "exe" by ps, and in what systemd says.
+    // A process that was started from /proc/self/exe would be "exe" for ps and systemd.
     static_cast<void>(::prctl(PR_SET_NAME, "gpurxd"));
     if (chosen->check)
         return check(*chosen);

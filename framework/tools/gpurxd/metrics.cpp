@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, request_kinds> request_names{"connect", "
 constexpr std::array<std::string_view, refusal_reasons> reason_names{"policy",    "crowded", "flows",    "descriptor",
                                                                      "elsewhere", "order",   "protocol", "nic"};
 
-// What one user has of one interface.
+// The share of one user in one interface.
 struct share {
     std::uint64_t clients = 0;
     std::uint64_t queues = 0;

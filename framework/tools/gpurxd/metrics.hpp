@@ -18,7 +18,7 @@
 
 namespace gpurx::gpurxd {
 
-// What was refused.
+// The kind of request that was refused.
 enum class request_kind : std::uint8_t {
     connect,
     open,
@@ -67,7 +67,7 @@ struct daemon_metrics {
     friend bool operator==(daemon_metrics const&, daemon_metrics const&) = default;
 };
 
-// What the kernel says of an interface of which clients have queues.
+// Statistics of the kernel for an interface of which clients have queues.
 struct interface_metrics {
     std::string interface;
     std::uint64_t pages_in_flight = 0;                   // of the clients' pools, their pools' own reserves included

@@ -21,7 +21,7 @@ namespace gpurx::gpurxd {
 
 namespace {
 
-// What clients have of one interface.
+// The bindings and queues that clients have of one interface.
 struct held_queues {
     std::set<std::uint32_t> dmabufs;
     std::set<unsigned> queues;

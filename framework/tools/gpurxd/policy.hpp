@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who may have what of which interface: a text, a line each, `#` begins a comment:
+// The policy: a text that says which users may use which interface, and how much. `#` begins a comment:
 //
 //   allow user NAME|UID|*   interface NAME|*  [LIMIT VALUE]...
 //   allow group NAME|GID    interface NAME|*  [LIMIT VALUE]...

@@ -21,7 +21,7 @@ struct daemon_paths {
 // The same. EINVAL with the first line that is wrong.
 [[nodiscard]] policy read_policy(std::string const& path);
 
-// Whom its lines mean. A name that nobody has now is left out. May ask other machines, where names are kept there.
+// The ids that its lines mean. A name that nobody has now is left out. May ask other machines, if they keep the names.
 [[nodiscard]] policy_ids resolve_ids(policy const& known);
 
 // The process at the other end of a Unix socket, as it was when it connected: by numbers alone, which asks nobody; or

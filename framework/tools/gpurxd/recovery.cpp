@@ -51,7 +51,7 @@ void recover_interface(std::string const& interface, std::string const& state_di
     }
 }
 
-// Those of this boot and network namespace. One that cannot be read is left to recover_all(), which says why.
+// The journals of this boot and network namespace. One that cannot be read is left to recover_all(), which says why.
 std::vector<detail::journal> read_journals(std::string const& directory)
 {
     std::vector<detail::journal> all;

@@ -85,7 +85,7 @@ unique_fd listen_at(std::string const& path)
     unique_fd made{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
     if (!made || ::bind(made.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0)
         fail(errno, "listen at", path);
-    // Who may do what is the policy's business.
+    // Anybody may connect: the policy decides.
     if (::chmod(path.c_str(), 0666) != 0 || ::listen(made.get(), 64) != 0)
         fail(errno, "listen at", path);
     return made;

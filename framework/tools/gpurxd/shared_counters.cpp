@@ -67,20 +67,20 @@ namespace {
 // Of the layout: another one is another file.
 constexpr std::uint64_t this_version = 0x6770'7572'7864'0002;
 
-// Who has the byte of a place locked has the place.
-struct flock place_lock(std::size_t place)
+// The lock of a slot's byte: its owner has the slot.
+struct flock slot_lock(std::size_t slot)
 {
     struct flock lock {};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
-    lock.l_start = static_cast<off_t>(place);
+    lock.l_start = static_cast<off_t>(slot);
     lock.l_len = 1;
     return lock;
 }
 
-bool is_taken(int file, std::size_t place)
+bool is_taken(int file, std::size_t slot)
 {
-    auto lock = place_lock(place);
+    auto lock = slot_lock(slot);
     return ::fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
@@ -170,7 +170,7 @@ shared_counters::shared_counters(unique_fd file, counter_table* shared) noexcept
 shared_counters::shared_counters(shared_counters&& other) noexcept
     : file_{std::move(other.file_)},
       shared_{std::exchange(other.shared_, nullptr)},
-      place_{std::exchange(other.place_, std::nullopt)}
+      slot_{std::exchange(other.slot_, std::nullopt)}
 {}
 
 shared_counters::~shared_counters()
@@ -216,15 +216,15 @@ void shared_counters::count_refusal(request_kind what, refusal_reason why) noexc
 
 void shared_counters::show(client_metrics const& who)
 {
-    for (std::size_t place = 0; place < most_shown && !place_; ++place) {
-        auto lock = place_lock(place);
+    for (std::size_t slot = 0; slot < most_shown && !slot_; ++slot) {
+        auto lock = slot_lock(slot);
         if (::fcntl(file_.get(), F_OFD_SETLK, &lock) == 0)
-            place_ = place;
+            slot_ = slot;
     }
-    if (!place_)
+    if (!slot_)
         return;
-    auto& mine = shared_->clients[*place_];
-    // Whoever had the place before may have been killed while it wrote.
+    auto& mine = shared_->clients[*slot_];
+    // Whoever had the slot before may have been killed while it wrote.
     if (mine.edition % 2 != 0)
         ++mine.edition;
     write(who, mine);
@@ -234,8 +234,8 @@ void shared_counters::show_rules(std::uint64_t now, std::uint64_t made, std::uin
 {
     shared_->rules_made += made;
     shared_->rules_taken_away += taken_away;
-    if (place_)
-        shared_->clients[*place_].rules = now;
+    if (slot_)
+        shared_->clients[*slot_].rules = now;
 }
 
 daemon_metrics shared_counters::read() const
@@ -246,11 +246,11 @@ daemon_metrics shared_counters::read() const
     all.rules_taken_away = shared_->rules_taken_away;
     for (std::size_t what = 0; what < request_kinds; ++what)
         std::ranges::copy(shared_->refusals[what], all.refusals[what].begin());
-    for (std::size_t place = 0; place < most_shown; ++place) {
-        auto const& client = shared_->clients[place];
+    for (std::size_t slot = 0; slot < most_shown; ++slot) {
+        auto const& client = shared_->clients[slot];
         auto const edition = client.edition.load();
-        // What was never written needs no question to the kernel.
-        if (edition == 0 || edition % 2 != 0 || !is_taken(file_.get(), place))
+        // A slot that was never written needs no question to the kernel.
+        if (edition == 0 || edition % 2 != 0 || !is_taken(file_.get(), slot))
             continue;
         auto found = read_client(client);
         if (client.edition == edition)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gpurxd and its clients' processes count, in a file that all of them have mapped: it outlives each of them, as
-// the clients do the daemon. A client has a place in it for as long as its process lives: a lock that the kernel ends.
+// Counters of gpurxd and its clients' processes, in a file that all of them map. The file outlives each of them, as
+// clients outlive the daemon. A client has a slot in it for as long as its process lives: a lock that the kernel ends.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace gpurx::gpurxd {
 
 struct counter_table;
 
-// Where gpurxd keeps this file, and its clients' places.
+// The directory of this file, and of the locks of clients.
 [[nodiscard]] std::string clients_directory(std::string const& state_directory);
 
 // Thread safety: safe; several processes, too.
@@ -29,7 +29,7 @@ class shared_counters {
 
     void count_connection() noexcept;
     void count_refusal(request_kind what, refusal_reason why) noexcept;
-    // Takes a place, which is this object's until its end. Nothing happens if all are taken: the client is not shown.
+    // Takes a slot, which is this object's until its end. Nothing happens if all are taken: the client is not shown.
     void show(client_metrics const& who);
     // Of the client that is shown, if one is.
     void show_rules(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept;
@@ -41,7 +41,7 @@ class shared_counters {
 
     detail::unique_fd file_;
     counter_table* shared_;
-    std::optional<std::size_t> place_;
+    std::optional<std::size_t> slot_;
 };
 
 }  // namespace gpurx::gpurxd

@@ -98,7 +98,7 @@ Value socket_option(int descriptor, int name)
     return value;
 }
 
-// That it is a TCP socket of this network namespace, bound to `local`.
+// Refuses all but a TCP socket of this network namespace that is bound to `local`.
 void check_tcp_socket(int descriptor, asio::ip::tcp::endpoint const& local)
 {
     if (descriptor < 0)

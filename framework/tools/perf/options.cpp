@@ -44,7 +44,7 @@ transport transport_of(std::string_view name)
     return *std::ranges::find(all, name, [](transport each) { return to_string(each); });
 }
 
-// What a setting is made of.
+// Adds the options that make a setting.
 void add_setting(CLI::App& app, setting& of)
 {
     app.add_option("--interface", of.session.interface, "The NIC; without it only transport copy works");

@@ -28,7 +28,7 @@ Number get(std::span<std::byte const> from, std::size_t at)
     return value;
 }
 
-// What does not fit is cut off; a zero byte ends it.
+// Cuts off text that does not fit; a zero byte ends it.
 void put_text(std::span<std::byte> to, std::string_view text)
 {
     auto const size = std::min(text.size(), to.size() - 1);

@@ -24,7 +24,8 @@ class histogram {
     void add(histogram const& other) noexcept;
 
     [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
-    // So many of a hundred were no longer: the end of their bucket, and the largest itself for 100. 0 if there is none.
+    // The duration that `percent` of them do not exceed: the end of its bucket, and the largest itself for 100.
+    // 0: there is none.
     [[nodiscard]] std::chrono::nanoseconds percentile(double percent) const noexcept;
 
   private:

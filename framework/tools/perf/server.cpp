@@ -141,7 +141,7 @@ asio::awaitable<result> receiving_round::run()
     fmt::print(stderr, "listening on port {}, {}, transport {}\n", acceptor_->local_endpoint().port(), how_.name,
                to_string(session_.transport()));
     co_await accept_all();
-    // Those of the next round are to wait for it.
+    // Connections of the next round are to wait for it.
     acceptor_.reset();
     auto const what = flows_.front().what;
     if (!how_.loans)

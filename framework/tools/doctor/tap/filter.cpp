@@ -67,7 +67,7 @@ bool fits(std::optional<ip::address> const& address, bool v6)
 
 constexpr std::uint32_t payload_bytes = 1;  // that are let through behind the headers
 
-// Where things are in a frame.
+// Offsets in a frame.
 constexpr std::uint32_t ether_type = 12;
 constexpr std::uint32_t ip_header = ETH_HLEN;
 constexpr std::uint32_t v4_fragment = ip_header + 6;

@@ -36,18 +36,18 @@ struct selection {
 };
 using selections = std::set<selection>;
 
-// What has this port at either end.
+// The flows with this port at either end.
 [[nodiscard]] selections of_port(std::uint16_t port);
 // "LOCAL,REMOTE", each ADDRESS:PORT, [ADDRESS]:PORT, or with * in the place of either. Throws std::invalid_argument,
 // which says what is wrong.
 [[nodiscard]] selections of_flow(std::string_view text);
-// What the rules of these sessions steer to them.
+// The flows that the rules of these sessions steer to them.
 [[nodiscard]] selections of_sessions(std::vector<detail::journal_owner> const& owners);
 
 // The same and more, in less: of each the local port, else the remote one, else its family.
 [[nodiscard]] selections widened(selections const& chosen);
 
-// What the kernel takes at most.
+// The longest program that the kernel takes.
 inline constexpr std::size_t longest_program = 4096;
 
 struct filter {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tap has seen as text for people, and as JSON for programs. No I/O.
+// Reports of the flows that the tap has seen: text for people, JSON for programs. No I/O.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct tap_counts {
 
 // Totals since the beginning: a line for each flow, then one about the tap.
 [[nodiscard]] std::string totals(std::string const& interface, flow_table const& seen, tap_counts const& tap);
-// What came between `earlier` and now, in `interval`: the rate of that; the rest as in totals. The busiest flows, at
-// most `most` of them.
+// Rates between `earlier` and now, which are `interval` apart; the rest as in totals. The busiest flows, at most `most`
+// of them.
 [[nodiscard]] std::string live(std::string const& interface, flow_table const& seen,
                                std::map<flow_key, flow_counts> const& earlier, std::chrono::duration<double> interval,
                                tap_counts const& tap, std::size_t most);

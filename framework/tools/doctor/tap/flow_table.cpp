@@ -13,7 +13,7 @@ constexpr std::size_t most_gaps = 64;
 
 // A packet that is put together of many uses up as many ids.
 constexpr int largest_step = 256;
-// So many that count up are no coincidence.
+// More ids in a row that count up are no coincidence.
 constexpr unsigned enough_ids = 4;
 
 }  // namespace
@@ -73,7 +73,7 @@ unsigned sequence_tracker::acknowledged(std::uint32_t sequence)
     auto const end = std::ranges::find_if(gaps_, [known](gap const& one) { return one.end > known; });
     auto const unseen = static_cast<unsigned>(end - gaps_.begin());
     gaps_.erase(gaps_.begin(), end);
-    // What was acknowledged ahead of all that came was not seen, either.
+    // Bytes that are acknowledged ahead of all that came were not seen, either.
     auto const ahead = known > next_;
     next_ = std::max(next_, known);
     return unseen + (ahead ? 1U : 0U);

@@ -23,7 +23,7 @@ enum class arrival : std::uint8_t {
     retransmitted,  // fills a gap, sent later; or has come before
 };
 
-// What a segment says of when it was sent.
+// The marks of a segment by which its time of sending is told.
 struct send_mark {
     std::optional<std::uint32_t> clock;  // the sender's: its TCP timestamp
     std::optional<std::uint16_t> id;     // of IPv4, which many senders count up

@@ -45,7 +45,7 @@ class packet_bytes {
     std::span<std::byte const> all_;
 };
 
-// What the IP header says.
+// The fields of the IP header.
 struct packet {
     socket_end source;
     socket_end destination;

@@ -126,7 +126,7 @@ class capture_file {
     bytes waiting_;
 };
 
-// Where tables go. On a terminal each takes the place of the one before.
+// Prints tables. On a terminal each takes the place of the one before.
 class screen {
   public:
     explicit screen(options const& chosen)
@@ -191,7 +191,7 @@ class running_tap {
                 screen_.show(chosen_, seen_, counts(), now);
             }
         }
-        // What is in the block that the kernel still fills comes when its time is over.
+        // Packets in the block that the kernel still fills come when its time is over.
         std::array none{pollfd{.fd = ring_.fd(), .events = POLLIN, .revents = 0}};
         ::poll(none.data(), none.size(), static_cast<int>(2 * packet_ring::patience.count()));
         take();
