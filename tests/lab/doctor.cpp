@@ -248,7 +248,7 @@ TEST_CASE_METHOD(unchanged_nic, "the doctor finds dms0 ready, and says which tok
     CHECK_THAT(all.text, ContainsSubstring("  lo    not possible"));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "what a session sets by itself is no fault", "[smoke][doctor]")
+TEST_CASE_METHOD(unchanged_nic, "a setting that a session makes by itself is no fault", "[smoke][doctor]")
 {
     run_command("ethtool -K dms0 ntuple off");
     detail::kernel_nic nic{near_interface};
@@ -265,7 +265,7 @@ TEST_CASE_METHOD(unchanged_nic, "what a session sets by itself is no fault", "[s
     run_command("ethtool -K dms0 ntuple on");
 }
 
-TEST_CASE_METHOD(unchanged_nic, "what it says to do mends it", "[doctor]")
+TEST_CASE_METHOD(unchanged_nic, "its commands fix the faults that they are for", "[doctor]")
 {
     check_fixed("ethtool -X dms0 equal 3", "rss", "note", 0);
     check_fixed("ethtool -N dms0 flow-type tcp4 dst-port 7777 action 3", "rules", "degraded", 1);
@@ -341,7 +341,7 @@ TEST_CASE_METHOD(unchanged_nic, "it sees who has the queues", "[doctor]")
     }
 }
 
-TEST_CASE_METHOD(unchanged_nic, "without rights it says so, and what it can see", "[smoke][doctor]")
+TEST_CASE_METHOD(unchanged_nic, "it says that it has no rights, and reports all that it can see", "[smoke][doctor]")
 {
     auto const found = examine({}, "setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all");
     CHECK(found.status == 2);

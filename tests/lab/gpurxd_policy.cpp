@@ -117,7 +117,8 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd binds no memory that may only be read", 
     CHECK(settled(settings_before()));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "who opens and hangs up in a loop is slowed down, and the NIC keeps still", "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "a client that opens and hangs up in a loop is slowed down, and the NIC keeps still",
+                 "[gpurxd]")
 {
     running_daemon daemon{"allow user 20001 interface dms0 opens 2\n"};
     unprivileged_program impatient{[&](child_report& child) {
@@ -168,7 +169,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd says who got what, and who was refused a
     CHECK(settled(settings_before()));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "who has what by gpurxd can be read while they have it", "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "metrics show the queues of clients while they have them", "[gpurxd]")
 {
     running_daemon daemon;
     peer_sender sender{family::v4, {11, stream_bytes}};

@@ -434,7 +434,7 @@ TEST_CASE_METHOD(unchanged_nic, "a process without rights receives on two NICs a
     CHECK(pools_vanish());
 }
 
-TEST_CASE_METHOD(unchanged_nic, "who goes to a network namespace of its own goes on receiving", "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "a receiver that goes to a network namespace of its own goes on receiving", "[gpurxd]")
 {
     running_daemon daemon{"allow user 65534 interface dms0 clients 2\n"};
     peer_sender sender{family::v4, {40, stream_bytes}};

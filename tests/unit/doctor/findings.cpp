@@ -353,7 +353,7 @@ TEST_CASE("for who has no right, what gpurxd refuses is in the way")
     CHECK(about(diagnose(seen, nic).findings, "gpurxd").topic.empty());
 }
 
-TEST_CASE("what is the matter with an interface")
+TEST_CASE("the checks of an interface find each fault")
 {
     for (auto const& row : rows) {
         DYNAMIC_SECTION(row.name)
@@ -369,7 +369,7 @@ TEST_CASE("what is the matter with an interface")
     }
 }
 
-TEST_CASE("with a good machine and a good NIC all is ready")
+TEST_CASE("a good machine with a good NIC is ready")
 {
     auto const seen = good_facts();
     auto const found = diagnose(seen, seen.interfaces.front());

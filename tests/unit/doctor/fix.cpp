@@ -86,7 +86,7 @@ TEST_CASE_METHOD(doctor_bench, "a fix is noted before it is made, and put back b
     CHECK(undo_all().done.empty());
 }
 
-TEST_CASE_METHOD(doctor_bench, "what somebody else has changed since is left to them")
+TEST_CASE_METHOD(doctor_bench, "undo leaves a setting that somebody else has changed since")
 {
     hardware.rx_frames = 4096;
     static_cast<void>(fix_all({fixable(fix_action::kind::rx_ring, 512)}));
@@ -97,7 +97,7 @@ TEST_CASE_METHOD(doctor_bench, "what somebody else has changed since is left to 
     CHECK(hardware.rx_frames == 2048);
 }
 
-TEST_CASE_METHOD(doctor_bench, "what the kernel refuses is said, is not noted, and stops nothing else")
+TEST_CASE_METHOD(doctor_bench, "a change that the kernel refuses is said, is not noted, and stops nothing else")
 {
     hardware.up = false;
     hardware.rx_frames = 4096;
@@ -123,7 +123,7 @@ TEST_CASE_METHOD(doctor_bench, "a refusal leaves what an earlier time has noted"
     CHECK(hardware.rx_frames == 4096);
 }
 
-TEST_CASE_METHOD(doctor_bench, "what a killed session left is put back")
+TEST_CASE_METHOD(doctor_bench, "a fix puts back changes of a killed session")
 {
     auto const before = hardware.state;
     auto session = open();

@@ -88,7 +88,7 @@ std::vector<machine_row> const machine_rows{
 
 }  // namespace
 
-TEST_CASE("what is the matter with a machine")
+TEST_CASE("the checks of a machine find each fault")
 {
     for (auto const& row : machine_rows) {
         DYNAMIC_SECTION(row.name)
@@ -104,7 +104,7 @@ TEST_CASE("what is the matter with a machine")
     }
 }
 
-TEST_CASE("with a GPU host memory is a side matter")
+TEST_CASE("a GPU makes host memory a side matter")
 {
     auto machine = good_machine();
     machine.memory.udmabuf_error = ENOENT;

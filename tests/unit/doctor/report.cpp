@@ -64,7 +64,7 @@ TEST_CASE("the overview has a line for each interface and marks the best")
     CHECK_THAT(text_overview(seen), ContainsSubstring("no interface"));
 }
 
-TEST_CASE("where no interface is a NIC for it, none is marked, and transport copy is said to work")
+TEST_CASE("an overview without a NIC for devmem marks none, and says that transport copy works")
 {
     auto seen = spoilt_facts();
     seen.interfaces.pop_back();
@@ -101,7 +101,7 @@ TEST_CASE("only what --fix does is among its commands")
           "# nothing that --fix could do; without --dry-run the report says what stands in the way\n");
 }
 
-TEST_CASE("what --fix undoes of killed processes is said, a line for each rule, context and setting")
+TEST_CASE("a dry run of --fix has a line for each rule, context and setting of killed processes")
 {
     auto seen = spoilt_facts();
     auto& nic = seen.interfaces[1];

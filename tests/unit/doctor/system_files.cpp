@@ -115,7 +115,7 @@ TEST_CASE("options of a kernel that are set")
     CHECK(read_kernel_config("", wanted).empty());
 }
 
-TEST_CASE("what was packed is unpacked")
+TEST_CASE("gunzip unpacks a packed text")
 {
     for (std::size_t const size : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{3'000'000}}) {
         std::string text(size, 'x');
@@ -125,7 +125,7 @@ TEST_CASE("what was packed is unpacked")
     }
 }
 
-TEST_CASE("what is no gzip, or not all of one, is nothing")
+TEST_CASE("gunzip returns nothing for other bytes, or a part of a gzip")
 {
     CHECK_FALSE(gunzip("").has_value());
     CHECK_FALSE(gunzip("CONFIG_NET_DEVMEM=y\n").has_value());

@@ -261,7 +261,7 @@ TEST_CASE("a client gets a NIC, rules and notices, and all is undone when it goe
     CHECK(at.end() == close_reason::hung_up);
 }
 
-TEST_CASE("what a client may not have is refused with the reason, and leaves nothing")
+TEST_CASE("a client that asks for too much is refused with the reason, and leaves nothing")
 {
     server at{limits{.queues = 2, .flows = 1}, 4};
     error_code code;
@@ -482,7 +482,7 @@ TEST_CASE("a question without memory says how much it is about, and the refusal 
     CHECK(last_refused == request_kind::probe);
 }
 
-TEST_CASE("nothing is steered before a NIC is open, and none is opened twice")
+TEST_CASE("a client steers nothing before a NIC is open, and opens none twice")
 {
     server at{{}, 2};
     {

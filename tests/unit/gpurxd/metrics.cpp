@@ -111,7 +111,7 @@ mode_t mode_of(std::filesystem::path const& path)
 
 }  // namespace
 
-TEST_CASE("what one process counts another one reads, and it outlives both")
+TEST_CASE("a process reads the counts of another one, and they outlive both")
 {
     some_place const at;
     {
@@ -307,7 +307,7 @@ TEST_CASE("a file without a change is written every five seconds, for what the k
     CHECK(at.says(0));
 }
 
-TEST_CASE("who has begun to read the file reads that one to its end, though another one is written")
+TEST_CASE("a reader of the file reads that one to its end, though another one is written")
 {
     some_file at;
     at.begin();

@@ -92,7 +92,7 @@ TEST_CASE("a user without a name is no user of an empty name, and a name no numb
     CHECK_FALSE(find_limits(policy{{policy_line{subject::group, "1000x", "eth1", {}}}}, alice, "eth1"));
 }
 
-TEST_CASE("what is wrong with a policy is said with its line")
+TEST_CASE("a policy's errors are said with their lines")
 {
     CHECK(damage_of("\n#\nallow user alice\n").line == 3);
     CHECK_THAT(damage_of("deny user alice interface eth1").what, ContainsSubstring("a line is"));
@@ -169,7 +169,7 @@ TEST_CASE("strangers with many user numbers leave room for those whom the policy
     CHECK(all.has_room(policy_match::none, 7));
 }
 
-TEST_CASE("those who are named leave room for each other, and one user has a share")
+TEST_CASE("users who are named leave room for each other, and one user has a share")
 {
     connection_quota all;
     for (pid_t i = 0; all.has_room(policy_match::named, 1000); ++i)

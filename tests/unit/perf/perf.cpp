@@ -42,7 +42,7 @@ round_result round_of(std::string setting, std::uint64_t bytes, std::chrono::nan
 
 }  // namespace
 
-TEST_CASE("perf: what is said on the wire is understood as it was meant")
+TEST_CASE("perf: messages are decoded as they were encoded")
 {
     request const wanted{.flow = 3, .flows = 4, .message_size = 4096, .warm_up_ms = 0, .measured_ms = 7};
     CHECK(decode_request(encode(wanted)) == wanted);

@@ -117,7 +117,7 @@ TEST_CASE("the headers go through, and one byte of the payload", "[tap]")
     }
 }
 
-TEST_CASE("nothing but chosen TCP goes through", "[tap]")
+TEST_CASE("a filter lets nothing through but chosen TCP", "[tap]")
 {
     filtered_pair const through{of_port(5000)};
     CHECK(through({.destination_port = 5001}) == 0);

@@ -51,7 +51,7 @@ TEST_CASE("bytes in order, also where the numbers wrap", "[tap]")
     CHECK(order.missing() == segment_size);
 }
 
-TEST_CASE("what fills a gap is told by the sender's clock", "[tap]")
+TEST_CASE("the sender's clock tells how a gap was filled", "[tap]")
 {
     sequence_tracker order;
     CHECK(order.take(0, segment_size, {.clock = 100, .id = {}}, 0s) == arrival::in_order);
@@ -86,7 +86,7 @@ TEST_CASE("what fills a gap is told by the sender's clock", "[tap]")
     CHECK(order.take(3000, segment_size, {.clock = 107, .id = {}}, 2s) == arrival::in_order);
 }
 
-TEST_CASE("where the clock has not gone on, ids tell that count up", "[tap]")
+TEST_CASE("ids that count up tell it if the clock has not gone on", "[tap]")
 {
     auto const fill = [](std::uint16_t step, std::uint16_t id, moment when) {
         sequence_tracker order;
@@ -129,7 +129,7 @@ TEST_CASE("a gap is filled piece by piece", "[tap]")
     CHECK(order.missing() == 0);
 }
 
-TEST_CASE("what came before is a retransmission, also with new bytes behind it", "[tap]")
+TEST_CASE("bytes that came before are a retransmission, also with new bytes behind them", "[tap]")
 {
     sequence_tracker order;
     CHECK(order.take(0, segment_size, {}, 0s) == arrival::in_order);

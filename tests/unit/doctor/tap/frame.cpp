@@ -72,7 +72,7 @@ TEST_CASE("a packet that is too long for its header to say has the length of the
         1500);
 }
 
-TEST_CASE("what is cut off or lies about its length is no segment", "[tap]")
+TEST_CASE("a frame that is cut off or lies about its length is no segment", "[tap]")
 {
     for (auto const& whole :
          {made_frame{.ip_options = {1, 1, 1, 0}, .tcp_options = {8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 0}},
