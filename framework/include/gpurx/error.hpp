@@ -50,17 +50,14 @@ enum class errc {
     /// @brief The session already has `max_flows` flows. Close one, or raise `rx_session_options::max_flows`.
     too_many_flows,
     /// @brief Out-of-order data holds every page of the memory, and the missing segment has no page to land in.
-    ///
-    /// The flow could never continue and was ended (docs/memory-budget.md). Give more memory, or smaller receive
-    /// buffers.
+    /// @details The flow could never continue and was ended (docs/memory-budget.md). Give more memory, or smaller
+    /// receive buffers.
     memory_locked_up,
     /// @brief Data arrived in device memory that belongs to no session of this process. The flow is over.
-    ///
-    /// The flow was steered to a queue of another process. The bytes cannot be read here.
+    /// @details The flow was steered to a queue of another process. The bytes cannot be read here.
     foreign_memory,
     /// @brief The kernel can never deliver a segment with fragments in both device and host memory. The flow is over.
-    ///
-    /// The NIC driver is at fault.
+    /// @details The NIC driver is at fault.
     mixed_fragments,
     /// @brief Another user holds a queue that the session needs.
     queue_busy,
@@ -72,13 +69,11 @@ enum class errc {
     /// @brief The stream belongs to another GPU than the memory. Use a stream of the memory's GPU.
     wrong_gpu,
     /// @brief The stream is being captured into a CUDA graph, or is `CU_STREAM_PER_THREAD`. Use an ordinary stream.
-    ///
-    /// `CU_STREAM_PER_THREAD` names another stream in each thread that an operation runs on.
+    /// @details `CU_STREAM_PER_THREAD` names another stream in each thread that an operation runs on.
     unusable_stream,
     /// @brief An async_receive_exactly() asked for more bytes than one flow may have on loan. Nothing was consumed.
-    ///
-    /// With transport `devmem` whole pages count. Raise `rx_session_options::loan_limit`, receive in parts, or read the
-    /// bytes into memory of your own.
+    /// @details With transport `devmem` whole pages count. Raise `rx_session_options::loan_limit`, receive in parts, or
+    /// read the bytes into memory of your own.
     beyond_loan_limit,
 };
 

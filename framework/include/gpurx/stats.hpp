@@ -91,7 +91,7 @@ struct flow_pages {
 /// `pages`. The session reads the program's pages and the kernel's pages one after the other. A page that changes hands
 /// in between may be counted at its former place.
 ///
-/// docs/memory-budget.md tells what to do about each place.
+/// For advice on each place see docs/memory-budget.md.
 struct pool_stats {
     /// @brief Pages of the memory.
     std::uint64_t pages = 0;
