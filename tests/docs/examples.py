@@ -61,16 +61,20 @@ def blocks() -> Iterator[Block]:
                 lines.append(line)
 
 
+def between_code_marks(text: str) -> Iterator[tuple[int, str, str]]:
+    """What comments of Doxygen show between @code and @endcode: after which line, in which language, and the text."""
+    for found in re.finditer(r"@code(.*)\n((?:.*\n)*?)(?= */// @endcode$)", text, re.M):
+        lines = re.sub(r"^ */// ?", "", found.group(2), flags=re.M)
+        yield text.count("\n", 0, found.start()), found.group(1).strip("{.}"), lines
+
+
 def in_headers() -> Iterator[Block]:
-    """What the comments of public headers show between @code and @endcode."""
+    """The examples of public headers, each with an include of its header in the place of @code."""
     for root in ("framework/include", "framework/ingest/include"):
         for path in sorted((REPO / root).rglob("*.hpp")):
-            text = path.read_text(encoding="utf-8")
-            for found in re.finditer(r"@code(.*)\n((?:.*\n)*?)(?= */// @endcode$)", text, re.M):
-                lines = re.sub(r"^ */// ?", "", found.group(2), flags=re.M)
-                line = text.count("\n", 0, found.start())
-                own = f"#include <{path.relative_to(REPO / root)}>"
-                yield Block(str(path.relative_to(REPO)), line, found.group(1).strip("{.}"), f"{own}\n{lines}")
+            own = f"#include <{path.relative_to(REPO / root)}>\n"
+            for line, language, lines in between_code_marks(path.read_text(encoding="utf-8")):
+                yield Block(str(path.relative_to(REPO)), line, language, own + lines)
 
 
 def in_docstrings() -> Iterator[Block]:

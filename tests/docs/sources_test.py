@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "framework/docs/site"))
 import cpp_reference  # noqa: E402
+import examples  # noqa: E402
 import figures  # noqa: E402
 import guides  # noqa: E402
 import python_reference  # noqa: E402
@@ -23,7 +24,7 @@ class Reference(unittest.TestCase):
     """Doxygen's XML, as breathe is to find it."""
 
     FILE = (
-        "<doxygen><compounddef><compoundname>b.hpp</compoundname><innerclass>a::c</innerclass>"
+        '<doxygen><compounddef id="b_8hpp"><compoundname>b.hpp</compoundname><innerclass>a::c</innerclass>'
         "<innernamespace>a</innernamespace><sectiondef><memberdef><name>f</name>"
         "<qualifiedname>a::f</qualifiedname></memberdef></sectiondef>"
         "<briefdescription><para>Does <ref>f</ref>.\n</para></briefdescription>"
@@ -50,15 +51,49 @@ class Reference(unittest.TestCase):
 
     def test_the_page_of_a_header_is_its_file(self) -> None:
         page = cpp_reference.page("a/b.hpp", self.files["a/b.hpp"])
-        self.assertTrue(page.startswith("<a/b.hpp>\n=========\n"))
+        self.assertTrue(page.startswith(".. _b_8hpp:\n\n<a/b.hpp>\n=========\n"))
         self.assertIn("#include <a/b.hpp>\n\n.. doxygenfile:: a/b.hpp\n", page)
 
     def test_a_header_of_headers_shows_what_it_includes(self) -> None:
-        self.assertIn("   #include <gpurx/views.hpp>\n", cpp_reference.page("gpurx/gpurx.hpp", ElementTree.Element("compounddef")))
+        page = cpp_reference.page("gpurx/gpurx.hpp", ElementTree.Element("compounddef"))
+        self.assertIn("   #include <gpurx/views.hpp>\n", page)
+
+    def test_a_base_in_detail_gives_its_functions_to_the_class_that_has_it(self) -> None:
+        def write(name: str, file: str, content: str) -> None:
+            text = f'<doxygen><compounddef>{content}<location file="{file}"/></compounddef></doxygen>'
+            (self.xml / f"{name}.xml").write_text(text, encoding="utf-8")
+
+        def section(kind: str, name: str) -> str:
+            member = f'<memberdef><name>{name}</name><location file="a/detail/base.hpp"/></memberdef>'
+            return f'<sectiondef kind="{kind}">{member}</sectiondef>'
+
+        bases = '<basecompoundref refid="classbase">base</basecompoundref><basecompoundref>std::x</basecompoundref>'
+        write("classderived", "a/b.hpp", bases + section("public-func", "own"))
+        write("classbase", "a/detail/base.hpp", section("public-func", "f") + section("protected-func", "g"))
+        cpp_reference.inline_internal_bases(self.xml)
+        derived = ElementTree.parse(self.xml / "classderived.xml").getroot()
+        self.assertEqual([one.text for one in derived.iter("name")], ["own", "f"])
+        self.assertEqual(derived.findall(".//memberdef/location")[1].get("file"), "a/b.hpp")
+        self.assertEqual([one.text for one in derived.iter("basecompoundref")], ["std::x"])
+
+    def test_names_of_guides_are_links(self) -> None:
+        (self.xml / "c.xml").write_text("<para>see docs/gpu.md.</para>", encoding="utf-8")
+        cpp_reference.link_guides(self.xml)
+        link = '<ref refid="docs/gpu.md" kindref="compound">docs/gpu.md</ref>'
+        self.assertEqual((self.xml / "c.xml").read_text(encoding="utf-8"), f"<para>see {link}.</para>")
+        (self.xml / "c.xml").write_text("<para>docs/nowhere.md</para>", encoding="utf-8")
+        with self.assertRaisesRegex(SystemExit, "docs/nowhere.md, which is not there"):
+            cpp_reference.link_guides(self.xml)
 
     def test_the_index_has_briefs(self) -> None:
         text = cpp_reference.brief(self.files["a/b.hpp"])
         self.assertIn("`a/b.hpp <a-b>`\n     - Does f.\n", cpp_reference.index({"a/b.hpp": ("a-b", text)}))
+
+
+class Examples(unittest.TestCase):
+    def test_code_is_what_stands_between_the_marks(self) -> None:
+        text = "/// Say:\n    /// @code{.cpp}\n    /// f([] {\n    ///     g();\n    /// });\n    /// @endcode\n    /// End.\n"
+        self.assertEqual(list(examples.between_code_marks(text)), [(1, "cpp", "f([] {\n    g();\n});\n")])
 
 
 class Markdown(unittest.TestCase):
@@ -72,6 +107,9 @@ class Markdown(unittest.TestCase):
             self.rewritten("[S3](storage.md#keys) [d](../tools/gpurxd/gpurxd.8) [x](#here)"),
             "[S3](storage.md#keys) [d](../man/gpurxd.8) [x](#here)",
         )
+
+    def test_a_guide_has_the_label_that_headers_link_to(self) -> None:
+        self.assertEqual(guides.labelled("<!-- x -->\n# GPU\n", "guides/gpu"), "<!-- x -->\n(docs/gpu.md)=\n# GPU\n")
 
     def test_what_has_no_page_is_named(self) -> None:
         self.assertEqual(self.rewritten("[the runner](../../tests/run.sh)"), "the runner (`tests/run.sh`)")

@@ -18,28 +18,67 @@ SECTIONS = (
 )
 
 
+def definition(path: Path) -> tuple[ElementTree.ElementTree, ElementTree.Element]:
+    tree = ElementTree.parse(path)
+    return tree, tree.getroot().find("compounddef")
+
+
+def file_of(node: ElementTree.Element) -> str:
+    return node.find("location").get("file")
+
+
+def is_internal(header: str) -> bool:
+    return "detail" in header.split("/")
+
+
 def files_by_path(directory: Path) -> dict[str, ElementTree.Element]:
     """Make breathe find each file by its path and show its classes without their namespace, in the file's order."""
-    index = directory / "index.xml"
-    listed = ElementTree.parse(index)
+    index = ElementTree.parse(directory / "index.xml")
     found = {}
-    for compound in listed.getroot().iterfind("compound[@kind='file']"):
+    for compound in index.getroot().iterfind("compound[@kind='file']"):
         path = directory / f"{compound.get('refid')}.xml"
-        tree = ElementTree.parse(path)
-        definition = tree.getroot().find("compounddef")
-        for namespace in definition.findall("innernamespace"):
-            definition.remove(namespace)
-        for member in definition.iter("memberdef"):
+        tree, file = definition(path)
+        for namespace in file.findall("innernamespace"):
+            file.remove(namespace)
+        for member in file.iter("memberdef"):
             member.find("name").text = member.find("qualifiedname").text
         tree.write(path)
-        compound.find("name").text = definition.find("location").get("file")
-        found[compound.find("name").text] = definition
-    listed.write(index)
+        compound.find("name").text = file_of(file)
+        found[file_of(file)] = file
+    index.write(directory / "index.xml")
     return dict(sorted(found.items()))
 
 
-def brief(definition: ElementTree.Element) -> str:
-    return " ".join("".join(definition.find("briefdescription").itertext()).split())
+def inline_internal_bases(directory: Path) -> None:
+    """Give classes the public functions of their bases in detail/, which have no page."""
+    for path in directory.glob("class*.xml"):
+        tree, derived = definition(path)
+        for base in derived.findall("basecompoundref[@refid]"):
+            _, inherited = definition(directory / f"{base.get('refid')}.xml")
+            if not is_internal(file_of(inherited)):
+                continue
+            derived.remove(base)
+            for member in inherited.iterfind("sectiondef[@kind='public-func']/memberdef"):
+                member.find("location").set("file", file_of(derived))
+                derived.find("sectiondef[@kind='public-func']").append(member)
+        tree.write(path)
+
+
+def link_guides(directory: Path) -> None:
+    """Make the guides' names links to their pages, whose labels guides.py writes."""
+
+    def link(match: re.Match[str]) -> str:
+        if not (REPO / f"framework/{match.group()}").exists():
+            raise SystemExit(f"cpp_reference.py: a comment names {match.group()}, which is not there")
+        return f'<ref refid="{match.group()}" kindref="compound">{match.group()}</ref>'
+
+    for path in directory.glob("*.xml"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(r"docs/[a-z-]+\.md", link, text), encoding="utf-8")
+
+
+def brief(file: ElementTree.Element) -> str:
+    return " ".join("".join(file.find("briefdescription").itertext()).split())
 
 
 def includes(header: str) -> list[str]:
@@ -48,14 +87,16 @@ def includes(header: str) -> list[str]:
     return re.findall(r"^#include .*>", text, re.M)
 
 
-def is_empty(definition: ElementTree.Element) -> bool:
-    return definition.find("innerclass") is None and definition.find("sectiondef") is None
+def is_empty(file: ElementTree.Element) -> bool:
+    return file.find("innerclass") is None and file.find("sectiondef") is None
 
 
-def page(header: str, definition: ElementTree.Element) -> str:
-    shown = includes(header) if is_empty(definition) else [f"#include <{header}>"]
-    lines = [f"<{header}>", "=" * (len(header) + 2), "", ".. code-block:: cpp", "", *(f"   {line}" for line in shown)]
-    return "\n".join([*lines, "", f".. doxygenfile:: {header}", f"   :sections: {SECTIONS}", ""])
+def page(header: str, file: ElementTree.Element) -> str:
+    shown = includes(header) if is_empty(file) else [f"#include <{header}>"]
+    # The label is the target of breathe's links to the file.
+    lines = [f".. _{file.get('id')}:", "", f"<{header}>", "=" * (len(header) + 2), ""]
+    lines += [".. code-block:: cpp", "", *(f"   {line}" for line in shown), ""]
+    return "\n".join([*lines, f".. doxygenfile:: {header}", f"   :sections: {SECTIONS}", ""])
 
 
 def index(headers: dict[str, tuple[str, str]]) -> str:
@@ -74,12 +115,14 @@ def main() -> None:
     xml, to = Path(sys.argv[1]), Path(sys.argv[2])
     to.mkdir(parents=True, exist_ok=True)
     headers = {}
-    for header, definition in files_by_path(xml).items():
-        if is_empty(definition) and header != "gpurx/gpurx.hpp":
+    link_guides(xml)
+    inline_internal_bases(xml)
+    for header, file in files_by_path(xml).items():
+        if is_internal(header) or (is_empty(file) and header != "gpurx/gpurx.hpp"):
             continue  # nothing for users
         name = header.removesuffix(".hpp").replace("/", "-")
-        (to / f"{name}.rst").write_text(page(header, definition), encoding="utf-8")
-        headers[header] = name, brief(definition)
+        (to / f"{name}.rst").write_text(page(header, file), encoding="utf-8")
+        headers[header] = name, brief(file)
     (to / "index.rst").write_text(index(headers), encoding="utf-8")
 
 

@@ -101,6 +101,11 @@ def with_list(text: str, pages_below: list[str]) -> str:
     return f"{text}\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n" + "\n".join(pages_below) + "\n```\n"
 
 
+def labelled(text: str, page: str) -> str:
+    """A guide with the name that the headers' comments have for it as a label, the target of their links."""
+    return re.sub(r"^# ", f"(docs/{posixpath.basename(page)}.md)=\n# ", text, count=1, flags=re.M)
+
+
 def main() -> None:
     to = Path(sys.argv[1])
     known = targets(REPO)
@@ -120,7 +125,7 @@ def main() -> None:
     for page, text in texts.items():
         target = to / f"{page}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+        target.write_text(labelled(text, page) if page.startswith("guides/") else text, encoding="utf-8")
 
 
 if __name__ == "__main__":
