@@ -71,6 +71,11 @@ asio::awaitable<void> write_and_receive(with_tuples& rx, sender& to)
 {
     auto const [of_write, written] = co_await rx.async_write_some(asio::buffer("x", 1));
     CHECK(written == 1);
+    to.send(10);
+    auto const [of_bounded, front] = co_await rx.async_receive(4);
+    CHECK(front.size() == 4);
+    auto const [of_exact, body] = co_await rx.async_receive_exactly(6);
+    CHECK(is_pattern(body, 24));
     to.finish();
     auto const [ended, loan] = co_await rx.async_receive();
     CHECK(ended == error::eof);
@@ -227,6 +232,8 @@ TEST_CASE("operations of a receiver that was moved from complete with an error")
         return got->code;
     };
     CHECK(code_of([&](noting token) { rx.async_receive(std::move(token)); }) == error::not_connected);
+    CHECK(code_of([&](noting token) { rx.async_receive(1, std::move(token)); }) == error::not_connected);
+    CHECK(code_of([&](noting token) { rx.async_receive_exactly(1, std::move(token)); }) == error::not_connected);
     CHECK(code_of([&](noting token) { async_read(rx, host_span{bytes}, std::move(token)); }) == error::not_connected);
     CHECK(code_of([&](noting token) { rx.async_read_some(asio::buffer(bytes), std::move(token)); }) ==
           error::not_connected);

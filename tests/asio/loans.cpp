@@ -58,10 +58,13 @@ TEST_CASE("a loan outlives receiver, session and io_context, in every order")
     auto const kind = GENERATE(transport::copy, transport::devmem);
     auto const ends = GENERATE(order{of_receiver, of_session, of_context}, order{of_receiver, of_context, of_session},
                                order{of_session, of_receiver, of_context});
+    auto const split = GENERATE(false, true);
     world in{kind};
     sender to{in.wires};
     std::optional rx{in.flow(to)};
     auto loan = lend(in, to, *rx, 10000);
+    auto part = split ? loan.split(100) : rx_buffer{};
+    auto const part_first = split && GENERATE(false, true);
     for (auto const end : ends) {
         if (end == of_receiver)
             rx.reset();
@@ -71,11 +74,19 @@ TEST_CASE("a loan outlives receiver, session and io_context, in every order")
             in.io.reset();
         // As the kernel would: pages of a socket that is closed are the NIC's again.
         CHECK(in.kernel.reap_closed() == (kind == transport::devmem ? 1 : 0));
-        REQUIRE(is_pattern(loan, 0));
+        REQUIRE(is_pattern(part, 0));
+        REQUIRE(is_pattern(loan, part.size()));
     }
     CHECK_FALSE(in.session.ended());
-    loan.acquire();
-    loan.release();
+    if (split) {
+        (part_first ? part : loan).release();
+        CHECK_FALSE(in.session.ended());
+        CHECK(in.kernel.reap_closed() == (kind == transport::devmem ? 1 : 0));
+    }
+    auto& last = split && !part_first ? part : loan;
+    CHECK(is_pattern(last, split && part_first ? 100 : 0));
+    last.acquire();
+    last.release();
     CHECK(in.session.ended());
     CHECK(in.kernel.tokens_out() == 0);
     CHECK(in.kernel.reap_closed() == 0);  // with the last loan the socket is closed

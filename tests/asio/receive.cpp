@@ -212,9 +212,15 @@ TEST_CASE("one operation at a time: the second is refused and disturbs nothing")
     async_read(rx, host_span{byte}, noting{third});
     auto const fourth = make_completion();
     rx.async_connect(in.acceptor.local_endpoint(), noting{fourth});
+    auto const fifth = make_completion();
+    rx.async_receive(1, noting{fifth});
+    auto const sixth = make_completion();
+    rx.async_receive_exactly(1, noting{sixth});
     in.settle();
     CHECK(third->code == errc::already_running);
     CHECK(fourth->code == errc::already_running);
+    CHECK(fifth->code == errc::already_running);
+    CHECK(sixth->code == errc::already_running);
     CHECK_FALSE(first->done());
 
     to.send(5);

@@ -208,8 +208,10 @@ TEST_CASE("deferred: nothing happens before the operation is launched")
     std::optional rx{in.flow(to)};
     std::array<std::byte, 4> bytes{};
     auto receive = rx->async_receive(asio::deferred);
+    auto receive_some = rx->async_receive(3, asio::deferred);
+    auto receive_all = rx->async_receive_exactly(5, asio::deferred);
     auto read = async_read(*rx, host_span{bytes}, asio::deferred);
-    to.send(8);
+    to.send(16);
     in.settle();
     CHECK(rx->stats().receive_calls == 0);
 
@@ -221,10 +223,21 @@ TEST_CASE("deferred: nothing happens before the operation is launched")
     // The receiver may have moved by the time it is launched.
     auto other = std::move(*rx);
     rx.reset();
-    auto const second = make_completion();
-    std::move(receive)(noting{second});
-    in.run_until([&] { return second->done(); });
-    CHECK(is_pattern(second->loan, 4));
+    auto const launch = [&in](auto operation) {
+        auto result = make_completion();
+        std::move(operation)(noting{result});
+        in.run_until([&] { return result->done(); });
+        return result;
+    };
+    auto const some = launch(std::move(receive_some));
+    CHECK(some->bytes == 3);
+    CHECK(is_pattern(some->loan, 4));
+    auto const all = launch(std::move(receive_all));
+    CHECK(all->bytes == 5);
+    CHECK(is_pattern(all->loan, 7));
+    auto const second = launch(std::move(receive));
+    CHECK(second->bytes == 4);
+    CHECK(is_pattern(second->loan, 12));
 
     receiver third{*in.io, *in.session};
     auto const connected = make_completion();
@@ -263,9 +276,15 @@ TEST_CASE("futures", "[native]")
         async_read(rx, std::array{destination::nowhere(2), destination{asio::buffer(bytes, 2)}}, asio::use_future);
     in.settle();
     CHECK(list.get() == 4);
+    auto receive_some = rx.async_receive(2, asio::use_future);
+    in.settle();
+    CHECK(is_pattern(receive_some.get(), 12));
+    auto receive_all = rx.async_receive_exactly(3, asio::use_future);
+    in.settle();
+    CHECK(is_pattern(receive_all.get(), 14));
     auto receive = rx.async_receive(asio::use_future);
     in.settle();
-    CHECK(is_pattern(receive.get(), 12));
+    CHECK(is_pattern(receive.get(), 17));
     receiver other{*in.io, *in.session};
     auto connected = other.async_connect(std::array{in.acceptor.local_endpoint()}, asio::use_future);
     in.run_until([&] { return connected.wait_for(0s) == std::future_status::ready; });  // the session's thread is asked
