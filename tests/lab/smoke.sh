@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One boot of the lab with a part of all that receives over devmem: the way of the demo, the cases of lab_tests with the tag
-# [smoke], gpurx-fetch, and the Python package:  smoke.sh [--kernel KERNEL]
+# [smoke], a server of public headers alone, gpurx-fetch, and the Python package:  smoke.sh [--kernel KERNEL]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -21,6 +21,13 @@ in_guest() {
     fi
     echo "==== lab_tests"
     "$build/tests/lab_tests" --durations yes "[smoke]" || status=1
+    echo "==== server"
+    if "$build/tests/server" dms0; then
+        echo "ok - a server of public headers alone"
+    else
+        echo "not ok - a server of public headers alone"
+        status=1
+    fi
     echo "==== gpurx-fetch"
     python3 -u tests/ingest/lab_test.py "$build/samples/gpurx-fetch/gpurx-fetch" "$gpurxd" "$fake_cuda" Devmem.test_object || status=1
     echo "==== Python"
@@ -37,7 +44,7 @@ main() {
     GPURX_TEST_PYTHON=$(tests/python/environment.sh)
     export GPURX_TEST_NGINX GPURX_TEST_PYTHON
     python=$(tests/python/run.sh --install)
-    tests/build.sh lab_tests ingest_lab receive_file
+    tests/build.sh lab_tests ingest_lab receive_file server
     ./run lab --kernel "$kernel" --timeout 1800 -- tests/lab/smoke.sh --in-guest "$PWD/$python"
 }
 
