@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An async_read into an OBJECT. Built by tests that look at what the compiler says: most of them must not compile.
+#include <array>
 #include <gpurx/read.hpp>
 #include <gpurx/receiver.hpp>
 #include <vector>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An async_read_some into an OBJECT, as async_read_into.cpp has it.
+#include <array>
 #include <gpurx/receiver.hpp>
 #include <vector>
 
