@@ -88,20 +88,28 @@ void set_combined_channels(gpurx::detail::kernel_nic& nic, std::uint32_t count)
     nic.set_channels(channels);
 }
 
-void open_with(gpurx::rx_session_options options)
+using gpurx::devmem_obstacle;
+using gpurx::transport;
+
+// Opens a session, on dms0 unless `options` say otherwise. Returns why it is without devmem.
+devmem_obstacle open_with(gpurx::rx_session_options options)
 {
-    auto const session = open_session(roomy_memory, std::move(options));
+    if (options.interface.empty())
+        options.interface = near_interface;
+    gpurx::rx_session const session{std::move(options), gpurx::device_memory::on_host(roomy_memory)};
+    return session.why_not_devmem();
 }
 
-void open_with_page_size(std::uint32_t bytes)
-{
-    open_with({.rx_page_size = bytes, .max_flows = 1});
-}
-
-void open_without_net_admin()
+devmem_obstacle open_without_net_admin(transport how)
 {
     without_net_admin const rights;
-    open_with({});
+    return open_with({.transport = how});
+}
+
+devmem_obstacle open_with_large_pages_on_small_ones(transport how)
+{
+    ordinary_pages const no_huge_ones;
+    return open_with({.transport = how, .rx_page_size = 16384, .max_flows = 1});
 }
 
 struct refusal {
@@ -110,6 +118,9 @@ struct refusal {
     char const* begins;   // operation, object, and what the kernel says of it
     char const* advises;  // a part of what follows
     void (*provoke)();
+    // Instead of that, where a session is refused: opens it. With transport::automatic it has `obstacle`.
+    devmem_obstacle (*open)(transport how) = nullptr;
+    devmem_obstacle obstacle = devmem_obstacle::none;
 };
 
 std::ostream& operator<<(std::ostream& out, refusal const& row)
@@ -153,21 +164,16 @@ constexpr std::array refusals{
     refusal{"an interface without queue management", EOPNOTSUPP, "bind-rx lo queue 0: ",
             "needs queue management in the driver", [] { (void)bind_bare({0}, memory_fd(), "lo"); }},
     refusal{"a session on an interface without header split", EOPNOTSUPP, "get rings lo: ", "no NIC that can split headers",
-            [] {
-                (void)gpurx::rx_session{{.interface = "lo", .transport = gpurx::transport::devmem},
-                                        gpurx::device_memory::on_host(roomy_memory)};
-            }},
+            nullptr, [](transport how) { return open_with({.interface = "lo", .transport = how}); },
+            devmem_obstacle::no_header_split},
     refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "in this network namespace: lo",
-            [] {
-                (void)gpurx::rx_session{{.interface = "nosuch0", .transport = gpurx::transport::devmem},
-                                        gpurx::device_memory::on_host(roomy_memory)};
-            }},
+            [] { (void)open_with({.interface = "nosuch0", .transport = transport::devmem}); }},
     refusal{"a queue that is bound", EEXIST,
             "bind-rx dms0 queue 3 (kernel: designated queue already memory provider bound)",
             "end the program that uses it",
             [] { while_bound([](auto&) { (void)bind_bare({3}, memory_fd()); }); }},
     refusal{"no right to", EPERM, "set tcp-data-split dms0: ", "run with CAP_NET_ADMIN",
-            open_without_net_admin},
+            nullptr, open_without_net_admin, devmem_obstacle::no_rights},
     refusal{"header split off while bound", EINVAL,
             "set tcp-data-split dms0 (kernel: can't disable tcp-data-split while device has memory provider enabled)",
             "something rules header split out",
@@ -186,18 +192,18 @@ constexpr std::array refusals{
                 set_combined_channels(nic, 99);
             }},
     refusal{"a session of all queues", ERANGE, "lease dms0 (16 queues wanted, 15 possible): ", "ask for fewer rx_queues",
-            [] { open_with({.rx_queues = 16}); }},
+            nullptr, [](transport how) { return open_with({.rx_queues = 16, .transport = how}); },
+            devmem_obstacle::too_few_queues},
 };
 
 constexpr std::array page_size_refusals{
     refusal{"pages larger than the memory's own", EINVAL,
             "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above a page of the kernel that takes huge pages",
-            [] {
-                ordinary_pages const no_huge_ones;
-                open_with_page_size(16384);
-            }},
+            nullptr, open_with_large_pages_on_small_ones, devmem_obstacle::not_bound},
     refusal{"pages larger than the driver's largest", ERANGE, "bind-rx dms0 queue 3 (kernel: devmemsim: rx-page-size",
-            "the driver supports no such rx_page_size", [] { open_with_page_size(128 << 10); }},
+            "the driver supports no such rx_page_size", nullptr,
+            [](transport how) { return open_with({.transport = how, .rx_page_size = 128 << 10, .max_flows = 1}); },
+            devmem_obstacle::not_bound},
 };
 // clang-format on
 
@@ -257,7 +263,10 @@ void expect_refusal(refusal const& row)
     INFO(row.cause);
     bool refused = false;
     try {
-        row.provoke();
+        if (row.open != nullptr)
+            (void)row.open(transport::devmem);
+        else
+            row.provoke();
     } catch (gpurx::system_error const& failure) {
         refused = true;
         std::string const text = failure.what();
@@ -269,6 +278,8 @@ void expect_refusal(refusal const& row)
         CHECK(failure.why().advice.find(row.advises) != std::string::npos);
     }
     CHECK(refused);
+    if (row.open != nullptr)
+        CHECK(row.open(transport::automatic) == row.obstacle);
 }
 
 }  // namespace
@@ -289,15 +300,17 @@ TEST_CASE_METHOD(unchanged_nic, "a kernel that knows no page size says so", "[er
 {
     if (kernel_has_page_sizes())
         SKIP("bind-rx takes a page size since Linux 7.3");
-    expect_refusal({"pages of 16 KiB", EOPNOTSUPP, "bind-rx dms0: ",
-                    "this kernel knows no rx-page-size: leave rx_page_size 0", [] { open_with_page_size(16384); }});
+    expect_refusal({"pages of 16 KiB", EOPNOTSUPP,
+                    "bind-rx dms0: ", "this kernel knows no rx-page-size: leave rx_page_size 0", nullptr,
+                    [](transport how) { return open_with({.transport = how, .rx_page_size = 16384, .max_flows = 1}); },
+                    devmem_obstacle::not_bound});
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused with its name", "[errors]")
 {
     other_process const other;
     try {
-        open_with({.rx_queues = 15});
+        (void)open_with({.rx_queues = 15, .transport = transport::devmem});
         FAIL("the session got a queue of another process");
     } catch (gpurx::system_error const& failure) {
         std::string const text = failure.what();
@@ -307,4 +320,5 @@ TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused wit
         CHECK(text.find("queue 3 used by ") != std::string::npos);
         CHECK(text.find(fmt::format("{}", other.pid())) != std::string::npos);
     }
+    CHECK(open_with({.rx_queues = 15}) == devmem_obstacle::too_few_queues);
 }

@@ -293,3 +293,16 @@ TEST_CASE_METHOD(unchanged_nic, "gpurx-doctor says whether gpurxd lets a user ha
     CHECK(settled(settings_before()));
 }
 #endif
+
+TEST_CASE_METHOD(unchanged_nic, "a session that gpurxd refuses falls back, and a program learns why", "[gpurxd]")
+{
+    running_daemon daemon{"allow user 1 interface dms0\n"};
+    unprivileged_program program{[](child_report& child) {
+        drop_rights(false);
+        gpurx::rx_session const session{{.interface = near_interface}, gpurx::device_memory::on_host(8 * mebibyte)};
+        child.expect(session.transport() == gpurx::transport::copy, session.explain().c_str());
+        child.expect(session.why_not_devmem() == gpurx::devmem_obstacle::refused_by_gpurxd,
+                     std::string{to_string(session.why_not_devmem())}.c_str());
+    }};
+    CHECK(program.succeeds());
+}

@@ -155,6 +155,7 @@ TEST_CASE("a session on a NIC shares its memory out and is found by its binding"
 
     auto const handle = session_access::handle(session);
     CHECK(handle.transport() == gpurx::transport::devmem);
+    CHECK(handle.why_not_devmem() == gpurx::devmem_obstacle::none);
     CHECK(handle.receive_buffer_size() == 512 * 1024);
     session.reset();
     CHECK(session_state::find_binding(4711) != nullptr);
