@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -22,6 +23,13 @@ LIMIT = 300  # seconds for a block; the build may have to compile, and vLLM's en
 # What is not everywhere: these have a block run by --ml.
 ML = re.compile(r"^python3 .*-m torch|^import .*\btorch\b|vllm", re.M)
 PORT = re.compile(r"\b90\d\d\b")
+# What blocks print that have this program: the same over both transports.
+PRINTED = {
+    "receive_frames": (
+        "1000 frames, 18481500 bytes,",
+        "SHA-256 b04063e36b08bfa3be8c07743c8a320bc3e1dc75f3c7b92ff6c1e7a7d2ac1e5c",
+    )
+}
 
 
 def blocks() -> list[str]:
@@ -57,21 +65,36 @@ def with_own_ports(block: str) -> str:
     raise RuntimeError("no ports are free")
 
 
+def lacks(block: str, printed: str) -> list[str]:
+    """What it should have printed and has not."""
+    expected = [text for program, texts in PRINTED.items() if program in block for text in texts]
+    return [text for text in expected if text not in printed]
+
+
 def run(block: str, limit: int) -> bool:
     print(f"--- $\n{block}", flush=True)
-    # In a group of its own, so that nothing which it started stays behind.
     # Users' builds go on after a warning; a new build/release does not here, so that they see none.
     environment = os.environ | ({"CXXFLAGS": "-Werror", "CFLAGS": "-Werror"} if "cmake" in block else {})
-    shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", block], cwd=REPO, stdin=subprocess.DEVNULL,
-                             env=environment, start_new_session=True)
-    try:
-        return shell.wait(limit) == 0
-    except subprocess.TimeoutExpired:
-        print(f"ended after {limit} s")
-        return False
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
+    # A file, and no pipe: what the block leaves in the background would hold that open.
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        # In a group of its own, so that nothing which it started stays behind.
+        shell = subprocess.Popen(["bash", "-euo", "pipefail", "-c", block], cwd=REPO, stdin=subprocess.DEVNULL, stdout=output,
+                                 env=environment, start_new_session=True)
+        try:
+            good = shell.wait(limit) == 0
+        except subprocess.TimeoutExpired:
+            print(f"ended after {limit} s")
+            good = False
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+        output.seek(0)
+        printed = output.read()
+    print(printed, end="", flush=True)
+    missing = lacks(block, printed) if good else []
+    for text in missing:
+        print(f"it did not print: {text}")
+    return good and not missing
 
 
 def main() -> int:
