@@ -10,6 +10,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -33,7 +34,31 @@ constexpr int warm_up = 40;
 constexpr int measured = 200;
 
 // What a receiver's handlers run on.
-enum class place { context, strand, erased_strand, bound_strand, bound_erased_strand };
+enum class place { context, strand, erased_strand, pool_strand, bound_strand, bound_erased_strand, bound_pool_strand };
+
+enum class call { receive, at_most, exactly, read, read_some };
+
+template <class Token>
+void begin(call what, receiver& rx, std::vector<std::byte>& body, Token token)
+{
+    switch (what) {
+        case call::receive:
+            rx.async_receive(std::move(token));
+            break;
+        case call::at_most:
+            rx.async_receive(body.size(), std::move(token));
+            break;
+        case call::exactly:
+            rx.async_receive_exactly(body.size(), std::move(token));
+            break;
+        case call::read:
+            async_read(rx, host_span{body}, std::move(token));
+            break;
+        case call::read_some:
+            rx.async_read_some(asio::buffer(body), std::move(token));
+            break;
+    }
+}
 
 // What the fake kernel allocates is not the library's.
 std::size_t library_allocations(fake_kernel& kernel)
@@ -58,27 +83,35 @@ TEST_CASE("no allocation per receive or read after the first few, with callbacks
 {
     world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(1024)}};
     auto const wait = GENERATE(false, true);
-    auto const reads = GENERATE(false, true);
-    auto const where =
-        GENERATE(place::context, place::strand, place::erased_strand, place::bound_strand, place::bound_erased_strand);
+    auto const what = GENERATE(call::receive, call::at_most, call::exactly, call::read, call::read_some);
+    auto const where = GENERATE(place::context, place::strand, place::erased_strand, place::pool_strand,
+                                place::bound_strand, place::bound_erased_strand, place::bound_pool_strand);
     INFO((wait ? "each waits" : "data are there")
-         << (reads ? ", reads" : ", receives") << ", executor " << static_cast<int>(where));
+         << ", call " << static_cast<int>(what) << ", executor " << static_cast<int>(where));
     sender to{in.wires};
+    // Runs pool_strand and bound_pool_strand.
+    asio::thread_pool pool{1};
     asio::any_io_executor const context = in.io->get_executor();
     asio::any_io_executor own = context;
     if (where == place::strand)
         own = asio::make_strand(*in.io);
     else if (where == place::erased_strand)
         own = asio::make_strand(context);
+    else if (where == place::pool_strand)
+        own = asio::make_strand(pool);
+    else if (where == place::bound_pool_strand)
+        own = pool.get_executor();
     auto rx = in.flow(to, own);
     asio::any_io_executor const there =
         where == place::bound_strand ? asio::make_strand(rx.get_executor()) : rx.get_executor();
     // Not erased by the program, which would do it once.
     auto const strand = asio::make_strand(rx.get_executor());
+    auto const of_pool = asio::make_strand(pool);
     std::vector<std::byte> body(9000);
     std::size_t received = 0;
     std::size_t in_sender = 0;
     std::size_t before = 0;
+    std::size_t after = 0;
     int calls = 0;
     std::counting_semaphore<> wanted{0};
     auto const send = [&] {
@@ -91,16 +124,12 @@ TEST_CASE("no allocation per receive or read after the first few, with callbacks
     std::function<void()> next = [&] {
         if (++calls == warm_up)
             before = library_allocations(in.kernel) - in_sender;
-        if (calls == warm_up + measured)
+        if (calls == warm_up + measured) {
+            after = library_allocations(in.kernel) - in_sender;
             return;
+        }
         if (!wait)
             send();
-        auto const begin = [&](auto token) {
-            if (reads)
-                async_read(rx, host_span{body}, std::move(token));
-            else
-                rx.async_receive(std::move(token));
-        };
         auto const done = [&](error_code code, auto const& got) {
             if constexpr (std::is_same_v<decltype(got), rx_buffer const&>)
                 received += code ? 0 : got.size();
@@ -109,11 +138,13 @@ TEST_CASE("no allocation per receive or read after the first few, with callbacks
             next();
         };
         if (where == place::bound_strand)
-            begin(asio::bind_executor(there, done));
+            begin(what, rx, body, asio::bind_executor(there, done));
         else if (where == place::bound_erased_strand)
-            begin(asio::bind_executor(strand, done));
+            begin(what, rx, body, asio::bind_executor(strand, done));
+        else if (where == place::bound_pool_strand)
+            begin(what, rx, body, asio::bind_executor(of_pool, done));
         else
-            begin(done);
+            begin(what, rx, body, done);
         if (wait)
             wanted.release();
     };
@@ -126,8 +157,8 @@ TEST_CASE("no allocation per receive or read after the first few, with callbacks
         }
     }};
     in.io->run();
+    pool.join();
     feeder.join();
-    auto const after = library_allocations(in.kernel) - in_sender;  // before CHECK, which may allocate
     CHECK(after == before);
     CHECK(received == to.sent());
     CHECK((rx.stats().waits > measured) == wait);

@@ -17,6 +17,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/require.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -49,6 +50,8 @@ void execute_on(asio::any_io_executor const& there, blocking may, Function&& fun
         execute_on(*erased, may, std::forward<Function>(function));
     else if (auto const* const known = there.target<asio::strand<asio::io_context::executor_type>>())
         execute_on(*known, may, std::forward<Function>(function));
+    else if (auto const* const of_pool = there.target<asio::strand<asio::thread_pool::executor_type>>())
+        execute_on(*of_pool, may, std::forward<Function>(function));
     else if (may == blocking::possibly)
         there.execute(std::forward<Function>(function));
     else

@@ -9,6 +9,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <limits>
 #include <new>
 #include <string_view>
@@ -64,6 +65,8 @@ asio::any_io_executor without_strands(asio::any_io_executor const& executor)
         return without_strands(erased->get_inner_executor());
     if (auto const* const known = executor.target<asio::strand<asio::io_context::executor_type>>())
         return known->get_inner_executor();
+    if (auto const* const of_pool = executor.target<asio::strand<asio::thread_pool::executor_type>>())
+        return of_pool->get_inner_executor();
     return executor;
 }
 
