@@ -29,17 +29,17 @@ namespace gpurx::detail {
     fail(errno_code(error), std::move(operation), std::move(object), std::move(advice));
 }
 
-// Runs `work` and turns what it throws into `code` and `why`; the result is what its type has by default then.
-template <class Work>
-auto reporting(error_code& code, diagnostics& why, Work&& work) -> decltype(work())
+// Runs `action` and turns what it throws into `code` and `why`.
+template <class Action>
+auto reporting(error_code& code, diagnostics& why, Action&& action) -> decltype(action())
 {
     code.clear();
     why.clear();
     try {
-        return work();
-    } catch (system_error const& failure) {
-        code = failure.code();
-        why = failure.why();
+        return action();
+    } catch (system_error const& error) {
+        code = error.code();
+        why = error.why();
     }
     return {};
 }

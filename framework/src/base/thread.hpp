@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads: how the library starts them, and what they wait with.
+// Starts threads, and has them wait: for a lock that is held for a moment, or to try again.
 #pragma once
 
 #include <atomic>

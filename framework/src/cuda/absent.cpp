@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// In the place of the files that include driver.hpp where the library is built without CUDA: the seam, and errors that
-// say so.
+// Replaces the files that include driver.hpp where the library is built without CUDA: each call fails with
+// errc::no_cuda, or has nothing to do.
 #include <fmt/format.h>
 
 #include "gpu_work.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that the library takes from the driver, and how it goes back.
+// Takes memory from the driver, and gives it back.
 #pragma once
 
 #include <cstddef>
@@ -58,8 +58,8 @@ class pinned_pool {
     ~pinned_pool() = delete;
 
     [[nodiscard]] gpu& owner() const noexcept { return gpu_; }
-    // So many bytes, page aligned, within the reach of the GPU's kernels. Who finds none waits for the driver, and
-    // nobody else does. Throws std::bad_alloc.
+    // So many bytes, page aligned, within the reach of the GPU's kernels. A caller that finds none waits for the
+    // driver, and nobody else does. Throws std::bad_alloc.
     [[nodiscard]] CUresult take(std::size_t size, std::byte*& block);
     // What take() gave, of this size.
     void put(std::byte* block, std::size_t size) noexcept;
@@ -75,8 +75,8 @@ class pinned_pool {
     std::map<std::size_t, shelf> of_size_;  // a few sizes that the library has chosen
 };
 
-// Destroys it here, or from a thread for that in the one that watches streams, which sees them pass for everybody: to
-// free memory waits for all streams of the GPU.
+// Destroys it. To free memory waits for all streams of the GPU, so the thread that watches streams leaves that to
+// another one: it sees them pass for everybody.
 void end_memory(memory_state* ending) noexcept;
 
 // For the end of the process, behind stop_watching_streams(): what is left ends here. One that waits for a stream is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a gather enqueues on one GPU: the kernels, and the copies of bytes that they cannot read.
+// Enqueues a gather on one GPU: the kernels, and copies of bytes that they cannot read.
 #pragma once
 
 #include <cstddef>
@@ -114,9 +114,9 @@ class gather_engine {
     std::size_t crc_states_ = 2;  // given out: the first launch has used two
 };
 
-// How bytes that only the CPU reaches come to a GPU without anybody's waiting for the stream. From memory that is not
-// pinned a driver may copy only when the stream has got there, and the call waits: on a thread that receives for other
-// flows, too. So the bytes are moved to pinned blocks, which come back when the stream has passed.
+// Brings bytes that only the CPU reaches to a GPU, and waits for no stream. From memory that is not pinned a driver may
+// copy only when the stream has got there, and the call waits: on a thread that receives for other flows, too. So the
+// bytes are moved to pinned blocks, which come back when the stream has passed.
 class bounce_copy {
   public:
     // On this stream, whose context is current within `within`. About `expected` bytes.

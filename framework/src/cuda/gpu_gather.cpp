@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a gather does about memory that the GPU cannot read, and about sizes: gather_engine gets the rest.
+// Cuts a gather into launches, and finds out what of it the GPU cannot read: gather_engine gets the rest.
 #include <algorithm>
 #include <array>
 #include <cstring>

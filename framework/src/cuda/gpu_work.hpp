@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the rest of the library sees of CUDA: work on streams, with no CUDA header. The files that include driver.hpp
-// have all of it, and absent.cpp the same for a library that is built without CUDA.
+// Declares what the rest of the library uses of CUDA: work on streams, with no CUDA header. The files that include
+// driver.hpp implement it, and absent.cpp does so for a library that is built without CUDA.
 #pragma once
 
 #include <cstddef>

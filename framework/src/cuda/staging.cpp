@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What flows receive for a GPU, in pinned memory of the pool.
+// Stages in pinned memory of the pool what flows receive for a GPU.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams as a program has them: found, made, ended, one after another, and how far each is behind.
+// Locates, makes, ends and orders streams of a program, and keeps count of how far each is behind.
 #include <unistd.h>
 
 #include <algorithm>

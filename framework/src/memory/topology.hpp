@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a NIC and a GPU are in the machine, for explain(): bytes that change the NUMA node on their way are slower.
+// Finds where a NIC and a GPU are in the machine, for explain(): bytes that change the NUMA node on their way are
+// slower. Chooses the GPU of a process.
 #pragma once
 
 #include <optional>

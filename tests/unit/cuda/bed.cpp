@@ -10,7 +10,7 @@
 
 namespace gpurx::test {
 
-TEST_CASE("what a test writes to the GPU is there before any stream reads it")
+TEST_CASE("bytes that a test writes to the GPU are there before any stream reads them")
 {
     clean_driver const clean;
     auto& on = gpu_or_skip();

@@ -202,7 +202,7 @@ TEST_CASE("fake CUDA: a copy beyond an allocation breaks the context")
     CHECK(cuMemFree(address) == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-TEST_CASE("fake CUDA: what is of two contexts does not go together")
+TEST_CASE("fake CUDA: objects of two contexts do not go together")
 {
     in_context const context;
     auto const event = make_event();
@@ -229,7 +229,7 @@ TEST_CASE("fake CUDA: what is of two contexts does not go together")
     REQUIRE(cuEventDestroy(event) == CUDA_SUCCESS);
 }
 
-TEST_CASE("fake CUDA: what a context is ended with is a mistake, and goes with it")
+TEST_CASE("fake CUDA: objects that a context is ended with are a mistake, and go with it")
 {
     {
         in_context const context;

@@ -149,7 +149,7 @@ TEST_CASE("fake CUDA: streams wait for a word each, and not for each other's")
     REQUIRE(cuMemFreeHost(words) == CUDA_SUCCESS);
 }
 
-TEST_CASE("fake CUDA: what a capture does not allow fails, and makes the capture invalid")
+TEST_CASE("fake CUDA: calls that a capture does not allow fail, and make the capture invalid")
 {
     in_context const context;
     auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;

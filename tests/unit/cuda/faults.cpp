@@ -308,7 +308,7 @@ TEST_CASE("kernels for which there was no memory are loaded when there is")
     stream.finish();
 }
 
-TEST_CASE("what the driver reports about a gather is the read's error, and the bytes stay in the stream")
+TEST_CASE("an error of the driver about a gather is the read's error, and the bytes stay in the stream")
 {
     devmem_on_gpu in;
     sender to{in.wires};

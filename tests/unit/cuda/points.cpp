@@ -229,7 +229,7 @@ TEST_CASE("a gather that got no event leaves nothing that its stream is needed f
     stream.finish();
 }
 
-TEST_CASE("what a read has enqueued before an error is waited for")
+TEST_CASE("a read that ends with an error keeps its pages until its commands from before have run")
 {
     clean_driver const clean;
     auto& on = gpu_or_skip();

@@ -549,7 +549,7 @@ TEST_CASE("while a stream is created for a GPU others of it are ordered behind w
         "cuStreamCreate", [&] { static_cast<void>(on.fetches()); }, [&] { on.finish_copies(); }));
 }
 
-TEST_CASE("who waits for a stream that is behind gives it nothing to do, and goes on when the first part has passed")
+TEST_CASE("a wait for a stream that is behind gives it nothing to do, and ends when the first part has passed")
 {
     clean_driver const clean;
     auto& on = gpu_or_skip();

@@ -166,7 +166,7 @@ TEST_CASE("a CRC32C that is wrong is found on the GPU")
     CHECK(in.next()->code == asio::error::eof);
 }
 
-TEST_CASE("what the driver reports ends the stream with it, and nothing hangs")
+TEST_CASE("an error of the driver ends the stream with it, and nothing hangs")
 {
     auto const function = GENERATE("cuMemCreate", "cuLaunchKernel", "cuEventRecord");
     auto const after = GENERATE(0U, 1U, 2U);

@@ -123,7 +123,7 @@ TEST_CASE("the same page twice in one put loses two references")
     CHECK(pool.free_count() == 16);
 }
 
-TEST_CASE("who waits for pages is woken once, when one is free")
+TEST_CASE("a flow that waits for pages is woken once, when one is free")
 {
     page_pool pool{8 * kib, 1};
     event wake;

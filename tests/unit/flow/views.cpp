@@ -104,7 +104,7 @@ TEST_CASE("a host_span of an Asio buffer names the buffer's bytes, and not the b
     CHECK(of_named.size() == 3);
 }
 
-TEST_CASE("what must not become a view does not")
+TEST_CASE("types that must not become a view do not")
 {
     // Not writable, or not bytes.
     CHECK_FALSE(accepted<int const&>);

@@ -124,7 +124,7 @@ TEST_CASE("host memory is exported where /dev/udmabuf allows it, and says why wh
     ::munmap(mapped, memory.size());
 }
 
-TEST_CASE("what to change when udmabuf refuses")
+TEST_CASE("advice says how to change udmabuf when it refuses")
 {
     struct row {
         int error;

@@ -73,7 +73,7 @@ TEST_CASE("a NUMA node as /sys tells it")
     CHECK(parse_numa_node("1x") == std::nullopt);
 }
 
-TEST_CASE("where a NIC and a GPU are, in words")
+TEST_CASE("text says on which nodes a NIC and a GPU are")
 {
     CHECK(describe({.gpu = 3, .gpu_address = {}, .visible = {}, .gpu_node = {}, .nic_node = {}}) == "GPU 3");
     CHECK(describe({.gpu = 0, .gpu_address = "0000:3b:00.0", .visible = {}, .gpu_node = 0, .nic_node = 0}) ==
@@ -133,7 +133,7 @@ TEST_CASE("the NUMA nodes of a NIC and a GPU are read from sysfs")
     CHECK_FALSE(find_whereabouts(0, "0000:af:00.0", "", sys.root()).nic_node);
 }
 
-TEST_CASE("where a GPU is names the environment that it was counted in")
+TEST_CASE("text on a GPU names the environment that it was counted in")
 {
     // NOLINTBEGIN(concurrency-mt-unsafe): nobody else reads it now
     ::unsetenv("CUDA_VISIBLE_DEVICES");
