@@ -56,12 +56,14 @@ def finish(running: list[subprocess.Popen[str]]) -> None:
     assert [one.returncode for one in running] == [0] * len(running), "\n".join(errors for _, errors in told)
 
 
-def together(running: list[subprocess.Popen[str]], says: str) -> None:
-    """Waits until all have come so far, and lets them go on."""
+def wait_for_all(running: list[subprocess.Popen[str]], says: str) -> None:
     for one in running:
         assert one.stdout
         if one.stdout.readline().strip() != says:
             finish(running)
+
+
+def let_go_on(running: list[subprocess.Popen[str]]) -> None:
     for one in running:
         assert one.stdin
         one.stdin.write("\n")
@@ -86,10 +88,12 @@ def test_each_rank_has_its_slices_and_a_node_reads_what_is_shared_once(
 ) -> None:
     server.files["m"] = safetensors.numpy.save(TENSORS)
     running = start(case, 3, server, tmp_path)
-    together(running, "go")
+    wait_for_all(running, "go")
     server.ranges.clear()
-    together(running, "done")
+    let_go_on(running)
+    wait_for_all(running, "done")
     read = sum(last + 1 - first for first, last in server.ranges)
+    let_go_on(running)
     finish(running)
     headers = 3 * 2 * (256 << 10)
     once = len(server.files["m"])
