@@ -30,7 +30,7 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
     error_code code;
     diagnostics why;
     if (s3::is_location(text)) {
-        s3_ = source_of(s3::parse_location(text, code, why), place.s3_endpoint);
+        s3_ = s3_target_of(s3::parse_location(text, code, why), place.s3_endpoint);
         // Until it is known where that is.
         from_.text = text;
         from_.display = without_secrets(text);
@@ -48,12 +48,12 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
     set_authorization(secrets_for);
 }
 
-std::unique_ptr<s3_source> origin::source_of(s3::location which, std::string const& endpoint) const
+std::unique_ptr<s3_target> origin::s3_target_of(s3::location which, std::string const& endpoint) const
 {
     auto at = context_.options.s3;
     if (!endpoint.empty())
         at.endpoint = endpoint;
-    return std::make_unique<s3_source>(std::move(which), std::move(at), context_.options.tls);
+    return std::make_unique<s3_target>(std::move(which), std::move(at), context_.options.tls);
 }
 
 // What says who asks: of requests to S3 their signature does.

@@ -73,8 +73,8 @@ struct mirror_place {
 };
 
 // An object of S3, and who asks for it.
-struct s3_source {
-    s3_source(s3::location which, s3_options at, tls_options tls)
+struct s3_target {
+    s3_target(s3::location which, s3_options at, tls_options tls)
         : object{std::move(which)}, asked{std::move(at), std::move(tls)}
     {}
 
@@ -121,14 +121,14 @@ class origin {
     std::atomic<std::size_t> pipelined{2};
 
   private:
-    [[nodiscard]] std::unique_ptr<s3_source> source_of(s3::location which, std::string const& endpoint) const;
+    [[nodiscard]] std::unique_ptr<s3_target> s3_target_of(s3::location which, std::string const& endpoint) const;
     void set_authorization(url const* secrets_for);
     [[nodiscard]] asio::awaitable<void> resolve(asio::any_io_executor executor);
     [[nodiscard]] asio::awaitable<header_fields> authorization(byte_range asked);
     [[nodiscard]] url addressed(header_fields& fields) const;
 
     transfer_context& context_;
-    std::unique_ptr<s3_source> s3_;   // of an s3:// URL
+    std::unique_ptr<s3_target> s3_;   // of an s3:// URL
     bool asks_for_checksum_ = false;  // once, of each region
     url from_;
     std::vector<asio::ip::tcp::endpoint> endpoints_;
