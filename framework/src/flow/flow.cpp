@@ -206,7 +206,7 @@ std::unique_ptr<loan> flow::join(carried_batches& carried, std::size_t size)
     whole->fragments.reserve(pieces);
     auto last = take_record();
     last->fragments.reserve(pieces);
-    while (whole->bytes < size) {
+    while (whole->bytes < size && !carried.empty()) {
         auto const missing = size - whole->bytes;
         auto part = carried.front().bytes <= missing ? carried.pop()
                                                      : split(carried.front(), missing, std::exchange(last, nullptr));
