@@ -59,8 +59,8 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
         flow& flow_;
     };
 
-    // What may be lent before a loan has to return, and what a read may receive before pages have to come back that
-    // wait for the streams of earlier reads: shares of the memory that do not touch each other (session/budget.hpp).
+    // Bytes that may be lent before a loan has to return, and that a read may receive before pages have to come back
+    // that wait for the streams of earlier reads: separate shares of the memory (session/budget.hpp).
     [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
     [[nodiscard]] std::size_t loan_budget() const noexcept { return left_of(loan_limit_, place_->on_loan); }
     [[nodiscard]] std::size_t read_budget() const noexcept { return left_of(read_share_, place_->in_reads); }
@@ -92,7 +92,7 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
         drained_ = false;
     }
 
-    // What a receive can lack until something comes back.
+    // A receive can lack one of these until something comes back.
     enum class lack : std::uint8_t { loan_budget, read_budget, pages };
     // wake_fd() will be readable when what is lacking may be there: of a budget, more than `taken`. False: it is there
     // now, and nothing was arranged.
@@ -135,7 +135,7 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
         return used < share ? share - used : 0;
     }
     [[nodiscard]] std::uint64_t note_pages(page_use what, page_census& census) const noexcept override;
-    // What holds pages is in the list from when it was received until they are the kernel's again.
+    // A record that holds pages is in the list from when it was received until they are the kernel's again.
     void list(loan& record) noexcept;
     void unlist(loan& record) noexcept;
     void note_end_of_receive(error_code code) noexcept;
@@ -150,11 +150,11 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     void end_step() noexcept
     {
         in_step_.store(false);
-        // Who has seen the step open has gathered by now, or will look again (give_back).
+        // A thread that has seen the step open has gathered by now, or will look again (give_back).
         if (transport_->gathered())
             transport_->flush();
     }
-    // Whoever awaits a budget looks again.
+    // An operation that awaits a budget looks again.
     void wake_for_budget() noexcept;
     [[nodiscard]] std::unique_ptr<loan> take_record();
     [[nodiscard]] std::unique_ptr<loan> join(carried_batches& carried, std::size_t size);

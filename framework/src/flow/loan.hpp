@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one rx_buffer holds, and how its tokens are gathered on their way back to the kernel. No I/O.
+// The loan that an rx_buffer holds, batches that a flow carries, and tokens that are gathered on their way back to the
+// kernel. No I/O.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +44,7 @@ class reused_list {
             grow(2 * room_ + 1);
         slots_[size_++] = element;
     }
-    // What was written up to there belongs to the list now.
+    // Elements that were written up to there belong to the list now.
     void extend_to(T const* end) noexcept { size_ = static_cast<std::size_t>(end - begin()); }
     void clear() noexcept { size_ = 0; }
 
@@ -117,7 +118,8 @@ struct loan {
     std::size_t consumed = 0;         // fragments before this one were taken by async_read, and are what they were
     std::size_t front_taken = 0;      // bytes that were taken of the one after them
     std::size_t bytes = 0;            // not yet consumed
-    // What it takes of a share of the memory until all of it goes back: whole pages, each once, and bytes on the host.
+    // Bytes that it takes of a share of the memory until all of it goes back: whole pages, each once, and those on the
+    // host.
     std::size_t charge = 0;
     std::atomic<std::size_t>* account = nullptr;  // that was charged; null: none yet
     reused_list<token_range> tokens;              // transport devmem
@@ -141,7 +143,7 @@ struct loan {
     loan* listed_before = nullptr;
     loan* listed_after = nullptr;
 
-    // What the program had read itself before the flow was adopted; usually null.
+    // Bytes that the program had read itself before the flow was adopted; usually null.
     std::unique_ptr<std::byte[]> wrapped;
 
     [[nodiscard]] std::span<fragment const> remaining() const noexcept
@@ -213,8 +215,8 @@ std::size_t copy_front(loan const& from, std::byte* destination, std::size_t siz
 // Whether the CPU can read the next `size` bytes.
 [[nodiscard]] bool is_on_host(loan const& from, std::size_t size) noexcept;
 
-// What was received and no operation has taken yet: batches in stream order, none of them empty. Only a receive of
-// an exact size carries more than one.
+// Batches that were received and that no operation has taken yet, in stream order, none of them empty. Only a receive
+// of an exact size carries more than one.
 class carried_batches {
   public:
     [[nodiscard]] bool empty() const noexcept { return front_ == nullptr; }
@@ -238,7 +240,7 @@ class carried_batches {
         return pieces;
     }
 
-    // What those that were received for a loan will count as.
+    // Bytes that those that were received for a loan will count as.
     [[nodiscard]] std::size_t gathered() const noexcept { return empty() ? 0 : gathered(*front_) + gathered_behind_; }
 
     // Room for one more. Throws std::bad_alloc.
@@ -296,7 +298,7 @@ class carried_batches {
     std::size_t gathered_behind_ = 0;  // only the first one changes what it counts as
 };
 
-// What one setsockopt(SO_DEVMEM_DONTNEED) takes.
+// The argument of one setsockopt(SO_DEVMEM_DONTNEED).
 struct token_batch {
     std::array<uapi::dmabuf_token, uapi::max_dontneed_entries> tokens;  // not initialized: only `entries` mean anything
     std::size_t entries = 0;

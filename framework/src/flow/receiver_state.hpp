@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a receiver and its operations share. Here are the Asio objects, which must die before their execution context;
-// what loans need is in detail::flow. Everything here belongs to the receiver's strand.
+// A receiver and its operations share a receiver_state. It has the Asio objects, which must die before their execution
+// context; detail::flow has what loans need. All of it belongs to the receiver's strand.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +57,7 @@ using receive_op = running_op<receive_fsm, rx_buffer>;
 using read_op = running_op<read_fsm, std::size_t>;
 
 class receiver_state {
-    // What a header is read with where loans are bounded: few frames share a batch.
+    // For reading a header where loans are bounded: few frames share a batch.
     static constexpr std::size_t bounded_read_ahead = 64 << 10;
 
     // The Asio objects. In a child that was forked they are left as they are: closing them would take the parent's
@@ -76,7 +76,7 @@ class receiver_state {
     ~receiver_state();
 
     [[nodiscard]] asio::any_io_executor const& get_executor() const noexcept { return executor_; }
-    // Where waits end: the receiver's executor without the strands around it, of which only the last step of an
+    // Waits end there: the receiver's executor without the strands around it, of which only the last step of an
     // operation has need. Asio asks an executor for properties several times per wait, and a strand of an erased type
     // allocates with each.
     [[nodiscard]] asio::any_io_executor const& io_executor() const noexcept { return io_executor_; }
@@ -117,7 +117,7 @@ class receiver_state {
                std::shared_ptr<session_state> const& arrives_in, error_code& code);
     [[nodiscard]] std::shared_ptr<session_state> const& session() const noexcept { return session_; }
     [[nodiscard]] bool is_of_part() const noexcept { return of_part_; }
-    // What the last connect or adopt() failed at, or what was noted since; empty: nothing.
+    // Describes what the last connect or adopt() failed at, or what was noted since; empty: nothing.
     [[nodiscard]] diagnostics why() const;
     // The same of an operation that nobody notes.
     [[nodiscard]] diagnostics why_not(char const* operation, error_code code) const;
@@ -149,8 +149,8 @@ class receiver_state {
     // Calls of cancel() so far: for an operation made of several, between which the receiver is free.
     [[nodiscard]] unsigned cancels() const noexcept { return cancels_; }
 
-    // Where the next read is to place its bytes: at what this returns, and then at those after it. Precondition: no
-    // operation is running. Errors: the first destination that cannot be used; no memory for the list.
+    // The next read places its bytes at what this returns, and then at those after it. Precondition: no operation is
+    // running. Errors: the first destination that cannot be used; no memory for the list.
     [[nodiscard]] landing land_on(destinations_ref to, std::size_t& size, error_code& code);
 
     // Asks `machine` and does what it says until that takes time: returns a wait, a yield or done. Moves `destination`
@@ -172,14 +172,14 @@ class receiver_state {
         return *std::get_if<Op>(&running_);
     }
     void end() noexcept { running_.emplace<std::monostate>(); }
-    // What the receive that has run to its end lends; empty if nothing.
+    // The loan of the receive that has run to its end; empty if nothing.
     [[nodiscard]] rx_buffer lend(stream_action const& done) noexcept
     {
         if (done.code || done.bytes == 0)
             return {};
         return flow::lend(flow_, to_lend_ != nullptr ? std::move(to_lend_) : carried_.pop());
     }
-    // What no loan can be larger than, whatever the limit is.
+    // No loan can be larger, whatever the limit is.
     [[nodiscard]] std::size_t memory_size() const noexcept
     {
         return flow_ == nullptr ? 0 : flow_->place().session().memory().span().size();
@@ -189,7 +189,7 @@ class receiver_state {
     void bound_read_ahead() noexcept { read_ahead_ = bounded_read_ahead; }
 
   private:
-    // What why() says of what begins now, and how that ended.
+    // Notes for why() what begins now, and how that ended.
     void begin_attempt(char const* operation, std::string object);
     void end_attempt(error_code code);
     void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
@@ -203,7 +203,7 @@ class receiver_state {
     [[nodiscard]] stream_facts facts(landing const& destination) const noexcept;
     // A receive has ended with it.
     void note_end(error_code code) noexcept;
-    // What a receive that is done lends. A whole batch stays where it is until lend().
+    // Takes what a receive that is done lends. A whole batch stays where it is until lend().
     [[nodiscard]] stream_action take(stream_action done) noexcept
     {
         if (done.bytes > 0 && carried_.front().bytes != done.bytes)

@@ -80,11 +80,11 @@ class receive_fsm {
     static constexpr char const* operation = "receive from";
     static constexpr bool lends = true;
 
-    // What is there, if it is `at_least` so many bytes, but no byte beyond `at_most`.
+    // Receives what is there, if it is `at_least` so many bytes, but no byte beyond `at_most`.
     receive_fsm(std::size_t at_least, std::size_t at_most) noexcept : enough_{at_least}, at_most_{at_most} {}
 
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
-    // What was received may be lent at once if it is enough, with no further question.
+    // Bytes that were received may be lent at once if they are enough, with no further question.
     [[nodiscard]] bool is_enough(std::size_t carried) const noexcept { return carried >= enough_; }
     [[nodiscard]] stream_action lend(std::size_t carried) const noexcept
     {

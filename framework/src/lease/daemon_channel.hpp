@@ -24,7 +24,7 @@ struct channel_message {
     bool excessive = false;
 };
 
-// What a wait ended with: a message, the end of the connection, or nothing.
+// A wait ends with a message, the end of the connection, or nothing.
 enum class channel_wait : std::uint8_t { readable, closed, timeout };
 
 // Thread safety: unsafe. Throws system_error for what the system calls report; a peer that is gone is EPIPE or

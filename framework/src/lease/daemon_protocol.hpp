@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session without rights and gpurxd say to each other (docs/gpurxd.md), as values and as bytes. No I/O.
+// The messages of a session without rights and gpurxd (docs/gpurxd.md), as values and as bytes. No I/O.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

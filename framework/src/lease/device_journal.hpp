@@ -67,7 +67,7 @@ class journal_file {
     unshared_fd lock_;
 };
 
-// What a lease knows of its surroundings: where its journal is, who its owner is, and which processes live.
+// The surroundings that a lease knows: where its journal is, who its owner is, and which processes live.
 struct lease_environment {
     std::string state_directory;
     std::string boot_id;
@@ -116,7 +116,7 @@ class device_journal {
     [[nodiscard]] journal const& operator*() const noexcept { return cache_.value; }
     // To change anything but rules of owners that are there; then comes save().
     [[nodiscard]] journal& edit() noexcept { return cache_.value; }
-    // What must be written before the next change is made. Throws system_error.
+    // Writes what must be there before the next change is made. Throws system_error.
     void save();
 
     // A rule of the journal for just these packets, and whose it is.

@@ -34,7 +34,7 @@
 
 namespace gpurx::detail {
 
-// What is changed on an interface for all its sessions together, in the order of change. The values are numbers:
+// Settings that are changed for all sessions of an interface together, in the order of change. The values are numbers:
 //   hardware_gro      0 off, 1 on
 //   data_split        0 automatic, 1 off, 2 on, 3 automatic and reported as on
 //   hds_threshold     bytes

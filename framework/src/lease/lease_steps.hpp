@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a lease does to a NIC and how that is undone. Each step is recorded in the journal before it is done, so that
-// whatever was reached can be undone, by its owner or by whoever finds that the owner is dead.
+// The steps of a lease on a NIC, and how they are undone. The journal records each step before it is done, so that any
+// that was reached can be undone: by its owner, or by a session that finds the owner dead.
 #pragma once
 
 #include <cstdint>

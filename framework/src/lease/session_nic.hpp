@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session asks of its NIC once the memory is bound: the narrow interface between the session, which knows no
+// A session asks its NIC these once the memory is bound: the narrow interface between the session, which knows no
 // netlink, and queue_lease. Tests put their own in its place.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace gpurx::detail {
 
-// What brings one flow, or the connections of one listener, to the session's queues. Destroying it removes the rules;
+// Rules that bring one flow, or the connections of one listener, to the session's queues. Destroying it removes them;
 // the NIC must still be held then.
 class steering_rule {
   public:
@@ -27,7 +27,7 @@ class steering_rule {
 // How full the bound memory is. All counts are of pages of the size that was bound, over all queues of the session.
 struct pool_sample {
     std::uint64_t in_flight = 0;  // held by the NIC, TCP, or a program; includes what the pool keeps for recycling
-    // What the queues have lost since they were leased; empty: the driver does not count it.
+    // Losses of the queues since they were leased; empty: the driver does not count them.
     std::optional<std::uint64_t> allocation_failures;
     std::optional<std::uint64_t> overruns = {};  // packets that found no buffer posted
     std::optional<std::uint64_t> drops = {};     // packets dropped by the NIC for any reason, overruns included

@@ -14,7 +14,7 @@
 
 namespace gpurx::detail {
 
-// What the NIC has now, in the journal's form; empty if it has no such setting.
+// The value that the NIC has now, in the journal's form; empty if it has no such setting.
 [[nodiscard]] setting_value read_setting(nic_device& nic, setting what);
 // "on", "3 RX, 3 TX, 0 combined"
 [[nodiscard]] std::string describe(setting what, setting_value const& value);

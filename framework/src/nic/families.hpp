@@ -25,7 +25,7 @@ struct rx_queue {
     [[nodiscard]] bool taken() const noexcept { return dmabuf || io_uring || xsk || lease; }
     friend bool operator==(rx_queue const&, rx_queue const&) = default;
 };
-// Who has a queue that is taken, in words.
+// The user of a queue that is taken, in words.
 [[nodiscard]] std::string user_of(rx_queue const& queue);
 
 struct page_pool {
@@ -63,7 +63,7 @@ struct bind_rx {
 [[nodiscard]] netlink::request page_pools_request(std::uint16_t family);
 [[nodiscard]] page_pool read_page_pool(netlink::attributes const& answer);
 
-// What an RX queue has lost so far. Empty: the driver does not count it.
+// Losses of an RX queue so far. Empty: the driver does not count them.
 struct rx_losses {
     unsigned queue = 0;
     std::optional<std::uint64_t> allocation_failures;  // tries to get a page, or another buffer, that failed

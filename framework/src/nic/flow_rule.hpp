@@ -45,10 +45,10 @@ struct installed_rule {
 // Without the scope, which is no part of a packet, and as IPv4 if the address is one that was mapped into IPv6.
 [[nodiscard]] boost::asio::ip::tcp::endpoint on_the_wire(boost::asio::ip::tcp::endpoint const& end);
 
-// What identifies one connection. IPv4 addresses mapped into IPv6 count as IPv4, as they do on the wire.
+// The match of one connection. IPv4 addresses mapped into IPv6 count as IPv4, as they do on the wire.
 [[nodiscard]] flow_match match_connection(boost::asio::ip::tcp::endpoint const& local,
                                           boost::asio::ip::tcp::endpoint const& remote);
-// What arrives for a listener: one match, or two for a v6 listener on the unspecified address that takes IPv4 as well.
+// The matches of a listener: one, or two for a v6 listener on the unspecified address that takes IPv4 as well.
 [[nodiscard]] std::vector<flow_match> match_listener(boost::asio::ip::tcp::endpoint const& local, bool also_v4);
 // The match itself and ever wider ones, for NICs that cannot match so much: both ends, the local end, the local port.
 [[nodiscard]] std::vector<flow_match> widened(flow_match const& match);

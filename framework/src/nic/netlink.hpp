@@ -138,7 +138,7 @@ struct generic_message {
 };
 [[nodiscard]] std::optional<generic_message> read_generic(message const& from) noexcept;
 
-// What the kernel said at the end of a request: NLMSG_ERROR (which also acknowledges) or NLMSG_DONE.
+// The kernel's answer at the end of a request: NLMSG_ERROR (which also acknowledges) or NLMSG_DONE.
 struct verdict {
     int error = 0;                              // errno, 0 for success
     std::string text;                           // extack message, verbatim
@@ -164,7 +164,7 @@ struct family {
 // Nothing if the answer holds no number.
 [[nodiscard]] std::optional<family> read_family(attributes const& answer);
 
-// What the kernel accepts as the value of an attribute, as far as it says.
+// The kernel accepts this as the value of an attribute, as far as it says.
 struct attribute_rule {
     std::uint32_t type = 0;            // uapi::nlctrl::rule_type_u32 and others
     std::optional<std::uint64_t> max;  // of an unsigned number

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a lease asks of one NIC: the narrow interface between queue_lease, which knows no system call, and kernel_nic.
+// A lease asks one NIC these: the narrow interface between queue_lease, which knows no system call, and kernel_nic.
 // Tests put a NIC of their own in its place.
 #pragma once
 

@@ -24,7 +24,7 @@ struct owner_key {
     friend auto operator<=>(owner_key const&, owner_key const&) = default;
 };
 
-// What matters of /proc/PID/stat.
+// The fields of /proc/PID/stat that matter.
 struct process_stat {
     char state = '?';
     std::uint32_t threads = 0;

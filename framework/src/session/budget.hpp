@@ -18,7 +18,7 @@
 
 namespace gpurx::detail {
 
-// ---- rings: pages posted for packets to come, which no flow ever gets to hold, however idle the NIC is ----
+// ---- rings: pages that are posted for packets to come, and that no flow gets to hold ----
 
 // Of all queues of a session. A lower bound: drivers round up, and keep some pages for recycling besides.
 struct ring_demand {
@@ -42,11 +42,11 @@ struct ring_demand {
 
 // For people: "the ring of dms0 keeps at least 512 KiB of it posted (128 frames of 4 KiB)".
 [[nodiscard]] std::string describe(ring_demand const& demand, std::string_view interface);
-// What to do about a ring that takes much of `memory`.
+// Advises on a ring that takes much of `memory`.
 [[nodiscard]] std::string advice_on_tight_ring(ring_demand const& demand, std::string_view interface,
                                                std::size_t memory);
 
-// ---- the rest ----
+// ---- shares of receive buffers, loans and reads ----
 
 struct budget_request {
     std::size_t memory = 0;     // bytes bound to the NIC
@@ -82,7 +82,7 @@ struct budget {
 [[nodiscard]] budget plan_copy_budget(budget_request const& request, std::size_t smallest, error_code& code,
                                       diagnostics& why);
 
-// ---- several memories: a connection is put on one of them, where the program leaves that open ----
+// ---- choice among several memories, where the program leaves it open ----
 
 struct part_condition {
     unsigned free_places = 0;  // for flows

@@ -32,8 +32,7 @@ class nic_worker {
         bool* done_ = nullptr;  // of one that somebody waits for, and destroys
     };
 
-    // Whoever starts one calls finish() in the end: the thread lives until then. Throws system_error if the system has
-    // no thread to give.
+    // The caller calls finish() in the end: the thread lives until then. Throws system_error if there is no thread.
     [[nodiscard]] static std::shared_ptr<nic_worker> start();
 
     // ---- from any thread, and in this order ----

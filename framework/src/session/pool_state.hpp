@@ -22,9 +22,9 @@
 
 namespace gpurx::detail {
 
-// ---- which pages the program holds: each counts once, however many loans have a part of it ----
+// ---- pages that the program holds: each counts once, however many loans have a part of it ----
 
-// What a program holds pages for. Where several apply, the first does.
+// A program holds pages for these uses. Of several that apply, the first counts.
 enum class page_use : std::uint8_t { on_loan, parked, in_reads };
 
 class page_census {
@@ -42,7 +42,7 @@ class page_census {
     std::vector<bool> noted_;
 };
 
-// What holds pages of a session: a flow. Safe while it receives and gives back.
+// A flow, which holds pages of a session. Safe while it receives and gives back.
 class page_holder {
   public:
     page_holder() = default;
@@ -56,7 +56,7 @@ class page_holder {
     ~page_holder() = default;
 };
 
-// ---- where all pages are ----
+// ---- account of all pages ----
 
 // Makes the rest of the parts of what the program holds (on_loan, parked, in_reads), what the rings want (ring_demand)
 // and what has left the memory provider, which was counted a moment before or after: a page that the program holds has
@@ -66,7 +66,7 @@ void divide(pool_stats& account, std::uint64_t in_flight) noexcept;
 // For people, transport devmem: a line, and one for each flow that holds pages.
 [[nodiscard]] std::string describe(pool_stats const& account);
 
-// ---- whether flows can go on ----
+// ---- lock-up and starvation ----
 
 struct lock_up_sample {
     std::chrono::steady_clock::time_point at;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rx_session handles, receivers and loans share. The session builds and undoes it (session_state.cpp); flow/ uses
-// the part below "for flows" (session_steering.cpp, session_flows.cpp).
+// rx_session handles, receivers and loans share a session_state. The session builds and undoes it (session_state.cpp);
+// flow/ uses the part below "for flows" (session_steering.cpp, session_flows.cpp).
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ namespace gpurx::detail {
 class page_pool;  // memory/page_pool.hpp: pages of the memory for transport copy
 class session_state;
 
-// What the operation of a flow waits for.
+// The operation of a flow waits for one of these.
 enum class flow_wait : std::uint8_t { nothing, data, loans, streams, pages };
 
 // A rule that exists. It is a piece of work, too: to remove it. In the end it is given to session_state::unsteer().
@@ -95,7 +95,7 @@ class flow_place {
 
     // For the watchdog, which looks at flows that wait for data, and for explain().
     void set_waiting(flow_wait what) noexcept;
-    // Who knows the pages of the flow's loans, for pool(); null, also before it is gone.
+    // `holder` knows the pages of the flow's loans, for pool(); null, also before it is gone.
     void set_holder(page_holder const* holder) noexcept;
     // The flow's own descriptor, for the watchdog; -1, also before the descriptor is closed.
     void set_socket(int fd) noexcept;
@@ -110,7 +110,7 @@ class flow_place {
         arrived_in_ = std::move(arrived_in);
         mover_ = std::move(mover);
     }
-    // What the watchdog does, and tests.
+    // For the watchdog, and tests.
     void mark_locked_up() noexcept { locked_up_.store(true, std::memory_order_release); }
 
   private:
@@ -163,7 +163,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
     // Set where its words are made.
     [[nodiscard]] devmem_obstacle why_not_devmem() const noexcept { return obstacle_; }
-    // What the session is, and a line for each flow that waits for something else than data.
+    // Describes the session, with a line for each flow that waits for something else than data.
     [[nodiscard]] std::string explain() const;
     [[nodiscard]] stats total() const;
     [[nodiscard]] std::optional<pool_stats> pool() const;
@@ -253,7 +253,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     void end_a_flow() noexcept override;
     void tell_starved() noexcept override;
     [[nodiscard]] std::uint64_t page_count() const noexcept { return memory_->span().size() / nic_->page_size(); }
-    // What the program holds.
+    // Adds the pages that the program holds.
     void count_held(pool_stats& account) const;
     void count_in_kernel(pool_stats& account, pool_sample const& sample) const noexcept;
     // Notes a look at the pool.

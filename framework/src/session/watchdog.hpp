@@ -17,7 +17,7 @@
 
 namespace gpurx::detail {
 
-// What a watchdog watches. Called from the watchdog's thread only.
+// A watchdog watches a subject, and calls it from its own thread only.
 class watchdog_subject {
   public:
     watchdog_subject(watchdog_subject const&) = delete;

@@ -15,7 +15,7 @@
 
 namespace gpurx::detail {
 
-// Where a handler is to run, noted while its type is known: erased types would be erased again, on the heap.
+// A handler runs there: noted while its type is known, for erased types would be erased again, on the heap.
 struct completion_site {
     using erased_strand = asio::strand<asio::any_io_executor>;
 

@@ -165,8 +165,8 @@ class receiver_base {
     [[nodiscard]] int native_handle() const noexcept;
     // Of the connection, or of the last one if there is none now.
     [[nodiscard]] gpurx::stats stats() const noexcept;
-    // What the last operation that failed was doing, and what to change: the words for an error_code (error.hpp). Empty
-    // if none has failed since the connection was made. A write is Asio's own, and noted by nobody.
+    // Says what the last operation that failed was doing, and what to change: the words for an error_code (error.hpp).
+    // Empty if none has failed since the connection was made. A write is Asio's own, and noted by nobody.
     [[nodiscard]] diagnostics why() const;
 
   protected:
