@@ -59,7 +59,7 @@ void reset(unique_fd connection) noexcept
 
 }  // namespace
 
-// What an acceptor and its operations share. Belongs to the acceptor's strand.
+// An acceptor and its operations share it. Belongs to the acceptor's strand.
 class acceptor_state {
   public:
     // `of_part`: of that memory alone.
@@ -304,7 +304,7 @@ error_code acceptor_state::accept(receiver_state& into)
 
 namespace {
 
-// What an accept works with: the acceptor, and the receiver, which serves nothing else meanwhile.
+// An accept works with these: the acceptor, and the receiver, which serves nothing else meanwhile.
 class acceptance {
   public:
     acceptance(std::shared_ptr<acceptor_state> from, std::shared_ptr<receiver_state> into) noexcept

@@ -112,7 +112,7 @@ void flow::note_end_of_receive(error_code code) noexcept
 
 std::unique_ptr<loan> flow::receive(std::size_t limit, error_code& code) noexcept
 {
-    // What cannot be read any more is not lent.
+    // Bytes that cannot be read any more are not lent.
     code = place_->session().memory().failure(false);
     if (code)
         return nullptr;
@@ -259,7 +259,7 @@ void flow::drain_wake() noexcept
 void flow::shut_down() noexcept
 {
     sys::shutdown(socket_.get(), SHUT_RDWR);
-    // What nobody will receive would hold its pages for as long as a loan keeps the socket. With MSG_TRUNC the kernel
+    // Bytes that nobody will receive would hold pages for as long as a loan keeps the socket. With MSG_TRUNC the kernel
     // takes bytes off the queue without a copy and without tokens (Linux 7.3, net/ipv4/tcp.c, tcp_recvmsg_locked()).
     iovec nowhere{.iov_base = nullptr, .iov_len = std::size_t{1} << 30};
     msghdr message{};

@@ -290,7 +290,7 @@ class connect_op : public async_op<receiver_state::claim, error_code> {
     asio::ip::tcp::endpoint peer_;
 };
 
-// What async_connect of many holds between its attempts: nothing that keeps others from using the receiver.
+// async_connect of many holds this between its attempts: nothing that keeps others from using the receiver.
 class bystander {
   public:
     explicit bystander(std::shared_ptr<receiver_state> state) noexcept

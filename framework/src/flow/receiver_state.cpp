@@ -22,7 +22,7 @@ namespace gpurx::detail {
 
 namespace {
 
-// What a wait for something to come back is for.
+// The lack that a wait for something to come back is for, and its name for the watchdog.
 std::pair<flow::lack, flow_wait> lacking(stream_action::what wait) noexcept
 {
     switch (wait) {
@@ -294,7 +294,7 @@ void receiver_state::close() noexcept
     connected_ = false;
 }
 
-// What close() is in a child that was forked. Asio's socket goes on to name a descriptor: one that is no connection.
+// Closes in a child that was forked. Asio's socket goes on to name a descriptor: one that is no connection.
 void receiver_state::forget() noexcept
 {
     ::dup2(flow_->wake_fd(), socket_.native_handle());
@@ -347,7 +347,7 @@ landing receiver_state::land_on(destinations_ref to, std::size_t& size, error_co
     next_landing_ = 0;
     size = 0;
     landing first;
-    // What is in the memory of no GPU gets to one without kernels.
+    // Bytes in the memory of no GPU get to one without kernels.
     auto const gathers = flow_ != nullptr && flow_->place().session().memory().ordinal() != no_gpu;
     bool overflows = false;
     try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ordinary TCP: the kernel copies the bytes into pages of the session's memory, or straight to where they are wanted.
-// What a GPU is to have goes through pinned staging, from where it crosses PCIe while the next bytes are received.
+// Bytes for a GPU go through pinned staging, from where they cross PCIe while the next bytes are received.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -176,7 +176,7 @@ class copy_transport final : public flow_transport {
     [[nodiscard]] error_code receive_on_host(page_filler::offer const& what, loan& into);
     [[nodiscard]] error_code receive_on_gpu(page_filler::offer& what, std::size_t limit, loan& into);
     [[nodiscard]] error_code send_to_gpu(loan const& from) noexcept;
-    // Where bytes for `on` can be received now; no_buffer_space: all of it is under way.
+    // Finds room for bytes for `on`; no_buffer_space: all of it is under way.
     [[nodiscard]] error_code find_staging(gpu_stream const& on, std::span<std::byte>& room);
     [[nodiscard]] error_code call(iovec* bytes, std::size_t count, std::size_t& received, int flags = 0) noexcept;
 

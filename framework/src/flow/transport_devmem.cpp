@@ -30,8 +30,8 @@ namespace {
 constexpr std::size_t pieces_per_segment = 17;
 constexpr std::size_t pieces_per_call = 512;
 constexpr std::size_t most_pieces_per_call = 64 * pieces_per_call;
-// What can arrive on the host in one call, and a limit to all bytes of one call: as much as the pieces make up, and at
-// least half of that where loans of earlier calls have bytes in the same chunk.
+// Bytes that can arrive on the host in one call, and a limit to all bytes of one call: as much as the pieces make up,
+// and at least half of that where loans of earlier calls have bytes in the same chunk.
 constexpr std::size_t chunk_size = pieces_per_call * 4096;
 constexpr std::size_t least_room = chunk_size / 2;
 
@@ -106,7 +106,8 @@ class devmem_transport final : public flow_transport {
     void add_other(devmem_piece const& piece, loan& into, tally& sum);
     [[nodiscard]] fragment locate_linear(devmem_piece const& piece, tally& sum);
     [[nodiscard]] fragment locate(devmem_piece const& piece, loan& into, tally& sum);
-    // Where the pieces of another binding lie; null: in no session of this process, or the stream has ended.
+    // The hold on the session that the pieces of another binding lie in; null: in none of this process, or the stream
+    // has ended.
     [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
     void count(tally const& sum, loan& into) noexcept;
     // Adds them to the batch, which is handed over where it is full, and, without `hold`, at the end. Lets go of
@@ -314,9 +315,9 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     return into.bytes > 0 ? error_code{} : ended_;
 }
 
-// What nearly all pieces are, with as few instructions as possible: what the loop changes is seen by nobody else, the
-// lists have room for all of it (make_room()), and the function is no part of a larger one, so that it fits into
-// registers.
+// Nearly all pieces come through here, with as few instructions as possible: what the loop changes is seen by nobody
+// else, the lists have room for all of it (make_room()), and the function is no part of a larger one, so that it fits
+// into registers.
 std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into, tally& sum) const
 {
     auto const memory = memory_;

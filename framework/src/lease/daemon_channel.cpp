@@ -147,7 +147,7 @@ channel_wait daemon_channel::wait(std::chrono::milliseconds limit)
     auto const events = poll_for(POLLIN | POLLRDHUP, limit);
     if (events == 0)
         return channel_wait::timeout;
-    // What was asked before the end is not done: nobody waits for it.
+    // A request before the end is not served: nobody waits for it.
     return (events & (POLLHUP | POLLRDHUP | POLLERR)) != 0 ? channel_wait::closed : channel_wait::readable;
 }
 

@@ -79,7 +79,7 @@ class message_writer {
     std::vector<std::byte> bytes_;
 };
 
-// What a message has as it is in memory: a number, or the bytes of an address.
+// A message has these as they are in memory: a number, or the bytes of an address.
 template <class Value>
 concept plain = std::is_integral_v<Value> || std::is_same_v<Value, asio::ip::address_v4::bytes_type> ||
     std::is_same_v<Value, asio::ip::address_v6::bytes_type>;

@@ -59,8 +59,8 @@ std::string read_all(unique_fd const& file, std::string const& path)
     return text;
 }
 
-// Who waits to give something back holds the lock's file for reading by a lock of the other kind, which flock() does
-// not see and which can be asked about without being taken.
+// A session that waits to give something back holds the lock's file for reading by a lock of the other kind. flock()
+// does not see that one, and it can be asked about without being taken.
 class place_in_front {
   public:
     place_in_front(int file, journal_use use) noexcept : file_{use == journal_use::give_back ? file : -1}
@@ -364,7 +364,7 @@ std::size_t device_journal::number_of(owner_key const& owner) const noexcept
     return static_cast<std::size_t>(found - owners.begin());
 }
 
-// What `cache_` says already.
+// `cache_` says so already.
 void device_journal::add(journal_record const& record)
 {
     if (!cache_.file || cache_.size - cache_.whole > most_added + cache_.whole)

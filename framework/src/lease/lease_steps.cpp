@@ -22,7 +22,7 @@ namespace gpurx::detail {
 
 namespace {
 
-// Who uses a queue, in words.
+// The user of each queue, in words.
 using queue_users = std::map<unsigned, std::string>;
 
 void add_owners(queue_users& users, journal const& log)

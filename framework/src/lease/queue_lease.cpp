@@ -52,7 +52,7 @@ struct queue_lease::state {
     {
         return options.rules_by_port_alone ? rule_width::port : rule_width::address;
     }
-    // Where a listener's connections may go, best first.
+    // A listener's connections may go there, best first.
     std::vector<steer_target> listener_targets(device_journal& log, sentences& notices);
     // A rule for each match; all or none.
     std::vector<flow_rule> install(device_journal& log, std::vector<flow_match> const& matches,
@@ -269,7 +269,7 @@ std::unique_ptr<steering_rule> queue_lease::steer_port(int /*socket*/, asio::ip:
     });
 }
 
-// What there is to tell is told when others may steer again.
+// Notices are told when others may steer again.
 template <class Install>
 std::unique_ptr<steering_rule> queue_lease::steer_by(error_code& code, diagnostics& why, Install install)
 {
@@ -377,7 +377,7 @@ std::optional<std::uint64_t> since(std::optional<std::uint64_t> const& before,
     return now && before && *now >= *before ? std::optional{*now - *before} : now;
 }
 
-// What no queue counts stays empty.
+// A count that no queue has stays empty.
 void add(std::optional<std::uint64_t>& sum, std::optional<std::uint64_t> const& count) noexcept
 {
     if (count)

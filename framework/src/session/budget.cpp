@@ -13,7 +13,7 @@ namespace gpurx::detail {
 
 namespace {
 
-// What drivers add to the MTU before they round up to a power of two: link headers, headroom, skb_shared_info. mlx5
+// Drivers add this to the MTU before they round up to a power of two: link headers, headroom, skb_shared_info. mlx5
 // takes about so much; its ring of 8192 frames at MTU 9000 holds 128 MiB.
 constexpr std::size_t beside_the_mtu = 512;
 
@@ -75,7 +75,7 @@ namespace {
 constexpr std::size_t largest_segment = 64 * kibibyte;
 constexpr std::size_t fewest_pages = 8;
 
-// What the kernel doubles must stay an int.
+// The kernel doubles it, and the result must stay an int.
 constexpr auto largest_buffer = std::size_t{std::numeric_limits<int>::max()} / 2;
 
 bool has_flows(budget_request const& request, error_code& code, diagnostics& why)
@@ -119,7 +119,7 @@ std::size_t receive_memory_of(budget_request const& request) noexcept
     return request.receive_memory != 0 ? request.receive_memory : left_by_rings(request) / 2;
 }
 
-// What loans and reads may have is never less than a segment, however little receive_memory leaves.
+// Loans and reads may always have a segment, however little receive_memory leaves.
 std::size_t smallest_part(std::size_t page_size) noexcept
 {
     return smallest_share(page_size) / 2;
@@ -133,7 +133,7 @@ std::size_t part_of_rest(budget_request const& request, std::size_t receive_memo
     return std::max(rest / request.max_flows / 2, smallest_part(request.page_size));
 }
 
-// What a flow needs at least of what the rings leave: half of it is for receiving, unless the caller says how much.
+// A flow needs at least this of what the rings leave: half of it is for receiving, unless the caller says how much.
 std::size_t least_per_flow(budget_request const& request) noexcept
 {
     return (request.receive_memory != 0 ? 1 : 2) * smallest_share(request.page_size);

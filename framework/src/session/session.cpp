@@ -212,7 +212,7 @@ void check(rx_session_options const& options, std::vector<std::shared_ptr<memory
                 .object = "session",
                 .kernel_message = {},
                 .advice = fmt::format("set rx_page_size to a power of two from {} on, or to 0", sys::page_size())});
-    // One that is misspelt would only be a line of explain() otherwise, and everything copied.
+    // A misspelt name would only be a line of explain() otherwise, and everything copied.
     if (!options.interface.empty())
         index_of_interface(options.interface);
 }

@@ -92,8 +92,8 @@ struct session_registry {
     }
 };
 
-// Whoever holds the session last may be a thread that receives, or the one that sees streams pass. Its watchdog has to
-// be waited for, which may just be asking the NIC or telling the program something: the session's thread does.
+// The last holder of the session may be a thread that receives, or the one that sees streams pass. The session's thread
+// waits for the watchdog instead, which may just be asking the NIC or telling the program something.
 void session_state::restoration::end(session_state* session) noexcept
 {
     auto const worker = session->worker();
