@@ -498,6 +498,7 @@ TEST_CASE("the session may be destroyed while an operation is pending")
     at.in.run_until([&] { return got->done(); });
     CHECK_FALSE(got->code);
     CHECK(got->bytes == operation_world::size);
+    CHECK(is_pattern(got->loan, at.first()));
     rx.close();
     CHECK_FALSE(at.in.session.ended());
     {
