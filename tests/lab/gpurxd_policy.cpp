@@ -289,7 +289,8 @@ TEST_CASE_METHOD(unchanged_nic, "gpurx-doctor says whether gpurxd lets a user ha
     auto const not_allowed = doctor_of(4711);
     CAPTURE(not_allowed);
     CHECK(says(not_allowed, "gpurxd's policy allows user 4711 nothing of dms0"));
-    CHECK(says(not_allowed, "echo allow user 4711 interface dms0 >> /etc/gpurx/gpurxd.conf"));
+    CHECK(says(not_allowed, "add the line 'allow user 4711 interface dms0'"));
+    CHECK(says(not_allowed, "allow it in"));
     CHECK(settled(settings_before()));
 }
 #endif

@@ -216,9 +216,11 @@ std::optional<finding> check_daemon(interface_facts const& nic, process_facts co
             "or raise memory in the user's line of it",
             process.user, size_text(wanted.memory), nic.name);
     } else if (said.error == EACCES) {
-        found.what = fmt::format("gpurxd's policy allows user {} nothing of {}", process.user, nic.name);
-        found.command =
-            fmt::format("echo allow user {} interface {} >> /etc/gpurx/gpurxd.conf", process.user, nic.name);
+        // No command: gpurxd's answer, which is the evidence, names the file.
+        found.what = fmt::format(
+            "gpurxd's policy allows user {0} nothing of {1}: add the line 'allow user {0} interface "
+            "{1}'",
+            process.user, nic.name);
     } else if (said.error == EUSERS) {
         found.what =
             fmt::format("user {} has as many sessions on {} as gpurxd's policy allows", process.user, nic.name);

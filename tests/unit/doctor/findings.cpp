@@ -74,9 +74,9 @@ std::vector<table_row> const rows{
      "gpurxd", severity::fine, "its answer", ""},
     {"gpurxd's policy does not allow it",
      [](auto& nic) {
-         nic.daemon = daemon_facts{true, {EACCES, "open dms0 for user 7"}};
+         nic.daemon = daemon_facts{true, {EACCES, "open dms0 for user 7; allow it in /elsewhere/policy"}};
      },
-     "gpurxd", severity::note, "open dms0 for user 7", "echo allow user 0 interface dms0 >> /etc/gpurx/gpurxd.conf"},
+     "gpurxd", severity::note, "/elsewhere/policy", ""},
     {"gpurxd has no place left",
      [](auto& nic) {
          nic.daemon = daemon_facts{true, {EUSERS, "close one"}};
@@ -333,7 +333,7 @@ TEST_CASE("for who has no right, what gpurxd refuses is in the way")
     CHECK(refused.outcome == verdict::not_possible);
     auto const found = about(refused.findings, "gpurxd");
     CHECK(found.level == severity::blocking);
-    CHECK(found.command == "echo allow user 1000 interface dms0 >> /etc/gpurx/gpurxd.conf");
+    CHECK_THAT(found.what, ContainsSubstring("add the line 'allow user 1000 interface dms0'"));
     nic.daemon->less_would_do = true;
     nic.daemon->said.text = "open dms0 with 64 MiB of memory, of which 16 MiB are allowed";
     auto const too_much = about(diagnose(seen, nic).findings, "gpurxd");
