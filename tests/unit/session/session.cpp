@@ -126,6 +126,7 @@ TEST_CASE("options that cannot work are refused by name")
         for (std::uint32_t const page : {1U, half_a_page, 3000U, 5000U, 12288U, ~0U}) {
             CAPTURE(to_string(kind), page);
             CHECK(refused({.transport = kind, .rx_page_size = page}, device_memory::on_host(mebibyte)));
+            CHECK(code == boost::system::errc::invalid_argument);
             CHECK_THAT(why.advice, ContainsSubstring("rx_page_size"));
         }
     }
