@@ -59,9 +59,7 @@ template <class Handler>
     {
         typename immediate::asio_associated_immediate_executor_is_unspecialised;
     };
-    if constexpr (has_none)
-        return {{}, {}, true, !has_no_immediate};
-    else if constexpr (is_large_strand<typename associated::type>)
+    if constexpr (has_none || is_large_strand<typename associated::type>)
         return {{}, {}, true, !has_no_immediate};
     else if constexpr (std::convertible_to<typename associated::type, asio::any_io_executor>)
         return {asio::get_associated_executor(handler, fallback), {}, true, !has_no_immediate};
