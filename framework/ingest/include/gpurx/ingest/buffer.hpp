@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// buffer: contiguous memory to receive objects, tensors and batches into. No NIC writes it, so it needs no export.
+/// @file
+/// @brief Contiguous memory that receives objects, tensors and batches.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,34 @@
 
 namespace gpurx::ingest {
 
-// A handle to shared bytes, which live until the last handle is gone. An empty one has no bytes.
-// Thread safety: distinct handles are independent; const members may be called at the same time.
+/// @brief A handle to shared bytes, which live until their last handle is destroyed.
+///
+/// No NIC writes these bytes, so the memory needs no export. An empty buffer has no bytes.
+///
+/// @par Thread safety
+/// Distinct handles are independent. Threads may call const members of one handle at the same time.
 class buffer {
   public:
+    /// @brief Constructs an empty buffer.
     buffer() noexcept = default;
-    // In host memory: zero pages of the system's, of 2 MiB where it gives them, aligned to 64 bytes at least.
-    // Errors: std::bad_alloc.
+    /// @brief Allocates host memory, which the system has set to zero.
+    ///
+    /// The system's pages have 2 MiB where it gives them. The bytes are aligned to 64 bytes at least.
+    ///
+    /// @param bytes Size of the buffer.
+    /// @throws std::bad_alloc If memory is short.
     [[nodiscard]] static buffer on_host(std::size_t bytes);
-    // In memory of the GPU with this CUDA ordinal, aligned to 256 bytes. Not cleared. Errors: as device_memory::on_gpu.
+    /// @brief Allocates memory of a GPU, aligned to 256 bytes and not cleared.
+    /// @param ordinal CUDA ordinal of the GPU.
+    /// @param bytes Size of the buffer.
+    /// @throws system_error The errors of device_memory::on_gpu().
     [[nodiscard]] static buffer on_gpu(int ordinal, std::size_t bytes);
 
+    /// @brief Returns the bytes.
     [[nodiscard]] memory_span span() const noexcept { return span_; }
+    /// @brief Returns the size in bytes.
     [[nodiscard]] std::size_t size() const noexcept { return span_.size(); }
-    // The GPU; -1: host memory.
+    /// @brief Returns the CUDA ordinal of the GPU; -1 for host memory.
     [[nodiscard]] int gpu() const noexcept { return gpu_; }
 
   private:

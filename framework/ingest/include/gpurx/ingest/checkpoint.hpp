@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Checkpoints in several files: which tensors there are, in which file each is, and all of them in one block of memory:
-//     #include <gpurx/ingest/buffer.hpp>
-//     // In a coroutine, given executor, session
-//     using namespace gpurx::ingest;
-//     auto const model = co_await async_read_checkpoint(executor, session, "s3://models/llama/");
-//     auto const layout = lay_out(model);
-//     auto const block = buffer::on_gpu(0, layout.size);
-//     co_await async_fetch_checkpoint(executor, session, model, layout, block.span());
+/// @file
+/// @brief Checkpoints in several files, and their tensors in one block of memory.
+///
+/// @code{.cpp}
+/// #include <gpurx/ingest/buffer.hpp>
+/// // In a coroutine, given executor, session
+/// using namespace gpurx::ingest;
+/// auto const model = co_await async_read_checkpoint(executor, session, "s3://models/llama/");
+/// auto const layout = lay_out(model);
+/// auto const block = buffer::on_gpu(0, layout.size);
+/// co_await async_fetch_checkpoint(executor, session, model, layout, block.span());
+/// @endcode
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -24,61 +27,111 @@
 
 namespace gpurx::ingest {
 
-// The format's largest indices have some MiB.
+/// @brief Most bytes of an index of shards. The largest indices have some MiB.
 inline constexpr std::uint64_t safetensors_index_limit = 100'000'000;
 
+/// @brief One file of a checkpoint.
 struct checkpoint_shard {
-    std::string url;  // or path
+    std::string url;  ///< URL or path of the file.
+
+    /// @brief Size of the file in bytes.
     std::uint64_t size = 0;
-    // As object::etag(): compare it, and the size, with those of the object that the tensors are fetched from.
+    /// @brief ETag of the file, as object::etag() returns it.
+    ///
+    /// Compare it and the size with those of the object that the tensors are fetched from.
     std::string etag;
-    std::vector<safetensor> tensors;  // as they follow each other in the file
+    std::vector<safetensor> tensors;  ///< Tensors in the order of the file.
 
     friend bool operator==(checkpoint_shard const&, checkpoint_shard const&) = default;
 };
 
+/// @brief The files of a checkpoint.
 struct checkpoint {
-    // In the order in which an index names them first, else in that of the list, or of their names.
+    /// @brief Shards in the order in which the index first names them.
+    ///
+    /// Without an index they have the order of the list, or of their names.
     std::vector<checkpoint_shard> shards;
 
-    // Where a tensor is; nullptr: there is none of that name. It looks at all of them.
+    /// @brief Returns the shard that has a tensor, or a null pointer if no tensor has the name.
+    ///
+    /// @par Cost
+    /// The function searches the tensors of all shards.
     [[nodiscard]] checkpoint_shard const* shard_of(std::string_view tensor) const noexcept;
 };
 
-// The shards that make one checkpoint: their headers are read, options.flows of them at a time through one flow each.
-// No tensor may be in two. A deadline is one of all headers. To load some of it open an object for the shard, and fetch
-// placements_of() these tensors.
-//
-// Executor, session: as for object. Cancellation: terminal. Errors: as those of object; errc::bad_safetensors, and the
-// text names the shard and the tensor; std::invalid_argument for mirrors, which are those of one file.
+/// @brief Reads the headers of the shards of one checkpoint.
+///
+/// The operation reads `options.flows` headers at a time, each through one flow. No two shards may have the same
+/// tensor. To load a part of the checkpoint, open an object for the shard and fetch placements_of() its tensors.
+///
+/// @param executor Executor of the connections, as for object.
+/// @param session Session of the flows, as for object.
+/// @param urls URLs or paths of the shards.
+/// @param options Options of fetching. `deadline` holds for all headers together.
+/// @returns The shards with their tensors.
+/// @throws system_error See Errors.
+/// @throws std::invalid_argument If `options.mirrors` has URLs: mirrors are those of one file.
+///
+/// @par Per-operation cancellation
+/// Terminal.
+///
+/// @par Errors
+/// - The errors of object.
+/// - errc::bad_safetensors: the diagnostics name the shard and the tensor.
 [[nodiscard]] asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx_session& session,
                                                             std::vector<std::string> urls, fetch_options options = {});
 
-// The same for the shards that an index names, "model.safetensors.index.json", which lie beside it. What the index says
-// has to be so: tensors that it does not name, or that a shard has not, or another has, are errors. `index` is the
-// URL or path of the index; the path of a directory that has one, or files of tensors and none; a prefix of S3,
-// "s3://BUCKET/PREFIX/", likewise; or of one such file. A deadline is one of index and headers.
+/// @brief Reads the index of a checkpoint and the headers of its shards; otherwise as async_read_shards().
+///
+/// The shards lie beside their index, `model.safetensors.index.json`. Index and shards must agree. A tensor is an error
+/// if the index does not name it, if its shard does not have it, or if another shard has it.
+///
+/// @param executor Executor of the connections, as for object.
+/// @param session Session of the flows, as for object.
+/// @param index URL or path of the index, or of one file of tensors. Or the path of a directory, or a prefix of S3,
+///   `s3://BUCKET/PREFIX/`: it has an index, or files of tensors and no index.
+/// @param options Options of fetching. `deadline` holds for the index and all headers together.
+/// @returns The shards with their tensors.
 [[nodiscard]] asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor, rx_session& session,
                                                                 std::string index, fetch_options options = {});
 
-// Where the tensors of all shards lie in one block of memory, one shard behind the other: offsets are in the order of
-// the shards, and of the tensors in each.
+/// @brief Lays out the tensors of all shards in one block of memory, one shard behind the other.
+/// @returns The layout. Its offsets have the order of the shards, and of the tensors in each shard.
 [[nodiscard]] tensor_layout lay_out(checkpoint const& of);
 
-// Brings all tensors to their places in the block: one shard after the other, each through options.flows, so that no
-// more flows of the session are used than for one file. A deadline is one of all. Headers are received again, so what a
-// server announces as a file's checksum is compared. Returns what was done for all of them.
-//
-// Executor, session, completion on a GPU: as for object. The checkpoint has to outlive the operation. Cancellation:
-// terminal. Errors: as those of object; errc::object_changed if a file has not the size and the ETag that it had when
-// its header was read; std::invalid_argument for mirrors, and for a layout that is not the checkpoint's, or larger than
-// the block.
+/// @brief Receives all tensors into their places in the block.
+///
+/// The operation fetches one shard after the other, each through `options.flows` flows. So it uses no more flows of the
+/// session than one file does. It receives headers again, and so can compare the checksum that a server announces for
+/// a file.
+///
+/// @param executor Executor of the connections, as for object.
+/// @param session Session of the flows, as for object.
+/// @param of Checkpoint to fetch.
+/// @param layout Layout of the checkpoint, from lay_out().
+/// @param block Memory of `layout.size` bytes at least. On a GPU completion has the meaning that object gives it.
+/// @param options Options of fetching. `deadline` holds for all shards together.
+/// @returns Counters of all shards together.
+/// @throws system_error See Errors.
+/// @throws std::invalid_argument If `options.mirrors` has URLs, if the layout is not one of this checkpoint, or if it
+///   is larger than the block.
+///
+/// @par Lifetime
+/// The checkpoint must outlive the operation.
+///
+/// @par Per-operation cancellation
+/// Terminal.
+///
+/// @par Errors
+/// - The errors of object.
+/// - errc::object_changed: the size or the ETag of a file has changed since its header was read.
 [[nodiscard]] asio::awaitable<fetch_stats> async_fetch_checkpoint(asio::any_io_executor executor, rx_session& session,
                                                                   checkpoint const& of, tensor_layout layout,
                                                                   memory_span block, fetch_options options = {});
 
-// Whether that is a place of a checkpoint in several files, and not itself a file of tensors: by its name, and by a
-// look at the disk.
+/// @brief Returns whether a URL or path names a checkpoint in several files, and not one file of tensors.
+///
+/// The name decides, and a look at the disk for a path.
 [[nodiscard]] bool is_checkpoint(std::string_view place);
 
 }  // namespace gpurx::ingest

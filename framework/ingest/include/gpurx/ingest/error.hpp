@@ -1,66 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// What the ingest library decides by itself. It is thrown as gpurx::system_error, with diagnostics that say what was
-// being done, with which object or sender, and what to change.
+/// @file
+/// @brief Error codes of the ingest library.
+///
+/// The library throws them as gpurx::system_error. The diagnostics tell the operation, the object or sender, and what
+/// to change.
 #pragma once
 
 #include <gpurx/error.hpp>
 
 namespace gpurx::ingest {
 
+/// @brief Errors of the ingest library itself.
 enum class errc {
     // ---- HTTP ----
-    // Not a URL of http, https or s3, or one that cannot be used.
+    /// @brief The text is no URL of http, https or s3, or the URL cannot be used.
     bad_url = 1,
-    // The answer is not HTTP/1.1, or its header is larger than 16 KiB.
+    /// @brief The answer is not HTTP/1.1, or its header is larger than 16 KiB.
     bad_response,
-    // The server answered with a status that is no success; the text has it, with the beginning of its body.
+    /// @brief The server answered with a status that is no success.
+    /// @details The diagnostics have the status and the beginning of the answer's body.
     http_status,
-    // More than 10 redirects, or one to a place that cannot be used.
+    /// @brief The server redirected more than 10 times, or to a URL that cannot be used.
     bad_redirect,
-    // The answer has no length, as with Transfer-Encoding: chunked. Nobody could say where its bytes belong.
+    /// @brief The answer has no length, as with `Transfer-Encoding: chunked`, so its bytes have no known place.
     unknown_size,
-    // The answer has other bytes than those that were asked for.
+    /// @brief The answer has other bytes than the requested ones.
     wrong_range,
-    // The object is not the one that the download began with: its ETag, date or size is another.
+    /// @brief The object has changed since the download began: its ETag, date or size is another.
     object_changed,
-    // The server is slower than fetch_options::timeout, min_speed or deadline allow, or every attempt ended early.
+    /// @brief The server is slower than fetch_options allow, or every attempt ended early.
+    /// @details The options are `timeout`, `min_speed` and `deadline`.
     gave_up,
-    // The bytes are not those that the checksum was made of.
+    /// @brief The bytes do not have the announced checksum.
     wrong_checksum,
 
     // ---- safetensors ----
-    // The header is none that the format allows; the text says what is wrong, and with which tensor.
+    /// @brief The header breaks the format. The diagnostics tell the mistake and the tensor.
     bad_safetensors,
 
     // ---- streams of tensors ----
-    // What a sender sent is no frame of this version; the text says what is wrong.
+    /// @brief A sender sent bytes that are no frame of this version. The diagnostics tell the mistake.
     bad_frame,
-    // A sender's connection ended before its last frame, and did not come back in time.
+    /// @brief A sender's connection ended before its last frame, and the sender did not reconnect in time.
     stream_cut,
-    // A sender's number is another sender's, or none of this stream's. The source goes on, with the sender that it had.
+    /// @brief A sender has the number of another sender, or a number outside this stream.
+    /// @details The source continues with the sender that it had.
     wrong_source,
 
     // ---- S3 ----
-    // There are no credentials for S3, or who hands them out did not.
+    /// @brief There are no credentials for S3, or the service that issues them did not.
     no_credentials,
 
     // ---- TLS ----
-    // The server is not who it should be, does not speak TLS as it should, or does not take who asks; or a file of
-    // tls_options cannot be used. The text has OpenSSL's words.
+    /// @brief TLS with the server failed, or a file of tls_options cannot be used.
+    /// @details The server's certificate is not valid for the URL, the server breaks the protocol, or it rejects the
+    /// client's certificate. The diagnostics have OpenSSL's text.
     tls_failure,
 
-    // ---- streams of tensors: who is let in ----
-    // A sender does not know the stream's secret, or speaks the protocol's version 1, which has none.
+    // ---- streams of tensors: authentication ----
+    /// @brief A sender does not know the stream's secret, or speaks the protocol's version 1, which has no secret.
     wrong_secret,
-    // No failure: all sources have ended an epoch, and the next batch is one of the next.
+    /// @brief All sources have ended an epoch, and the next batch belongs to the next one. This is no failure.
     epoch_ended,
     // ---- mirrors ----
-    // The URLs of an object do not have the same; the text says what differs.
+    /// @brief The URLs of an object have different content. The diagnostics tell the difference.
     mirrors_differ,
 };
 
+/// @brief Returns the category of errc.
 [[nodiscard]] boost::system::error_category const& ingest_category() noexcept;
+/// @brief Makes an error_code of ingest_category().
 [[nodiscard]] error_code make_error_code(errc value) noexcept;
 
 }  // namespace gpurx::ingest

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Options and results of fetching objects (gpurx/ingest/object.hpp).
+/// @file
+/// @brief Options and results of fetching objects (gpurx/ingest/object.hpp).
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -21,121 +21,189 @@
 
 namespace gpurx::ingest {
 
+/// @brief Options of fetching an object.
 struct fetch_options {
-    // Connections at a time, each a flow of the session: rx_session_options::max_flows should be no smaller. A server
-    // that does not serve ranges is read through one.
+    /// @brief Most connections at a time. Each is a flow of the session.
+    ///
+    /// `rx_session_options::max_flows` should be no smaller. The library uses one connection if a server does not serve
+    /// ranges.
     unsigned flows = 4;
 
-    // Bytes of one range request. Each connection has two requests under way, so that the next answer follows the last.
+    /// @brief Bytes of one range request.
+    ///
+    /// Each connection has two requests under way, so the next answer follows the last one without a pause.
     std::size_t chunk_size = std::size_t{8} << 20;
 
-    // A connection on which nothing arrives for so long is given up, and its rest fetched through a new one; likewise
-    // one whose next header has not come whole within it. Noticed an eighth late at most. Time in which arrived bytes
-    // wait for the program, or for its GPU's stream, does not count.
+    /// @brief Time after which a connection without new bytes is replaced.
+    ///
+    /// A new connection fetches the rest. A connection is also replaced if the next header does not arrive whole within
+    /// this time. The library notices at most an eighth of the time late. Time in which arrived bytes wait for the
+    /// program, or for its GPU's stream, does not count.
     std::chrono::milliseconds timeout{30'000};
 
-    // Bytes per second that the body of an answer has to bring, over `timeout`; a connection that is slower is given up
-    // in the same way. 0: any speed will do.
+    /// @brief Least bytes per second of an answer's body, averaged over `timeout`. 0: no limit.
+    ///
+    /// A slower connection is replaced, as after `timeout`.
     std::uint64_t min_speed = 1024;
 
-    // More URLs of the same object. Each connection goes to one of them all: to those that fail or are slow go fewer,
-    // or none, and what one has not brought another does. They have to have one size, and one checksum of the whole
-    // object or, where not both say one, one ETag that is not weak; else the download ends with errc::mirrors_differ.
-    // One that refuses is left out, and is no error while another is left; pauses between attempts are made only when
-    // all of them fail.
+    /// @brief More URLs of the same object.
+    ///
+    /// Each connection goes to one of all URLs. Fewer connections, or none, go to URLs that fail or are slow. Another
+    /// URL serves the bytes that one has not.
+    ///
+    /// All URLs must have one size and one checksum of the whole object. If one of two URLs announces no checksum,
+    /// both must have one ETag, which is not weak. Otherwise the download ends with errc::mirrors_differ.
+    ///
+    /// The download leaves out a URL that refuses. That is no error while another URL is left. The library pauses
+    /// between attempts only when all URLs fail.
     std::vector<std::string> mirrors{};
 
-    // Connections that async_fetch has no more work for stay open, for the next: one that the server has closed
-    // meanwhile is replaced, and is no retry. They count as flows of the session, and hold its memory, until
-    // disconnect(), or until the object is destroyed; those of https do not.
+    /// @brief Whether connections without more work for async_fetch stay open for the next call.
+    ///
+    /// A connection that the server has closed meanwhile is replaced, which counts as no retry. Open connections are
+    /// flows of the session and hold its memory, until disconnect() or the object's destruction. Connections of https
+    /// are no flows.
     bool keep_connections = false;
 
-    // How often in a row a connection may fail: all that it was to bring, or 1/64 of a chunk, or 64 KiB, makes up for
-    // failures. The pauses between grow from 0.1 to 20 s, so that 12 attempts last for about 75 s: a server that is
-    // started anew is waited for. Retry-After is obeyed, up to 5 minutes. A server that has not answered at all gets
-    // 5 attempts (1.5 s) at most: the URL is wrong, rather.
+    /// @brief Most failures of a connection in a row.
+    ///
+    /// The count starts again once a connection has brought all its bytes, 1/64 of a chunk, or 64 KiB. Pauses between
+    /// attempts grow from 0.1 to 20 s. 12 attempts last for about 75 s, enough for a server to restart. The library
+    /// obeys `Retry-After`, up to 5 minutes. A server that has never answered gets 5 attempts (1.5 s) at most, since
+    /// the URL is probably wrong.
     unsigned attempts = 12;
 
-    // For all of it, from async_open on: what is not done then ends with errc::gave_up. 0: it may last for ever. Less:
-    // it is over already, and nobody is asked (with_rest_of_deadline).
+    /// @brief Time for the whole operation, from async_open() on. 0: no limit.
+    ///
+    /// An operation that is not done then ends with errc::gave_up. Below 0 the deadline is over already, and the
+    /// library sends no request (see with_rest_of_deadline()).
     std::chrono::milliseconds deadline{0};
 
-    // Compute the CRC32C of all bytes, where they lie, and compare it with the server's if that has sent one
-    // (x-amz-checksum-crc32c). automatic: if it has sent one for all of the object; a server of http URLs does so in
-    // answers that bring all of it, so for objects of up to chunk_size, and one of s3:// URLs is asked for it. It costs
-    // a pass over the bytes, in the destination's memory; on a host's CPU about 0.06 s per GiB. automatic also has the
-    // CRC-64/NVME of bytes on the host compared, if that is what the server has (x-amz-checksum-crc64nvme): 0.09 s.
-    // It is compared once all bytes have come, by one async_fetch or several, and again with what comes again: all of
-    // the object, or as much as an earlier call has brought. (Less than that is not compared: a checksum has no parts.)
-    enum class checksum { none, automatic, always };
+    /// @brief Choice of checksums.
+    enum class checksum {
+        none,       ///< Compute none.
+        automatic,  ///< Compute the checksum that the server has announced for the whole object.
+        always      ///< Compute the CRC32C, and compare it if the server has announced one.
+    };
+    /// @brief Checksum that the library computes of the bytes at their destination, and compares with the server's.
+    ///
+    /// The checksum is the CRC32C (`x-amz-checksum-crc32c`). For bytes on the host, `automatic` also compares the
+    /// CRC-64/NVME (`x-amz-checksum-crc64nvme`) if the server has that one. A server of http URLs sends a checksum with
+    /// answers that bring the whole object, so for objects of up to `chunk_size`. The library asks servers of s3://
+    /// URLs for it.
+    ///
+    /// The library compares once all bytes have come, by one async_fetch or several. It compares again with bytes that
+    /// come again: the whole object, or as much as an earlier call has brought. It does not compare less, since a
+    /// checksum has no parts.
+    ///
+    /// @par Cost
+    /// A pass over the bytes in the destination's memory. On a host's CPU: about 0.06 s per GiB for the CRC32C, 0.09 s
+    /// for the CRC-64/NVME.
     checksum crc32c = checksum::automatic;
 
-    // For work on a GPU. One of your own is best: what is enqueued there comes before the bytes,
-    // and before the headers.
+    /// @brief Stream for work on a GPU.
+    ///
+    /// Work enqueued there earlier runs before the bytes arrive, and before the headers. So a stream of its own is
+    /// best.
     cuda_stream_ref stream{};
 
-    // For URLs that begin with s3://.
+    /// @brief Options for URLs that begin with `s3://`.
     s3_options s3{};
 
-    // For https.
+    /// @brief Options for https.
     tls_options tls{};
 
-    // For requests to the URL's own host, port and scheme, and to no mirror elsewhere, nor to where a redirect leads:
-    // more header fields, and a token (Authorization: Bearer). Who asks is the first of these: an Authorization among
-    // the fields, the token, the URL's user and password (Basic), and, over https only, HF_TOKEN for Hugging Face's
-    // hosts or HF_ENDPOINT's, and ~/.netrc (or NETRC). Not for s3://.
+    /// @brief More header fields for requests to the URL's own host, port and scheme.
+    ///
+    /// Mirrors elsewhere and targets of redirects do not get them. Requests to s3:// URLs have none.
+    ///
+    /// The first of these authenticates a request:
+    /// - a field `Authorization` among the header fields;
+    /// - `bearer`;
+    /// - the URL's user and password (Basic);
+    /// - over https only, `HF_TOKEN`, for Hugging Face's hosts or that of `HF_ENDPOINT`;
+    /// - over https only, `~/.netrc` (or the file that `NETRC` names).
     std::vector<std::pair<std::string, std::string>> headers{};
+    /// @brief Token for the same requests: `Authorization: Bearer`. It is not used for s3:// URLs.
     std::string bearer{};
 };
 
-// Throws what an object of a server would for these, whatever the URL: std::invalid_argument for no flows, attempts or
-// chunks of no size, for header fields and tokens that cannot be sent, and for a key without its certificate;
-// errc::bad_url for an endpoint or a region of S3 that cannot be one. No message has a header's value or the token. It
-// asks nobody, and looks at no file.
+/// @brief Checks options without a request and without a look at files.
+///
+/// An object of a server throws the same exceptions, whatever its URL. No message has a header's value or the token.
+///
+/// @throws std::invalid_argument If there are no flows or attempts, or chunks have no size. If header fields or tokens
+///   cannot be sent. If a key has no certificate.
+/// @throws system_error errc::bad_url: an endpoint or a region of S3 is invalid.
 void check(fetch_options const& options);
 
-// For the next of several operations that have one deadline between them: what is left of it now, if it has run since
-// `began`; less than 0 if nothing is. Pure.
+/// @brief Returns options for the next of several operations with one deadline between them.
+///
+/// The function is pure.
+///
+/// @param options Options with the deadline of all operations.
+/// @param began Time at which the deadline began to run.
+/// @returns The options with the rest of the deadline; it is below 0 if nothing is left.
 [[nodiscard]] fetch_options with_rest_of_deadline(fetch_options options, std::chrono::steady_clock::time_point began);
 
-// A URL as messages show it: without a user's name and password, and of a query only the names. Pure.
+/// @brief Returns a URL for messages: without user name and password, and with only the names of a query.
+///
+/// The function is pure.
 [[nodiscard]] std::string redacted_url(std::string_view url);
-// What somebody else has written, the name of a tensor say, as messages show it: control characters and bytes that are
-// no UTF-8 as \x1b, which a terminal does not obey; white space as one space; of more than 2,000 bytes the beginning.
-// Pure.
+/// @brief Returns text from others, such as a tensor's name, for messages.
+///
+/// Control characters and bytes that are no UTF-8 appear as `\x1b`, which a terminal does not obey. White space appears
+/// as one space. Text of more than 2,000 bytes is cut after its beginning. The function is pure.
 [[nodiscard]] std::string printable_text(std::string_view text);
 
-// The objects whose URLs begin with `prefix`, s3://BUCKET/BEGINNING, in the order of their keys. A million at most.
-// It asks on the host, over connections of its own: no session is needed. Of the options hold attempts, deadline, s3
-// and tls; proxies are those of the environment.
-//
-// Executor: the coroutine's. Cancellation: terminal. Errors: exceptions of type gpurx::system_error that name the
-// prefix: errc::bad_url, no_credentials, http_status, bad_response, gave_up, what resolving and connecting report.
+/// @brief Lists the objects whose URLs begin with `prefix`, in the order of their keys.
+///
+/// The operation needs no session. It connects on the host, over connections of its own. Proxies are those of the
+/// environment. A list has a million objects at most.
+///
+/// @param prefix Beginning of the URLs: `s3://BUCKET/BEGINNING`.
+/// @param options Options, of which `attempts`, `deadline`, `s3` and `tls` hold.
+/// @returns The objects.
+/// @throws system_error See Errors. The diagnostics name the prefix.
+///
+/// @par Executor
+/// That of the coroutine.
+///
+/// @par Per-operation cancellation
+/// Terminal.
+///
+/// @par Errors
+/// - errc::bad_url, errc::no_credentials, errc::http_status, errc::bad_response, errc::gave_up.
+/// - The errors of resolving and connecting.
 [[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, fetch_options options = {});
 
-// Bytes [offset, offset + destination.size()) of the object belong there.
+/// @brief Place of a range of an object: bytes `[offset, offset + destination.size())`.
 struct placement {
-    std::uint64_t offset = 0;
-    memory_span destination;
+    std::uint64_t offset = 0;  ///< Offset of the first byte in the object.
+    memory_span destination;   ///< Memory for the bytes.
 };
 
-// Takes bytes of the object, of which the first stands there in it. They lie in host memory until it is done. It runs
-// on the strand of the connection that brought them.
+/// @brief Function that takes bytes of an object.
+///
+/// Its first parameter is the offset of the first byte in the object. The bytes lie in host memory until the function
+/// is done. It runs on the strand of the connection that brought them.
 using piece_consumer = std::function<asio::awaitable<void>(std::uint64_t offset, std::span<std::byte const> bytes)>;
 
+/// @brief Counters of a download.
 struct fetch_stats {
-    std::uint64_t requests = 0;      // sent
-    std::uint64_t connections = 0;   // made
-    std::uint64_t retries = 0;       // connections that failed or were refused for the moment, and were replaced
-    std::uint64_t redirects = 0;     // followed
-    std::uint64_t bytes_placed = 0;  // that have reached their destination, or the host
+    std::uint64_t requests = 0;      ///< Requests sent.
+    std::uint64_t connections = 0;   ///< Connections made.
+    std::uint64_t retries = 0;       ///< Connections replaced after a failure or a temporary refusal.
+    std::uint64_t redirects = 0;     ///< Redirects followed.
+    std::uint64_t bytes_placed = 0;  ///< Bytes that have reached their destination, or the host.
 };
 
-// Of one of the URLs of an object.
+/// @brief Counters of one of the URLs of an object.
 struct mirror_stats {
-    std::string url;                 // as it was given, without secrets; " at ENDPOINT" behind it: of more_endpoints
-    std::uint64_t bytes_placed = 0;  // that it has brought
-    std::string failure;             // why it is not asked any more, in words; empty: it is
+    /// @brief The URL as given, without secrets. " at ENDPOINT" follows for a server of `s3_options::more_endpoints`.
+    std::string url;
+    std::uint64_t bytes_placed = 0;  ///< Bytes that this URL has brought.
+    std::string failure;             ///< Reason for which the URL is not asked any more; empty while it is asked.
 };
 
 }  // namespace gpurx::ingest

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Objects of S3, s3://BUCKET/KEY: whom to ask for them and as whom, and which there are. gpurx/ingest/object.hpp
-// loads them.
+/// @file
+/// @brief Objects of S3, `s3://BUCKET/KEY`: servers, credentials and lists.
+///
+/// gpurx/ingest/object.hpp loads them.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +11,51 @@
 
 namespace gpurx::ingest {
 
-// What is left empty comes from where AWS's own tools have it: the environment (AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
-// AWS_REGION, AWS_DEFAULT_REGION), then the profile (AWS_PROFILE) in ~/.aws/config.
-//
-// Credentials always do: from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), the
-// profile in ~/.aws/credentials or ~/.aws/config, a container's agent, or the instance metadata service, version 2.
-// Those that expire are renewed five minutes before.
+/// @brief Options of S3.
+///
+/// The library fills empty options as AWS's own tools do. It takes them from the environment (`AWS_ENDPOINT_URL_S3`,
+/// `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_DEFAULT_REGION`), then from the profile (`AWS_PROFILE`) in `~/.aws/config`.
+///
+/// Credentials never stand in the options. The library takes them from the first of these:
+/// - the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`;
+/// - the profile, in `~/.aws/credentials` or `~/.aws/config`;
+/// - a container's agent;
+/// - the instance metadata service, version 2.
+///
+/// The library renews credentials that expire five minutes before.
 struct s3_options {
-    // A server's URL; the buckets are below it. Empty in the end: AWS.
+    /// @brief URL of a server that has the buckets below it. If the environment and the profile have none either: AWS.
     std::string endpoint{};
-    // More servers with the same buckets, as the nodes of one store: each s3:// URL is on all of them, as if
-    // fetch_options::mirrors had it once more for each. Who lists asks the next if the one before cannot be had.
+    /// @brief More servers with the same buckets, such as the nodes of one store.
+    ///
+    /// Each s3:// URL is on all of them, as if fetch_options::mirrors had it once more for each. A list asks the next
+    /// server if the one before cannot be reached.
     std::vector<std::string> more_endpoints{};
-    // Empty in the end: us-east-1. If the bucket is in another the server says so, and is asked there.
+    /// @brief Region of the bucket. If the environment and the profile have none either: us-east-1.
+    ///
+    /// If the bucket is in another region, the server answers with it, and the library asks there.
     std::string region{};
-    // Sign nothing, and look for no credentials: for buckets that everybody may read.
+    /// @brief Whether requests are unsigned, without a search for credentials. Use it for public buckets.
     bool anonymous = false;
-    // In the place of AWS_PROFILE; and credentials are not looked for in the environment then, as it is named here.
+    /// @brief Profile, in the place of `AWS_PROFILE`. The library then takes no credentials from the environment.
     std::string profile{};
 
-    // How a bucket is named to the server: in front of its host, BUCKET.HOST/KEY, or in the path,
-    // HOST/BUCKET/KEY. automatic: as the profile's s3.addressing_style says; else AWS by host, others by path.
-    // A name that cannot be part of a host's, as with capital letters, is in the path always.
-    enum class addressing { automatic, path, virtual_host };
-    addressing style = addressing::automatic;
+    /// @brief Place of a bucket's name in requests.
+    ///
+    /// A name that cannot be part of a host name, such as one with capital letters, is always in the path.
+    enum class addressing {
+        automatic,    ///< As the profile's `s3.addressing_style` says. Otherwise AWS by host, other servers by path.
+        path,         ///< In the path: `HOST/BUCKET/KEY`.
+        virtual_host  ///< In front of the host: `BUCKET.HOST/KEY`.
+    };
+    addressing style = addressing::automatic;  ///< Place of a bucket's name in requests.
 };
 
-// What async_list_s3 (gpurx/ingest/http.hpp) finds.
+/// @brief An object that async_list_s3() found (gpurx/ingest/http.hpp).
 struct s3_object {
-    std::string url;  // s3://BUCKET/KEY
-    std::uint64_t size = 0;
-    std::string etag;  // as the server wrote it, quotes included
+    std::string url;         ///< URL: `s3://BUCKET/KEY`.
+    std::uint64_t size = 0;  ///< Size in bytes.
+    std::string etag;        ///< ETag as the server wrote it, with its quotes.
 };
 
 }  // namespace gpurx::ingest

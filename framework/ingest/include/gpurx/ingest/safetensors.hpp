@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// safetensors: the header of a file of tensors, and where each is to lie in memory.
-//
-// The format (github.com/huggingface/safetensors, format section): 8 bytes, the size of the header, lowest byte first;
-// the header, JSON, which may end in spaces: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …,
-// "__metadata__": {"key": "text", …}}; then the bytes of all tensors, without a gap, row-major.
+/// @file
+/// @brief The safetensors format: headers of files of tensors, and layouts in memory.
+///
+/// The format (github.com/huggingface/safetensors, section "Format") has three parts:
+/// - The size of the header, 8 bytes, lowest byte first.
+/// - The header, JSON, which may end in spaces: `{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},`
+///   `…, "__metadata__": {"key": "text", …}}`.
+/// - The bytes of all tensors, without a gap, row-major.
 #pragma once
 
 #include <cstddef>
@@ -23,54 +25,74 @@
 
 namespace gpurx::ingest {
 
-// The format's own limit.
+/// @brief Most bytes of a header, by the format's own limit.
 inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
-// Bytes before the header: its size.
+/// @brief Bytes in front of the header, which have its size.
 inline constexpr std::size_t safetensors_prefix = 8;
 
+/// @brief One tensor of a file.
 struct safetensor {
-    std::string name;
+    std::string name;  ///< Name.
+
+    /// @brief Type of the elements.
     dtype type{};
-    // Empty: a scalar. Row-major. The bits of all elements fit a std::int64_t, dimensions of 0 left out.
+    /// @brief Shape, row-major. An empty shape is that of a scalar.
+    ///
+    /// The bits of all elements fit a `std::int64_t`, without counting dimensions of 0.
     std::vector<std::uint64_t> shape;
-    // Bytes of the file.
-    std::uint64_t offset = 0;
-    std::uint64_t size = 0;
+    std::uint64_t offset = 0;  ///< Offset of the first byte in the file.
+    std::uint64_t size = 0;    ///< Size in bytes.
 
     friend bool operator==(safetensor const&, safetensor const&) = default;
 };
 
+/// @brief The header of a file.
 struct safetensors_header {
-    std::vector<safetensor> tensors;  // as they follow each other in the file
-    std::map<std::string, std::string> metadata;
+    std::vector<safetensor> tensors;              ///< Tensors in the order of their bytes in the file.
+    std::map<std::string, std::string> metadata;  ///< Text of `__metadata__` by key.
 };
 
-// The size of the header from the file's first 8 bytes. Errors: errc::bad_safetensors if a file of that
-// size cannot have it.
+/// @brief Reads the size of the header from the file's first 8 bytes.
+/// @param prefix First bytes of the file.
+/// @param file_size Size of the file in bytes.
+/// @returns Size of the header in bytes.
+/// @throws system_error errc::bad_safetensors: a file of this size cannot have such a header.
 [[nodiscard]] std::uint64_t safetensors_header_size(std::span<std::byte const, safetensors_prefix> prefix,
                                                     std::uint64_t file_size);
 
-// Reads the header, `text`, of a file of that many bytes. Everything is checked: UTF-8, names that come twice, dtypes,
-// shapes that overflow or do not fit their bytes, tensors that overlap, gaps, ends. Errors: errc::bad_safetensors; the
-// text says what is wrong and with which tensor.
+/// @brief Parses the header of a file.
+///
+/// The function checks everything: UTF-8, names that come twice, dtypes, shapes that overflow or do not fit their
+/// bytes, tensors that overlap, gaps, ends.
+///
+/// @param text The header.
+/// @param file_size Size of the file in bytes.
+/// @returns Tensors and metadata.
+/// @throws system_error errc::bad_safetensors: the diagnostics tell the mistake and the tensor.
 [[nodiscard]] safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_size);
 
-// Where tensors lie in one block of memory.
+/// @brief Places of tensors in one block of memory.
 struct tensor_layout {
-    std::vector<std::uint64_t> offsets;  // of each, in the block
-    std::uint64_t size = 0;              // of the block
+    std::vector<std::uint64_t> offsets;  ///< Offset of each tensor in the block.
+    std::uint64_t size = 0;              ///< Size of the block in bytes.
 };
 
-// As they follow each other in the file, so that neighbours are received as one; only a tensor that would not begin at
-// a multiple of its element's size and of 16 (as vector loads and cuBLAS ask for) is moved on, to a multiple of 256.
+/// @brief Lays out tensors as they follow each other in the file, so that neighbours are received as one.
+///
+/// Each tensor begins at a multiple of its element's size and of 16, as vector loads and cuBLAS require. The function
+/// moves a tensor that would not begin there on to a multiple of 256.
 [[nodiscard]] tensor_layout lay_out(std::span<safetensor const> tensors);
 
-// For object::async_fetch: neighbours in the file and in the block as one. Throws
-// std::out_of_range if `block` is smaller than the layout, or the layout is one of fewer tensors.
+/// @brief Returns the placements of tensors for object::async_fetch(). Neighbours in file and block become one.
+/// @param tensors Tensors to place.
+/// @param layout Layout of the tensors, from lay_out().
+/// @param block Memory to place them in.
+/// @throws std::out_of_range If `block` is smaller than the layout, or the layout is one of fewer tensors.
 [[nodiscard]] std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
                                                    memory_span block);
 
-// Reads the header of a file that is open, and not read yet.
+/// @brief Reads the header of a file.
+/// @pre The file is open, and nothing of it was read.
 [[nodiscard]] asio::awaitable<safetensors_header> async_read_safetensors_header(object& file);
 
 }  // namespace gpurx::ingest

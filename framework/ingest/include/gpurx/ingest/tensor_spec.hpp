@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// What both ends of a tensor stream say of its tensors: names, types, the shape of a row, and how large a frame may be.
+/// @file
+/// @brief Names, types and rows of a stream's tensors, and limits of its frames.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,30 @@
 
 namespace gpurx::ingest {
 
-// One tensor of a stream, without its first dimension: that is the number of rows, which differs from frame to frame.
+/// @brief One tensor of a stream, without its first dimension.
+///
+/// The first dimension is the number of rows, which differs from frame to frame.
 struct tensor_spec {
-    std::string name;  // 1 to 15 printable ASCII characters, of which none is a space
+    std::string name;  ///< Name: 1 to 15 printable ASCII characters without spaces.
+
+    /// @brief Type of the elements.
     dtype type = dtype::u8;
-    std::vector<std::uint64_t> row_shape;  // at most 7 dimensions, none of them 0; empty: one element a row
+    /// @brief Shape of a row: at most 7 dimensions, none of them 0. If empty, a row is one element.
+    std::vector<std::uint64_t> row_shape;
 
     friend bool operator==(tensor_spec const&, tensor_spec const&) = default;
 };
 
-// Bytes of one row. Throws system_error, errc::bad_frame, if they are no whole number, or their bits are more than a
-// std::int64_t counts.
+/// @brief Returns the bytes of one row of a tensor.
+/// @throws system_error errc::bad_frame: a row has no whole number of bytes, or more bits than a `std::int64_t` counts.
 [[nodiscard]] std::uint64_t row_size(tensor_spec const& tensor);
+/// @brief Returns the bytes of one row of all tensors; otherwise as above.
 [[nodiscard]] std::uint64_t row_size(std::span<tensor_spec const> tensors);
 
-// What a receiver takes.
+/// @brief Most that a receiver takes in one frame.
 struct frame_limits {
-    std::uint64_t frame_size = std::uint64_t{256} << 20;  // of a payload, in bytes
-    std::uint32_t tensors = 64;
+    std::uint64_t frame_size = std::uint64_t{256} << 20;  ///< Bytes of a frame's payload.
+    std::uint32_t tensors = 64;                           ///< Tensors of a frame.
 };
 
 }  // namespace gpurx::ingest

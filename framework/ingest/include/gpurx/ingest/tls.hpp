@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// How https is spoken: whom to trust, and who asks.
+/// @file
+/// @brief Options of https: trusted certificates, and a client's certificate.
 #pragma once
 
 #include <string>
 
 namespace gpurx::ingest {
 
-// TLS 1.2 or later. A server's certificate has to be valid, for the URL's host, and of somebody who is trusted; nothing
-// turns that off. All files are PEM.
+/// @brief Options of TLS. All files are PEM.
+///
+/// The library speaks TLS 1.2 or later. A server's certificate must be valid, name the URL's host, and lead to a
+/// trusted certificate. No option turns these checks off.
 struct tls_options {
-    // Who is trusted: a file of certificates, a directory of them (with names as `openssl rehash` makes them), or both.
-    // Both empty: whom the system trusts, or the environment says (SSL_CERT_FILE, SSL_CERT_DIR).
+    /// @brief File of trusted certificates.
+    ///
+    /// If this and `ca_directory` are empty, the library trusts the system's certificates, or those of the environment
+    /// (`SSL_CERT_FILE`, `SSL_CERT_DIR`). If both are set, it trusts both.
     std::string ca_file;
+    /// @brief Directory of trusted certificates, with file names as `openssl rehash` makes them.
     std::string ca_directory;
 
-    // For servers that want to know who asks: a certificate, with those that lead to its CA behind it, and its key,
-    // which may be in the same file (`key` is empty then). A key that needs a password is refused.
+    /// @brief File of the client's certificate, for servers that authenticate clients.
+    ///
+    /// The certificates that lead to its CA follow it in the file.
     std::string certificate;
+    /// @brief File of the certificate's key. It is empty if the key is in the file of the certificate.
+    ///
+    /// A key that needs a password is refused.
     std::string key;
 };
 
