@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// tensor_stream: rows of tensors from many senders, as batches in a GPU's memory or the host's.
-//
-// The senders speak the protocol of docs/tensor-stream.md: frames, each a block of rows of one or more named tensors.
-// All frames of a stream have the same tensors; how many rows a frame has is the sender's choice. Rows are put together
-// to batches of `batch_size`, whichever frames they came in.
+/// @file
+/// @brief Streams of tensors: rows from many senders, as batches in memory of a GPU or the host.
+///
+/// The senders speak the protocol of docs/tensor-stream.md. They send frames, each a block of rows of one or more named
+/// tensors. All frames of a stream have the same tensors. The sender chooses the number of rows of a frame. The stream
+/// forms batches of `batch_size` rows, whichever frames the rows came in.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -49,71 +49,96 @@ class stream_state;
 struct block;
 }  // namespace detail
 
-// How far a source is.
+/// @brief Progress of a source.
 struct source_position {
+    /// @brief Number of the source.
     std::uint32_t source = 0;
-    std::uint32_t sender = 0;       // which one of this number: a random one that it keeps; 0: none has said
-    std::uint64_t frame = 0;        // the sequence of the first frame that is not all taken
-    std::uint64_t row = 0;          // of that frame: so many rows are
-    std::uint64_t epoch_frame = 0;  // the first of this epoch
-    bool epoch_ended = false;       // its last frame of this epoch is taken
-    bool ended = false;             // its last frame of all is
+    /// @brief Sender of this number: a random number that it keeps. 0: no sender has sent one.
+    std::uint32_t sender = 0;
+    std::uint64_t frame = 0;        ///< Sequence of the first frame of which rows are not taken.
+    std::uint64_t row = 0;          ///< Rows of that frame that are taken.
+    std::uint64_t epoch_frame = 0;  ///< Sequence of the first frame of this epoch.
+    bool epoch_ended = false;       ///< Whether its last frame of this epoch is taken.
+    bool ended = false;             ///< Whether its last frame of all is taken.
 
     friend bool operator==(source_position const&, source_position const&) = default;
 };
 
-// A place between two batches of a stream, where another stream can begin: the process may have been started again.
+/// @brief A place between two batches of a stream, where another stream can begin, such as that of a restarted process.
 struct stream_position {
+    /// @brief Number of the epoch.
     std::uint64_t epoch = 0;
-    // With tensor_stream_options::shuffle: which window of this epoch it is, and how many of its batches are taken. The
-    // sources are where it begins.
+    /// @brief With tensor_stream_options::shuffle, the window of this epoch. The sources are where it begins.
     std::uint64_t window = 0;
+    /// @brief With tensor_stream_options::shuffle, the batches of the window that are taken.
     std::uint64_t batches = 0;
-    std::vector<source_position> sources{};  // of the process' own, in the order of their numbers. Empty: at the begin
+    /// @brief Positions of the process' own sources, in the order of their numbers. Empty at the beginning.
+    std::vector<source_position> sources{};
 
     friend bool operator==(stream_position const&, stream_position const&) = default;
 };
 
-// One tensor of a batch. It has no owner: the batch has.
+/// @brief One tensor of a batch. The batch owns the bytes.
 struct tensor {
-    std::string name;
-    dtype type = dtype::u8;
-    std::vector<std::uint64_t> shape;  // the first dimension is the number of rows
-    memory_span bytes;                 // contiguous, row-major; begins at a multiple of 256
+    std::string name;                  ///< Name.
+    dtype type = dtype::u8;            ///< Type of the elements.
+    std::vector<std::uint64_t> shape;  ///< Shape. The first dimension is the number of rows.
+    memory_span bytes;                 ///< Contiguous, row-major bytes, which begin at a multiple of 256.
 };
 
-// Some rows of all tensors, in memory that goes back to its stream's pool when this dies. Move-only.
-// Default-constructed and moved-from batches are empty.
-//
-// Lifetime: independent of the tensor_stream, its session and the io_context; destroy them in any order. Thread safety:
-// destroying it and release_after() are safe in any thread, need no executor and never throw; two calls on one batch at
-// the same time are not safe.
-//
-// In a GPU's memory: the bytes are there for work that is enqueued on tensor_stream_options::stream from now on; any
-// other stream has to be ordered after that one (order_after, cuda_stream.hpp). The memory is used again once work
-// enqueued on that stream until the batch died has finished.
+/// @brief A move-only batch: rows of all tensors, whose memory returns to the stream's pool at destruction.
+///
+/// Default-constructed and moved-from batches are empty.
+///
+/// @par Lifetime
+/// A batch is independent of the tensor_stream, its session and the `io_context`. They may be destroyed in any order.
+///
+/// @par Thread safety
+/// The destructor and release_after() are safe from any thread. They need no executor and never throw. Two simultaneous
+/// calls on one batch are unsafe.
+///
+/// @par Memory of a GPU
+/// The bytes are there for work that is enqueued on `tensor_stream_options::stream` from now on. Order any other stream
+/// after that one (order_after(), cuda_stream.hpp). The stream reuses the memory once work that was enqueued on that
+/// stream before the batch was destroyed has finished.
 class batch {
   public:
+    /// @brief Constructs an empty batch.
     batch() noexcept;
+    /// @brief Moves the rows; `other` is empty afterwards.
     batch(batch&& other) noexcept;
+    /// @brief Releases the present rows and moves those of `other`, which is empty afterwards.
     batch& operator=(batch&& other) noexcept;
+    /// @brief Returns the memory to the pool.
     ~batch();
 
+    /// @brief Returns whether the batch has no rows.
     [[nodiscard]] bool empty() const noexcept { return rows_ == 0; }
+    /// @brief Returns the number of rows.
     [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
-    // In the order in which the first frame had them. Valid until the batch is released, moved from or destroyed.
+    /// @brief Returns the tensors in the order of the first frame.
+    ///
+    /// @par Lifetime
+    /// The span is valid until the batch is released, moved from or destroyed.
     [[nodiscard]] std::span<tensor const> tensors() const noexcept { return tensors_; }
+    /// @brief Returns the tensor of a name, or a null pointer if the batch has none.
     [[nodiscard]] tensor const* find(std::string_view name) const noexcept;
-    // Throws std::out_of_range if there is none of this name.
+    /// @brief Returns the tensor of a name.
+    /// @throws std::out_of_range If the batch has no tensor of this name.
     [[nodiscard]] tensor const& operator[](std::string_view name) const;
 
-    // Behind the last row of this batch. Also of an empty one that async_next completed with at the end of an epoch
-    // or of the stream; of others that of a stream's begin. It stays when the batch is released.
+    /// @brief Returns the position behind the last row of this batch.
+    ///
+    /// An empty batch has one too, if async_next() completed with it at the end of an epoch or of the stream. Other
+    /// empty batches have the position of a stream's beginning. The position stays when the batch is released.
     [[nodiscard]] stream_position position() const;
 
-    // Gives the memory back once all work that was enqueued on `stream` so far has finished; the batch is empty at
-    // once. For a program that works on it on another stream than the options'. In host memory: now. A stream that is
-    // being captured cannot be waited for: such memory is not used again.
+    /// @brief Returns the memory once all work enqueued on `stream` so far has finished. The batch is empty at once.
+    ///
+    /// Use it if the program works on the batch on another stream than that of the options. Host memory returns
+    /// immediately. A stream that is being captured cannot be waited for, so the memory is not used again.
+    ///
+    /// @param stream Stream of the reading work.
     void release_after(cuda_stream_ref stream) noexcept;
 
   private:
@@ -131,172 +156,257 @@ class batch {
     shared_position position_;
 };
 
-// In which order the frames of several sources become rows of batches.
+/// @brief Order in which frames of several sources become rows of batches.
 enum class frame_order : std::uint8_t {
-    as_they_come,  // the first that is complete. A slow source holds up nobody
-    rounds,        // the first frame of each source, in the order of their numbers, then the second of each, and so on;
-                   // a source that has ended is left out. The same frames give the same batches in every run, and all
-                   // wait for the slowest
+    /// @brief The first complete frame comes first. A slow source delays no other.
+    as_they_come,
+    /// @brief The first frame of each source, in the order of their numbers, then the second of each, and so on.
+    /// @details A source that has ended is left out. The same frames give the same batches in every run, and all
+    /// sources wait for the slowest.
+    rounds,
 };
 
-// When a sender is told that it need not keep a frame any longer. (One that speaks the protocol's version 1 is told
-// as it asks for it, and always as with `received`.)
+/// @brief Time at which a frame is acknowledged, so that its sender need not keep it any longer.
+///
+/// A sender of the protocol's version 1 gets acknowledgements if it asks for them, and always as with `received`.
 enum class acknowledge_when : std::uint8_t {
-    received,  // its bytes are in the memory of this process, and are right
-    taken,     // all its rows are in batches that async_next has given
-    saved,     // tensor_stream::acknowledge() was given a position behind it
+    received,  ///< The bytes of the frame are in the memory of this process, and are right.
+    taken,     ///< All rows of the frame are in batches that async_next() has returned.
+    saved,     ///< tensor_stream::acknowledge() was called with a position behind the frame.
 };
 
-// A source, or somebody who connected, was not received to the end. The others go on.
+/// @brief Failure of a source, or of a peer that is no source. The other sources continue.
 struct source_error {
-    std::optional<std::uint32_t> source;  // none: it sent no frame from which one could know
-    asio::ip::tcp::endpoint peer;         // the last one; default-constructed: never connected
-    // errc::bad_frame, wrong_checksum or stream_cut: the source has ended, and what it sent before is delivered. (A
-    // wrong checksum only where the sender does not keep the frame: of the protocol's version 1.)
-    // wrong_source: rows are lost, as somebody sends who is none of the sources, or is a second one of that number.
-    // wrong_secret, and others, for those who are no source: what the connection reported.
+    std::optional<std::uint32_t> source;  ///< Number of the source; empty if no frame told it.
+
+    /// @brief Last peer; default-constructed if the source never connected.
+    asio::ip::tcp::endpoint peer;
+    /// @brief Error of the source.
+    ///
+    /// - errc::bad_frame, errc::wrong_checksum or errc::stream_cut: the source has ended, and its earlier rows are
+    ///   delivered. errc::wrong_checksum occurs only if the sender does not keep the frame (version 1 of the protocol).
+    /// - errc::wrong_source: rows are lost, since the sender is none of the sources, or a second one of that number.
+    /// - errc::wrong_secret and other errors, for peers that are no source: the error of the connection.
     error_code code;
-    diagnostics why;  // describe(code, why) is one sentence that names source and peer
+    /// @brief Diagnostics of the error. describe(code, why) is one sentence that names source and peer.
+    diagnostics why;
 };
 
+/// @brief Options of a stream of tensors. Set either `listen` or `connect`.
 struct tensor_stream_options {
-    // Either: where to listen. Senders connect, and say in each frame which source they are.
+    /// @brief Endpoints to listen on. Senders connect, and name their source in each frame.
     std::vector<asio::ip::tcp::endpoint> listen{};
-    // How many sources there are, with those of other ranks: numbers from 0. Only with `listen`.
+    /// @brief Number of sources, those of other ranks included. They have numbers from 0. Only with `listen`.
     std::uint32_t sources = 1;
-    // Or: where the sources listen. Source i is the one at connect[i].
+    /// @brief Endpoints of listening sources. Source i listens at `connect[i]`.
     std::vector<asio::ip::tcp::endpoint> connect{};
 
-    // This process receives the sources whose number modulo world_size is rank, as torchrun's RANK and WORLD_SIZE. The
-    // processes need not know of each other. One without a source is at the end of its stream at once.
+    /// @brief Rank of this process, as torchrun's `RANK`.
+    ///
+    /// The process receives the sources whose number modulo `world_size` is `rank`. The processes need not know of each
+    /// other. A process without a source is at the end of its stream at once.
     std::uint32_t rank = 0;
-    std::uint32_t world_size = 1;
+    std::uint32_t world_size = 1;  ///< Number of processes, as torchrun's `WORLD_SIZE`.
 
-    std::size_t batch_size = 64;  // rows
-    bool drop_last = false;       // a last batch with fewer rows is not delivered
-    // Batches that are ready, or being filled, before anybody asks for them. When there are so many, frames wait, and
-    // soon the senders do: TCP stops them.
+    std::size_t batch_size = 64;  ///< Rows of a batch.
+
+    /// @brief Whether a last batch with fewer rows is dropped.
+    bool drop_last = false;
+    /// @brief Most batches that are ready, or being filled, before the program asks for them.
+    ///
+    /// With so many batches frames wait, and soon TCP stops the senders.
     std::size_t queue_depth = 2;
-    frame_order order = frame_order::as_they_come;
+    frame_order order = frame_order::as_they_come;  ///< Order of frames.
+
+    /// @brief Time of acknowledgements.
     acknowledge_when acknowledge = acknowledge_when::received;
-    // Where to go on: the batches are those that would have followed, as far as the sources send the same frames, and
-    // in as_they_come up to the order in which they come. Rows before it are not asked for, or dropped. It has to
-    // have all sources of this process; others in it are not looked at.
+    /// @brief Position at which the stream begins.
+    ///
+    /// The batches are those that would have followed, if the sources send the same frames. With
+    /// frame_order::as_they_come the order in which frames come may change them. Rows before the position are not
+    /// requested, or are dropped. The position must have all sources of this process; others in it are ignored.
     stream_position position{};
 
-    // Rows within which the order of rows is mixed, rounded up to whole batches; 0: it is that of the frames. It
-    // depends on seed and epoch, and on which rows come, which takes frame_order::rounds if there are several
-    // sources. So many rows are in memory besides the queue, and handed out once they are there; each is copied by
-    // itself.
+    /// @brief Rows within which the order of rows is shuffled, rounded up to whole batches. 0: the order of the frames.
+    ///
+    /// The order depends on `seed`, on the epoch, and on the rows that come. With several sources it is the same in
+    /// every run only with frame_order::rounds. So many rows are in memory besides the queue. The stream delivers them
+    /// once all of them are there. It copies each row by itself.
     std::size_t shuffle = 0;
-    std::uint64_t seed = 0;
+    std::uint64_t seed = 0;  ///< Seed of the order of rows.
 
-    // What senders have to know, and have to be shown that this end knows: at least 16 bytes, that nobody can guess.
-    // Who does not prove it is let go before anything of him is read but that. Empty: everybody is let in. It says
-    // who connects; what then goes over the network can be read, and changed, by those who can do that.
+    /// @brief Secret that authenticates senders and this stream to each other: at least 16 bytes, impossible to guess.
+    ///
+    /// The stream disconnects a peer that does not prove the secret, and reads nothing else of it before. Empty: every
+    /// peer may connect. The secret authenticates peers only. It neither encrypts the bytes on the network nor protects
+    /// them against changes.
     std::string secret{};
 
-    // The GPU (CUDA ordinal) in whose memory the batches are; -1: in the host's. It need not be where
-    // the session's memory is.
+    /// @brief CUDA ordinal of the GPU that has the batches in its memory; -1: host memory.
+    ///
+    /// It may differ from the place of the session's memory.
     int gpu = -1;
-    // Where the program works on the batches, if they are on a GPU; empty: CUDA's default stream. Must outlive the
-    // tensor_stream and its batches. Nothing of ours is ever waited for on it but the batches handed out.
+    /// @brief Stream on which the program works on batches in a GPU's memory. Empty: CUDA's default stream.
+    ///
+    /// The library makes this stream wait for nothing but the batches that it delivers.
+    ///
+    /// @par Lifetime
+    /// The stream must outlive the tensor_stream and its batches.
     cuda_stream_ref stream{};
 
-    // How long a source may be without a connection: at first, and after it has lost one. Then it ends with
-    // errc::stream_cut. Zero: at first, without limit; later, it ends at once.
+    /// @brief Time that a source may take for its first connection. Zero: no limit.
+    ///
+    /// The source then ends with errc::stream_cut.
     std::chrono::milliseconds start_timeout{std::chrono::minutes{5}};
+    /// @brief Time that a source may be without a connection after it has lost one. Zero: it ends at once.
+    ///
+    /// The source then ends with errc::stream_cut.
     std::chrono::milliseconds reconnect_timeout{std::chrono::seconds{30}};
-    // How long a connection may bring nothing while it is read: a process that is stopped or stuck keeps it alive. Then
-    // it is closed, and its source may come again as after any other loss. The time that frames wait for room in the
-    // queue does not count. Zero: without limit.
+    /// @brief Time that a connection may bring no bytes while it is read. Zero: no limit.
+    ///
+    /// A stopped or stuck process keeps its connection alive. The stream then closes the connection, and the source may
+    /// reconnect as after any other loss. Time in which frames wait for room in the queue does not count.
     std::chrono::milliseconds stall_timeout{std::chrono::minutes{5}};
 
-    // Frames that ask for more are refused with errc::bad_frame. frame_size: at most 4 GiB.
+    /// @brief Limits of frames. Larger frames are refused with errc::bad_frame. `frame_size` is 4 GiB at most.
     frame_limits limits{};
-    std::uint64_t max_batch_size = std::uint64_t{4} << 30;  // bytes of a batch
-    // What a frame must hold. Empty: what the first frame holds, whose CRC32C, if it has one, is right.
+    /// @brief Most bytes of a batch.
+    std::uint64_t max_batch_size = std::uint64_t{4} << 30;
+    /// @brief Tensors that each frame must have.
+    ///
+    /// Empty: those of the first frame. If that frame has CRC32Cs, they must be right.
     std::vector<tensor_spec> tensors{};
 
-    // Told of each source_error, on the stream's executor; must not throw. Empty: errors() tells.
+    /// @brief Function that is called with each source_error. Empty: errors() returns them.
+    ///
+    /// It must not throw.
+    ///
+    /// @par Executor
+    /// That of the stream.
     std::function<void(source_error const&)> on_error{};
 };
 
-// By value, at one moment.
+/// @brief Counters of a stream, by value, at one moment.
 struct tensor_stream_stats {
-    std::uint64_t connections = 0;  // that there were
-    std::uint64_t frames = 0;       // whose rows went into batches
-    std::uint64_t duplicates = 0;   // dropped: they came again after a source had lost its connection
-    std::uint64_t damaged = 0;      // whose CRC32C was wrong, and which were sent again through another connection
-    std::uint64_t rows = 0;
-    std::uint64_t payload_bytes = 0;
-    std::uint64_t batches = 0;  // handed out
-    // Bytes of memory for frames and batches, now and at most. At most one frame for each connection, and queue_depth
-    // batches besides those that the program has.
+    std::uint64_t connections = 0;  ///< Connections that the stream had.
+    std::uint64_t frames = 0;       ///< Frames whose rows went into batches.
+
+    /// @brief Frames dropped since they came again after a lost connection.
+    std::uint64_t duplicates = 0;
+    /// @brief Frames with a wrong CRC32C that were sent again through another connection.
+    std::uint64_t damaged = 0;
+    std::uint64_t rows = 0;           ///< Rows that went into batches.
+    std::uint64_t payload_bytes = 0;  ///< Bytes of payload.
+
+    /// @brief Batches delivered.
+    std::uint64_t batches = 0;
+    /// @brief Bytes of memory that frames and batches have now.
+    ///
+    /// They are at most one frame for each connection, and `queue_depth` batches besides those of the program.
     std::uint64_t memory = 0;
-    std::uint64_t memory_high_water = 0;
+    std::uint64_t memory_high_water = 0;  ///< Most bytes of memory at one time.
 };
 
-// Receives as soon as it is made, whether or not anybody asks for a batch, until the queue is full. Each connection is
-// read by a coroutine on a strand of its own; one more strand puts rows into batches. All of them run on `executor`:
-// with a thread pool's, connections are received and checked in parallel.
-//
-// Bytes go from the session's memory to memory for one frame of that connection, are checked there (CRC32C, on the GPU
-// if they are on one), acknowledged if the sender asks for it, and copied into their batches. A frame that is cut or
-// wrong leaves no row behind.
-//
-// Lifetime: the session must outlive the tensor_stream, or close(). Its options::max_flows is the most connections at
-// one time: give it some more than there are sources, so that one which comes back finds a place. Where there is none,
-// a connection whose first frame has not come makes place, the oldest first: probes and scanners keep out nobody. No
-// more than the sources of this rank and four strangers wait to be accepted; who else connects has to try again, which
-// TCP does after a second. The tensor_stream must be destroyed before its execution context, or as a part of what is
-// in it. Batches may outlive both.
-//
-// Thread safety: all members may be called at the same time, but for moving and destroying.
+/// @brief A receiver of batches from the sources of a stream.
+///
+/// A stream receives from its construction on until its queue is full, even if nobody asks for a batch.
+///
+/// Bytes go from the session's memory to memory for one frame of their connection. The stream checks them there
+/// (CRC32C, on the GPU if they are on one). It acknowledges the frame if the sender asks for it, and copies the rows
+/// into their batches. A cut or wrong frame leaves no row behind.
+///
+/// @par Executor
+/// A coroutine on a strand of its own reads each connection. One more strand puts rows into batches. All of them run on
+/// `executor`. With the executor of a thread pool, connections are received and checked in parallel.
+///
+/// @par Connections
+/// `rx_session_options::max_flows` is the most connections at one time. Set it above the number of sources, so that a
+/// source can reconnect. If there is no place, the oldest connection without a first frame is closed, so probes and
+/// scanners keep out no source. At most the sources of this rank and four more peers wait to be accepted. Other peers
+/// must try again; TCP does so after a second.
+///
+/// @par Lifetime
+/// The session must outlive the tensor_stream, or close(). Destroy the tensor_stream before its execution context, or
+/// as a part of an object in it. Batches may outlive both.
+///
+/// @par Thread safety
+/// Threads may call all members at the same time, except move and destruction.
 class tensor_stream {
   public:
+    /// @brief Type of the executor.
     using executor_type = asio::any_io_executor;
 
-    // Throws system_error: EINVAL for options that contradict themselves, with the text saying which; what listening or
-    // steering to the session reports; errc::no_cuda.
+    /// @brief Constructs a stream, which begins to receive.
+    /// @throws system_error See Errors.
+    ///
+    /// @par Errors
+    /// - `EINVAL`: options contradict each other, and the text tells which.
+    /// - The errors of listening, and of steering to the session.
+    /// - gpurx::errc::no_cuda.
     tensor_stream(executor_type executor, rx_session& session, tensor_stream_options options);
+    /// @brief Constructs a stream with the executor of an execution context; otherwise as above.
+    /// @tparam ExecutionContext A type that converts to `asio::execution_context&`.
     template <class ExecutionContext>
     requires std::convertible_to<ExecutionContext&, asio::execution_context&> tensor_stream(
         ExecutionContext& context, rx_session& session, tensor_stream_options options)
         : tensor_stream(executor_type{context.get_executor()}, session, std::move(options))
     {}
+    /// @brief Moves the stream.
     tensor_stream(tensor_stream&&) noexcept;
+    /// @brief Closes the present stream, as the destructor does, and moves the other.
     tensor_stream& operator=(tensor_stream&&) noexcept;
-    // As close().
+    /// @brief Closes the stream, as close() does.
     ~tensor_stream();
 
+    /// @brief Returns the executor.
     [[nodiscard]] executor_type get_executor() const noexcept;
-    // Where it listens: with the port, where the options left that to the system. Empty with options::connect.
+    /// @brief Returns the endpoints that the stream listens on; empty with `tensor_stream_options::connect`.
+    ///
+    /// They have the ports that the system chose if the options left the choice to it.
     [[nodiscard]] std::vector<asio::ip::tcp::endpoint> local_endpoints() const;
-    // Those who failed so far: all sources, and the last 64 of others, of which errc::wrong_source is kept the longest.
+    /// @brief Returns the failures so far: of all sources, and the last 64 of other peers.
+    ///
+    /// Of other peers the stream keeps errc::wrong_source the longest.
     [[nodiscard]] std::vector<source_error> errors() const;
+    /// @brief Returns the counters.
     [[nodiscard]] tensor_stream_stats stats() const;
 
-    // With acknowledge_when::saved: what stands before this position is kept elsewhere, or was used for good. One
-    // before that of an earlier call does nothing.
+    /// @brief Acknowledges the rows before a position, with acknowledge_when::saved.
+    ///
+    /// Call it once these rows are stored elsewhere, or need never be received again. A position before that of an
+    /// earlier call does nothing.
+    ///
+    /// @param until Position behind the rows.
     void acknowledge(stream_position const& until);
 
-    // Closes all connections, and drops what is not handed out. A pending async_next, and every later one, completes
-    // with operation_aborted. The coroutines end as soon as the executor runs.
+    /// @brief Closes all connections, and drops batches that are not delivered.
+    ///
+    /// A pending async_next(), and every later one, completes with `operation_aborted`. The coroutines end as soon as
+    /// the executor runs.
     void close() noexcept;
 
-    // The next batch.
-    //
-    // Signature: void(error_code, batch). The rules of receiver.hpp hold: the handler runs on its associated executor,
-    //   never inside the initiating function.
-    // Per-operation cancellation: terminal, partial, total. operation_aborted: no batch was taken.
-    // Errors: errc::epoch_ended, with an empty batch, between the last batch of an epoch and the first of the next: all
-    //   sources have said so, or have ended. asio::error::eof when all sources have ended, well or not (errors()
-    //   tells), and ever after. Connections stay for as long as it takes to acknowledge their last frame, and until
-    //   their sender has seen that. What keeps the stream itself from going on: ENOMEM, what the CUDA driver reports;
-    //   ever after as well.
-    // Several may be pending; which of them gets the next batch is not said.
-    // Cost: no copy. With a GPU two calls of the driver.
+    /// @brief Takes the next batch.
+    ///
+    /// The rules of receiver.hpp hold: the handler runs on its associated executor, never inside the initiating
+    /// function. Several operations may be pending. Which of them gets the next batch is unspecified.
+    ///
+    /// @param token Completion token with the signature `void(error_code, batch)`.
+    ///
+    /// @par Per-operation cancellation
+    /// Terminal, partial and total. After `operation_aborted` no batch was taken.
+    ///
+    /// @par Errors
+    /// - errc::epoch_ended, with an empty batch: all sources have ended the epoch, or have ended. The operation has it
+    ///   between the last batch of an epoch and the first of the next.
+    /// - `asio::error::eof`: all sources have ended, with or without an error (errors()). Every later operation has it
+    ///   too.
+    /// - Errors that stop the stream itself: `ENOMEM`, the CUDA driver's errors. Every later operation has them too.
+    ///
+    /// @par End of the stream
+    /// Connections stay until the stream has acknowledged their last frame, and their sender has seen that.
+    ///
+    /// @par Cost
+    /// No copy. With a GPU two calls of the driver.
     template <asio::completion_token_for<void(error_code, batch)> Token = use_awaitable_t>
     auto async_next(Token&& token = Token());
 
