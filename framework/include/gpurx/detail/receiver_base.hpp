@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// receiver_base: what a receiver has whatever the type of its executor. Programs include receiver.hpp, and name
-// gpurx::receiver.
+/// @file
+/// @brief Members of a receiver that do not depend on its executor's type. Programs include receiver.hpp.
 #pragma once
 
 #include <array>
@@ -96,63 +95,99 @@ using default_token = std::conditional_t<std::is_void_v<asio::default_completion
 
 }  // namespace detail
 
-// A base only: nothing is made, moved or destroyed as one.
+/// @brief Members of a receiver that do not depend on its executor's type. A base only.
 class receiver_base {
   public:
+    /// @brief Returns whether the receiver is open.
     [[nodiscard]] bool is_open() const noexcept;
 
-    // Takes over a connection accepted from an acceptor that was given to rx_session::steer(). Bytes that came by
-    // another way are delivered all the same, and counted as host_bytes. Takes the descriptor out of `accepted`, which
-    // is closed if this fails, and sets FD_CLOEXEC on it, as Asio does not. The receiver must not be open.
-    // `received`: what was read from `accepted` before. It is copied, and delivered first, by reads as well as by
-    // async_receive; counted as host_bytes.
-    // Errors: asio::error::already_open; errc::already_running; errc::too_many_flows; asio::error::bad_descriptor of a
-    //   receiver that was moved from; what release() or setsockopt report.
-    void assign(asio::ip::tcp::socket accepted, asio::const_buffer received = {});  // throws system_error
+    /// @brief Adopts a connection accepted from an acceptor that was given to rx_session::steer().
+    ///
+    /// Bytes that came by another way are delivered all the same, and counted as `stats::host_bytes`. The receiver
+    /// takes the descriptor out of `accepted`, and sets `FD_CLOEXEC` on it, which Asio does not. It closes the
+    /// connection if the call fails.
+    ///
+    /// @param accepted Connection to adopt.
+    /// @param received Bytes that were read from `accepted` before. The receiver copies them and delivers them first,
+    ///   to reads and to async_receive(). They count as `stats::host_bytes`.
+    /// @pre The receiver is not open.
+    /// @throws system_error See Errors.
+    ///
+    /// @par Errors
+    /// - `asio::error::already_open`.
+    /// - errc::already_running, errc::too_many_flows.
+    /// - `asio::error::bad_descriptor`: the receiver was moved from.
+    /// - The errors of `release` and `setsockopt`.
+    void assign(asio::ip::tcp::socket accepted, asio::const_buffer received = {});
+    /// @brief Sets `code`; otherwise as above.
     void assign(asio::ip::tcp::socket accepted, error_code& code);
+    /// @brief Sets `code`; otherwise as above.
     void assign(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
 
-    // Shuts the connection down; a pending operation completes with operation_aborted, and what was not received is
-    // lost: its pages go back at once. Loans stay valid, and the descriptor is closed when the last of them is gone.
+    /// @brief Shuts the connection down. A pending operation completes with `operation_aborted`.
+    ///
+    /// Bytes that were not received are lost, and their pages return at once. Loans stay valid. The descriptor is
+    /// closed when the last loan has returned.
     void close() noexcept;
-    // Pending operations complete with operation_aborted, as if each had been cancelled by itself; the connection goes
-    // on, unless it was not there yet (async_connect). Of several peers no further one is tried.
+    /// @brief Completes pending operations with `operation_aborted`, as if each was cancelled by itself.
+    ///
+    /// The connection continues, unless an async_connect() was making it. No further one of several peers is tried.
     void cancel() noexcept;
-    // Ends one direction, or both: shutdown_send tells the peer that nothing more is sent. What has arrived
-    // can still be received.
-    void shutdown(asio::socket_base::shutdown_type what);  // throws system_error
+    /// @brief Ends one direction of the connection, or both.
+    ///
+    /// With `shutdown_send` the peer sees the end of the stream. Bytes that have arrived can still be received.
+    ///
+    /// @param what Directions, as in `asio::socket_base::shutdown_type`.
+    /// @throws system_error The system's errors.
+    void shutdown(asio::socket_base::shutdown_type what);
+    /// @brief Sets `code`; otherwise as above.
     void shutdown(asio::socket_base::shutdown_type what, error_code& code);
 
-    // Bytes that can be received without waiting. 0 of a receiver that is not open.
-    [[nodiscard]] std::size_t available() const;  // throws system_error
+    /// @brief Returns the number of bytes that can be received without a wait; 0 if the receiver is not open.
+    /// @throws system_error The system's errors.
+    [[nodiscard]] std::size_t available() const;
+    /// @brief Sets `code`; otherwise as above.
     [[nodiscard]] std::size_t available(error_code& code) const;
 
-    [[nodiscard]] asio::ip::tcp::endpoint local_endpoint() const;  // throws system_error if not connected
+    /// @brief Returns the connection's endpoint on this host.
+    /// @throws system_error If the receiver is not connected.
+    [[nodiscard]] asio::ip::tcp::endpoint local_endpoint() const;
+    /// @brief Sets `code`; otherwise as above.
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint(error_code& code) const;
-    [[nodiscard]] asio::ip::tcp::endpoint remote_endpoint() const;  // throws system_error if not connected
+    /// @brief Returns the endpoint of the peer.
+    /// @throws system_error If the receiver is not connected.
+    [[nodiscard]] asio::ip::tcp::endpoint remote_endpoint() const;
+    /// @brief Sets `code`; otherwise as above.
     [[nodiscard]] asio::ip::tcp::endpoint remote_endpoint(error_code& code) const;
 
-    // Options of the socket, as Asio has them: asio::ip::tcp::no_delay, asio::socket_base::keep_alive. The receive
-    // buffer is the session's (rx_session_options::receive_memory): leave it. Not open: asio::error::bad_descriptor.
+    /// @brief Sets an option of the socket, as Asio does: `asio::ip::tcp::no_delay`, `asio::socket_base::keep_alive`.
+    ///
+    /// Do not set the receive buffer: the session sets it (`rx_session_options::receive_memory`).
+    ///
+    /// @throws system_error `asio::error::bad_descriptor` if the receiver is not open. The system's errors.
     template <class Option>
-    void set_option(Option const& option)  // throws system_error
+    void set_option(Option const& option)
     {
         error_code code;
         set_option(option, code);
         check("set option of", code);
     }
+    /// @brief Sets `code`; otherwise as above.
     template <class Option>
     void set_option(Option const& option, error_code& code)
     {
         detail::socket_of(shared_state()).set_option(option, code);
     }
+    /// @brief Gets an option of the socket, as Asio does.
+    /// @throws system_error `asio::error::bad_descriptor` if the receiver is not open. The system's errors.
     template <class Option>
-    void get_option(Option& option) const  // throws system_error
+    void get_option(Option& option) const
     {
         error_code code;
         get_option(option, code);
         check("get option of", code);
     }
+    /// @brief Sets `code`; otherwise as above.
     template <class Option>
     void get_option(Option& option, error_code& code) const
     {
@@ -161,23 +196,33 @@ class receiver_base {
             detail::socket_of(*state_).get_option(option, code);
     }
 
-    // For what there is no function for. Do not read from it, close it or change O_NONBLOCK. -1: not open.
+    /// @brief Returns the descriptor, for calls that have no function here; -1 if the receiver is not open.
+    ///
+    /// Do not read from it, close it or change `O_NONBLOCK`.
     [[nodiscard]] int native_handle() const noexcept;
-    // Of the connection, or of the last one if there is none now.
+    /// @brief Returns the counters of the connection, or of the last one if there is none now.
     [[nodiscard]] gpurx::stats stats() const noexcept;
-    // Says what the last operation that failed was doing, and what to change: the words for an error_code (error.hpp).
-    // Empty if none has failed since the connection was made. A write is Asio's own, and noted by nobody.
+    /// @brief Returns the diagnostics of the last operation that failed (error.hpp).
+    ///
+    /// They are empty if none has failed since the connection was made. They do not tell of writes, which are Asio's
+    /// own operations.
     [[nodiscard]] diagnostics why() const;
 
   protected:
+    /// @brief Constructs the base of a receiver.
     receiver_base(asio::any_io_executor executor, rx_session& session);
+    /// @brief Constructs the base of a receiver with a state.
     receiver_base(asio::any_io_executor executor, std::shared_ptr<detail::receiver_state> state) noexcept;
+    /// @brief Moves the flow.
     receiver_base(receiver_base&& other) noexcept;
+    /// @brief Closes the present flow and moves the other.
     receiver_base& operator=(receiver_base&& other) noexcept;
+    /// @brief Closes the flow. A pending operation completes with `operation_aborted`.
     ~receiver_base();
 
+    /// @brief Returns the executor, whatever its type.
     [[nodiscard]] asio::any_io_executor const& erased_executor() const noexcept { return executor_; }
-    // Of a receiver that was moved from: a state without a session.
+    /// @brief Returns the state. A moved-from receiver has a state without a session.
     [[nodiscard]] std::shared_ptr<detail::receiver_state> const& state();
 
   private:
