@@ -80,7 +80,7 @@ class destinations_ref {
     void (*visit_)(void const* sequence, void* visitor, take call);
 };
 
-// What completes a read.
+// The condition that completes a read.
 enum class read_until : bool { some, full };
 
 // Compiled once, in flow/receive.cpp.
@@ -101,7 +101,7 @@ auto initiate_read(std::shared_ptr<receiver_state> state, asio::any_io_executor 
         token, transfer_of<transfer::read>{std::move(state)}, to, enough);
 }
 
-// What the free functions of this library see of a receiver.
+// The part of a receiver that free functions of this library see.
 struct receiver_access {
     [[nodiscard]] static std::shared_ptr<receiver_state> const& state(receiver_base& of) { return of.state(); }
     [[nodiscard]] static asio::any_io_executor const& executor(receiver_base const& of) noexcept

@@ -123,7 +123,7 @@ class memory_span {
 
 namespace detail {
 
-// What an array, of arrays perhaps, is made of.
+// The elements of an array, or of an array of arrays.
 template <class T>
 struct innermost {
     using type = T;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How asynchronous operations begin. Nothing here is for users.
+// The beginning of asynchronous operations. Nothing here is for users.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -15,7 +15,7 @@
 
 namespace gpurx::detail {
 
-// A handler runs there: noted while its type is known, for erased types would be erased again, on the heap.
+// The executor that runs a handler, noted while its type is known. An erased type would be erased again, on the heap.
 struct completion_site {
     using erased_strand = asio::strand<asio::any_io_executor>;
 
