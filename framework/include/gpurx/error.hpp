@@ -89,6 +89,7 @@ enum class errc {
 struct diagnostics {
     std::string operation;  ///< Operation that failed, such as `bind-rx`.
     std::string object;     ///< Object of the operation, such as `eth1 queue 15`.
+
     /// @brief The kernel's extack text, verbatim. It is for people: branch on the error code.
     std::string kernel_message;
     std::string advice;  ///< Advice on what to change.

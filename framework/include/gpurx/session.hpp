@@ -47,9 +47,11 @@ enum class devmem_obstacle : std::uint8_t {
     no_interface,         ///< `rx_session_options::interface` is empty.
     interface_down,       ///< The interface is down or gone.
     memory_not_exported,  ///< The memory has no dmabuf: device_memory::dmabuf_fd() is -1.
+
     /// @brief The memory is too small for `max_flows` flows and the pages in the NIC's rings.
     memory_too_small,
     no_rights,  ///< The process has no `CAP_NET_ADMIN`, and no gpurxd runs.
+
     /// @brief gpurxd refuses by its policy or its limits, or does not answer.
     refused_by_gpurxd,
     /// @brief The journal in `rx_session_options::state_directory` cannot be read, written or locked.
@@ -57,6 +59,7 @@ enum class devmem_obstacle : std::uint8_t {
     /// @brief The NIC or its driver cannot split headers, or another setting prevents it.
     no_header_split,
     too_few_queues,  ///< The NIC has no more queues, or others use them.
+
     /// @brief The driver or the kernel does not bind this memory to queues (bind-rx).
     not_bound,
     /// @brief A session with several memories has leased queues. It can install no rule from here.
