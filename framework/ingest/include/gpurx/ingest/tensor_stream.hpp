@@ -214,7 +214,7 @@ struct tensor_stream_options {
     bool drop_last = false;
     /// @brief Most batches that are ready, or being filled, before the program asks for them.
     ///
-    /// With so many batches frames wait, and soon TCP stops the senders.
+    /// When there are so many batches, frames wait. Soon the senders wait too, since TCP stops them.
     std::size_t queue_depth = 2;
     frame_order order = frame_order::as_they_come;  ///< Order of frames.
 
@@ -274,7 +274,7 @@ struct tensor_stream_options {
     std::uint64_t max_batch_size = std::uint64_t{4} << 30;
     /// @brief Tensors that each frame must have.
     ///
-    /// Empty: those of the first frame. If that frame has CRC32Cs, they must be right.
+    /// Empty: those of the first frame that is right. A frame with a wrong CRC32C is not.
     std::vector<tensor_spec> tensors{};
 
     /// @brief Function that is called with each source_error. Empty: errors() returns them.
