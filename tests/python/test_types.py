@@ -92,7 +92,8 @@ def imported_by(path: Path, modules: set[str]) -> set[str]:
 
 
 def test_no_module_imports_one_that_imports_it() -> None:
-    files = {path.stem: path for path in Path(gpurx.__file__).parent.glob("*.py")}
+    # A build directory keeps links to modules that have gone.
+    files = {path.stem: path for path in Path(gpurx.__file__).parent.glob("*.py") if path.exists()}
     left = {name: imported_by(path, {*files, "_native"}) for name, path in files.items()}
     while leaves := [name for name, imports in left.items() if not imports & left.keys()]:
         for name in leaves:
