@@ -115,8 +115,8 @@ TEST_CASE("the default table goes round all queues")
 
 TEST_CASE("a context's table goes round its queues")
 {
-    std::vector<unsigned> const queues{6, 7};
-    CHECK(spread_over(5, queues) == indirection_table{6, 7, 6, 7, 6});
+    queues const of_context{6, 7};
+    CHECK(spread_over(5, of_context) == indirection_table{6, 7, 6, 7, 6});
 }
 
 TEST_CASE("a table that the kernel has made larger or smaller is the same")

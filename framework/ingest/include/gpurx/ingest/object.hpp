@@ -26,8 +26,8 @@ class source;
 
 /// @brief An object of a server or a local file, whose bytes go to memory of a GPU or the host.
 ///
-/// URLs of http, https and s3 name objects of servers. A URL of the scheme `file` with an absolute path names a file, as
-/// does text that is no URL. A file uses nothing of the session.
+/// URLs of http, https and s3 name objects of servers. A URL of the scheme `file` with an absolute path names a file.
+/// Text that is no URL is a path, too. A file uses nothing of the session.
 ///
 /// @par Order of calls
 /// Complete async_open() first. Only is_file() and stats() may be called before.
