@@ -111,9 +111,11 @@ void system_backend::wait_for_open_rate()
     auto const file = open_in(detail::open_state_directory(clients_directory(paths_.state_directory)), name);
     if (::flock(file.get(), LOCK_EX) != 0)
         fail(errno, "lock", name);
-    clock::rep last = 0;
+    // The clock begins at the machine's start: 0 would be a session that a user opened then.
+    constexpr auto never = clock::time_point::min().time_since_epoch().count();
+    clock::rep last = never;
     if (::pread(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
-        last = 0;
+        last = never;
     auto const now = clock::now();
     rate_limit opens{most_.opens, std::chrono::minutes{1}, clock::time_point{clock::duration{last}}};
     auto const pause = std::chrono::ceil<milliseconds>(opens.next(now));
