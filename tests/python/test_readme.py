@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples of framework/python/README.md that are run: on the host, in the place of a GPU."""
+"""Examples of framework/python/README.md and samples/quick_start: on the host, in the place of a GPU."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from test_torch import stand_in as stand_in  # a fixture
 import gpurx
 
 README = Path(__file__).parents[2] / "framework/python/README.md"
+QUICK_START = README.parents[2] / "samples/quick_start/load.py"
 TENSORS = {str(number): np.full(1 << 17, number, np.float64) for number in range(8)}
 
 
@@ -68,3 +69,11 @@ def test_a_bar_of_tqdm(stand_in: Any, server: Server) -> None:
     bar = given["bar"]
     assert bar.n == bar.total == sum(one.nbytes for one in TENSORS.values())
     assert all(np.array_equal(one, TENSORS[name]) for name, one in given["weights"].items()) and len(given["weights"]) == 8
+
+
+def test_the_quick_start(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    printed_url = "http://127.0.0.1:9001/model.safetensors"
+    program = QUICK_START.read_text()
+    assert printed_url in program
+    exec(program.replace(printed_url, server.url("m")), {})
+    assert capsys.readouterr().out.splitlines() == [f"{name} {one.shape}" for name, one in TENSORS.items()]
