@@ -3,7 +3,8 @@
 # Every file says its licence; no file names a host that the project does not mean to name, nor a path of one machine. Each
 # row of SECURITY.md's table names tests, and those that it names are there. Tests that hold a stream say so. No header of all
 # tests has another's name. No public header asserts: its arguments may come from a network, and release builds assert nothing.
-# Programs include no header of detail/. words.py counts sentences that are hard to read.
+# Programs include no header of detail/. words.py counts sentences that are hard to read; figures.py compares figures of pages
+# with kept results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -145,5 +146,6 @@ found=$(git ls-files -z -- ':(glob)tests/gpu/*.cpp' ':!tests/gpu/bed.cpp' | xarg
 [[ -z $found ]] || complain "a stream is held outside of a test with the tag [hold]" "$found"
 
 python3 tests/lint/words.py || failed=1
+python3 tests/lint/figures.py || failed=1
 
 exit "$failed"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LONGEST = 30  # words
-LIMITS = {"long": 16, "openings": 0}
+LIMITS = {"long": 4, "openings": 0}
 MEANINGS = {
     "long": f"sentences above {LONGEST} words in documentation",
     "openings": "comment sentences of public headers that begin with What, Who, Whoever, Where, How or One that",
@@ -38,7 +38,7 @@ def paragraphs_of_markdown(text: str) -> Iterator[tuple[int, str]]:
         if starts_anew and collected:
             yield first, " ".join(collected)
             collected = []
-        if in_code or not stripped or re.match(r"```|#|<|:::", stripped):
+        if in_code or not stripped or re.match(r"```|#|<|:::", stripped) or (line.startswith("    ") and not collected):
             continue
         if stripped.startswith("|"):
             yield from ((number, cell.strip()) for cell in stripped.strip("|").split("|") if cell.strip())
