@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "framework/docs/sit
 import cpp_reference  # noqa: E402
 import examples  # noqa: E402
 import figures  # noqa: E402
+import floors  # noqa: E402
 import guides  # noqa: E402
 import python_reference  # noqa: E402
 
@@ -207,7 +208,6 @@ class Copies(unittest.TestCase):
             table["title"]: {name: [f"{cell[0]:.2f}" for cell in cells[:2]] for name, cells in table["rows"].items()}
             for table in tables[:4]
         }
-        self.memory = medians["Into host memory, http"]
         self.rows = [row for rows in medians.values() for row in rows.values()]
 
     def test_samples_have_the_figures_of_ingest(self) -> None:
@@ -216,10 +216,21 @@ class Copies(unittest.TestCase):
         self.assertGreater(len(pairs), 15)
         self.assertEqual([pair for pair in pairs if list(pair) not in self.rows], [])
 
-    def test_the_first_page_has_the_figures_of_ingest(self) -> None:
-        text = (figures.REPO / "framework/docs/site/index.md").read_text(encoding="utf-8")
-        said = re.search(r"(\S+) CPU seconds per GiB, where `curl` takes (\S+) ", text).groups()
-        self.assertEqual(said, (self.memory["gpurx-fetch"][0], self.memory["curl, then a copy"][0]))
+
+class Floors(unittest.TestCase):
+    """The picture of the folders."""
+
+    def test_a_folder_stands_above_all_that_it_includes(self) -> None:
+        table = "# FOLDER: its includes\nground:\nfirst: ground\nbeside: ground\ntop: first ground\nown: own\n"
+        self.assertEqual(floors.floors_of(table), [["ground", "own"], ["first", "beside"], ["top"]])
+
+    def test_the_picture_has_each_folder(self) -> None:
+        tables = {name: (floors.REPO / path).read_text(encoding="utf-8") for name, path in floors.HOUSES.items()}
+        texts = [one.text for one in ElementTree.fromstring(floors.picture(tables)).iter() if one.tag.endswith("text")]
+        for name, notes in floors.NOTES.items():
+            self.assertIn(name, texts)
+            self.assertEqual({one for floor in floors.floors_of(tables[name]) for one in floor}, set(notes))
+            self.assertLessEqual(set(notes.values()), set(texts))
 
 
 if __name__ == "__main__":

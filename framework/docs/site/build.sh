@@ -16,6 +16,7 @@ main() {
     mkdir -p "$source"
     cp -r "$site"/index.md "$site"/pictures "$source"
     { cat "$site/Doxyfile" && echo "OUTPUT_DIRECTORY = $source"; } | doxygen - >/dev/null
+    "$python" "$site/floors.py" "$source/pictures/floors.svg"
     "$python" "$site/guides.py" "$source"
     "$python" "$site/cpp_reference.py" "$source/xml" "$source/reference/cpp"
     "$python" "$site/python_reference.py" "$source/reference/python"
