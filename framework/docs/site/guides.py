@@ -20,6 +20,7 @@ ELSEWHERE = {
     "README.md": "overview",
     "SECURITY.md": "security",
     "CHANGELOG.md": "changelog",
+    "CONTRIBUTING.md": "contributing",
     "samples/README.md": "guides/samples",
     "framework/python/README.md": "guides/python",
     "kernel-support/README.md": "kernel/index",
