@@ -147,7 +147,7 @@ void explain_way(std::string_view url, report& found)
 {
     std::string_view why;
     if (url.starts_with("https:"))
-        why = "https: a CPU decrypts what comes; devmem cannot be used, as a NIC sees nothing but what is encrypted";
+        why = "https: the CPU decrypts the data, so transport devmem cannot be used";
     else if (ingest::object::is_file(url))
         why = "file: it was read from a disk of this machine, or its page cache, and no NIC was asked";
     else

@@ -239,7 +239,7 @@ void take_file(tensor_rows& tensor, std::string const& path)
         return take(tensor, file, read_npy(file.bytes));
     if (is_idx(file.bytes))
         return take(tensor, file, read_idx(file.bytes));
-    fail("it is neither .npy nor IDX: say type and shape, as FILE:F32:3x224x224");
+    fail("it is neither .npy nor IDX: add type and shape, as FILE:F32:3x224x224");
 }
 
 // The text of FILE:DTYPE:SHAPE before the type, if there is one.

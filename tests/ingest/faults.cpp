@@ -392,11 +392,10 @@ TEST_CASE("a second sender of the same number is refused and told apart, wheneve
     REQUIRE(errors.size() == 1);
     CHECK(errors[0].code == errc::wrong_source);
     CHECK(errors[0].peer == two.socket().local_endpoint());
-    CHECK(
-        errors[0].why.advice ==
-        "source 0 is that of 127.0.0.1:" + std::to_string(port) +
-            ", which has sent 1 frames: each sender needs a number of its own, and one that was started again must not "
-            "say that it begins (in Python: resume=True)");
+    CHECK(errors[0].why.advice ==
+          "source 0 is that of 127.0.0.1:" + std::to_string(port) +
+              ", which has sent 1 frames: each sender needs a number of its own, and one that was started again must "
+              "resume (in Python: resume=True)");
     if (state == first::was_cut)
         sender{in.where()}.send({.sequence = 1, .first_row = 4, .rows = 4, .last = true});
     else if (state == first::sends)

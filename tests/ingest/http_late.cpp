@@ -209,7 +209,7 @@ TEST_CASE("a server that brings a byte per answer is given up at the front, too"
     world in{any_transport(), {.max_flows = 5}};
     auto const result = read_front(in, server.url(), 1000, options_for_tests());
     CHECK(result.code == errc::gave_up);
-    CHECK_THAT(result.error, ContainsSubstring("it sends 1 bytes of those it was asked for; 3 attempts"));
+    CHECK_THAT(result.error, ContainsSubstring("it sends 1 bytes of those requested; 3 attempts"));
     CHECK(server.requests().size() < 10);
 }
 

@@ -221,7 +221,7 @@ std::vector<row> const& rows()
         {"a header without end", header_without_end, errc::gave_up, "no answer came within 400 ms"},
         {"interim answers without end", interim_answers_without_end, errc::gave_up, "no answer came within 400 ms"},
         {"ten bytes and silence", ten_bytes_and_silence, errc::gave_up, "nothing came for 400 ms; 3 attempts"},
-        {"a byte per answer", at_most(1), errc::gave_up, "it sends 1 bytes of those it was asked for; 3 attempts"},
+        {"a byte per answer", at_most(1), errc::gave_up, "it sends 1 bytes of those requested; 3 attempts"},
         {"silence", nothing, errc::gave_up, "no answer came within 400 ms; 3 attempts"},
         {"a byte at a time, and a deadline", one_byte_at_a_time, errc::gave_up, "the deadline",
          [](fetch_options& o) {

@@ -150,7 +150,7 @@ std::vector<stranger> strangers()
         {"of another name",
          [](authority const& by) { return tls_manner{.own = by.issue({.for_whom = "DNS:storage.test"})}; },
          "it is for storage.test, not for 127.0.0.1"},
-        {"of an authority that nobody knows",
+        {"of an unknown authority",
          [](authority const&) { return tls_manner{.own = authority{"somebody else"}.issue()}; },
          "name its CA: tls_options::ca_file"},
         {"self-signed", [](authority const&) { return tls_manner{.own = authority::self_signed()}; },

@@ -314,7 +314,7 @@ TEST_CASE("a receiver that does not prove the secret gets no rows")
         impostor.answer(48, encode(detail::challenge{}));
     impostor.answer(challenges ? 80 : 48, encode(detail::welcome{}));
     CHECK(code_of(in, result) == errc::wrong_secret);
-    CHECK_THAT(sender.why().advice, ContainsSubstring("does not prove that it knows the secret"));
+    CHECK_THAT(sender.why().advice, ContainsSubstring("does not prove that it has the secret"));
     CHECK(impostor.available() == (challenges ? 80 : 48));
 }
 
@@ -327,7 +327,7 @@ TEST_CASE("an answer that is none of the protocol ends the sender")
     sender.async_greet(noting(result));
     other.answer(48, std::vector<std::byte>(64, std::byte{'x'}));
     CHECK(code_of(in, result) == boost::system::errc::protocol_error);
-    CHECK_THAT(sender.why().advice, ContainsSubstring("it answers with something else than the protocol says"));
+    CHECK_THAT(sender.why().advice, ContainsSubstring("its answer is not of the protocol"));
 }
 
 TEST_CASE("a sender goes on with the frame that the receiver expects, after a cut within an acknowledgement")
@@ -870,7 +870,7 @@ TEST_CASE("a failed co_await of a sender's operation says which frame, of whom, 
         });
     in.run_until([&] { return !said.empty(); });
     CHECK(said == "send frame 0 of source 0 to " + text_of(in.where()) +
-                      ": the sender does not know the secret; it wants a secret, and this sender has none");
+                      ": the sender has another secret; it wants a secret, and this sender has none");
 }
 
 TEST_CASE("options of a sender that contradict themselves are refused, with the reason")

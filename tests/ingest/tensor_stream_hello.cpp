@@ -265,7 +265,7 @@ TEST_CASE("where a source was connected to and another one answers, that is said
     REQUIRE(in.soon([&] { return errors_of(in, 0).size() == 1; }));
     auto const errors = errors_of(in, 0);
     CHECK(errors[0].code == errc::wrong_source);
-    CHECK(errors[0].why.advice == "it says that it is source 1");
+    CHECK(errors[0].why.advice == "it announces source 1");
     sender second;
     in.accept(other, second);
     CHECK(greet(in, second, hello_of(1, 8)).says == greeting::taken);

@@ -301,7 +301,7 @@ TEST_CASE_METHOD(unchanged_nic, "a kernel that knows no page size says so", "[er
     if (kernel_has_page_sizes())
         SKIP("bind-rx takes a page size since Linux 7.3");
     expect_refusal({"pages of 16 KiB", EOPNOTSUPP,
-                    "bind-rx dms0: ", "this kernel knows no rx-page-size: leave rx_page_size 0", nullptr,
+                    "bind-rx dms0: ", "this kernel has no rx-page-size: leave rx_page_size 0", nullptr,
                     [](transport how) { return open_with({.transport = how, .rx_page_size = 16384, .max_flows = 1}); },
                     devmem_obstacle::not_bound});
 }

@@ -311,7 +311,7 @@ TEST_CASE_METHOD(leased_nic_fixture, "sessions on the host pass over queues that
             auto const first = open_session(8 * mebibyte);
             CHECK(open_session(8 * mebibyte).queues() == std::vector<unsigned>{4});
         }
-        CHECK_THAT(refused(most), ContainsSubstring("queues 2, 3 used by somebody else, who keeps it out of RSS"));
+        CHECK_THAT(refused(most), ContainsSubstring("queues 2, 3 used by another program, which keeps it out of RSS"));
         run_command("ethtool -X dms0 default");
     }
 }

@@ -181,5 +181,5 @@ TEST_CASE_METHOD(unchanged_nic, "a flow whose rule is removed goes on in host me
     }
     // Whose rule it was says so at the end.
     INFO(notices);
-    CHECK(notices.find("was removed by somebody else") != std::string::npos);
+    CHECK(notices.find("was removed by another program") != std::string::npos);
 }

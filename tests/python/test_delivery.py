@@ -185,7 +185,7 @@ def test_both_know_the_secret(stream: Make, secret: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("here", "there", "sender_says", "receiver_says"),
     [
-        (SECRET, None, "it wants a secret, and this sender has none", "it says that it has none"),
+        (SECRET, None, "it wants a secret, and this sender has none", "it announces none"),
         (SECRET, SECRET + "!", "it has another secret", "its proof is not that of this secret"),
         (None, SECRET, "it has no secret, and this sender has", "it has one, and this stream has not"),
     ],
@@ -214,7 +214,7 @@ def test_a_sender_of_version_1_is_told_by_the_end_and_named(stream: Make) -> Non
     with gpurx.TensorSender(address_of(receives), secret=SECRET) as sender:
         send_rows(sender, 0, 10)
     assert rows_of(receives) == list(range(10))
-    assert "version 1 of the protocol, which knows no secrets" in str(receives.errors()[0][1])
+    assert "version 1 of the protocol, which has no secrets" in str(receives.errors()[0][1])
 
 
 def test_without_a_secret_a_sender_of_version_1_is_received(stream: Make) -> None:
@@ -265,7 +265,7 @@ def test_an_impostor_gets_no_rows() -> None:
 
             thread, _ = in_thread(receive)
             sender = gpurx.TensorSender("127.0.0.1:{}".format(listens.getsockname()[1]), secret=SECRET)
-            with pytest.raises(PermissionError, match="does not prove that it knows the secret"):
+            with pytest.raises(PermissionError, match="does not prove that it has the secret"):
                 send_rows(sender, 0, 5)
             thread.join(60)
             assert came == []

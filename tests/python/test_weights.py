@@ -149,7 +149,7 @@ def test_errors_name_the_url_and_what_was_wrong(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("status", "says"),
-    [(404, "it answers 404 .*; check the path of the URL"), (403, "it answers 403 .*; check who asks")],
+    [(404, "it answers 404 .*; check the path of the URL"), (403, "it answers 403 .*; check the token")],
 )
 def test_a_refusal_says_what_to_do_and_shows_no_page_for_browsers(server: Server, status: int, says: str) -> None:
     server.refuses = (status, "no")  # with a page, as send_error() has it
@@ -282,7 +282,7 @@ def test_https_comes_by_no_transport_of_a_nic(tmp_path: Path) -> None:
         assert "https" not in session.explain()
         secure.files["m"] = safetensors.numpy.save(TENSORS)
         weights = gpurx.load_safetensors(secure.url("m"), session=session, ca=identity[0])
-        assert weights.transport == "copy" and "\nhttps: a CPU decrypts what comes; devmem cannot" in session.explain()
+        assert weights.transport == "copy" and "\nhttps: the CPU decrypts the data, so transport devmem cannot" in session.explain()
 
 
 def test_how_it_came() -> None:

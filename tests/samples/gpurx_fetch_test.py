@@ -307,7 +307,7 @@ class Consumption(FetchTest):
         out = self.fetch(server.url("object"), "--sha256", "--crc32c", "always")
         for line in (
             "copy: in use",
-            "devmem: not in use: transport copy was asked for",
+            "devmem: not in use: transport copy was requested",
             f"object                {server.url('object')}",
             f"size                  {len(DATA)} (2.9 MiB)",
             "in device memory      0",

@@ -75,7 +75,7 @@ class ReceiveFile(unittest.TestCase):
         self.assertIn(f"received              {len(DATA)} ", out)
         self.assertIn(f"SHA-256               {SHA256}", out)
         self.assertIn("copy: in use", out)
-        self.assertIn("devmem: not in use: transport copy was asked for", out)
+        self.assertIn("devmem: not in use: transport copy was requested", out)
 
     def test_wrong_bytes_replace_nothing(self) -> None:
         with tempfile.TemporaryDirectory() as directory:

@@ -224,7 +224,7 @@ class TrainingIngest(unittest.TestCase):
         for given, complaint in (((), "it wants a secret, and this sender has none (--secret-file)"),
                                  (written("wrong", "another secret of theirs"), "it has another secret")):
             _, err = self.run_process(start(SOURCE, "--to", where, *self.files, *given), 1)
-            self.assertIn(f"send frame 0 of source 0 to {where}: the sender does not know the secret; {complaint}", err)
+            self.assertIn(f"send frame 0 of source 0 to {where}: the sender has another secret; {complaint}", err)
         self.run_process(start(SOURCE, "--to", where, *self.files, *written("same", "a secret of two hosts")), 0)
         out, _ = self.run_process(receiver, 0)
         self.check_hashes(out, x=self.x, image=self.image, label=self.label)

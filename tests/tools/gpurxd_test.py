@@ -274,7 +274,7 @@ class Gpurxd(unittest.TestCase):
         self.assertNotIn("/etc/gpurx", worse.stderr)
         open_to_all = self.check_policy("", 0o666)
         self.assertEqual(open_to_all.returncode, 1)
-        self.assertIn("let nobody but root write it", open_to_all.stderr)
+        self.assertIn("only root may have the right to write it", open_to_all.stderr)
         self.assertEqual(run("--check", "--policy", "/nonexistent").returncode, 1)
 
     def test_an_address_for_metrics_is_refused_with_what_there_is_instead(self) -> None:

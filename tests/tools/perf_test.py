@@ -139,7 +139,7 @@ class Perf(unittest.TestCase):
 
     def test_wrong_bytes_are_seen(self) -> None:
         words, status = self.liar(1 << 40)
-        self.assertEqual((status, "1 words of the load are not" in words), (3, True), words)
+        self.assertEqual((status, "1 words of the payload differ" in words), (3, True), words)
         words, status = self.liar(0)
         self.assertEqual(status, 0, words)
 

@@ -18,13 +18,13 @@ char const* text_of(errc value) noexcept
         case errc::bad_redirect:
             return "the server's redirect cannot be followed";
         case errc::unknown_size:
-            return "the server does not say how long its answer is";
+            return "the server does not announce the length of its answer";
         case errc::wrong_range:
-            return "the server sends other bytes than those asked for";
+            return "the server sends other bytes than those requested";
         case errc::object_changed:
             return "the object changed while it was being read";
         case errc::gave_up:
-            return "the server does not send what it has announced";
+            return "the server's answer differs from its announcement";
         case errc::wrong_checksum:
             return "the bytes do not have their checksum";
         case errc::bad_safetensors:
@@ -40,7 +40,7 @@ char const* text_of(errc value) noexcept
         case errc::tls_failure:
             return "there is no secure connection";
         case errc::wrong_secret:
-            return "the sender does not know the secret";
+            return "the sender has another secret";
         case errc::epoch_ended:
             return "the epoch has ended";
         case errc::mirrors_differ:

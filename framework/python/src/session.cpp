@@ -185,8 +185,7 @@ std::string session::explain() const
 {
     auto text = get()->explain();
     if (*met_tls_)
-        text +=
-            "\nhttps: a CPU decrypts what comes; devmem cannot be used, as a NIC sees nothing but what is encrypted";
+        text += "\nhttps: the CPU decrypts the data, so transport devmem cannot be used";
     return text;
 }
 

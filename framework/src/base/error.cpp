@@ -25,7 +25,7 @@ class category final : public boost::system::error_category {
             case errc::already_running:
                 return "another receive or read is pending on this receiver";
             case errc::transport_unavailable:
-                return "the transport that was asked for cannot work here";
+                return "the requested transport cannot work here";
             case errc::no_cuda:
                 return "no CUDA: built without it, or no driver is installed";
             case errc::memory_too_small:
@@ -39,7 +39,7 @@ class category final : public boost::system::error_category {
             case errc::mixed_fragments:
                 return "a segment lies partly in device memory and partly in host memory: a fault of the NIC driver";
             case errc::queue_busy:
-                return "the queue is in use by somebody else";
+                return "another program uses the queue";
             case errc::journal_invalid:
                 return "the journal file is damaged or not one of gpurx";
             case errc::bad_destination:

@@ -27,7 +27,7 @@ char const* advice_on(error_code code) noexcept
     if (code == errc::memory_locked_up)
         return "give more memory, or smaller receive buffers (rx_session_options::receive_memory)";
     if (code == errc::foreign_memory)
-        return "find who changed the NIC's rules (ethtool -n)";
+        return "find the program that changed the NIC's rules (ethtool -n)";
     if (code == errc::bad_destination)
         return "check the address and memory_span::kind()";
     if (code == errc::wrong_gpu)
@@ -76,7 +76,7 @@ constexpr std::array table{
     advice{"bind-rx", ENODEV, "", "the interface is gone, or its driver wants it up: set it up"},
     advice{"bind-rx", ENETDOWN, "", "set the interface up"},
     advice{"bind-rx", EAGAIN, "", "set the interface up"},
-    advice{"bind-rx", EOPNOTSUPP, "rx-page-size", "this kernel knows no rx-page-size: leave rx_page_size 0"},
+    advice{"bind-rx", EOPNOTSUPP, "rx-page-size", "this kernel has no rx-page-size: leave rx_page_size 0"},
     advice{"bind-rx", EOPNOTSUPP, "",
            "the driver cannot bind memory to its queues in this state, with this rx_page_size, or at all: devmem TCP "
            "needs queue management in the driver, and CONFIG_NET_DEVMEM"},

@@ -85,7 +85,7 @@ outcome load()
         char const* text = nullptr;
         static_cast<void>(result.functions.cuGetErrorString(status, &text));
         set_error(result, errc::no_cuda, "initialise",
-                  fmt::format("cuInit reports {} ({}); nvidia-smi says whether driver and GPU work",
+                  fmt::format("cuInit reports {} ({}); nvidia-smi shows whether driver and GPU work",
                               static_cast<int>(status), text != nullptr ? text : "an unknown error"));
         return result;
     }

@@ -438,7 +438,7 @@ std::string reason_against(driver const& calls, std::uintptr_t address, std::siz
     if (auto reason = reason_against(first); !reason.empty())
         return reason;
     if (first.size == 0)
-        return "the driver does not say where it ends";
+        return "the driver does not report its end";
     for (auto end = first.start + first.size; end - address < bytes;) {
         auto const next = facts_of(calls, end);
         if (next.ordinal != first.ordinal || next.start != end || next.size == 0)

@@ -108,7 +108,7 @@ std::size_t receiver_base::available() const
 {
     error_code code;
     auto const bytes = available(code);
-    check("count what can be received from", code);
+    check("count queued bytes of", code);
     return bytes;
 }
 

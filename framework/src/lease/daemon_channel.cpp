@@ -71,7 +71,7 @@ daemon_channel::daemon_channel(std::string const& path, std::chrono::millisecond
         ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0)
         fail(errno, "set a time limit for", path);
     if (::connect(socket_.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) != 0)
-        fail(errno, "connect to", path, "see whether gpurxd runs, and who may use its socket");
+        fail(errno, "connect to", path, "check that gpurxd runs, and that its socket admits this user");
 }
 
 void daemon_channel::send(std::span<std::byte const> message, int descriptor)

@@ -46,12 +46,12 @@ void add_foreign_steering(queue_users& users, journal const& log, nic_device& ni
     }
     for (auto const& rule : nic.rules()) {
         if (rule.queue && !ours.contains(rule.id))
-            users.emplace(*rule.queue, fmt::format("rule {} of somebody else", rule.id));
+            users.emplace(*rule.queue, fmt::format("rule {} of another program", rule.id));
     }
     for (auto const& context : nic.rss_contexts()) {
         for (unsigned const queue : context.table) {
             if (!our_contexts.contains(context.id))
-                users.emplace(queue, fmt::format("RSS context {} of somebody else", context.id));
+                users.emplace(queue, fmt::format("RSS context {} of another program", context.id));
         }
     }
 }
@@ -66,7 +66,7 @@ queue_users users_of_queues(journal const& log, nic_device& nic)
     }
     add_foreign_steering(users, log, nic);
     for (unsigned const queue : reserved_queues(log.changes, nic.rss_table(), nic.channels().rx_queues()))
-        users.emplace(queue, "somebody else, who keeps it out of RSS (ethtool -x)");
+        users.emplace(queue, "another program, which keeps it out of RSS (ethtool -x)");
     return users;
 }
 
@@ -318,9 +318,9 @@ void remove_one(std::string const& name, std::optional<std::uint32_t> id, std::v
     });
     if (found == present.end()) {
         if (id)
-            said.left.push_back(fmt::format("{} was removed by somebody else", name));
+            said.left.push_back(fmt::format("{} was removed by another program", name));
     } else if (!ours(*found)) {
-        said.left.push_back(fmt::format("{} was changed by somebody else and left so", name));
+        said.left.push_back(fmt::format("{} was changed by another program and left so", name));
     } else {
         remove(found->id);
         said.done.push_back(fmt::format("{} removed", name));

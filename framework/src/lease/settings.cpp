@@ -138,7 +138,7 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
             if (now != change.original)
                 said.done.push_back(fmt::format("{} set back to {}", subject, describe(what, change.original)));
         } else if (now != change.original) {
-            said.left.push_back(fmt::format("{} was changed by somebody else to {} and left so (before gpurx: {})",
+            said.left.push_back(fmt::format("{} was changed by another program to {} and left so (before gpurx: {})",
                                             subject, describe(what, now), describe(what, change.original)));
         }
         log.edit().forget(what);

@@ -53,7 +53,7 @@ ring_demand rings_of(session_nic const& nic)
 std::string describe(ring_demand const& demand, std::string_view interface)
 {
     if (demand.frames == 0)
-        return fmt::format("what the ring of {} keeps of it is not known: the driver does not tell its size",
+        return fmt::format("the share that the ring of {} keeps is not known: the driver does not report its size",
                            interface);
     auto const rings = demand.queues == 1 ? std::string{"ring"} : fmt::format("{} rings", demand.queues);
     return fmt::format("the {} of {} keep{} at least {} of it posted ({} frames of {}{})", rings, interface,

@@ -95,7 +95,7 @@ constexpr std::array metrics{
            counted<&stats::starved>},
     metric{"gpurx_host_memory_bytes",
            {},
-           "Host memory of flows for what does not land in device memory.",
+           "Host memory of flows for bytes that do not land in device memory.",
            counted<&stats::host_memory>},
     metric{"gpurx_memory_bytes",
            {},

@@ -397,7 +397,7 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options,
                                                    std::vector<std::shared_ptr<memory_state>> const& memories)
 {
     check(options, memories);
-    std::string why_not = "transport copy was asked for";
+    std::string why_not = "transport copy was requested";
     auto obstacle = devmem_obstacle::copy_asked_for;
     if (options.transport != gpurx::transport::copy) {
         obstacle = devmem_obstacle::other;

@@ -201,7 +201,7 @@ void session_state::tell_starved() noexcept
                 text += fmt::format("{}{}", text.empty() ? "" : ", ", connection_name(flow->socket_));
             }
             text = fmt::format(
-                "{}: no page is free for what arrives; waiting: {}; {}: release loans sooner, lower "
+                "{}: no page is free for arriving data; waiting: {}; {}: release loans sooner, lower "
                 "loan_limit, or give more memory",
                 options_.interface, text, holders());
         }
@@ -236,7 +236,7 @@ std::string session_state::explain() const
                             connection_name(flow->socket_), size_text(flow->in_reads.load()), size_text(read_share_));
     }
     if (any_starves)
-        text += fmt::format("\nstarved: no page is free for what arrives; {}", holders());
+        text += fmt::format("\nstarved: no page is free for arriving data; {}", holders());
     return text;
 }
 

@@ -30,7 +30,7 @@ finding check_route(interface_facts const& nic, gpu_facts const& gpu)
         return {.level = severity::degraded,
                 .topic = topic,
                 .what =
-                    "NIC and GPU have no PCIe switch or root port in common: what the NIC writes crosses the CPU's "
+                    "NIC and GPU have no PCIe switch or root port in common: the NIC's writes cross the CPU's "
                     "root complex, if the driver of the GPU allows it at all",
                 .evidence = ends,
                 .command = "nvidia-smi topo -m"};
@@ -44,10 +44,10 @@ finding check_route(interface_facts const& nic, gpu_facts const& gpu)
     if (!commands.empty())
         return {.level = severity::degraded,
                 .topic = topic,
-                .what = "access control (ACS) of bridges sends what the NIC writes up to the root and back",
+                .what = "access control (ACS) of bridges sends the NIC's writes up to the root and back",
                 .evidence = ends,
                 .command = fmt::format("{}", fmt::join(commands, "; "))};
-    return {.topic = topic, .what = "what the NIC writes reaches the GPU below a common bridge", .evidence = ends};
+    return {.topic = topic, .what = "the NIC's writes reach the GPU below a common bridge", .evidence = ends};
 }
 
 std::optional<finding> check_iommu(interface_facts const& nic)

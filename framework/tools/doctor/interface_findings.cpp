@@ -147,7 +147,7 @@ finding check_steering(interface_facts const& nic)
 finding check_xdp(interface_facts const& nic)
 {
     if (!nic.xdp)
-        return {.topic = "xdp", .what = "no XDP program is in the way", .evidence = "none attached"};
+        return {.topic = "xdp", .what = "no XDP program is attached", .evidence = "none attached"};
     return {.level = severity::blocking,
             .topic = "xdp",
             .what = "an XDP program is attached: a NIC has either that or device memory",
@@ -181,12 +181,12 @@ std::optional<finding> check_aliases(interface_facts const& nic)
         return std::nullopt;
     if (nic.alias.empty())
         return finding{.topic = "aliases",
-                       .what = "the interface has other names, and no alias of somebody who manages it",
+                       .what = "the interface has other names, and no alias of a manager",
                        .evidence = "other names: " + others};
     return finding{.level = severity::note,
                    .topic = "aliases",
                    .what =
-                       "somebody has given the interface an alias: who manages it (as Cilium does in a cluster) may "
+                       "the interface has an alias: its manager (as Cilium in a cluster) may "
                        "change its settings and queues as well",
                    .evidence = fmt::format("alias {}{}{}", nic.alias, others.empty() ? "" : "; other names: ", others),
                    .command = fmt::format("ip -details link show dev {}", nic.name)};
@@ -247,7 +247,7 @@ std::vector<finding> check_interface(interface_facts const& nic, machine_facts c
     if (nic.settings.error != 0) {
         found.push_back({.level = severity::blocking,
                          .topic = "settings",
-                         .what = "the interface cannot be asked for its settings",
+                         .what = "the settings of the interface cannot be read",
                          .evidence = nic.settings.text});
         return found;
     }

@@ -48,7 +48,7 @@ finding check_kernel(kernel_facts const& kernel)
         found.what = "the kernel was built without device memory TCP: boot one with CONFIG_NET_DEVMEM";
     } else if (!kernel.has_bind_rx) {
         found.level = severity::note;
-        found.what = "whether the kernel has device memory TCP cannot be asked here";
+        found.what = "the kernel's device memory TCP cannot be determined here";
     } else if (is_older_than_tried(kernel.release)) {
         found.level = severity::note;
         found.what = "the kernel has device memory TCP, but gpurx was not tried on kernels older than 7.2";

@@ -54,7 +54,7 @@ std::map<unsigned, std::string> users_of_queues(interface_facts const& nic)
             users[queue] = "gpurx: " + describe(session);
     }
     for (unsigned const queue : detail::reserved_queues(nic.session_changes, nic.rss_table, queues_of(nic)))
-        users.emplace(queue, "kept out of RSS by somebody else");
+        users.emplace(queue, "kept out of RSS by another program");
     return users;
 }
 
@@ -131,9 +131,9 @@ std::optional<finding> check_rss(interface_facts const& nic)
     return finding{
         .level = severity::note,
         .topic = topic,
-        .what = fmt::format("somebody keeps queue{} {} out of RSS, perhaps for a container: sessions leave {} alone",
-                            reserved.size() == 1 ? "" : "s", fmt::join(reserved, ", "),
-                            reserved.size() == 1 ? "it" : "them"),
+        .what = fmt::format(
+            "another program keeps queue{} {} out of RSS, perhaps for a container: sessions leave {} alone",
+            reserved.size() == 1 ? "" : "s", fmt::join(reserved, ", "), reserved.size() == 1 ? "it" : "them"),
         .evidence = fmt::format("indirection table: {}", detail::describe(detail::setting::rss_table, nic.rss_table)),
         .command = fmt::format("ethtool -X {} default", nic.name)};
 }
@@ -203,7 +203,7 @@ finding check_ring(interface_facts const& nic, machine_facts const& machine, req
     if (!nic.rings || nic.rings->rx_frames.value_or(0) == 0)
         return {.level = severity::note,
                 .topic = topic,
-                .what = "the driver does not say how much of the memory its ring holds",
+                .what = "the driver does not report the share of the memory that its ring holds",
                 .evidence = "no rx ring in ethtool -g"};
     auto const frames = *nic.rings->rx_frames;
     auto const page = machine.memory.page_size;
@@ -347,7 +347,7 @@ void check_sessions(interface_facts const& nic, std::vector<finding>& found)
     if (!nic.journal_error.empty())
         found.push_back({.level = severity::note,
                          .topic = "journal",
-                         .what = "who uses the interface, and what killed processes left, cannot be read",
+                         .what = "users of the interface, and leftovers of killed processes, cannot be read",
                          .evidence = nic.journal_error});
 }
 

@@ -11,8 +11,7 @@ namespace gpurx::doctor {
 
 namespace {
 
-constexpr char copy_works[] =
-    "transport copy works all the same: a program needs no change, and a CPU copies what it receives\n";
+constexpr char copy_works[] = "transport copy works: programs need no change, and the CPU copies each byte\n";
 constexpr int severity_width = 10;
 constexpr int topic_width = 16;
 
@@ -128,7 +127,7 @@ std::string commands_to_fix(diagnosis const& found)
     if (text.empty() && found.outcome == verdict::ready)
         return "# nothing is left for --fix to do\n";
     if (text.empty())
-        return "# nothing that --fix could do; without --dry-run the report says what stands in the way\n";
+        return "# --fix has nothing to do; without --dry-run the report lists the obstacles\n";
     return text;
 }
 

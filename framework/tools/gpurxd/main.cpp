@@ -87,7 +87,7 @@ char const* name_of(close_reason how)
         case close_reason::silent:
             return "asked for nothing";
         case close_reason::not_ours:
-            return "does not speak the protocol";
+            return "does not use the protocol";
         case close_reason::refused:
             return "was refused";
     }

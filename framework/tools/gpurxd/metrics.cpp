@@ -68,7 +68,7 @@ void add_counts(page& to, daemon_metrics const& counted)
 {
     to.begin("gpurxd_connections_total", "Connections of programs that were taken.");
     to.add({}, counted.connections);
-    to.begin("gpurxd_refusals_total", "What was refused, by what was asked and why.");
+    to.begin("gpurxd_refusals_total", "Refused requests, by kind and reason.");
     for (std::size_t what = 0; what < request_kinds; ++what)
         for (std::size_t why = 0; why < refusal_reasons; ++why)
             to.add(fmt::format(R"(request="{}",reason="{}")", request_names[what], reason_names[why]),
@@ -93,7 +93,7 @@ void add_shares(page& to, shares const& all)
     each("gpurxd_queues", "RX queues that a user's sessions have.", &share::queues);
     each("gpurxd_memory_bytes", "Memory of a user's sessions that is bound to queues.", &share::memory);
     each("gpurxd_rules", "Rules on the NIC that bring flows to a user's queues.", &share::rules);
-    to.begin("gpurxd_limit", "What the policy lets a user's session have, and how many sessions there may be.");
+    to.begin("gpurxd_limit", "Limits of the policy for a session of a user, and for the number of sessions.");
     for (auto const& [whose, what] : all) {
         std::array<std::pair<std::string_view, std::uint64_t>, 6> const most{{{"queues", what.most.queues},
                                                                               {"memory_bytes", what.most.memory},

@@ -90,7 +90,7 @@ std::vector<gid_t> other_groups(int connection)
         auto size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
         auto const result = ::getsockopt(connection, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size);
         if (result != 0 && errno != ERANGE)
-            fail(errno, "ask who is at", "the connection");
+            fail(errno, "get the peer of", "the connection");
         groups.resize(size / sizeof(gid_t));
         if (result == 0)
             return groups;
@@ -103,12 +103,12 @@ std::variant<policy, std::vector<policy_damage>> parse_policy_file(std::string c
 {
     unique_fd const file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!file)
-        fail(errno, "read", path, "write who may use which interface into it (man gpurxd)");
+        fail(errno, "read", path, "list in it which user may use which interface (man gpurxd)");
     struct stat what {};
     if (::fstat(file.get(), &what) != 0)
         fail(errno, "read", path);
     if ((what.st_mode & (S_IWGRP | S_IWOTH)) != 0 || (what.st_uid != 0 && what.st_uid != ::geteuid()))
-        fail(EACCES, "trust", path, "let nobody but root write it");
+        fail(EACCES, "trust", path, "only root may have the right to write it");
     return parse_policy(read_all(file, path));
 }
 
@@ -147,7 +147,7 @@ caller peer_ids(int connection)
     ucred peer{};
     socklen_t size = sizeof peer;
     if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
-        fail(errno, "ask who is at", "the connection");
+        fail(errno, "get the peer of", "the connection");
     caller result{.uid = peer.uid, .user = {}, .gids = other_groups(connection), .groups = {}};
     result.gids.push_back(peer.gid);
     return result;

@@ -121,7 +121,7 @@ void system_backend::wait_for_open_rate()
     auto const pause = std::chrono::ceil<milliseconds>(opens.next(now));
     if (pause > longest)
         fail(EAGAIN, "open",
-             fmt::format("{} for {}, who has opened {} sessions a minute", interface_, caller_name_, most_.opens),
+             fmt::format("{} for {}, which has opened {} sessions a minute", interface_, caller_name_, most_.opens),
              fmt::format("open fewer, or allow more opens in {}", paths_.policy));
     last = opens.used_until().time_since_epoch().count();
     if (::pwrite(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
@@ -129,7 +129,7 @@ void system_backend::wait_for_open_rate()
     ::flock(file.get(), LOCK_UN);
     pollfd end{.fd = connection_, .events = POLLRDHUP, .revents = 0};
     if (pause.count() > 0 && ::poll(&end, 1, static_cast<int>(pause.count())) > 0)
-        fail(ECONNRESET, "open", fmt::format("{} for {}, who has gone", interface_, caller_name_));
+        fail(ECONNRESET, "open", fmt::format("{} for {}, which has disconnected", interface_, caller_name_));
 }
 
 std::uint64_t system_backend::dmabuf_size(int descriptor)
@@ -200,8 +200,10 @@ void system_backend::on_opened(client_metrics who)
 void system_backend::on_rules_changed(std::uint64_t now, std::uint64_t made, std::uint64_t taken_away) noexcept
 {
     if (taken_away > 0)
-        log_line(refusals_, fmt::format("{} has lost {} rules on {}: the ends are somebody else's, too, or nobody's",
-                                        caller_name_, taken_away, interface_));
+        log_line(refusals_,
+                 fmt::format(
+                     "{} has lost {} rules on {}: their addresses and ports are also another program's, or no socket's",
+                     caller_name_, taken_away, interface_));
     if (counts_)
         counts_->show_rules(now, made, taken_away);
 }

@@ -38,7 +38,7 @@ constexpr std::chrono::seconds connect_timeout{30};
 constexpr std::chrono::milliseconds pause{50};
 // Between two rounds a server does not listen for a moment, which is worth no word.
 constexpr unsigned quiet_attempts = 40;
-constexpr char hung_up[] = "what it printed says why it hung up; its --max-flows may be too small";
+constexpr char hung_up[] = "its output has the reason; its --max-flows may be too small";
 // For how long the load goes on: the server's clock may have begun later.
 constexpr std::chrono::milliseconds beyond{200};
 
@@ -128,7 +128,7 @@ asio::awaitable<void> sending_round::connect(outgoing& which, std::vector<tcp::e
             fail(code, "connect to", name_of(which), hung_up);
         if (clock::now() > until)
             fail(code, "connect to", name_of(which),
-                 fmt::format("nobody listened there for {} s: start `gpurx-perf server` on that machine",
+                 fmt::format("no server listened there for {} s: start `gpurx-perf server` on that machine",
                              connect_timeout.count()));
         if (attempt == quiet_attempts_)
             fmt::print(stderr, "gpurx-perf: waits for `gpurx-perf server` at {} port {}, for up to {} s: {}\n",

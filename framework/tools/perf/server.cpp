@@ -326,7 +326,7 @@ try {
     fmt::print(stderr, "round {}: {}: {} bytes, {:.3f} s of CPU\n", number + 1, how.name, of.made->bytes,
                static_cast<double>(of.made->process_cpu_ns) * 1e-9);
     if (of.made->wrong_words > 0)
-        fmt::print(stderr, "error: {} words of the load are not what was sent\n", of.made->wrong_words);
+        fmt::print(stderr, "error: {} words of the payload differ from the sent ones\n", of.made->wrong_words);
 } catch (system_error const& error) {
     fmt::print(stderr, "error: round {}: {}\n", number + 1, error.what());
 }

@@ -36,7 +36,7 @@ line_of() {
         reason='it needs torch 2: ./run test ml fetches that (3.2 GB)'
     elif [[ ! -e $directory/complete ]] && ! install "$1" "$2" "$directory"; then
         reason=$(sed -n 's/^ERROR: //p' "$directory.log" | head -n 1)
-        reason="pip: ${reason:-it does not say why}"
+        reason="pip: ${reason:-it gives no reason}"
     fi
     [[ -z $reason ]] || directory=''
     printf '%s\t%s\t%s\n' "$name" "$directory" "$reason"

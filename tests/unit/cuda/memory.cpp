@@ -109,7 +109,7 @@ TEST_CASE("memory is not adopted that the driver says is managed, of a pool, or 
     CHECK(device_memory::adopt(owned.address(), 2 << 20).valid());
 }
 
-TEST_CASE("memory is not adopted of which the driver does not say where it ends")
+TEST_CASE("memory is not adopted of which the driver does not report its end")
 {
     clean_driver const clean;
     gpu_bytes const owned{gpu_or_skip(), 2 << 20};
@@ -118,7 +118,7 @@ TEST_CASE("memory is not adopted of which the driver does not say where it ends"
     error_code code;
     diagnostics why;
     CHECK_FALSE(device_memory::adopt(owned.address(), 2 << 20, {}, code, why).valid());
-    CHECK_THAT(describe(code, why), ContainsSubstring("does not say where it ends"));
+    CHECK_THAT(describe(code, why), ContainsSubstring("does not report its end"));
 }
 
 namespace {

@@ -204,7 +204,7 @@ std::vector<table_row> const rows{
      [](auto& nic) {
          nic.rss_table = {0, 1, 2, 0};
      },
-     "channels", severity::fine, "queue 3: kept out of RSS by somebody else", ""},
+     "channels", severity::fine, "queue 3: kept out of RSS by another program", ""},
     {"every queue but the first is kept out of RSS",
      [](auto& nic) {
          nic.rss_table = {0, 0, 0, 0};

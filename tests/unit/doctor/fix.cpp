@@ -93,7 +93,7 @@ TEST_CASE_METHOD(doctor_bench, "undo leaves a setting that somebody else has cha
     hardware.rx_frames = 2048;
     auto const undone = undo_all();
     REQUIRE(undone.failed.size() == 1);
-    CHECK_THAT(undone.failed[0], ContainsSubstring("changed by somebody else to 2048 frames"));
+    CHECK_THAT(undone.failed[0], ContainsSubstring("changed by another program to 2048 frames"));
     CHECK(hardware.rx_frames == 2048);
 }
 

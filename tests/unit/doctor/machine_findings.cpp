@@ -25,7 +25,7 @@ std::vector<machine_row> const machine_rows{
     {"no bind-rx", [](auto& machine) { machine.kernel.has_bind_rx = false; }, "kernel", severity::blocking,
      "boot Linux 7.2 or later", ""},
     {"not asked", [](auto& machine) { machine.kernel.has_bind_rx.reset(); }, "kernel", severity::note,
-     "cannot be asked", ""},
+     "cannot be determined", ""},
     {"no NET_DEVMEM", [](auto& machine) { machine.kernel.config.erase("NET_DEVMEM"); }, "kernel", severity::blocking,
      "CONFIG_NET_DEVMEM", ""},
     {"no configuration to read",

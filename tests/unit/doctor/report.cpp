@@ -54,7 +54,7 @@ TEST_CASE("the overview has a line for each interface and marks the best")
         "  lo    not possible  the loopback device cannot bind memory to its queues: use a NIC of mlx5_core, bnxt_en, "
         "gve, fbnic\n"
         "* dms0  not possible  the interface is down\n"
-        "transport copy works all the same: a program needs no change, and a CPU copies what it receives\n");
+        "transport copy works: programs need no change, and the CPU copies each byte\n");
     seen.interfaces[1].up = true;
     CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  ready         a session can have it\n"));
     seen.machine.process.net_admin = false;
@@ -71,7 +71,7 @@ TEST_CASE("an overview without a NIC for devmem marks none, and says that transp
     auto const text = text_overview(seen);
     CHECK_THAT(text, !ContainsSubstring("*"));
     CHECK_THAT(text, ContainsSubstring("\nno interface here can have transport devmem\n"
-                                       "transport copy works all the same"));
+                                       "transport copy works: programs need no change"));
     CHECK(boost::json::parse(json_report(seen)).at("best").is_null());
 
     // A NIC that can be fixed is marked.
@@ -84,8 +84,7 @@ TEST_CASE("an overview without a NIC for devmem marks none, and says that transp
 TEST_CASE("a report of an interface without devmem says that transport copy works")
 {
     auto const seen = spoilt_facts();
-    constexpr char says[] =
-        "transport copy works all the same: a program needs no change, and a CPU copies what it receives";
+    constexpr char says[] = "transport copy works: programs need no change, and the CPU copies each byte";
     CHECK_THAT(text_report(seen.interfaces[0], diagnose(seen, seen.interfaces[0])), ContainsSubstring(says));
     CHECK_THAT(text_report(good_nic(), diagnose(good_facts(), good_nic())), !ContainsSubstring(says));
 }
@@ -98,7 +97,7 @@ TEST_CASE("only what --fix does is among its commands")
     CHECK(commands_to_fix(diagnose(good_facts(), good_nic())) == "# nothing is left for --fix to do\n");
     seen.interfaces[0].loopback = true;
     CHECK(commands_to_fix(diagnose(seen, seen.interfaces[0])) ==
-          "# nothing that --fix could do; without --dry-run the report says what stands in the way\n");
+          "# --fix has nothing to do; without --dry-run the report lists the obstacles\n");
 }
 
 TEST_CASE("a dry run of --fix has a line for each rule, context and setting of killed processes")

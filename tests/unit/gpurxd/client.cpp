@@ -528,7 +528,7 @@ TEST_CASE("when the daemon has gone, a session is told so")
     auto const nowhere = at.path() + "-nowhere";
     CHECK_FALSE(detail::daemon_nic::open({.interface = "fake0", .socket = nowhere, .notice = {}}, code, why));
     CHECK(code.value() == ENOENT);
-    CHECK(why.advice.find("see whether gpurxd runs") != std::string::npos);
+    CHECK(why.advice.find("check that gpurxd runs") != std::string::npos);
     CHECK_FALSE(detail::daemon_nic::open({.interface = "fake0", .socket = at.path(), .timeout = 50ms, .notice = {}},
                                          code, why));
     CHECK(code.value() == ETIMEDOUT);

@@ -152,32 +152,31 @@ TEST_CASE("Every field that lies is found out")
     CHECK(complaint(patched(head, magic, 'H')) == R"(it begins with "HpTS", not with "gpTS")");
     CHECK(complaint(patched(head, magic, '\n')) == R"(it begins with ".pTS", not with "gpTS")");
     CHECK(complaint(patched(head, version, std::uint16_t{2})) == "its version is 2, not 1");
-    CHECK(complaint(patched(head, flags, std::uint16_t{32})) == "it has flags that version 1 does not know: 0x20");
+    CHECK(complaint(patched(head, flags, std::uint16_t{32})) == "it has flags that version 1 lacks: 0x20");
     CHECK(complaint(patched(head, flags, std::uint16_t{8})) == "its sender begins, and it is frame 7");
     CHECK(complaint(patched(head, tensors, ~std::uint32_t{0})) == "it has 4294967295 tensors, more than 64");
     CHECK(complaint(patched(head, tensors, std::uint32_t{2})) ==
-          "its head has another length than its number of tensors says");
+          "the length of its head does not fit its number of tensors");
     CHECK(complaint(patched(head, rows, huge)) == "its 9223372036854775808 rows have more bytes than can be counted");
     CHECK(complaint(patched(head, rows, std::uint64_t{9})) == "its payload has 7950 bytes, and 9 rows have 7155");
     CHECK(complaint(patched(head, payload_size, huge)) ==
           "its payload has 9223372036854775808 bytes, more than 268435456");
     CHECK(complaint(patched(head, payload_size, std::uint64_t{7949})) ==
           "its payload has 7949 bytes, and 10 rows have 7950");
-    CHECK(complaint(patched(head, payload_crc, 1)) == "it has a CRC32C, but not the flag that says so");
-    CHECK(complaint(patched(head, head_crc, 1)) == "it has a CRC32C, but not the flag that says so");
+    CHECK(complaint(patched(head, payload_crc, 1)) == "it has a CRC32C, but not the flag for it");
+    CHECK(complaint(patched(head, head_crc, 1)) == "it has a CRC32C, but not the flag for it");
     CHECK(complaint(patched(head, name, ' ')) == R"(the name of a tensor is " mage...........")");
     CHECK(complaint(patched(head, name + 7, 'x')) == R"(the name of a tensor is "image..x........")");
     CHECK(complaint(patched(head, name, std::array<char, 16>{"0123456789abcde"})) == "nothing");
     CHECK(complaint(patched(head, name, std::array<char, 16>{'\0'})) ==
           R"(the name of a tensor is "................")");
     CHECK(complaint(patched(head, name, std::array<char, 16>{"label"})) == "two tensors are named label");
-    CHECK(complaint(patched(head, type, std::uint16_t{0x0109})) ==
-          "tensor image has a dtype that nobody knows: 0x0109");
+    CHECK(complaint(patched(head, type, std::uint16_t{0x0109})) == "tensor image has an unknown dtype: 0x0109");
     CHECK(complaint(patched(head, dimensions, std::uint16_t{8})) ==
           "tensor image has 8 dimensions besides the rows, more than 7");
     CHECK(complaint(patched(head, dimensions, std::uint16_t{1})) ==
-          "tensor image has something where there must be zeros");
-    CHECK(complaint(patched(head, zero, 1)) == "tensor image has something where there must be zeros");
+          "tensor image has other bytes than zeros in a reserved place");
+    CHECK(complaint(patched(head, zero, 1)) == "tensor image has other bytes than zeros in a reserved place");
     CHECK(complaint(patched(head, shape, huge)) == "a row of tensor image has more bytes than can be counted");
     CHECK(complaint(patched(head, shape, std::uint64_t{0})) == "tensor image has a dimension of 0");
     CHECK(complaint(patched(head, shape + 2 * frame_tensor_size, std::uint64_t{5})) ==
@@ -198,9 +197,9 @@ TEST_CASE("Nothing is encoded that would not be taken")
     CHECK(complaint(with({"0123456789abcdef", dtype::u8, {}})) == R"(the name of a tensor is "0123456789abcdef")");
     CHECK(complaint(with({"", dtype::u8, {}})) == R"(the name of a tensor is "")");
     CHECK(complaint(with({"x", dtype::u8, std::vector<std::uint64_t>(8, 1)})) ==
-          "tensor x has a dtype that nobody knows, or too many dimensions");
+          "tensor x has an unknown dtype, or too many dimensions");
     CHECK(complaint(with({"x", static_cast<dtype>(1), {8}})) ==
-          "tensor x has a dtype that nobody knows, or too many dimensions");
+          "tensor x has an unknown dtype, or too many dimensions");
     CHECK(complaint(with({"x", dtype::u8, {0}})) == "tensor x has a dimension of 0");
 }
 

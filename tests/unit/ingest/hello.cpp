@@ -69,19 +69,19 @@ TEST_CASE("What no version 2 says is found out")
     auto const hello_with = [](std::size_t at, auto value) {
         return complaint_of([&] { return parse_hello(with(encode(said), at, value)); });
     };
-    CHECK(hello_with(4, std::uint16_t{3}) == "it speaks version 3 of the protocol, not 2");
-    CHECK(hello_with(6, std::uint16_t{4}) == "it says what version 2 does not know: 0x4");
-    CHECK(hello_with(6, std::uint16_t{0}) == "it has something where there must be zeros");
-    CHECK(hello_with(12, std::uint32_t{0}) == "it does not say which sender it is of its number");
+    CHECK(hello_with(4, std::uint16_t{3}) == "it has version 3 of the protocol, not 2");
+    CHECK(hello_with(6, std::uint16_t{4}) == "it has a value that version 2 lacks: 0x4");
+    CHECK(hello_with(6, std::uint16_t{0}) == "it has other bytes than zeros in a reserved place");
+    CHECK(hello_with(12, std::uint32_t{0}) == "it has no number of the sender");
     auto const welcome_with = [](std::size_t at, auto value) {
         return complaint_of([&] { return parse_welcome(with(encode(answered), at, value)); });
     };
-    CHECK(welcome_with(0, 'x') == "it answers with something else than the protocol says");
-    CHECK(welcome_with(6, std::uint16_t{7}) == "it says what version 2 does not know: 0x7");
-    CHECK(welcome_with(8, 1) == "it has something where there must be zeros");
+    CHECK(welcome_with(0, 'x') == "its answer is not of the protocol");
+    CHECK(welcome_with(6, std::uint16_t{7}) == "it has a value that version 2 lacks: 0x7");
+    CHECK(welcome_with(8, 1) == "it has other bytes than zeros in a reserved place");
     CHECK(welcome_with(24, std::uint64_t{13}) == "it acknowledges 13 frames, and has 12");
     CHECK(complaint_of([] { return parse_challenge(with(encode(asked), 12, 1)); }) ==
-          "it has something where there must be zeros");
+          "it has other bytes than zeros in a reserved place");
 }
 
 TEST_CASE("A proof is one of the secret, of the side, and of every byte that was said")

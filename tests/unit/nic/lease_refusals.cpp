@@ -40,12 +40,12 @@ TEST_CASE("queues that others use are passed over, and named when there are no o
     SECTION("somebody else's rule")
     {
         nic.rules[1] = {1, std::nullopt, 3};
-        by = "rule 1 of somebody else";
+        by = "rule 1 of another program";
     }
     SECTION("somebody else's RSS context")
     {
         nic.contexts[5] = {3, 3, 3, 3, 3, 3, 3, 3};
-        by = "RSS context 5 of somebody else";
+        by = "RSS context 5 of another program";
     }
     SECTION("a lease to a virtual device")
     {
@@ -57,7 +57,7 @@ TEST_CASE("queues that others use are passed over, and named when there are no o
         nic.table = {0, 1, 2, 0, 1, 2, 0, 1};
         nic.table_configured = true;
         bench.hardware.configured_size = 8;
-        by = "somebody else, who keeps it out of RSS";
+        by = "another program, which keeps it out of RSS";
     }
     auto const before = nic;
     {

@@ -175,7 +175,7 @@ TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
         lease.reset();
         CHECK(nic.channels.combined == 7);
         sentence =
-            "fake0: channels was changed by somebody else to 0 RX, 0 TX, 7 combined and left so (before gpurx: "
+            "fake0: channels was changed by another program to 0 RX, 0 TX, 7 combined and left so (before gpurx: "
             "0 RX, 0 TX, 2 combined)";
     }
     SECTION("the RSS table")
@@ -183,7 +183,7 @@ TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
         nic.table = {0, 0, 0, 0, 0, 0, 0, 1};
         lease.reset();
         CHECK(nic.table == indirection_table{0, 0, 0, 0, 0, 0, 0, 1});
-        sentence = "fake0: rss-table was changed by somebody else to 0 0 0 0 0 0 0 1 and left so";
+        sentence = "fake0: rss-table was changed by another program to 0 0 0 0 0 0 0 1 and left so";
     }
     SECTION("rules of somebody else's need the filters")
     {

@@ -25,7 +25,7 @@ TEST_CASE("only our own rule is removed, whatever happened to its number")
         rules[id].rule->match.local_port = 6000;
         flow.reset();
         CHECK(rules.size() == 1);
-        CHECK_THAT(joined(bench.notices), ContainsSubstring("was changed by somebody else and left so"));
+        CHECK_THAT(joined(bench.notices), ContainsSubstring("was changed by another program and left so"));
     }
     SECTION("used again for another queue")
     {
@@ -37,7 +37,7 @@ TEST_CASE("only our own rule is removed, whatever happened to its number")
     {
         rules.clear();
         flow.reset();
-        CHECK_THAT(joined(bench.notices), ContainsSubstring("was removed by somebody else"));
+        CHECK_THAT(joined(bench.notices), ContainsSubstring("was removed by another program"));
     }
     CHECK_THAT(bench.journal_text(), !ContainsSubstring("rule "));
 }

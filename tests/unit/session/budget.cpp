@@ -54,7 +54,7 @@ TEST_CASE("a ring of unknown size demands nothing, and that is said")
     auto const unknown = demand_of({std::nullopt, 1500}, 2, 4 * kibibyte);
     CHECK(unknown.bytes() == 0);
     CHECK_FALSE(unknown.is_tight(4 * kibibyte));
-    CHECK_THAT(describe(unknown, "eth0"), ContainsSubstring("eth0 keeps of it is not known"));
+    CHECK_THAT(describe(unknown, "eth0"), ContainsSubstring("eth0 keeps is not known"));
 }
 
 TEST_CASE("a ring that takes more than a quarter of the memory is tight")

@@ -40,7 +40,7 @@ TEST_CASE("transport copy works without an interface and says what it is")
     rx_session const session{{.transport = gpurx::transport::copy}, device_memory::on_host(mebibyte)};
     CHECK(session.transport() == gpurx::transport::copy);
     CHECK_THAT(session.explain(),
-               StartsWith("copy: in use") && ContainsSubstring("devmem: not in use: transport copy was asked for"));
+               StartsWith("copy: in use") && ContainsSubstring("devmem: not in use: transport copy was requested"));
     CHECK(session.why_not_devmem() == gpurx::devmem_obstacle::copy_asked_for);
     CHECK(session.queues().empty());
     CHECK(session.receive_buffer_size() == 0);

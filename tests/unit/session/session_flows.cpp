@@ -196,7 +196,7 @@ TEST_CASE("flows that wait in vain for pages say so, and who holds them")
     flows[2]->set_waiting(flow_wait::data);
     auto const holders = "the program holds 1792 of 2048 pages (1024 on loan from " + name(0) + ", 768 read from " +
                          name(1) + " and waiting for GPU streams)";
-    CHECK_THAT(session->explain(), ContainsSubstring("\nstarved: no page is free for what arrives; " + holders));
+    CHECK_THAT(session->explain(), ContainsSubstring("\nstarved: no page is free for arriving data; " + holders));
     auto const told = [&] {
         std::scoped_lock const lock{mutex};
         return !said.empty();
@@ -208,7 +208,7 @@ TEST_CASE("flows that wait in vain for pages say so, and who holds them")
         std::scoped_lock const lock{mutex};
         CHECK(said.size() == 1);
         CHECK_THAT(said[0],
-                   StartsWith("fake0: no page is free for what arrives; waiting: " + name(2) + "; " + holders));
+                   StartsWith("fake0: no page is free for arriving data; waiting: " + name(2) + "; " + holders));
     }
     for (auto const& flow : flows) {
         flow->set_waiting(flow_wait::nothing);

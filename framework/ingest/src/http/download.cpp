@@ -111,9 +111,8 @@ asio::awaitable<void> download::read_some(host_span destination)
         first_.disconnect();
     first_.requests.clear();
     if (is_short && !context_.is_progress(brought))
-        throw passing_error{
-            errc::gave_up,
-            words_for(first_.at()->from.where(), fmt::format("it sends {} bytes of those it was asked for", brought))};
+        throw passing_error{errc::gave_up, words_for(first_.at()->from.where(),
+                                                     fmt::format("it sends {} bytes of those requested", brought))};
 }
 
 // ---- the rest ----

@@ -90,9 +90,9 @@ asio::awaitable<void> download::work(lane& of)
             if (of.on() == nullptr)
                 co_await from_.async_connect(of);
             if (!co_await converse(of) && !context_.is_progress(of.brought - before))
-                failure.emplace(errc::gave_up, words_for(of.at()->from.where(),
-                                                         fmt::format("it sends {} bytes of those it was asked for",
-                                                                     of.brought - before)));
+                failure.emplace(errc::gave_up,
+                                words_for(of.at()->from.where(),
+                                          fmt::format("it sends {} bytes of those requested", of.brought - before)));
         } catch (system_error const& error) {
             auto const is_stale = of.is_stale();
             of.disconnect();

@@ -79,7 +79,7 @@ std::string_view advice_for(unsigned status)
     switch (status) {
         case 401:
         case 403:
-            return "; check who asks, by token, user and password, or certificate";
+            return "; check the token, user and password, or certificate";
         case 404:
         case 410:
             return "; check the path of the URL: the server has nothing there";
@@ -131,7 +131,7 @@ first_answer understand_first(answer const& head, byte_range asked, error_code& 
     found.object.size = head.status == 206 ? *head.total : found.follows.size();
     if (head.status == 206 && !begins_as_asked(found.follows, asked)) {
         code = errc::wrong_range;
-        why = fmt::format("asked for {}, it sends {}", text_of(asked), text_of(found.follows));
+        why = fmt::format("{} was requested, it sends {}", text_of(asked), text_of(found.follows));
         return {};
     }
     return found;

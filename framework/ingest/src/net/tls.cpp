@@ -55,20 +55,20 @@ std::string advice_for(int reason)
     switch (reason) {
         case SSL_R_WRONG_VERSION_NUMBER:
         case SSL_R_PACKET_LENGTH_TOO_LONG:
-            return "the server does not speak TLS: is the port one for http?";
+            return "the server does not use TLS: check that the port is one for https";
         case SSL_R_UNSUPPORTED_PROTOCOL:
         case SSL_R_TLSV1_ALERT_PROTOCOL_VERSION:
             return "the server has no TLS 1.2 or later";
         case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
         case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
-            return "the server may want to know who asks: tls_options::certificate, gpurx-fetch --cert";
+            return "the server may require a client certificate: tls_options::certificate, gpurx-fetch --cert";
         case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
         case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
         case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
         case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
             return "the server does not take the certificate that it was shown: tls_options::certificate";
         case SSL_R_TLSV1_UNRECOGNIZED_NAME:
-            return "the server does not know that host";
+            return "the server does not serve that host";
         default:
             return {};
     }
@@ -85,7 +85,7 @@ std::string words_of_openssl(unsigned long code)
     auto const* const reason = ERR_reason_error_string(code);
     if (reason != nullptr)
         return reason;
-    return code == 0 ? "it does not say why" : fmt::format("error {:x} of OpenSSL", code);
+    return code == 0 ? "it gives no reason" : fmt::format("error {:x} of OpenSSL", code);
 }
 
 // `code` as above; `verified` as SSL_get_verify_result has it; `host` as the URL names it, and `names` those that the

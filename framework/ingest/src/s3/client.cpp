@@ -34,7 +34,7 @@ time_point now()
          .object = "credentials for S3",
          .kernel_message = {},
          .advice = fmt::format("{}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or ask "
-                               "anonymously for what everybody may read",
+                               "anonymously for public objects",
                                why)}};
 }
 

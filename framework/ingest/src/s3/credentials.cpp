@@ -105,8 +105,8 @@ std::string obstacle_in(profile_file const& credentials_file, profile_file const
     for (auto const* const way : {"sso_session", "sso_start_url", "role_arn", "credential_process"}) {
         if (!value_in(config_file, name, way).empty() || !value_in(credentials_file, name, way).empty())
             return fmt::format(
-                "profile \"{}\" gets them by {}, which is not done here: put what `aws configure "
-                "export-credentials --format env` prints into the environment",
+                "profile \"{}\" gets them by {}, which gpurx does not support: put the output of `aws configure "
+                "export-credentials --format env` into the environment",
                 name, way);
     }
     if (name != "default" && !credentials_file.contains(name) && !config_file.contains(name))

@@ -67,8 +67,8 @@ std::optional<s3_object> object_in(std::string_view contents, std::string_view b
 // What is behind a code, where its message does not say it.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 6> advice{
     {{"AccessDenied",
-      "check who asks (`aws sts get-caller-identity`) and whether s3:GetObject is allowed there; a missing key is "
-      "refused like this, too, to who may not list the bucket"},
+      "check the identity (`aws sts get-caller-identity`) and that it has s3:GetObject there; without s3:ListBucket "
+      "a missing key has this answer, too"},
      {"InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID, AWS_PROFILE and the endpoint"},
      {"SignatureDoesNotMatch", "check AWS_SECRET_ACCESS_KEY"},
      {"ExpiredToken", "get new credentials"},
@@ -137,7 +137,7 @@ std::optional<listing_page> parse_listing(std::string_view xml, std::string_view
         page.objects.push_back(std::move(*object));
     }
     if ((truncated == "true") == page.next.empty()) {
-        why = "its answer has no token for what follows, or one although nothing does";
+        why = "its answer lacks a continuation token, or has one although nothing follows";
         return std::nullopt;
     }
     return page;

@@ -120,8 +120,8 @@ void check_crc(frame_head const& head, std::uint32_t computed)
 {
     if (computed != head.payload_crc)
         fail(errc::wrong_checksum, "read frame",
-             fmt::format("the CRC32C of the payload of frame {} is {:#010x}, and it says {:#010x}", head.sequence,
-                         computed, head.payload_crc));
+             fmt::format("the CRC32C of the payload of frame {} is {:#010x}, and the frame announces {:#010x}",
+                         head.sequence, computed, head.payload_crc));
 }
 
 asio::awaitable<void> read_to_host(connection& from, frame_head const& head, memory_span payload)
@@ -261,7 +261,7 @@ asio::awaitable<bool> has_proved(connection& who, hello const& said, challenge c
 {
     switch (why) {
         case greeting::secret_needed:
-            fail(make_error_code(errc::wrong_secret), "begin stream", "it says that it has none");
+            fail(make_error_code(errc::wrong_secret), "begin stream", "it announces none");
         case greeting::no_secret_here:
             fail(make_error_code(errc::wrong_secret), "begin stream", "it has one, and this stream has not");
         default:
@@ -319,7 +319,7 @@ asio::awaitable<void> receive_to_end(stream_state& stream, std::shared_ptr<conne
         last = co_await greet(stream, from, std::exchange(start, {}));
     } else if (!stream.secret().empty())
         fail(make_error_code(errc::wrong_secret), "begin stream",
-             "it does not say hello: a stranger, or a sender of version 1 of the protocol, which knows no secrets");
+             "it sends no hello: no sender, or one of version 1 of the protocol, which has no secrets");
     auto frames = from->told;
     while (!last) {
         auto const head = co_await read_head(*from, stream.limits(), std::exchange(start, {}));

@@ -93,7 +93,7 @@ void check(wire_start const& start, frame_limits const& limits)
     if (start.version != version)
         refuse(fmt::format("its version is {}, not {}", start.version, version));
     if ((start.flags & ~all_flags) != 0)
-        refuse(fmt::format("it has flags that version {} does not know: {:#x}", version, start.flags));
+        refuse(fmt::format("it has flags that version {} lacks: {:#x}", version, start.flags));
     if (start.tensors > limits.tensors)
         refuse(fmt::format("it has {} tensors, more than {}", start.tensors, limits.tensors));
     if (start.payload_size > limits.frame_size)
@@ -107,7 +107,7 @@ void check(wire_start const& start, frame_limits const& limits)
     if ((start.flags & begins) != 0 && start.sequence != 0)
         refuse(fmt::format("its sender begins, and it is frame {}", start.sequence));
     if ((start.flags & has_crc) == 0 && (start.payload_crc != 0 || start.head_crc != 0))
-        refuse("it has a CRC32C, but not the flag that says so");
+        refuse("it has a CRC32C, but not the flag for it");
 }
 
 void check_head_crc(std::span<std::byte const> head, wire_start const& start)
@@ -120,7 +120,7 @@ void check_head_crc(std::span<std::byte const> head, wire_start const& start)
             {.operation = "read frame",
              .object = {},
              .kernel_message = {},
-             .advice = fmt::format("the CRC32C of the head of frame {} is {:#010x}, and it says {:#010x}",
+             .advice = fmt::format("the CRC32C of the head of frame {} is {:#010x}, and the frame announces {:#010x}",
                                    start.sequence, crc, start.head_crc)}};
 }
 
@@ -133,13 +133,13 @@ tensor_spec parse_tensor(std::span<std::byte const> bytes)
     if (!is_name(name) || padded.find_first_not_of('\0', name.size()) != std::string_view::npos)
         refuse(fmt::format(R"(the name of a tensor is "{}")", printable(padded)));
     if (!is_dtype(wire.type))
-        refuse(fmt::format("tensor {} has a dtype that nobody knows: {:#06x}", name, wire.type));
+        refuse(fmt::format("tensor {} has an unknown dtype: {:#06x}", name, wire.type));
     if (wire.dimensions > max_row_dimensions)
         refuse(fmt::format("tensor {} has {} dimensions besides the rows, more than {}", name, wire.dimensions,
                            max_row_dimensions));
     auto const shape = std::span{wire.row_shape}.first(wire.dimensions);
     if (wire.zero != 0 || std::ranges::any_of(std::span{wire.row_shape}.subspan(wire.dimensions), std::identity{}))
-        refuse(fmt::format("tensor {} has something where there must be zeros", name));
+        refuse(fmt::format("tensor {} has other bytes than zeros in a reserved place", name));
     return {std::string{name}, static_cast<dtype>(wire.type), {shape.begin(), shape.end()}};
 }
 
@@ -157,7 +157,7 @@ void check_names(std::span<tensor_spec const> tensors)
 wire_tensor wire_of(tensor_spec const& tensor)
 {
     if (!is_dtype(static_cast<std::uint16_t>(tensor.type)) || tensor.row_shape.size() > max_row_dimensions)
-        refuse(fmt::format("tensor {} has a dtype that nobody knows, or too many dimensions", tensor.name));
+        refuse(fmt::format("tensor {} has an unknown dtype, or too many dimensions", tensor.name));
     wire_tensor wire{};
     std::ranges::copy(tensor.name, wire.name.begin());
     wire.type = static_cast<std::uint16_t>(tensor.type);
@@ -229,7 +229,7 @@ frame_head parse_head(std::span<std::byte const> head, frame_limits const& limit
     auto const start = start_of(head);
     check(start, limits);
     if (head.size() != frame_start_size + start.tensors * frame_tensor_size)
-        refuse("its head has another length than its number of tensors says");
+        refuse("the length of its head does not fit its number of tensors");
     check_head_crc(head, start);
 
     frame_head result{.source = start.source,

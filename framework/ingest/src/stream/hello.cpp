@@ -69,17 +69,17 @@ Wire read_as(std::span<std::byte const> bytes)
 void check_begin(wire_begin const& begin, tag const& expected, std::uint32_t most_value)
 {
     if (begin.what != expected)
-        refuse_hello("it answers with something else than the protocol says");
+        refuse_hello("its answer is not of the protocol");
     if (begin.version != hello_version)
-        refuse_hello(fmt::format("it speaks version {} of the protocol, not {}", begin.version, hello_version));
+        refuse_hello(fmt::format("it has version {} of the protocol, not {}", begin.version, hello_version));
     if (begin.value > most_value)
-        refuse_hello(fmt::format("it says what version {} does not know: {:#x}", hello_version, begin.value));
+        refuse_hello(fmt::format("it has a value that version {} lacks: {:#x}", hello_version, begin.value));
 }
 
 void check_receiver(wire_begin const& begin)
 {
     if (begin.source != 0 || begin.sender != 0)
-        refuse_hello("it has something where there must be zeros");
+        refuse_hello("it has other bytes than zeros in a reserved place");
 }
 
 bool is_zero(nonce const& bytes)
@@ -123,9 +123,9 @@ hello parse_hello(std::span<std::byte const, hello_size> bytes)
     hello const result{wire.begin.source, wire.begin.sender, (flags & secret_flag) != 0, (flags & resumes_flag) != 0,
                        wire.random};
     if (result.sender == 0)
-        refuse_hello("it does not say which sender it is of its number");
+        refuse_hello("it has no number of the sender");
     if (!result.has_secret && !is_zero(result.random))
-        refuse_hello("it has something where there must be zeros");
+        refuse_hello("it has other bytes than zeros in a reserved place");
     return result;
 }
 

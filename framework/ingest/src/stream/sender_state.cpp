@@ -72,11 +72,11 @@ char const* words(greeting says)
             return "it receives no source of this number: there are fewer, or another rank does";
         case greeting::other_sender:
             return "another sender of this number has sent to it: each needs a number of its own, and one that was "
-                   "started again says resume";
+                   "started again must resume";
         case greeting::has_failed:
-            return "this source has failed there before; errors() of its stream says why";
+            return "this source has failed there before; errors() of its stream has the reason";
     }
-    return "it does not say why";
+    return "it gives no reason";
 }
 
 errc code_of(greeting says)
@@ -329,8 +329,9 @@ asio::awaitable<void> sender_state::until(Done done)
         if (left <= 0ms)
             throw ended(
                 lost->code,
-                fmt::format("{}{}{} frames are not acknowledged; errors() of the receiver's stream says why", lost->why,
-                            limit.count() > 0 ? fmt::format(", for {}; ", seconds(limit)) : "; ", kept_.size()));
+                fmt::format("{}{}{} frames are not acknowledged; errors() of the receiver's stream has the reason",
+                            lost->why, limit.count() > 0 ? fmt::format(", for {}; ", seconds(limit)) : "; ",
+                            kept_.size()));
         why_ = described(lost->code, lost->why).why();
         co_await pause(std::min<clock::duration>(first_retry, left));
     }
@@ -403,7 +404,7 @@ asio::awaitable<welcome> sender_state::ask_for_welcome(hello const& said)
                              heard.says == greeting::wrong_secret;
     if (!is_stranger && said.has_secret &&
         (!is_asked || !are_equal(heard.proven, prove_receiver(options_.secret, said, asked, heard))))
-        throw ended(errc::wrong_secret, "it does not prove that it knows the secret: it is somebody else");
+        throw ended(errc::wrong_secret, "it does not prove that it has the secret: it is another program");
     if (heard.says != greeting::taken)
         throw ended(code_of(heard.says), words(heard.says));
     co_return heard;

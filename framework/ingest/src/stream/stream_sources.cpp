@@ -103,8 +103,8 @@ void stream_state::check_options() const
         refuse_option("rows of several sources are shuffled the same way again only with frame_order::rounds");
     constexpr std::size_t least_secret = 16;
     if (!of.secret.empty() && of.secret.size() < least_secret)
-        refuse_option(fmt::format("a secret has at least {} bytes, that nobody can guess; this one has {}",
-                                  least_secret, of.secret.size()));
+        refuse_option(fmt::format("a secret must have at least {} random bytes; this one has {}", least_secret,
+                                  of.secret.size()));
     if (of.limits.frame_size > most_frame_size)
         refuse_option("limits.frame_size can be 4 GiB at most");
     if (of.tensors.empty())
@@ -398,7 +398,7 @@ void stream_state::introduce(std::shared_ptr<connection> const& who, frame_head 
 void stream_state::introduce(std::shared_ptr<connection> const& who, hello const& said)
 {
     if (who->source && *who->source != said.source)
-        refuse_source(fmt::format("it says that it is source {}", said.source));
+        refuse_source(fmt::format("it announces source {}", said.source));
     auto& its = sources_[index_of(said.source)];
     switch (judge(*who, said)) {
         case greeting::has_failed:
@@ -441,7 +441,7 @@ void stream_state::refuse_second(source const& its) const
 {
     refuse_source(
         fmt::format("source {} is that of {}, which has sent {} frames: each sender needs a number of its own, and one "
-                    "that was started again must not say that it begins (in Python: resume=True)",
+                    "that was started again must resume (in Python: resume=True)",
                     its.number, text_of(its.last_peer), its.progress.expected()));
 }
 

@@ -60,12 +60,13 @@ void put_tap(std::string& text, std::string const& interface, flow_table const& 
     if (tap.dropped == 0)
         fmt::format_to(out, "the tap dropped none\n");
     else
-        fmt::format_to(out, "the tap dropped {}, and knows less of the flows: --buffer takes more\n", tap.dropped);
+        fmt::format_to(out, "the tap dropped {}, so its report is incomplete: a larger --buffer helps\n", tap.dropped);
     std::uint64_t unseen = 0;
     for (auto const& [key, counts] : seen.flows())
         unseen += counts.unseen;
     if (unseen > 0)
-        fmt::format_to(out, "{} gaps were the tap's own: the receiver acknowledged what it had not seen\n", unseen);
+        fmt::format_to(out, "{} gaps were the tap's own: the receiver acknowledged bytes that the tap had not seen\n",
+                       unseen);
     if (seen.others() > 0)
         fmt::format_to(out, "{} packets of more than {} flows are not counted\n", seen.others(),
                        flow_table::most_flows);
