@@ -101,7 +101,7 @@ void add_session_options(CLI::App& app, session_choice& chosen)
         ->check(CLI::PositiveNumber);
     app.add_option_function<std::string>(
            "--transport", [&chosen](std::string const& name) { chosen.session.transport = parse_transport(name); },
-           "automatic, devmem or copy; automatic falls back and says why")
+           "automatic, devmem or copy; automatic falls back to copy and reports the reason")
         ->check(CLI::IsMember{{"automatic", "devmem", "copy"}}.description(""))
         ->option_text("NAME");
     app.add_option_function<std::string>(
@@ -117,13 +117,13 @@ void add_session_options(CLI::App& app, session_choice& chosen)
                    throw CLI::ValidationError{text, "expected host, gpu:N or gpu:local"};
                chosen.gpu = *gpu;
            },
-           "host, gpu:N for the GPU with CUDA ordinal N, or gpu:local for that of this process, by LOCAL_RANK")
+           "host, gpu:N for the GPU with CUDA ordinal N, or gpu:local for the one of this process, by LOCAL_RANK")
         ->option_text("KIND");
     app.add_option("--memory-size", chosen.memory_size, "Bytes that the NIC may fill, as 64MiB")
         ->transform(bytes)
         ->default_str("64MiB");
     app.add_option("--rx-page-size", chosen.session.rx_page_size,
-                   "Bytes of a page on the NIC, as 16KiB; default: its own")
+                   "Bytes of a page on the NIC, as 16KiB; default: the driver's choice")
         ->transform(bytes);
 }
 
@@ -147,7 +147,7 @@ void add_secret_option(CLI::App& app, std::string& secret)
 {
     app.add_option_function<std::string>(
            "--secret-file", [&secret](std::string const& path) { secret = read_secret(path); },
-           "The secret, of at least 16 bytes, that both ends of the stream have to know")
+           "File with the secret of both ends of the stream, at least 16 bytes")
         ->option_text("FILE");
 }
 

@@ -11,7 +11,7 @@
 namespace {
 
 constexpr char footer[] =
-    "Send with anything that speaks TCP:\n"
+    "Send with any TCP program:\n"
     "  receive_file --listen 0.0.0.0:9000 --output copy.bin\n"
     "  socat -u FILE:original.bin TCP:this-host:9000\n"
     "\n"
@@ -38,8 +38,8 @@ void add_consumption(CLI::App& app, options& parsed)
                  "Consume the bytes where the NIC put them, instead of reading them into a range");
     app.add_option(
         "--output", parsed.output,
-        "Write what arrives to this file, which has its name once all has come and is right; -: to standard output");
-    add_expected_sha256(app, parsed.expected_sha256, "Fail unless this is the SHA-256 of what arrived");
+        "Write the bytes to this file, which gets its name when they are complete and correct; -: to standard output");
+    add_expected_sha256(app, parsed.expected_sha256, "Fail if the SHA-256 of the bytes differs");
     app.add_flag("--json", parsed.json, "Print the report as JSON, on standard output");
 }
 
@@ -48,7 +48,7 @@ void add_consumption(CLI::App& app, options& parsed)
 std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
 {
     options parsed;
-    CLI::App app{"Receives what one TCP connection sends, until it ends, into device memory."};
+    CLI::App app{"Receives one TCP connection, until it ends, into device memory."};
     app.footer(footer);
     app.set_version_flag("--version", "receive_file " GPURX_VERSION, "Print the version");
 

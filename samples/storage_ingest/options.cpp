@@ -46,7 +46,7 @@ void add_download(CLI::App& app, options& parsed)
                    "--safetensors also an index, a directory, or s3://BUCKET/PREFIX/")
         ->required();
     app.add_option("--mirror", parsed.http.mirrors,
-                   "Another URL of the same object, which takes its share; may be given again")
+                   "Another URL of the same object, which serves a share; may be repeated")
         ->allow_extra_args(false);
     app.add_option("--flows", parsed.http.flows, "Connections at a time")
         ->capture_default_str()
@@ -55,23 +55,23 @@ void add_download(CLI::App& app, options& parsed)
         ->transform(CLI::AsSizeValue{false})
         ->check(CLI::PositiveNumber)
         ->default_str("8MiB");
-    app.add_option("--attempts", parsed.http.attempts, "How often in a row a connection may fail")
+    app.add_option("--attempts", parsed.http.attempts, "Failures in a row of a connection before the transfer fails")
         ->capture_default_str()
         ->check(CLI::Range(1, 1000));
     app.add_option_function<unsigned>(
            "--timeout", [&parsed](unsigned seconds) { parsed.http.timeout = std::chrono::seconds{seconds}; },
-           "Seconds without a byte after which a connection is replaced")
+           "Seconds without a byte before a connection is replaced")
         ->check(CLI::Range(1, 86400))
         ->default_str("30");
     app.add_option("--min-speed", parsed.http.min_speed,
-                   "Bytes per second, as 1KiB, over --timeout, below which it is replaced, too; 0: any will do")
+                   "Least bytes per second, as 1KiB, of a connection over --timeout; a slower one is replaced; 0: any")
         ->transform(CLI::AsSizeValue{false})
         ->default_str("1KiB");
     app.add_option_function<unsigned>(
            "--deadline", [&parsed](unsigned seconds) { parsed.http.deadline = std::chrono::seconds{seconds}; },
-           "Seconds for all of it, after which the transfer fails; without it, it may last for ever")
+           "Seconds for the whole transfer, which fails then; without it: no limit")
         ->check(CLI::Range(1, 31'536'000));
-    app.add_option("--threads", parsed.threads, "Threads that receive; each connection is served by one at a time")
+    app.add_option("--threads", parsed.threads, "Threads that receive; one at a time serves a connection")
         ->capture_default_str()
         ->check(CLI::Range(1, 256));
 }
@@ -96,20 +96,19 @@ std::string first_line_of(std::string const& path)
 // Whom to trust, and who asks. A token is read from a file: a command line is seen by all users of the machine.
 void add_identity(CLI::App& app, gpurx::ingest::fetch_options& parsed)
 {
-    app.add_option("--ca", parsed.tls.ca_file,
-                   "File of the authorities that are trusted, in the place of the system's");
-    app.add_option("--cert", parsed.tls.certificate, "File of the certificate that says who asks");
-    app.add_option("--key", parsed.tls.key, "File of its key, if that is another");
+    app.add_option("--ca", parsed.tls.ca_file, "File of the trusted authorities, instead of the system's");
+    app.add_option("--cert", parsed.tls.certificate, "File of the client's certificate");
+    app.add_option("--key", parsed.tls.key, "File of the certificate's key, if it is another");
     app.add_option_function<std::vector<std::string>>(
            "--header",
            [&parsed](std::vector<std::string> const& lines) {
                std::ranges::transform(lines, std::back_inserter(parsed.headers), parse_header);
            },
-           "A field of each request, as 'Name: value'; may be given again")
+           "A field of each request, as 'Name: value'; may be repeated")
         ->allow_extra_args(false);
     app.add_option_function<std::string>(
         "--bearer-file", [&parsed](std::string const& path) { parsed.bearer = first_line_of(path); },
-        "File whose first line is a token that the server asks for");
+        "File with the bearer token in its first line");
 }
 
 // Credentials, and what is not given here, come from where AWS's own tools have them.
@@ -121,19 +120,18 @@ void add_s3(CLI::App& app, gpurx::ingest::s3_options& parsed)
                parsed.endpoint = urls.front();
                parsed.more_endpoints.assign(urls.begin() + 1, urls.end());
            },
-           "URL of the S3 server, if it is not AWS; may be given again, for more servers with the same buckets")
+           "URL of the S3 server, if it is not AWS; may be repeated, for more servers with the same buckets")
         ->option_text("TEXT")
         ->allow_extra_args(false);
     app.add_option("--s3-region", parsed.region, "Region of the bucket");
     app.add_option_function<std::string>(
            "--s3-addressing", [&parsed](std::string const& name) { parsed.style = parse_addressing(name); },
-           "How buckets are named: virtual, as BUCKET.HOST/KEY; path, as HOST/BUCKET/KEY; or "
-           "automatic: "
-           "as the profile says, else AWS by host and others by path")
+           "Place of the bucket's name: virtual, as BUCKET.HOST/KEY; path, as HOST/BUCKET/KEY; or automatic: the "
+           "profile's, else by host for AWS and by path for others")
         ->check(CLI::IsMember{{"automatic", "path", "virtual"}}.description(""))
         ->option_text("HOW");
     app.add_option("--s3-profile", parsed.profile,
-                   "Profile of ~/.aws, in the place of AWS_PROFILE and of credentials in the environment");
+                   "Profile of ~/.aws, instead of AWS_PROFILE and of credentials in the environment");
     app.add_flag("--s3-anonymous", parsed.anonymous, "Sign nothing: the bucket is public");
 }
 
@@ -142,17 +140,18 @@ void add_consumption(CLI::App& app, options& parsed)
     auto* const listing =
         app.add_flag("--safetensors", parsed.safetensors,
                      "Load the tensors of a safetensors file, or of a model in several, and list them");
-    app.add_option(
-        "--output", parsed.output,
-        "Write the object to this file, which has its name once all of it is there; -: to standard output, in order. "
-        "With --safetensors the tensors, each at its offset in the JSON report");
+    app.add_option("--output", parsed.output,
+                   "Write the object to this file, which gets its name when the object is complete; -: to standard "
+                   "output, in order. "
+                   "With --safetensors: the tensors, each at its offset in the JSON report");
     app.add_option_function<std::string>(
            "--crc32c", [&parsed](std::string const& name) { parsed.http.crc32c = parse_checksum(name); },
-           "Compute it where the bytes lie: none, always, or automatic: if the server announces one, to compare")
+           "Compute the CRC32C in the memory of the bytes: none, always, or automatic: if the server announces one, to "
+           "compare")
         ->check(CLI::IsMember{{"none", "automatic", "always"}}.description(""))
         ->option_text("WHEN");
     app.add_flag("--sha256", parsed.sha256, "Compute the SHA-256, on the host")->excludes(listing);
-    add_expected_sha256(app, parsed.expected_sha256, "Fail unless this is the object's SHA-256")->excludes(listing);
+    add_expected_sha256(app, parsed.expected_sha256, "Fail if the object's SHA-256 differs")->excludes(listing);
     app.add_flag("--json", parsed.json, "Print the report as JSON, on standard output");
 }
 
@@ -162,7 +161,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
 {
     options parsed;
     parsed.threads = std::clamp(std::thread::hardware_concurrency(), 1U, parsed.http.flows);
-    CLI::App app{"Receives an object of a server into device memory, through several flows."};
+    CLI::App app{"Loads an object from a server into device memory, through several flows."};
     app.footer(footer);
     app.set_version_flag("--version", "gpurx-fetch " GPURX_VERSION, "Print the version");
     add_download(app, parsed);

@@ -11,7 +11,7 @@ constexpr char footer[] =
     "A tensor is\n"
     "  NAME=FILE                    a .npy or IDX file: its first dimension is the rows\n"
     "  NAME=FILE:DTYPE:2x3          raw rows of this shape, one after the other; DTYPE as F32, U8, BF16, I64\n"
-    "  NAME=synthetic:DTYPE:2x3     made up: --rows of them; an empty shape is one element\n"
+    "  NAME=synthetic:DTYPE:2x3     synthetic: --rows of them; an empty shape is one element\n"
     "\n"
     "  tensor_source --to trainer:9000 --tensor image=train-images-idx3-ubyte --tensor label=train-labels-idx1-ubyte\n"
     "\n"
@@ -22,22 +22,22 @@ constexpr char footer[] =
 
 void add_frames(CLI::App& app, options& parsed)
 {
-    app.add_option("--source", parsed.source, "Which of the sources this is")->envname("RANK");
-    app.add_option("--sources", parsed.sources, "How many sources share the rows")
+    app.add_option("--source", parsed.source, "Number of this source")->envname("RANK");
+    app.add_option("--sources", parsed.sources, "Number of sources that share the rows")
         ->envname("WORLD_SIZE")
         ->check(CLI::PositiveNumber);
-    app.add_option("--epochs", parsed.epochs, "How often to send everything")
+    app.add_option("--epochs", parsed.epochs, "Times to send everything")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     app.add_option("--rows-per-frame", parsed.rows_per_frame, "Default: as many as make about 4 MiB")
         ->check(CLI::PositiveNumber);
     app.add_flag("--crc", parsed.crc, "Send CRC32Cs");
     app.add_flag("--resume", parsed.resume,
-                 "Go on where another process, which sent the same rows as this source, has ended");
+                 "Continue at the end of another process, which sent the same rows as this source");
     add_secret_option(app, parsed.secret);
     app.add_option_function<unsigned>(
            "--retry", [&parsed](unsigned seconds) { parsed.retry = std::chrono::seconds{seconds}; },
-           "Seconds to go on trying to connect, also when a connection was cut")
+           "Seconds to retry connecting, also after a connection broke")
         ->default_str("30");
 }
 
@@ -46,23 +46,23 @@ void add_frames(CLI::App& app, options& parsed)
 std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
 {
     options parsed;
-    CLI::App app{"Sends tensors from files, or made up, to programs that receive tensor streams."};
+    CLI::App app{"Sends tensors from files, or synthetic ones, to programs that receive tensor streams."};
     app.footer(footer);
     app.set_version_flag("--version", "tensor_source " GPURX_VERSION, "Print the version");
-    auto* const where = app.add_option_group("where", "Where the receivers are");
+    auto* const where = app.add_option_group("where", "Addresses of the receivers");
     where->add_option_function<std::vector<std::string>>(
         "--to",
         [&parsed](std::vector<std::string> const& texts) {
             for (auto const& text : texts)
                 parsed.to.push_back(endpoint_argument(text));
         },
-        "HOST:PORT of the receiver, or of those of all ranks: source i sends to number i modulo how many there are");
+        "HOST:PORT of the receiver, or of all ranks' receivers: source i sends to number i modulo their number");
     where->add_option_function<std::string>(
         "--listen", [&parsed](std::string const& text) { parsed.listen = endpoint_argument(text); },
-        "Let the receiver connect to this ADDRESS:PORT");
+        "Listen for the receiver on this ADDRESS:PORT");
     where->require_option(1);
-    app.add_option("--tensor", parsed.tensors, "NAME=WHAT, see below; once for each tensor")->required();
-    app.add_option("--rows", parsed.synthetic_rows, "Of tensors that are made up")
+    app.add_option("--tensor", parsed.tensors, "NAME=SOURCE, see below; once for each tensor")->required();
+    app.add_option("--rows", parsed.synthetic_rows, "Rows of synthetic tensors")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     add_frames(app, parsed);

@@ -11,7 +11,7 @@
 namespace {
 
 constexpr char footer[] =
-    "Senders speak the protocol of framework/docs/tensor-stream.md: tensor_source, or 30 lines of Python.\n"
+    "Senders use the protocol of framework/docs/tensor-stream.md: tensor_source, or 30 lines of Python.\n"
     "  training_ingest --listen 0.0.0.0:9000 --sources 2 --batch-size 256\n"
     "  WORLD_SIZE=2 RANK=0 tensor_source --to this-host:9000 --tensor image=train-images-idx3-ubyte\n"
     "  WORLD_SIZE=2 RANK=1 tensor_source --to this-host:9000 --tensor image=train-images-idx3-ubyte\n"
@@ -20,7 +20,7 @@ constexpr char footer[] =
     "one of rank r receives the sources whose number modulo the world's size is r.\n"
     "\n"
     "Exit status: 0 all sources received to their ends; 1 the stream failed; 2 the command line is wrong;\n"
-    "3 a source failed, and the others were received; 4 the memory or the session could not be had; 130 interrupted.";
+    "3 a source failed, and the others were received; 4 no memory or session; 130 interrupted.";
 
 void add_sources(CLI::App& app, options& parsed)
 {
@@ -30,19 +30,19 @@ void add_sources(CLI::App& app, options& parsed)
                 list.push_back(endpoint_argument(text));
         };
     };
-    auto* const where = app.add_option_group("where", "Where the sources are");
+    auto* const where = app.add_option_group("where", "Addresses of the sources");
     auto* const listen = where->add_option_function<std::vector<std::string>>(
-        "--listen", add_to(parsed.listen), "Let the sources connect to this ADDRESS:PORT; may be given more than once");
+        "--listen", add_to(parsed.listen), "Listen for the sources on this ADDRESS:PORT; may be repeated");
     where->add_option_function<std::vector<std::string>>(
         "--connect", add_to(parsed.connect),
         "Connect to the sources, in the order of their numbers, at these HOST:PORTs");
     where->require_option(1);
-    app.add_option("--sources", parsed.stream.sources, "How many sources there are, those of other ranks included")
+    app.add_option("--sources", parsed.stream.sources, "Number of sources, those of other ranks included")
         ->capture_default_str()
         ->check(CLI::PositiveNumber)
         ->needs(listen);
-    app.add_option("--rank", parsed.stream.rank, "Which of the processes this is")->envname("RANK");
-    app.add_option("--world-size", parsed.stream.world_size, "How many processes share the sources")
+    app.add_option("--rank", parsed.stream.rank, "Number of this process")->envname("RANK");
+    app.add_option("--world-size", parsed.stream.world_size, "Number of processes that share the sources")
         ->envname("WORLD_SIZE")
         ->check(CLI::PositiveNumber);
     auto const seconds = [](std::chrono::milliseconds& time) {
@@ -53,15 +53,15 @@ void add_sources(CLI::App& app, options& parsed)
         ->check(CLI::NonNegativeNumber)
         ->default_str("300");
     app.add_option_function<double>("--reconnect-timeout", seconds(parsed.stream.reconnect_timeout),
-                                    "Seconds to wait for a source that was cut; 0: none")
+                                    "Seconds to wait for a source after its connection broke; 0: none")
         ->check(CLI::NonNegativeNumber)
         ->default_str("30");
     app.add_option_function<double>("--stall-timeout", seconds(parsed.stream.stall_timeout),
-                                    "Seconds that a source may bring nothing on its connection; 0: without limit")
+                                    "Seconds without a byte before a source's connection is replaced; 0: without limit")
         ->check(CLI::NonNegativeNumber)
         ->default_str("300");
     add_secret_option(app, parsed.stream.secret);
-    app.add_option("--max-frame-size", parsed.stream.limits.frame_size, "Bytes that a sender's frame may have")
+    app.add_option("--max-frame-size", parsed.stream.limits.frame_size, "Most bytes of a frame")
         ->transform(CLI::AsSizeValue{false})
         ->default_str("256MiB");
 }
@@ -71,7 +71,7 @@ void add_batches(CLI::App& app, options& parsed)
     app.add_option("--batch-size", parsed.stream.batch_size, "Rows of a batch")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
-    app.add_option("--queue-depth", parsed.stream.queue_depth, "Batches that are ready, or being filled, beforehand")
+    app.add_option("--queue-depth", parsed.stream.queue_depth, "Batches that are ready, or being filled, in advance")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     app.add_flag("--drop-last", parsed.stream.drop_last, "Leave out a last batch that has fewer rows");
@@ -89,7 +89,7 @@ void add_batches(CLI::App& app, options& parsed)
            [&parsed](double milliseconds) {
                parsed.train_time = std::chrono::microseconds{static_cast<std::int64_t>(1000 * milliseconds)};
            },
-           "Milliseconds that each batch is worked on, for want of a model")
+           "Milliseconds of work for each batch, instead of a model")
         ->check(CLI::NonNegativeNumber);
     app.add_option("--threads", parsed.threads, "Threads that receive")
         ->capture_default_str()

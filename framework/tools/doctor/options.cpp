@@ -10,16 +10,14 @@ namespace gpurx::doctor {
 namespace {
 
 constexpr char description[] =
-    "Says whether device memory TCP works here: on INTERFACE, or on which interface best. Each finding has what was "
-    "seen "
-    "and the command that mends it. Nothing is changed without --fix.";
+    "Checks whether device memory TCP works here: on INTERFACE, or on each interface. Each finding has the evidence "
+    "and "
+    "the command that fixes it. Changes nothing without --fix.";
 
 constexpr char footer[] =
-    "Exit status: 0 ready; 1 degraded: it works, but worse than it could; 2 not possible; 3 the command line is "
-    "wrong,\n"
-    "or there is no such interface. Without INTERFACE that of the best. With --undo: 0 all was put back; 1 something "
-    "was\n"
-    "left as it is; 2 it could not be looked at.\n"
+    "Exit status: 0 ready; 1 degraded: it works, but below its best; 2 not possible; 3 the command line is wrong, or\n"
+    "the interface does not exist. Without INTERFACE that of the best. With --undo: 0 all settings were restored;\n"
+    "1 some were left; 2 they could not be read.\n"
     "\n"
     "  gpurx-doctor                        every interface, a line each\n"
     "  gpurx-doctor eth1 --gpu 0           all about one, with a GPU\n"
@@ -35,23 +33,23 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     app.footer(footer);
     app.set_version_flag("--version", "gpurx-doctor " GPURX_VERSION, "Print the version");
     auto* const interface = app.add_option("INTERFACE", parsed.interface, "As ip link names it");
-    app.add_option("--gpu", parsed.gpu, "Also look at the GPU with this CUDA ordinal, and at the way to it")
+    app.add_option("--gpu", parsed.gpu, "Also check the GPU with this CUDA ordinal, and the path to it")
         ->check(CLI::NonNegativeNumber)
         ->option_text("N");
-    app.add_option("--memory", parsed.memory, "What a program would give to the NIC, as 64MiB")
+    app.add_option("--memory", parsed.memory, "Memory that a program would give to the NIC, as 64MiB")
         ->transform(CLI::AsSizeValue{false})
         ->default_str("64MiB")
         ->option_text("SIZE");
-    app.add_option("--state-directory", parsed.state_directory, "Where sessions keep their journals")
+    app.add_option("--state-directory", parsed.state_directory, "Directory of the sessions' journals")
         ->capture_default_str()
         ->option_text("PATH");
     app.add_flag("--json", parsed.json, "Print JSON");
     auto* const fix = app.add_flag("--fix", parsed.fix,
-                                   "Do what no session does by itself: undo what killed processes left, set the "
-                                   "interface up, make its ring fit. Noted in PATH-doctor for --undo")
+                                   "Make the changes that no session makes: undo leftovers of killed processes, set "
+                                   "the interface up, make its ring fit. Recorded in PATH-doctor for --undo")
                           ->needs(interface);
     app.add_flag("--dry-run", parsed.dry_run, "With --fix: print the commands instead")->needs(fix);
-    app.add_flag("--undo", parsed.undo, "Put back what --fix has set")->needs(interface)->excludes(fix);
+    app.add_flag("--undo", parsed.undo, "Restore the settings that --fix has changed")->needs(interface)->excludes(fix);
     try {
         app.parse(argc, argv);
     } catch (CLI::ParseError const& error) {
@@ -68,11 +66,10 @@ namespace gpurx::doctor::tap {
 namespace {
 
 constexpr char description[] =
-    "Shows the headers of the TCP flows that are received on INTERFACE, also of those whose payload goes to device "
-    "memory, where other programs cannot see it: per flow the rate, gaps, packets out of order, retransmissions, "
-    "packets "
-    "that the NIC did not split, and the window. Without --port or --flow: the flows of gpurx sessions. Ends at an "
-    "interrupt, or after --seconds, with the totals. No payload is kept. Needs CAP_NET_RAW.";
+    "Shows the TCP flows that INTERFACE receives, from their headers, also flows to device memory: rate, gaps, packets "
+    "out of order, retransmissions, packets that the NIC did not split, and the window. Without --port or --flow: the "
+    "flows of gpurx sessions. Ends at an interrupt, or after --seconds, with the totals. Keeps no payload. Needs "
+    "CAP_NET_RAW.";
 
 constexpr char footer[] =
     "Exit status: 0 it ran to its end; 2 it could not; 3 the command line is wrong, or there is no such interface.\n"

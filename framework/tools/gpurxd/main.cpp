@@ -47,8 +47,9 @@ struct command_line {
 };
 
 constexpr char description[] =
-    "Binds memory to NIC queues and steers flows to them for programs that have no right to, as far as a policy lets "
-    "them. Needs CAP_NET_ADMIN, and keeps nothing else.";
+    "Leases NIC queues to programs without CAP_NET_ADMIN, within the limits of a policy: binds their memory, and "
+    "steers "
+    "their flows. Needs CAP_NET_ADMIN, and drops every other capability.";
 
 // Nothing: `exit_code` says how to end.
 std::optional<command_line> parse_command_line(int argc, char** argv, int& exit_code)
@@ -56,19 +57,19 @@ std::optional<command_line> parse_command_line(int argc, char** argv, int& exit_
     command_line parsed;
     CLI::App app{description};
     app.set_version_flag("--version", "gpurxd " GPURX_VERSION, "Print the version");
-    app.add_option("--socket", parsed.server.socket, "Where clients connect; not used where systemd opens it")
+    app.add_option("--socket", parsed.server.socket, "Socket for clients; unused if systemd opens the socket")
         ->capture_default_str()
         ->option_text("PATH");
     app.add_option("--metrics-directory", parsed.server.metrics_directory,
-                   "Where gpurxd.prom is written, for node_exporter's textfile collector; without it: nowhere")
+                   "Directory for gpurxd.prom, for node_exporter's textfile collector; without it: no file")
         ->option_text("DIR");
-    app.add_option("--policy", parsed.server.paths.policy, "Who may use which interface; read anew for each client")
+    app.add_option("--policy", parsed.server.paths.policy, "Policy file, read again for each client")
         ->capture_default_str()
         ->option_text("PATH");
-    app.add_option("--state-directory", parsed.server.paths.state_directory, "Where sessions keep their journals")
+    app.add_option("--state-directory", parsed.server.paths.state_directory, "Directory of the sessions' journals")
         ->capture_default_str()
         ->option_text("PATH");
-    app.add_flag("--check", parsed.check, "Read the policy, name every line that is wrong, and exit");
+    app.add_flag("--check", parsed.check, "Read the policy, print each wrong line, and exit");
     app.add_option("--connection", parsed.connection)->group("");  // what the daemon starts itself with
     try {
         app.parse(argc, argv);

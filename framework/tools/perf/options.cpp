@@ -13,15 +13,15 @@ namespace gpurx::perf {
 namespace {
 
 constexpr char description[] =
-    "Measures what it costs to receive TCP into device memory, or into any: throughput, CPU and latency of messages "
-    "that are acknowledged when they have been received.";
+    "Measures the cost of receiving TCP into device memory, or any other: throughput, CPU and latency of messages that "
+    "the server acknowledges.";
 
 constexpr char footer[] =
     "  gpurx-perf server --interface eth1 --compare --loan   rounds of reads and of loans in turn\n"
     "  gpurx-perf client 10.77.0.1 --flows 8 --rounds 14     on another machine\n"
     "\n"
-    "Exit status: 0 measured; 1 it could not be; 2 the command line is wrong; 3 bytes came that are not those that "
-    "were sent.";
+    "Exit status: 0 measured; 1 the measurement failed; 2 the command line is wrong; 3 received bytes differ from the "
+    "sent ones.";
 
 std::uint16_t port_of(std::string const& text)
 {
@@ -50,16 +50,17 @@ void add_setting(CLI::App& app, setting& of)
     app.add_option("--interface", of.session.interface, "The NIC; without it only transport copy works");
     app.add_option_function<std::string>(
            "--transport", [&of](std::string const& name) { of.session.transport = transport_of(name); },
-           "How packets are received")
+           "Transport of the session")
         ->check(CLI::IsMember({"automatic", "devmem", "copy"}))
         ->default_str("automatic");
-    add_size(app, "--memory", of.memory, "64MiB", "What the NIC gets to write into, as 64MiB");
-    app.add_option("--gpu", of.gpu, "Memory of the GPU with this CUDA ordinal; else the host's");
+    add_size(app, "--memory", of.memory, "64MiB", "Memory that the NIC writes to, as 64MiB");
+    app.add_option("--gpu", of.gpu, "Use memory of the GPU with this CUDA ordinal, not the host's");
     app.add_option("--max-flows", of.session.max_flows, "Connections that share the memory")
         ->check(CLI::Range(1U, most_flows));
     app.add_option("--rx-queues", of.session.rx_queues, "Queues to set aside")->check(CLI::Range(1, 1024));
     app.add_option("--rx-page-size", of.session.rx_page_size, "Bytes of the NIC's pages; 0: the driver's");
-    app.add_flag("--loan,!--read", of.loans, "Take the bytes where the NIC put them, instead of reading them in order");
+    app.add_flag("--loan,!--read", of.loans,
+                 "Borrow the bytes where the NIC wrote them, instead of reading them in order");
 }
 
 std::vector<std::string> words_of(std::string_view text)
@@ -105,18 +106,18 @@ void add_server(CLI::App& app, server_line& line)
     add_setting(*server, line.first);
     server
         ->add_option("--compare", line.others,
-                     "Another setting, for every second round: options of those above in one word, as "
-                     "'--transport copy --loan', beside what stays. May be given more than once")
+                     "A further setting with these options changed, as one argument: '--transport copy --loan'. "
+                     "Settings take turns. May be repeated")
         ->take_all()
         ->expected(1)
         ->allow_extra_args(false);
-    server->add_option("--rounds", line.made.rounds, "End after so many; 0: never")->capture_default_str();
-    server->add_flag("--verify", line.made.verify, "Compare every byte with what was sent: in host memory, on the CPU");
+    server->add_option("--rounds", line.made.rounds, "End after this number; 0: never")->capture_default_str();
+    server->add_flag("--verify", line.made.verify, "Compare every byte with the sent one, on the CPU, in host memory");
 }
 
 void add_client(CLI::App& app, client_options& made, std::string& where)
 {
-    auto* const client = app.add_subcommand("client", "Sends, and says what was measured");
+    auto* const client = app.add_subcommand("client", "Sends, and prints the figures");
     client->add_option("HOST", where, "The server, as HOST or HOST:PORT")->required();
     client->add_option("--flows", made.flows, "Connections")->check(CLI::Range(1U, most_flows))->capture_default_str();
     client->add_option("--message", made.message_size, "Bytes of a message, a multiple of 8")
