@@ -110,7 +110,7 @@ struct rx_session_options {
     /// @brief Time without data after which the session ends a locked-up flow with errc::memory_locked_up.
     ///
     /// A flow is locked up if nothing arrives for it, while every page of the memory is in flight and none is on loan.
-    /// If some are on loan, `notice` is told who holds them, and the flow continues to wait. Zero means never;
+    /// If some are on loan, `notice` gets their holders, and the flow continues to wait. Zero means never;
     /// `milliseconds::max()` is as good as never.
     ///
     /// One thread of the session checks, with transport `devmem` only. It sleeps unless an operation waits.
@@ -252,7 +252,7 @@ class rx_session {
     /// - how much of the memory the NIC's ring keeps posted;
     /// - where the pages are (pool_stats());
     /// - each flow that waits for something other than its sender: its own loans, GPU streams, or pages of others, and
-    ///   who holds them.
+    ///   their holders.
     ///
     /// @par Cost
     /// Some netlink calls with transport `devmem`.

@@ -56,7 +56,7 @@ struct stats {
 
     /// @brief Times a flow waited for data for `lock_up_limit` while no page was free, and the program held some.
     ///
-    /// rx_session::explain() and `rx_session_options::notice` tell who holds them.
+    /// rx_session::explain() and `rx_session_options::notice` name the holders.
     std::uint64_t starved = 0;
     /// @brief Bytes of host memory that flows have now for data outside device memory. A GPU's is pinned.
     std::uint64_t host_memory = 0;

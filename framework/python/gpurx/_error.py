@@ -10,12 +10,11 @@ _CODES: dict[str, type[IntEnum]] = {"gpurx": ErrorCode, "gpurx.ingest": IngestEr
 
 
 class Error(RuntimeError):
-    """What went wrong, in the library's own words: str() has all of it.
+    """An error of the library; str() has all of its parts.
 
-    The attributes are its parts: `operation` and `object`, what was being done and with what; `kernel_message`, the
-    kernel's words where it has any; `advice`, what to change. For programs: `code` of `category`, an ErrorCode of "gpurx",
-    an IngestErrorCode of "gpurx.ingest", a number of errno of "system", of CUresult of "cuda". Where a server was asked,
-    `url`, and the `status` that it refused with, if it did.
+    Attributes: `operation` and `object`, the failed operation and its object; `kernel_message`, the kernel's text, if any;
+    `advice`, the change to make. For programs: `code` of `category`: an ErrorCode of "gpurx", an IngestErrorCode of
+    "gpurx.ingest", an errno of "system", or a CUresult of "cuda". `url` and `status` if a server was asked or has refused.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class NotFound(Error):
 
 
 class Forbidden(Error):
-    """The server does not give it to this client: status 401 or 403."""
+    """The server refuses the object to this client: status 401 or 403."""
 
 
 _OF_STATUS: dict[int | None, type[Error]] = {404: NotFound, 410: NotFound, 401: Forbidden, 403: Forbidden}

@@ -9,7 +9,7 @@ from typing_extensions import CapsuleType
 from ._error import Error
 
 class ErrorCode(IntEnum):
-    """What gpurx decides by itself: Error.code of category 'gpurx'."""
+    """Errors of gpurx: Error.code of category 'gpurx'."""
 
     ALREADY_RUNNING = ...
     TRANSPORT_UNAVAILABLE = ...
@@ -27,7 +27,7 @@ class ErrorCode(IntEnum):
     BEYOND_LOAN_LIMIT = ...
 
 class IngestErrorCode(IntEnum):
-    """What loading objects and streams of tensors decide: Error.code of category 'gpurx.ingest'."""
+    """Errors of loading objects and of tensor streams: Error.code of category 'gpurx.ingest'."""
 
     BAD_URL = ...
     BAD_RESPONSE = ...
@@ -83,8 +83,8 @@ class Tensor:
     ) -> CapsuleType: ...
 
 class Session:
-    """Memory that a NIC writes into, queues of the NIC that are bound to it, and their undoing. Opened by
-    TensorStream and load_safetensors where they are given none."""
+    """Memory that a NIC writes into, and queues of the NIC bound to it. The end of the session restores the NIC.
+    TensorStream and load_safetensors open one if they get none."""
 
     def __init__(
         self,
@@ -246,9 +246,9 @@ def tensor_of_bytes(
 ) -> Tensor: ...
 def parse_device(device: Any) -> int: ...
 def local_gpu() -> int:
-    """The number of this process' GPU, which memory= and device= take behind "gpu:": LOCAL_RANK, as torchrun sets it, among the
-    GPUs that the process sees; 0 where that is not set, and where CUDA_VISIBLE_DEVICES names one GPU alone. Raises gpurx.Error
-    where there is no such GPU, or LOCAL_RANK is no number."""
+    """Returns the number of this process' GPU, for memory= and device= behind "gpu:": LOCAL_RANK, as torchrun sets it, among the
+    visible GPUs; 0 without LOCAL_RANK, or if CUDA_VISIBLE_DEVICES names one GPU alone. Raises gpurx.Error if there is no such
+    GPU, or LOCAL_RANK is no number."""
 
 def warn_of_leaks(warn: bool) -> None: ...
 def stop() -> None: ...

@@ -34,8 +34,9 @@ _MOST = 64 << 20
 
 
 class Slice:
-    """Of a tensor that is not fetched: `part[a:b, :, 3]` fetches that much of it; of async_safe_open(),
-    `await part[a:b, :, 3]`."""
+    """A part of a tensor that is not fetched yet: `part[a:b, :, 3]` fetches these elements, and of async_safe_open(),
+    `await part[a:b, :, 3]`.
+    """
 
     def __init__(self, model: Model, entry: Entry) -> None:
         self._model = model
@@ -45,11 +46,11 @@ class Slice:
         return list(self._entry.shape)
 
     def get_dtype(self) -> str:
-        """As the format spells it: "F32", "BF16"."""
+        """Returns the element type as the format spells it: "F32", "BF16"."""
         return self._entry.dtype
 
     def __getitem__(self, index: Any) -> Any:
-        """Integers, slices with steps forwards, and an ellipsis mean what they do for numpy."""
+        """Takes integers, slices with positive steps, and an ellipsis, as numpy does."""
         return self._model._give(self._model._part(self._entry, part_of(self._entry.shape, index)))
 
     def __repr__(self) -> str:
@@ -65,7 +66,7 @@ class _Fetched(NamedTuple):
 
 
 class Model:
-    """What safe_open() and async_safe_open() have in common."""
+    """Common part of safe_open() and async_safe_open()."""
 
     def __init__(
         self,
@@ -97,23 +98,23 @@ class Model:
     # ---- what there is ----
 
     def keys(self) -> list[str]:
-        """The names, sorted."""
+        """Returns the names, sorted."""
         self._files.check_was_opened()
         return sorted(self._files.entries)
 
     def offset_keys(self) -> list[str]:
-        """The names, in the order of the files."""
+        """Returns the names, in the order of the files."""
         self._files.check_was_opened()
         return list(self._files.entries)
 
     def metadata(self) -> dict[str, str] | None:
-        """What the files say of themselves; None: nothing."""
+        """Returns the metadata of the files, or None if they have none."""
         self._files.check_was_opened()
         return self._files.metadata or None
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         self._files.check_was_opened()
         return self._files.nbytes
 
@@ -131,17 +132,18 @@ class Model:
         return self._give(self._tensor(name))
 
     def get_slice(self, name: str) -> Slice:
-        """Nothing is fetched yet."""
+        """Returns a Slice, and fetches nothing yet."""
         return Slice(self, self._entry(name))
 
     def get_tensors(self) -> Any:
-        """All, by their names."""
+        """Returns all tensors by their names."""
         return self._give(self._tensors())
 
     def prefetch(self, plan: Plan) -> None:
-        """Begins to fetch what get_tensor() and get_slice() will be asked for: names, and pairs of a name and an index. It
-        returns at once. Each is kept until it is asked for, once. All come in the order of the files, through `flows`
-        connections together; what somebody waits for meanwhile goes first, whether it is of the plan or not."""
+        """Begins to fetch for later calls of get_tensor() and get_slice(): names, and pairs of a name and an index. Returns at
+        once. Each result is kept until one call takes it. All arrive in the order of the files, through `flows` connections together. A
+        call that waits meanwhile goes first, in the plan or not.
+        """
         self._files.check_open()
         names: list[Entry] = []
         parts: list[Piece] = []
@@ -167,7 +169,7 @@ class Model:
             self._held += size
 
     def close(self) -> None:
-        """What was fetched stays."""
+        """Closes the files. Fetched tensors stay."""
         with self._lock:
             # The last ones first: they wait for the connections that the first ones would set free.
             for one in reversed(self._fetched_before.values()):
@@ -346,7 +348,7 @@ def _size_of(what: Piece) -> int:
 
 
 class safe_open(Model):
-    """Opens a safetensors file, on a server or on this machine, and brings of it what is asked for.
+    """Opens a safetensors file, on a server or on this machine, and fetches the requested tensors.
 
         with gpurx.safe_open("http://10.77.0.2/model.safetensors", "pt", device="cuda:0") as file:
             rows = file.get_slice("embedding")[1000:2000]  # the bytes of these rows, and no others
@@ -354,26 +356,24 @@ class safe_open(Model):
                 model.load(name, tensor)
 
     url: an http, https or s3 URL, a path or a file:// URL, of a file, or of the index (…safetensors.index.json) of a model in
-    several; a directory of this machine or a prefix of S3, s3://BUCKET/PREFIX/, by its index if there is one; or a list of files.
-    What is missing, or in two of them, is an Error that names it.
+    several files; a directory of this machine or an S3 prefix, s3://BUCKET/PREFIX/, by its index if it has one; or a list of
+    files. A tensor that is missing, or in two files, raises Error with its name.
 
-    framework: "pt", "np", "jax", "cupy", or "gpurx" for gpurx.Tensor. What it makes is the program's own: neither the file nor
-    another call has the memory. Tensors that arrive together may share a block of some MiB, which lives as long as one does.
+    framework: "pt", "np", "jax", "cupy", or "gpurx" for gpurx.Tensor. The returned tensors own their memory. Tensors that arrive
+    together may share a block of some MiB, which lives as long as one of them.
 
-    memory_limit: bytes of tensors that iterating and prefetch() hold for the program at a time, together, with those under
-    way. A tensor, or a plan, that is larger, or has no room beside what is held, is an Error before it is fetched. What the
-    program has been given comes on top, and so do `size` bytes of a session, and `flows` times `chunk_size` of a file of this
-    machine.
+    memory_limit: bytes of tensors that iteration and prefetch() hold at one time, with those under way. A tensor or plan that
+    is larger, or has no room, raises Error before it is fetched. Tensors that the program holds come on top, as do `size`
+    bytes of a session, and `flows` times `chunk_size` of a file of this machine.
 
-    progress: called in the thread that waits, with the bytes that have arrived and those of all tensors, some ten times a
-    second and at the end of each wait.
+    progress: called in the waiting thread with the arrived bytes and those of all tensors, some ten times a second and at the
+    end of each wait.
 
-    Checksums are compared once all of a file has come, however it was asked for: iterating ends with an Error before it gives
-    the last tensors of a file that is damaged; the others of that file have been given by then. get_tensors() gives none.
+    Checksums are compared once all bytes of a file have arrived. Iteration over a damaged file raises Error before its last
+    tensors; earlier tensors of the file have been returned by then. get_tensors() returns none.
 
-    How servers are asked, by whom, and what session is opened where none is given: see gpurx.Options. A file of this machine
-    needs no session. May be used by several threads; all that they and plans ask for comes through `flows`
-    connections together, however many files there are.
+    gpurx.Options has the keywords for requests, identity and the session. A file of this machine needs no session.
+    Thread-safe; all threads and plans share `flows` connections, for all files together.
     """
 
     def __init__(
@@ -394,7 +394,7 @@ class safe_open(Model):
         return run(steps)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Pairs of a name and its tensor, in the order of the files: what comes next is fetched meanwhile."""
+        """Yields pairs of a name and its tensor, in the order of the files, and fetches the next ones meanwhile."""
         arrival = Arrival(self)
         try:
             while some := run(arrival.some()):
@@ -417,7 +417,7 @@ class safe_open(Model):
 
 
 class async_safe_open(Model):
-    """safe_open() for coroutines: what waits there is awaited here, and the event loop goes on meanwhile.
+    """safe_open() for coroutines: the event loop runs while an operation waits.
 
         async with gpurx.async_safe_open("http://10.77.0.2/model.safetensors", "pt", device="cuda:0") as file:
             rows = await file.get_slice("embedding")[1000:2000]
@@ -425,8 +425,8 @@ class async_safe_open(Model):
             async for name, tensor in file:
                 model.load(name, tensor)
 
-    Or `file = await gpurx.async_safe_open(…)`, and `file.close()` in the end. Cancelling a task ends what it has asked for, but
-    what prefetch() has begun goes on. (Opening a session takes some 100 ms of the event loop: give one that is open.)
+    Or `file = await gpurx.async_safe_open(…)`, and `file.close()` at the end. Cancelling a task ends its requests; those of
+    prefetch() continue. Opening a session blocks the event loop for some 100 ms: pass an open one.
     """
 
     async def _open(self) -> async_safe_open:
@@ -463,7 +463,7 @@ class async_safe_open(Model):
 
 
 def load_as(framework: str, url: Locations, device: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """What load_file() of gpurx.torch, gpurx.numpy and gpurx.jax is."""
+    """Implements load_file() of gpurx.torch, gpurx.numpy and gpurx.jax."""
     with safe_open(url, framework, device, **options) as file:
         tensors: dict[str, Any] = file.get_tensors()
         return tensors

@@ -16,50 +16,47 @@ Transport = Literal["automatic", "devmem", "copy"]
 
 
 class Options(TypedDict, total=False):
-    """Keywords of load_safetensors(), safe_open(), load_file() and their like. What cannot be right is a ValueError, a
-    TypeError or an Error before anybody is asked.
+    """Keywords of load_safetensors(), safe_open(), load_file() and others that take a URL. A value that cannot be right raises
+    ValueError, TypeError or Error before any request.
 
-    How a server is asked:
+    Requests:
 
-    * flows=4: connections at a time, to all files of a model together.
+    * flows=4: connections at one time, for all files of a model together.
     * chunk_size=8 << 20: bytes of one request.
-    * timeout=30.0: seconds without a byte until a connection is given up, and its rest fetched through a new one.
-    * min_speed=1024: bytes per second below which it is given up, too.
-    * deadline=0: seconds for all of it, from the opening on: what is not there then is an Error, GAVE_UP. 0: as long as it
-      takes.
-    * attempts=12: how often in a row a connection may fail, or the server say that it cannot now, until the load does.
-    * mirrors=(): more URLs of the same: of the same file, or of the same index, prefix or directory for a model of several.
-      Each connection goes to one of them all; fewer to those that fail or are slow, and what one has not brought another
-      does. All have to have the same bytes, else it is an Error. Prefixes of S3 are listed where `url` says. Not for a list
-      of files, nor for files of this machine.
-    * checksum="automatic": what the server says of the whole of a file is compared with what has come, once all of it has:
-      CRC32C, or CRC-64/NVME of bytes on the host. What does not agree is an Error, WRONG_CHECKSUM, that names the file, of the
-      call that brings the last of it: what that was to give is not given. Servers of S3 are asked for it, others say it, if at
-      all, of files of up to `chunk_size`. Where only some tensors or slices of a file are read there is nothing to compare; a call
-      that fails makes it begin anew. "none": nothing is asked for or computed. "always": CRC32C is computed of all bytes,
-      whether there is one to compare it with or not.
-    * keep_connections=False: True keeps what is connected between the fetches of one file: less time for each where many
-      are made. They count as flows of the session until the file is closed, or until another file of the model needs them.
+    * timeout=30.0: seconds without a byte before a connection is replaced. The new one fetches the rest.
+    * min_speed=1024: least bytes per second; a slower connection is replaced, too.
+    * deadline=0: seconds for the whole load, from the opening on. The load raises Error, GAVE_UP, then. 0: no limit.
+    * attempts=12: failures in a row, of a connection or with a busy server, before the load fails.
+    * mirrors=(): more URLs of the same file, or of the same index, prefix or directory of a model. Connections spread over all
+      of them; fewer go to slow or failing ones, and another mirror fetches the missing bytes. Mirrors with different bytes
+      raise Error. S3 prefixes are listed at `url`. Not for a list of files, nor for files of this machine.
+    * checksum="automatic": compares the server's checksum of a whole file with the received bytes: CRC32C, or CRC-64/NVME for
+      bytes on the host. A mismatch raises Error, WRONG_CHECKSUM, with the name of the file, in the call that fetches its last
+      bytes; that call returns nothing. S3 servers are asked for the checksum; others send it, if at all, with files of up to
+      `chunk_size`. Without all bytes of a file there is nothing to compare; a call that fails starts anew. "none": no
+      checksum. "always": computes CRC32C of all bytes, also without one to compare.
+    * keep_connections=False: True keeps connections between the fetches of one file, which makes many fetches faster. They
+      count as flows of the session until the file is closed, or another file of the model needs them.
 
-    Who asks, and whom it trusts. What is left out, None or empty comes from the environment, as curl and AWS's tools have it.
-    No message and no repr has a header's value, a token or a key.
+    Identity and trust. An option left out, None or empty comes from the environment, as for curl and AWS's tools. No message
+    and no repr has the value of a header, a token or a key.
 
-    * headers, bearer: more fields of requests, and a token; for http and https, and nowhere that a redirect leads.
-    * ca: who is trusted by https in the place of the system's authorities: a file of certificates, or a directory of them as
-      `openssl rehash` makes it. All files are PEM.
-    * cert, key: for servers that want to know who asks: a file with a certificate, those that lead to its authority behind
-      it; and one with its key, without a password, if that is not in the same file.
-    * endpoint_url, region: of S3, where it is not AWS, or not where the environment says. Several URLs: of servers with the
-      same buckets, as the nodes of one store; each s3:// URL is asked of all of them, as of mirrors.
-    * addressing_style="auto": how buckets are named to it: "virtual", in front of its host; "path", in the path; "auto": as
-      the profile says, else AWS by host and others by path.
-    * anonymous=True: requests to S3 are not signed, and no credentials are looked for.
-    * profile: of ~/.aws; its credentials are taken then, and not those in the environment.
+    * headers, bearer: more fields of requests, and a token, for http and https. They do not follow redirects.
+    * ca: trusted authorities of https instead of the system's: a file of certificates, or a directory of them as `openssl
+      rehash` makes it. All files are PEM.
+    * cert, key: client certificate: a file with the certificate and the chain to its authority, and a file with its key,
+      without a password, if that is another file.
+    * endpoint_url, region: S3 server and region, if not AWS's or the environment's. Several URLs: servers with the same
+      buckets, as nodes of one store; they serve each s3:// URL as mirrors do.
+    * addressing_style="auto": place of the bucket's name: "virtual", in front of the host; "path", in the path; "auto": the
+      profile's, else by host for AWS and by path for others.
+    * anonymous=True: requests to S3 are not signed, and no credentials are looked up.
+    * profile: profile of ~/.aws, whose credentials replace those in the environment.
 
-    The session that is opened where none is given:
+    Session, if none is given:
 
-    * size=64 << 20: bytes of memory of the device for the NIC to write into.
-    * interface="", transport="automatic": the NIC, and how it is received; see Session.
+    * size=64 << 20: bytes of memory of the device that the NIC may fill.
+    * interface="", transport="automatic": the NIC and the transport; see Session.
     """
 
     flows: int
@@ -174,7 +171,7 @@ def _file(options: Mapping[str, Any], name: str) -> str:
     if path is not None and not isinstance(path, str):
         raise TypeError(f"{name} is a path, not {type(value).__name__}")
     if path and "\n" in path:
-        raise ValueError(f"{name} is the path of a file, and this is what one has in it")
+        raise ValueError(f"{name} is the path of a file, and this value is the content of one")
     if path and not os.path.exists(path):
         raise ValueError(f"{name}: there is no {path!r}")
     return path or ""

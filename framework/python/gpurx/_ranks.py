@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Rank(NamedTuple):
-    """What torchrun tells a process: its number, that on its machine, and how many there are, also on each machine."""
+    """A process of a torchrun job: its rank, its local rank, and the number of processes, in all and on each machine."""
 
     rank: int
     local_rank: int
@@ -18,7 +18,7 @@ class Rank(NamedTuple):
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> Rank:
-        """Raises ValueError for an environment that is none of torchrun's."""
+        """Raises ValueError for an environment that is not torchrun's."""
 
         def number(name: str, default: int | None = None) -> int:
             text = environment.get(name)
@@ -43,12 +43,12 @@ class Rank(NamedTuple):
 def rank_addresses(
     port: int, *, hosts: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Where the streams of TensorStream.of_rank(port) listen, in the order of the ranks: source s sends to
+    """Returns the addresses of the streams of TensorStream.of_rank(port), in the order of the ranks: source s sends to
     addresses[s % len(addresses)].
 
-    hosts: the machines, in the order of their ranks, as many processes on each. Without it there is one machine, and it is
-    MASTER_ADDR. environment: that of a process of the job, or what one would have: WORLD_SIZE, LOCAL_WORLD_SIZE,
-    MASTER_ADDR; without it, this process'. Raises ValueError for one that does not say enough.
+    hosts: the machines, in the order of their ranks, each with the same number of processes. Without it the job has one machine,
+    MASTER_ADDR. environment: WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_ADDR of a process of the job; default: this process'.
+    Raises ValueError if a variable is missing.
     """
     where = os.environ if environment is None else environment
     known = Rank.of({"RANK": "0", "LOCAL_RANK": "0", **where})

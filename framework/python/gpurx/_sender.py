@@ -38,7 +38,7 @@ def secret_of(given: str | bytes | None) -> bytes:
     secret = given.encode() if isinstance(given, str) else bytes(given)
     if len(secret) < _LEAST_SECRET:
         raise ValueError(
-            f"a secret has at least {_LEAST_SECRET} bytes that nobody can guess, such as secrets.token_hex() makes; this one "
+            f"a secret must have at least {_LEAST_SECRET} random bytes, as of secrets.token_hex(); this one "
             f"has {len(secret)}"
         )
     return secret
@@ -71,7 +71,7 @@ def _described(name: str, array: Any) -> tuple[str, int, tuple[int, ...]]:
     if not 0 < len(name) < 16 or not all("!" <= one <= "~" for one in name):
         raise ValueError(f"{name!r}: a tensor has a name of 1 to 15 printable ASCII characters, none of them a space")
     if not array.shape:
-        raise ValueError(f"{name}: a single number has no rows; what is sent has them as its first dimension")
+        raise ValueError(f"{name}: a single number has no rows; the first dimension of a tensor is its rows")
     row = tuple(array.shape[1:])
     if len(row) > 7 or 0 in row:
         raise ValueError(f"{name}: a row has at most 7 dimensions, and no dimension of 0; this one has {row}")
@@ -114,37 +114,37 @@ class TensorSender:
             for images, labels in dataset:
                 sender.send(x=images, y=labels)
 
-    What is sent are numpy arrays or torch's tensors, of which the first dimension is the rows: all of one call have as many. All calls have
-    the same tensors, in the same order. One that does not lie row-major in memory is copied first. close(), or the end of
-    the block, says that there are no more; an exception in the block does not, and the receiver is told that this source
-    was cut. `async with`, asend() and aclose() are the same for coroutines.
+    Tensors are numpy arrays or torch's; their first dimension is the rows, the same number in one call. All calls have the same
+    tensors, in the same order. A tensor that is not row-major is copied first. close(), or the end of the block, ends the
+    source. An exception in the block does not: the receiver sees a broken source then. `async with`, asend() and aclose() are
+    the same for coroutines.
 
-    **Every frame arrives once.** Each has a number and a CRC32C, and is kept here until the receiver acknowledges it: when
-    it has it, or, as the stream's `acknowledge` says, when its rows were taken or saved there. A connection that ends is
-    replaced, for `reconnect` seconds without an acknowledgement, and what the receiver does not have is sent again. At most
-    `window` bytes are kept: then send() waits for acknowledgements, so it has to be more than the batches that the receiver
-    makes and queues if these are to be taken first. close() waits for the last. Nothing runs in the background: that a
-    connection has ended is noticed by the next call, which has to come within the stream's reconnect_timeout.
+    **Every frame arrives once.** A frame has a number and a CRC32C, and stays here until the receiver acknowledges it: when it
+    has the frame, or, by the stream's `acknowledge`, when its rows were taken or saved. The sender replaces a broken
+    connection, for `reconnect` seconds without an acknowledgement, and sends the missing frames again. It keeps at most `window`
+    bytes; then send() waits for acknowledgements. So `window` must exceed the batches that the receiver queues if these are
+    to be taken first. close() waits for the last acknowledgement. Nothing runs in the background: the next call notices a
+    broken connection, and must come within the stream's reconnect_timeout.
 
-    A receiver that does not listen yet is waited for: `connect_timeout` seconds, with pauses that grow to 2 s. Then it is a
-    ConnectionRefusedError, or what else the last attempt met, that names the address. 0: one attempt. The constructor waits; in
-    an event loop `async with` waits in a thread, or else the first call.
+    The sender waits `connect_timeout` seconds for a receiver that does not listen yet, with pauses that grow to 2 s. Then it
+    raises ConnectionRefusedError, or the last error, with the address. 0: one attempt. The constructor waits; in an event loop
+    `async with` waits in a thread, or else the first call.
 
-    `source` is its number: no other sender of the stream has it, now or before; a second one is refused, and is the
-    receiver's error. A process that was started again, and sends the same rows once more from the first, says `resume`:
-    what the receiver has is not sent, and `received` says how many frames that are.
+    `source` is the number of the sender in the stream, unique also over time; the receiver refuses a second one and reports an
+    error. A restarted process that sends the same rows from the first again sets `resume`: the sender skips the frames that
+    the receiver has, and `received` is their number.
 
-    `secret` is the stream's: both sides prove that they know it, without saying it.
+    `secret` is the stream's. Both sides prove that they have it without sending it.
 
-    What cannot be sent is refused with a TypeError or ValueError before a byte of it has gone, and the next may be sent.
-    Whatever else ends a send(), such as `timeout` seconds in which the receiver took or acknowledged nothing that was waited
-    for, or Ctrl-C, ends the sender too: that frame may have arrived, or not. A PermissionError: the secret is not the receiver's.
-    A ConnectionRefusedError: nobody listens any more, or the receiver does not take this source, and says why.
+    Data that cannot be sent raises TypeError or ValueError before a byte is sent, and the next call may succeed. Any other end
+    of send() ends the sender, too: that frame may have arrived or not. Examples are `timeout` seconds without progress of the
+    receiver, and Ctrl-C. PermissionError: the receiver has another secret. ConnectionRefusedError: the receiver no longer
+    listens, or refuses this source, with the reason.
 
-    A receiver gives up a connection that brings it nothing for its stall_timeout, by default five minutes; the next send()
-    makes another. Before the first frame that does no harm.
+    A receiver drops a connection without bytes for its stall_timeout, five minutes by default; the next send() connects again.
+    That is harmless before the first frame.
 
-    Needs neither a GPU nor a stream in its process, and may be used in workers that were forked. For one thread at a time.
+    Needs neither a GPU nor a stream in its process. Forked workers may use it. For one thread at a time.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class TensorSender:
             self._run(self._native.connect)
 
     def send(self, **tensors: Any) -> None:
-        """One frame. Waits while the receiver has no room, or more than `window` bytes are not acknowledged."""
+        """Sends one frame. Waits while the receiver has no room, or more than `window` bytes are unacknowledged."""
         self._check_open()
         described = [_described(name, one) for name, one in tensors.items()]
         arrays = [_row_major(one) for one in tensors.values()]
         self._run(self._native.send, [(*what, address, size) for what, (_, address, size) in zip(described, arrays)])
 
     def end_epoch(self) -> None:
-        """What was sent so far is one epoch, and what follows belongs to the next: at the receiver another `for`."""
+        """Ends the epoch: later frames belong to the next one, another `for` at the receiver."""
         self._check_open()
         self._run(self._native.end_epoch)
 
@@ -188,34 +188,34 @@ class TensorSender:
         self._run(self._native.flush)
 
     def close(self) -> None:
-        """The last frame, which has no rows. Waits until everything is acknowledged."""
+        """Sends the last frame, which has no rows. Waits until everything is acknowledged."""
         if not self._closed:
             self._run(self._native.close)
             self._closed = True
 
     def abort(self) -> None:
-        """Ends the connection without a last frame, and what another thread waits for."""
+        """Ends the connection without a last frame, and the calls of other threads that wait."""
         self._closed = True
         self._native.abort()
 
     async def asend(self, **tensors: Any) -> None:
-        """send(), in a thread that the event loop does not wait for. A task that is cancelled has sent the frame all the same."""
+        """send() in a thread, for coroutines. Cancelling the task does not stop the frame."""
         await asyncio.to_thread(self.send, **tensors)
 
     async def aclose(self) -> None:
-        """close(), likewise."""
+        """close() in a thread, for coroutines."""
         await asyncio.to_thread(self.close)
 
     @property
     def received(self) -> int:
-        """How many frames of this source the receiver has: those that send() is given first, after `resume`, go nowhere."""
+        """Frames of this source that the receiver has. After `resume`, send() skips that many first frames."""
         self._check_open()
         self._run(self._native.greet)
         return self._native.received()
 
     @property
     def acknowledged(self) -> int:
-        """How many frames the receiver has acknowledged, as far as that has come."""
+        """Frames that the receiver has acknowledged, as far as known here."""
         return self._native.acknowledged()
 
     def __repr__(self) -> str:

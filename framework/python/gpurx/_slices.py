@@ -34,7 +34,7 @@ def _spread(index: Any, dimensions: int) -> list[Any]:
 def _of_slice(one: slice, size: int) -> Extent:
     begin, end, step = one.indices(size)
     if step < 0:
-        raise ValueError(f"a slice of a file goes forwards, and this one has the step {step}: reverse what was fetched")
+        raise ValueError(f"a slice of a file must have a positive step, and this one has {step}: reverse the fetched tensor")
     return begin, len(range(begin, end, step)), step
 
 

@@ -28,8 +28,8 @@ _open_streams: weakref.WeakSet[TensorStream] = weakref.WeakSet()
 class Batch(Mapping[str, Tensor]):
     """Rows of all tensors of a stream: `batch.x` and `batch["x"]` are the tensor with the name x.
 
-    Its memory goes back to the stream when the batch, its tensors, and everything that was made of them without a copy
-    (torch.from_dlpack) have gone, and what was enqueued on their CUDA streams by then has run.
+    The memory returns to the stream when the batch, its tensors, and everything made of them without a copy
+    (torch.from_dlpack) are gone, and the work enqueued on their CUDA streams by then has run.
     """
 
     def __init__(self, tensors: Sequence[tuple[str, Tensor]]) -> None:
@@ -49,7 +49,7 @@ class Batch(Mapping[str, Tensor]):
         return iter(self._tensors)
 
     def __len__(self) -> int:
-        """How many tensors. `rows` says how many rows."""
+        """Returns the number of tensors. `rows` is the number of rows."""
         return len(self._tensors)
 
     def __repr__(self) -> str:
@@ -94,42 +94,41 @@ class TensorStream:
         for batch in gpurx.TensorStream("10.77.0.1:9000", memory="gpu:0", batch_size=64):
             loss = step(torch.from_dlpack(batch.x))
 
-    Listens at `listen`, for senders that speak gpurx's protocol of frames; with `connect` it connects to them instead.
-    Iterating ends when all of `sources` have sent their last frame. It can be used with `async for` as well, and by
-    several threads or tasks, each of which gets other batches.
+    Listens at `listen` for senders that use gpurx's protocol of frames; with `connect` it connects to them. Iteration ends
+    when all of `sources` have sent their last frame. `async for` works as well. Several threads or tasks may iterate; each
+    gets other batches.
 
-    **Epochs.** A loop ends when all sources have said that an epoch has (TensorSender.end_epoch()), and the next loop is the
-    next epoch. One over a stream that has ended, of which all senders were closed, is an Error, and so is one over a stream
-    that is closed. Epochs are for one thread
-    or task at a time, as state_dict() is.
+    **Epochs.** A loop ends when all sources have ended an epoch (TensorSender.end_epoch()); the next loop is the next epoch. A
+    loop over a stream whose senders have all closed, or over a closed stream, raises Error. Epochs are for one thread or
+    task at a time, as state_dict() is.
 
-    **Going on elsewhere.** state_dict() is where the last batch ended; a stream of another process that was given it by
-    load_state_dict() goes on with the next one: no row is lost, and none comes twice, if the senders still have what follows.
-    TensorSender keeps a frame until it is acknowledged. `acknowledge` says when it is: "received", when it is in this
-    process' memory, which is enough for connections that are cut; "taken", when all its rows were in batches, for a process
-    that ends where it likes, with state_dict() of its last batch; "saved", when saved() was given a state behind it, for one that may be
-    killed at any time. `order="rounds"` gives the very same batches again, "as_they_come" with several sources the same rows.
+    **Resuming.** state_dict() is the position after the last batch. A stream of another process continues with the next batch
+    after load_state_dict(): no row is lost, and none arrives twice, if the senders still have the frames. TensorSender keeps
+    a frame until it is acknowledged. `acknowledge` sets the time: "received", when the frame is in this process' memory, which
+    covers broken connections; "taken", when all its rows were in batches, for a process that ends and resumes with
+    state_dict() of its last batch; "saved", when saved() got a later state, for a process that may be killed at any time.
+    `order="rounds"` repeats the same batches; "as_they_come" with several sources repeats the same rows.
 
-    **Shuffling.** With `shuffle` rows are mixed within windows of so many, by `seed` and epoch: the same rows are always in the
-    same order, so several sources need `order="rounds"`. A window is handed out when it is full, and its memory comes on top.
+    **Shuffling.** `shuffle` mixes rows within windows of that many rows, by `seed` and epoch. The same rows always get the same
+    order, so several sources need `order="rounds"`. A window is returned when it is full; its memory comes on top.
 
-    `secret`, at least 16 bytes: only senders that know it are received, and who does not is nobody's problem. It says who
-    connects; it does not hide what is sent.
+    `secret`, at least 16 bytes: the stream receives only senders that have it, and other connections never make it fail. The
+    secret authenticates; it does not encrypt.
 
-    One that failed (a connection that was cut, a wrong checksum) holds up nobody; `source_errors` says what happens then:
-    "raise" an Error at the end of the stream, "warn" there, or "ignore". `errors()` has them all, and those of others who
-    connected, such as probes and scanners: they never make a stream fail, and take no sender's place. A second sender of one
-    number, or one of a number that is none, does: its rows are lost.
+    A failed source (a broken connection, a wrong checksum) delays no other. `source_errors` chooses: "raise" raises Error at
+    the end of the stream, "warn" warns there, "ignore" does nothing. `errors()` has all of them, and those of other
+    connections, such as probes and scanners, which never make a stream fail nor take a sender's place. A second sender of one
+    number, or one of a number outside the range, makes it fail: its rows are lost.
 
-    A source is waited for until its first connection for `start_timeout` seconds, without one after that for
-    `reconnect_timeout`, and with one that brings nothing for `stall_timeout`: a process that is stopped or stuck keeps
-    its connection. 0 is no limit, but for `reconnect_timeout`, where it is no second connection.
+    The stream waits `start_timeout` seconds for the first connection of a source, `reconnect_timeout` for a further one, and
+    `stall_timeout` for bytes on a connection: a stopped process keeps its connection. 0 is no limit; for `reconnect_timeout`
+    it allows no further connection.
 
-    `session` is the NIC's memory and queues; without one a session is opened with `memory`, `size`, `interface` and
-    `transport`, and `session.explain()` says which transport is in use and why. rank and world_size: this process gets
-    every world_size-th source.
+    `session` has the NIC's memory and queues. Without it the stream opens one with `memory`, `size`, `interface` and
+    `transport`; `session.explain()` has the transport in use and the reason. rank and world_size: this process gets every
+    world_size-th source.
 
-    Belongs to the process that made it: neither CUDA nor the NIC's queues survive a fork. See gpurx.torch for
+    The stream belongs to the process that made it: neither CUDA nor the NIC's queues survive a fork. gpurx.torch supports
     torch.utils.data.DataLoader.
     """
 
@@ -190,8 +189,10 @@ class TensorStream:
 
     @classmethod
     def of_rank(cls, port: int, **options: Any) -> TensorStream:
-        """That of this process in a torchrun job: it listens everywhere at `port` + LOCAL_RANK, and has the sources that RANK and
-        WORLD_SIZE give it. rank_addresses(port) are those of all ranks, for the senders. The options are the constructor's."""
+        """Returns the stream of this process in a torchrun job. It listens on every address at `port` + LOCAL_RANK, and has the
+        sources of its RANK and WORLD_SIZE. rank_addresses(port) gives senders the addresses of all ranks. The options are those
+        of the constructor.
+        """
         here = Rank.of(os.environ)
         return cls(f":{port + here.local_rank}", rank=here.rank, world_size=here.world_size, **options)
 
@@ -314,17 +315,17 @@ class TensorStream:
 
     @property
     def epoch(self) -> int:
-        """Of the next batch, from 0."""
+        """Epoch of the next batch, from 0."""
         return self._position.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last batch ended that was taken: numbers, strings and lists, for json as for pickle. By value."""
+        """Returns the position after the last batch taken: numbers, strings and lists, for json and pickle. A copy."""
         return {"version": 1, "shuffled": self._mixes, **self._position.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Before the first batch: it begins behind that of which this is the state, in a stream with the same sources, rank,
-        world_size, order, shuffle and seed, and as a rule batch_size. Senders that have connected are sent away, and those that
-        are TensorSenders come again. A ValueError: this is no such state. An Error: a source is missing, or batches were taken.
+        """Sets the position, before the first batch. The stream must have the same sources, rank, world_size, order, shuffle and
+        seed as the saved one, and as a rule batch_size. It disconnects connected senders; TensorSenders connect again. Raises
+        ValueError if this is no such state, and Error if a source is missing, or batches were taken.
         """
         self._check_open("load the state of")
         if self._has_begun:
@@ -356,31 +357,32 @@ class TensorStream:
             time.sleep(0.01)
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """This state is where it will not be lost. With acknowledge="saved": senders need not keep what is before it."""
+        """Tells the stream that this state is saved. With acknowledge="saved", senders may drop the frames before it."""
         self._check_open("acknowledge batches of")
         self._receiver.acknowledge(StreamPosition.of_state(dict(state)))
 
     # ---- the stream ----
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Where it listens, with the port if the system chose it."""
+        """Addresses of the listener, with the port if the system chose it."""
         return self._last.addresses if self._last else self._receiver.addresses()
 
     def errors(self) -> list[tuple[int | None, Error]]:
-        """The sources that failed, and others who connected: the source's number, if it has said so, and the error."""
+        """Returns the failures of sources and other connections: the source's number, if it is known, and the error."""
         return self._last.errors if self._last else self._receiver.errors()
 
     def stats(self) -> dict[str, int]:
-        """Counters: connections, frames, duplicates, damaged, rows, payload_bytes, batches, memory, memory_high_water."""
+        """Returns counters: connections, frames, duplicates, damaged, rows, payload_bytes, batches, memory, memory_high_water."""
         return self._last.stats if self._last else self._receiver.stats()
 
     def explain(self) -> str:
-        """Which transport is in use, and why not a better one."""
+        """Returns the transport in use, and the reason against a better one."""
         return self._last.explained if self._last else self.session.explain()
 
     def close(self) -> None:
-        """Ends all connections, and restores the NIC if the session is the stream's own. Batches stay as they are. Loops that
-        are under way end; one that is begun afterwards is an Error."""
+        """Ends all connections, and restores the NIC if the session is the stream's own. Batches stay valid. Running loops end; a
+        later loop raises Error.
+        """
         if self._closed:
             return
         try:

@@ -23,10 +23,10 @@ Progress = Callable[[int, int], object]
 
 
 class Weights(dict[str, Tensor]):
-    """The tensors of a file by their names. All lie in one block of memory, which lives as long as one of them does.
+    """Tensors of a file by their names. All lie in one block of memory, which lives as long as one of them.
 
-    `metadata` is what the file says of itself, `url` where it came from after redirects, `etag` what the server calls this
-    version of it, `file_size` its size in bytes, and `transport` how it was received.
+    `metadata` is the metadata of the file, `url` its URL after redirects, `etag` the server's name for its version,
+    `file_size` its size in bytes, and `transport` the transport that received it.
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -106,17 +106,18 @@ def load_safetensors(
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> Weights:
-    """The tensors of a safetensors file, from a server straight into memory of `device`, or from a file of this machine.
+    """Loads the tensors of a safetensors file, from a server straight into memory of `device`, or from a file of this machine.
 
         weights = gpurx.load_safetensors("http://10.77.0.2/model.safetensors", device="cuda:0")
         model.load_state_dict({name: torch.from_dlpack(one) for name, one in weights.items()})
 
-    url: of http, https, s3 or file, or a path. names: only these; the others are not fetched. progress: called with the bytes
-    that have arrived and those that will, some ten times a second and at the end.
+    url: an http, https, s3 or file URL, or a path. names: fetches only these tensors. progress: called with the arrived bytes
+    and those of all tensors, some ten times a second and at the end.
 
-    How the server is asked, by whom, and what session is opened where none is given: see gpurx.Options.
+    gpurx.Options has the keywords for requests, identity and the session.
 
-    One file, all in one block of memory. For models in several files, and what need not be there at once, see safe_open().
+    The function loads one file into one block of memory. safe_open() opens models in several files, and fetches tensors
+    later.
     """
     settings = settings_of(device, options)
     with _loading(url, settings, names, progress, session) as steps:
@@ -132,7 +133,7 @@ async def load_safetensors_async(
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> Weights:
-    """load_safetensors() for coroutines: the event loop goes on meanwhile. (Opening a session takes some 100 ms of it.)"""
+    """load_safetensors() for coroutines: the event loop runs meanwhile. Opening a session blocks it for some 100 ms."""
     settings = settings_of(device, options)
     with _loading(url, settings, names, progress, session) as steps:
         return await run_in_loop(steps)

@@ -135,17 +135,17 @@ def _device_of(plan: LoadPlan, planner: LoadPlanner) -> str:
 
 
 class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
-    """Reads what FileSystemWriter has written, from the URL of its directory, or from a path.
+    """Reads checkpoints of FileSystemWriter, from the URL of their directory, or from a path.
 
-    `device` is where bytes land: by default where the tensors are that are loaded. Every stored piece that the plan needs is
-    received once, in batches of `memory_limit` bytes, a larger one alone, and copied from there to its place. How the server is
-    asked, by whom, and what session is opened where none is given: see gpurx.Options.
+    `device` receives the bytes: by default the device of the loaded tensors. Every stored piece of the plan is received once, in
+    batches of `memory_limit` bytes, a larger piece alone, and copied to its place. gpurx.Options has the keywords for requests,
+    identity and the session.
 
-    Each rank reads the pieces that its own plan names. Where these are all of a file its checksum is compared: when the last of it
-    has come, and what came before has been copied to its place by then. A load that fails leaves the state as it is then.
+    Each rank reads the pieces of its own plan. If these are all of a file, its checksum is compared with its last bytes; earlier
+    pieces have been copied by then. A load that fails leaves the state as it is then.
 
-    Checkpoints that were written with extensions, such as compression, are refused. What is no tensor is unpickled by torch's
-    planner, which believes it: load checkpoints that you trust.
+    Checkpoints with extensions, such as compression, are refused. Torch unpickles non-tensor entries; load only checkpoints that
+    you trust.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor parallel loading with torch.distributed: each rank names the slices that are its own, and what several ranks of a
-machine need is fetched once. Needs torch, which the rest of the package does not.
+"""Tensor parallel loading with torch.distributed: each rank names its slices, and bytes that several ranks of a machine need
+are fetched once. Needs torch; the rest of the package does not.
 
     weights = gpurx.distributed.load(url, {"up.weight": np.s_[rank::ranks], "down.weight": np.s_[:, 512:1024], "norm": ...})
 """
@@ -45,19 +45,19 @@ def load(
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> dict[str, torch.Tensor]:
-    """The slices of `plan`, tensors by name with what is wanted of each as get_slice() takes it (`...`: all), as torch's own
-    tensors on `device`. What safe_open() opens; each rank has a plan of its own.
+    """Loads the slices of `plan` as torch's tensors on `device`. `plan` has tensors by name, each with an index as get_slice()
+    takes it (`...`: all). The URL is one of safe_open(); each rank has a plan of its own.
 
-    A collective operation: all ranks of `group` call it, with the same files. What several ranks of a machine want, or would
-    fetch because it lies between what they want, as with columns, one of them reads, and hands on through `group`; the ranks
-    take turns, so that each reads about as much. It has to carry tensors of the host: gloo. None: the default group.
+    A collective operation: all ranks of `group` call it, with the same files. One rank of a machine reads bytes that several
+    ranks need, or would fetch between their slices, as with columns, and passes them on through `group`. The ranks share the
+    reading evenly. The group must carry tensors of the host: gloo. None: the default group.
 
-    memory_limit: bytes that a rank holds at most beside the tensors that it returns, and beside a session (`size`).
+    memory_limit: bytes that a rank holds at most beside the returned tensors, and beside a session (`size`).
 
-    The checksum of a file is compared where one rank reads all of it; of what several share nobody has read the whole.
+    The checksum of a file is compared if one rank reads all of it, and not if ranks share it.
 
-    What goes wrong on one rank is an Error on every rank, that names it; a rank that dies ends the others as torch has it. How
-    servers are asked, by whom, and what session is opened where none is given: see gpurx.Options.
+    A failure of one rank raises Error on every rank, with the number of the failed one; a rank that dies ends the others as
+    torch does. gpurx.Options has the keywords for requests, identity and the session.
     """
     if dist.get_backend(group) == "nccl":
         raise ValueError("the group has to carry tensors of the host: group=torch.distributed.new_group(backend='gloo')")

@@ -8,9 +8,11 @@
       storage_root: bucket
       storage_options: {storage_library: gpurx, endpoint_url: "http://10.77.0.2:9000"}
 
-With another storage_library DLIO lists and generates through that, and reads through gpurx. The name gpurx is for
+With another storage_library DLIO lists and generates through that, and reads through gpurx. The library name gpurx needs
+
     python -m gpurx.dlio workload=unet3d_h100 ...
-which is `dlio_benchmark` with this library: it lists, too, but cannot generate.
+
+which is `dlio_benchmark` with this library. It lists, too, but cannot generate.
 """
 
 from __future__ import annotations
@@ -72,14 +74,13 @@ def _url_of(name: str, bucket: str) -> str:
 
 
 class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
-    """Reads objects whole, into memory, and decodes nothing, as the readers of DLIO's other object libraries do.
+    """Reads whole objects into memory, and decodes nothing, as the readers of DLIO's other object libraries.
 
-    Of storage_options: `prefetch_window`, how many objects are on their way at a time (8); `memory` ("host"), as of Session; and
-    all that gpurx.Options has, `flows` (1) being those of each object, and `checksum` "none", as DLIO's other libraries compare
-    none. File names are keys of the bucket storage_root, URLs of any kind, or, with storage_type local_fs, paths.
+    Keys of storage_options: `prefetch_window`, objects under way at one time (8); `memory` ("host"), as of Session; and all of
+    gpurx.Options, with `flows` (1) for each object, and `checksum` "none", as DLIO's other libraries compare none. File names are
+    keys of the bucket storage_root, URLs of any kind, or, with storage_type local_fs, paths.
 
-    With read_threads above 0 each worker has a session of its own, begun in the worker; GPU memory needs
-    multiprocessing_context spawn then.
+    With read_threads above 0 each worker opens a session of its own; GPU memory needs multiprocessing_context spawn then.
     """
 
     def __init__(self, dataset_type: Any, thread_index: int, epoch: int) -> None:
@@ -109,7 +110,7 @@ class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
         return loaded
 
     def close(self, filename: str) -> None:
-        """The caller forgets it: its memory goes."""
+        """Frees the memory of an object after the caller is done with it."""
 
     def get_sample(self, filename: str, sample_index: int) -> None:
         _profile.update(image_size=self.open_file_map[filename].nbytes)
@@ -164,7 +165,7 @@ class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
         return os.path.basename(id)
 
     def walk_node(self, id: str, use_pattern: bool = False) -> list[str]:
-        """The names right below, as of a directory."""
+        """Returns the names directly below, as of a directory."""
         if use_pattern:
             raise NotImplementedError(f"list {id}: gpurx lists no patterns; set num_subfolders to 0")
         prefix = self.get_uri(id).rstrip("/") + "/"
@@ -179,11 +180,11 @@ class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
         return self.namespace.name
 
     def create_namespace(self, exist_ok: bool = False) -> bool:
-        """Buckets are made by those who generate."""
+        """Does nothing: the generator makes buckets."""
         return True
 
     def create_node(self, id: str, exist_ok: bool = False) -> bool:
-        """Keys need no directories."""
+        """Does nothing: keys need no directories."""
         return True
 
     def delete_node(self, id: str) -> bool:
@@ -194,7 +195,7 @@ class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
 
 
 def register() -> None:
-    """Makes storage_library gpurx known to the DLIO of this process, also one that knows no storage libraries."""
+    """Adds storage_library gpurx to the DLIO of this process, also to a version without storage libraries."""
     others = StorageFactory.get_storage
 
     def get_storage(storage_type: Any, namespace: str, framework: Any = None) -> Any:

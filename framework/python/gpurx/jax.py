@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of every element type that jax has as its arrays. Needs jax, which the rest of the package does not.
+"""Tensors of every element type of jax as its arrays. Needs jax; the rest of the package does not.
 
     weights = gpurx.jax.load_file("http://10.77.0.2/model.safetensors")
 """
@@ -26,10 +26,10 @@ from ._open import load_as
 
 
 def as_array(one: Tensor) -> Any:
-    """An array of jax. It shares the tensor's memory where jax can: where it has that type, and no wish for narrower ones."""
+    """Returns an array of jax. It shares the tensor's memory if jax has that type and narrows none."""
     return to_jax(one)
 
 
 def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
-    """All tensors, as arrays of jax. The options are those of gpurx.safe_open()."""
+    """Loads all tensors as arrays of jax. The options are those of gpurx.safe_open()."""
     return load_as("jax", url, device, options)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as numpy's arrays. Needs numpy, which the rest of the package does not; and ml_dtypes where elements are of types
-that numpy does not have.
+"""Tensors as numpy's arrays. Needs numpy, and ml_dtypes for element types that numpy lacks; the rest of the package needs
+neither.
 
     weights = gpurx.numpy.load_file("http://10.77.0.2/model.safetensors")
 """
@@ -14,5 +14,5 @@ from ._open import load_as
 
 
 def load_file(url: Locations, **options: Any) -> dict[str, Any]:
-    """All tensors, as arrays that share no memory with anything else. The options are those of gpurx.safe_open()."""
+    """Loads all tensors as arrays that share no memory. The options are those of gpurx.safe_open()."""
     return load_as("np", url, "cpu", options)

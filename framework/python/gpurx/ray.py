@@ -36,19 +36,19 @@ class _Begun:
 class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
     """Sends a dataset's rows to TensorStreams, one for each rank of a training job: `addresses`, in the order of the ranks.
 
-    Each write task is a source of the streams, and its number is the task's: source s belongs to rank s modulo the number of
-    ranks. A task that Ray starts again, as its worker was killed, has the same number and sends the same frames from the first,
-    of which the stream drops what it has: no row is lost, and none comes twice. For that the same rows have to come in the same
-    order when they are made again, which Ray asks of them as well.
+    Each write task is a source of the streams, with the task's number: source s belongs to rank s modulo the number of ranks. A
+    task that Ray restarts after its worker was killed has the same number and sends the same frames from the first; the stream
+    drops those that it has. No row is lost, and none arrives twice, if the restarted task makes the same rows in the same order,
+    as Ray requires, too.
 
-    sources: at least as many as write tasks, and the `sources` of every stream. Those that no task has had end when all
-    tasks have. A task beyond them is an error before it sends anything: repartition() the dataset into as many blocks.
+    sources: at least the number of write tasks, and the `sources` of every stream. Sources without a task end when all tasks
+    have. A further task raises an error before it sends anything: repartition() the dataset into that many blocks.
 
-    columns: which, by their names in the stream; all, without. Their values are numbers, or arrays of one shape for
-    all rows. rows_per_frame: the stream gets so many at a time. connect_timeout: seconds for the stream to begin to listen.
-    send_timeout: seconds in which the receiver has to take something. secret: the streams', which Ray keeps with its tasks.
+    columns: names of the columns to send; default: all. Values are numbers, or arrays of one shape for all rows.
+    rows_per_frame: rows of one frame. connect_timeout: seconds to wait for the stream's listener. send_timeout: seconds without
+    progress of the receiver. secret: the streams'; Ray keeps it with its tasks.
 
-    For one epoch: a second write with the same sink is an error, and TensorStreams that have ended do not begin again.
+    A sink serves one epoch: a second write with it raises an error, and ended TensorStreams do not restart.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
         self._has_written = True
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
-        """In a worker: the rows of one task."""
+        """Sends the rows of one task. Runs in a worker."""
         source = int(ctx.task_idx)
         if source >= self._sources:
             raise ValueError(
@@ -96,7 +96,7 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
         return source
 
     def on_write_complete(self, write_result: Any) -> None:
-        """In the driver: the sources that no task was."""
+        """Ends the sources without a task. Runs in the driver."""
         for source in sorted({*range(self._sources)} - {*write_result.write_returns}):
             self._sender(source, resume=not ray.get(self._begun.begin.remote(source))).close()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of every element type as torch's, and streams of them as its data loaders want them. Needs torch, which the
-rest of the package does not.
+"""Tensors of every element type as torch's, and streams of them for its data loaders. Needs torch; the rest of the package
+does not.
 
     weights = gpurx.torch.load_file("http://10.77.0.2/model.safetensors", device="cuda:0")
     loader = DataLoader(gpurx.torch.StreamDataset(stream), batch_size=None, num_workers=0)
@@ -36,22 +36,23 @@ WHY_NO_WORKERS = (
 
 
 def as_tensor(one: Tensor) -> Any:
-    """A tensor of torch with the same memory, whatever its element type and how little torch's DLPack knows of it.
+    """Returns a tensor of torch on the same memory, for every element type, also those that torch's DLPack lacks.
 
-    Of elements of four bits torch has pairs: the last dimension is half as long. What this torch has no type for at all is a
-    TypeError; `one.view("uint8")` has its bytes.
+    torch has pairs of elements of four bits: the last dimension is half as long. A type that this torch lacks raises TypeError;
+    `one.view("uint8")` has its bytes.
     """
     return to_torch(one)
 
 
 def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
-    """All tensors, as torch's own: as safetensors.torch.load_file has them, from a server as well, and of several files. The
-    options are those of gpurx.safe_open()."""
+    """Loads all tensors as torch's, as safetensors.torch.load_file does, also from a server and from several files. The options
+    are those of gpurx.safe_open().
+    """
     return load_as("pt", url, device, options)
 
 
 class StreamDataset(IterableDataset):  # type: ignore[misc, unused-ignore]
-    """A TensorStream's batches as dicts of torch tensors, which share its memory. For DataLoader(batch_size=None)."""
+    """Batches of a TensorStream as dicts of torch tensors, which share its memory. For DataLoader(batch_size=None)."""
 
     def __init__(self, stream: TensorStream) -> None:
         super().__init__()

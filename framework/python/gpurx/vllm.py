@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's weights from a server, straight into memory of the device: load_format "gpurx". vLLM finds it by itself where both
+"""Loads vLLM's weights from a server, straight into memory of the device: load_format "gpurx". vLLM finds the module if both
 packages are installed (entry point vllm.general_plugins).
 
     LLM("models/llama", load_format="gpurx", model_loader_extra_config={"url": "http://10.77.0.2/models/llama/"})
@@ -25,13 +25,13 @@ _OPTIONS = ("memory_limit", *NAMES)
 
 
 class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
-    """Loads safetensors from `url`: all that safe_open() opens, prefixes of S3 too, and a URL of a server that ends in "/", of a
-    directory that has model.safetensors.index.json or model.safetensors. Without `url` the model's own name is one. The
-    configuration and the tokenizer are vLLM's to find, by the name of the model.
+    """Loads safetensors from `url`: everything that safe_open() opens, also S3 prefixes, and the URL of a directory of a server,
+    ending in "/", with model.safetensors.index.json or model.safetensors. Default: the model's name. vLLM finds the
+    configuration and the tokenizer by the name of the model.
 
-    Tensors come as they arrive, some 128 MiB of them at a time, into the device that the model is on. A file with another checksum
-    than its server says is an Error when the last of it has come: no engine starts with it. Each process receives
-    whole tensors, with tensor_parallel_size above 1 too: vLLM's own weight loaders take the slices of their rank.
+    Tensors arrive in groups of some 128 MiB, on the device of the model. A file whose checksum differs from the server's raises
+    Error with its last bytes, so no engine starts with it. Each process receives whole tensors, also with
+    tensor_parallel_size above 1: vLLM's own weight loaders take the slices of their rank.
     """
 
     def __init__(self, load_config: LoadConfig) -> None:
@@ -43,7 +43,7 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
             raise ValueError(f"model_loader_extra_config of load_format 'gpurx' has {unknown}; it may have {known}")
 
     def download_model(self, model_config: ModelConfig) -> None:
-        """Opens it: what is wrong with the URL or the files is told before a model is made. Nothing is kept on disk."""
+        """Opens the files, and reports errors of the URL or the files before a model is made. Keeps nothing on disk."""
         self._open(model_config, "cpu").close()
 
     def load_weights(self, model: Any, model_config: ModelConfig) -> None:

@@ -39,8 +39,7 @@ nb::object error_object(error_code code, diagnostics const& why)
 // The names are those of the enumerators, as Python writes constants.
 void bind_codes(nb::module_& module)
 {
-    nb::enum_<errc> own{module, "ErrorCode", nb::is_arithmetic(),
-                        "What gpurx decides by itself: Error.code of category 'gpurx'."};
+    nb::enum_<errc> own{module, "ErrorCode", nb::is_arithmetic(), "Errors of gpurx: Error.code of category 'gpurx'."};
     own.value("ALREADY_RUNNING", errc::already_running)
         .value("TRANSPORT_UNAVAILABLE", errc::transport_unavailable)
         .value("NO_CUDA", errc::no_cuda)
@@ -57,7 +56,7 @@ void bind_codes(nb::module_& module)
         .value("BEYOND_LOAN_LIMIT", errc::beyond_loan_limit);
     nb::enum_<ingest::errc> of_ingest{
         module, "IngestErrorCode", nb::is_arithmetic(),
-        "What loading objects and streams of tensors decide: Error.code of category 'gpurx.ingest'."};
+        "Errors of loading objects and of tensor streams: Error.code of category 'gpurx.ingest'."};
     of_ingest.value("BAD_URL", ingest::errc::bad_url)
         .value("BAD_RESPONSE", ingest::errc::bad_response)
         .value("HTTP_STATUS", ingest::errc::http_status)

@@ -228,9 +228,7 @@ nb::object to_dlpack(tensor const& from, nb::object const& stream, std::optional
     auto const versioned = max_version && max_version->first >= 1;
     auto const copies = elsewhere || copy == true;
     if (!versioned && !copies && from.memory->read_only())
-        throw nb::buffer_error(
-            "the tensor must not be written, and a consumer that knows no DLPack 1.0 cannot be told so; "
-            "ask for a copy");
+        throw nb::buffer_error("the tensor is read-only, and DLPack before 1.0 cannot express that: request a copy");
     auto const to = consumer_of(stream, gpu == host ? from.memory->gpu() : gpu);
     tensor here = from;
     if (copies) {

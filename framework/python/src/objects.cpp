@@ -49,7 +49,7 @@ try {
                        {.operation = "fetch",
                         .object = ingest::redacted_url(of.url()),
                         .kernel_message = {},
-                        .advice = fmt::format("what is asked for has {} bytes", size)}};
+                        .advice = fmt::format("the request has {} bytes", size)}};
 }
 
 std::shared_ptr<cuda_stream const> stream_for(request& what)

@@ -193,42 +193,44 @@ void bind_session(nb::module_& module)
 {
     nb::class_<session>(
         module, "Session", nb::is_weak_referenceable(),
-        "Memory that a NIC writes into, queues of the NIC that are bound to it, and their undoing. Opened by\n"
-        "TensorStream and load_safetensors where they are given none.")
+        "Memory that a NIC writes into, and queues of the NIC bound to it. The end of the session restores the NIC.\n"
+        "TensorStream and load_safetensors open one if they get none.")
         .def("__init__", &make_session, nb::arg("memory").none() = "host", nb::kw_only(),
              nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
              nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16, nb::arg("rx_page_size") = 0,
              nb::arg("state_directory") = "/run/gpurx")
         .def("explain", &session::explain,
-             "Which transport is in use, and why not a better one, one line for each; and that none receives https, "
-             "once something has come over it.")
+             "Returns the transport in use and the reason against a better one, a line for each. After a load by https "
+             "it "
+             "adds that no transport receives that.")
         .def_prop_ro("transport", [](session const& self) { return to_string(self.get()->transport()); })
         .def_prop_ro(
             "why_not_devmem", [](session const& self) { return to_string(self.get()->why_not_devmem()); },
-            "Which prerequisite of devmem is missing, as the name of a gpurx::devmem_obstacle (session.hpp), such as "
-            "\"no_rights\"; \"none\" where devmem is in use. explain() has the words.")
+            "The missing prerequisite of devmem, as the name of a gpurx::devmem_obstacle (session.hpp), such as "
+            "\"no_rights\"; \"none\" if devmem is in use. explain() has the text.")
         .def_prop_ro(
             "memory", [](session const& self) { return self.get()->memory().explain(); },
-            "What the memory is, and who exported it.")
+            "Description of the memory and its exporter.")
         .def_prop_ro("queues", [](session const& self) { return self.get()->queues(); })
-        .def_prop_ro("notices", &session::notices, "What nobody was told otherwise: see rx_session_options::notice.")
+        .def_prop_ro("notices", &session::notices, "Notices of the session so far: see rx_session_options::notice.")
         .def_prop_ro("closed", &session::closed)
-        .def("stats", &stats_of, "Counters of all flows so far.")
+        .def("stats", &stats_of, "Returns counters of all flows so far.")
         .def("pool_stats", &pool_stats_of,
-             "Where the pages of the memory are: free, in_ring (the NIC's, by its size), in_queues (of sockets, or "
-             "kept for "
-             "the next packet), on_loan, parked (behind GPU streams) and in_reads exclude each other and add up to "
-             "pages. Counts that a driver does not keep are None; all of it is where the kernel says nothing. "
-             "The fields are those of gpurx::pool_stats (stats.hpp); it costs some netlink calls.")
-        .def("close", &session::close, "Restores the NIC, once those who still receive have ended.")
+             "Returns the places of the memory's pages: free, in_ring (the NIC's, by its size), in_queues (of sockets, "
+             "or "
+             "kept for the next packet), on_loan, parked (behind GPU streams) and in_reads. They exclude each other "
+             "and add up to pages. Counts that the driver does not keep are None; the result is None if the kernel "
+             "reports nothing. The fields are those of gpurx::pool_stats (stats.hpp). Cost: some netlink calls.")
+        .def("close", &session::close, "Restores the NIC once the last receiver has ended.")
         .def("__enter__", [](nb::object const& self) { return self; })
         .def("__exit__", [](session& self, nb::args const&) { self.close(); });
     module.def("parse_device", &parse_device, nb::arg("device").none());
     module.def(
         "local_gpu", [] { return gpurx::local_gpu(); },
-        "The number of this process' GPU, which memory= and device= take behind \"gpu:\": LOCAL_RANK, as torchrun "
-        "sets it, among the GPUs that the process sees; 0 where that is not set, and where CUDA_VISIBLE_DEVICES names "
-        "one GPU alone. Raises gpurx.Error where there is no such GPU, or LOCAL_RANK is no number.");
+        "Returns the number of this process' GPU, for memory= and device= behind \"gpu:\": LOCAL_RANK, as torchrun "
+        "sets "
+        "it, among the visible GPUs; 0 without LOCAL_RANK, or if CUDA_VISIBLE_DEVICES names one GPU alone. Raises "
+        "gpurx.Error if there is no such GPU, or LOCAL_RANK is no number.");
 }
 
 }  // namespace gpurx::python

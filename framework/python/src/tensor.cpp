@@ -275,47 +275,47 @@ void bind_tensor(nb::module_& module)
         .def_prop_ro("ndim", [](tensor const& self) { return self.shape.size(); })
         .def_prop_ro(
             "dtype", [](tensor const& self) { return python_name_of(self.type); },
-            "The name that numpy or torch has for the element type: 'float32', 'bfloat16'.")
+            "Name of the element type in numpy or torch: 'float32', 'bfloat16'.")
         .def_prop_ro("nbytes", [](tensor const& self) { return self.bytes.size(); })
-        .def_prop_ro("size", &tensor::elements, "How many elements.")
+        .def_prop_ro("size", &tensor::elements, "Number of elements.")
         .def_prop_ro(
             "device", [](tensor const& self) { return device_name(self.memory->gpu()); }, "'cpu' or 'cuda:0'.")
         .def_prop_ro(
             "readonly", [](tensor const& self) { return self.memory->read_only(); },
-            "Whether consumers are told not to write.")
+            "True if consumers must not write.")
         .def_prop_ro(
             "data_ptr", [](tensor const& self) { return self.bytes.address(); },
-            "The address. On a GPU its bytes are there for work on a stream that __dlpack__ was given.")
+            "The address. On a GPU, work on a stream passed to __dlpack__ sees the bytes.")
         .def(
             "view",
             [](tensor const& self, nb::object const& type) {
                 return as_type(self, dtype_of(nb::cast<std::string>(in_python("type_name")(type))));
             },
             nb::arg("dtype"),
-            "The same memory as elements of another type, by name or dtype: for consumers that do not know this one. "
-            "The\n"
-            "last dimension changes with the size of an element.")
+            "Returns the same memory as elements of another type, by name or dtype, for consumers without this one.\n"
+            "The last dimension changes with the size of an element.")
         .def(
             "numpy", [](nb::handle self, nb::object const& type) { return in_python("to_numpy")(self, type); },
             nb::arg("dtype").none() = nb::none(),
-            "An array of numpy, of the same memory if it is the host's: of its own type, which ml_dtypes has where "
-            "numpy\n"
-            "has none, or converted to `dtype`. Elements of four bits become bytes.")
+            "Returns an array of numpy, on the same memory if it is the host's: of the tensor's type, from ml_dtypes "
+            "if\n"
+            "numpy lacks it, or converted to `dtype`. Elements of four bits become bytes.")
         .def(
             "__array__",
             [](nb::handle self, nb::object const& type, std::optional<bool> copy) {
                 return in_python("to_numpy")(self, type, copy);
             },
-            nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(), "For numpy.asarray: as numpy().")
+            nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(),
+            "Implements numpy.asarray by numpy().")
         .def("__len__", &length)
         .def("__repr__", &describe_tensor)
         .def("__dlpack_device__", &dlpack_device)
-        .def("__dlpack__", &to_dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
-             nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
-             nb::arg("copy").none() = nb::none(),
-             "A capsule with the tensor, as the array API standard has it. On a GPU what `stream` does later sees the "
-             "bytes,\n"
-             "and what it has been given when the consumer lets go is waited for before they change.");
+        .def(
+            "__dlpack__", &to_dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
+            nb::arg("copy").none() = nb::none(),
+            "Returns a capsule with the tensor, as the array API standard specifies. On a GPU, later work of `stream`\n"
+            "sees the bytes. They change after the work enqueued on it when the consumer releases the tensor.");
     module.def("bytes_of", &bytes_of, nb::arg("tensor"));
     module.def("tensor_of_bytes", &tensor_of_bytes, nb::arg("data"), nb::arg("dtype"), nb::arg("shape"),
                nb::arg("device").none() = "host", nb::arg("read_only") = false);

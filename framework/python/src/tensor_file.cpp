@@ -62,7 +62,7 @@ class tensor_file final : public connection_keeper, public std::enable_shared_fr
     [[nodiscard]] ingest::safetensor const& at(std::size_t index) const
     {
         if (index >= header().tensors.size())
-            throw nb::index_error("there are not so many tensors");
+            throw nb::index_error("the file has fewer tensors");
         return header().tensors[index];
     }
     [[nodiscard]] source& from() const noexcept { return *source_; }
@@ -92,7 +92,7 @@ try {
                        {.operation = "fetch",
                         .object = source_->name(),
                         .kernel_message = {},
-                        .advice = fmt::format("what is asked for has {} bytes; iterate, or take slices", bytes)}};
+                        .advice = fmt::format("the request has {} bytes; iterate, or take slices", bytes)}};
 }
 
 asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::size_t> indices, bool together,

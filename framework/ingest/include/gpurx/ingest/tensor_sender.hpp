@@ -142,7 +142,8 @@ struct tensor_sender_stats {
 /// - `invalid_argument`, before a byte is sent: the frame cannot be sent, and why() tells the reason. The next frame
 ///   may be sent.
 /// - gpurx::errc::already_running, `operation_aborted`, `no_memory`.
-/// - The error of the first connection: nobody listens, or `connect_timeout` is over. Another operation tries again.
+/// - The error of the first connection: no receiver listens, or `connect_timeout` is over. Another operation tries
+///   again.
 /// - errc::wrong_secret: one side has no secret or another one, or the receiver does not prove that it has this one.
 /// - errc::wrong_source: the receiver has no source of this number, or another sender of it has sent.
 /// - errc::stream_cut: the source has failed there, or the receiver begins with a frame that is not kept any more.

@@ -309,7 +309,7 @@ struct tensor_stream_stats {
 
 /// @brief A receiver of batches from the sources of a stream.
 ///
-/// A stream receives from its construction on until its queue is full, even if nobody asks for a batch.
+/// A stream receives from its construction on until its queue is full, even without a call for a batch.
 ///
 /// Bytes go from the session's memory to memory for one frame of their connection. The stream checks them there
 /// (CRC32C, on the GPU if they are on one). It acknowledges the frame if the sender asks for it, and copies the rows
@@ -416,7 +416,7 @@ class tensor_stream {
 
 namespace detail {
 
-// Batches between the strand that fills them and whoever asks for them. Thread safety: any call at any time.
+// Batches between the strand that fills them and their takers. Thread safety: any call at any time.
 class ready_batches {
   public:
     ready_batches(asio::any_io_executor const& executor, cuda_stream_ref filled_on, cuda_stream_ref consumer);
