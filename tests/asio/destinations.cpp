@@ -255,7 +255,7 @@ TEST_CASE("destinations of more bytes than a size holds are refused, before anyt
     CHECK(got->code == error::invalid_argument);
     CHECK(got->bytes == 0);
     CHECK(rx.why().operation == "read from");
-    CHECK(rx.why().advice.find("add up to more") != std::string::npos);
+    CHECK(rx.why().advice.find("sum of the destinations' sizes exceeds") != std::string::npos);
     CHECK(at.hold(0));
     places again;
     auto const read = make_completion();

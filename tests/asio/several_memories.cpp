@@ -211,7 +211,7 @@ TEST_CASE("the rule of a moved flow is refused: it goes on where it arrived, whi
     of.settle();
     CHECK(of.second.nic().rules == 0);
     REQUIRE(notices.size() == 1);
-    CHECK_THAT(notices[0], ContainsSubstring("goes on in the memory that it arrived in") &&
+    CHECK_THAT(notices[0], ContainsSubstring("stays in the memory in which it arrived") &&
                                ContainsSubstring("no room") && ContainsSubstring("make some"));
 }
 

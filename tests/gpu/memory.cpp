@@ -165,8 +165,8 @@ TEST_CASE("what cannot be adopted is refused with the reason")
     CHECK_THAT(refused(base, 0), ContainsSubstring("at least one page"));
     CHECK_THAT(refused(base + 1, 4096), ContainsSubstring("whole page"));
     // What lies behind it, if anything, is somebody else's.
-    CHECK_THAT(refused(base + 4096, 4 * mebibyte), ContainsSubstring("3.9 MiB from its start"));
-    CHECK_THAT(refused(0x1000, 4096), ContainsSubstring("no address of GPU memory"));
+    CHECK_THAT(refused(base + 4096, 4 * mebibyte), ContainsSubstring("3.9 MiB after the address"));
+    CHECK_THAT(refused(0x1000, 4096), ContainsSubstring("not in GPU memory"));
     auto const pinned = device_memory::on_pinned_host(8192);
     CHECK_THAT(refused(pinned.span().address(), 8192), ContainsSubstring("on_pinned_host"));
     context_scope const scope{on};

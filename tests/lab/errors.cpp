@@ -131,10 +131,10 @@ std::ostream& operator<<(std::ostream& out, refusal const& row)
 // clang-format off
 constexpr std::array refusals{
     refusal{"header split is left to the driver", EINVAL,
-            "bind-rx dms0 queue 3 (kernel: tcp-data-split is disabled)", "header split turned on",
+            "bind-rx dms0 queue 3 (kernel: tcp-data-split is disabled)", "header split is on",
             [] { (void)bind_bare({3}, memory_fd()); }},
     refusal{"header split is off", EINVAL,
-            "bind-rx dms0 queue 3 (kernel: tcp-data-split is disabled)", "header split turned on",
+            "bind-rx dms0 queue 3 (kernel: tcp-data-split is disabled)", "header split is on",
             [] {
                 header_split const split{ethtool::data_split::off};
                 (void)bind_bare({3}, memory_fd());
@@ -151,7 +151,7 @@ constexpr std::array refusals{
             [] { bind_with_split({}, memory_fd()); }},
     refusal{"a closed descriptor", EBADF, "bind-rx dms0 queue 3: ", "the descriptor of the dmabuf is closed",
             [] { bind_with_split({3}, 999); }},
-    refusal{"a descriptor of something else", EINVAL, "bind-rx dms0 queue 3: ", "the descriptor must be of a dmabuf",
+    refusal{"a descriptor of something else", EINVAL, "bind-rx dms0 queue 3: ", "the descriptor is a dmabuf",
             [] {
                 unique_fd const null{::open("/dev/null", O_RDWR | O_CLOEXEC)};
                 bind_with_split({3}, null.get());
@@ -163,7 +163,7 @@ constexpr std::array refusals{
             }},
     refusal{"an interface without queue management", EOPNOTSUPP, "bind-rx lo queue 0: ",
             "needs queue management in the driver", [] { (void)bind_bare({0}, memory_fd(), "lo"); }},
-    refusal{"a session on an interface without header split", EOPNOTSUPP, "get rings lo: ", "no NIC that can split headers",
+    refusal{"a session on an interface without header split", EOPNOTSUPP, "get rings lo: ", "the interface cannot split headers",
             nullptr, [](transport how) { return open_with({.interface = "lo", .transport = how}); },
             devmem_obstacle::no_header_split},
     refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "in this network namespace: lo",
@@ -176,7 +176,7 @@ constexpr std::array refusals{
             nullptr, open_without_net_admin, devmem_obstacle::no_rights},
     refusal{"header split off while bound", EINVAL,
             "set tcp-data-split dms0 (kernel: can't disable tcp-data-split while device has memory provider enabled)",
-            "something rules header split out",
+            "another setting prevents header split",
             [] { while_bound([](auto& nic) { nic.set_data_split(ethtool::data_split::off); }); }},
     refusal{"a threshold while bound", EINVAL,
             "set hds-thresh dms0 (kernel: can't set non-zero hds_thresh while device is memory provider enabled)",
@@ -198,10 +198,10 @@ constexpr std::array refusals{
 
 constexpr std::array page_size_refusals{
     refusal{"pages larger than the memory's own", EINVAL,
-            "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "above a page of the kernel that takes huge pages",
+            "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "pages larger than the kernel's need huge pages",
             nullptr, open_with_large_pages_on_small_ones, devmem_obstacle::not_bound},
     refusal{"pages larger than the driver's largest", ERANGE, "bind-rx dms0 queue 3 (kernel: devmemsim: rx-page-size",
-            "the driver supports no such rx_page_size", nullptr,
+            "the driver does not support this rx_page_size", nullptr,
             [](transport how) { return open_with({.transport = how, .rx_page_size = 128 << 10, .max_flows = 1}); },
             devmem_obstacle::not_bound},
 };

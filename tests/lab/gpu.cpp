@@ -192,7 +192,7 @@ TEST_CASE_METHOD(unchanged_nic, "memory whose export for PCIe no NIC can be atta
     CHECK(why.operation != "bind-rx");
     CHECK(exports() == 0);
 
-    CHECK(says(receive_through(memory, on), "exported anew, as the NIC cannot be attached to that"));
+    CHECK(says(receive_through(memory, on), "exported again, as the NIC cannot attach to the first dmabuf"));
     CHECK(exports() == 1);
 }
 

@@ -317,7 +317,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd in a container gives its leased queue to
                               gpurx::device_memory::on_host(8 * mebibyte)};
                           auto const said = session.explain();
                           inner.expect(says(said, "set up by gpurxd"), said.c_str());
-                          inner.expect(says(said, "steering: not from here"), said.c_str());
+                          inner.expect(says(said, "steering: not possible here"), said.c_str());
                           receive_one(session, here, inner);
                       }};
                       auto const found = receiver.report();

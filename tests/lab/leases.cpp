@@ -136,7 +136,7 @@ TEST_CASE_METHOD(leased_nic_fixture, "a session on a leased queue receives in a 
                       child.expect(!session.pool_stats().has_value(), "the pool cannot be looked at");
                       auto const said = session.explain();
                       expect_text(child, said, "devmem: in use: nk0 writes into the memory from queue 1");
-                      expect_text(child, said, "steering: not from here: the queues are leased");
+                      expect_text(child, said, "steering: not possible here: the queues are leased");
                       auto const result = accept_one(session, how);
                       child.expect(intact(result, leased_bytes),
                                    fmt::format("intact: {}", fmt::streamed(result)).c_str());

@@ -331,7 +331,7 @@ TEST_CASE_METHOD(unchanged_nic, "who holds the pages is told while loans have mo
     auto const text = session.explain();
     fmt::print("{}\n", text);
     CHECK_THAT(text, ContainsSubstring(fmt::format(" {} on loan", said.on_loan)) &&
-                         ContainsSubstring("128 in the NIC's ring by its size, which wants at least 128") &&
+                         ContainsSubstring("128 in the NIC's ring by its size, which needs at least 128") &&
                          ContainsSubstring("the ring of dms0 keeps at least 512 KiB of it posted"));
     flows.give_back(100'000);
     CHECK(account_of(session).on_loan == 0);

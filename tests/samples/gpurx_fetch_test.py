@@ -468,8 +468,8 @@ class Consumption(FetchTest):
             arguments = ("--transport", "copy", "--interface", "here", "--sha256")
             out, err = self.finish(start(str(root / "small"), *arguments), 4)
         self.assertIn(hashlib.sha256(SMALL).hexdigest(), out)
-        self.assertEqual(err.splitlines()[-1], "error: find interface here: No such device; "
-                         "there are these in this network namespace: gone")
+        self.assertEqual(err.splitlines()[-1], "error: find interface here: No such device; interfaces in this network "
+                         "namespace: gone")
 
     def test_wrong_command_line(self) -> None:
         url = server.url("object")

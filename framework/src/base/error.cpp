@@ -27,13 +27,13 @@ class category final : public boost::system::error_category {
             case errc::transport_unavailable:
                 return "the requested transport cannot work here";
             case errc::no_cuda:
-                return "no CUDA: built without it, or no driver is installed";
+                return "no CUDA: gpurx was built without it, or no driver is installed";
             case errc::memory_too_small:
                 return "the memory is too small for max_flows flows";
             case errc::too_many_flows:
                 return "the session already has max_flows flows";
             case errc::memory_locked_up:
-                return "out-of-order data holds every page of the memory: the flow could never go on";
+                return "out-of-order data holds every page of the memory: the flow cannot continue";
             case errc::foreign_memory:
                 return "data arrived in device memory that belongs to no session of this process";
             case errc::mixed_fragments:
@@ -41,15 +41,15 @@ class category final : public boost::system::error_category {
             case errc::queue_busy:
                 return "another program uses the queue";
             case errc::journal_invalid:
-                return "the journal file is damaged or not one of gpurx";
+                return "the journal file is damaged or not from gpurx";
             case errc::bad_destination:
                 return "the destination has the wrong size or lies in memory that cannot be written here";
             case errc::wrong_gpu:
                 return "the stream belongs to another GPU than the memory";
             case errc::unusable_stream:
-                return "the stream is being captured, or is another one in each thread";
+                return "the stream is being captured, or is CU_STREAM_PER_THREAD";
             case errc::beyond_loan_limit:
-                return "more than may be on loan to one flow";
+                return "the bytes exceed the flow's loan limit";
         }
         return "unknown gpurx error";
     }

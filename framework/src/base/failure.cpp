@@ -15,15 +15,15 @@ char const* advice_on(error_code code) noexcept
     if (code == errc::too_many_flows)
         return "close a flow, or raise rx_session_options::max_flows";
     if (code == boost::system::errc::operation_not_supported)
-        return "the session belongs to the process that this one was forked from: open one of your own";
+        return "the session belongs to the process that called fork(): open a session in this process";
     if (code == boost::system::errc::too_many_files_open)
         return "raise the limit of open files (ulimit -n)";
     if (code == asio::error::already_connected || code == asio::error::already_open)
         return "close the receiver first";
     if (code == asio::error::not_connected)
-        return "connect, or assign an accepted connection, first";
+        return "first connect, or assign an accepted connection";
     if (code == errc::already_running)
-        return "wait for the operation that runs, or cancel it";
+        return "wait for the pending operation, or cancel it";
     if (code == errc::memory_locked_up)
         return "give more memory, or smaller receive buffers (rx_session_options::receive_memory)";
     if (code == errc::foreign_memory)
@@ -33,7 +33,7 @@ char const* advice_on(error_code code) noexcept
     if (code == errc::wrong_gpu)
         return "use a stream of the GPU that the destination is on";
     if (code == errc::unusable_stream)
-        return "use an ordinary stream, and none that is being captured";
+        return "use an ordinary stream that is not being captured";
     if (code == errc::beyond_loan_limit)
         return "raise rx_session_options::loan_limit, or receive in parts (async_receive, async_read)";
     return "";
@@ -42,9 +42,9 @@ char const* advice_on(error_code code) noexcept
 char const* advice_on_read(error_code code) noexcept
 {
     if (code == boost::system::errc::invalid_argument)
-        return "the sizes of the destinations add up to more than std::size_t holds: read them one after the other";
+        return "the sum of the destinations' sizes exceeds std::size_t: read them one after the other";
     if (code == boost::system::errc::bad_address)
-        return "a destination names memory that cannot be written: check the address and the size of each";
+        return "a destination is in memory that cannot be written: check the address and the size of each";
     return advice_on(code);
 }
 
@@ -68,12 +68,14 @@ constexpr std::array table{
     advice{"bind-rx", EINVAL, "queues.id", "the interface has no such RX queue: raise its channels, or ask for fewer"},
     advice{"bind-rx", EINVAL, "queues", "name at least one RX queue"},
     advice{"bind-rx", EINVAL, "rx-page-size", "rx_page_size must be a power of two"},
+    advice{"bind-rx", EINVAL, "",
+           "check that the descriptor is a dmabuf, that header split is on (tcp-data-split on, hds-thresh 0), and that "
+           "every piece of the memory is contiguous and aligned for rx_page_size; pages larger than the kernel's need "
+           "huge pages"},
     advice{
-        "bind-rx", EINVAL, "",
-        "the descriptor must be of a dmabuf, header split turned on (tcp-data-split on, hds-thresh 0), and every piece "
-        "of the memory contiguous and aligned for rx_page_size: above a page of the kernel that takes huge pages"},
-    advice{"bind-rx", ERANGE, "", "the driver supports no such rx_page_size, or cannot bind this queue: try others"},
-    advice{"bind-rx", ENODEV, "", "the interface is gone, or its driver wants it up: set it up"},
+        "bind-rx", ERANGE, "",
+        "the driver does not support this rx_page_size, or cannot bind this queue: try another rx_page_size or queue"},
+    advice{"bind-rx", ENODEV, "", "the interface is gone, or its driver needs it up: set it up"},
     advice{"bind-rx", ENETDOWN, "", "set the interface up"},
     advice{"bind-rx", EAGAIN, "", "set the interface up"},
     advice{"bind-rx", EOPNOTSUPP, "rx-page-size", "this kernel has no rx-page-size: leave rx_page_size 0"},
@@ -84,54 +86,51 @@ constexpr std::array table{
     advice{"bind-rx", EEXIST, "",
            "the queue has other memory bound or an XDP program: end the program that uses it, or detach XDP"},
     advice{"bind-rx", EBUSY, "", "the queue serves an AF_XDP socket or is leased to a virtual device: end that use"},
-    advice{"bind-rx", E2BIG, "", "the driver builds its pools of another page size: choose another rx_page_size"},
+    advice{"bind-rx", E2BIG, "", "the driver's page pools have another page size: choose another rx_page_size"},
     advice{"bind-rx", ENODATA, "",
            "the driver did not take pages from the memory: header split is not in effect (on mlx5, turn rx-gro-hw on)"},
     advice{"bind-rx", enotsupp, "",
-           "the exporter maps its memory for no device there (error 524 is ENOTSUPP): a GPU's is reached where NIC and "
-           "GPU are under one PCIe switch or root port (nvidia-smi topo -m: PIX or PXB) and no access control (ACS) on "
-           "the bridges between them or IOMMU sends it another way; option GrdmaPciTopoCheckOverride=1 of the module "
-           "nvidia leaves the check out"},
-    advice{
-        "bind-rx", ENOMEM, "",
-        "the exporter could not map the memory for this NIC, or the kernel has no memory left; a GPU's is mapped into "
-        "its BAR1 here: nvidia-smi -q -d MEMORY tells how much of that is free, and takes a smaller memory or a "
-        "larger BAR (resizable BAR in the firmware)"},
+           "the exporter does not map its memory for this NIC (error 524 is ENOTSUPP); for a GPU's memory, NIC and "
+           "GPU must be under one PCIe switch or root port (nvidia-smi topo -m: PIX or PXB), and neither access "
+           "control (ACS) on the bridges between them nor an IOMMU may redirect the writes; option "
+           "GrdmaPciTopoCheckOverride=1 of the module nvidia skips the check"},
+    advice{"bind-rx", ENOMEM, "",
+           "the exporter could not map the memory for this NIC, or the kernel has no memory left; a GPU's memory is "
+           "mapped into its BAR1 (nvidia-smi -q -d MEMORY shows its free part): use a smaller memory, or a larger BAR "
+           "(resizable BAR in the firmware)"},
 
     // Of what is on the other side of a lease, by somebody who sees only this one.
-    advice{
-        "bind-rx of a leased queue", EINVAL, "",
-        "have header split turned on on the NIC that the queue is of (there: ethtool -G NIC tcp-data-split on "
-        "hds-thresh 0); the descriptor must be of a dmabuf, and every piece of the memory contiguous and aligned for "
-        "rx_page_size"},
+    advice{"bind-rx of a leased queue", EINVAL, "",
+           "turn header split on at the queue's NIC (in its network namespace: ethtool -G NIC tcp-data-split on "
+           "hds-thresh 0); check that the descriptor is a dmabuf, and that every piece of the memory is contiguous and "
+           "aligned for rx_page_size"},
     advice{"bind-rx of a leased queue", EEXIST, "",
-           "the NIC that the queue is of has an XDP program, or the queue other memory bound: have that ended"},
+           "the queue's NIC has an XDP program, or the queue has other memory bound: end that use"},
     advice{"bind-rx of a leased queue", EBUSY, "", "an AF_XDP socket has the queue: end that use"},
-    advice{"bind-rx of a leased queue", ENODEV, "", "have the NIC that the queue is of set up"},
-    advice{"bind-rx of a leased queue", ENETDOWN, "", "have the NIC that the queue is of set up"},
-    advice{"bind-rx of a leased queue", EAGAIN, "", "have the NIC that the queue is of set up"},
-    advice{
-        "bind-rx of a leased queue", EOPNOTSUPP, "",
-        "the driver of the NIC that the queue is of cannot bind memory to it, or not with this rx_page_size; through "
-        "a lease the kernel can since Linux 7.2"},
+    advice{"bind-rx of a leased queue", ENODEV, "", "set the queue's NIC up, in its network namespace"},
+    advice{"bind-rx of a leased queue", ENETDOWN, "", "set the queue's NIC up, in its network namespace"},
+    advice{"bind-rx of a leased queue", EAGAIN, "", "set the queue's NIC up, in its network namespace"},
+    advice{"bind-rx of a leased queue", EOPNOTSUPP, "",
+           "the driver of the queue's NIC cannot bind memory to it, or not with this rx_page_size; binding through a "
+           "lease needs Linux 7.2 or later"},
 
-    advice{"get rings", EOPNOTSUPP, "", "the interface is no NIC that can split headers: use another"},
+    advice{"get rings", EOPNOTSUPP, "", "the interface cannot split headers: use another NIC"},
     advice{"set tcp-data-split", EOPNOTSUPP, "", "the NIC or its driver cannot split headers: use another NIC"},
     advice{"set tcp-data-split", EINVAL, "",
-           "something rules header split out: detach XDP programs; on mlx5, turn rx-gro-hw on"},
+           "another setting prevents header split: detach XDP programs; on mlx5, turn rx-gro-hw on"},
     advice{"set hds-thresh", EINVAL, "", "another program holds the setting: end it"},
-    advice{"get channels", EOPNOTSUPP, "", "the driver does not tell its number of queues"},
+    advice{"get channels", EOPNOTSUPP, "", "the driver does not report its number of queues"},
     advice{"set channels", EOPNOTSUPP, "", "the NIC cannot have more queues: ask for fewer rx_queues"},
-    advice{
-        "set channels", EINVAL, "",
-        "ethtool -l tells how many the NIC has; channels whose queues have memory bound or an AF_XDP socket must stay"},
+    advice{"set channels", EINVAL, "",
+           "ethtool -l shows the maximum of the NIC; channels whose queues have memory bound or an AF_XDP socket must "
+           "stay"},
     advice{"set ntuple-filters", EOPNOTSUPP, "", "the NIC cannot steer flows (ethtool -k: ntuple-filters)"},
     advice{"set rx-gro-hw", EOPNOTSUPP, "", "the NIC needs it for header split but does not turn it on: detach XDP"},
     advice{"set rss-table", EOPNOTSUPP, "", "the NIC cannot keep other traffic off a queue"},
-    advice{"add rule", ENOSPC, "", "the NIC's table of rules is full: remove some (ethtool -N IF delete ID)"},
+    advice{"add rule", ENOSPC, "", "the NIC's table of rules is full: remove rules (ethtool -N IF delete ID)"},
     advice{"add rule", EEXIST, "", "another rule matches the same packets (ethtool -n IF): remove it"},
-    advice{"add rule", EOPNOTSUPP, "", "the NIC cannot match TCP flows; is ntuple-filters on?"},
-    advice{"open", ENOENT, "", "the kernel lacks it: devmem TCP needs Linux 7.2 or later"},
+    advice{"add rule", EOPNOTSUPP, "", "the NIC cannot match TCP flows: check that ntuple-filters is on"},
+    advice{"open", ENOENT, "", "the kernel does not have it: devmem TCP needs Linux 7.2 or later"},
 };
 
 }  // namespace

@@ -63,8 +63,7 @@ std::string advice_for(CUresult status)
 {
     switch (status) {
         case CUDA_ERROR_NOT_SUPPORTED:
-            return "the driver does not export this memory: it needs the open kernel modules of a datacenter or RTX "
-                   "GPU";
+            return "the driver does not export this memory: use a datacenter or RTX GPU with the open kernel modules";
         case CUDA_ERROR_OUT_OF_MEMORY:
             return "BAR1 may be too small for it (nvidia-smi -q -d MEMORY)";
         default:
@@ -259,7 +258,7 @@ class gpu_memory final : public cuda_memory {
                        {.operation = "export",
                         .object = object_of(on(), span.size()),
                         .kernel_message = {},
-                        .advice = "nothing makes a NIC's writes visible to this GPU's kernels"});
+                        .advice = "this GPU has no means to make a NIC's writes visible to its kernels"});
     }
 
     std::optional<device_block> block_;
@@ -276,11 +275,11 @@ class adopted_memory final : public cuda_memory {
         auto const end = (address + bytes) / page * page;
         auto const object = object_of(on, bytes);
         if (begin >= end)
-            fail(EINVAL, "adopt", object, fmt::format("give memory with a whole page of {} in it", size_text(page)));
+            fail(EINVAL, "adopt", object, fmt::format("give memory that contains a whole page of {}", size_text(page)));
         before_ = begin - address;
         if (!visible_to_kernels(on.facts()))
             fail(error_of(CUDA_ERROR_NOT_SUPPORTED), "adopt", object,
-                 "nothing makes a NIC's writes visible to this GPU's kernels");
+                 "this GPU has no means to make a NIC's writes visible to its kernels");
         publish({memory_kind::device, begin, end - begin}, page);
         if (dmabuf_fd() < 0)
             throw system_error{export_error(), why_not_exported()};
@@ -301,7 +300,7 @@ class adopted_memory final : public cuda_memory {
         auto text = fmt::format("adopted memory of GPU {} ({}), {}, {}", on().ordinal(), on().name(),
                                 size_text(span().size()), text_of_export(on(), *this, exported_for_pcie()));
         if (before_ + after > 0)
-            text += fmt::format("; not used: {} before and {} after, which are no whole pages", size_text(before_),
+            text += fmt::format("; not used, as they are no whole pages: {} before and {} after", size_text(before_),
                                 size_text(after));
         return text;
     }
@@ -421,9 +420,9 @@ std::string reason_against(pointer_facts const& facts)
     if (facts.managed != 0)
         return "managed memory moves between GPU and host: use cudaMalloc, or device_memory::on_gpu";
     if (facts.type == CU_MEMORYTYPE_HOST)
-        return "this is host memory: use device_memory::on_pinned_host";
+        return "the address is in host memory: use device_memory::on_pinned_host";
     if (facts.type != CU_MEMORYTYPE_DEVICE)
-        return "this is no address of GPU memory";
+        return "the address is not in GPU memory";
     if (facts.pool != nullptr)
         return "memory of a stream-ordered pool (cudaMallocAsync) cannot be exported: use cudaMalloc, or on_gpu";
     if (facts.rdma == 0)
@@ -443,10 +442,11 @@ std::string reason_against(driver const& calls, std::uintptr_t address, std::siz
         auto const next = facts_of(calls, end);
         if (next.ordinal != first.ordinal || next.start != end || next.size == 0)
             return fmt::format(
-                "there are only {} from its start: the memory must be of one allocation, or of mappings without a gap",
+                "the allocation ends {} after the address: the memory must be one allocation, or mappings without a "
+                "gap",
                 size_text(end - address));
         if (auto const reason = reason_against(next); !reason.empty())
-            return fmt::format("{} from its start another allocation begins: {}", size_text(end - address), reason);
+            return fmt::format("{} after the address another allocation begins: {}", size_text(end - address), reason);
         end += next.size;
     }
     return {};

@@ -26,7 +26,7 @@ namespace detail {
 namespace {
 
 constexpr char const* one_acceptor =
-    "one acceptor serves a port, with any number of threads: give each receiver an executor of its own";
+    "one acceptor serves a port, with any number of threads: give each receiver its own executor";
 
 bool shares_port(int socket) noexcept
 {
@@ -140,7 +140,7 @@ void acceptor_state::failed_at(char const* operation, error_code code, char cons
 void acceptor_state::accept_failed(error_code code)
 {
     failed_at("accept from", code,
-              named_no_part_                 ? "the function of choose_memory() named a part that there is not"
+              named_no_part_                 ? "the function of choose_memory() returned a part that does not exist"
               : code == errc::too_many_flows ? advice_on(code)
                                              : "");
 }

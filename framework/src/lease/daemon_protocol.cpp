@@ -251,13 +251,13 @@ open_request read_open(message_reader& in, bool is_probe)
     result.interface = in.take_text();
     if (result.interface.empty() || result.interface.size() >= IFNAMSIZ ||
         result.interface.find('\0') != std::string::npos)
-        in.fail("that is no name of an interface");
+        in.fail("it has no valid name of an interface");
     result.rx_queues = in.take<std::uint32_t>();
     result.rx_page_size = in.take<std::uint32_t>();
     if (is_probe)
         result.probe_memory = in.take<std::uint64_t>();
     if (is_probe && result.probe_memory == 0)
-        in.fail("it asks about no memory");
+        in.fail("it requests 0 bytes of memory");
     return result;
 }
 
@@ -272,13 +272,13 @@ opened_reply read_opened(message_reader& in)
     if (auto const frames = in.take<std::uint32_t>(); has_frames)
         result.ring.frames = frames;
     else if (frames != 0)
-        in.fail("a ring that is not known has frames");
+        in.fail("an unknown ring has frames");
     result.ring.mtu = in.take<std::uint32_t>();
     auto const count = in.take<std::uint16_t>();
     if (count == 0 || count > daemon_queue_limit)
-        in.fail("the number of queues cannot be");
+        in.fail("the number of queues is impossible");
     else if (result.page_size == 0 || (result.page_size & (result.page_size - 1)) != 0)
-        in.fail("the size of pages is no power of two");
+        in.fail("the page size is not a power of two");
     else
         for (unsigned i = 0; i < count; ++i)
             result.queues.push_back(in.take<std::uint32_t>());
@@ -291,7 +291,7 @@ refused_reply read_refused(message_reader& in)
     auto const family = in.take<std::uint8_t>();
     auto const value = in.take<std::int32_t>();
     if (family > static_cast<std::uint8_t>(error_family::gpurx))
-        in.fail("the error is of no known kind");
+        in.fail("the kind of the error is unknown");
     else if (value == 0)
         in.fail("the error is none");
     result.code = family == static_cast<std::uint8_t>(error_family::gpurx)
@@ -306,7 +306,7 @@ refused_reply read_refused(message_reader& in)
 
 message_damage unknown(message_kind kind)
 {
-    return {fmt::format("messages of kind {} are not known", static_cast<unsigned>(kind))};
+    return {fmt::format("the message kind {} is unknown", static_cast<unsigned>(kind))};
 }
 
 // The kind; or damage of what every message begins with.

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t largest_file = 16 << 20;
 constexpr std::chrono::milliseconds lock_retry{5};
 constexpr char const* directory_advice =
-    "name a directory of your own in state_directory, with no write permission for others (as mode 0700)";
+    "set state_directory to a directory of your own, without write permission for others (as mode 0700)";
 
 unique_fd open_file(unique_fd const& directory, std::string const& name, int flags)
 {
@@ -96,12 +96,12 @@ class place_in_front {
 unique_fd open_state_directory(std::string const& path)
 {
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-        fail(errno, "create state directory", path, "name a directory that you may write to in state_directory");
+        fail(errno, "create state directory", path, "set state_directory to a directory that this user may write to");
     unique_fd directory{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
     struct stat info {};
     if (!directory || ::fstat(directory.get(), &info) != 0)
         fail(errno, "open state directory", path,
-             "run as its owner, or name a directory of your own in state_directory");
+             "run as its owner, or set state_directory to a directory of your own");
     if ((info.st_uid != ::geteuid() && info.st_uid != 0) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         fail(EPERM, "use state directory", path, directory_advice);
     return directory;
@@ -136,7 +136,7 @@ void journal_file::wait_for_lock(std::chrono::milliseconds timeout, journal_use 
         if (taken)
             ::flock(lock_.get(), LOCK_UN);
         if (waited >= timeout)
-            fail(ETIMEDOUT, "take lock", lock_path, "another gpurx session has been changing the interface for long");
+            fail(ETIMEDOUT, "take lock", lock_path, "another gpurx session still changes the interface");
         std::this_thread::sleep_for(lock_retry);
     }
 }

@@ -176,7 +176,7 @@ class words {
         auto const [stopped, error] = std::from_chars(word.data(), end, value);
         // One spelling per number: what is read and written again must be the same text.
         if (error != std::errc{} || stopped != end || word.front() == '-' || (word.front() == '0' && word.size() > 1))
-            throw damage{"'" + std::string{word.substr(0, 32)} + "' is no number that fits here"};
+            throw damage{"'" + std::string{word.substr(0, 32)} + "' is not a valid number here"};
         return value;
     }
 
@@ -234,7 +234,7 @@ setting to_setting(std::string_view word)
     auto const* const found = std::find(setting_names.begin(), setting_names.end(), word);
     if (found != setting_names.end())
         return static_cast<setting>(found - setting_names.begin());
-    throw damage{"no setting is called '" + std::string{word.substr(0, 32)} + "'"};
+    throw damage{"there is no setting '" + std::string{word.substr(0, 32)} + "'"};
 }
 
 void check_sizes(setting_change const& change)
@@ -261,7 +261,7 @@ std::optional<ip::address> address_or_any(words& line, bool v6)
     boost::system::error_code error;
     auto const address = ip::make_address(word, error);
     if (error || address.is_v6() != v6 || address.to_string() != word || (v6 && address.to_v6().scope_id() != 0))
-        throw damage{"'" + std::string{word.substr(0, 64)} + "' is no address that fits here"};
+        throw damage{"'" + std::string{word.substr(0, 64)} + "' is not a valid address here"};
     return address;
 }
 
@@ -270,7 +270,7 @@ flow_match to_match(words& line)
     flow_match match;
     std::string_view const family = line.next();
     if (family != "tcp4" && family != "tcp6")
-        throw damage{"a rule is for tcp4 or tcp6"};
+        throw damage{"a rule must be for tcp4 or tcp6"};
     match.v6 = family == "tcp6";
     match.local = address_or_any(line, match.v6);
     match.local_port = line.number<std::uint16_t>();
@@ -287,7 +287,7 @@ flow_rule to_flow_rule(words& line)
     rule.match = to_match(line);
     std::string_view const kind = line.next();
     if (kind != "queue" && kind != "context")
-        throw damage{"a rule leads to a queue or a context"};
+        throw damage{"a rule must lead to a queue or a context"};
     rule.kind = kind == "queue" ? rule_target::queue : rule_target::context;
     rule.target = line.number<std::uint32_t>();
     return rule;
@@ -389,7 +389,7 @@ class parser {
         else if (kind == "context")
             context(line);
         else
-            throw damage{"no line begins with '" + std::string{kind.substr(0, 32)} + "'"};
+            throw damage{"there is no kind of line '" + std::string{kind.substr(0, 32)} + "'"};
         line.expect_end();
     }
 
@@ -415,7 +415,7 @@ class parser {
         if (result_.owners.size() == most_owners)
             throw damage{"too many owners"};
         if (result_.find(key) != nullptr)
-            throw damage{"the owner is there twice"};
+            throw damage{"the owner occurs twice"};
         result_.owners.push_back({key, {}, {}, {}});
     }
 

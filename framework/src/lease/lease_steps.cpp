@@ -158,7 +158,7 @@ void check_binding(nic_device& nic, std::vector<unsigned> const& queues, std::ui
             std::find_if(present.begin(), present.end(), [number](auto const& one) { return one.id == number; });
         if (queue != present.end() && queue->dmabuf != id) {
             fail(EIO, "bind-rx", fmt::format("{} queue {}", nic.name(), number),
-                 "the driver took the memory but does not use it: a fault of the driver");
+                 "the driver accepted the memory but does not use it: a fault of the driver");
         }
     }
 }
@@ -266,7 +266,7 @@ flow_rule install_rule(device_journal& log, nic_device& nic, owner_key const& ow
     }
     if (!last)
         fail(EACCES, "add rule", fmt::format("{} {}", log->device.interface, to_string(match)),
-             "name an address: a rule for a port alone could reach others");
+             "bind to an address: a rule for a port alone could steer flows of other programs");
     throw system_error{*last};
 }
 
@@ -465,7 +465,7 @@ bool forget_if_gone(device_journal& log, nic_device const& nic, report& said)
     log.edit().changes.clear();
     save(log, said);
     said.left.push_back(
-        fmt::format("{} is gone, or in another network namespace: nothing was set back", log->device.interface));
+        fmt::format("{} is gone, or in another network namespace: gpurx restored no setting", log->device.interface));
     return true;
 }
 

@@ -32,14 +32,15 @@ class rule_of_the_lessor final : public steering_rule {};
     if (leased.size() >= wanted)
         fail(make_error_code(errc::queue_busy), "bind", object, fmt::format("{}", fmt::join(words, "; ")));
     fail(ERANGE, "bind", object,
-         leased.empty() ? "have a queue of a NIC leased to the interface, from outside (docs/leased-queues.md)"
-                        : "ask for fewer rx_queues, or have more of them leased to the interface, from outside");
+         leased.empty()
+             ? "lease a queue of a NIC to the interface, from the NIC's network namespace (docs/leased-queues.md)"
+             : "lower rx_queues, or lease more queues to the interface, from the NIC's network namespace");
 }
 
 std::vector<unsigned> choose_leased(nic_device& device, unsigned wanted, std::chrono::milliseconds timeout)
 {
     if (!device.is_up())
-        fail(ENETDOWN, "bind", device.name(), "set the interface up: its queues cannot be seen before");
+        fail(ENETDOWN, "bind", device.name(), "set the interface up: the kernel shows its queues only then");
     return *retry(timeout, [&](bool last) -> std::optional<std::vector<unsigned>> {
         auto const leased = leased_queues(device.rx_queues());
         std::vector<unsigned> free;

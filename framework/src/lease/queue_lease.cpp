@@ -96,8 +96,8 @@ std::vector<steer_target> queue_lease::state::listener_targets(device_journal& l
         } catch (system_error const& error) {
             context_refused = true;
             notices.push_back(
-                fmt::format("connections to listeners all arrive on queue {}, for the NIC cannot spread "
-                            "them over several: {}",
+                fmt::format("all connections to listeners arrive on queue {}, as the NIC cannot spread them over "
+                            "several queues: {}",
                             first.number, error.what()));
         }
     }
@@ -121,7 +121,7 @@ std::vector<flow_rule> queue_lease::state::install(device_journal& log, std::vec
         throw;
     }
     if (!refused.empty() && !std::exchange(told_of_wider_rules, true)) {
-        notices.push_back(fmt::format("steered by {} to {} {} instead, as will be others: {}",
+        notices.push_back(fmt::format("this flow and later ones are steered by {} to {} {} instead: {}",
                                       to_string(made.back().match),
                                       made.back().kind == rule_target::queue ? "queue" : "RSS context",
                                       made.back().target, fmt::join(refused, "; ")));

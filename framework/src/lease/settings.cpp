@@ -130,7 +130,7 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
                                                  (same_table(now, change.ours) || same_table(now, change.original) ||
                                                   is_default_again(log, nic, change.original, now)));
         if (ours && others_need(nic, what)) {
-            said.left.push_back(fmt::format("{} stays on: there are rules that are not gpurx's", subject));
+            said.left.push_back(fmt::format("{} stays on: other programs have rules", subject));
             return false;
         }
         if (ours) {

@@ -47,8 +47,8 @@ std::string describe_nodes(int nic_node, int gpu_node)
     if (nic_node == gpu_node)
         return fmt::format("NIC and GPU are on NUMA node {}", gpu_node);
     return fmt::format(
-        "NIC on NUMA node {}, GPU on node {}: bytes cross the link between the processors, so take a NIC or a GPU of "
-        "the other node where there is one",
+        "NIC on NUMA node {}, GPU on node {}: bytes cross the link between the processors; prefer a NIC and a GPU on "
+        "one node",
         nic_node, gpu_node);
 }
 
@@ -81,13 +81,14 @@ int choose_local_gpu(char const* local_rank, std::string_view visible, int count
     auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
     if (error != std::errc{} || end != text.data() + text.size() || rank < 0)
         refuse(boost::system::errc::invalid_argument,
-               "it has to be a number from 0, as torchrun sets it; or name the GPU yourself");
+               "set it to a number from 0, as torchrun does, or choose the GPU by number");
     bool const has_its_own = !visible.empty() && visible.find(',') == std::string_view::npos;
     if (has_its_own)
         rank = 0;
     if (rank >= count)
         refuse(boost::system::errc::no_such_device,
-               fmt::format("this process sees {} GPU{}{}: start as many processes on the machine, or let them see more",
+               fmt::format("this process sees {} GPU{}{}: start at most one process per GPU on the machine, or make "
+                           "more GPUs visible",
                            count, count == 1 ? "" : "s",
                            visible.empty() ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES is {})", visible)));
     return rank;

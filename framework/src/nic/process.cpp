@@ -100,7 +100,7 @@ owner_key this_process(std::uint64_t session)
     auto const stat = parse_process_stat(read_proc("/proc/self/stat"));
     auto const space = pid_namespace();
     if (!stat || !space)
-        fail(ENOENT, "read", "/proc/self", "mount /proc: gpurx tells by it which sessions live");
+        fail(ENOENT, "read", "/proc/self", "mount /proc: gpurx finds sessions that have ended by it");
     return {::getpid(), stat->start_time, *space, session};
 }
 
@@ -186,8 +186,7 @@ std::string advice_on_interfaces(std::vector<std::string> const& names)
     if (names.empty())
         return {};
     auto const named = std::min(names.size(), most_named);
-    auto text =
-        fmt::format("there are these in this network namespace: {}", fmt::join(std::span{names}.first(named), ", "));
+    auto text = fmt::format("interfaces in this network namespace: {}", fmt::join(std::span{names}.first(named), ", "));
     if (named < names.size())
         text += fmt::format(", and {} more", names.size() - named);
     return text;

@@ -59,8 +59,8 @@ constexpr std::string_view counter_ending = "_total";
 
 constexpr std::array metrics{
     metric{"gpurx_received_bytes_total", R"(way="device")",
-           "Bytes received, by the way they came: into device memory, into that of another session, linear (copied by "
-           "the kernel), to host memory.",
+           "Bytes received, by path: into device memory, into that of another session, linear (copied by the kernel), "
+           "to host memory.",
            counted<&stats::device_bytes>},
     metric{"gpurx_received_bytes_total", R"(way="resteered")", {}, counted<&stats::resteered_bytes>},
     metric{"gpurx_received_bytes_total", R"(way="linear")", {}, counted<&stats::linear_bytes>},
@@ -79,19 +79,21 @@ constexpr std::array metrics{
            "Tokens that cost the kernel a lock and an entry per fragment.",
            counted<&stats::xarray_tokens>},
     metric{"gpurx_receive_calls_total", {}, "System calls that receive.", counted<&stats::receive_calls>},
-    metric{"gpurx_release_calls_total", {}, "System calls that give pages back.", counted<&stats::release_calls>},
+    metric{"gpurx_release_calls_total", {}, "System calls that return pages.", counted<&stats::release_calls>},
     metric{"gpurx_waits_total", R"(reason="data")",
-           "Times an operation had to wait: for data, or for loans and pages to come back.", counted<&stats::waits>},
+           "Times that an operation waited: for data, or for the return of loans and pages.", counted<&stats::waits>},
     metric{"gpurx_waits_total", R"(reason="loans")", {}, counted<&stats::loan_waits>},
     metric{"gpurx_release_shortfalls_total",
            {},
-           "Tokens that were back already: a fault, to be reported.",
+           "Tokens that were already returned: a fault; report it.",
            counted<&stats::release_shortfalls>},
-    metric{
-        "gpurx_release_failures_total", {}, "Calls to give pages back that failed.", counted<&stats::release_failures>},
+    metric{"gpurx_release_failures_total",
+           {},
+           "Failed system calls that return pages.",
+           counted<&stats::release_failures>},
     metric{"gpurx_starved_total",
            {},
-           "Times a flow waited while loans of the program held every page.",
+           "Times that a flow waited while the program's loans held every page.",
            counted<&stats::starved>},
     metric{"gpurx_host_memory_bytes",
            {},
@@ -99,29 +101,29 @@ constexpr std::array metrics{
            counted<&stats::host_memory>},
     metric{"gpurx_memory_bytes",
            {},
-           "The session's memory, into which the NIC or the CPU writes.",
+           "Bytes of the session's memory, written by the NIC or the CPU.",
            [](session_sample const& from) { return known(from.memory_bytes); }},
     metric{"gpurx_queues",
            {},
            "RX queues of the NIC that belong to the session.",
            [](session_sample const& from) { return known(from.queues); }},
-    metric{"gpurx_pool_pages", R"(place="free")",
-           "Pages of the session's memory by where they are; together all that it has.", in_pool<&pool_stats::free>},
+    metric{"gpurx_pool_pages", R"(place="free")", "Pages of the session's memory, by place; the sum is all its pages.",
+           in_pool<&pool_stats::free>},
     metric{"gpurx_pool_pages", R"(place="ring")", {}, in_pool<&pool_stats::in_ring>},
     metric{"gpurx_pool_pages", R"(place="queue")", {}, in_pool<&pool_stats::in_queues>},
     metric{"gpurx_pool_pages", R"(place="loan")", {}, in_pool<&pool_stats::on_loan>},
     metric{"gpurx_pool_pages", R"(place="parked")", {}, in_pool<&pool_stats::parked>},
     metric{"gpurx_pool_pages", R"(place="read")", {}, in_pool<&pool_stats::in_reads>},
-    metric{"gpurx_pool_page_bytes", {}, "Bytes of one of these pages.", in_pool<&pool_stats::page_size>},
+    metric{"gpurx_pool_page_bytes", {}, "Bytes of one page of the session's memory.", in_pool<&pool_stats::page_size>},
     metric{"gpurx_pool_high_water_pages", {}, "The most pages that were not free.", in_pool<&pool_stats::high_water>},
     metric{"gpurx_pool_ring_demand_pages",
            {},
            "Pages that the NIC's rings keep posted, at least.",
            in_pool<&pool_stats::ring_demand>},
-    metric{"gpurx_pool_dry_seconds_total", {}, "Time in which no page was free and packets found none.", dry_seconds},
+    metric{"gpurx_pool_dry_seconds_total", {}, "Time during which packets found no free page.", dry_seconds},
     metric{"gpurx_pool_allocation_failures_total",
            {},
-           "Times the driver got no page.",
+           "Times that the driver found no free page.",
            in_pool<&pool_stats::allocation_failures>},
     metric{"gpurx_nic_overruns_total",
            {},
@@ -138,11 +140,11 @@ void add_header(std::string& to, std::string_view name, std::string_view help)
 
 void add_infos(std::string& to, std::string_view version, std::span<session_sample const> samples)
 {
-    add_header(to, "gpurx_build_info", "The library that counts.");
+    add_header(to, "gpurx_build_info", "Version of the library.");
     fmt::format_to(std::back_inserter(to), "gpurx_build_info{{version=\"{}\"}} 1\n", escaped_label(version));
     if (samples.empty())
         return;
-    add_header(to, "gpurx_session_info", "How a session receives.");
+    add_header(to, "gpurx_session_info", "Interface, transport, tokens and obstacle to devmem of a session.");
     for (auto const& each : samples)
         fmt::format_to(std::back_inserter(to),
                        "gpurx_session_info{{session=\"{}\",interface=\"{}\",transport=\"{}\",tokens=\"{}\","

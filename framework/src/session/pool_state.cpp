@@ -43,14 +43,14 @@ std::string in_ring_and_queues(pool_stats const& account)
                                     size_text(account.in_sockets));
     if (!account.ring_demand)
         return fmt::format("{} in the NIC's ring (whose size is not known), in {}", account.in_queues, queues);
-    return fmt::format("{} in the NIC's ring by its size, which wants at least {}, {} in {}", account.in_ring,
+    return fmt::format("{} in the NIC's ring by its size, which needs at least {}, {} in {}", account.in_ring,
                        *account.ring_demand, account.in_queues, queues);
 }
 
 std::string dry(pool_stats const& account)
 {
     if (!account.dry_time)
-        return "how long it was dry is not known";
+        return "the time dry is not known";
     return fmt::format("dry for {:.1f} s", std::chrono::duration<double>{*account.dry_time}.count());
 }
 

@@ -202,7 +202,8 @@ void check(rx_session_options const& options, std::vector<std::shared_ptr<memory
 {
     auto const invalid = make_error_code(boost::system::errc::invalid_argument);
     if (memories.empty() || std::ranges::find(memories, nullptr) != memories.end())
-        refuse(invalid, {.operation = "open", .object = "session", .kernel_message = {}, .advice = "give it a memory"});
+        refuse(invalid,
+               {.operation = "open", .object = "session", .kernel_message = {}, .advice = "give the session a memory"});
     if (options.rx_queues == 0)
         refuse(invalid,
                {.operation = "open", .object = "session", .kernel_message = {}, .advice = "set rx_queues above 0"});
@@ -296,8 +297,8 @@ std::string explain_lease(session_nic const& nic)
 {
     if (nic.steers())
         return {};
-    return "steering: not from here: the queues are leased from a NIC outside of this network namespace, and a rule "
-           "there has to send each flow to them; how many pages of the memory are in use can be seen there alone\n";
+    return "steering: not possible here: the queues are leased from a NIC outside of this network namespace; a rule "
+           "there must send each flow to them, and only that namespace shows the pages in use\n";
 }
 
 // A line of its own, or nothing.
@@ -317,7 +318,7 @@ std::string explain_devmem(rx_session_options const& options, session_nic const&
                "copy: not in use: it works too, but the CPU would copy each byte\n"
                "{}memory: {}; {}",
                options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
-               memory.explain(), other_dmabuf ? "; exported anew, as the NIC cannot be attached to that" : "",
+               memory.explain(), other_dmabuf ? "; exported again, as the NIC cannot attach to the first dmabuf" : "",
                explain_tokens(nic.has_array_tokens(), memory.span().size(), nic.page_size()),
                daemon.empty() ? "" : "; set up by gpurxd (" + daemon + "), as this process has no CAP_NET_ADMIN",
                explain_lease(nic), size_text(memory.span().size()), describe(rings_of(nic), options.interface)) +

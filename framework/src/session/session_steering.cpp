@@ -186,8 +186,7 @@ void session_state::tell_not_moved(error_code code, diagnostics const& why) noex
         return;
     try {
         tell(fmt::format(
-            "{}: a flow goes on in the memory that it arrived in, as may others, and its bytes are counted as "
-            "resteered: {}",
+            "{}: a flow stays in the memory in which it arrived, as others may, and its bytes count as resteered: {}",
             options_.interface, describe(code, why)));
     } catch (std::bad_alloc const&) {
         told_of_unmoved_ = false;

@@ -192,14 +192,14 @@ TEST_CASE("memory of several mappings is refused for one of them, or a gap, and 
     diagnostics why;
     mapped_pieces const plain{gpu_or_skip(), 2};
     CHECK_FALSE(device_memory::adopt(plain.address(), size, {}, code, why).valid());
-    CHECK_THAT(
-        describe(code, why),
-        ContainsSubstring("4 MiB from its start another allocation begins: it was allocated without GPUDirect RDMA"));
+    CHECK_THAT(describe(code, why),
+               ContainsSubstring(
+                   "4 MiB after the address another allocation begins: it was allocated without GPUDirect RDMA"));
     CHECK(device_memory::adopt(plain.address(), size - mapped_pieces::piece, {}, code, why).valid());
     mapped_pieces gap{gpu_or_skip()};
     gap.unmap(1);
     CHECK_FALSE(device_memory::adopt(gap.address(), size, {}, code, why).valid());
-    CHECK_THAT(describe(code, why), ContainsSubstring("only 2 MiB from its start"));
+    CHECK_THAT(describe(code, why), ContainsSubstring("ends 2 MiB after the address"));
 }
 
 TEST_CASE("the mapping for PCIe is preferred where there is one")
@@ -284,7 +284,7 @@ TEST_CASE("a NIC's writes are flushed once per buffer where the GPU does not ord
     auto const memory = detail::make_gpu_memory(ordinal, 1 << 20);
     if (!flushes) {
         CHECK(memory->dmabuf_fd() == -1);
-        CHECK_THAT(memory->explain(), ContainsSubstring("nothing makes a NIC's writes visible"));
+        CHECK_THAT(memory->explain(), ContainsSubstring("no means to make a NIC's writes visible"));
         return;
     }
     CHECK_THAT(memory->explain(), ContainsSubstring("flushed once per buffer"));

@@ -191,7 +191,7 @@ TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
         lease.reset();
         CHECK(nic.ntuple);
         CHECK(nic.rules.contains(7));
-        sentence = "fake0: ntuple-filters stays on: there are rules that are not gpurx's";
+        sentence = "fake0: ntuple-filters stays on: other programs have rules";
     }
     CHECK_THAT(joined(bench.notices), ContainsSubstring(sentence));
     CHECK(nic.hds_threshold == 256U);

@@ -142,7 +142,7 @@ TEST_CASE("more queues than were leased are refused at once, and nothing is boun
         bench.hardware.state.channels.combined = 1;
         auto const error = bench.failure();
         CHECK(error.code() == errno_code(ERANGE));
-        CHECK_THAT(error.why().advice, ContainsSubstring("have a queue of a NIC leased to the interface"));
+        CHECK_THAT(error.why().advice, ContainsSubstring("lease a queue of a NIC to the interface"));
     }
     SECTION("none can be seen while the interface is down")
     {
@@ -160,7 +160,8 @@ TEST_CASE("what the NIC lacks is advised to those who have the NIC")
     CHECK(error.code() == errno_code(EINVAL));
     CHECK(error.why().operation == "bind-rx");
     CHECK(error.why().kernel_message == "tcp-data-split is disabled");
-    CHECK_THAT(error.why().advice, ContainsSubstring("there: ethtool -G NIC tcp-data-split on hds-thresh 0"));
+    CHECK_THAT(error.why().advice,
+               ContainsSubstring("in its network namespace: ethtool -G NIC tcp-data-split on hds-thresh 0"));
 }
 
 TEST_CASE("a memory that is too small is refused before anything is bound")

@@ -116,7 +116,7 @@ TEST_CASE("the boot and the network namespace have names", "[native]")
 TEST_CASE("of many interfaces the first are named")
 {
     std::vector<std::string> names{"lo"};
-    CHECK(advice_on_interfaces(names) == "there are these in this network namespace: lo");
+    CHECK(advice_on_interfaces(names) == "interfaces in this network namespace: lo");
     for (int i = 1; i < 16; ++i)
         names.push_back("veth" + std::to_string(i));
     CHECK_THAT(advice_on_interfaces(names), EndsWith("veth14, veth15"));

@@ -118,7 +118,7 @@ TEST_CASE("a pool is described with what is not known said as such")
         ContainsSubstring("pages: 1024 of 4 KiB: 824 free, 140 in the NIC's ring (whose size is not known), in socket "
                           "queues or kept for the next packet") &&
             ContainsSubstring("10 on loan, 20 parked behind GPU streams, 30 in reads; at most 500") &&
-            ContainsSubstring("how long it was dry is not known") &&
+            ContainsSubstring("the time dry is not known") &&
             ContainsSubstring("allocation failures are not counted by the driver") &&
             ContainsSubstring("\npages of a <- b: 10 on loan, 20 parked behind GPU streams, 30 in reads") &&
             !ContainsSubstring("c <- d"));
@@ -128,7 +128,7 @@ TEST_CASE("a pool is described with what is not known said as such")
     parts.allocation_failures = 7;
     parts.overruns = 0;
     CHECK_THAT(describe(parts),
-               ContainsSubstring("128 in the NIC's ring by its size, which wants at least 128, 12 in socket queues") &&
+               ContainsSubstring("128 in the NIC's ring by its size, which needs at least 128, 12 in socket queues") &&
                    ContainsSubstring("dry for 1.2 s") &&
                    ContainsSubstring("7 allocation failures, 0 drops for want of a buffer"));
 }

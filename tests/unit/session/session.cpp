@@ -86,7 +86,7 @@ TEST_CASE("an interface that is named and does not exist is an error, whatever w
     CHECK(code == boost::system::errc::no_such_device);
     CHECK(why.operation == "find interface");
     CHECK(why.object == name);
-    CHECK_THAT(why.advice, StartsWith("there are these in this network namespace: ") && ContainsSubstring("lo"));
+    CHECK_THAT(why.advice, StartsWith("interfaces in this network namespace: ") && ContainsSubstring("lo"));
     std::vector<device_memory> two;
     for (int i = 0; i < 2; ++i)
         two.push_back(device_memory::on_host(mebibyte));

@@ -80,7 +80,7 @@ TEST_CASE("text says on which nodes a NIC and a GPU are")
           "GPU 0 is 0000:3b:00.0; NIC and GPU are on NUMA node 0");
     CHECK(describe({.gpu = 1, .gpu_address = "0000:3b:00.0", .visible = "4,2", .gpu_node = 1, .nic_node = 0}) ==
           "GPU 1 is 0000:3b:00.0, number 2 of CUDA_VISIBLE_DEVICES (4,2); NIC on NUMA node 0, GPU on node 1: bytes "
-          "cross the link between the processors, so take a NIC or a GPU of the other node where there is one");
+          "cross the link between the processors; prefer a NIC and a GPU on one node");
     CHECK(describe({.gpu = 0, .gpu_address = {}, .visible = "7", .gpu_node = {}, .nic_node = 1}) ==
           "GPU 0 is number 1 of CUDA_VISIBLE_DEVICES (7)");
     CHECK(describe({.gpu = 0, .gpu_address = "0000:3b:00.0", .visible = {}, .gpu_node = 1, .nic_node = {}}) ==
@@ -110,7 +110,7 @@ TEST_CASE("a LOCAL_RANK without a GPU is an error that says what to do")
         return std::string{"it was chosen"};
     };
     for (auto const* const text : {"", "first", "1x", "-1", " 1", "+1", "99999999999"})
-        CHECK_THAT(refusal(text, "", 8, EINVAL), ContainsSubstring("has to be a number from 0"));
+        CHECK_THAT(refusal(text, "", 8, EINVAL), ContainsSubstring("set it to a number from 0"));
     CHECK_THAT(refusal("8", "", 8, ENODEV), ContainsSubstring("LOCAL_RANK '8'") && ContainsSubstring("sees 8 GPUs:"));
     CHECK_THAT(refusal("2", "6,7", 2, ENODEV), ContainsSubstring("sees 2 GPUs (CUDA_VISIBLE_DEVICES is 6,7)"));
     CHECK_THAT(refusal("0", "9", 0, ENODEV), ContainsSubstring("sees 0 GPUs (CUDA_VISIBLE_DEVICES is 9)"));
