@@ -139,7 +139,8 @@ TEST_CASE("whole pages of somebody's memory are adopted, and nothing beside it")
     REQUIRE(memory.valid());
     CHECK(memory.span().address() == base + 4096);
     CHECK(memory.size() == mebibyte - 4096);
-    CHECK_THAT(memory.explain(), ContainsSubstring("adopted memory") && ContainsSubstring("not used: 3.9 KiB before"));
+    CHECK_THAT(memory.explain(),
+               ContainsSubstring("adopted memory") && ContainsSubstring("no whole pages: 3.9 KiB before"));
     CHECK(size_of(memory.dmabuf_fd()) >= static_cast<off_t>(memory.size()));
     auto const again = adopt_or_why(base, 4 * mebibyte, code, why);
     CHECK(again.valid());

@@ -245,14 +245,15 @@ TEST_CASE("options that contradict themselves are refused, with the reason")
         }
         return std::string{"nothing"};
     };
-    CHECK(refusal({}) == "either listen or connect has to name endpoints");
-    CHECK(refusal({.listen = {any}, .connect = {any}}) == "either listen or connect has to name endpoints");
-    CHECK(refusal({.listen = {any}, .sources = 0}) == "there have to be sources");
-    CHECK(refusal({.listen = {any}, .rank = 2, .world_size = 2}) == "rank 2 is none of a world of 2");
-    CHECK(refusal({.listen = {any}, .world_size = 0}) == "rank 0 is none of a world of 0");
-    CHECK(refusal({.listen = {any}, .batch_size = 0}) == "batch_size and queue_depth have to be at least 1");
-    CHECK(refusal({.listen = {any}, .queue_depth = 0}) == "batch_size and queue_depth have to be at least 1");
-    CHECK(refusal({.listen = {any}, .limits = {.frame_size = 5ULL << 30}}) == "limits.frame_size can be 4 GiB at most");
+    CHECK(refusal({}) == "set endpoints in either listen or connect");
+    CHECK(refusal({.listen = {any}, .connect = {any}}) == "set endpoints in either listen or connect");
+    CHECK(refusal({.listen = {any}, .sources = 0}) == "sources must be at least 1");
+    CHECK(refusal({.listen = {any}, .rank = 2, .world_size = 2}) == "rank 2 is not below world_size 2");
+    CHECK(refusal({.listen = {any}, .world_size = 0}) == "rank 0 is not below world_size 0");
+    CHECK(refusal({.listen = {any}, .batch_size = 0}) == "batch_size and queue_depth must be at least 1");
+    CHECK(refusal({.listen = {any}, .queue_depth = 0}) == "batch_size and queue_depth must be at least 1");
+    CHECK(refusal({.listen = {any}, .limits = {.frame_size = 5ULL << 30}}) ==
+          "limits.frame_size must be at most 4 GiB");
     CHECK(refusal({.listen = {any}, .tensors = {{"", dtype::u8, {}}}}) != "nothing");
     CHECK(refusal({.listen = {any}}) == "nothing");
 }

@@ -102,7 +102,7 @@ TEST_CASE("a source that is cut and does not come back ends by name, with what w
     check_others_go_on(in);
     CHECK(in.next()->code == asio::error::eof);
     REQUIRE(in.soon([&] { return in.stream->errors().size() == 2; }));
-    CHECK(in.stream->errors()[1].why.advice == "source 0 has failed before, and is not taken again");
+    CHECK(in.stream->errors()[1].why.advice == "source 0 has failed before, and is not accepted again");
 }
 
 TEST_CASE("a sender that is alive and says no more is given up by name, wherever in a frame it stopped")
@@ -120,7 +120,7 @@ TEST_CASE("a sender that is alive and says no more is given up by name, wherever
     CHECK(error.code == errc::stream_cut);
     CHECK(error.peer == stuck.socket().local_endpoint());
     CHECK(error.why.advice ==
-          "after 1 frames: its connection stands, and nothing came for 100 ms (stall_timeout): it is stuck, or slow");
+          "after 1 frames: its connection is open, but no byte came for 100 ms (stall_timeout): it is stuck, or slow");
     CHECK(in.refuses(stuck));
     check_others_go_on(in);
     CHECK(in.next()->code == asio::error::eof);
@@ -240,13 +240,13 @@ TEST_CASE("a source's frame that is none ends it, and the others go on")
     auto const faults = std::vector<fault>{
         {patched(next, 0, 'G'), R"(it begins with "GpTS", not with "gpTS")"},
         {patched(next, 4, '\2'), "its version is 2, not 1"},
-        {patched(next, rows_at, huge), "its 9223372036854775808 rows have more bytes than can be counted"},
+        {patched(next, rows_at, huge), "the size of its 9223372036854775808 rows overflows 64 bits"},
         {patched(next, payload_size_at, huge), "its payload has 9223372036854775808 bytes, more than 268435456"},
-        {patched(next, shape_at, huge), "a row of tensor x has more bytes than can be counted"},
+        {patched(next, shape_at, huge), "the size of a row of tensor x overflows 64 bits"},
         {patched(next, 12, ~std::uint32_t{0}), "it has 4294967295 tensors, more than 64"},
-        {patched(next, 8, 1U), "frame 1 is one of source 1"},
-        {patched(next, 16, std::uint64_t{2}), "frame 2 came where frame 1 was to come"},
-        {patched(next, 16, huge), "frame 9223372036854775808 came where frame 1 was to come"},
+        {patched(next, 8, 1U), "frame 1 belongs to source 1"},
+        {patched(next, 16, std::uint64_t{2}), "frame 2 came in the place of frame 1"},
+        {patched(next, 16, huge), "frame 9223372036854775808 came in the place of frame 1"},
         {encode(other_type), "frame 1 has tensor x I32 [3] where the stream has x F32 [3]"},
         {encode(fewer), "frame 1 has 1 tensors, and the stream has 2"},
         {patched(checked, 24, std::uint64_t{4} + 256), "", errc::wrong_checksum},
@@ -288,7 +288,8 @@ TEST_CASE("who is no sender is told apart, and takes no source's place")
     auto const errors = errors_of(in, std::nullopt);
     CHECK(errors[0].code == errc::bad_frame);
     CHECK(errors[0].why.object == "from 127.0.0.1:" + std::to_string(stranger.socket().local_endpoint().port()));
-    CHECK(errors[1].why.advice == "source 2 is none of those of rank 0 of 1: they are fewer, or another process's");
+    CHECK(errors[1].why.advice ==
+          "source 2 does not belong to rank 0 of 1: there are fewer sources, or another process receives it");
     check_others_go_on(in);
     sender zero{in.where()};
     zero.send({.rows = 4, .last = true});
@@ -331,7 +332,8 @@ TEST_CASE("rows of which a batch would be too large are refused before there is 
     bad.send({.rows = 1});
     REQUIRE(in.soon([&] { return errors_of(in, 0).size() == 1; }));
     CHECK(errors_of(in, 0)[0].why.advice ==
-          "a batch of 4 such rows has more than 100 bytes: tensor_stream_options::max_batch_size");
+          "a batch of 4 such rows has more than 100 bytes: raise tensor_stream_options::max_batch_size, or lower "
+          "batch_size");
 }
 
 TEST_CASE("a sender that comes again while its old connection seems alive takes its place")
@@ -393,9 +395,9 @@ TEST_CASE("a second sender of the same number is refused and told apart, wheneve
     CHECK(errors[0].code == errc::wrong_source);
     CHECK(errors[0].peer == two.socket().local_endpoint());
     CHECK(errors[0].why.advice ==
-          "source 0 is that of 127.0.0.1:" + std::to_string(port) +
-              ", which has sent 1 frames: each sender needs a number of its own, and one that was started again must "
-              "resume (in Python: resume=True)");
+          "source 0 already came from 127.0.0.1:" + std::to_string(port) +
+              ", which has sent 1 frames: give each sender its own number; a restarted sender must resume (in Python: "
+              "resume=True)");
     if (state == first::was_cut)
         sender{in.where()}.send({.sequence = 1, .first_row = 4, .rows = 4, .last = true});
     else if (state == first::sends)
@@ -509,7 +511,7 @@ TEST_CASE("who has said nothing makes place for who comes later, the first of th
     auto const errors = errors_of(in, std::nullopt);
     REQUIRE(errors.size() == 1);
     CHECK(errors[0].peer == half_spoken.socket().local_endpoint());
-    CHECK(errors[0].why.advice == "it had not said yet which source it is, and another connection needed its place");
+    CHECK(errors[0].why.advice == "it had not yet announced its source, and another connection needed its flow");
 }
 
 TEST_CASE("a source that never came is blamed on who came in its place")
@@ -530,9 +532,9 @@ TEST_CASE("a source that never came is blamed on who came in its place")
     CHECK(in.rest() == rows_from(1, 0, 4));
     REQUIRE(errors_of(in, 0).size() == 1);
     CHECK(errors_of(in, 0)[0].why.advice ==
-          "no connection came; those of others: 2, the last from 127.0.0.1:" +
+          "no connection came; connections of other peers: 2, the last from 127.0.0.1:" +
               std::to_string(stranger.socket().local_endpoint().port()) +
-              R"(: it begins with "GET ", not with "gpTS"; open, and silent so far: 2)");
+              R"(: it begins with "GET ", not with "gpTS"; open connections without a source so far: 2)");
 }
 
 }  // namespace gpurx::ingest::test

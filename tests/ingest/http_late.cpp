@@ -257,7 +257,7 @@ TEST_CASE("a listing of pages without an object, each with a new token, comes to
     outcome ended;
     static_cast<void>(list(server, ended, {}));
     CHECK(ended.code == errc::bad_response);
-    CHECK_THAT(ended.error, ContainsSubstring("pages have no object") && ContainsSubstring("s3://models/llama/"));
+    CHECK_THAT(ended.error, ContainsSubstring("pages contain no object") && ContainsSubstring("s3://models/llama/"));
 }
 
 TEST_CASE("a listing has a deadline")

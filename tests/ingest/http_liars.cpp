@@ -220,7 +220,7 @@ std::vector<row> const& rows()
         {"a byte at a time", one_byte_at_a_time, errc::gave_up, "bytes came in 400 ms: less than 1000 bytes a second"},
         {"a header without end", header_without_end, errc::gave_up, "no answer came within 400 ms"},
         {"interim answers without end", interim_answers_without_end, errc::gave_up, "no answer came within 400 ms"},
-        {"ten bytes and silence", ten_bytes_and_silence, errc::gave_up, "nothing came for 400 ms; 3 attempts"},
+        {"ten bytes and silence", ten_bytes_and_silence, errc::gave_up, "no byte came for 400 ms; 3 attempts"},
         {"a byte per answer", at_most(1), errc::gave_up, "it sends 1 bytes of those requested; 3 attempts"},
         {"silence", nothing, errc::gave_up, "no answer came within 400 ms; 3 attempts"},
         {"a byte at a time, and a deadline", one_byte_at_a_time, errc::gave_up, "the deadline",
@@ -229,7 +229,7 @@ std::vector<row> const& rows()
              o.deadline = 300ms;
          }},
         {"busy for an hour", saying("HTTP/1.1 503 Slow Down\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"),
-         errc::http_status, "the server asks to come again in 3600 s"},
+         errc::http_status, "the server requests a retry after 3600 s"},
         {"busy for longer than the deadline",
          saying("HTTP/1.1 503 Slow Down\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n"), errc::http_status,
          "the deadline comes before the next", [](fetch_options& o) { o.deadline = 2s; }},
@@ -274,7 +274,7 @@ std::vector<row> const& rows()
         {"HTTP/2", saying("HTTP/2 200\r\n\r\n"), errc::bad_response, ""},
         {"a line without end", a_line_without_end, errc::bad_response, "longer than 16 KiB"},
         {"nothing but an end", [](auto const&, auto const&, http_reply& reply) { reply.close(); }, errc::gave_up,
-         "the connection ends before the answer does; 3 attempts"},
+         "the connection ended before the answer; 3 attempts"},
 
         // ---- what is said is shown ----
         {"a reason that a terminal would obey",

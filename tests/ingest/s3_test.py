@@ -147,7 +147,7 @@ class WhoAsks(S3Test):
         token.write_text("another")
         self.check_denied("s3://models/key", "/container/long", "403")
         os.environ["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = "http://storage.invalid/credentials"
-        self.check_denied("s3://models/key", "has to be of this machine")
+        self.check_denied("s3://models/key", "must be on this machine")
 
     def test_credentials_that_end_soon_are_renewed(self) -> None:
         os.environ.update(AWS_CONTAINER_CREDENTIALS_FULL_URI=f"{root}/container/short",
@@ -186,7 +186,7 @@ class WhatServersSay(S3Test):
     def test_refusals_say_what_to_change(self) -> None:
         self.check_denied("s3://models/missing/key", "404", "NoSuchKey: The specified key does not exist.")
         self.check_denied("s3://models/expired/key", "ExpiredToken", "get new credentials")
-        self.check_denied("s3://models/skewed/key", "Here it is 20261123T100000Z, there 2026-11-23T12:00:00Z")
+        self.check_denied("s3://models/skewed/key", "The time is 20261123T100000Z here, 2026-11-23T12:00:00Z there")
 
     def test_another_server_is_not_shown_who_asks(self) -> None:
         seen: list[str] = []

@@ -284,9 +284,9 @@ TEST_CASE("a sender and a stream know one secret, and a sender with another one 
     };
     auto const [here, there, advice] =
         GENERATE(example{shared_secret, shared_secret, nullptr},
-                 example{shared_secret, "", "it wants a secret, and this sender has none"},
+                 example{shared_secret, "", "it requires a secret, and this sender has none"},
                  example{shared_secret, "some other secret of theirs", "it has another secret"},
-                 example{"", shared_secret, "it has no secret, and this sender has"});
+                 example{"", shared_secret, "it has no secret, and this sender has one"});
     bed in{listening({.batch_size = 4, .secret = here})};
     auto sender = sender_to(in, {.secret = there});
     auto const code = send_4(in, sender, 0);
@@ -392,7 +392,7 @@ TEST_CASE("an acknowledgement of a frame that was not sent ends the sender")
     sender.async_flush(noting(flushed));
     receiver.answer(0, encode_ack(1));
     CHECK(code_of(in, flushed) == boost::system::errc::protocol_error);
-    CHECK(sender.why().advice == "the receiver acknowledges frame 1, which it was not sent");
+    CHECK(sender.why().advice == "the receiver acknowledges frame 1, which this sender has not sent");
 }
 
 TEST_CASE("a second sender of a number is refused, and one that resumes goes on behind the first")
@@ -449,7 +449,9 @@ TEST_CASE("a receiver that was started again before what it acknowledged is an e
     first.run_for(10ms);
     tensor_stream again{first.io, first.session, where};
     CHECK(send_4(first, sender, 3) == errc::stream_cut);
-    CHECK_THAT(sender.why().advice, ContainsSubstring("begins again with frame 1, and those before frame 3"));
+    CHECK_THAT(sender.why().advice,
+               ContainsSubstring(
+                   "starts again with frame 1, but this sender has discarded the acknowledged frames before frame 3"));
 }
 
 TEST_CASE("a sender keeps no more than its window, and a cancelled send says whether its frame is kept")
@@ -551,10 +553,10 @@ TEST_CASE("what no receiver would take is refused before a byte, and the next fr
     };
     CHECK_THAT(refusal({}), ContainsSubstring("this frame has no tensor"));
     CHECK(refusal({{{"x", dtype::f32, {}}, bytes}, {{"y", dtype::u8, {}}, bytes}}) ==
-          "the tensors of a frame have the same number of rows, and at least one; these have 6, 24");
+          "the tensors of a frame must have the same number of rows, at least one; these have 6, 24");
     CHECK(refusal({{{"x", dtype::f32, {}}, {}}}) ==
-          "the tensors of a frame have the same number of rows, and at least one; these have 0");
-    CHECK(refusal({{{"x", dtype::f32, {5}}, bytes}}) == "24 bytes of tensor x are no whole number of rows of 20");
+          "the tensors of a frame must have the same number of rows, at least one; these have 0");
+    CHECK(refusal({{{"x", dtype::f32, {5}}, bytes}}) == "24 bytes of tensor x are not a whole number of rows of 20");
     CHECK(refusal({{{"x", dtype::f32, {0}}, bytes}}) == "tensor x has a dimension of 0");
     CHECK(refusal({{{"a b", dtype::u8, {}}, bytes}}) == R"(the name of a tensor is "a b")");
     CHECK(refusal({{{"x", dtype::u8, {}}, bytes}, {{"x", dtype::u8, {}}, bytes}}) == "two tensors are named x");
@@ -599,7 +601,8 @@ TEST_CASE("a sender waits for a receiver no longer than connect_timeout")
     CHECK(std::chrono::steady_clock::now() - begin < timeout + 1s);
     CHECK(sender.why().operation == "connect");
     CHECK(sender.why().object == "source 3 to " + text_of(nobody.local_endpoint()));
-    CHECK_THAT(sender.why().advice, ContainsSubstring(timeout.count() > 0 ? "tried for 30 s" : "tried for 0 s"));
+    CHECK_THAT(sender.why().advice,
+               ContainsSubstring(timeout.count() > 0 ? "no connection within 30 s" : "no connection within 0 s"));
     // It is not ended by that.
     auto const waits = std::make_shared<outcome>();
     nobody.listen();
@@ -624,7 +627,7 @@ TEST_CASE("a connection that gets no answer is waited for no longer than connect
     tensor_sender sender{in.io, {.address = text_of(where), .connect_timeout = 30s}};
     CHECK(done(in, [&](auto handler) { sender.async_connect(handler); }) == asio::error::timed_out);
     CHECK(std::chrono::steady_clock::now() - begin >= 30s);
-    CHECK_THAT(sender.why().advice, ContainsSubstring("tried for 30 s"));
+    CHECK_THAT(sender.why().advice, ContainsSubstring("no connection within 30 s"));
     // And cancelled.
     auto const waits = std::make_shared<outcome>();
     sender.async_connect(noting(waits));
@@ -680,7 +683,8 @@ TEST_CASE("a sender waits no longer than its timeout for a receiver that takes n
     auto sender = sender_to(in, {.timeout = 3s});
     CHECK(send_4(in, sender, 0) == error_code{});
     CHECK(flush(in, sender) == asio::error::timed_out);
-    CHECK(sender.why().advice == "the receiver took nothing for 3000 ms (timeout): it has no room, or has stopped");
+    CHECK(sender.why().advice ==
+          "the receiver accepted no byte for 3000 ms (timeout): it has no free memory, or has stopped");
     CHECK(sender.stats().connections == 1);
 }
 
@@ -870,7 +874,7 @@ TEST_CASE("a failed co_await of a sender's operation says which frame, of whom, 
         });
     in.run_until([&] { return !said.empty(); });
     CHECK(said == "send frame 0 of source 0 to " + text_of(in.where()) +
-                      ": the sender has another secret; it wants a secret, and this sender has none");
+                      ": the sender has another secret; it requires a secret, and this sender has none");
 }
 
 TEST_CASE("options of a sender that contradict themselves are refused, with the reason")
@@ -886,12 +890,11 @@ TEST_CASE("options of a sender that contradict themselves are refused, with the 
         }
         return std::string{"nothing"};
     };
-    CHECK(refusal({}) == "either address or listen has to be given");
-    CHECK(refusal({.address = "a:1", .listen = any}) == "either address or listen has to be given");
+    CHECK(refusal({}) == "set either address or listen");
+    CHECK(refusal({.address = "a:1", .listen = any}) == "set either address or listen");
     for (auto const* const address : {"127.0.0.1", ":9000", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "[]:1"})
-        CHECK(refusal({.address = address}) ==
-              '"' + std::string{address} + "\" is not HOST:PORT, where a receiver listens");
-    CHECK(refusal({.address = "a:1", .secret = "hunter2"}) == "secret has to have at least 16 bytes");
+        CHECK(refusal({.address = address}) == '"' + std::string{address} + "\" is not HOST:PORT of a receiver");
+    CHECK(refusal({.address = "a:1", .secret = "hunter2"}) == "secret must have at least 16 bytes");
     CHECK(refusal({.address = "[::1]:9000"}) == "nothing");
     tcp::acceptor const taken{io, any};
     CHECK_THROWS_WITH((tensor_sender{io, {.listen = taken.local_endpoint()}}),

@@ -185,9 +185,9 @@ def test_both_know_the_secret(stream: Make, secret: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("here", "there", "sender_says", "receiver_says"),
     [
-        (SECRET, None, "it wants a secret, and this sender has none", "it announces none"),
-        (SECRET, SECRET + "!", "it has another secret", "its proof is not that of this secret"),
-        (None, SECRET, "it has no secret, and this sender has", "it has one, and this stream has not"),
+        (SECRET, None, "it requires a secret, and this sender has none", "it announces no secret"),
+        (SECRET, SECRET + "!", "it has another secret", "its proof is of another secret"),
+        (None, SECRET, "it has no secret, and this sender has one", "it has a secret, and this stream has none"),
     ],
 )
 def test_a_stranger_is_refused_and_the_epoch_goes_on(
@@ -238,7 +238,7 @@ def test_a_receiver_of_version_1_is_an_error_and_no_hang() -> None:
 
         in_thread(receive)
         sender = gpurx.TensorSender("127.0.0.1:{}".format(listens.getsockname()[1]), reconnect=0.2)
-        with pytest.raises(OSError, match="before it answered: it has no place, or is older than version 2"):
+        with pytest.raises(OSError, match="before its answer: it has no free flow, or is older than version 2"):
             send_rows(sender, 0, 5)
 
 

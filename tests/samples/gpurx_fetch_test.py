@@ -454,7 +454,7 @@ class Consumption(FetchTest):
             with self.subTest(transport):
                 arguments = ("--transport", transport, "--interface", "gpurx-eht0", "--output", str(self.output))
                 err = self.refused(server.url("small"), *arguments, status=4)
-                self.assertRegex(err, "^error: find interface gpurx-eht0: No such device; there are these .*: lo")
+                self.assertRegex(err, "^error: find interface gpurx-eht0: No such device; interfaces in .*: lo")
                 self.assertFalse(self.output.exists())
 
     def test_an_interface_that_goes(self) -> None:

@@ -182,7 +182,7 @@ class TrainingIngest(unittest.TestCase):
         errors = report["errors"]
         assert isinstance(errors, list)
         self.assertEqual(len(errors), 1, err)
-        self.assertIn("the sender has a number that is not its own", errors[0]["text"])
+        self.assertIn("the sender's number is invalid or in use", errors[0]["text"])
 
     def kill_in_the_middle(self, where: str, *arguments: str) -> None:
         """A sender, once some frames have gone to the receiver."""
@@ -221,7 +221,7 @@ class TrainingIngest(unittest.TestCase):
 
         right = written("right", "a secret of two hosts\n")
         receiver, where = self.listening(*right)
-        for given, complaint in (((), "it wants a secret, and this sender has none (--secret-file)"),
+        for given, complaint in (((), "it requires a secret, and this sender has none (--secret-file)"),
                                  (written("wrong", "another secret of theirs"), "it has another secret")):
             _, err = self.run_process(start(SOURCE, "--to", where, *self.files, *given), 1)
             self.assertIn(f"send frame 0 of source 0 to {where}: the sender has another secret; {complaint}", err)

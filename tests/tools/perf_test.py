@@ -167,7 +167,7 @@ class Perf(unittest.TestCase):
     def test_an_interface_that_does_not_exist(self) -> None:
         with server(free_port(), "--interface", "gpurx-eht0") as one:
             said = one.communicate(timeout=60)[1]
-        self.assertRegex(said, "^gpurx-perf: find interface gpurx-eht0: No such device; there are these .*: lo")
+        self.assertRegex(said, "^gpurx-perf: find interface gpurx-eht0: No such device; interfaces in .*: lo")
         self.assertEqual(one.returncode, 1)
 
     def test_a_server_ends_when_it_is_told(self) -> None:

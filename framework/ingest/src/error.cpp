@@ -12,7 +12,7 @@ char const* text_of(errc value) noexcept
         case errc::bad_url:
             return "the URL cannot be used";
         case errc::bad_response:
-            return "the server's answer is not one of HTTP/1.1 that can be used";
+            return "the server's answer is not usable HTTP/1.1";
         case errc::http_status:
             return "the server refused";
         case errc::bad_redirect:
@@ -26,7 +26,7 @@ char const* text_of(errc value) noexcept
         case errc::gave_up:
             return "the server's answer differs from its announcement";
         case errc::wrong_checksum:
-            return "the bytes do not have their checksum";
+            return "the bytes do not match their checksum";
         case errc::bad_safetensors:
             return "the file is not valid safetensors";
         case errc::bad_frame:
@@ -34,11 +34,11 @@ char const* text_of(errc value) noexcept
         case errc::stream_cut:
             return "the sender's stream ended before its last frame";
         case errc::wrong_source:
-            return "the sender has a number that is not its own";
+            return "the sender's number is invalid or in use";
         case errc::no_credentials:
             return "there are no credentials";
         case errc::tls_failure:
-            return "there is no secure connection";
+            return "the secure connection failed";
         case errc::wrong_secret:
             return "the sender has another secret";
         case errc::epoch_ended:

@@ -135,7 +135,7 @@ TEST_CASE("The last frame may be empty, and only the last")
     frame_head const end{.sequence = 4, .is_last = true};
     CHECK(parse_head(encode(end)) == end);
     CHECK(end.payload_size() == 0);
-    CHECK(complaint(frame_head{.sequence = 4}) == "it has no rows, and is not the last");
+    CHECK(complaint(frame_head{.sequence = 4}) == "it has no rows, and is not a last frame");
     CHECK(complaint({.rows = 1}) == "it has 1 rows of 0 tensors");
     CHECK(complaint({.tensors = {{"x", dtype::u8, {}}}}) == "it has 0 rows of 1 tensors");
 }
@@ -153,11 +153,11 @@ TEST_CASE("Every field that lies is found out")
     CHECK(complaint(patched(head, magic, '\n')) == R"(it begins with ".pTS", not with "gpTS")");
     CHECK(complaint(patched(head, version, std::uint16_t{2})) == "its version is 2, not 1");
     CHECK(complaint(patched(head, flags, std::uint16_t{32})) == "it has flags that version 1 lacks: 0x20");
-    CHECK(complaint(patched(head, flags, std::uint16_t{8})) == "its sender begins, and it is frame 7");
+    CHECK(complaint(patched(head, flags, std::uint16_t{8})) == "it has the flag of a first frame, and is frame 7");
     CHECK(complaint(patched(head, tensors, ~std::uint32_t{0})) == "it has 4294967295 tensors, more than 64");
     CHECK(complaint(patched(head, tensors, std::uint32_t{2})) ==
           "the length of its head does not fit its number of tensors");
-    CHECK(complaint(patched(head, rows, huge)) == "its 9223372036854775808 rows have more bytes than can be counted");
+    CHECK(complaint(patched(head, rows, huge)) == "the size of its 9223372036854775808 rows overflows 64 bits");
     CHECK(complaint(patched(head, rows, std::uint64_t{9})) == "its payload has 7950 bytes, and 9 rows have 7155");
     CHECK(complaint(patched(head, payload_size, huge)) ==
           "its payload has 9223372036854775808 bytes, more than 268435456");
@@ -177,18 +177,18 @@ TEST_CASE("Every field that lies is found out")
     CHECK(complaint(patched(head, dimensions, std::uint16_t{1})) ==
           "tensor image has other bytes than zeros in a reserved place");
     CHECK(complaint(patched(head, zero, 1)) == "tensor image has other bytes than zeros in a reserved place");
-    CHECK(complaint(patched(head, shape, huge)) == "a row of tensor image has more bytes than can be counted");
+    CHECK(complaint(patched(head, shape, huge)) == "the size of a row of tensor image overflows 64 bits");
     CHECK(complaint(patched(head, shape, std::uint64_t{0})) == "tensor image has a dimension of 0");
     CHECK(complaint(patched(head, shape + 2 * frame_tensor_size, std::uint64_t{5})) ==
-          "a row of tensor packed is no whole number of bytes");
+          "a row of tensor packed is not a whole number of bytes");
     // More than a signed number counts.
     CHECK(complaint({.rows = huge, .tensors = {{"x", dtype::u8, {}}}}) ==
-          "its 9223372036854775808 rows have more bytes than can be counted");
+          "the size of its 9223372036854775808 rows overflows 64 bits");
     CHECK(complaint({.rows = 1, .tensors = {{"x", dtype::f4_e2m1, {huge / 4}}}}) ==
-          "a row of tensor x has more bytes than can be counted");
+          "the size of a row of tensor x overflows 64 bits");
     // Each row can be counted, but not their sum.
     auto const sum = patched(head, shape, std::uint64_t{1} << 55);
-    CHECK(complaint(sum) == "its 10 rows have more bytes than can be counted");
+    CHECK(complaint(sum) == "the size of its 10 rows overflows 64 bits");
 }
 
 TEST_CASE("Nothing is encoded that would not be taken")

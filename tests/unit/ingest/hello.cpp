@@ -79,7 +79,7 @@ TEST_CASE("What no version 2 says is found out")
     CHECK(welcome_with(0, 'x') == "its answer is not of the protocol");
     CHECK(welcome_with(6, std::uint16_t{7}) == "it has a value that version 2 lacks: 0x7");
     CHECK(welcome_with(8, 1) == "it has other bytes than zeros in a reserved place");
-    CHECK(welcome_with(24, std::uint64_t{13}) == "it acknowledges 13 frames, and has 12");
+    CHECK(welcome_with(24, std::uint64_t{13}) == "it acknowledges 13 frames, and received 12");
     CHECK(complaint_of([] { return parse_challenge(with(encode(asked), 12, 1)); }) ==
           "it has other bytes than zeros in a reserved place");
 }

@@ -51,7 +51,7 @@ TEST_CASE("s3: a refusal is told in the server's words, and with what to change"
         "<Error><Code>RequestTimeTooSkewed</Code><Message>Too different.</Message>"
         "<RequestTime>20261123T100000Z</RequestTime><ServerTime>2026-11-23T12:00:00Z</ServerTime></Error>");
     REQUIRE(skewed);
-    CHECK_THAT(words_of(*skewed), ContainsSubstring("Here it is 20261123T100000Z, there 2026-11-23T12:00:00Z") &&
+    CHECK_THAT(words_of(*skewed), ContainsSubstring("The time is 20261123T100000Z here, 2026-11-23T12:00:00Z there") &&
                                       ContainsSubstring("clock"));
     CHECK(parse_refusal("<Error><Code>X</Code><Region>eu-west-1</Region>")->region == "eu-west-1");
     CHECK(is_about_expiry(*parse_refusal("<Error><Code>ExpiredToken</Code>")));

@@ -74,17 +74,17 @@ TEST_CASE("what does not hold is refused, with the tensor's name")
     CHECK_THAT(refused(R"({"e":)" + tensor("[0]", 4, 4) + R"(,"w":)" + tensor("[2]", 0, 8) + "}", 8),
                ContainsSubstring("overlap"));
     CHECK_THAT(refused(one(tensor("[2]", 0, 8, "F33")), 8), ContainsSubstring("\"F33\" is not known"));
-    CHECK_THAT(refused(one(tensor("[3]", 0, 1, "F4")), 1), ContainsSubstring("no number of whole bytes"));
+    CHECK_THAT(refused(one(tensor("[3]", 0, 1, "F4")), 1), ContainsSubstring("not a whole number of bytes"));
     CHECK_THAT(refused(one(tensor("[-2]", 0, 8)), 8), ContainsSubstring("whole numbers"));
     CHECK_THAT(refused(one(tensor("[2.0]", 0, 8)), 8), ContainsSubstring("whole numbers"));
     CHECK_THAT(refused(one(tensor("[1e1]", 0, 40)), 40), ContainsSubstring("whole numbers"));
     CHECK_THAT(refused(one(tensor("[18446744073709551616]", 0, 8)), 8), ContainsSubstring("whole numbers"));
     CHECK_THAT(refused(one(tensor("[4611686018427387904,4]", 0, 0)), 0), ContainsSubstring("64-bit"));
-    CHECK_THAT(refused(one(tensor("2", 0, 8)), 8), ContainsSubstring("\"shape\" has to be an array"));
+    CHECK_THAT(refused(one(tensor("2", 0, 8)), 8), ContainsSubstring("\"shape\" must be an array"));
     CHECK_THAT(refused(one(R"({"dtype":"F32","shape":[2]})"), 8), ContainsSubstring("\"data_offsets\" is missing"));
     CHECK_THAT(refused(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0]})"), 8), ContainsSubstring("[begin, end]"));
     CHECK_THAT(refused(one(R"({"dtype":1,"shape":[2],"data_offsets":[0,8]})"), 8), ContainsSubstring("string"));
-    CHECK_THAT(refused(one("[]"), 0), ContainsSubstring("has to be an object"));
+    CHECK_THAT(refused(one("[]"), 0), ContainsSubstring("must be an object"));
 }
 
 TEST_CASE("a shape that no signed 64-bit number counts is refused with its tensor, also one without elements")

@@ -43,7 +43,7 @@ file_source::file_source(asio::any_io_executor executor, std::string_view text, 
     : executor_{std::move(executor)}, options_{std::move(options)}, text_{text}
 {
     if (options_.flows == 0 || options_.chunk_size == 0)
-        throw std::invalid_argument{"fetch_options: flows and chunk_size have to be at least 1"};
+        throw std::invalid_argument{"fetch_options: flows and chunk_size must be at least 1"};
     if (!options_.mirrors.empty())
         throw std::invalid_argument{"fetch_options: a file has no mirrors"};
     error_code code;
@@ -133,7 +133,7 @@ void file_source::fail(char const* operation, error_code code, std::string advic
 void file_source::check(error_code code) const
 {
     if (code == errc::object_changed)
-        fail("read", code, "another process has written or shortened the file; load it when that is done");
+        fail("read", code, "another process has written or shortened the file; load it again after that");
     if (code)
         fail("read", code, {});
 }

@@ -63,7 +63,7 @@ std::string what_is_new(opened_object const& before, opened_object const& now)
         return fmt::format("its ETag was {}, and is {}", before.object.etag, now.object.etag);
     if (before.object.etag.empty() && before.object.last_modified != now.object.last_modified)
         return fmt::format("its date was {}, and is {}", before.object.last_modified, now.object.last_modified);
-    return before.serves_ranges && !now.serves_ranges ? "no ranges are served any more" : "";
+    return before.serves_ranges && !now.serves_ranges ? "its server no longer serves ranges" : "";
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ std::unique_ptr<detail::source> file_at(asio::any_io_executor executor, std::str
                            {.operation = "open",
                             .object = redacted_url(path),
                             .kernel_message = {},
-                            .advice = "it is no file of this machine, and a server is asked through a session"}};
+                            .advice = "it is not a file of this machine; objects of servers need a session"}};
     return std::make_unique<detail::file_source>(std::move(executor), path, std::move(options));
 }
 
@@ -57,12 +57,12 @@ fetch_options with_rest_of_deadline(fetch_options options, std::chrono::steady_c
 void check(fetch_options const& options)
 {
     if (options.flows == 0 || options.chunk_size == 0 || options.attempts == 0)
-        throw std::invalid_argument{"fetch_options: flows, chunk_size and attempts have to be at least 1"};
+        throw std::invalid_argument{"fetch_options: flows, chunk_size and attempts must be at least 1"};
     for (auto const& [name, value] : options.headers)
         check_field({name, value}, fmt::format("header \"{}\"", detail::printable(name, 100)));
     check_field({"Authorization", options.bearer}, "the bearer token");
     if (options.tls.certificate.empty() && !options.tls.key.empty())
-        throw std::invalid_argument{"a key for TLS is that of a certificate, and none is named"};
+        throw std::invalid_argument{"a key for TLS needs a certificate: set tls_options::certificate"};
     for (auto const& each : detail::s3::servers_of(options.s3))
         detail::s3::check({each.endpoint, each.region});
 }

@@ -36,7 +36,7 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
         from_.display = without_secrets(text);
         asks_for_checksum_ = context.options.crc32c == fetch_options::checksum::automatic;
         if (!code && s3_->object.key.empty())
-            fail(errc::bad_url, from_, "it names a bucket; an object's key stands behind that: s3://bucket/key");
+            fail(errc::bad_url, from_, "it names a bucket without a key; write s3://bucket/key");
     } else {
         from_ = parse_url(text, code, why);
     }

@@ -38,7 +38,7 @@ byte_range bytes_of(answer const& head, error_code& code, std::string& why)
         bytes = *head.range;
     if (head.status == 206 && (!head.range || !head.total || bytes.size() != *head.length)) {
         code = errc::bad_response;
-        why = "a Content-Range with range and size, and a Content-Length that agrees, have to come with status 206";
+        why = "status 206 needs a Content-Range with range and size, and a Content-Length that agrees";
         return {};
     }
     code.clear();
@@ -142,7 +142,7 @@ std::string what_differs(opened_object const& one, opened_object const& other)
     if (one.object.size != other.object.size)
         return fmt::format("it has {} bytes there, and {} here", other.object.size, one.object.size);
     if (one.serves_ranges && !other.serves_ranges)
-        return "no ranges are served there, and they are here";
+        return "its server serves no ranges, and this one does";
     if (one.crc32c && other.crc32c)
         return one.crc32c == other.crc32c
                    ? std::string{}
@@ -153,7 +153,7 @@ std::string what_differs(opened_object const& one, opened_object const& other)
                                                               *other.crc64nvme, *one.crc64nvme);
     auto const& tag = one.object.etag;
     if (tag.empty() || tag.starts_with("W/") || tag != other.object.etag)
-        return fmt::format("its ETag is {} there, and {} here, and no checksum is known of both",
+        return fmt::format("its ETag is {} there, and {} here, and the two have no checksum in common",
                            other.object.etag.empty() ? "none" : other.object.etag, tag.empty() ? "none" : tag);
     return {};
 }

@@ -237,7 +237,7 @@ char const* what_is_wrong(header_field const& field) noexcept
     if (std::ranges::any_of(field.value, is_control))
         return "a header's value is one line, without control characters";
     if (std::ranges::any_of(reserved, [&](std::string_view each) { return is_same(each, field.name); }))
-        return "Host, Range, Accept-Encoding, Connection and those of a body's length are the library's own";
+        return "the library sets Host, Range, Accept-Encoding, Connection and the length of a body itself";
     return nullptr;
 }
 
@@ -271,9 +271,8 @@ std::optional<url> proxy_for(url const& to, environment const& variable, error_c
                .object = without_secrets(text),
                .kernel_message = {},
                .advice =
-                   "a proxy has to be like http://HOST or http://HOST:PORT, in https_proxy, http_proxy, all_proxy or "
-                   "no_proxy in "
-                   "the environment"};
+                   "set a proxy like http://HOST or http://HOST:PORT (https_proxy, http_proxy, all_proxy, no_proxy in "
+                   "the environment)"};
         return std::nullopt;
     }
     if (found.authority == with_brackets(found.host))

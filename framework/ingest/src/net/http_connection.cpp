@@ -236,7 +236,7 @@ std::string http_connection::look()
         case stall_detector::verdict::fine:
             return is_outrun() ? "another mirror is far faster" : std::string{};
         case stall_detector::verdict::silent:
-            return fmt::format("nothing came for {} ms", timeout);
+            return fmt::format("no byte came for {} ms", timeout);
         case stall_detector::verdict::header_too_slow:
             return fmt::format("no answer came within {} ms", timeout);
         case stall_detector::verdict::body_too_slow:

@@ -29,7 +29,7 @@ constexpr std::chrono::seconds longest_wait = 5min;
     auto code = failure.code();
     if (code == asio::error::eof) {
         code = errc::gave_up;
-        why.advice = "the connection ends before the answer does";
+        why.advice = "the connection ended before the answer";
     }
     why.advice += (why.advice.empty() ? "" : "; ") + reason;
     throw system_error{code, why};
@@ -99,7 +99,7 @@ asio::awaitable<void> retries::async_pause(passing_error failure)
     if (++failures_ >= attempts_)
         give_up(failure, fmt::format("{} attempts", failures_));
     if (failure.retry_after > longest_wait)
-        give_up(failure, fmt::format("the server asks to come again in {} s", failure.retry_after->count()));
+        give_up(failure, fmt::format("the server requests a retry after {} s", failure.retry_after->count()));
     auto const pause = pause_after(failures_, spread(), failure.retry_after);
     if (std::chrono::steady_clock::now() + pause >= deadline_)
         give_up(failure, fmt::format("{} attempts, and the deadline comes before the next", failures_));

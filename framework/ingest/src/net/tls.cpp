@@ -33,17 +33,17 @@ std::string advice_for_certificate(long verified, std::string const& host, std::
     switch (verified) {
         case X509_V_ERR_CERT_HAS_EXPIRED:
         case X509_V_ERR_CERT_NOT_YET_VALID:
-            return "the server needs another, or this machine's clock is wrong";
+            return "the server needs another certificate, or this machine's clock is wrong";
         case X509_V_ERR_HOSTNAME_MISMATCH:
         case X509_V_ERR_IP_ADDRESS_MISMATCH:
-            return fmt::format("it is for {}, not for {}: use a name that it has",
-                               names.empty() ? "another host" : names, host);
+            return fmt::format("it is for {}, not for {}: use one of its names", names.empty() ? "another host" : names,
+                               host);
         case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
         case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
         case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
         case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
         case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-            return "if you trust it, name its CA: tls_options::ca_file, Python's ca, gpurx-fetch --ca, or "
+            return "if you trust it, set its CA: tls_options::ca_file, Python's ca, gpurx-fetch --ca, or "
                    "SSL_CERT_FILE";
         default:
             return {};
@@ -66,7 +66,7 @@ std::string advice_for(int reason)
         case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
         case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
         case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
-            return "the server does not take the certificate that it was shown: tls_options::certificate";
+            return "the server rejects the client certificate: tls_options::certificate";
         case SSL_R_TLSV1_UNRECOGNIZED_NAME:
             return "the server does not serve that host";
         default:
@@ -151,9 +151,9 @@ void trust(SSL_CTX* context, tls_options const& options)
     if (options.ca_file.empty() && options.ca_directory.empty())
         trust_the_system(context);
     if (!options.ca_file.empty() && SSL_CTX_load_verify_file(context, options.ca_file.c_str()) != 1)
-        fail(options.ca_file, "ca_file has to be a file of certificates, in PEM");
+        fail(options.ca_file, "ca_file must be a file of certificates, in PEM");
     if (!options.ca_directory.empty() && SSL_CTX_load_verify_dir(context, options.ca_directory.c_str()) != 1)
-        fail(options.ca_directory, "ca_directory has to be one of certificates");
+        fail(options.ca_directory, "ca_directory must be a directory of certificates");
     // A file that the environment names wrongly is no reason to fail before a server has been asked.
     ERR_clear_error();
 }
@@ -164,10 +164,10 @@ void introduce(SSL_CTX* context, tls_options const& options)
         return;
     auto const& certificate = options.certificate;
     if (certificate.empty() || SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1)
-        fail(certificate, "certificate has to be a file with one, in PEM");
+        fail(certificate, "certificate must be a file with a certificate, in PEM");
     auto const& key = options.key.empty() ? certificate : options.key;
     if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1)
-        fail(key, "key has to be a file with the certificate's private key, in PEM, without a password");
+        fail(key, "key must be a file with the certificate's private key, in PEM, without a password");
 }
 
 // ---- a BIO on a socket: OpenSSL's own raises SIGPIPE, and does not count ----

@@ -89,13 +89,13 @@ bool is_host(urls::url_view const& parsed)
 char const* what_is_wrong(urls::url_view const& parsed)
 {
     if (parsed.scheme_id() != urls::scheme::http && parsed.scheme_id() != urls::scheme::https)
-        return "the URL has to begin with http:// or https:// or s3://";
+        return "the URL must begin with http:// or https:// or s3://";
     if (parsed.host_address().empty())
-        return "the URL names no host";
+        return "the URL has no host";
     if (!is_host(parsed))
-        return "a host's name has letters, digits, '-', '.' and '_'; an address of IPv6 stands in brackets";
+        return "a host name consists of letters, digits, '-', '.' and '_'; write an IPv6 address in brackets";
     if (parsed.has_port() && (parsed.port_number() == 0 || parsed.port().empty()))
-        return "the port has to be a number from 1 to 65535";
+        return "the port must be a number from 1 to 65535";
     return nullptr;
 }
 
@@ -154,11 +154,13 @@ std::string path_in(std::string_view text, std::string& wrong)
 {
     auto const parsed = urls::parse_uri({text.data(), text.size()});
     if (!parsed || parsed->encoded_path().empty() || parsed->encoded_path().front() != '/')
-        wrong = "it has to be like file:///directory/name, other characters written as %20";
+        wrong = "write it like file:///directory/name, with other characters as %20";
     else if (!parsed->host().empty() && parsed->host() != "localhost")
-        wrong = "it names a file of another machine; three slashes begin a path of this one: file:///directory/name";
+        wrong =
+            "it names a file of another machine; a path of this machine begins with three slashes: "
+            "file:///directory/name";
     else if (parsed->has_query() || parsed->has_fragment())
-        wrong = "a file has no query and no fragment; in a name they are written %3F and %23";
+        wrong = "a file has no query and no fragment; write ? as %3F and # as %23";
     else
         return parsed->path();
     return {};
@@ -225,7 +227,7 @@ url parse_url(std::string_view text, error_code& code, diagnostics& why)
     if (parsed)
         return usable(*parsed, errc::bad_url, code, why);
     code = errc::bad_url;
-    why.advice = "it has to be like http://host:port/path, other characters written as %20";
+    why.advice = "write it like http://host:port/path, with other characters as %20";
     return {};
 }
 
@@ -255,7 +257,8 @@ url follow(url const& from, std::string_view location, error_code& code, diagnos
     if (code || (!reference->has_userinfo() && (found.secure || !from.secure)))
         return found;
     code = errc::bad_redirect;
-    why.advice = reference->has_userinfo() ? "it names a user" : "it leads from https to http: name that yourself";
+    why.advice = reference->has_userinfo() ? "it contains a user name"
+                                           : "it leads from https to http: request the new URL directly";
     return {};
 }
 
@@ -272,7 +275,7 @@ std::string parse_path(std::string_view text, error_code& code, diagnostics& why
     if (why.advice.empty() && path.empty())
         why.advice = "it is empty";
     if (why.advice.empty() && path.find('\0') != std::string::npos)
-        why.advice = "a zero byte is in it";
+        why.advice = "it contains a zero byte";
     code = why.advice.empty() ? error_code{} : errc::bad_url;
     return code ? std::string{} : path;
 }

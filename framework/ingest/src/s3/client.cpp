@@ -47,7 +47,7 @@ s3_options::addressing style_in(setup const& found)
             {.operation = "use",
              .object = fmt::format("s3.addressing_style of profile \"{}\"", printable(found.profile, 100)),
              .kernel_message = {},
-             .advice = "it has to be path, virtual or auto"}};
+             .advice = "it must be path, virtual or auto"}};
     return *style;
 }
 
@@ -125,7 +125,7 @@ asio::awaitable<credentials> ask_container(credential_service at)
 {
     exchange what{.to = endpoint_at(at.url), .fields = {}, .limit = limit};
     if (!what.to.secure && !is_near(what.to))
-        fail(at.url, "AWS_CONTAINER_CREDENTIALS_FULL_URI has to be of this machine, or https");
+        fail(at.url, "AWS_CONTAINER_CREDENTIALS_FULL_URI must be on this machine, or https");
     auto const token = at.token_file.empty() ? at.authorization : first_line_of(content_of(at.token_file));
     if (!at.token_file.empty() && token.empty())
         fail(at.url, "the file of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, " + at.token_file + ", cannot be read");

@@ -165,7 +165,7 @@ std::optional<credentials> parse_credentials(std::string_view json, std::string&
     auto const expiration = text_in(*fields, "Expiration");
     found.expires = parse_time(expiration);
     if (!are_usable(found) || (!expiration.empty() && !found.expires)) {
-        why = "its answer lacks a usable AccessKeyId or SecretAccessKey, or has an Expiration that is no time";
+        why = "its answer lacks a usable AccessKeyId or SecretAccessKey, or its Expiration is not a time";
         return std::nullopt;
     }
     return found;

@@ -139,14 +139,15 @@ asio::awaitable<std::vector<s3_object>> all_pages(listing& of)
     do {
         auto page = co_await page_behind(of, token);
         if (page.next == token && !token.empty())
-            throw system_error{errc::bad_response, about(of, "its answer has the token that it was asked with")};
+            throw system_error{errc::bad_response, about(of, "its answer repeats the request's token")};
         token = std::move(page.next);
         if (page.objects.empty() && ++empty_pages > empty_page_limit)
             throw system_error{errc::bad_response,
-                               about(of, fmt::format("{} of its pages have no object", empty_pages))};
+                               about(of, fmt::format("{} of its pages contain no object", empty_pages))};
         std::ranges::move(page.objects, std::back_inserter(objects));
         if (objects.size() > object_limit)
-            throw system_error{errc::bad_response, about(of, fmt::format("it has more than {} objects", object_limit))};
+            throw system_error{errc::bad_response,
+                               about(of, fmt::format("it contains more than {} objects", object_limit))};
     } while (!token.empty());
     co_return objects;
 }

@@ -91,7 +91,7 @@ void check(service const& at)
         why = {.operation = "use",
                .object = fmt::format("the region \"{}\"", printable(at.region, 100)),
                .kernel_message = {},
-               .advice = "it has to be of lower-case letters, digits and '-', as us-east-1"};
+               .advice = "it must consist of lower-case letters, digits and '-', as us-east-1"};
     }
     if (code)
         throw system_error{code, why};
@@ -126,7 +126,7 @@ location parse_location(std::string_view text, error_code& code, diagnostics& wh
     if (is_location(text) && is_bucket(bucket))
         return {std::string{bucket}, std::string{rest.substr(std::min(bucket.size() + 1, rest.size()))}};
     code = errc::bad_url;
-    why.advice = "it has to be like s3://bucket/key, the bucket's name of 3 to 255 letters, digits, '-', '.' and '_'";
+    why.advice = "write it like s3://bucket/key, with a bucket name of 3 to 255 letters, digits, '-', '.' and '_'";
     return {};
 }
 

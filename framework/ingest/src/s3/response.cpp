@@ -119,13 +119,13 @@ std::optional<listing_page> parse_listing(std::string_view xml, std::string_view
     auto const is_one = xml.find("<ListBucketResult") != std::string_view::npos && xml.ends_with("</ListBucketResult>");
     auto const truncated = text_of(xml, "IsTruncated");
     if (!is_one || (truncated != "true" && truncated != "false")) {
-        why = "its answer is no page of ListObjectsV2";
+        why = "its answer is not a page of ListObjectsV2";
         return std::nullopt;
     }
     listing_page page{.objects = {}, .next = text_of(xml, "NextContinuationToken")};
     // Without it keys would have to be XML, in which not all can be written.
     if (element(xml, "Contents") && text_of(xml, "EncodingType") != "url") {
-        why = "it did not encode the keys as it was asked to (encoding-type=url)";
+        why = "it did not encode the keys as requested (encoding-type=url)";
         return std::nullopt;
     }
     while (auto const contents = next_element(xml, "Contents")) {
@@ -160,7 +160,7 @@ std::string words_of(refusal const& said)
 {
     auto words = said.message.empty() ? said.code : fmt::format("{}: {}", said.code, said.message);
     if (!said.server_time.empty())
-        words += fmt::format(" Here it is {}, there {}", said.request_time, said.server_time);
+        words += fmt::format(" The time is {} here, {} there", said.request_time, said.server_time);
     for (auto const& [code, what] : advice) {
         if (code == said.code)
             words += fmt::format("; {}", what);

@@ -62,7 +62,7 @@ asio::awaitable<std::string> read_text(asio::any_io_executor executor, rx_sessio
                            {.operation = "read the shards of",
                             .object = is_local(where) ? where : redacted_url(where),
                             .kernel_message = {},
-                            .advice = "it is too large for an index"}};
+                            .advice = "it is larger than an index may be"}};
     std::string text(file.size(), '\0');
     co_await file.async_read_front(host_span{std::span{text}});
     co_return text;
@@ -139,7 +139,7 @@ asio::awaitable<std::vector<std::string>> files_at(asio::any_io_executor executo
 void check_fit(tensor_layout const& layout, std::size_t tensors, memory_span block)
 {
     if (layout.offsets.size() != tensors || layout.size > block.size())
-        throw std::invalid_argument{"the layout is not one of these tensors in this block"};
+        throw std::invalid_argument{"the layout does not fit these tensors and this block"};
 }
 
 void check_same(object const& file, checkpoint_shard const& shard)
@@ -149,7 +149,7 @@ void check_same(object const& file, checkpoint_shard const& shard)
                            {.operation = "fetch",
                             .object = redacted_url(shard.url),
                             .kernel_message = {},
-                            .advice = "its size or its ETag is another than when its header was read"}};
+                            .advice = "its size or its ETag changed after its header was read"}};
 }
 
 asio::awaitable<void> fetch_shard(object& file, checkpoint_shard const& shard, std::span<placement const> placements)

@@ -47,7 +47,7 @@ std::uint64_t number_in(json::value const& value, std::string_view tensor, char 
         return value.get_uint64();
     if (value.is_int64() && value.get_int64() >= 0)
         return static_cast<std::uint64_t>(value.get_int64());
-    refuse_tensor(tensor, fmt::format("{} has to be of whole numbers, none below 0 or above 2^64 - 1", what));
+    refuse_tensor(tensor, fmt::format("{} must consist of whole numbers from 0 to 2^64 - 1", what));
 }
 
 json::value const& field_of(json::object const& fields, std::string_view tensor, char const* name)
@@ -62,7 +62,7 @@ json::array const& array_of(json::object const& fields, std::string_view tensor,
 {
     auto const& value = field_of(fields, tensor, name);
     if (!value.is_array())
-        refuse_tensor(tensor, fmt::format("\"{}\" has to be an array", name));
+        refuse_tensor(tensor, fmt::format("\"{}\" must be an array", name));
     return value.get_array();
 }
 
@@ -70,11 +70,11 @@ dtype dtype_of(json::object const& fields, std::string_view tensor)
 {
     auto const& value = field_of(fields, tensor, "dtype");
     if (!value.is_string())
-        refuse_tensor(tensor, "\"dtype\" has to be a string");
+        refuse_tensor(tensor, "\"dtype\" must be a string");
     std::string_view const name{value.get_string().data(), value.get_string().size()};
     auto const type = dtype_named(name);
     if (!type)
-        refuse_tensor(tensor, fmt::format("the dtype \"{}\" is not known", name.substr(0, name_shown)));
+        refuse_tensor(tensor, fmt::format("the dtype \"{}\" is unknown", name.substr(0, name_shown)));
     return *type;
 }
 
@@ -85,27 +85,27 @@ std::uint64_t bytes_of(dtype type, std::span<std::uint64_t const> shape, std::st
     // Strides are signed, and multiply the dimensions of a tensor without elements, too.
     for (auto const extent : shape) {
         if (extent != 0 && __builtin_mul_overflow(bits, extent, &bits))
-            refuse_tensor(tensor, fmt::format("shape [{}] of {} is of more bits than signed 64-bit numbers count{}",
+            refuse_tensor(tensor, fmt::format("shape [{}] of {} has more bits than a signed 64-bit number counts{}",
                                               fmt::join(shape, ", "), name_of(type),
                                               empty ? ", its dimensions of 0 left out" : ""));
     }
     if (!empty && bits % 8 != 0)
-        refuse_tensor(
-            tensor, fmt::format("shape [{}] of {} is no number of whole bytes", fmt::join(shape, ", "), name_of(type)));
+        refuse_tensor(tensor, fmt::format("shape [{}] of {} is not a whole number of bytes", fmt::join(shape, ", "),
+                                          name_of(type)));
     return empty ? 0 : static_cast<std::uint64_t>(bits) / 8;
 }
 
 safetensor tensor_of(std::string_view name, json::value const& value, std::uint64_t data_begin, std::uint64_t data_size)
 {
     if (!value.is_object())
-        refuse_tensor(name, "it has to be an object with dtype, shape and data_offsets");
+        refuse_tensor(name, "it must be an object with dtype, shape and data_offsets");
     auto const& fields = value.get_object();
     safetensor tensor{.name = std::string{name}, .type = dtype_of(fields, name), .shape = {}};
     for (auto const& extent : array_of(fields, name, "shape"))
         tensor.shape.push_back(number_in(extent, name, "\"shape\""));
     auto const& offsets = array_of(fields, name, "data_offsets");
     if (offsets.size() != 2)
-        refuse_tensor(name, "\"data_offsets\" has to be [begin, end]");
+        refuse_tensor(name, "\"data_offsets\" must be [begin, end]");
     auto const begin = number_in(offsets[0], name, "\"data_offsets\"");
     auto const end = number_in(offsets[1], name, "\"data_offsets\"");
     if (begin > end || end > data_size)
@@ -115,7 +115,7 @@ safetensor tensor_of(std::string_view name, json::value const& value, std::uint6
     tensor.size = end - begin;
     if (auto const needed = bytes_of(tensor.type, tensor.shape, name); needed != tensor.size)
         refuse_tensor(
-            name, fmt::format("shape [{}] of {} is {} bytes, \"data_offsets\" [{}, {}] are {}",
+            name, fmt::format("shape [{}] of {} has {} bytes, \"data_offsets\" [{}, {}] have {}",
                               fmt::join(tensor.shape, ", "), name_of(tensor.type), needed, begin, end, tensor.size));
     return tensor;
 }
@@ -127,10 +127,10 @@ std::map<std::string, std::string> metadata_of(json::value const& value)
     if (value.is_null())
         return metadata;
     if (!value.is_object())
-        refuse_file("\"__metadata__\" has to be an object of strings");
+        refuse_file("\"__metadata__\" must be an object of strings");
     for (auto const& [key, text] : value.get_object()) {
         if (!text.is_string())
-            refuse_file("\"__metadata__\" has to be an object of strings");
+            refuse_file("\"__metadata__\" must be an object of strings");
         metadata.emplace(std::string{key}, std::string{text.get_string()});
     }
     return metadata;
@@ -177,7 +177,7 @@ safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_s
 {
     auto const data_begin = safetensors_prefix + text.size();
     if (file_size < data_begin)
-        refuse_file(fmt::format("its header ends behind its {} bytes", file_size));
+        refuse_file(fmt::format("its header ends beyond its {} bytes", file_size));
     if (!text.starts_with('{'))
         refuse_file("its header does not begin with {");
     error_code code;
@@ -186,7 +186,7 @@ safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_s
     if (code)
         refuse_file("its header is not JSON: " + code.message());
     if (!twice.empty())
-        refuse_tensor(twice, "the name comes twice");
+        refuse_tensor(twice, "the name occurs twice");
     safetensors_header header;
     for (auto const& [key, value] : parsed.get_object()) {
         if (key == metadata_name)

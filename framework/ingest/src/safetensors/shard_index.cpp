@@ -49,7 +49,8 @@ bool is_beside(std::string_view name)
 std::string beside(std::string_view where, std::string_view name)
 {
     if (!is_beside(name))
-        refuse_shards(where, fmt::format("the index names the file \"{}\", which is not one beside it", name));
+        refuse_shards(where,
+                      fmt::format("the index names the file \"{}\", which is not a name in its directory", name));
     if (is_literal(where))
         return fmt::format("{}{}", where.substr(0, where.rfind('/') + 1), name);
     // A signature or a version in the query would be that of the index.
@@ -73,15 +74,15 @@ shard_index parse_index(std::string_view text, std::string_view where)
     if (code)
         refuse_shards(where, "the index is not JSON: " + code.message());
     if (!twice.empty())
-        refuse_shards(where, fmt::format("the index has the name \"{}\" twice", twice));
+        refuse_shards(where, fmt::format("the index contains the name \"{}\" twice", twice));
     auto const* const all = parsed.is_object() ? parsed.get_object().if_contains("weight_map") : nullptr;
     if (all == nullptr || !all->is_object() || all->get_object().empty())
-        refuse_shards(where, "the index has no \"weight_map\" of tensors and the files that they are in");
+        refuse_shards(where, "the index has no \"weight_map\" of tensors and their files");
     shard_index index;
     std::map<std::string, std::size_t, std::less<>> known;
     for (auto const& [tensor, file] : all->get_object()) {
         if (!file.is_string())
-            refuse_shards(where, "\"weight_map\" has to be an object of strings");
+            refuse_shards(where, "\"weight_map\" must be an object of strings");
         std::string name{file.get_string()};
         auto const [found, is_new] = known.try_emplace(name, index.urls.size());
         if (is_new)
@@ -102,7 +103,7 @@ std::vector<std::string> files_among(std::vector<std::string> names, std::string
             files.push_back(std::move(name));
     }
     if (indices.size() > 1)
-        refuse_shards(where, "it has several indices; name one of them");
+        refuse_shards(where, "it has several indices; load one of them by its name");
     if (indices.empty() && files.empty())
         refuse_shards(where, "it has no .safetensors file");
     std::ranges::sort(files);
@@ -136,7 +137,7 @@ void check_index(checkpoint const& of, shard_index const& index, std::string_vie
     for (auto const& [name, shard] : index.shards) {
         auto const there = found.find(name);
         if (there == found.end() || there->second != shard)
-            refuse_shards(where, fmt::format("tensor \"{}\" is not in {}, where the index has it", name,
+            refuse_shards(where, fmt::format("the index places tensor \"{}\" in {}, which does not contain it", name,
                                              is_local(of.shards[shard].url) ? of.shards[shard].url
                                                                             : redacted_url(of.shards[shard].url)));
     }
@@ -145,7 +146,7 @@ void check_index(checkpoint const& of, shard_index const& index, std::string_vie
 void check_no_mirrors(fetch_options const& options)
 {
     if (!options.mirrors.empty())
-        throw std::invalid_argument{"mirrors are of one file, and a checkpoint has several"};
+        throw std::invalid_argument{"mirrors serve one file, and this checkpoint has several"};
 }
 
 }  // namespace gpurx::ingest::detail

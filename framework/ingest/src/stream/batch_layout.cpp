@@ -15,8 +15,8 @@ namespace {
                        {.operation = "make batch",
                         .object = {},
                         .kernel_message = {},
-                        .advice = fmt::format("a batch of {} such rows has more than {} bytes: "
-                                              "tensor_stream_options::max_batch_size",
+                        .advice = fmt::format("a batch of {} such rows has more than {} bytes: raise "
+                                              "tensor_stream_options::max_batch_size, or lower batch_size",
                                               rows, limit)}};
 }
 

@@ -216,7 +216,7 @@ asio::awaitable<void> read_goodbye(connection& from, std::uint64_t frames)
     std::vector<std::byte> bytes(frame_ack_size);
     co_await read_head_part(from, bytes);
     if (parse_ack(std::span{bytes}.first<frame_ack_size>()) != frames)
-        fail(make_error_code(errc::bad_frame), "read frame", "something came after the last");
+        fail(make_error_code(errc::bad_frame), "read frame", "bytes came after the last frame");
 }
 
 asio::awaitable<void> receive_frame(stream_state& stream, std::shared_ptr<connection> from, frame_head head)
@@ -261,11 +261,11 @@ asio::awaitable<bool> has_proved(connection& who, hello const& said, challenge c
 {
     switch (why) {
         case greeting::secret_needed:
-            fail(make_error_code(errc::wrong_secret), "begin stream", "it announces none");
+            fail(make_error_code(errc::wrong_secret), "begin stream", "it announces no secret");
         case greeting::no_secret_here:
-            fail(make_error_code(errc::wrong_secret), "begin stream", "it has one, and this stream has not");
+            fail(make_error_code(errc::wrong_secret), "begin stream", "it has a secret, and this stream has none");
         default:
-            fail(make_error_code(errc::wrong_secret), "begin stream", "its proof is not that of this secret");
+            fail(make_error_code(errc::wrong_secret), "begin stream", "its proof is of another secret");
     }
 }
 
@@ -307,7 +307,7 @@ void check_greeted(frame_head const& head)
 {
     if (head.wants_ack || head.begins)
         fail(make_error_code(errc::bad_frame), "read frame",
-             fmt::format("frame {} has a flag that only a connection without a hello may have", head.sequence));
+             fmt::format("frame {} has a flag that is valid only on a connection without a hello", head.sequence));
 }
 
 asio::awaitable<void> receive_to_end(stream_state& stream, std::shared_ptr<connection> from)
@@ -340,7 +340,7 @@ ending stuck(std::chrono::milliseconds limit)
              .object = {},
              .kernel_message = {},
              .advice =
-                 fmt::format("its connection stands, and nothing came for {} ms (stall_timeout): it is stuck, or slow",
+                 fmt::format("its connection is open, but no byte came for {} ms (stall_timeout): it is stuck, or slow",
                              limit.count())}};
 }
 

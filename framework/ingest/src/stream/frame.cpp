@@ -101,11 +101,11 @@ void check(wire_start const& start, frame_limits const& limits)
     if ((start.rows == 0) != (start.tensors == 0))
         refuse(fmt::format("it has {} rows of {} tensors", start.rows, start.tensors));
     if (start.rows == 0 && (start.flags & (is_last | ends_epoch)) == 0)
-        refuse("it has no rows, and is not the last");
+        refuse("it has no rows, and is not a last frame");
     if ((start.flags & is_last) != 0 && (start.flags & ends_epoch) != 0)
-        refuse("it is the last of its source, and of an epoch that another follows");
+        refuse("it ends both its source and an epoch before the next one");
     if ((start.flags & begins) != 0 && start.sequence != 0)
-        refuse(fmt::format("its sender begins, and it is frame {}", start.sequence));
+        refuse(fmt::format("it has the flag of a first frame, and is frame {}", start.sequence));
     if ((start.flags & has_crc) == 0 && (start.payload_crc != 0 || start.head_crc != 0))
         refuse("it has a CRC32C, but not the flag for it");
 }
@@ -180,7 +180,7 @@ std::uint64_t frame_head::payload_size() const
 {
     auto size = row_size(tensors);
     if (!multiply(size, rows))
-        refuse(fmt::format("its {} rows have more bytes than can be counted", rows));
+        refuse(fmt::format("the size of its {} rows overflows 64 bits", rows));
     return size;
 }
 
@@ -225,7 +225,7 @@ std::uint32_t count_tensors(std::span<std::byte const, frame_start_size> start, 
 frame_head parse_head(std::span<std::byte const> head, frame_limits const& limits)
 {
     if (head.size() < frame_start_size)
-        refuse("its head is cut off");
+        refuse("its head is incomplete");
     auto const start = start_of(head);
     check(start, limits);
     if (head.size() != frame_start_size + start.tensors * frame_tensor_size)
@@ -272,10 +272,10 @@ std::uint64_t row_size(tensor_spec const& tensor)
         if (dimension == 0)
             detail::refuse(fmt::format("tensor {} has a dimension of 0", tensor.name));
         if (!detail::multiply(bits, dimension))
-            detail::refuse(fmt::format("a row of tensor {} has more bytes than can be counted", tensor.name));
+            detail::refuse(fmt::format("the size of a row of tensor {} overflows 64 bits", tensor.name));
     }
     if (bits % 8 != 0)
-        detail::refuse(fmt::format("a row of tensor {} is no whole number of bytes", tensor.name));
+        detail::refuse(fmt::format("a row of tensor {} is not a whole number of bytes", tensor.name));
     return bits / 8;
 }
 
@@ -284,7 +284,7 @@ std::uint64_t row_size(std::span<tensor_spec const> tensors)
     std::uint64_t sum = 0;
     for (auto const& tensor : tensors) {
         if (__builtin_add_overflow(sum, row_size(tensor), &sum))
-            detail::refuse("a row has more bytes than can be counted");
+            detail::refuse("the size of a row overflows 64 bits");
     }
     return sum;
 }

@@ -143,7 +143,7 @@ welcome parse_welcome(std::span<std::byte const, welcome_size> bytes)
     check_begin(wire.begin, welcome_tag, static_cast<std::uint16_t>(greeting::has_failed));
     check_receiver(wire.begin);
     if (wire.acknowledged > wire.expected)
-        refuse_hello(fmt::format("it acknowledges {} frames, and has {}", wire.acknowledged, wire.expected));
+        refuse_hello(fmt::format("it acknowledges {} frames, and received {}", wire.acknowledged, wire.expected));
     return {static_cast<greeting>(wire.begin.value), wire.expected, wire.acknowledged, wire.proven};
 }
 

@@ -40,7 +40,7 @@ constexpr std::chrono::minutes greeting_time{1};
 std::pair<std::string, std::uint16_t> parts_of(tensor_sender_options const& options)
 {
     if (options.address.empty() != options.listen.has_value())
-        refuse_options("either address or listen has to be given");
+        refuse_options("set either address or listen");
     std::string_view const text = options.address;
     auto const colon = std::min(text.rfind(':'), text.size());
     auto host = text.substr(0, colon);
@@ -51,7 +51,7 @@ std::pair<std::string, std::uint16_t> parts_of(tensor_sender_options const& opti
     auto const [end, failure] = std::from_chars(port.data(), port.data() + port.size(), number);
     auto const is_port = failure == std::errc{} && end == port.data() + port.size();
     if (!options.listen && (host.empty() || !is_port))
-        refuse_options(fmt::format("\"{}\" is not HOST:PORT, where a receiver listens", text));
+        refuse_options(fmt::format("\"{}\" is not HOST:PORT of a receiver", text));
     return {std::string{host}, number};
 }
 
@@ -196,7 +196,7 @@ std::size_t sender_link::read_some(std::span<std::byte> to)
     if (code == asio::error::eof)
         lose(asio::error::connection_reset,
              is_greeted ? "the receiver has closed the connection"
-                        : "the receiver has closed the connection before it answered: it has no place, or is older "
+                        : "the receiver closed the connection before its answer: it has no free flow, or is older "
                           "than version 2 of the protocol");
     if (code)
         lose(code);
@@ -225,7 +225,8 @@ asio::awaitable<void> sender_link::wait(bool writes)
     if (code == asio::error::timed_out)
         throw link_lost{
             code,
-            fmt::format("the receiver took nothing for {} ms (timeout): it has no room, or has stopped", limit.count()),
+            fmt::format("the receiver accepted no byte for {} ms (timeout): it has no free memory, or has stopped",
+                        limit.count()),
             true};
     if (code == asio::error::operation_aborted && !socket_.is_open())
         lose(code);

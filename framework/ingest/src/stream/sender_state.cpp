@@ -53,7 +53,7 @@ tensor_sender_options checked(tensor_sender_options options)
                            {.operation = "make",
                             .object = "tensor sender",
                             .kernel_message = {},
-                            .advice = fmt::format("secret has to have at least {} bytes", least_secret)}};
+                            .advice = fmt::format("secret must have at least {} bytes", least_secret)}};
     return options;
 }
 
@@ -63,16 +63,16 @@ char const* words(greeting says)
         case greeting::taken:
             break;
         case greeting::secret_needed:
-            return "it wants a secret, and this sender has none";
+            return "it requires a secret, and this sender has none";
         case greeting::no_secret_here:
-            return "it has no secret, and this sender has";
+            return "it has no secret, and this sender has one";
         case greeting::wrong_secret:
             return "it has another secret";
         case greeting::no_source:
-            return "it receives no source of this number: there are fewer, or another rank does";
+            return "it receives no source of this number: it has fewer sources, or another rank receives this one";
         case greeting::other_sender:
-            return "another sender of this number has sent to it: each needs a number of its own, and one that was "
-                   "started again must resume";
+            return "another sender of this number has sent to it: give each sender its own number; a restarted sender "
+                   "must resume";
         case greeting::has_failed:
             return "this source has failed there before; errors() of its stream has the reason";
     }
@@ -189,11 +189,11 @@ void sender_state::check(kept_frame& frame) const
     head.source = options_.source;
     if (frame.refusal.empty() && head.rows == 0 && !head.is_last && !head.ends_epoch)
         frame.refusal =
-            "the tensors of a frame have the same number of rows, and at least one; this frame has no tensor";
+            "the tensors of a frame must have the same number of rows, at least one; this frame has no tensor";
     if (!frame.refusal.empty())
         refuse(frame.refusal);
     if (!tensors_.empty() && !head.tensors.empty() && head.tensors != tensors_)
-        refuse("all frames have the same tensors, with the same types and shapes of rows, in the same order");
+        refuse("all frames must have the same tensors, with the same types and shapes of rows, in the same order");
     try {
         static_cast<void>(encode(head));
     } catch (system_error const& error) {
@@ -233,8 +233,8 @@ asio::awaitable<void> sender_state::say_goodbye()
 {
     if (received_ > next_)
         throw ended(make_error_code(boost::system::errc::invalid_argument),
-                    fmt::format("the receiver has {} frames of this source, and the sender made {}: these are not the "
-                                "rows that were sent before",
+                    fmt::format("the receiver has {} frames of this source, and the sender made {}: its rows are not "
+                                "the same as before",
                                 received_, next_));
     auto const goodbye = encode_ack(next_);
     try {
@@ -283,8 +283,8 @@ asio::awaitable<void> sender_state::wait_for_receiver()
         if (left <= 0ms || !is_not_yet(lost->code)) {
             auto const advice = is_not_yet(lost->code)
                                     ? fmt::format(
-                                          "tried for {}: start gpurx.TensorStream, or another receiver, there, "
-                                          "or give a larger connect_timeout",
+                                          "no connection within {}: start gpurx.TensorStream or another receiver "
+                                          "there, or raise connect_timeout",
                                           seconds(options_.connect_timeout))
                                     : std::string{"check the host and the port"};
             throw system_error{lost->code,
@@ -415,8 +415,8 @@ void sender_state::follow(welcome const& answer)
     auto const oldest = next_ - kept_.size();
     if (answer.expected < oldest)
         throw ended(errc::stream_cut,
-                    fmt::format("it begins again with frame {}, and those before frame {} were acknowledged and are "
-                                "gone here: start the sender again, with resume",
+                    fmt::format("it starts again with frame {}, but this sender has discarded the acknowledged frames "
+                                "before frame {}: restart the sender with resume",
                                 answer.expected, oldest));
     forget(answer.acknowledged);
     received_ = answer.expected;
@@ -433,7 +433,8 @@ bool sender_state::read_acknowledgements()
         auto const sequence = parse_ack(rest.first<frame_ack_size>());
         if (sequence >= received_)
             throw link_lost{make_error_code(boost::system::errc::protocol_error),
-                            fmt::format("the receiver acknowledges frame {}, which it was not sent", sequence), true};
+                            fmt::format("the receiver acknowledges frame {}, which this sender has not sent", sequence),
+                            true};
         forget(sequence + 1);
     }
     std::memmove(incoming_.data(), rest.data(), rest.size());

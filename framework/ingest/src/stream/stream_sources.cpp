@@ -91,22 +91,22 @@ void stream_state::check_options() const
     constexpr std::uint64_t most_frame_size = std::uint64_t{4} << 30;
     auto const& of = options_;
     if (of.listen.empty() == of.connect.empty())
-        refuse_option("either listen or connect has to name endpoints");
+        refuse_option("set endpoints in either listen or connect");
     if (of.world_size == 0 || of.rank >= of.world_size)
-        refuse_option(fmt::format("rank {} is none of a world of {}", of.rank, of.world_size));
+        refuse_option(fmt::format("rank {} is not below world_size {}", of.rank, of.world_size));
     if (!of.listen.empty() && of.sources == 0)
-        refuse_option("there have to be sources");
+        refuse_option("sources must be at least 1");
     if (of.batch_size == 0 || of.queue_depth == 0)
-        refuse_option("batch_size and queue_depth have to be at least 1");
+        refuse_option("batch_size and queue_depth must be at least 1");
     auto const count = of.connect.empty() ? of.sources : of.connect.size();
     if (of.shuffle > 0 && count > of.world_size && of.order != frame_order::rounds)
-        refuse_option("rows of several sources are shuffled the same way again only with frame_order::rounds");
+        refuse_option("only frame_order::rounds shuffles rows of several sources the same way in each run");
     constexpr std::size_t least_secret = 16;
     if (!of.secret.empty() && of.secret.size() < least_secret)
         refuse_option(fmt::format("a secret must have at least {} random bytes; this one has {}", least_secret,
                                   of.secret.size()));
     if (of.limits.frame_size > most_frame_size)
-        refuse_option("limits.frame_size can be 4 GiB at most");
+        refuse_option("limits.frame_size must be at most 4 GiB");
     if (of.tensors.empty())
         return;
     try {
@@ -310,9 +310,9 @@ std::string stream_state::who_else_came() const
 {
     std::string text;
     if (strangers_ > 0)
-        text += fmt::format("; those of others: {}, the last {}", strangers_, last_stranger_);
+        text += fmt::format("; connections of other peers: {}, the last {}", strangers_, last_stranger_);
     if (auto const silent = std::ranges::count_if(connections_, [](auto const& each) { return !each->source; }))
-        text += fmt::format("; open, and silent so far: {}", silent);
+        text += fmt::format("; open connections without a source so far: {}", silent);
     return text;
 }
 
@@ -375,8 +375,9 @@ std::size_t stream_state::index_of(std::uint32_t number) const
 {
     auto const found = std::ranges::lower_bound(sources_, number, {}, &source::number);
     if (found == sources_.end() || found->number != number)
-        refuse_source(fmt::format("source {} is none of those of rank {} of {}: they are fewer, or another process's",
-                                  number, options_.rank, options_.world_size));
+        refuse_source(fmt::format(
+            "source {} does not belong to rank {} of {}: there are fewer sources, or another process receives it",
+            number, options_.rank, options_.world_size));
     return static_cast<std::size_t>(found - sources_.begin());
 }
 
@@ -384,12 +385,12 @@ void stream_state::introduce(std::shared_ptr<connection> const& who, frame_head 
 {
     if (who->source) {
         if (*who->source != head.source)
-            refuse_frame(fmt::format("frame {} is one of source {}", head.sequence, head.source));
+            refuse_frame(fmt::format("frame {} belongs to source {}", head.sequence, head.source));
         return;
     }
     auto& its = sources_[index_of(head.source)];
     if (its.failed)
-        refuse_frame(fmt::format("source {} has failed before, and is not taken again", head.source));
+        refuse_frame(fmt::format("source {} has failed before, and is not accepted again", head.source));
     if (head.begins && (its.now || its.progress.expected() > 0))
         refuse_second(its);
     let_speak(who, its);
@@ -402,7 +403,7 @@ void stream_state::introduce(std::shared_ptr<connection> const& who, hello const
     auto& its = sources_[index_of(said.source)];
     switch (judge(*who, said)) {
         case greeting::has_failed:
-            refuse_frame(fmt::format("source {} has failed before, and is not taken again", said.source));
+            refuse_frame(fmt::format("source {} has failed before, and is not accepted again", said.source));
         case greeting::other_sender:
             refuse_second(its);
         default:
@@ -440,8 +441,8 @@ void stream_state::let_speak(std::shared_ptr<connection> const& who, source& its
 void stream_state::refuse_second(source const& its) const
 {
     refuse_source(
-        fmt::format("source {} is that of {}, which has sent {} frames: each sender needs a number of its own, and one "
-                    "that was started again must resume (in Python: resume=True)",
+        fmt::format("source {} already came from {}, which has sent {} frames: give each sender its own number; a "
+                    "restarted sender must resume (in Python: resume=True)",
                     its.number, text_of(its.last_peer), its.progress.expected()));
 }
 
@@ -476,8 +477,8 @@ asio::awaitable<void> stream_state::leave(std::shared_ptr<connection> who, endin
     }
     if (!who->source) {
         if (who->makes_place)
-            how.why.advice = "it had not said yet which source it is, and another connection needed its place";
-        note_stranger(who->peer, !who->has_spoken         ? "it said nothing"
+            how.why.advice = "it had not yet announced its source, and another connection needed its flow";
+        note_stranger(who->peer, !who->has_spoken         ? "it sent nothing"
                                  : how.why.advice.empty() ? how.code.message()
                                                           : how.why.advice);
         if (who->has_spoken)

@@ -150,7 +150,7 @@ asio::awaitable<bool> stream_state::admit(std::shared_ptr<connection> from, fram
             co_return false;
         }
         case verdict::gap:
-            refuse_frame(fmt::format("frame {} came where frame {} was to come", head.sequence, progress.expected()));
+            refuse_frame(fmt::format("frame {} came in the place of frame {}", head.sequence, progress.expected()));
         case verdict::after_end:
             refuse_frame(fmt::format("frame {} came after the last, {}", head.sequence, progress.expected() - 1));
     }
@@ -217,7 +217,7 @@ asio::awaitable<void> stream_state::put_rows_now(connection& from, frame_head co
     // Where another process was in this frame.
     auto const begin = at.frame == head.sequence ? at.row : 0;
     if (begin > head.rows)
-        refuse_frame(fmt::format("frame {} has {} rows, and {} of them were taken before: it is not the same",
+        refuse_frame(fmt::format("frame {} has {} rows, but {} were already taken from it: it is not the same frame",
                                  head.sequence, head.rows, begin));
     auto const placed_until = [&](std::size_t row) {
         auto const all = row == head.rows;

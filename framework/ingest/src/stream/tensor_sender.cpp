@@ -23,7 +23,7 @@ namespace {
 
 std::string rows_of(std::vector<std::uint64_t> const& rows)
 {
-    return fmt::format("the tensors of a frame have the same number of rows, and at least one; these have {}",
+    return fmt::format("the tensors of a frame must have the same number of rows, at least one; these have {}",
                        fmt::join(rows, ", "));
 }
 
@@ -140,7 +140,7 @@ std::shared_ptr<detail::kept_frame> tensor_sender::view_of(std::span<tensor_view
         for (auto const& each : tensors) {
             auto const row = row_size(each.spec);
             if (each.bytes.size() % row != 0)
-                frame->refusal = fmt::format("{} bytes of tensor {} are no whole number of rows of {}",
+                frame->refusal = fmt::format("{} bytes of tensor {} are not a whole number of rows of {}",
                                              each.bytes.size(), each.spec.name, row);
             rows.push_back(each.bytes.size() / row);
             frame->head.tensors.push_back(each.spec);
