@@ -760,7 +760,7 @@ def test_shards_that_do_not_fit_their_index(kind: int, shards: Sharded, session:
         (b'{"weight_map": {"a": "x", "a": "y"}}', "'a' comes twice"),
         (b"[" * 100_000, "no index"),
         (b"\xff\xfe", "no index"),
-        *[(json.dumps({"weight_map": {"a": name}}).encode(), "not one beside it")
+        *[(json.dumps({"weight_map": {"a": name}}).encode(), "not a name in its directory")
           for name in ("../x", "/etc/passwd", "http://elsewhere/x", "a/../../x", "", "a\\b", "a\0")],
     ],
 )  # fmt: skip

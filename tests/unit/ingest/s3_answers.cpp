@@ -85,8 +85,8 @@ TEST_CASE("s3: a page of a listing has names, sizes and the way on")
 
 TEST_CASE("s3: what is no page of a listing is refused")
 {
-    CHECK_THAT(refused(""), ContainsSubstring("no page"));
-    CHECK_THAT(refused("<html></html>"), ContainsSubstring("no page"));
+    CHECK_THAT(refused(""), ContainsSubstring("not a page"));
+    CHECK_THAT(refused("<html></html>"), ContainsSubstring("not a page"));
     auto const whole = page_of("<IsTruncated>false</IsTruncated>");
     for (std::size_t size = 0; size < whole.size(); ++size)
         CHECK_FALSE(refused(whole.substr(0, size)).empty());

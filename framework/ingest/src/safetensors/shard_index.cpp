@@ -137,7 +137,7 @@ void check_index(checkpoint const& of, shard_index const& index, std::string_vie
     for (auto const& [name, shard] : index.shards) {
         auto const there = found.find(name);
         if (there == found.end() || there->second != shard)
-            refuse_shards(where, fmt::format("the index places tensor \"{}\" in {}, which does not contain it", name,
+            refuse_shards(where, fmt::format("tensor \"{}\" is not in {}, although the index places it there", name,
                                              is_local(of.shards[shard].url) ? of.shards[shard].url
                                                                             : redacted_url(of.shards[shard].url)));
     }
