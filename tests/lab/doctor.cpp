@@ -390,9 +390,9 @@ TEST_CASE_METHOD(unchanged_nic, "it knows queues that are leased, from both side
                           child.expect(found.text.find(part) != std::string::npos, found.text.c_str());
                       };
                       child.expect(found.status == 0, found.text.c_str());
-                      says("queue 1, which is leased to the interface, can be bound");
+                      says("queue 1, leased to the interface, can be bound");
                       says("driver netkit can bind memory to its queues");
-                      says("are set on the NIC that they are leased from");
+                      says("the leasing NIC has the settings of header split");
                   }};
     one.enter(leased);
     auto const said = one.report();

@@ -22,7 +22,7 @@ finding check_route(interface_facts const& nic, gpu_facts const& gpu)
     if (!nic.pci || !gpu.pci)
         return {.level = severity::note,
                 .topic = topic,
-                .what = "how bytes get from the NIC to the GPU cannot be told",
+                .what = "the path from the NIC to the GPU cannot be determined",
                 .evidence = nic.pci ? "the GPU has no PCI address" : "the NIC has no PCI address"};
     auto const route = route_between(*nic.pci, *gpu.pci);
     auto const ends = fmt::format("{} to {}", nic.pci->address, gpu.pci->address);
@@ -30,8 +30,8 @@ finding check_route(interface_facts const& nic, gpu_facts const& gpu)
         return {.level = severity::degraded,
                 .topic = topic,
                 .what =
-                    "NIC and GPU have no PCIe switch or root port in common: the NIC's writes cross the CPU's "
-                    "root complex, if the driver of the GPU allows it at all",
+                    "NIC and GPU have no PCIe switch or root port in common: the NIC's writes cross the CPU's root "
+                    "complex, if the GPU's driver permits that",
                 .evidence = ends,
                 .command = "nvidia-smi topo -m"};
     std::vector<std::string> commands;
@@ -62,7 +62,7 @@ std::optional<finding> check_iommu(interface_facts const& nic)
     return finding{
         .level = severity::degraded,
         .topic = "iommu",
-        .what = "an IOMMU translates the NIC's addresses, which keeps it from GPU memory: boot with iommu=pt",
+        .what = "an IOMMU translates the NIC's addresses, so the NIC cannot reach GPU memory: boot with iommu=pt",
         .evidence = fmt::format("group of type {}", type)};
 }
 
@@ -103,13 +103,13 @@ std::vector<finding> check_gpu(gpu_facts const& gpu, requirements const& wanted)
         found.push_back(
             {.level = severity::blocking,
              .topic = "bar1",
-             .what = fmt::format("NICs cannot reach so much of {}: ask for less memory, or turn "
-                                 "resizable BAR on in the firmware",
+             .what = fmt::format("NICs cannot reach that much memory of {}: use less memory, or turn resizable BAR on "
+                                 "in the firmware",
                                  name),
              .evidence = fmt::format("BAR1 has {}, {} of memory", size_text(*gpu.bar1), size_text(wanted.memory))});
     } else if (gpu.bar1) {
         found.push_back({.topic = "bar1",
-                         .what = fmt::format("NICs can reach so much of {}", name),
+                         .what = fmt::format("NICs can reach that much memory of {}", name),
                          .evidence = fmt::format("BAR1 has {}", size_text(*gpu.bar1))});
     }
     return found;

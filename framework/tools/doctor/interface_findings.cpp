@@ -51,8 +51,8 @@ finding check_driver(interface_facts const& nic)
     if (probe.error == EPERM && is_known(nic.driver)) {
         return {.level = severity::note,
                 .topic = topic,
-                .what = fmt::format("{} is one of those that can bind memory to their queues; whether it can with "
-                                    "this NIC only CAP_NET_ADMIN can ask",
+                .what = fmt::format("{} supports binding memory to its queues; only a process with CAP_NET_ADMIN can "
+                                    "check that for this NIC",
                                     name),
                 .evidence = evidence};
     }
@@ -83,7 +83,7 @@ finding check_link(interface_facts const& nic)
     if (!nic.carrier)
         return {.level = severity::degraded,
                 .topic = topic,
-                .what = "nothing is at the other end of the cable",
+                .what = "the interface has no carrier: check the cable and its other end",
                 .evidence = "up, without carrier"};
     return {.topic = topic, .what = "the interface is up", .evidence = fmt::format("MTU {}", nic.mtu)};
 }
@@ -104,12 +104,14 @@ finding check_header_split(interface_facts const& nic)
         evidence += fmt::format(", hds-thresh {}", threshold);
     if (nic.rings->split == data_split::on && threshold == 0)
         return {.topic = topic, .what = "headers are split from payload", .evidence = std::move(evidence)};
-    return {.level = severity::note,
-            .topic = topic,
-            .what = "headers are not split from the payload of all packets: a session turns that on while it lasts",
-            .evidence = std::move(evidence),
-            .command = nic.rings->hds_threshold ? fmt::format("ethtool -G {} tcp-data-split on hds-thresh 0", nic.name)
-                                                : fmt::format("ethtool -G {} tcp-data-split on", nic.name)};
+    return {
+        .level = severity::note,
+        .topic = topic,
+        .what =
+            "headers are not split from the payload of all packets: a session turns header split on while it is open",
+        .evidence = std::move(evidence),
+        .command = nic.rings->hds_threshold ? fmt::format("ethtool -G {} tcp-data-split on hds-thresh 0", nic.name)
+                                            : fmt::format("ethtool -G {} tcp-data-split on", nic.name)};
 }
 
 // Of the drivers that can, mlx5 alone splits headers only together with it.
@@ -138,7 +140,7 @@ finding check_steering(interface_facts const& nic)
     if (!state.active)
         return {.level = severity::note,
                 .topic = topic,
-                .what = "flow steering is off: a session turns it on while it lasts",
+                .what = "flow steering is off: a session turns it on while it is open",
                 .evidence = "rx-ntuple-filter off",
                 .command = fmt::format("ethtool -K {} ntuple on", nic.name)};
     return {.topic = topic, .what = "the NIC steers flows to queues", .evidence = "rx-ntuple-filter on"};
@@ -150,7 +152,7 @@ finding check_xdp(interface_facts const& nic)
         return {.topic = "xdp", .what = "no XDP program is attached", .evidence = "none attached"};
     return {.level = severity::blocking,
             .topic = "xdp",
-            .what = "an XDP program is attached: a NIC has either that or device memory",
+            .what = "an XDP program is attached: a NIC cannot have both XDP and device memory",
             .evidence = "IFLA_XDP",
             .command = fmt::format("ip link set dev {} xdp off", nic.name)};
 }
@@ -167,8 +169,8 @@ std::vector<finding> check_lessee(interface_facts const& nic)
     found.push_back(check_driver(nic));
     found.push_back({.level = severity::note,
                      .topic = "lessor",
-                     .what = "header split, the ring, and rules that send flows to the queues are set on the NIC that "
-                             "they are leased from: run gpurx-doctor there",
+                     .what = "the leasing NIC has the settings of header split, the ring, and rules that send flows "
+                             "to the queues: run gpurx-doctor there",
                      .evidence = name_of_driver(nic)});
     return found;
 }
@@ -203,7 +205,7 @@ std::optional<finding> check_daemon(interface_facts const& nic, process_facts co
     if (said.error == EBADF) {
         found.what = fmt::format("gpurxd would set up queues of {} for user {}, with {} of memory", nic.name,
                                  process.user, size_text(wanted.memory));
-        found.evidence = fmt::format("its answer at {}", process.daemon);
+        found.evidence = fmt::format("the answer of gpurxd at {}", process.daemon);
         return found;
     }
     found.level = process.net_admin ? severity::note : severity::blocking;
@@ -212,8 +214,8 @@ std::optional<finding> check_daemon(interface_facts const& nic, process_facts co
         found.command = "systemctl restart gpurxd.socket gpurxd";
     } else if (said.error == EACCES && nic.daemon->less_would_do) {
         found.what = fmt::format(
-            "gpurxd's policy allows user {} less than {} of memory on {}: ask for less (--memory), "
-            "or raise memory in the user's line of it",
+            "gpurxd's policy allows user {} less than {} of memory on {}: use less (--memory), or raise the limit "
+            "memory in the user's line",
             process.user, size_text(wanted.memory), nic.name);
     } else if (said.error == EACCES) {
         // No command: gpurxd's answer, which is the evidence, names the file.
@@ -223,7 +225,7 @@ std::optional<finding> check_daemon(interface_facts const& nic, process_facts co
             process.user, nic.name);
     } else if (said.error == EUSERS) {
         found.what =
-            fmt::format("user {} has as many sessions on {} as gpurxd's policy allows", process.user, nic.name);
+            fmt::format("user {} has reached the limit of sessions on {} in gpurxd's policy", process.user, nic.name);
     } else {
         found.what = fmt::format("gpurxd refuses queues of {}", nic.name);
     }

@@ -51,7 +51,7 @@ finding check_kernel(kernel_facts const& kernel)
         found.what = "the kernel's device memory TCP cannot be determined here";
     } else if (is_older_than_tried(kernel.release)) {
         found.level = severity::note;
-        found.what = "the kernel has device memory TCP, but gpurx was not tried on kernels older than 7.2";
+        found.what = "the kernel has device memory TCP, but gpurx is not tested on kernels older than 7.2";
     }
     return found;
 }
@@ -60,22 +60,23 @@ finding check_tokens(kernel_facts const& kernel)
 {
     if (kernel.has_array_tokens)
         return {
-            .topic = "tokens", .what = "pages are given back by array tokens", .evidence = "bind-rx takes autorelease"};
-    return {.level = severity::note,
-            .topic = "tokens",
-            .what = "pages are given back by xarray tokens, which cost more than those of gpurx's kernel patches",
-            .evidence = "bind-rx takes no autorelease"};
+            .topic = "tokens", .what = "pages are returned by array tokens", .evidence = "bind-rx takes autorelease"};
+    return {
+        .level = severity::note,
+        .topic = "tokens",
+        .what = "pages are returned by xarray tokens, which cost more than the array tokens of gpurx's kernel patches",
+        .evidence = "bind-rx takes no autorelease"};
 }
 
 finding check_page_sizes(kernel_facts const& kernel)
 {
     if (kernel.has_page_sizes)
         return {.topic = "page-size",
-                .what = "the NIC's pages may be larger, where its driver can",
+                .what = "the NIC's pages may be larger than the system's, if its driver supports that",
                 .evidence = "bind-rx takes rx-page-size"};
     return {.level = severity::note,
             .topic = "page-size",
-            .what = "the NIC's pages are of the system's size: this kernel has no choice",
+            .what = "the NIC's pages have the system's size: this kernel supports no other",
             .evidence = "bind-rx takes no rx-page-size"};
 }
 
@@ -105,10 +106,10 @@ finding check_udmabuf(machine_facts const& machine, bool with_gpu, requirements 
         found.what += "this user may not open /dev/udmabuf";
         found.command = "setfacl -m u:$USER:rw /dev/udmabuf";
     } else if (!kernel.config_file.empty() && !kernel.config.contains("UDMABUF")) {
-        found.what += "there is no UDMABUF in this kernel, boot one with CONFIG_UDMABUF";
+        found.what += "this kernel has no UDMABUF: boot one with CONFIG_UDMABUF";
         found.evidence += fmt::format(", CONFIG_UDMABUF is not set in {}", kernel.config_file);
     } else {
-        found.what += "there is no /dev/udmabuf (a container needs it given: --device /dev/udmabuf)";
+        found.what += "there is no /dev/udmabuf (for a container, pass --device /dev/udmabuf)";
     }
     return found;
 }
@@ -122,7 +123,7 @@ finding check_huge_pages(host_memory_facts const& memory, requirements const& wa
         return {.topic = "huge-pages", .what = "host memory will be contiguous", .evidence = std::move(evidence)};
     return {.level = severity::note,
             .topic = "huge-pages",
-            .what = "host memory will be of single pages, which rules larger pages on the NIC out",
+            .what = "host memory will consist of single pages, so the NIC cannot use larger pages",
             .evidence = std::move(evidence),
             .command = fmt::format("sysctl vm.nr_hugepages={}", needed)};
 }
@@ -134,13 +135,14 @@ finding check_rights(process_facts const& process)
     constexpr char evidence[] = "no CAP_NET_ADMIN in the user namespace that owns the network namespace";
     if (!process.daemon.empty())
         return {.topic = "rights",
-                .what = fmt::format("this process may not configure NICs: gpurxd at {} is asked", process.daemon),
+                .what = fmt::format("this process may not configure NICs: gpurxd at {} does it", process.daemon),
                 .evidence = evidence};
-    return {.level = severity::blocking,
-            .topic = "rights",
-            .what = "this process may not configure NICs: run it as root, give the program the right, or start gpurxd",
-            .evidence = evidence,
-            .command = "setcap cap_net_admin+ep PROGRAM"};
+    return {
+        .level = severity::blocking,
+        .topic = "rights",
+        .what = "this process may not configure NICs: run it as root, give the program the capability, or start gpurxd",
+        .evidence = evidence,
+        .command = "setcap cap_net_admin+ep PROGRAM"};
 }
 
 }  // namespace

@@ -206,14 +206,14 @@ daemon_facts ask_daemon(std::string const& socket, std::string const& interface,
         channel.send(detail::encode(detail::open_request{.interface = interface, .probe_memory = memory}));
         auto const message = channel.receive();
         if (!message) {
-            result.said = {ECONNRESET, "it hung up"};
+            result.said = {ECONNRESET, "it disconnected"};
             return result;
         }
         auto const reply = detail::parse_daemon_reply(message->bytes);
         auto const* const said = std::get_if<detail::daemon_reply>(&reply);
         auto const* const refused = said != nullptr ? std::get_if<detail::refused_reply>(said) : nullptr;
         result.answered = true;
-        result.said = {EPROTO, "an answer that is none of this version's"};
+        result.said = {EPROTO, "an answer of another version"};
         if (refused != nullptr)
             result.said = {refused->code.value(), describe(refused->code, refused->why)};
         // The end: from then on the place that was taken for the question is free.

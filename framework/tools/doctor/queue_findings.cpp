@@ -84,12 +84,12 @@ finding check_channels(interface_facts const& nic)
     if (!plan && users.empty())
         return {.level = severity::blocking,
                 .topic = topic,
-                .what = "there is no queue to set aside: queue 0 is for all other traffic",
+                .what = "there is no queue to set aside: queue 0 serves all other traffic",
                 .evidence = std::move(evidence)};
     if (!plan)
         return {.level = severity::blocking,
                 .topic = topic,
-                .what = "every queue that could be set aside is in use: end one of those that use them",
+                .what = "every queue that could be set aside is in use: end a program that uses one",
                 .evidence = std::move(evidence)};
     if (plan->rx_queues > queues_of(nic)) {
         auto const after =
@@ -153,8 +153,8 @@ void check_contexts(interface_facts const& nic, unsigned queue, std::vector<find
         found.push_back(
             {.level = severity::degraded,
              .topic = "rss-context",
-             .what = fmt::format("RSS context {}, which is not gpurx's, sends traffic to queue {}, which a "
-                                 "session would take",
+             .what = fmt::format("RSS context {} of another program sends traffic to queue {}, which a session would "
+                                 "take",
                                  context.id, queue),
              .evidence = fmt::format("its table: {}", detail::describe(detail::setting::rss_table, context.table)),
              .command = fmt::format("ethtool -X {} context {} delete", nic.name, context.id)});
@@ -182,8 +182,7 @@ void check_rules(interface_facts const& nic, unsigned queue, std::vector<finding
         found.push_back(
             {.level = severity::degraded,
              .topic = "rules",
-             .what = fmt::format("rule {}, which is not gpurx's, sends traffic to queue {}, which a session "
-                                 "would take",
+             .what = fmt::format("rule {} of another program sends traffic to queue {}, which a session would take",
                                  rule.id, queue),
              .evidence = rule.rule ? detail::to_string(rule.rule->match) : "a rule of another form",
              .command = fmt::format("ethtool -N {} delete {}", nic.name, rule.id)});
@@ -191,7 +190,7 @@ void check_rules(interface_facts const& nic, unsigned queue, std::vector<finding
     if (!others.empty())
         found.push_back({.level = severity::note,
                          .topic = "rules",
-                         .what = "there are rules that are not gpurx's; it leaves them alone",
+                         .what = "other programs have rules; gpurx does not change them",
                          .evidence = fmt::format("rule {}", fmt::join(others, ", ")),
                          .command = fmt::format("ethtool -n {}", nic.name)});
 }
@@ -213,15 +212,16 @@ finding check_ring(interface_facts const& nic, machine_facts const& machine, req
     auto evidence = fmt::format("a ring of {} frames at MTU {} holds at least {} of {}", frames, nic.mtu,
                                 size_text(held), size_text(wanted.memory));
     if (!demand.is_tight(wanted.memory))
-        return {.topic = topic, .what = "the ring leaves most of the memory to flows", .evidence = std::move(evidence)};
+        return {
+            .topic = topic, .what = "the ring leaves most of the memory for flows", .evidence = std::move(evidence)};
 
     bool const starves = held + least_rest > wanted.memory;
     finding found{.level = starves ? severity::blocking : severity::degraded,
                   .topic = topic,
                   .what = starves
-                              ? "the ring of a queue holds so much of the memory that no flow can move: make it "
-                                "smaller, or the memory larger"
-                              : "the ring of a queue holds much of the memory all the time: make it smaller, or the "
+                              ? "the ring of a queue holds so much of the memory that no flow can receive: make the "
+                                "ring smaller, or the memory larger"
+                              : "the ring of a queue always holds much of the memory: make the ring smaller, or the "
                                 "memory larger",
                   .evidence = std::move(evidence)};
     auto const fitting = static_cast<std::uint32_t>(demand.frames_within(wanted.memory / 4).value_or(0));
@@ -284,7 +284,7 @@ finding leftovers(interface_facts const& nic, std::string evidence)
 {
     return {.level = severity::degraded,
             .topic = "leftovers",
-            .what = "a killed process has left the NIC set up: the next session puts it back, or --fix does",
+            .what = "a killed process has left changes on the NIC: the next session or --fix undoes them",
             .evidence = std::move(evidence),
             .command = fmt::format("gpurx-doctor {} --fix", nic.name),
             .fix = fix_action{fix_action::kind::recover, 0},
@@ -330,8 +330,8 @@ void check_sessions(interface_facts const& nic, std::vector<finding>& found)
                              .topic = "sessions",
                              .what = session.alive
                                          ? "a gpurx session is using the interface"
-                                         : "a gpurx session uses the interface, or did: its process cannot be "
-                                           "seen from here",
+                                         : "a gpurx session uses or used the interface: its process is not visible "
+                                           "from here",
                              .evidence = fmt::format("{}: {}", describe(session), queues)});
     }
     if (!ended.empty())
@@ -367,15 +367,15 @@ finding check_leases(interface_facts const& nic)
     if (leased.empty())
         return {.level = severity::blocking,
                 .topic = topic,
-                .what = "no queue of a NIC is leased to the interface: that is done where the NIC is",
+                .what = "no queue of a NIC is leased to the interface: lease one in the NIC's network namespace",
                 .evidence = std::move(evidence)};
     if (free == nullptr)
         return {.level = severity::blocking,
                 .topic = topic,
-                .what = "every queue that is leased to the interface is in use: end one of those that use them",
+                .what = "every queue leased to the interface is in use: end a program that uses one",
                 .evidence = std::move(evidence)};
     return {.topic = topic,
-            .what = fmt::format("queue {}, which is leased to the interface, can be bound", free->id),
+            .what = fmt::format("queue {}, leased to the interface, can be bound", free->id),
             .evidence = std::move(evidence)};
 }
 

@@ -41,7 +41,7 @@ std::vector<finding> worst_first(std::vector<finding> findings)
 std::string summary_of(std::vector<finding> const& findings)
 {
     auto const sorted = worst_first(findings);
-    return sorted.empty() || sorted.front().level < severity::degraded ? std::string{"a session can have it"}
+    return sorted.empty() || sorted.front().level < severity::degraded ? std::string{"a session can use it"}
                                                                        : sorted.front().what;
 }
 
@@ -109,7 +109,7 @@ std::string text_overview(facts const& seen)
                        interface.name, width, to_string(diagnose(seen, interface).outcome), summary_of(own));
     }
     if (!has_nic)
-        text += "no interface here can have transport devmem\n";
+        text += "no interface here supports transport devmem\n";
     if (outcome.outcome == verdict::not_possible)
         text += copy_works;
     return text;
@@ -125,7 +125,7 @@ std::string commands_to_fix(diagnosis const& found)
             text += "# " + change + '\n';
     }
     if (text.empty() && found.outcome == verdict::ready)
-        return "# nothing is left for --fix to do\n";
+        return "# --fix has nothing left to do\n";
     if (text.empty())
         return "# --fix has nothing to do; without --dry-run the report lists the obstacles\n";
     return text;

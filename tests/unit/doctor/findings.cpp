@@ -74,7 +74,7 @@ std::vector<table_row> const rows{
      "gpurxd", severity::fine, "its answer", ""},
     {"gpurxd's policy does not allow it",
      [](auto& nic) {
-         nic.daemon = daemon_facts{true, {EACCES, "open dms0 for user 7; allow it in /elsewhere/policy"}};
+         nic.daemon = daemon_facts{true, {EACCES, "open dms0 for user 7; add a line for it to /elsewhere/policy"}};
      },
      "gpurxd", severity::note, "/elsewhere/policy", ""},
     {"gpurxd has no place left",
@@ -335,13 +335,13 @@ TEST_CASE("for who has no right, what gpurxd refuses is in the way")
     CHECK(found.level == severity::blocking);
     CHECK_THAT(found.what, ContainsSubstring("add the line 'allow user 1000 interface dms0'"));
     nic.daemon->less_would_do = true;
-    nic.daemon->said.text = "open dms0 with 64 MiB of memory, of which 16 MiB are allowed";
+    nic.daemon->said.text = "open dms0 with 64 MiB of memory (16 MiB allowed)";
     auto const too_much = about(diagnose(seen, nic).findings, "gpurxd");
     CHECK(too_much.level == severity::blocking);
     CHECK(
         too_much.what ==
-        "gpurxd's policy allows user 1000 less than 64 MiB of memory on dms0: ask for less (--memory), or raise memory "
-        "in the user's line of it");
+        "gpurxd's policy allows user 1000 less than 64 MiB of memory on dms0: use less (--memory), or raise the limit "
+        "memory in the user's line");
     CHECK(too_much.evidence == nic.daemon->said.text);
     CHECK(too_much.command.empty());
     nic.daemon->said.error = EBADF;

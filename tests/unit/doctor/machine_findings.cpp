@@ -35,7 +35,7 @@ std::vector<machine_row> const machine_rows{
      },
      "kernel", severity::fine, "", ""},
     {"an older kernel", [](auto& machine) { machine.kernel.release = "6.18.44-cloud"; }, "kernel", severity::note,
-     "not tried", ""},
+     "not tested", ""},
     {"the oldest that was tried", [](auto& machine) { machine.kernel.release = "7.2-rc1"; }, "kernel", severity::fine,
      "", ""},
     {"a later kernel", [](auto& machine) { machine.kernel.release = "10.0"; }, "kernel", severity::fine, "", ""},
@@ -50,7 +50,7 @@ std::vector<machine_row> const machine_rows{
          machine.memory.udmabuf_error = ENOENT;
          machine.kernel.config.erase("UDMABUF");
      },
-     "udmabuf", severity::blocking, "no UDMABUF in this kernel", ""},
+     "udmabuf", severity::blocking, "this kernel has no UDMABUF", ""},
     {"no device file", [](auto& machine) { machine.memory.udmabuf_error = ENOENT; }, "udmabuf", severity::blocking,
      "--device /dev/udmabuf", ""},
     {"a device file of others", [](auto& machine) { machine.memory.udmabuf_error = EACCES; }, "udmabuf",

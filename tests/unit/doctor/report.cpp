@@ -56,10 +56,10 @@ TEST_CASE("the overview has a line for each interface and marks the best")
         "* dms0  not possible  the interface is down\n"
         "transport copy works: programs need no change, and the CPU copies each byte\n");
     seen.interfaces[1].up = true;
-    CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  ready         a session can have it\n"));
+    CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  ready         a session can use it\n"));
     seen.machine.process.net_admin = false;
     CHECK_THAT(text_overview(seen), StartsWith("  blocking  rights"));
-    CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  not possible  a session can have it\n"));
+    CHECK_THAT(text_overview(seen), ContainsSubstring("\n* dms0  not possible  a session can use it\n"));
     seen.interfaces.clear();
     CHECK_THAT(text_overview(seen), ContainsSubstring("no interface"));
 }
@@ -70,8 +70,8 @@ TEST_CASE("an overview without a NIC for devmem marks none, and says that transp
     seen.interfaces.pop_back();
     auto const text = text_overview(seen);
     CHECK_THAT(text, !ContainsSubstring("*"));
-    CHECK_THAT(text, ContainsSubstring("\nno interface here can have transport devmem\n"
-                                       "transport copy works: programs need no change"));
+    CHECK_THAT(text, ContainsSubstring("\nno interface here supports transport devmem\ntransport copy works: programs "
+                                       "need no change"));
     CHECK(boost::json::parse(json_report(seen)).at("best").is_null());
 
     // A NIC that can be fixed is marked.
@@ -94,7 +94,7 @@ TEST_CASE("only what --fix does is among its commands")
     auto seen = spoilt_facts();
     seen.interfaces[1].rings = {detail::ethtool::data_split::off, 256, 65536};
     CHECK(commands_to_fix(diagnose(seen, seen.interfaces[1])) == "ip link set dev dms0 up\nethtool -G dms0 rx 4096\n");
-    CHECK(commands_to_fix(diagnose(good_facts(), good_nic())) == "# nothing is left for --fix to do\n");
+    CHECK(commands_to_fix(diagnose(good_facts(), good_nic())) == "# --fix has nothing left to do\n");
     seen.interfaces[0].loopback = true;
     CHECK(commands_to_fix(diagnose(seen, seen.interfaces[0])) ==
           "# --fix has nothing to do; without --dry-run the report lists the obstacles\n");

@@ -35,7 +35,7 @@ std::uint16_t parse_port(std::string_view text)
     std::uint16_t port = 0;
     auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
     if (error != std::errc{} || end != text.data() + text.size() || port == 0)
-        refuse(text, "is no port: 1 to 65535, or *");
+        refuse(text, "is not a port: 1 to 65535, or *");
     return port;
 }
 
@@ -48,7 +48,7 @@ std::optional<ip::address> parse_address(std::string_view text)
     boost::system::error_code error;
     auto const address = ip::make_address(std::string{text}, error);
     if (error || (address.is_v6() && address.to_v6().scope_id() != 0))
-        refuse(text, "is no address: 10.0.0.1, [fd00::1], or *");
+        refuse(text, "is not an address: 10.0.0.1, [fd00::1], or *");
     return address;
 }
 
@@ -56,7 +56,7 @@ flow_end parse_end(std::string_view text)
 {
     auto const colon = text.rfind(':');
     if (colon == std::string_view::npos || text.ends_with(']'))
-        refuse(text, "is no end of a flow: ADDRESS:PORT");
+        refuse(text, "is not an endpoint of a flow: ADDRESS:PORT");
     return {parse_address(text.substr(0, colon)), parse_port(text.substr(colon + 1))};
 }
 
@@ -243,7 +243,7 @@ selections of_flow(std::string_view text)
 {
     auto const comma = text.find(',');
     if (comma == std::string_view::npos)
-        refuse(text, "is no flow: LOCAL,REMOTE, each ADDRESS:PORT");
+        refuse(text, "is not a flow: LOCAL,REMOTE, each ADDRESS:PORT");
     auto const local = parse_end(text.substr(0, comma));
     auto const remote = parse_end(text.substr(comma + 1));
     selections chosen;
@@ -252,7 +252,7 @@ selections of_flow(std::string_view text)
             chosen.insert({v6, local.address, local.port, remote.address, remote.port});
     }
     if (chosen.empty())
-        refuse(text, "has an IPv4 end and an IPv6 one");
+        refuse(text, "mixes IPv4 and IPv6");
     return chosen;
 }
 
@@ -288,7 +288,7 @@ filter make_filter(selections const& chosen)
     if (made.program.size() > longest_program)
         made = {assemble(widened(chosen)), true};
     if (made.program.size() > longest_program)
-        throw std::length_error{"too many flows for one filter of the kernel; name fewer, by --port"};
+        throw std::length_error{"too many flows for one filter of the kernel: choose fewer, or use --port"};
     return made;
 }
 

@@ -23,7 +23,7 @@ constexpr std::size_t frame_size = 2048;
 void set(int socket, int name, void const* value, socklen_t size, char const* operation, std::string const& object)
 {
     if (::setsockopt(socket, SOL_PACKET, name, value, size) != 0)
-        detail::fail(errno, operation, object, errno == ENOMEM ? "a smaller --buffer needs less memory" : "");
+        detail::fail(errno, operation, object, errno == ENOMEM ? "reduce --buffer" : "");
 }
 
 // The kernel writes the status last, and reads it first.
@@ -117,7 +117,7 @@ void packet_ring::set_filter(std::span<sock_filter const> program)
     sock_fprog const all{static_cast<unsigned short>(program.size()), const_cast<sock_filter*>(program.data())};
     if (::setsockopt(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all) != 0)
         detail::fail(errno, "attach filter to packet socket on", interface_,
-                     errno == ENOMEM ? "name fewer flows, or raise net.core.optmem_max" : "");
+                     errno == ENOMEM ? "choose fewer flows, or raise net.core.optmem_max" : "");
 }
 
 int packet_ring::take_error() noexcept

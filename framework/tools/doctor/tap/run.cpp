@@ -72,7 +72,7 @@ filter filter_for(selections const& wanted, std::string const& interface)
     try {
         auto made = make_filter(wanted);
         if (made.widened)
-            fmt::print(stderr, "too many flows for one filter: taking all flows of their ports\n");
+            fmt::print(stderr, "too many flows for one filter: the tap takes all flows of their ports\n");
         return made;
     } catch (std::length_error const& error) {
         detail::fail(E2BIG, "make filter for", interface, error.what());
@@ -204,7 +204,7 @@ class running_tap {
     {
         if (wanted_.empty())
             detail::fail(ENOENT, "find flows of sessions on", chosen_.interface,
-                         "start a session, or name flows with --port or --flow");
+                         "start a session, or choose flows by --port or --flow");
         return filter_for(wanted_, chosen_.interface);
     }
 
