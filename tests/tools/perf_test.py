@@ -114,7 +114,7 @@ class Perf(unittest.TestCase):
                 self.assertEqual(stranger.recv(1), b"")
             answer = client(port, "--flows", "2")
             self.assertEqual(answer.returncode, 0, answer.stderr)
-            self.assertIn("none of this round's", one.communicate(timeout=60)[1])
+            self.assertIn("does not belong to this round", one.communicate(timeout=60)[1])
 
     def say_pattern(self, port: int, last: int) -> None:
         """A client of ours that sends the pattern, but for the last word, and waits until its flow ends."""
@@ -158,7 +158,7 @@ class Perf(unittest.TestCase):
             try:
                 assert waiting.stderr
                 said = waiting.stderr.readline()
-                self.assertIn(f"waits for `gpurx-perf server` at 127.0.0.1 port {port}, for up to 30 s: ", said)
+                self.assertIn(f"waiting up to 30 s for `gpurx-perf server` at 127.0.0.1 port {port}: ", said)
                 with server(port, "--rounds", "1"):
                     self.assertEqual(waiting.wait(60), 0)
             finally:

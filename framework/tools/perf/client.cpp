@@ -131,7 +131,7 @@ asio::awaitable<void> sending_round::connect(outgoing& which, std::vector<tcp::e
                  fmt::format("no server listened there for {} s: start `gpurx-perf server` on that machine",
                              connect_timeout.count()));
         if (attempt == quiet_attempts_)
-            fmt::print(stderr, "gpurx-perf: waits for `gpurx-perf server` at {} port {}, for up to {} s: {}\n",
+            fmt::print(stderr, "gpurx-perf: waiting up to {2} s for `gpurx-perf server` at {0} port {1}: {3}\n",
                        wanted_.host, wanted_.port, connect_timeout.count(), code.message());
         which.socket.close();
         timer.expires_after(pause);

@@ -48,7 +48,7 @@ int run(client_options const& wanted)
     if (!wanted.json.empty() && wanted.json != "-")
         write_to(wanted.json, json(wanted, rounds));
     if (status == wrong_bytes)
-        fmt::print(stderr, "error: bytes came that are not those that were sent\n");
+        fmt::print(stderr, "error: the received bytes differ from the sent ones\n");
     return status;
 }
 

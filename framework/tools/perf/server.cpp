@@ -178,7 +178,7 @@ asio::awaitable<void> receiving_round::accept_all()
         check(failed, "accept", "a connection");
         auto const what = co_await read_request(rx);
         if (!what || (expected && what->flows != *expected)) {
-            fmt::print(stderr, "a connection that is none of this round's was closed\n");
+            fmt::print(stderr, "gpurx-perf closed a connection that does not belong to this round\n");
             continue;
         }
         expected = what->flows;
@@ -271,7 +271,8 @@ asio::awaitable<void> receiving_round::measure(request what)
     }
     auto const time = clock::now() - begin;
     if (time < wanted / 2)
-        check(asio::error::connection_aborted, "measure", "the load", "the client went away before it was over");
+        check(asio::error::connection_aborted, "measure", "the load",
+              "the client disconnected before the end of the round");
     auto const used = cpu_time_now();
     measured_.nanoseconds = static_cast<std::uint64_t>(time.count());
     measured_.bytes = received() - bytes;
