@@ -80,8 +80,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd gives nothing to those whom the policy d
             auto const session = open_session(8 * mebibyte, {.max_flows = 2});
             child.expect(false, "refused");
         } catch (gpurx::system_error const& error) {
-            child.expect(std::string{error.what()}.find("of which 4 MiB are allowed") != std::string::npos,
-                         error.what());
+            child.expect(std::string{error.what()}.find("(4 MiB allowed)") != std::string::npos, error.what());
         }
         gpurx::rx_session const fallen_back{{.interface = "lo", .max_flows = 2},
                                             gpurx::device_memory::on_host(8 * mebibyte)};
@@ -160,7 +159,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd says who got what, and who was refused a
                      "refused");
     }};
     CHECK(other.succeeds());
-    CHECK(comes_true([&] { return says(daemon.log(), "has given back dms0 after "); }));
+    CHECK(comes_true([&] { return says(daemon.log(), "has returned dms0 after "); }));
     auto const log = daemon.log();
     CAPTURE(log);
     CHECK(says(log, "user 65534 (nobody) has queue "));
@@ -290,7 +289,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurx-doctor says whether gpurxd lets a user ha
     CAPTURE(not_allowed);
     CHECK(says(not_allowed, "gpurxd's policy allows user 4711 nothing of dms0"));
     CHECK(says(not_allowed, "add the line 'allow user 4711 interface dms0'"));
-    CHECK(says(not_allowed, "allow it in"));
+    CHECK(says(not_allowed, "add a line for it to"));
     CHECK(settled(settings_before()));
 }
 #endif

@@ -170,12 +170,12 @@ class Metrics(unittest.TestCase):
     def test_a_directory_that_goes_is_said_once_and_keeps_nobody_from_their_queues(self) -> None:
         with running() as daemon:
             shutil.rmtree(daemon.metrics)
-            self.assertTrue(comes_true(lambda: "no metrics for now: write metrics to" in daemon.said()))
+            self.assertTrue(comes_true(lambda: "gpurxd cannot write metrics: write metrics to" in daemon.said()))
             self.assertTrue(daemon.refused_client())
             daemon.metrics.mkdir()
             self.assertTrue(comes_true(lambda: "gpurxd_connections_total 1\n" in daemon.page()), daemon.said())
             self.assertTrue(comes_true(lambda: "gpurxd.prom again" in daemon.said()), daemon.said())
-            self.assertEqual(daemon.said().count("no metrics for now"), 1, daemon.said())
+            self.assertEqual(daemon.said().count("gpurxd cannot write metrics"), 1, daemon.said())
             self.assertIsNone(daemon.process.poll())
 
 

@@ -160,7 +160,7 @@ gather_engine::kernel gather_engine::find(CUlibrary library, char const* name) c
     kernel result{.function = reinterpret_cast<CUfunction>(found)};
     int per_processor = 0;
     check(calls.cuOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, result.function, gather_block_threads, 0),
-          "ask for the occupancy of", object);
+          "get the occupancy of", object);
     result.blocks = static_cast<unsigned>(std::max(per_processor * gpu_.facts().processors, 1));
     return result;
 }

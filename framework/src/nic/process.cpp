@@ -134,7 +134,7 @@ std::uint64_t network_namespace()
     std::uint64_t cookie = 0;
     socklen_t size = sizeof(cookie);
     if (!any || ::getsockopt(any.get(), SOL_SOCKET, uapi::so_netns_cookie, &cookie, &size) != 0)
-        fail(errno, "ask for", "network namespace cookie");
+        fail(errno, "get", "network namespace cookie");
     return cookie;
 }
 

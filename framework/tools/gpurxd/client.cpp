@@ -22,7 +22,7 @@ namespace {
 
 std::string changes_policy(client_backend const& backend)
 {
-    return fmt::format("ask for less, or have the policy of gpurxd changed ({})", backend.policy_path());
+    return fmt::format("reduce the request, or change the policy of gpurxd ({})", backend.policy_path());
 }
 
 request_kind kind_of(detail::daemon_request const& what, detail::unique_fd const& descriptor)
@@ -71,8 +71,7 @@ detail::daemon_reply client::open(detail::open_request const& what, int dmabuf)
     most_ = backend_.admit(interface);
     rate_.emplace(most_.rules);
     if (what.rx_queues == 0 || what.rx_queues > most_.queues)
-        fail(EACCES, "open",
-             fmt::format("{} queues of {}, of which {} are allowed", what.rx_queues, interface, most_.queues),
+        fail(EACCES, "open", fmt::format("{} queues of {} ({} allowed)", what.rx_queues, interface, most_.queues),
              changes_policy(backend_));
     bool const is_probe = what.probe_memory != 0;
     if (is_probe)
@@ -100,7 +99,7 @@ void client::check_memory(std::string_view interface, std::uint64_t size) const
 {
     if (size > most_.memory)
         fail(EACCES, "open",
-             fmt::format("{} with {} of memory, of which {} are allowed", interface, detail::size_text(size),
+             fmt::format("{} with {} of memory ({} allowed)", interface, detail::size_text(size),
                          detail::size_text(most_.memory)),
              changes_policy(backend_));
 }
@@ -116,7 +115,7 @@ detail::daemon_reply client::steer(detail::daemon_request const& what, int socke
         ends = backend_.check_listener(socket, std::get<detail::steer_port_request>(what));
     }
     if (auto const now = count_rules(); now + ends.size() > most_.flows)
-        fail(EDQUOT, "steer", fmt::format("a flow that takes {} rules, as {} are made", ends.size(), now),
+        fail(EDQUOT, "steer", fmt::format("a flow that needs {} rules, besides {} existing ones", ends.size(), now),
              changes_policy(backend_));
     error_code code;
     diagnostics why;
@@ -167,8 +166,8 @@ void client::check_endpoints()
         std::erase_if(rules_, [](auto const& each) { return each.second.empty(); });
         backend_.on_rules_changed(count_rules(), 0, taken);
         notice_(
-            fmt::format("{} rules for {} port {} were taken away: another user has sockets there, too, or the "
-                        "address is not this host's any more",
+            fmt::format("gpurxd removed {} rules for {} port {}: another user has sockets there, too, or the address "
+                        "no longer belongs to this host",
                         taken, end.address().to_string(), end.port()));
     }
 }
@@ -209,8 +208,9 @@ detail::refused_reply objection(detail::message_damage const& damage)
 std::optional<close_reason> answer_one(daemon_channel& connection, client_backend& backend, client& served,
                                        detail::channel_message message)
 {
-    auto const parsed = message.excessive ? detail::message_damage{"more than a message, or more than one descriptor"}
-                                          : detail::parse_daemon_request(message.bytes);
+    auto const parsed = message.excessive
+                            ? detail::message_damage{"longer than a message, or with more than one descriptor"}
+                            : detail::parse_daemon_request(message.bytes);
     if (auto const* const damage = std::get_if<detail::message_damage>(&parsed)) {
         auto const said = objection(*damage);
         backend.on_refused(request_kind::message, said.code, said.why);

@@ -31,8 +31,7 @@ void log_line(log_limit& limit, std::string_view text) noexcept
     if (!left_out)
         return;
     try {
-        log_line(*left_out == 0 ? std::string{text}
-                                : fmt::format("{} ({} lines like it were left out)", text, *left_out));
+        log_line(*left_out == 0 ? std::string{text} : fmt::format("{} ({} similar lines omitted)", text, *left_out));
     } catch (std::exception const&) {
         return;
     }

@@ -84,9 +84,9 @@ char const* name_of(close_reason how)
 {
     switch (how) {
         case close_reason::hung_up:
-            return "hung up";
+            return "disconnected";
         case close_reason::silent:
-            return "asked for nothing";
+            return "opened no session in time";
         case close_reason::not_ours:
             return "does not use the protocol";
         case close_reason::refused:
@@ -154,7 +154,7 @@ int check(command_line const& chosen)
     auto const& path = chosen.server.paths.policy;
     auto const found = parse_policy_file(path);
     if (auto const* const known = std::get_if<policy>(&found)) {
-        fmt::print("{}: {} lines that allow something\n", path, known->lines.size());
+        fmt::print("{}: {} lines that allow access\n", path, known->lines.size());
         return 0;
     }
     for (auto const& damage : std::get<std::vector<policy_damage>>(found))

@@ -66,16 +66,16 @@ class page {
 
 void add_counts(page& to, daemon_metrics const& counted)
 {
-    to.begin("gpurxd_connections_total", "Connections of programs that were taken.");
+    to.begin("gpurxd_connections_total", "Accepted connections of programs.");
     to.add({}, counted.connections);
     to.begin("gpurxd_refusals_total", "Refused requests, by kind and reason.");
     for (std::size_t what = 0; what < request_kinds; ++what)
         for (std::size_t why = 0; why < refusal_reasons; ++why)
             to.add(fmt::format(R"(request="{}",reason="{}")", request_names[what], reason_names[why]),
                    counted.refusals[what][why]);
-    to.begin("gpurxd_rules_made_total", "Rules that were put on NICs for clients.");
+    to.begin("gpurxd_rules_made_total", "Rules added to NICs for clients.");
     to.add({}, counted.rules_made);
-    to.begin("gpurxd_rules_taken_away_total", "Rules taken from clients, as their ports were other users', too.");
+    to.begin("gpurxd_rules_taken_away_total", "Rules removed from clients because other users had the same ports.");
     to.add({}, counted.rules_taken_away);
 }
 
@@ -89,8 +89,8 @@ void add_shares(page& to, shares const& all)
     };
     if (all.empty())
         return;
-    each("gpurxd_clients", "Sessions of a user that have queues of an interface.", &share::clients);
-    each("gpurxd_queues", "RX queues that a user's sessions have.", &share::queues);
+    each("gpurxd_clients", "Sessions of a user with queues of an interface.", &share::clients);
+    each("gpurxd_queues", "RX queues of a user's sessions.", &share::queues);
     each("gpurxd_memory_bytes", "Memory of a user's sessions that is bound to queues.", &share::memory);
     each("gpurxd_rules", "Rules on the NIC that bring flows to a user's queues.", &share::rules);
     to.begin("gpurxd_limit", "Limits of the policy for a session of a user, and for the number of sessions.");
@@ -130,11 +130,11 @@ void add_interfaces(page& to, std::span<interface_metrics const> seen)
 {
     if (seen.empty())
         return;
-    to.begin("gpurxd_pool_pages_in_flight", "Pages of clients that are with the NIC, the kernel or programs.");
+    to.begin("gpurxd_pool_pages_in_flight", "Pages of clients in use by the NIC, the kernel or programs.");
     for (auto const& one : seen)
         to.add(fmt::format(R"(interface="{}")", detail::escaped_label(one.interface)), one.pages_in_flight);
-    add_losses(to, seen, "gpurxd_queue_allocation_failures_total", "Times the driver got no page for a client's queue.",
-               &losses::allocation_failures);
+    add_losses(to, seen, "gpurxd_queue_allocation_failures_total",
+               "Times that the driver found no free page for a client's queue.", &losses::allocation_failures);
     add_losses(to, seen, "gpurxd_queue_overruns_total", "Packets that a client's queue dropped for want of a buffer.",
                &losses::overruns);
     add_losses(to, seen, "gpurxd_queue_drops_total", "Packets that a client's queue dropped.", &losses::drops);
@@ -176,7 +176,7 @@ std::string metrics_page(std::string_view version, daemon_metrics const& counted
                          std::span<interface_metrics const> seen)
 {
     page text;
-    text.begin("gpurxd_build_info", "The gpurxd that runs.");
+    text.begin("gpurxd_build_info", "Version of the running gpurxd.");
     text.add(fmt::format(R"(version="{}")", detail::escaped_label(version)), 1);
     add_counts(text, counted);
     add_shares(text, shares_of(counted));

@@ -94,10 +94,10 @@ void metrics_file::look(clock::time_point now) noexcept
             return;
         write(std::move(counted), now);
         if (std::exchange(fails_, false))
-            log_line(fmt::format("metrics are written to {} again", path_));
+            log_line(fmt::format("gpurxd writes metrics to {} again", path_));
     } catch (std::exception const& error) {
         if (!std::exchange(fails_, true))
-            log_line(fmt::format("no metrics for now: {}", error.what()));
+            log_line(fmt::format("gpurxd cannot write metrics: {}", error.what()));
     }
 }
 
@@ -107,7 +107,7 @@ void metrics_file::write(daemon_metrics counted, clock::time_point now)
     auto const text = metrics_page(GPURX_VERSION, counted, look_at_all(counted));
     if (auto const failure = detail::replace_file(path_, text, 0644); failure != 0)
         detail::fail(failure, "write metrics to", path_,
-                     "name in --metrics-directory one that is there and that gpurxd's user may write to");
+                     "set --metrics-directory to an existing directory that gpurxd's user may write to");
     written_ = std::move(counted);
 }
 

@@ -66,7 +66,7 @@ std::string take_limit(limits& into, std::string_view name, std::string_view val
     if (name == "memory") {
         auto const size = parse_size(value);
         if (!size || *size == 0)
-            return fmt::format("'{}' is no size, such as 64MiB or 8GiB", value);
+            return fmt::format("'{}' is not a size, such as 64MiB or 8GiB", value);
         into.memory = *size;
         return {};
     }
@@ -77,10 +77,10 @@ std::string take_limit(limits& into, std::string_view name, std::string_view val
                                                                                      {"opens", &limits::opens}}};
     auto const* const found = std::ranges::find(counts, name, [](auto const& count) { return count.first; });
     if (found == counts.end())
-        return fmt::format("'{}' is none of queues, memory, flows, rules, clients, opens", name);
+        return fmt::format("'{}' is not a limit: queues, memory, flows, rules, clients, opens", name);
     auto const number = parse_number<unsigned>(value);
     if (!number || *number == 0)
-        return fmt::format("'{}' is no number above 0", value);
+        return fmt::format("'{}' is not a number above 0", value);
     into.*(found->second) = *number;
     return {};
 }
@@ -88,17 +88,17 @@ std::string take_limit(limits& into, std::string_view name, std::string_view val
 std::string take_line(words const& from, policy_line& into)
 {
     if (from[0] == "metrics")
-        return "metrics are in a file: remove this line, and start gpurxd with --metrics-directory DIR";
+        return "a file has the metrics: remove this line, and start gpurxd with --metrics-directory DIR";
     if (from.size() < 5 || from[0] != "allow" || (from[1] != "user" && from[1] != "group") || from[3] != "interface")
-        return "a line is: allow user|group NAME interface NAME [LIMIT VALUE]...";
+        return "write a line like: allow user|group NAME interface NAME [LIMIT VALUE]...";
     bool const everyone = from[2] == "*";
     if (everyone && from[1] == "group")
-        return "group * means nothing: write user *";
+        return "group * has no meaning: write user *";
     into.kind = everyone ? subject::anyone : from[1] == "user" ? subject::user : subject::group;
     into.name = everyone ? std::string_view{} : from[2];
     into.interface = from[4];
     if (into.interface.size() >= IFNAMSIZ)
-        return fmt::format("'{}' is too long for an interface", from[4]);
+        return fmt::format("'{}' is too long for the name of an interface", from[4]);
     if (from.size() % 2 == 0)
         return fmt::format("'{}' has no value", from.back());
     for (std::size_t i = 5; i + 1 < from.size(); i += 2) {

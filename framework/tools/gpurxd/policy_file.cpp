@@ -118,7 +118,7 @@ policy read_policy(std::string const& path)
     if (auto const* const damage = std::get_if<std::vector<policy_damage>>(&parsed)) {
         auto const& first = damage->front();
         fail(EINVAL, "read", fmt::format("{} line {}: {}", path, first.line, first.what),
-             fmt::format("gpurxd --check --policy {} names every line that is wrong", path));
+             fmt::format("gpurxd --check --policy {} lists every wrong line", path));
     }
     return std::move(std::get<policy>(parsed));
 }

@@ -96,7 +96,7 @@ void recovery_watch::check() noexcept
         }
         seen_ = std::move(still_there);
     } catch (std::exception const& error) {
-        fmt::print(stderr, "nothing was put back: {}\n", error.what());
+        fmt::print(stderr, "gpurxd undid no change: {}\n", error.what());
     }
 }
 
@@ -119,7 +119,7 @@ void recover_all(daemon_paths const& paths) noexcept
                 recover_interface(interface, paths.state_directory, false);
         }
     } catch (std::exception const& error) {
-        fmt::print(stderr, "nothing was put back: {}\n", error.what());
+        fmt::print(stderr, "gpurxd undid no change: {}\n", error.what());
     }
 }
 

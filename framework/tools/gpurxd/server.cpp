@@ -59,8 +59,8 @@ unique_fd take_from_systemd(int count)
             taken = std::move(socket);
     }
     if (!taken)
-        fail(EINVAL, "listen at", "systemd's sockets, none of which is ListenSequentialPacket",
-             "use gpurxd.socket as it was shipped");
+        fail(EINVAL, "listen at", "the sockets of systemd without a ListenSequentialPacket",
+             "use gpurxd.socket as installed");
     return taken;
 }
 
@@ -69,7 +69,7 @@ void remove_dead(sockaddr_un const& address, std::string const& path)
 {
     unique_fd const caller{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     if (::connect(caller.get(), reinterpret_cast<sockaddr const*>(&address), sizeof address) == 0)
-        fail(EADDRINUSE, "listen at", path, "another gpurxd does");
+        fail(EADDRINUSE, "listen at", path, "another gpurxd listens there");
     if (errno == ECONNREFUSED)
         ::unlink(path.c_str());
 }
@@ -133,7 +133,7 @@ std::optional<shared_counters> open_counters(std::string const& state_directory)
     try {
         return shared_counters::open(state_directory);
     } catch (system_error const& error) {
-        fmt::print(stderr, "nothing is counted: {}\n", error.what());
+        fmt::print(stderr, "metrics are off: {}\n", error.what());
         return std::nullopt;
     }
 }

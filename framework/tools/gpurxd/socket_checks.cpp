@@ -42,14 +42,14 @@ bool take_answers(unique_fd const& diag, std::vector<owned_socket>& found)
         if (size < 0 && errno == EINTR)
             continue;
         if (size < 0)
-            fail(errno, "ask for", diag_name);
+            fail(errno, "list", diag_name);
         detail::netlink::bytes_view rest{space.data(), static_cast<std::size_t>(size)};
         while (auto const message = detail::netlink::take_message(rest)) {
             if (auto const verdict = detail::netlink::read_verdict(*message)) {
                 if (verdict->error == ENOENT || verdict->error == EOPNOTSUPP)
                     return false;
                 if (verdict->error != 0)
-                    fail(verdict->error, "ask for", diag_name);
+                    fail(verdict->error, "list", diag_name);
                 return true;
             }
             if (auto const one = read_socket(message->payload))
@@ -65,7 +65,7 @@ bool dump(int family, std::set<std::uint16_t> const& ports, std::vector<owned_so
         return false;
     auto const request = socket_request(family, ports);
     if (!diag || ::send(diag.get(), request.data(), request.size(), 0) != static_cast<ssize_t>(request.size()))
-        fail(errno, "ask for", diag_name);
+        fail(errno, "list", diag_name);
     return take_answers(diag, found);
 }
 
@@ -94,7 +94,7 @@ Value socket_option(int descriptor, int name)
     Value value{};
     socklen_t size = sizeof value;
     if (::getsockopt(descriptor, SOL_SOCKET, name, &value, &size) != 0)
-        fail(errno, "steer", "a flow with a descriptor that is of no socket");
+        fail(errno, "steer", "a flow with a descriptor that is not a socket");
     return value;
 }
 
@@ -105,14 +105,14 @@ void check_tcp_socket(int descriptor, asio::ip::tcp::endpoint const& local)
         fail(EBADF, "steer", "a flow without its socket");
     auto const domain = socket_option<int>(descriptor, SO_DOMAIN);
     if ((domain != AF_INET && domain != AF_INET6) || socket_option<int>(descriptor, SO_PROTOCOL) != IPPROTO_TCP)
-        fail(EINVAL, "steer", "a flow with a socket that is not of TCP");
+        fail(EINVAL, "steer", "a flow with a socket that is not a TCP socket");
     if (socket_option<std::uint64_t>(descriptor, SO_NETNS_COOKIE) != detail::network_namespace())
         fail(EXDEV, "steer", "a flow of another network namespace than gpurxd's",
-             "run a gpurxd in that network namespace");
+             "run another gpurxd in that network namespace");
     asio::ip::tcp::endpoint here;
     auto size = static_cast<socklen_t>(here.capacity());
     if (::getsockname(descriptor, here.data(), &size) != 0)
-        fail(errno, "ask for the address of", "the flow's socket");
+        fail(errno, "get the address of", "the flow's socket");
     here.resize(size);
     if (here.port() == 0 || detail::on_the_wire(here) != detail::on_the_wire(local))
         fail(EACCES, "steer", "a flow with a socket that is bound to another address");
@@ -122,7 +122,7 @@ std::vector<host_address> host_addresses()
 {
     ifaddrs* first = nullptr;
     if (::getifaddrs(&first) != 0)
-        fail(errno, "ask for", "this host's addresses");
+        fail(errno, "get", "this host's addresses");
     std::vector<host_address> all;
     for (auto const* one = first; one != nullptr; one = one->ifa_next) {
         if (one->ifa_addr == nullptr)
@@ -143,12 +143,12 @@ void check_end(std::span<host_address const> host, asio::ip::tcp::endpoint const
 {
     auto const port = local.port();
     if (!is_own(host, local.address()))
-        fail(EACCES, "steer", fmt::format("{}, which is no address of this host", local.address().to_string()),
-             "bind to one that an interface has (ip address)");
+        fail(EACCES, "steer", fmt::format("{}, which is not an address of this host", local.address().to_string()),
+             "bind to an address of an interface (ip address)");
     if (auto const other = find_other_user(sockets_on({port}), detail::on_the_wire(local), uid))
         fail(EACCES, "steer",
              fmt::format("{} port {}, on which user {} has sockets, too", local.address().to_string(), port, *other),
-             "use a port of your own");
+             "use a port without sockets of other users");
 }
 
 }  // namespace
@@ -186,9 +186,9 @@ void check_flow_socket(int descriptor, detail::steer_flow_request const& what, s
     if (::getpeername(descriptor, there.data(), &size) == 0) {
         there.resize(size);
         if (there != what.remote)
-            fail(EACCES, "steer", "a flow with the socket of another one");
+            fail(EACCES, "steer", "a flow with the socket of another flow");
     } else if (errno != ENOTCONN) {
-        fail(errno, "ask for the peer of", "the flow's socket");
+        fail(errno, "get the peer of", "the flow's socket");
     }
     check_end(host_addresses(), what.local, uid);
 }
@@ -202,7 +202,8 @@ std::vector<asio::ip::tcp::endpoint> check_listening_socket(int descriptor, deta
     auto const host = host_addresses();
     auto ends = ends_of(host, what.local, what.also_v4, interface);
     if (ends.empty())
-        fail(EADDRNOTAVAIL, "steer", "a listener on every address of this host, which has none that a NIC could reach");
+        fail(EADDRNOTAVAIL, "steer",
+             "a listener on every address of this host, which has no address that a NIC can reach");
     for (auto const& end : ends)
         check_end(host, end, uid);
     return ends;

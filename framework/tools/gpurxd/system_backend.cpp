@@ -54,7 +54,7 @@ system_backend::system_backend(daemon_paths paths, caller from, int connection)
     try {
         counts_.emplace(shared_counters::open(paths_.state_directory));
     } catch (system_error const& error) {
-        log_line(fmt::format("a client of {} is not counted: {}", caller_name_, error.what()));
+        log_line(fmt::format("metrics omit a client of {}: {}", caller_name_, error.what()));
     }
 }
 
@@ -62,7 +62,7 @@ system_backend::~system_backend()
 {
     using std::chrono::duration_cast;
     if (opened_)
-        log_line(fmt::format("{} has given back {} after {} s", caller_name_, interface_,
+        log_line(fmt::format("{} has returned {} after {} s", caller_name_, interface_,
                              duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - *opened_).count()));
 }
 
@@ -76,7 +76,7 @@ limits system_backend::admit(std::string_view interface)
     auto const found = find_limits(read_policy(paths_.policy), from_, interface);
     if (!found)
         fail(EACCES, "open", fmt::format("{} for {}", interface, caller_name_),
-             fmt::format("allow it in {} on this machine", paths_.policy));
+             fmt::format("add a line for it to {} on this machine", paths_.policy));
     if (index == 0)
         fail(ENODEV, "open", std::string{interface});
     take_session_slot(interface, index, found->clients);
@@ -122,7 +122,7 @@ void system_backend::wait_for_open_rate()
     if (pause > longest)
         fail(EAGAIN, "open",
              fmt::format("{} for {}, which has opened {} sessions a minute", interface_, caller_name_, most_.opens),
-             fmt::format("open fewer, or allow more opens in {}", paths_.policy));
+             fmt::format("open fewer sessions, or allow more opens in {}", paths_.policy));
     last = opens.used_until().time_since_epoch().count();
     if (::pwrite(file.get(), &last, sizeof last, 0) != static_cast<ssize_t>(sizeof last))
         fail(errno, "write", name);
@@ -139,13 +139,13 @@ std::uint64_t system_backend::dmabuf_size(int descriptor)
     struct statfs what {};
     // Asked first: to ask anything of a file of somebody's own file system may take for ever.
     if (::fstatfs(descriptor, &what) != 0 || what.f_type != dmabuf_file_system)
-        fail(EINVAL, "open", "a session with a descriptor that is of no dmabuf");
+        fail(EINVAL, "open", "a session with a descriptor that is not a dmabuf");
     // The kernel does not ask: the NIC would write into what somebody has shown this user to read.
     if (auto const flags = ::fcntl(descriptor, F_GETFL); flags < 0 || (flags & O_ACCMODE) != O_RDWR)
-        fail(EACCES, "open", "a session with a dmabuf that may only be read", "export it for writing (DRM_RDWR)");
+        fail(EACCES, "open", "a session with a read-only dmabuf", "export it for writing (DRM_RDWR)");
     auto const size = ::lseek(descriptor, 0, SEEK_END);
     if (size < 0)
-        fail(errno, "ask for the size of", "the dmabuf");
+        fail(errno, "get the size of", "the dmabuf");
     return static_cast<std::uint64_t>(size);
 }
 

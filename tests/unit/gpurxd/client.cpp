@@ -269,7 +269,7 @@ TEST_CASE("a client that asks for too much is refused with the reason, and leave
     CHECK_FALSE(open_at(at, code, why, 1, "other0"));
     CHECK(code.value() == EACCES);
     CHECK_FALSE(open_at(at, code, why, 3));
-    CHECK(describe(code, why).find("3 queues of fake0, of which 2 are allowed") != std::string::npos);
+    CHECK(describe(code, why).find("3 queues of fake0 (2 allowed)") != std::string::npos);
     CHECK_FALSE(open_at(at, code, why, 0));
     CHECK(last_refused == request_kind::open);
 
@@ -382,7 +382,7 @@ TEST_CASE("a rule for a port that has become somebody else's, too, is taken away
     port.reset();
     own.reset();
     nic.reset();
-    CHECK(notices.back().starts_with("2 rules for 10.0.0.1 port 80 were taken away: "));
+    CHECK(notices.back().starts_with("gpurxd removed 2 rules for 10.0.0.1 port 80: "));
 }
 
 TEST_CASE("a listener on every address has a rule for each, which all count, and of which one can be lost")
@@ -476,7 +476,7 @@ TEST_CASE("a question without memory says how much it is about, and the refusal 
     CHECK(answer_to(1 << 20).code.value() == EBADF);
     auto const too_much = answer_to((1 << 20) + 1);
     CHECK(too_much.code.value() == EACCES);
-    CHECK_THAT(too_much.why.object, Catch::Matchers::ContainsSubstring("of which 1 MiB are allowed"));
+    CHECK_THAT(too_much.why.object, Catch::Matchers::ContainsSubstring("(1 MiB allowed)"));
     CHECK_THAT(too_much.why.advice, Catch::Matchers::ContainsSubstring("(/elsewhere/policy)"));
     CHECK(at.end() == close_reason::refused);
     CHECK(last_refused == request_kind::probe);

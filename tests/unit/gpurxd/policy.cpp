@@ -95,14 +95,14 @@ TEST_CASE("a user without a name is no user of an empty name, and a name no numb
 TEST_CASE("a policy's errors are said with their lines")
 {
     CHECK(damage_of("\n#\nallow user alice\n").line == 3);
-    CHECK_THAT(damage_of("deny user alice interface eth1").what, ContainsSubstring("a line is"));
+    CHECK_THAT(damage_of("deny user alice interface eth1").what, ContainsSubstring("write a line like"));
     CHECK_THAT(damage_of("allow group * interface eth1").what, ContainsSubstring("user *"));
     CHECK_THAT(damage_of("allow user a interface eth1 queues").what, ContainsSubstring("has no value"));
     CHECK_THAT(damage_of("allow user a interface eth1 queues 0").what, ContainsSubstring("above 0"));
     CHECK_THAT(damage_of("allow user a interface eth1 queues -1").what, ContainsSubstring("above 0"));
-    CHECK_THAT(damage_of("allow user a interface eth1 cores 1").what, ContainsSubstring("none of"));
-    CHECK_THAT(damage_of("allow user a interface eth1 memory 1GB").what, ContainsSubstring("no size"));
-    CHECK_THAT(damage_of("allow user a interface eth1 memory 99999999999TiB").what, ContainsSubstring("no size"));
+    CHECK_THAT(damage_of("allow user a interface eth1 cores 1").what, ContainsSubstring("not a limit"));
+    CHECK_THAT(damage_of("allow user a interface eth1 memory 1GB").what, ContainsSubstring("not a size"));
+    CHECK_THAT(damage_of("allow user a interface eth1 memory 99999999999TiB").what, ContainsSubstring("not a size"));
     CHECK_THAT(damage_of("allow user a interface sixteen-letters-").what, ContainsSubstring("too long"));
 }
 
