@@ -31,7 +31,7 @@ stage() {
     parts+=("$((SECONDS - start)) s $name")
     if ((status != 0)); then
         tail -n 40 "$log" >&2
-        die "$name: failed (exit status $status); all of it: build/demo.log"
+        die "$name: failed (exit status $status); the whole log is build/demo.log"
     fi
 }
 
@@ -41,7 +41,7 @@ cuda() {
     if found=$(python3 "$repo/tests/gpu/has_gpu.py"); then
         "$repo/cmake/cuda-toolkit.sh" >/dev/null
     else
-        note "$found: a CUDA compiler is not fetched, and the demo needs none"
+        note "$found: the demo does not fetch a CUDA compiler, and needs none"
     fi
 }
 
@@ -109,11 +109,11 @@ compare_tokens() {
 print_tokens() {
     local receive release kernel
     note "
-What a received page of 4 KiB costs in the kernel, in instructions (each kernel in its own configuration; ./run bench tokens
-compares like with like):"
+Instructions of the kernel for each received page of 4 KiB (each kernel has its own configuration; ./run bench tokens compares
+kernels with one configuration):"
     for kernel in debian branch; do
         read -r receive release <"$repo/build/demo-tokens-$kernel"
-        note "$(printf '  %-42s%6s to receive it, %6s to give it back' \
+        note "$(printf '  %-42s%6s to receive it, %6s to return it' \
             "$([[ $kernel == debian ]] && echo "Debian's kernel, as it is" || echo 'the branch, array tokens')" "$receive" "$release")"
     done
 }
@@ -125,7 +125,7 @@ conclude() {
     note "
 ok: ${file##*/}, $size bytes, came over TCP and landed in device memory; their SHA-256 is the file's.
 The NIC (software, in a guest with Linux $release) split each packet and wrote its payload into a dmabuf.
-Neither the kernel nor the program copied it: the program was told where the bytes are, and gave the pages back."
+Neither the kernel nor the program copied it: the program got the position of the bytes, and returned the pages."
     [[ $kernel != branch ]] || print_tokens
     note "
 It took $SECONDS s:"
@@ -136,7 +136,7 @@ It took $SECONDS s:"
 Next:
   build/demo/samples/receive_file/receive_file --listen 127.0.0.1:9000    on this machine, no lab: transport copy
   samples/README.md                                 gpurx-fetch (HTTP, S3), training_ingest, tensor_source
-  ./run demo --kernel branch                        the same with array tokens (kernel-support/linux-7.3: what they save)
+  ./run demo --kernel branch                        the same with array tokens (kernel-support/linux-7.3 has their savings)
   framework/python/README.md                        from Python"
 }
 
@@ -160,7 +160,7 @@ main() {
     done
     if [[ -n $file ]]; then
         file=$(realpath -e -- "$file") || die "no such file"
-        [[ -f $file && -r $file ]] || die "$file is not a file that can be read"
+        [[ -f $file && -r $file ]] || die "$file is not a readable file"
     fi
     mkdir -p "$repo/build"
     : >"$log"
@@ -179,8 +179,8 @@ main() {
 
     grep -q '^devmem: in use' "$report" || die "the transport was not devmem"
     grep -q "^  in device memory *$size " "$report" ||
-        note "note: not every byte came through device memory; the table says which way the others took"
-    [[ $kernel != branch ]] || stage "measure what giving pages back costs on both kernels" compare_tokens
+        note "note: not every byte came through device memory; the table shows the paths of the others"
+    [[ $kernel != branch ]] || stage "measure the cost of returned pages on both kernels" compare_tokens
     conclude "$file" "$size" "$report" "$release"
 }
 

@@ -48,11 +48,11 @@ std::string read_secret(std::string const& path)
     std::ifstream file{path, std::ios::binary};
     std::string text{std::istreambuf_iterator<char>{file}, {}};
     if (!file)
-        throw CLI::ValidationError{"--secret-file", path + ": it cannot be read"};
+        throw CLI::ValidationError{"--secret-file", path + ": the file cannot be read"};
     if (text.ends_with('\n'))
         text.pop_back();
     if (text.size() < shortest)
-        throw CLI::ValidationError{"--secret-file", path + ": it has less than 16 bytes"};
+        throw CLI::ValidationError{"--secret-file", path + ": the secret has less than 16 bytes"};
     return text;
 }
 
@@ -88,7 +88,7 @@ endpoint_name endpoint_argument(std::string const& text)
 {
     auto const name = parse_endpoint(text);
     if (!name)
-        throw CLI::ValidationError{text, "expected HOST:PORT, with a v6 address in brackets"};
+        throw CLI::ValidationError{text, "expected HOST:PORT, with an IPv6 address in brackets"};
     return *name;
 }
 

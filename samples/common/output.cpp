@@ -72,7 +72,7 @@ void output::open_file(unsigned old_mode)
     if (!may_be_nameless || (file_ < 0 && has_no_nameless(errno)))
         open_named(directory);
     if (file_ < 0)
-        fail("create", errno, "its directory has to exist, and to be writable");
+        fail("create", errno, "its directory must exist and be writable");
     if (old_mode != 0 && ::fchmod(file_, old_mode & 07777) != 0)
         fail("create", errno);
 }
@@ -97,20 +97,20 @@ void output::reserve(std::uint64_t size)
     struct statvfs space {};
     // Some file systems do not know.
     if (::fstatvfs(file_, &space) == 0 && space.f_blocks > 0 && space.f_bavail < size / space.f_frsize)
-        fail("write", ENOSPC, fmt::format("{} bytes are to come, {} are free", size, space.f_bavail * space.f_frsize));
+        fail("write", ENOSPC, fmt::format("{} bytes are expected, {} are free", size, space.f_bavail * space.f_frsize));
     struct statfs system {};
     // In memory: to take it all now would cost what it costs later, and nothing else happens meanwhile.
     if (::fstatfs(file_, &system) == 0 && system.f_type == TMPFS_MAGIC)
         return;
     if (::fallocate(file_, 0, 0, static_cast<off_t>(size)) != 0 &&
         (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-        fail("write", errno, fmt::format("{} bytes are to come", size));
+        fail("write", errno, fmt::format("{} bytes are expected", size));
 }
 
 void output::write(std::uint64_t offset, std::span<std::byte const> bytes)
 {
     if (!is_file_ && offset != written_)
-        throw std::logic_error{"output: what is no file takes bytes in their order"};
+        throw std::logic_error{"output: only a file takes bytes out of order"};
     for (std::size_t done = 0; done < bytes.size();) {
         auto const rest = bytes.subspan(done);
         auto const count = is_file_ ? ::pwrite(file_, rest.data(), rest.size(), static_cast<off_t>(offset + done))

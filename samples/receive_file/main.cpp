@@ -133,7 +133,7 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
     if (result.as_expected())
         out.commit();
     else
-        fmt::print(stderr, "error: the SHA-256 is not the expected one, {}\n", wanted.expected_sha256);
+        fmt::print(stderr, "error: the SHA-256 differs from the expected one, {}\n", wanted.expected_sha256);
     return result.as_expected() ? received : unexpected_bytes;
 }
 

@@ -30,8 +30,8 @@ try {
         {.operation = "fetch",
          .object = ingest::redacted_url(place),
          .kernel_message = {},
-         .advice = fmt::format("{} bytes are to be held in memory, and this machine has {}; --output takes the object "
-                               "piece by piece",
+         .advice = fmt::format("the object needs {} bytes of memory, and this machine has {}; --output receives the "
+                               "object in pieces",
                                bytes,
                                static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
                                    static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)))}};
@@ -73,7 +73,7 @@ asio::awaitable<ingest::buffer> load_tensors(ingest::object& file, int gpu, repo
 asio::awaitable<ingest::buffer> load_checkpoint(options const& wanted, gpurx::rx_session& session, report& found)
 {
     if (!wanted.http.mirrors.empty())
-        throw std::invalid_argument{"--mirror is for one object, and this is a model in several files"};
+        throw std::invalid_argument{"--mirror needs a single object, and this model has several files"};
     auto const executor = co_await asio::this_coro::executor;
     auto const start = steady_clock::now();
     auto const model = co_await ingest::async_read_checkpoint(executor, session, wanted.url, wanted.http);

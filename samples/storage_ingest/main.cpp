@@ -149,7 +149,7 @@ void explain_way(std::string_view url, report& found)
     if (url.starts_with("https:"))
         why = "https: the CPU decrypts the data, so transport devmem cannot be used";
     else if (ingest::object::is_file(url))
-        why = "file: it was read from a disk of this machine, or its page cache, and no NIC was asked";
+        why = "file: the bytes came from a disk of this machine, or its page cache, without a NIC";
     else
         return;
     found.transport = gpurx::transport::copy;
@@ -236,7 +236,7 @@ void say(options const& wanted, report const& found)
     auto* const to = wanted.output == "-" ? stderr : stdout;
     wanted.json ? print_json(found, to) : print_table(found, to);
     if (!found.as_expected())
-        fmt::print(stderr, "error: the SHA-256 is not the expected one, {}\n", wanted.expected_sha256);
+        fmt::print(stderr, "error: the SHA-256 differs from the expected one, {}\n", wanted.expected_sha256);
 }
 
 int run(options wanted, gpurx::rx_session& session, output* out, asio::io_context& context,

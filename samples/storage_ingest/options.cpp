@@ -80,7 +80,7 @@ std::pair<std::string, std::string> parse_header(std::string const& line)
 {
     auto const colon = line.find(':');
     if (colon == 0 || colon == std::string::npos)
-        throw CLI::ValidationError{"--header", "it has to be like 'Name: value'"};
+        throw CLI::ValidationError{"--header", "write it like 'Name: value'"};
     return {line.substr(0, colon), line.substr(std::min(line.find_first_not_of(' ', colon + 1), line.size()))};
 }
 

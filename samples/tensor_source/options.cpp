@@ -70,7 +70,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     try {
         app.parse(argc, argv);
         if (parsed.source >= parsed.sources)
-            throw CLI::ValidationError{"--source", "has to be less than --sources"};
+            throw CLI::ValidationError{"--source", "must be less than --sources"};
     } catch (CLI::ParseError const& error) {
         exit_code = app.exit(error) == 0 ? 0 : 2;
         return std::nullopt;

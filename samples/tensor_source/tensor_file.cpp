@@ -56,7 +56,7 @@ dtype npy_type(std::string_view header)
     auto const text = value_of(header, "'descr': '", '\'');
     auto const* const found = std::ranges::find(types, text, &entry::text);
     if (found == types.end())
-        fail(fmt::format("its elements are '{}', which is not sent", text));
+        fail(fmt::format("its elements are '{}', which tensor streams do not support", text));
     return found->type;
 }
 
@@ -72,7 +72,7 @@ std::vector<std::uint64_t> numbers_in(std::string_view text, char between)
         std::uint64_t number = 0;
         auto const [stop, error] = std::from_chars(at, end, number);
         if (error != std::errc{})
-            fail(fmt::format(R"("{}" is no shape)", text));
+            fail(fmt::format(R"("{}" is not a shape)", text));
         numbers.push_back(number);
         at = stop;
     }
@@ -98,14 +98,14 @@ description read_npy(std::span<std::byte const> file)
     auto const length_size = static_cast<std::size_t>(file.size() > 6 && file[6] == std::byte{1} ? 2 : 4);
     std::uint32_t length = 0;
     if (file.size() < before_length + length_size)
-        fail("it is cut off");
+        fail("it is incomplete");
     std::memcpy(&length, file.data() + before_length, length_size);
     auto const begin = before_length + length_size + length;
     if (file.size() < begin)
-        fail("its header is cut off");
+        fail("its header is incomplete");
     auto const header = text_of(file.subspan(before_length + length_size, length));
     if (value_of(header, "'fortran_order': ", ',') != "False")
-        fail("it is in Fortran's order");
+        fail("it is in Fortran order");
     return {npy_type(header), numbers_in(value_of(header, "'shape': (", ')'), ','), begin};
 }
 
@@ -208,7 +208,7 @@ void make_up(tensor_rows& tensor, std::uint64_t rows)
 void take(tensor_rows& tensor, mapped_file const& file, description const& found)
 {
     if (found.shape.empty())
-        fail("it has no rows: it is a single element");
+        fail("it has no rows, only a single element");
     tensor.rows = found.shape.front();
     tensor.spec.type = found.type;
     tensor.spec.row_shape.assign(found.shape.begin() + 1, found.shape.end());
@@ -226,7 +226,7 @@ void take_raw(tensor_rows& tensor, mapped_file const& file)
 {
     auto const row = row_size(tensor.spec);
     if (file.bytes.size() % row != 0)
-        fail(fmt::format("its {} bytes are no whole number of rows of {}", file.bytes.size(), row));
+        fail(fmt::format("its {} bytes are not a whole number of rows of {}", file.bytes.size(), row));
     tensor.rows = file.bytes.size() / row;
     tensor.owner = file.owner;
     tensor.bytes = file.bytes;
@@ -295,8 +295,8 @@ shard::shard(std::vector<tensor_rows> tensors, options const& wanted)
     for (auto const& tensor : tensors_) {
         row += row_size(tensor.spec);
         if (tensor.rows != rows_)
-            throw std::runtime_error{fmt::format("{} has {} rows, and {} has {}", tensor.spec.name, tensor.rows,
-                                                 tensors_.front().spec.name, rows_)};
+            throw std::runtime_error{fmt::format("the tensors must have the same number of rows: {} has {}, {} has {}",
+                                                 tensor.spec.name, tensor.rows, tensors_.front().spec.name, rows_)};
     }
     rows_per_frame_ = wanted.rows_per_frame > 0
                           ? wanted.rows_per_frame

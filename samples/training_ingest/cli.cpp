@@ -112,7 +112,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     try {
         app.parse(argc, argv);
         if (parsed.stream.rank >= parsed.stream.world_size)
-            throw CLI::ValidationError{"--rank", "has to be less than --world-size"};
+            throw CLI::ValidationError{"--rank", "must be less than --world-size"};
     } catch (CLI::ParseError const& error) {
         exit_code = app.exit(error) == 0 ? 0 : 2;
         return std::nullopt;

@@ -329,7 +329,7 @@ class Consumption(FetchTest):
     def test_expectation(self) -> None:
         self.fetch(server.url("object"), "--expect-sha256", SHA256.upper())
         out, err = self.finish(start(server.url("object"), "--json", "--expect-sha256", "0" * 64), 3)
-        self.assertIn("the SHA-256 is not the expected one, " + "0" * 64, err)
+        self.assertIn("the SHA-256 differs from the expected one, " + "0" * 64, err)
         self.assertFalse(json.loads(out)["as_expected"])
         self.assertEqual(json.loads(out)["sha256"], SHA256)
 
@@ -338,7 +338,7 @@ class Consumption(FetchTest):
         url = f"http://127.0.0.1:{free_port()}/object"
         place = self.directory / "no" / "such"
         err = self.refused(url, "--output", str(place))
-        self.assertIn(f"create {place}: No such file or directory; its directory has to exist", err)
+        self.assertIn(f"create {place}: No such file or directory; its directory must exist", err)
         self.assertIn("Is a directory", self.refused(url, "--output", str(self.directory)))
 
     def test_old_file_stays(self) -> None:
@@ -396,7 +396,7 @@ class Consumption(FetchTest):
         os.truncate(root / "huge", HUGE)
         self.addCleanup((root / "huge").unlink)
         err = self.refused(server.url("huge"), "--output", str(self.output))
-        self.assertIn(f"No space left on device; {HUGE} bytes are to come", err)
+        self.assertIn(f"No space left on device; {HUGE} bytes are expected", err)
         self.assertFalse(self.output.exists())
 
     def test_does_not_fit_into_memory(self) -> None:

@@ -228,7 +228,7 @@ class TrainingIngest(unittest.TestCase):
         self.run_process(start(SOURCE, "--to", where, *self.files, *written("same", "a secret of two hosts")), 0)
         out, _ = self.run_process(receiver, 0)
         self.check_hashes(out, x=self.x, image=self.image, label=self.label)
-        for text, complaint in (("short", "it has less than 16 bytes"), (None, "it cannot be read")):
+        for text, complaint in (("short", "the secret has less than 16 bytes"), (None, "the file cannot be read")):
             given = written("short", text) if text else ("--secret-file", str(self.folder / "nothing"))
             _, err = self.run_process(start(SOURCE, "--to", where, *self.files, *given), 2)
             self.assertIn(complaint, err)
@@ -285,17 +285,17 @@ class TrainingIngest(unittest.TestCase):
         (self.folder / "cut.npy").write_bytes(b"\x93NUMPY\1\0\xff\xff{'descr'")
         for what, complaint in {
             "short.npy": "bytes for 1003 rows of 24",
-            "object.npy": r"its elements are '\|O', which is not sent",
-            "cut.npy": "its header is cut off",
+            "object.npy": r"its elements are '\|O', which tensor streams do not support",
+            "cut.npy": "its header is incomplete",
             "raw.bin": "it is neither .npy nor IDX",
-            "raw.bin:F32:7": "no whole number of rows",
+            "raw.bin:F32:7": "not a whole number of rows",
             "nothing.npy": "No such file",
         }.items():
             with self.subTest(what):
                 _, err = self.run_process(start(SOURCE, "--to", "127.0.0.1:1", f"--tensor=x={self.folder}/{what}"), 1)
                 self.assertRegex(err, complaint)
         _, err = self.run_process(start(SOURCE, "--to", "127.0.0.1:1", self.files[0], "--tensor=y=synthetic:U8:"), 1)
-        self.assertIn("y has 1000 rows, and x has 1003", err)
+        self.assertIn("the tensors must have the same number of rows: y has 1000, x has 1003", err)
 
     def test_wrong_command_line(self) -> None:
         listen = ("--listen", "127.0.0.1:0")
