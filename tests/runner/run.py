@@ -130,7 +130,7 @@ class Run:
             return f"it takes about {clock(takes)}, and {clock(max(0, left))} are left; ./run test {step.name} runs it"
         # A step that boots a kernel of ours builds it in its own time where no step of this run is to.
         missing = [name for name in step.kernels if name in self.tallies and not self.tallies[name].passed]
-        return f"its kernel is not there: {missing[0]} has not passed" if missing else ""
+        return f"its kernel is missing: {missing[0]} has not passed" if missing else ""
 
     def begin_what_may(self) -> None:
         for step in list(self.waiting):
@@ -157,7 +157,7 @@ class Run:
             printed = tally.printed or {str(one.log): one.log.read_text(encoding="utf-8", errors="replace")}
             for name, text in list(printed.items())[:MOST_FAILURES_SHOWN]:
                 print(f"---- {name}, to its end ----", *text.splitlines()[-LINES_OF_A_FAILURE:], sep="\n")
-            print(f"---- all of it: {one.log} ----", flush=True)
+            print(f"---- the whole log: {one.log} ----", flush=True)
         elif tally.green and one.process.returncode == 0:
             self.records.keep(step, elapsed, tally.passed, one.state)
 
@@ -229,7 +229,7 @@ def choose(table: Table, records: Records, options: argparse.Namespace) -> list[
             others = [step for step in full if step not in chosen and records.seconds(step) < 300]
             if options.again and others:
                 chosen.insert(0, random.choice(others))
-                print(f"{chosen[0].name} is green, and runs again by chance")
+                print(f"{chosen[0].name} is green, and runs again as a random check")
             return chosen
         case _:
             return [step for step in table.steps if step.name in options.words]
@@ -247,7 +247,7 @@ def run_chosen(table: Table, records: Records, options: argparse.Namespace) -> b
         for step, state in states:
             records.keep(step, 0, 1, state)
     if options.words[0] == "default":
-        print("\n./run test changed runs what else has changed: sanitizers, fuzzers, all of the lab. ./run test status lists it.")
+        print("\n./run test changed runs the other changed steps: sanitizers, fuzzers, the lab. ./run test status lists them.")
     return passed
 
 
@@ -291,7 +291,7 @@ def read_arguments(arguments: list[str], names: set[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     word, *rest = options.words
     if word == "flaky" and not (rest and rest.pop(0).isdecimal()):
-        parser.error("flaky: how many runs?")
+        parser.error("flaky: give the number of runs")
     if word != "changed" and {"--minutes", "--again"} & {*arguments}:
         parser.error(f"{word} has no options")
     unknown = set(rest) if word in ALONE else set(rest if word == "flaky" else options.words) - names

@@ -65,7 +65,7 @@ class Runs(unittest.TestCase):
     def test_no_step_has_a_kernel_that_was_not_built(self) -> None:
         one = self.new_run([one_step("branch", "false", cores="all"), one_step("lab", "true", kernels=["branch"])])
         one.carry_out()
-        self.assertEqual(one.tallies["lab"].skips, ["lab: its kernel is not there: branch has not passed"])
+        self.assertEqual(one.tallies["lab"].skips, ["lab: its kernel is missing: branch has not passed"])
 
     def test_a_step_that_hangs_is_ended_and_all_that_it_started(self) -> None:
         one = self.new_run([replace(one_step("hangs", "sleep 1000; true"), minutes=0)])
