@@ -29,7 +29,7 @@ main() {
     cmake/packages/build.sh build/packages-build build/packages "-Dnanobind_DIR=$nanobind" "-DGPURX_CUDA=$cuda" >"$log" 2>&1 &
     wait_for "building the packages" $! || {
         tail -n 40 "$log" >&2
-        die "they cannot be built; all of it: $log"
+        die "cannot build the packages; the whole log is $log"
     }
     report build/packages
     printf 'for %s, with%s code for GPUs; %d s\n' "$(os_release PRETTY_NAME)" "$([[ $cuda == ON ]] || echo out)" $((SECONDS - start))

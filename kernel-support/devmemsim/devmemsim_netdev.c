@@ -129,7 +129,7 @@ static int dms_change_mtu(struct net_device *netdev, int mtu)
 	struct dms_port *port = netdev_priv(netdev);
 
 	if (!dms_xdp_mtu_fits(port, mtu)) {
-		netdev_info(netdev, "MTU %d is too much for a single-buffer XDP program\n",
+		netdev_info(netdev, "MTU %d exceeds the maximum of a single-buffer XDP program\n",
 			    mtu);
 		return -EINVAL;
 	}

@@ -86,7 +86,7 @@ int dms_ring_fill(struct net_device *netdev, struct dms_rx_ring *ring,
 		if (unlikely(!dms_dma_reachable(netmem, ring->buf_size))) {
 			page_pool_put_full_netmem(ring->pool, netmem, false);
 			if (net_ratelimit())
-				netdev_err(netdev, "Rx memory is not system RAM, the CPU cannot stand in for DMA\n");
+				netdev_err(netdev, "Rx memory is not system RAM: the CPU cannot emulate DMA\n");
 			return -EFAULT;
 		}
 

@@ -297,7 +297,7 @@ static int dms_rules_check(const struct dms_steering *steering,
 	for_each_set_bit(loc, steering->used, dms_rules)
 		if (!dms_rule_fits(steering, &steering->rule[loc])) {
 			NL_SET_ERR_MSG_FMT_MOD(extack,
-					       "ntuple rule %u would lead beyond the queues",
+					       "ntuple rule %u leads to a queue beyond the new count",
 					       loc);
 			return -EINVAL;
 		}

@@ -291,7 +291,7 @@ static int dms_xdp_setup(struct dms_port *port, struct bpf_prog *prog,
 
 	if (dms_xdp_single(prog) && netdev->mtu > DMS_XDP_MAX_MTU) {
 		NL_SET_ERR_MSG_FMT_MOD(extack,
-				       "MTU %u is more than the %lu that a single-buffer program can have",
+				       "MTU %u exceeds %lu, the maximum of a single-buffer program",
 				       netdev->mtu, DMS_XDP_MAX_MTU);
 		return -EOPNOTSUPP;
 	}

@@ -263,7 +263,7 @@ accelerator() {
         answer=$cache_dir/kvm/$(cat /proc/sys/kernel/random/boot_id)
         if [[ ! -e $answer ]]; then
             mkdir -p "${answer%/*}"
-            note "lab: trying whether /dev/kvm runs a guest ..."
+            note "lab: testing /dev/kvm with a guest ..."
             if GPURX_LAB_ACCEL=kvm "$lab_dir/lab.sh" --kernel "$kernel" --no-nic --timeout 20 -- true >/dev/null 2>&1; then
                 printf 'kvm\n' >"$answer"
             else
@@ -284,7 +284,7 @@ nic_module() {
     local source=$repo_dir/kernel-support/devmemsim
     ((nic)) || return 0
     if [[ ! -e $source/Kbuild && ! -e $source/Makefile ]]; then
-        note "lab: no software NIC in this tree (${source#"$repo_dir/"}): going without"
+        note "lab: this tree has no software NIC (${source#"$repo_dir/"}): the guest runs without it"
         return
     fi
     "$lab_dir/module.sh" "$kernel" "$source"
@@ -379,14 +379,14 @@ report() {
     ((!unread)) || exit 141
     found=$(complaints "$log")
     if [[ -n $found ]]; then
-        note "lab: the kernel complained:"
+        note "lab: the kernel logged warnings:"
         first_complaint "$log" >&2
         note "lab: all such lines ($(wc -l <<<"$found")):"
         head -n 20 <<<"$found" >&2
     fi
     [[ ! -e $run_dir/status ]] || status=$(<"$run_dir/status")
     if ((timed_out)); then
-        [[ ! -s $run_dir/waiting ]] || note "lab: what the guest was at:"$'\n'"$(head -n 80 "$run_dir/waiting")"
+        [[ ! -s $run_dir/waiting ]] || note "lab: processes of the guest:"$'\n'"$(head -n 80 "$run_dir/waiting")"
         lab_failed 124 "ended by the time limit of $timeout s"
     elif [[ -e $run_dir/trouble ]]; then
         lab_failed 125 "the guest could not be set up: $(<"$run_dir/trouble")"
@@ -398,7 +398,7 @@ report() {
         head -n 60 "$run_dir/kmemleak" >&2
         lab_failed "$((status ? status : 125))" "the kernel found leaked memory (${run_dir#"$repo_dir/"}/kmemleak)"
     elif [[ -n $found ]]; then
-        lab_failed "$((status ? status : 125))" "the kernel complained (the command's status was $status)"
+        lab_failed "$((status ? status : 125))" "the kernel logged warnings (the command's status was $status)"
     fi
     exit "$status"
 }

@@ -32,7 +32,7 @@ as_root() {
     elif command -v sudo >/dev/null; then
         sudo -- "$@"
     else
-        die "root is needed for: $* (and there is no sudo)"
+        die "cannot run without root, and sudo is missing: $*"
     fi
 }
 

@@ -248,7 +248,7 @@ apt_get() {
     local end=$((SECONDS + lock_minutes * 60)) said=''
     until as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get "${apt_options[@]}" -q -y "$@" >"$log" 2>&1; do
         grep -q '^E: Could not get lock' "$log" && ((SECONDS < end)) || return 1
-        [[ -n $said ]] || note "apt is locked, by the system's own update perhaps; waiting for up to $lock_minutes minutes:" \
+        [[ -n $said ]] || note "apt is locked, perhaps by the system's own update; waiting for up to $lock_minutes minutes:" \
             "$(sed -n 's/^E: //p' "$log" | head -n 1)"
         said=1
         sleep 1
@@ -261,7 +261,7 @@ apt_or_die() {
     shift
     apt_get "$@" || {
         tail -n 40 "$log" >&2
-        die "$failure; all of it: $log"
+        die "$failure; the whole log is $log"
     }
 }
 
@@ -283,7 +283,7 @@ main() {
     fi
     [[ ${1:-} == --list ]] && list_only=1 && shift
     (($# > 0)) || die "usage: packages.sh [--list] GROUP...  (groups: ${!packages[*]})"
-    command -v apt-get >/dev/null || die "no apt on this machine. Install by hand what these stand for: $(for group; do entries_of "$group"; done | xargs)"
+    command -v apt-get >/dev/null || die "no apt on this machine. Install the packages of these entries by hand: $(for group; do entries_of "$group"; done | xargs)"
 
     local -a missing=() wanted=()
     local -A seen=()

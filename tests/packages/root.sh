@@ -48,7 +48,7 @@ base_root() (
         unpack_packages trixie "$tool" debootstrap
         DEBOOTSTRAP_DIR=$tool/usr/share/debootstrap "$tool/usr/sbin/debootstrap" --variant=minbase \
             --include=ca-certificates "$suite" "$at" "$from" >"$log" 2>&1 ||
-            die "$(tail -n 3 "$log"); all of it: $log"
+            die "$(tail -n 3 "$log"); the whole log is $log"
         rm -r "$tool"
         sources_of "$suite" "$from" >"$at/etc/apt/sources.list"
         # How this machine's apt gets there, proxies and all.
@@ -131,7 +131,7 @@ layer() (
         rm -rf "$upper" "$upper.work"
         at=$(mktemp -d)
         assemble "$at" "$upper" "$@"
-        "${command[0]}" "$at" "${command[@]:1}" >"$log" 2>&1 || die "$(tail -n 5 "$log"); all of it: $log"
+        "${command[0]}" "$at" "${command[@]:1}" >"$log" 2>&1 || die "$(tail -n 5 "$log"); the whole log is $log"
         disassemble "$at"
         rmdir "$at"
         rm -rf "$upper.work"
