@@ -263,7 +263,7 @@ TEST_CASE("connections that wait and flows are max_flows together, where both ta
     from.close();
 }
 
-TEST_CASE("many acceptors on one port are refused, and the error says what to do")
+TEST_CASE("several acceptors on one port are refused, and the error has advice")
 {
     auto const kind = any_transport();
     world in{kind};

@@ -230,7 +230,7 @@ TEST_CASE("one direction can be ended by itself")
     CHECK_THROWS_AS(rx.shutdown(tcp::socket::shutdown_both), system_error);
 }
 
-TEST_CASE("what can be received without waiting is counted")
+TEST_CASE("available() counts the bytes that are received without waiting")
 {
     world in{any_transport()};
     sender to{in.wires};
@@ -323,7 +323,7 @@ TEST_CASE("cancel() ends a connect, and the receiver is free for another")
     CHECK_FALSE(again->code);
 }
 
-TEST_CASE("what an error was about can be had from the receiver")
+TEST_CASE("the receiver has the diagnostics of an error")
 {
     world in{any_transport(), {.max_flows = 1}};
     sender to{in.wires};

@@ -226,7 +226,7 @@ TEST_CASE("no allocation per frame after the first few: a header to the host, it
     CHECK(in_library == 0);
 }
 
-TEST_CASE("what trickles in for a receive of an exact size takes no record for each byte")
+TEST_CASE("small segments for a receive of an exact size need no record for each byte")
 {
     auto const kind = GENERATE(transport::copy, transport::devmem);
     auto const on_host = GENERATE(true, false);

@@ -427,7 +427,7 @@ TEST_CASE("cancel() ends a connect to one of several between two attempts")
     CHECK_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
 }
 
-TEST_CASE("who ends a flow does not wait for the NIC")
+TEST_CASE("the end of a flow does not wait for the NIC")
 {
     world in{transport::devmem};
     receiver rx{*in.io, *in.session};

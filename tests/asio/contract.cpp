@@ -86,7 +86,7 @@ TEST_CASE("a handler runs on its token's executor, never inside the initiating f
     check_rest(at, rx);
 }
 
-TEST_CASE("what the reactor says without a cause completes nothing")
+TEST_CASE("a spurious event of the reactor completes no operation")
 {
     auto const which = any_operation();
     operation_world at{any_transport(), which};

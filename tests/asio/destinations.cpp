@@ -206,7 +206,7 @@ TEST_CASE("tokens that begin later keep a copy of the sequence")
     CHECK(at.hold(100));
 }
 
-TEST_CASE("bytes that nobody wants are consumed and copied nowhere", "[native]")
+TEST_CASE("skipped bytes are consumed and not copied", "[native]")
 {
     world in{any_transport()};
     sender to{in.wires};
@@ -336,7 +336,7 @@ TEST_CASE("memory that cannot be written is an error of the read alone, and what
     ::munmap(forbidden, 4096);
 }
 
-TEST_CASE("a stream that ends between two destinations says how much was placed over all")
+TEST_CASE("a stream that ends between two destinations reports the total of placed bytes")
 {
     world in{any_transport()};
     sender to{in.wires};
@@ -352,7 +352,7 @@ TEST_CASE("a stream that ends between two destinations says how much was placed 
     CHECK(at.hold(30));
 }
 
-TEST_CASE("a cancelled read of a sequence says how much was placed, and the rest can be read")
+TEST_CASE("a cancelled read of a sequence reports the placed bytes, and the rest can be read")
 {
     world in{any_transport()};
     sender to{in.wires};

@@ -223,7 +223,7 @@ TEST_CASE("a flow that moves to another session's queues goes on")
     CHECK(in.kernel.tokens_out() == 0);
 }
 
-TEST_CASE("data in memory of nobody here end the flow, after what came before them")
+TEST_CASE("data in foreign memory end the flow, after the data before them")
 {
     world in{transport::devmem};
     std::vector<std::byte> memory(1 << 20);
@@ -325,7 +325,7 @@ TEST_CASE("a kernel that contradicts itself ends the flow, and no token is lost"
     CHECK(rx.stats().tokens_out == 0);
 }
 
-TEST_CASE("what the kernel does not take back is counted, and not given back again")
+TEST_CASE("pages that the kernel does not accept are counted, and not returned again")
 {
     world in{transport::devmem};
     sender to{in.wires};

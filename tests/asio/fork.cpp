@@ -123,7 +123,7 @@ TEST_CASE("a forked child that drops all it has inherited changes nothing for it
     CHECK(in.session.nic().rules == rules);
 }
 
-TEST_CASE("a forked child is told that what it has inherited is its parent's", "[fork]")
+TEST_CASE("a forked child gets an error for objects of its parent", "[fork]")
 {
     auto const kind = GENERATE(transport::copy, transport::devmem);
     busy_program program{kind};

@@ -185,7 +185,7 @@ TEST_CASE("a batch whose parts are lent counts as one loan, and no more when the
     CHECK(account >= 7000);
 }
 
-TEST_CASE("what fills the limit is awaited by a receive of an exact size too")
+TEST_CASE("a receive of an exact size waits for loans that fill the limit")
 {
     world in{any_transport(), {.loan_limit = 16384}};
     sender to{in.wires};
@@ -225,7 +225,7 @@ TEST_CASE("parts that come back while a receive waits for the limit let it go on
     CHECK(is_pattern(got->loan, 1016));
 }
 
-TEST_CASE("what can never be on loan is refused, and stays receivable")
+TEST_CASE("a size that can never be on loan is refused, and the bytes stay receivable")
 {
     world in{any_transport(), {.loan_limit = 8192}};
     sender to{in.wires};

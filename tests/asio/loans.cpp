@@ -112,7 +112,7 @@ TEST_CASE("loans of one flow end it with the last of them, whichever that is")
     CHECK(in.session.ended());
 }
 
-TEST_CASE("what is queued at close is thrown away, though a loan keeps the socket", "[native]")
+TEST_CASE("data queued at close is dropped, though a loan keeps the socket", "[native]")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};

@@ -169,7 +169,7 @@ TEST_CASE("the last bytes before the end can be read exactly")
     CHECK(read(in, rx, more)->code == error::eof);
 }
 
-TEST_CASE("what a read leaves of a batch is what async_receive gets")
+TEST_CASE("async_receive returns the rest of a batch after a read")
 {
     world in{transport::devmem};
     in.kernel.set_fragment_size(1000);

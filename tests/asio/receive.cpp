@@ -18,7 +18,7 @@ namespace error = asio::error;
 
 }  // namespace
 
-TEST_CASE("what is there is received at once")
+TEST_CASE("available data is received at once")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
@@ -35,7 +35,7 @@ TEST_CASE("what is there is received at once")
     CHECK(seen.fragments == got->loan.fragments().size());
 }
 
-TEST_CASE("what is not there is waited for")
+TEST_CASE("a receive waits for missing data")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
@@ -53,7 +53,7 @@ TEST_CASE("what is not there is waited for")
     CHECK(rx.stats().receive_calls == 2);
 }
 
-TEST_CASE("where data come one by one, the socket is asked once for each")
+TEST_CASE("a receive makes one attempt for each arrival of data")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
@@ -73,7 +73,7 @@ TEST_CASE("where data come one by one, the socket is asked once for each")
     CHECK(rx.stats().receive_calls < 200 + 200 / 16 + 5);
 }
 
-TEST_CASE("where data are there already nothing waits for them")
+TEST_CASE("a receive of available data does not wait")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
@@ -139,7 +139,7 @@ TEST_CASE("loans stay intact while others come and go")
     }
 }
 
-TEST_CASE("the end of the stream is told, ever after")
+TEST_CASE("the end of the stream is reported to every later receive")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
@@ -167,7 +167,7 @@ TEST_CASE("a connection that is reset stays reset")
         CHECK(receive(in, rx)->code == error::connection_reset);
 }
 
-TEST_CASE("a connection that the watchdog has ended says so")
+TEST_CASE("a connection that the watchdog has ended has an error of its own")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};
@@ -183,7 +183,7 @@ TEST_CASE("a connection that the watchdog has ended says so")
     CHECK(receive(in, rx)->code == errc::memory_locked_up);
 }
 
-TEST_CASE("a receiver that is not connected says so")
+TEST_CASE("a receiver that is not connected fails with not_connected")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     receiver rx{*in.io, *in.session};
@@ -256,7 +256,7 @@ TEST_CASE("signals are survived")
     CHECK(rx.stats().receive_calls == 4);
 }
 
-TEST_CASE("an error of the kernel ends the stream and is told as it is")
+TEST_CASE("an error of the kernel ends the stream and is reported unchanged")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     sender to{in.wires};

@@ -194,7 +194,7 @@ TEST_CASE("a connection that Asio accepted is moved to the part that its receive
     CHECK(of.second.nic().moved[0].second == to.socket().local_endpoint());
 }
 
-TEST_CASE("the rule of a moved flow is refused: it goes on where it arrived, which is said once")
+TEST_CASE("a moved flow whose rule is refused stays in its memory, with one notice")
 {
     std::vector<std::string> notices;
     two_memories of{transport::devmem, {.notice = [&](std::string_view said) { notices.emplace_back(said); }}};
@@ -292,7 +292,7 @@ TEST_CASE("a flow keeps the memory that it arrived in")
     CHECK(of.second.ended());
 }
 
-TEST_CASE("what a session of several memories tells of them")
+TEST_CASE("explain() of a session describes its memories")
 {
     auto const kind = any_transport();
     two_memories of{kind};

@@ -36,7 +36,7 @@ TEST_CASE("no stream after no stream: there is nothing to do")
     order_after({}, {});
 }
 
-TEST_CASE("without CUDA there is no stream, and the error says so")
+TEST_CASE("without CUDA a stream fails with no_cuda")
 {
     error_code code;
     diagnostics why;

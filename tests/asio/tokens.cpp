@@ -91,7 +91,7 @@ TEST_CASE("awaitables, by default")
     });
 }
 
-TEST_CASE("an exception of the default token says why")
+TEST_CASE("an exception of the default token has the reason")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     run(in, [&]() -> asio::awaitable<void> {

@@ -44,7 +44,7 @@ def watch(script: str, tests: str, *arguments: str) -> str:
 
 class Scripts(unittest.TestCase):
     def test_bindings(self) -> None:
-        text = watch("bindings.bt", "who holds the pages is told while loans have most of them")
+        text = watch("bindings.bt", "pool_stats() names loans as holders while they have most of the pages")
         # The session's, and those by which the tests find out what the NIC is set to.
         bound = re.findall(r"^[\d:]+ +bind +dms0 +\d+ +lab_tests +\d+  id (\d+)$", text, re.MULTILINE)
         unbound = re.findall(r"^[\d:]+ +unbind +\d+ +\S+ +\d+  id (\d+)$", text, re.MULTILINE)
@@ -60,7 +60,7 @@ class Scripts(unittest.TestCase):
         self.assertRegex(text, r"(?m)^@dry\[dms0\]: \d+$")
 
     def test_give_back(self) -> None:
-        text = watch("give_back.bt", "who holds the pages is told while loans have most of them")
+        text = watch("give_back.bt", "pool_stats() names loans as holders while they have most of the pages")
         self.assertRegex(text, r"(?m)^@microseconds\[lab_tests\]:")
         self.assertRegex(text, r"(?m)^@pages_a_call\[lab_tests\]:")
         self.assertNotIn("@failed", text)

@@ -298,7 +298,7 @@ TEST_CASE("a wait can be cancelled, and the stream goes on", "[hold]")
     CHECK(at.calls == 1);
 }
 
-TEST_CASE("a wait goes on if the reactor says without a cause that it is over", "[hold]")
+TEST_CASE("a wait goes on after a spurious event of the reactor", "[hold]")
 {
     gpu_test_stream stream{gpu_or_skip()};
     waiting at;
@@ -360,7 +360,7 @@ TEST_CASE("a wait's handler runs on its executor, with its memory, and keeps its
     CHECK(calls == 1);
 }
 
-TEST_CASE("a wait that the reactor refuses is told so and keeps no descriptor", "[hold]")
+TEST_CASE("a wait that the reactor refuses gets an error and keeps no descriptor", "[hold]")
 {
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};

@@ -347,7 +347,7 @@ TEST_CASE("ordinary host memory is brought to the GPU, and the GPU's to the host
     CHECK(code == errc::bad_destination);
 }
 
-TEST_CASE("what is brought to the host is what the stream has written by then", "[hold]")
+TEST_CASE("bytes brought to the host include the stream's earlier writes", "[hold]")
 {
     auto& on = gpu_or_skip();
     std::mt19937 random{9};

@@ -66,7 +66,7 @@ TEST_CASE("memory of a GPU is rounded up, exported, and the caller's context sta
     WARN(memory.explain());
 }
 
-TEST_CASE("memory of a GPU that cannot be had is an error that says what and why")
+TEST_CASE("an error of GPU memory has the object and the reason")
 {
     auto& on = gpu_or_skip();
     error_code code;
@@ -124,7 +124,7 @@ TEST_CASE("pinned host memory is for the CPU and for kernels")
     }
 }
 
-TEST_CASE("whole pages of somebody's memory are adopted, and nothing beside it")
+TEST_CASE("adopt() uses the whole pages of a range, and nothing beside it")
 {
     auto& on = gpu_or_skip();
     if (!on.facts().dmabuf)
@@ -150,7 +150,7 @@ TEST_CASE("whole pages of somebody's memory are adopted, and nothing beside it")
     CHECK(owner.use_count() == 1);
 }
 
-TEST_CASE("what cannot be adopted is refused with the reason")
+TEST_CASE("memory that cannot be adopted is refused with the reason")
 {
     auto& on = gpu_or_skip();
     error_code code;

@@ -13,7 +13,7 @@
 
 namespace gpurx::test {
 
-TEST_CASE("what is received is in the GPU's memory once a stream has acquired it")
+TEST_CASE("received bytes are in the GPU's memory once a stream has acquired them")
 {
     gpu_world in;
     sender to{in.wires};

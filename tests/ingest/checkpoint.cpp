@@ -253,7 +253,7 @@ TEST_CASE("all tensors of a checkpoint are brought into one block")
     CHECK(read.bytes == fmt::format("one {0:252}two ", ""));
 }
 
-TEST_CASE("a checkpoint's file that is another than before, or than its server says, is an error by name")
+TEST_CASE("a changed file of a checkpoint, or one that differs from its index, is an error by name")
 {
     shard_server const changed{{.etag = "\"another\""}};
     auto const other = load_all(changed.url());
@@ -266,7 +266,7 @@ TEST_CASE("a checkpoint's file that is another than before, or than its server s
     CHECK_THAT(wrong.error, ContainsSubstring(lying.shard()));
 }
 
-TEST_CASE("what no checkpoint can be loaded with is refused before anybody is asked")
+TEST_CASE("invalid options for a checkpoint are refused before the first request")
 {
     shard_server const at{{}};
     auto mirrored = options_for_tests();

@@ -258,7 +258,7 @@ TEST_CASE("options that contradict themselves are refused, with the reason")
     CHECK(refusal({.listen = {any}}) == "nothing");
 }
 
-TEST_CASE("where it cannot listen, it says so")
+TEST_CASE("an endpoint that cannot listen is an error")
 {
     asio::io_context io{1};
     rx_session session{{.transport = transport::copy}, device_memory::on_host(8 << 20)};

@@ -105,7 +105,7 @@ TEST_CASE("a source that is cut and does not come back ends by name, with what w
     CHECK(in.stream->errors()[1].why.advice == "source 0 has failed before, and is not accepted again");
 }
 
-TEST_CASE("a sender that is alive and says no more is given up by name, wherever in a frame it stopped")
+TEST_CASE("a sender that stops sending is given up by name, at any place in a frame")
 {
     auto const stops_at = GENERATE(std::size_t{0}, std::size_t{20}, detail::frame_start_size + 1, std::size_t{250});
     CAPTURE(stops_at);
@@ -161,7 +161,7 @@ TEST_CASE("a sender that waits for the receiver, or is slow, is not stuck")
     CHECK(in.stream->errors().empty());
 }
 
-TEST_CASE("who connects and never says a word is let go after a while, and is nobody's error")
+TEST_CASE("a silent connection is closed after a while, without an error of a source")
 {
     bed in{two_sources({.stall_timeout = 100ms})};
     sender silent{in.where()};
@@ -271,7 +271,7 @@ TEST_CASE("a source's frame that is none ends it, and the others go on")
     CHECK(in.next()->code == asio::error::eof);
 }
 
-TEST_CASE("who is no sender is told apart, and takes no source's place")
+TEST_CASE("a peer that is not a sender is recognized, and does not become a source")
 {
     bed in{two_sources()};
     sender stranger{in.where()};
@@ -297,7 +297,7 @@ TEST_CASE("who is no sender is told apart, and takes no source's place")
     CHECK(in.next()->code == asio::error::eof);
 }
 
-TEST_CASE("the tensors may be said beforehand, so that no first frame says them wrong")
+TEST_CASE("options may set the tensors, so that no first frame sets wrong ones")
 {
     bed in{two_sources({.tensors = row_tensors()})};
     sender bad{in.where()};
@@ -444,7 +444,7 @@ TEST_CASE("a sender of a number that is none is not forgotten over any number of
     CHECK(std::ranges::count(errors, error_code{errc::wrong_source}, &source_error::code) == 1);
 }
 
-TEST_CASE("a hundred connections that say nothing hold up nobody")
+TEST_CASE("a hundred silent connections do not delay the others")
 {
     bed in{two_sources(), 110};
     std::vector<std::unique_ptr<sender>> idle;
@@ -465,7 +465,7 @@ TEST_CASE("a hundred connections that say nothing hold up nobody")
     CHECK(in.stream->errors().empty());
 }
 
-TEST_CASE("one connection more than the session takes is refused, and said")
+TEST_CASE("one connection more than max_flows is refused, and reported")
 {
     bed in{two_sources(), 2};
     sender a{in.where()};
@@ -482,7 +482,7 @@ TEST_CASE("one connection more than the session takes is refused, and said")
     CHECK(errors[0].peer == c.socket().local_endpoint());
 }
 
-TEST_CASE("who has said nothing makes place for who comes later, the first of them first")
+TEST_CASE("the oldest silent connection makes place for a new one")
 {
     bed in{two_sources(), 3};
     sender good{in.where()};
@@ -514,7 +514,7 @@ TEST_CASE("who has said nothing makes place for who comes later, the first of th
     CHECK(errors[0].why.advice == "it had not yet announced its source, and another connection needed its flow");
 }
 
-TEST_CASE("a source that never came is blamed on who came in its place")
+TEST_CASE("the error of a missing source lists the peers that came in its place")
 {
     bed in{two_sources({.start_timeout = 300ms})};
     std::optional<sender> gone{in.where()};

@@ -216,7 +216,7 @@ TEST_CASE("a redirect that cannot be followed is an error")
     CHECK_THAT(result.error, ContainsSubstring(server.url()));
 }
 
-TEST_CASE("a refusal is an error with the server's words, and is not tried again")
+TEST_CASE("a refusal is an error with the server's text, and is not retried")
 {
     auto const chunked = GENERATE(false, true);
     http_server server{[&](http_request const&, http_reply& reply) {
@@ -285,7 +285,7 @@ TEST_CASE("an answer of no stated length is refused, with the reason")
     CHECK_THAT(result.error, ContainsSubstring(expected));
 }
 
-TEST_CASE("what a cut connection did not bring is fetched again, and nothing else")
+TEST_CASE("only the missing bytes of a cut connection are fetched again")
 {
     http_content const object{content_of(100'000)};
     auto const with_reset = GENERATE(false, true);
@@ -566,7 +566,7 @@ TEST_CASE("long headers are read, endless ones are not")
     }
 }
 
-TEST_CASE("what is no HTTP is an error")
+TEST_CASE("an answer that is not HTTP is an error")
 {
     auto const* const garbage = GENERATE("SSH-2.0-OpenSSH_9.2\r\n", "\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
                                          "HTTP/1.1 abc\r\n\r\n", "HTTP/1.1 206 OK\r\nContent-Length: -1\r\n\r\n",
@@ -577,7 +577,7 @@ TEST_CASE("what is no HTTP is an error")
     CHECK(result.code == ingest::errc::bad_response);
 }
 
-TEST_CASE("nobody there is an error that says so")
+TEST_CASE("a refused connection is an error with the address")
 {
     world in{GENERATE(transport::copy, transport::devmem)};
     // A port of those that a system gives to nobody.

@@ -158,7 +158,7 @@ TEST_CASE("a signed URL that ends while an object comes is found anew, behind th
     }
 }
 
-TEST_CASE("what is read at the front is found anew, too")
+TEST_CASE("a read at the front resolves the object again, too")
 {
     http_content const object{content_of(100'000)};
     expiring_server behaviour{object, 4};
@@ -169,7 +169,7 @@ TEST_CASE("what is read at the front is found anew, too")
     CHECK(result.bytes == object.bytes);
 }
 
-TEST_CASE("who refuses an object that was found anew refuses it, in his words")
+TEST_CASE("a refusal of an object that was resolved again has the server's text")
 {
     http_content const object{content_of(200'000)};
     http_server server{[&](http_request const& request, http_reply& reply) {
@@ -213,7 +213,7 @@ TEST_CASE("a server that brings a byte per answer is given up at the front, too"
     CHECK(server.requests().size() < 10);
 }
 
-TEST_CASE("what is wrong with a header says of which object")
+TEST_CASE("an error of a header names its object")
 {
     http_content const object{std::string("\x02\0\0\0\0\0\0\0[]", 10)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
@@ -272,7 +272,7 @@ TEST_CASE("a listing has a deadline")
     CHECK_THAT(ended.error, ContainsSubstring("s3://models/llama/"));
 }
 
-TEST_CASE("what is left of a deadline is not taken for none")
+TEST_CASE("a short rest of a deadline is still a limit")
 {
     auto const now = std::chrono::steady_clock::now();
     auto const left = [](std::chrono::milliseconds deadline, std::chrono::steady_clock::time_point began) {
@@ -286,7 +286,7 @@ TEST_CASE("what is left of a deadline is not taken for none")
     CHECK(left(-1ms, now) < 0ms);
 }
 
-TEST_CASE("what begins after its deadline asks nobody")
+TEST_CASE("an operation after its deadline sends no request")
 {
     http_server server{[](http_request const&, http_reply& reply) { send_page(reply, one_object, {}); }};
     outcome listing;

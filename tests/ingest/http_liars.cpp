@@ -294,7 +294,7 @@ std::vector<row> const& rows()
 
 }  // namespace
 
-TEST_CASE("whatever a server says, the bytes are right or there is an error that says why, soon")
+TEST_CASE("for any answer of a server, the bytes are right, or an error with a reason comes soon")
 {
     world in{transport::copy, {.max_flows = 5}};  // it is the same on all of them
     for (auto const& each : rows()) {

@@ -226,7 +226,7 @@ TEST_CASE("a mirror that is far slower than another loses its work to that")
     CHECK(std::chrono::steady_clock::now() - start < 60s);  // alone it takes 200 s for its chunk
 }
 
-TEST_CASE("nobody waits for a silent mirror when nothing is left for it to bring")
+TEST_CASE("a download does not wait for a silent mirror without a range left")
 {
     http_content const object{content_of(mirrored_size)};
     std::atomic<bool> asked = false;
@@ -271,7 +271,7 @@ TEST_CASE("servers with the same buckets of S3 are mirrors")
     CHECK_THAT(second.requests().front().target, ContainsSubstring("/bucket/"));
 }
 
-TEST_CASE("where every mirror refuses the error says what each has said")
+TEST_CASE("the error lists the answer of each mirror if all refuse")
 {
     http_server first{[](http_request const&, http_reply& reply) {
         reply.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");

@@ -119,7 +119,7 @@ TEST_CASE("pieces of one connection come in order, also when it is cut")
     CHECK(result.stats.retries >= 1);
 }
 
-TEST_CASE("what a consumer throws ends the download, whatever it is")
+TEST_CASE("any exception of a consumer ends the download")
 {
     // Of a connection it would be a failure that passes.
     auto const code = error_code{asio::error::connection_reset};

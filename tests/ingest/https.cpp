@@ -171,7 +171,7 @@ std::vector<stranger> strangers()
 
 }  // namespace
 
-TEST_CASE("https: who cannot be trusted sends nothing, and is not asked again")
+TEST_CASE("https: an untrusted server sends nothing, and is not retried")
 {
     http_content const object{content_of(50'000)};
     for (auto const& each : strangers()) {
@@ -217,7 +217,7 @@ TEST_CASE("https: a certificate of one's own is shown to a server that wants one
     CHECK(result.bytes == object.bytes);
 }
 
-TEST_CASE("https: a server of http, and one that says nothing, end soon")
+TEST_CASE("https: a server of http and a silent server fail soon")
 {
     http_content const object{content_of(50'000)};
     http_server plain{[&](http_request const&, http_reply&) {}};
@@ -253,7 +253,7 @@ TEST_CASE("https: what is cut off is fetched again, with or without a proper end
     CHECK(result.stats.retries >= 1);
 }
 
-TEST_CASE("https: bytes that somebody has put in between are an error, and no bytes of the object")
+TEST_CASE("https: injected bytes are an error, and no bytes of the object")
 {
     http_content const object{content_of(50'000)};
     https_bed bed{[&](http_request const& request, http_reply& reply) {

@@ -171,7 +171,7 @@ TEST_CASE("an object is handed on in pieces, each byte once, of a file as of a s
     }
 }
 
-TEST_CASE("what a consumer of a file throws ends the reading")
+TEST_CASE("an exception of a file's consumer ends the reading")
 {
     directory const files;
     auto const path = files.write("file", content_of(1'000'000));
@@ -245,7 +245,7 @@ TEST_CASE("many small places of a file take few reads")
     CHECK(memory.substr(100, 50) == bytes.substr(100, 50));
 }
 
-TEST_CASE("what is no regular file is refused by name")
+TEST_CASE("a file that is not regular is refused by name")
 {
     directory const files;
     world in{any_transport()};
@@ -287,7 +287,7 @@ TEST_CASE("a file that changes while it is read is an error, and no zeros")
     CHECK_THAT(result.error, ContainsSubstring(path) && ContainsSubstring("another process"));
 }
 
-TEST_CASE("what lies beyond a file's end is refused")
+TEST_CASE("ranges beyond a file's end are refused")
 {
     directory const files;
     auto const path = files.write("file", content_of(1'000));

@@ -422,7 +422,7 @@ TEST_CASE("a second sender of a number is refused, and one that resumes goes on 
     CHECK(in.stream->stats().duplicates == 0);
 }
 
-TEST_CASE("a sender that resumes with less than the receiver has says so at its end")
+TEST_CASE("a sender that resumes with fewer frames than the receiver has fails at its end")
 {
     bed in{listening({.batch_size = 4, .queue_depth = 4})};
     auto first = sender_to(in);
@@ -454,7 +454,7 @@ TEST_CASE("a receiver that was started again before what it acknowledged is an e
                    "starts again with frame 1, but this sender has discarded the acknowledged frames before frame 3"));
 }
 
-TEST_CASE("a sender keeps no more than its window, and a cancelled send says whether its frame is kept")
+TEST_CASE("a sender keeps no more than its window, and a cancelled send reports whether its frame is kept")
 {
     bed in{listening({.batch_size = 4, .queue_depth = 4, .acknowledge = acknowledge_when::taken})};
     auto sender = sender_to(in, {.window = 3 * frame_size});
@@ -540,7 +540,7 @@ TEST_CASE("an epoch that a sender ends ends at the receiver, and the next follow
     CHECK(in.stream->stats().frames == 4);
 }
 
-TEST_CASE("what no receiver would take is refused before a byte, and the next frame is sent")
+TEST_CASE("an invalid frame is refused before its first byte, and the next frame is sent")
 {
     bed in{listening({.batch_size = 4})};
     auto sender = sender_to(in);
@@ -658,7 +658,7 @@ TEST_CASE("a sender finds a receiver that listens later, with pauses that grow t
     CHECK(in.next_rows() == rows_from(0, 0, 4));
 }
 
-TEST_CASE("a sender gives a receiver up after reconnect_timeout without an acknowledgement, and says what is kept")
+TEST_CASE("a sender gives a receiver up after reconnect_timeout without an acknowledgement, and counts its kept frames")
 {
     auto const timeout = GENERATE(std::chrono::milliseconds{}, std::chrono::milliseconds{20s});
     bed in{listening({.batch_size = 4, .acknowledge = acknowledge_when::taken})};
@@ -698,7 +698,7 @@ TEST_CASE("a receiver that does not answer is given a minute")
     CHECK(std::chrono::steady_clock::now() - begin >= 1min);
 }
 
-TEST_CASE("a connection that was let go before its first frame is replaced")
+TEST_CASE("a connection closed before its first frame is replaced")
 {
     bed in{listening({.batch_size = 4, .stall_timeout = 2s})};
     auto sender = sender_to(in, {.reconnect_timeout = 0s});
@@ -858,7 +858,7 @@ TEST_CASE("an io_context may be destroyed with a sender's operation under way")
     CHECK(owned.bytes.use_count() == 1);
 }
 
-TEST_CASE("a failed co_await of a sender's operation says which frame, of whom, and why")
+TEST_CASE("a failed co_await of a sender's operation has the frame, the source and the reason")
 {
     bed in{listening({.batch_size = 4, .secret = shared_secret})};
     auto sender = sender_to(in);

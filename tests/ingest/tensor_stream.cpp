@@ -104,7 +104,7 @@ TEST_CASE("a program that is executed gets no descriptor of a stream")
     CHECK(now == before);
 }
 
-TEST_CASE("as they come, a slow source holds up nobody")
+TEST_CASE("as they come, a slow source does not delay the others")
 {
     bed in{listening({.sources = 2, .batch_size = 4})};
     sender slow{in.where()};
@@ -210,7 +210,7 @@ TEST_CASE("it waits for a source to listen")
     CHECK(in.rest() == rows_from(0, 0, 4));
 }
 
-TEST_CASE("frames are acknowledged once their bytes are here and right, also before anybody asks for a batch")
+TEST_CASE("frames are acknowledged once their bytes are here and right, also before the first batch is requested")
 {
     auto const crc = GENERATE(false, true);
     bed in{listening({.batch_size = 4, .queue_depth = 4})};
@@ -237,7 +237,7 @@ TEST_CASE("bytes that come one by one make the same batches")
     CHECK(in.rest() == rows_from(0, 0, 6));
 }
 
-TEST_CASE("while nobody asks for batches the senders are stopped, memory is bounded, and nothing is lost")
+TEST_CASE("while no batch is requested the senders are stopped, memory is bounded, and nothing is lost")
 {
     bed in{listening({.sources = 2, .batch_size = 100, .queue_depth = 3})};
     constexpr std::uint64_t rows_each = 1000;

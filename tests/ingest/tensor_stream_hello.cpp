@@ -74,7 +74,7 @@ bool is_told_nothing(bed& in, sender& who)
 
 }  // namespace
 
-TEST_CASE("who says hello is acknowledged unasked, and its goodbye ends the stream at once")
+TEST_CASE("a sender with a hello gets acknowledgements without requests, and its goodbye ends the stream at once")
 {
     bed in{listening({.batch_size = 4, .queue_depth = 4})};
     sender from{in.where()};
@@ -88,7 +88,7 @@ TEST_CASE("who says hello is acknowledged unasked, and its goodbye ends the stre
     CHECK(in.stream->errors().empty());
 }
 
-TEST_CASE("who comes again is told with which frame to go on, and no row is lost or doubled")
+TEST_CASE("a sender that reconnects gets the number of its next frame, and no row is lost or doubled")
 {
     bed in{listening({.batch_size = 4, .queue_depth = 4})};
     {
@@ -114,7 +114,7 @@ TEST_CASE("who comes again is told with which frame to go on, and no row is lost
     CHECK(in.stream->errors().empty());
 }
 
-TEST_CASE("a second sender of a number is refused unless it says that it takes the place of the first")
+TEST_CASE("a second sender of a number is refused unless it resumes")
 {
     bed in{listening({.batch_size = 4})};
     sender first{in.where()};
@@ -152,7 +152,7 @@ TEST_CASE("a frame is acknowledged as taken once a batch with its last row is")
     CHECK(in.ack_of(from) == 2);
 }
 
-TEST_CASE("a frame is acknowledged as saved once the program says so, and another stream goes on behind it")
+TEST_CASE("a frame is acknowledged as saved once the program saves it, and another stream goes on after it")
 {
     stream_position saved;
     {
@@ -198,7 +198,7 @@ TEST_CASE("a frame that was damaged on its way is sent again through another con
     CHECK(in.stream->errors().empty());
 }
 
-TEST_CASE("with a secret both ends show that they know it, and nobody else is heard")
+TEST_CASE("with a secret both ends prove it, and other peers are refused")
 {
     bed in{listening({.batch_size = 4, .secret = secret_of_both})};
     sender wrong{in.where()};
@@ -221,7 +221,7 @@ TEST_CASE("with a secret both ends show that they know it, and nobody else is he
     CHECK(in.rest() == rows_from(0, 0, 4));
 }
 
-TEST_CASE("a sender with a secret is told that the stream has none")
+TEST_CASE("a sender with a secret learns that the stream has none")
 {
     bed in{listening()};
     auto said = hello_of(0, 7);
@@ -232,7 +232,7 @@ TEST_CASE("a sender with a secret is told that the stream has none")
     CHECK(in.refuses(from));
 }
 
-TEST_CASE("a source that was connected to says hello like one that connects")
+TEST_CASE("a source that listens sends the same hello as one that connects")
 {
     asio::io_context io{1};
     tcp::acceptor acceptor{io, {asio::ip::address_v4::loopback(), 0}};
@@ -252,7 +252,7 @@ TEST_CASE("a source that was connected to says hello like one that connects")
     CHECK(in.stream->errors().empty());
 }
 
-TEST_CASE("where a source was connected to and another one answers, that is said")
+TEST_CASE("an answer from another source than the connected one is reported")
 {
     asio::io_context io{1};
     tcp::acceptor acceptor{io, {asio::ip::address_v4::loopback(), 0}};

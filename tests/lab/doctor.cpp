@@ -234,7 +234,7 @@ doctor::verdict check_diagnosis(nic_state const& set)
 
 }  // namespace
 
-TEST_CASE_METHOD(unchanged_nic, "the doctor finds dms0 ready, and says which tokens there are", "[smoke][doctor]")
+TEST_CASE_METHOD(unchanged_nic, "the doctor finds dms0 ready, and names the kernel's tokens", "[smoke][doctor]")
 {
     auto const found = examine();
     CHECK(found.status == 0);
@@ -311,7 +311,7 @@ TEST_CASE_METHOD(unchanged_nic, "an interface that is down is set up, and undone
     nic.set_up(true);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "it sees who has the queues", "[doctor]")
+TEST_CASE_METHOD(unchanged_nic, "it names the users of the queues", "[doctor]")
 {
     SECTION("a binding of somebody else")
     {
@@ -341,7 +341,7 @@ TEST_CASE_METHOD(unchanged_nic, "it sees who has the queues", "[doctor]")
     }
 }
 
-TEST_CASE_METHOD(unchanged_nic, "it says that it has no rights, and reports all that it can see", "[smoke][doctor]")
+TEST_CASE_METHOD(unchanged_nic, "without rights it reports that, and everything visible", "[smoke][doctor]")
 {
     auto const found = examine({}, "setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all");
     CHECK(found.status == 2);

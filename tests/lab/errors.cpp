@@ -284,19 +284,19 @@ void expect_refusal(refusal const& row)
 
 }  // namespace
 
-TEST_CASE_METHOD(unchanged_nic, "a refusal says what was done, to what, why not, and what to change", "[errors]")
+TEST_CASE_METHOD(unchanged_nic, "a refusal has the operation, the object, the reason and the advice", "[errors]")
 {
     expect_refusal(GENERATE(from_range(refusals)));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "a refusal of a page size says which there are", "[smoke][errors]")
+TEST_CASE_METHOD(unchanged_nic, "a refusal of a page size has the supported sizes", "[smoke][errors]")
 {
     if (!kernel_has_page_sizes())
         SKIP("bind-rx takes a page size since Linux 7.3");
     expect_refusal(GENERATE(from_range(page_size_refusals)));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "a kernel that knows no page size says so", "[errors]")
+TEST_CASE_METHOD(unchanged_nic, "a kernel without rx-page-size refuses it by name", "[errors]")
 {
     if (kernel_has_page_sizes())
         SKIP("bind-rx takes a page size since Linux 7.3");

@@ -116,7 +116,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd binds no memory that may only be read", 
     CHECK(settled(settings_before()));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "a client that opens and hangs up in a loop is slowed down, and the NIC keeps still",
+TEST_CASE_METHOD(unchanged_nic, "a client that opens and disconnects in a loop is slowed down, and the NIC keeps still",
                  "[gpurxd]")
 {
     running_daemon daemon{"allow user 20001 interface dms0 opens 2\n"};
@@ -142,7 +142,7 @@ TEST_CASE_METHOD(unchanged_nic, "a client that opens and hangs up in a loop is s
     CHECK(settled(settings_before()));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "gpurxd says who got what, and who was refused and why", "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "gpurxd logs users with their queues, and refusals with their reasons", "[gpurxd]")
 {
     running_daemon daemon{"allow user 65534 interface dms0 memory 8MiB\n"};
     unprivileged_program client{[&](child_report&) {
@@ -202,7 +202,7 @@ TEST_CASE_METHOD(unchanged_nic, "metrics show the queues of clients while they h
     CHECK(comes_true([&] { return !says(daemon.page(), "gpurxd_clients"); }));
 }
 
-TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobody who receives", "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one do not disturb a session that receives", "[gpurxd]")
 {
     running_daemon daemon{
         "allow user 65534 interface dms0\n"
@@ -275,7 +275,7 @@ TEST_CASE_METHOD(unchanged_nic, "a hundred clients and a greedy one disturb nobo
 }
 
 #ifdef GPURX_DOCTOR
-TEST_CASE_METHOD(unchanged_nic, "gpurx-doctor says whether gpurxd lets a user have the interface", "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "gpurx-doctor reports whether gpurxd allows a user the interface", "[gpurxd]")
 {
     auto const doctor_of = [](unsigned user) {
         return output_of(fmt::format("setpriv --reuid {0} --regid {0} --clear-groups --bounding-set=-all {1} {2}; true",

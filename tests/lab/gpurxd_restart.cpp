@@ -102,8 +102,7 @@ TEST_CASE_METHOD(unchanged_nic, "flows go on when gpurxd is killed, and nothing 
     CHECK(pools_vanish());
 }
 
-TEST_CASE_METHOD(unchanged_nic, "gpurxd leaves nothing on the NIC when it is told to end with all that it serves",
-                 "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "gpurxd leaves nothing on the NIC when it ends with all its clients", "[gpurxd]")
 {
     running_daemon daemon;
     peer_sender sender{family::v4, {13, stream_bytes}};

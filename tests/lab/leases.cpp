@@ -211,7 +211,7 @@ TEST_CASE_METHOD(leased_nic_fixture, "a flow that no rule sends to the leased qu
     CHECK(said.empty());
 }
 
-TEST_CASE_METHOD(leased_nic_fixture, "what is wrong with a lease is said with what its owner has to do", "[lease]")
+TEST_CASE_METHOD(leased_nic_fixture, "an error of a lease advises its owner", "[lease]")
 {
     leased_queues leased{{3}};
     SECTION("header split")
@@ -249,7 +249,7 @@ TEST_CASE_METHOD(leased_nic_fixture, "what is wrong with a lease is said with wh
     }
 }
 
-TEST_CASE_METHOD(leased_nic_fixture, "an interface that nothing was leased to says so", "[lease]")
+TEST_CASE_METHOD(leased_nic_fixture, "an interface without a leased queue is an error with advice", "[lease]")
 {
     leased_queues leased{{}};
     container one{rights::of_the_host, [](child_report& child) {

@@ -308,7 +308,7 @@ TEST_CASE_METHOD(unchanged_nic, "the pages add up under every fault, too, while 
 }
 #endif
 
-TEST_CASE_METHOD(unchanged_nic, "what waits in a socket is told apart from what the ring keeps", "[smoke][pool]")
+TEST_CASE_METHOD(unchanged_nic, "pool_stats() counts pages in sockets apart from pages in the ring", "[smoke][pool]")
 {
     auto session = open_session(pool_memory, {.max_flows = 2});
     two_flows flows{session, 4 * mebibyte};
@@ -320,7 +320,7 @@ TEST_CASE_METHOD(unchanged_nic, "what waits in a socket is told apart from what 
     CHECK(said.in_sockets > 0);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "who holds the pages is told while loans have most of them", "[pool]")
+TEST_CASE_METHOD(unchanged_nic, "pool_stats() names loans as holders while they have most of the pages", "[pool]")
 {
     auto session = open_session(pool_memory, {.max_flows = 2, .receive_memory = mebibyte, .loan_limit = 64 * mebibyte});
     two_flows flows{session, 64 * mebibyte};
@@ -337,7 +337,7 @@ TEST_CASE_METHOD(unchanged_nic, "who holds the pages is told while loans have mo
     CHECK(account_of(session).on_loan == 0);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "a ring that takes the memory is refused, and one that takes much of it is said",
+TEST_CASE_METHOD(unchanged_nic, "a ring that takes the memory is refused, and one that takes much of it gets a notice",
                  "[smoke][pool]")
 {
     std::string notices;

@@ -136,7 +136,7 @@ class flow_beside {
 
 }  // namespace
 
-TEST_CASE_METHOD(unchanged_nic, "a connection that nobody accepts holds device pages, as many as a flow may",
+TEST_CASE_METHOD(unchanged_nic, "a connection that is not accepted holds device pages, as many as a flow may",
                  "[smoke][queue]")
 {
     auto session = open_session(queued_memory, {.max_flows = max_flows});
@@ -162,7 +162,7 @@ TEST_CASE_METHOD(unchanged_nic, "a connection that nobody accepts holds device p
     CHECK(session.stats().bytes() == 0);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "connections that nobody accepts can take every page, and other flows stand still",
+TEST_CASE_METHOD(unchanged_nic, "connections that are not accepted can take every page, and other flows stand still",
                  "[queue]")
 {
     auto session = open_session(queued_memory, {.max_flows = max_flows});

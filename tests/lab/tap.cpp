@@ -321,7 +321,7 @@ TEST_CASE_METHOD(unchanged_nic, "the tap counts packets that the NIC did not spl
     }
 }
 
-TEST_CASE_METHOD(unchanged_nic, "the tap says how much it drops, and no flow suffers", "[tap]")
+TEST_CASE_METHOD(unchanged_nic, "the tap counts its drops, and no flow suffers", "[tap]")
 {
     single_frames const frames;
     listening bed;

@@ -131,7 +131,7 @@ TEST_CASE_METHOD(unchanged_nic, "a kernel has array tokens if it has the patches
         fmt::print("kernel {}: {} array tokens\n", kernel, kernel_has_array_tokens() ? "has" : "has no");
 }
 
-TEST_CASE_METHOD(unchanged_nic, "a socket gets the best tokens that the kernel has, and explain() says which",
+TEST_CASE_METHOD(unchanged_nic, "a socket gets the best tokens that the kernel has, and explain() names them",
                  "[smoke][tokens]")
 {
     auto session = open_session(8 * mebibyte, {.max_flows = 1});

@@ -64,7 +64,7 @@ TEST_CASE("a stream that is dropped keeps its handle until it has passed")
     CHECK(soon([&] { return fake_cuda::streams().size() == known + 1; }));
 }
 
-TEST_CASE("a stream that cannot be had says why")
+TEST_CASE("a stream that cannot be used is an error with the reason")
 {
     clean_driver const clean;
     fake_cuda::fail("cuStreamCreate", CUDA_ERROR_OUT_OF_MEMORY);

@@ -398,7 +398,7 @@ TEST_CASE("the first of several GPUs in error: nothing can arrive any more, and 
     CHECK(on.failure(true) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a session says where its GPU is")
+TEST_CASE("explain() of a session has the place of its GPU")
 {
     clean_driver const clean;
     fake_cuda::set_attribute(0, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0x3b);

@@ -149,7 +149,7 @@ TEST_CASE("a graph that another thread captures does no harm, and comes to none"
     stream.finish();
 }
 
-TEST_CASE("a driver that cannot say whether a stream has passed has not said that it has")
+TEST_CASE("a failed query of a stream does not count as passed")
 {
     copying in;
     sender to{in.wires};
@@ -263,7 +263,7 @@ TEST_CASE("without the kernels a gather is made of the driver's copies")
     CHECK(code == detail::cuda::error_of(CUDA_ERROR_NO_BINARY_FOR_GPU));
 }
 
-TEST_CASE("a driver that refuses the kernels is asked once, and says why each time")
+TEST_CASE("a driver that refuses the kernels is asked once, and each error has its reason")
 {
     clean_driver const clean;
     auto& on = gpu_or_skip(fresh_gpu());

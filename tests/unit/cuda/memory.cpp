@@ -73,7 +73,7 @@ TEST_CASE("memory that cannot be had leaves nothing behind")
     CHECK(fake_cuda::live() == before);
 }
 
-TEST_CASE("memory that is not exported is for transport copy, and says why")
+TEST_CASE("memory that is not exported is for transport copy, and explain() has the reason")
 {
     clean_driver const clean;
     fake_cuda::fail("cuMemGetHandleForAddressRange", CUDA_ERROR_NOT_SUPPORTED, 0, 2);
@@ -87,7 +87,7 @@ TEST_CASE("memory that is not exported is for transport copy, and says why")
     CHECK_THROWS_AS(device_memory::adopt(owned.address(), 1 << 20), system_error);
 }
 
-TEST_CASE("memory is not adopted that the driver says is managed, of a pool, or not for RDMA")
+TEST_CASE("adopt() refuses memory that is managed, of a pool, or not for RDMA")
 {
     clean_driver const clean;
     gpu_bytes const owned{gpu_or_skip(), 2 << 20};
@@ -184,7 +184,7 @@ TEST_CASE("memory of several mappings is adopted as one")
     CHECK(part.size() == size - 8192);
 }
 
-TEST_CASE("memory of several mappings is refused for one of them, or a gap, and where is said")
+TEST_CASE("memory of several mappings is refused for one of them, or a gap, with its place")
 {
     clean_driver const clean;
     constexpr auto size = mapped_pieces::count * mapped_pieces::piece;

@@ -45,7 +45,7 @@ TEST_CASE("pages go back after each error that ends a GPU's work")
     fake_cuda::break_context(0, CUDA_SUCCESS);
 }
 
-TEST_CASE("a wait tells the error that its stream ended with, when nobody else is told")
+TEST_CASE("a wait reports the error that ended its stream, if no other operation does")
 {
     clean_driver const clean;
     auto const stream = cuda_stream::on(0);

@@ -87,7 +87,7 @@ TEST_CASE("batches on a GPU hold what was sent, wherever the session's memory is
     CHECK(in.next()->code == asio::error::eof);
 }
 
-TEST_CASE("the consumer's stream waits for the bytes of a batch, and nobody else does")
+TEST_CASE("only the consumer's stream waits for the bytes of a batch")
 {
     auto const before = fake_cuda::streams();
     gpu_bed bed;

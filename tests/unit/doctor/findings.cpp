@@ -320,7 +320,7 @@ gpu_facts good_gpu()
 
 }  // namespace
 
-TEST_CASE("for who has no right, what gpurxd refuses is in the way")
+TEST_CASE("without rights a refusal of gpurxd is blocking")
 {
     auto machine = good_machine();
     machine.process.net_admin = false;
@@ -380,7 +380,7 @@ TEST_CASE("a good machine with a good NIC is ready")
     }
 }
 
-TEST_CASE("of a device that is no NIC one thing is said")
+TEST_CASE("a device that is not a NIC has one finding")
 {
     interface_facts veth;
     veth.name = "veth0";
@@ -391,7 +391,7 @@ TEST_CASE("of a device that is no NIC one thing is said")
     CHECK_THAT(found.front().what, ContainsSubstring("driver veth cannot bind memory"));
 }
 
-TEST_CASE("of an interface with leased queues is said what is seen from there")
+TEST_CASE("an interface with leased queues has findings about its own side")
 {
     interface_facts netkit;
     netkit.name = "nk0";

@@ -86,7 +86,7 @@ TEST_CASE_METHOD(doctor_bench, "a fix is noted before it is made, and put back b
     CHECK(undo_all().done.empty());
 }
 
-TEST_CASE_METHOD(doctor_bench, "undo leaves a setting that somebody else has changed since")
+TEST_CASE_METHOD(doctor_bench, "undo leaves a setting that another program has changed since")
 {
     hardware.rx_frames = 4096;
     static_cast<void>(fix_all({fixable(fix_action::kind::rx_ring, 512)}));
@@ -97,7 +97,7 @@ TEST_CASE_METHOD(doctor_bench, "undo leaves a setting that somebody else has cha
     CHECK(hardware.rx_frames == 2048);
 }
 
-TEST_CASE_METHOD(doctor_bench, "a change that the kernel refuses is said, is not noted, and stops nothing else")
+TEST_CASE_METHOD(doctor_bench, "a change that the kernel refuses is reported, is not noted, and stops nothing else")
 {
     hardware.up = false;
     hardware.rx_frames = 4096;

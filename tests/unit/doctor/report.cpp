@@ -64,7 +64,7 @@ TEST_CASE("the overview has a line for each interface and marks the best")
     CHECK_THAT(text_overview(seen), ContainsSubstring("no interface"));
 }
 
-TEST_CASE("an overview without a NIC for devmem marks none, and says that transport copy works")
+TEST_CASE("an overview without a NIC for devmem marks none, and names transport copy")
 {
     auto seen = spoilt_facts();
     seen.interfaces.pop_back();
@@ -81,7 +81,7 @@ TEST_CASE("an overview without a NIC for devmem marks none, and says that transp
     CHECK_THAT(text_overview(good_facts()), !ContainsSubstring("ransport copy"));
 }
 
-TEST_CASE("a report of an interface without devmem says that transport copy works")
+TEST_CASE("a report of an interface without devmem names transport copy")
 {
     auto const seen = spoilt_facts();
     constexpr char says[] = "transport copy works: programs need no change, and the CPU copies each byte";
@@ -137,7 +137,7 @@ TEST_CASE("a dry run of --fix has a line for each rule, context and setting of k
           "# ntuple-filters: on -> off, if no session is left\n");
 }
 
-TEST_CASE("JSON says the same")
+TEST_CASE("JSON has the same findings")
 {
     auto const all = boost::json::parse(json_report(spoilt_facts())).as_object();
     CHECK(all.at("verdict") == "not possible");

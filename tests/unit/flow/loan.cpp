@@ -184,7 +184,7 @@ TEST_CASE("consuming takes bytes off the front, across fragments")
     }
 }
 
-TEST_CASE("what was written behind the end of a list belongs to it once it is told so")
+TEST_CASE("extend_to() adds elements written behind the end of a list")
 {
     reused_list<int> list;
     list.push_back(1);

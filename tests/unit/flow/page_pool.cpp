@@ -159,7 +159,7 @@ TEST_CASE("a flow that waits for pages is woken once, when one is free")
     }
 }
 
-TEST_CASE("all who wait are woken")
+TEST_CASE("all waiters are woken")
 {
     page_pool pool{16 * kib, 2};
     std::array<event, 2> wakes;

@@ -281,7 +281,7 @@ TEST_CASE("read: cancellation after the first byte tells how many were placed; t
          copying(100));
 }
 
-TEST_CASE("read: an abort that nobody asked for is reported, not retried for ever")
+TEST_CASE("read: an unrequested abort is reported, not retried for ever")
 {
     play({{"",
            {{connected, {}, action(what::receive, plenty)},

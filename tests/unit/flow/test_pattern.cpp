@@ -7,7 +7,7 @@
 
 namespace gpurx::test {
 
-TEST_CASE("what is filled and compared by the run is the pattern, byte by byte")
+TEST_CASE("filling and comparing a run use the pattern, byte by byte")
 {
     // Several times around: 251 runs have each phase.
     constexpr std::size_t end = 253 * 4099;

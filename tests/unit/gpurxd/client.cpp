@@ -299,7 +299,7 @@ struct exported_twice final : detail::memory_state {
     detail::unique_fd second{::memfd_create("second", MFD_CLOEXEC)};
 };
 
-TEST_CASE("a client whose dmabuf cannot be bound comes again with the other one, and is told of the first")
+TEST_CASE("a client whose dmabuf cannot be bound retries with the other one, and gets the first error")
 {
     server at{limits{}, 5};
     exported_twice memory;
@@ -354,7 +354,7 @@ TEST_CASE("a client that vanishes leaves nothing, rules included")
     CHECK(at.nic->outlived == 0);
 }
 
-TEST_CASE("a rule for a port that has become somebody else's, too, is taken away")
+TEST_CASE("a rule for a port that another user opened, too, is removed")
 {
     server at;
     std::vector<std::string> notices;
@@ -520,7 +520,7 @@ TEST_CASE("rules above the rate wait, and a client that goes meanwhile is not wa
     CHECK_FALSE(at.nic->alive);
 }
 
-TEST_CASE("when the daemon has gone, a session is told so")
+TEST_CASE("a session gets an error when the daemon has ended")
 {
     error_code code;
     diagnostics why;

@@ -111,7 +111,7 @@ std::vector<tcp::endpoint> heard_at(char const* address, bool also_v4 = false)
 
 }  // namespace
 
-TEST_CASE("a port is not a user's own if somebody else has sockets on it")
+TEST_CASE("a port is not a user's own if another user has sockets on it")
 {
     constexpr std::string_view table =
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -136,7 +136,7 @@ TEST_CASE("a port is not a user's own if somebody else has sockets on it")
     CHECK(find_shared(all, {}, 7).empty());
 }
 
-TEST_CASE("only who has the same address, or all of them, shares a port")
+TEST_CASE("only sockets of the same address, or of every address, share a port")
 {
     auto const is_shared = [](tcp::endpoint const& others, tcp::endpoint const& mine, bool v6_only = false) {
         std::vector<owned_socket> const all{{.local = others, .uid = 3, .inode = 5, .v6_only = v6_only}};
@@ -263,7 +263,7 @@ TEST_CASE("a filter for many ports is one that the kernel takes")
 }
 
 // Run by its tag: what a look at one port costs with so many connections on the machine.
-TEST_CASE("the cost of looking who has a port", "[.cost]")
+TEST_CASE("the cost of finding the users of a port", "[.cost]")
 {
     using clock = std::chrono::steady_clock;
     auto const listener = listener_at(AF_INET, 0);

@@ -7,7 +7,7 @@
 using namespace gpurx::gpurxd;
 using namespace std::chrono_literals;
 
-TEST_CASE("a log says ten refusals at once, then one a second, and how many it left out")
+TEST_CASE("a log has ten refusals at once, then one a second, and counts the omitted ones")
 {
     log_limit rate{10, 1s};
     auto const start = log_limit::clock::time_point{1h};

@@ -180,7 +180,7 @@ TEST_CASE("two hundred clients are shown, and those alone that are still there")
     CHECK(mine.read().clients.size() == 100);
 }
 
-TEST_CASE("a table of another version is left to those who write it")
+TEST_CASE("a table of another version is left unchanged")
 {
     some_place const at;
     std::filesystem::create_directories(at.name() + "-clients");
@@ -238,7 +238,7 @@ TEST_CASE("the page adds up what a user has of an interface, and tells interface
     CHECK(text.find("queue=\"4\"") == std::string::npos);
 }
 
-TEST_CASE("the page of a daemon without clients says nothing of any")
+TEST_CASE("the page of a daemon without clients lists none")
 {
     auto const text = metrics_page("1", {}, {});
     CHECK_THAT(text, ContainsSubstring("gpurxd_connections_total 0\n"));
@@ -264,7 +264,7 @@ TEST_CASE("the file has what is counted at the start, everybody can read it, and
     CHECK(at.count_files() == 0);
 }
 
-TEST_CASE("no right of a directory is taken from anybody")
+TEST_CASE("permissions of a directory are not reduced")
 {
     some_file at;
     REQUIRE(::chmod(at.directory.c_str(), 01777) == 0);

@@ -53,7 +53,7 @@ unsigned add_processes(connection_quota& to, policy_match match, unsigned count,
 
 }  // namespace
 
-TEST_CASE("a policy says who may have how much")
+TEST_CASE("a policy sets the limits of users")
 {
     auto const lines = parsed(
         "# who may what\n"
@@ -92,7 +92,7 @@ TEST_CASE("a user without a name is no user of an empty name, and a name no numb
     CHECK_FALSE(find_limits(policy{{policy_line{subject::group, "1000x", "eth1", {}}}}, alice, "eth1"));
 }
 
-TEST_CASE("a policy's errors are said with their lines")
+TEST_CASE("a policy's errors have their lines")
 {
     CHECK(damage_of("\n#\nallow user alice\n").line == 3);
     CHECK_THAT(damage_of("deny user alice interface eth1").what, ContainsSubstring("write a line like"));
@@ -106,7 +106,7 @@ TEST_CASE("a policy's errors are said with their lines")
     CHECK_THAT(damage_of("allow user a interface sixteen-letters-").what, ContainsSubstring("too long"));
 }
 
-TEST_CASE("every line that is wrong is said")
+TEST_CASE("every wrong line is listed")
 {
     auto const all = all_damage_of(
         "allow user a interface eth1 cores 1\n"
@@ -169,7 +169,7 @@ TEST_CASE("strangers with many user numbers leave room for those whom the policy
     CHECK(all.has_room(policy_match::none, 7));
 }
 
-TEST_CASE("users who are named leave room for each other, and one user has a share")
+TEST_CASE("named users leave room for each other, and one user has a share")
 {
     connection_quota all;
     for (pid_t i = 0; all.has_room(policy_match::named, 1000); ++i)

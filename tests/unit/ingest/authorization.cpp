@@ -65,7 +65,7 @@ TEST_CASE("netrc has a user for a host, or for all others")
     CHECK(netrc_path(of({})).empty());
 }
 
-TEST_CASE("who asks is said by the first who knows")
+TEST_CASE("the first source with a credential authenticates the request")
 {
     variables const hub{{"HF_TOKEN", "hf_abc"}};
     CHECK(sent("https://one/x", {}, netrc) == "Basic bWU6dHdvIHdvcmRz");
@@ -79,7 +79,7 @@ TEST_CASE("who asks is said by the first who knows")
     CHECK(sent("https://third:9/a", {{"HF_TOKEN", "t"}, {"HF_ENDPOINT", "https://third:8"}}).empty());
 }
 
-TEST_CASE("what the environment knows is not sent in the clear, nor as two lines")
+TEST_CASE("credentials of the environment are not sent unencrypted, nor as two lines")
 {
     CHECK(sent("http://one/x", {}, netrc).empty());
     CHECK(sent("http://huggingface.co/a", {{"HF_TOKEN", "t"}}).empty());

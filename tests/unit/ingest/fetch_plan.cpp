@@ -41,7 +41,7 @@ TEST_CASE("ranges that touch become one")
     CHECK(left_in(plan) == ranges{{0, 45}, {50, 60}});
 }
 
-TEST_CASE("what is taken comes from the front, at most so much")
+TEST_CASE("take() returns ranges from the front, up to a size")
 {
     fetch_plan plan;
     plan.put({10, 20});
@@ -89,7 +89,7 @@ TEST_CASE("twenty thousand small tensors with gaps are a few requests")
     CHECK(requests <= 20);
 }
 
-TEST_CASE("what has been received, or is on its way, is not asked for again")
+TEST_CASE("received or requested ranges are not requested again")
 {
     fetch_plan plan;
     plan.add({0, 100});
@@ -111,7 +111,7 @@ TEST_CASE("what has been received, or is on its way, is not asked for again")
     CHECK(plan.take(80, 50).asked == byte_range{180, 200});
 }
 
-TEST_CASE("what lies within a range leaves the plan")
+TEST_CASE("take_within() removes the ranges within a range")
 {
     fetch_plan plan;
     plan.put({0, 10});

@@ -35,7 +35,7 @@ std::string advice_for(std::string_view text)
 
 }  // namespace
 
-TEST_CASE("what is no URL is a path, and so are file URLs")
+TEST_CASE("a text without a scheme is a path, and so are file URLs")
 {
     CHECK(is_local("model.safetensors"));
     CHECK(is_local("/data/a://b"));
@@ -55,7 +55,7 @@ TEST_CASE("a path is taken as it is, a file URL is decoded")
     CHECK(path_of("File:/data/x") == "/data/x");
 }
 
-TEST_CASE("what names no file of this machine is refused in words")
+TEST_CASE("a URL of a file on another machine is refused with a reason")
 {
     CHECK_THAT(advice_for(""), ContainsSubstring("empty"));
     CHECK_THAT(advice_for("file://host/data"), ContainsSubstring("another machine"));

@@ -77,7 +77,7 @@ constexpr std::uint64_t huge = std::uint64_t{1} << 63;
 
 }  // namespace
 
-TEST_CASE("What is encoded is parsed to the same")
+TEST_CASE("An encoded head is parsed to the same values")
 {
     auto head = image_head();
     head.wants_ack = GENERATE(false, true);
@@ -93,7 +93,7 @@ TEST_CASE("What is encoded is parsed to the same")
     CHECK(head.payload_size() == 10 * (28 * 28 + 8 + 3));
 }
 
-TEST_CASE("A head on the wire is what the specification says, byte by byte")
+TEST_CASE("A head on the wire matches the specification, byte by byte")
 {
     auto const bytes = encode({.source = 0x01020304,
                                .sequence = 0x1112131415161718,

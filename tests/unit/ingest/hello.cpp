@@ -45,7 +45,7 @@ std::string complaint_of(Parse parse)
 
 }  // namespace
 
-TEST_CASE("What is said at the begin of a connection is read as it was written")
+TEST_CASE("Messages at the begin of a connection are parsed to the encoded values")
 {
     CHECK(parse_hello(encode(said)) == said);
     hello const plain{.source = 1, .sender = 2};
@@ -56,7 +56,7 @@ TEST_CASE("What is said at the begin of a connection is read as it was written")
     CHECK(parse_welcome(encode(proven)) == proven);
 }
 
-TEST_CASE("A hello is told from a frame by its version")
+TEST_CASE("The version separates a hello from a frame")
 {
     CHECK(is_hello(encode(said)));
     CHECK(is_hello(with(encode(said), 4, std::uint16_t{3})));
@@ -64,7 +64,7 @@ TEST_CASE("A hello is told from a frame by its version")
     CHECK_FALSE(is_hello(with(encode(said), 0, 'G')));
 }
 
-TEST_CASE("What no version 2 says is found out")
+TEST_CASE("Values unknown to version 2 are refused")
 {
     auto const hello_with = [](std::size_t at, auto value) {
         return complaint_of([&] { return parse_hello(with(encode(said), at, value)); });
@@ -84,7 +84,7 @@ TEST_CASE("What no version 2 says is found out")
           "it has other bytes than zeros in a reserved place");
 }
 
-TEST_CASE("A proof is one of the secret, of the side, and of every byte that was said")
+TEST_CASE("A proof covers the secret, the side, and every byte of the greeting")
 {
     auto const proof = prove_sender(secret, said, asked);
     CHECK(are_equal(proof, prove_sender(secret, said, asked)));

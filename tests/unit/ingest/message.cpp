@@ -59,7 +59,7 @@ TEST_CASE("of a header, what matters to a download is found")
     CHECK(parsed("HTTP/1.1 302 Found\r\nLocation: /x\r\n").location == "/x");
 }
 
-TEST_CASE("what is no header of HTTP/1 is refused")
+TEST_CASE("an invalid header of HTTP/1 is refused")
 {
     CHECK(is_refused(""));
     CHECK(is_refused("\r\n\r\n"));

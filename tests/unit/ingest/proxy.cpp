@@ -79,7 +79,7 @@ TEST_CASE("no_proxy spares names, all below them, addresses and networks")
     CHECK_FALSE(bypasses_proxy("10.1.2.3", "10.0.0.0/99"));
 }
 
-TEST_CASE("what a proxy is asked has the server's name, and not its user")
+TEST_CASE("a request to a proxy has the server's name without its user")
 {
     auto const proxy = parsed(
         "http://"

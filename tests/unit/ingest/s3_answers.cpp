@@ -39,7 +39,7 @@ TEST_CASE("s3: elements are found by their whole name")
     CHECK(unescaped("&lt;a&gt; &amp;amp; &quot;x&quot; &#39;&#34; &other; &") == "<a> &amp; \"x\" '\" &other; &");
 }
 
-TEST_CASE("s3: a refusal is told in the server's words, and with what to change")
+TEST_CASE("s3: a refusal has the server's text and advice")
 {
     auto const missing = parse_refusal(
         "<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code><Message>The key &quot;x&quot; is missing.</Message>");

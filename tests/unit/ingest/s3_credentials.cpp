@@ -207,7 +207,7 @@ TEST_CASE("s3: a container's agent is asked before the instance, and neither if 
     CHECK_FALSE(found_in({{"AWS_EC2_METADATA_DISABLED", "TRUE"}}).service);
 }
 
-TEST_CASE("s3: nobody else is asked for a profile that needs what is not done here")
+TEST_CASE("s3: an unsupported profile ends the search for credentials")
 {
     auto const sso = found_in({{"AWS_PROFILE", "sso"}}, credentials_text, config_text);
     CHECK_FALSE(sso.written);
@@ -219,7 +219,7 @@ TEST_CASE("s3: nobody else is asked for a profile that needs what is not done he
     CHECK_FALSE(found_in({{"AWS_PROFILE", "half"}}, credentials_text, config_text).written);
 }
 
-TEST_CASE("s3: the profile files are in the home directory, or where the environment says")
+TEST_CASE("s3: the profile files are in the home directory, or at the paths in the environment")
 {
     auto const usual = paths_of(environment_of({{"HOME", "/users/u"}}));
     CHECK(usual.credentials == "/users/u/.aws/credentials");

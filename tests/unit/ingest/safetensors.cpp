@@ -59,7 +59,7 @@ TEST_CASE("a header tells each tensor's type, shape and place, in the file's ord
     CHECK(parsed(R"({"none":)" + tensor("[0]", 0, 0, "F4") + "}", 0).tensors[0].size == 0);
 }
 
-TEST_CASE("what does not hold is refused, with the tensor's name")
+TEST_CASE("an inconsistent tensor is refused by name")
 {
     auto const one = [](std::string const& text) { return R"({"w":)" + text + "}"; };
     CHECK_THAT(refused(one(tensor("[2]", 0, 7)), 7), ContainsSubstring("tensor \"w\"") && ContainsSubstring("8 bytes"));
@@ -103,7 +103,7 @@ TEST_CASE("a shape that no signed 64-bit number counts is refused with its tenso
     CHECK_THAT(refused(one("[1152921504606846975, 0]", "F32"), 0), ContainsSubstring("64-bit"));
 }
 
-TEST_CASE("what a header says is shown without what a terminal obeys")
+TEST_CASE("text of a header is shown without control characters")
 {
     CHECK_THAT(refused(R"({"\u001b[2J":[]})", 0), ContainsSubstring("tensor \"\\x1b[2J\""));
     CHECK_THAT(refused(R"({"w":{"dtype":"\u0007\u009b"}})", 0), ContainsSubstring("\"\\x07\\xc2\\x9b\""));
@@ -111,7 +111,7 @@ TEST_CASE("what a header says is shown without what a terminal obeys")
                ContainsSubstring(std::string(100, 'x') + "...\""));
 }
 
-TEST_CASE("what is no JSON of the format is refused")
+TEST_CASE("JSON that is not of the format is refused")
 {
     CHECK_THAT(refused("", 0), ContainsSubstring("does not begin with {"));
     CHECK_THAT(refused("[]", 0), ContainsSubstring("does not begin with {"));

@@ -65,7 +65,7 @@ struct choosy {
 }  // namespace
 
 // With TLS 1.3 a client has shaken hands before the server has seen its certificate.
-TEST_CASE("tls_session: what the server said before it hung up is why a write fails")
+TEST_CASE("tls_session: an alert of the server before it disconnected is the reason of a failed write")
 {
     connected pair;
     choosy server{pair.ends[1]};
@@ -86,7 +86,7 @@ TEST_CASE("tls_session: what the server said before it hung up is why a write fa
     CHECK_THAT(session.why(), ContainsSubstring("tls_options::certificate"));
 }
 
-TEST_CASE("tls_session: a server that hangs up without a word is a connection that broke")
+TEST_CASE("tls_session: a server that disconnects without an alert is a broken connection")
 {
     connected pair;
     choosy server{pair.ends[1]};

@@ -149,7 +149,7 @@ TEST_CASE("a URL is shown without its secrets")
 }
 
 // Of what is no URL nobody knows where the password ends.
-TEST_CASE("what is no URL is shown from the last @ on")
+TEST_CASE("an invalid URL is shown from the last @ on")
 {
     for (auto const* const password : {"pa/ss", "pa#ss", "pa?ss", "pa?ss=x", "pa@ss", "pa ss", "p%ss", "[pass"}) {
         INFO(password);
@@ -169,7 +169,7 @@ TEST_CASE("of S3's objects all of the key is shown")
     CHECK(without_secrets("s3://bucket/\x1b[2J") == "s3://bucket/\\x1b[2J");
 }
 
-TEST_CASE("what a server says is shown without what a terminal obeys")
+TEST_CASE("text of a server is shown without control characters")
 {
     CHECK(printable("plain, \xc3\xa9 and \xe2\x82\xac and \xf0\x9f\x90\xa7") ==
           "plain, \xc3\xa9 and \xe2\x82\xac and \xf0\x9f\x90\xa7");

@@ -88,7 +88,7 @@ TEST_CASE("a message that is cut short or goes on is none")
     CHECK(damage_of(bytes(daemon_message_limit + 1)) == "it is too long");
 }
 
-TEST_CASE("another version of the protocol is said to be that, whatever comes after it")
+TEST_CASE("another version of the protocol is reported, whatever follows it")
 {
     bytes message{std::byte{1}, std::byte{0}, std::byte{77}};
     auto const parsed = parse_daemon_request(message);
@@ -97,7 +97,7 @@ TEST_CASE("another version of the protocol is said to be that, whatever comes af
     CHECK_THAT(damage_of(message), ContainsSubstring("version 1 of the protocol, and this is version 2"));
 }
 
-TEST_CASE("what no client means is damage")
+TEST_CASE("a request without a meaning is damage")
 {
     CHECK_THAT(damage_of(encode(open_request{"", 1, 0})), ContainsSubstring("name"));
     CHECK_THAT(damage_of(encode(open_request{"sixteen-letters-", 1, 0})), ContainsSubstring("name"));
@@ -113,7 +113,7 @@ TEST_CASE("what no client means is damage")
     CHECK_THAT(damage_of(kind), ContainsSubstring("kind 9"));
 }
 
-TEST_CASE("long words are cut off, and errors of others keep theirs")
+TEST_CASE("long texts are cut off, and errors of other categories keep their text")
 {
     std::string const words(5000, 'w');
     auto const parsed = parse_daemon_reply(encode(refused_reply{errc::queue_busy, {words, words, words, words}}));

@@ -172,7 +172,7 @@ TEST_CASE("bind-rx names the interface, the memory and each queue")
                      attrs + bytes{8, 0, 5, 0, 0, 0x40, 0, 0} + bytes{8, 0, 6, 0, 1, 0, 0, 0}));
 }
 
-TEST_CASE("what the kernel refuses of bind-rx has a name")
+TEST_CASE("a refused attribute of bind-rx has a name")
 {
     std::vector<unsigned> const queues{6, 7};
     auto const made = netdev::bind_rx_request(family, {4, queues, 9, 16384, false});
@@ -211,7 +211,7 @@ TEST_CASE("queues are listed per interface")
     CHECK(is_request(netdev::queues_request(family, 4), 10, 1, dump, ifindex));
 }
 
-TEST_CASE("a queue says what it delivers into")
+TEST_CASE("a queue has its memory provider")
 {
     bytes const plain = bytes{8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 8, 0, 2, 0, 4, 0, 0, 0};
     netdev::rx_queue expected;
@@ -233,7 +233,7 @@ TEST_CASE("a queue says what it delivers into")
     CHECK_FALSE(netdev::read_rx_queue({}));
 }
 
-TEST_CASE("a page pool says whose pages it has and how many are out")
+TEST_CASE("a page pool has its binding and the number of its pages in use")
 {
     CHECK(is_request(netdev::page_pools_request(family), 5, 1, dump, {}));
     bytes const small = bytes{8, 0, 2, 0, 4, 0, 0, 0, 8, 0, 4, 0, 0, 1, 0, 0, 8, 0, 7, 0, 12, 0, 0, 0};
@@ -243,7 +243,7 @@ TEST_CASE("a page pool says whose pages it has and how many are out")
     CHECK(netdev::read_page_pool(attributes{left}) == netdev::page_pool{0, std::nullopt, 0x100000001, true});
 }
 
-TEST_CASE("what a queue has lost is read per RX queue, as far as its driver counts it")
+TEST_CASE("losses are read per RX queue, as far as the driver counts them")
 {
     bytes const asked{8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 4, 0, 1, 0, 0, 0};
     CHECK(is_request(netdev::queue_stats_request(family, 4), 12, 1, dump, asked));

@@ -114,7 +114,7 @@ TEST_CASE("a journal writes as what was read")
     CHECK(serialise(parsed(text)) == text);
 }
 
-TEST_CASE("what was added to a journal is what became of its rules")
+TEST_CASE("lines added to a journal update its rules")
 {
     auto const added =
         "at 1 pending tcp4 10.77.0.1 6000 10.77.0.2 7000 queue 2\n"
@@ -168,7 +168,7 @@ TEST_CASE("which device a damaged journal speaks of can be read")
     CHECK(parse_device("") == std::nullopt);
 }
 
-TEST_CASE("an empty journal holds nobody and nothing")
+TEST_CASE("an empty journal has no owner and no change")
 {
     CHECK(parsed(small).empty());
     CHECK_FALSE(parsed(full).empty());

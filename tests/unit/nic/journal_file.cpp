@@ -109,7 +109,7 @@ gpurx::system_error failure(scratch const& in, std::chrono::milliseconds timeout
 
 }  // namespace
 
-TEST_CASE("the state directory is made for nobody else to see")
+TEST_CASE("the state directory is created without access for other users")
 {
     scratch const in;
     journal_file const file{in.state, device};
@@ -182,7 +182,7 @@ TEST_CASE("a journal in use is waited for, but not without end")
     releaser.join();
 }
 
-TEST_CASE("who gives a journal's things back goes before all who take")
+TEST_CASE("a journal serves callers that give back before callers that take")
 {
     scratch const in;
     std::optional<journal_file> held{std::in_place, in.state, device};
@@ -207,7 +207,7 @@ TEST_CASE("who gives a journal's things back goes before all who take")
     CHECK(std::count(order.begin(), order.begin() + 3, journal_use::give_back) == 3);
 }
 
-TEST_CASE("who takes does not stand back without end")
+TEST_CASE("a caller that takes waits for callers that give back only for a limited time")
 {
     scratch const in;
     auto const lock = [&] {
@@ -271,7 +271,7 @@ TEST_CASE("a damaged journal names its file and line")
     CHECK_THAT(error.why().advice, ContainsSubstring("line 2: 'boot' is missing"));
 }
 
-TEST_CASE("what a loss of power has damaged is of another boot, and no hindrance")
+TEST_CASE("a journal damaged by a loss of power belongs to another boot and is dropped")
 {
     scratch const in;
     journal_file{in.state, device}.store(some_journal());

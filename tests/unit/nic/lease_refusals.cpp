@@ -177,7 +177,7 @@ TEST_CASE("a setting that was refused leaves nothing to put back")
     CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
 }
 
-TEST_CASE("what the NIC cannot do is said in the kernel's words")
+TEST_CASE("a refusal of the NIC has the kernel's message")
 {
     lease_bench bench;
     auto const before = bench.hardware.state;

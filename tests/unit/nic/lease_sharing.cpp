@@ -76,7 +76,7 @@ TEST_CASE("an owner in another container lives while a queue shows its memory")
     CHECK(bench.hardware.state == before);
 }
 
-TEST_CASE("memory of somebody else on the queues of an owner in another container does not make it live")
+TEST_CASE("memory of another program on the queues of an owner in another container does not make it live")
 {
     lease_bench bench;
     bench.kill(bench.open(1, 1), 1);
@@ -85,7 +85,7 @@ TEST_CASE("memory of somebody else on the queues of an owner in another containe
     CHECK_THAT(joined(bench.recover()), ContainsSubstring("process 1 of another pid namespace has ended"));
 }
 
-TEST_CASE("where queues are not shown, an owner in another container is left alone")
+TEST_CASE("an owner in another container is left alone if the kernel shows no queues")
 {
     lease_bench bench;
     auto const before = bench.hardware.state;
@@ -108,7 +108,7 @@ TEST_CASE("where queues are not shown, an owner in another container is left alo
     CHECK(bench.hardware.state == before);
 }
 
-TEST_CASE("an owner in another container whose journal says nothing of its memory is left alone")
+TEST_CASE("an owner in another container without memory in the journal is left alone")
 {
     lease_bench bench;
     bench.kill(bench.open(1, 1), 1);
@@ -161,7 +161,7 @@ TEST_CASE("a table that grows with the channels is put back with them")
     CHECK(bench.notices.empty());
 }
 
-TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
+TEST_CASE("a setting changed by another program stays, and is reported")
 {
     lease_bench bench;
     bench.hardware.state.channels.combined = 2;
@@ -198,7 +198,7 @@ TEST_CASE("what somebody else has changed meanwhile is left alone and reported")
     CHECK(nic.split == data_split::automatic);
 }
 
-TEST_CASE("what somebody else has set to what it was is no matter")
+TEST_CASE("a setting that another program has restored needs no notice")
 {
     lease_bench bench;
     auto const before = bench.hardware.state;
@@ -210,7 +210,7 @@ TEST_CASE("what somebody else has set to what it was is no matter")
     CHECK(bench.notices.empty());
 }
 
-TEST_CASE("what somebody else wants meanwhile is what a setting returns to, if a new session changes it again")
+TEST_CASE("a setting returns to another program's value if a new session changes it again")
 {
     lease_bench bench;
     auto first = bench.open(1, 1);
@@ -223,7 +223,7 @@ TEST_CASE("what somebody else wants meanwhile is what a setting returns to, if a
     CHECK(bench.hardware.state.table == theirs);
 }
 
-TEST_CASE("header split stays on while somebody else's memory needs it")
+TEST_CASE("header split stays on while another program's memory needs it")
 {
     lease_bench bench;
     auto const before = bench.hardware.state;
@@ -271,7 +271,7 @@ TEST_CASE("an interface that another session is changing is not waited for witho
     CHECK(checked);
 }
 
-TEST_CASE("queues that somebody keeps out of RSS stay reserved while sessions come and go")
+TEST_CASE("queues that another program keeps out of RSS stay reserved while sessions come and go")
 {
     lease_bench bench;
     auto& nic = bench.hardware.state;
@@ -292,7 +292,7 @@ TEST_CASE("queues that somebody keeps out of RSS stay reserved while sessions co
     CHECK(bench.notices.empty());
 }
 
-TEST_CASE("who takes queues out of RSS while sessions live reserves them, too")
+TEST_CASE("queues taken out of RSS by another program are reserved while sessions live")
 {
     lease_bench bench;
     bench.hardware.state.channels.combined_max = 4;
@@ -302,7 +302,7 @@ TEST_CASE("who takes queues out of RSS while sessions live reserves them, too")
     CHECK(bench.open(1, 2)->queues() == queues{1});
 }
 
-TEST_CASE("queues that were added under gpurx's own table are nobody's")
+TEST_CASE("queues added under gpurx's own table are free")
 {
     lease_bench bench;
     auto const first = bench.open(3, 1);

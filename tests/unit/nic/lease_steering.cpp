@@ -56,7 +56,7 @@ TEST_CASE("flows take turns on the queues")
     CHECK(bench.notices.empty());
 }
 
-TEST_CASE("a NIC that matches less gets a wider rule, said once")
+TEST_CASE("a NIC that matches fewer fields gets a wider rule, with one notice")
 {
     lease_bench bench;
     bench.hardware.matches_remote = false;
@@ -80,7 +80,7 @@ TEST_CASE("a NIC that matches less gets a wider rule, said once")
     CHECK(bench.notices.size() == 1);
 }
 
-TEST_CASE("who steers for others makes no rule for a port alone")
+TEST_CASE("a daemon makes no rule for a port alone")
 {
     lease_bench bench;
     bench.hardware.matches_remote = false;
@@ -147,7 +147,7 @@ TEST_CASE("flows that share a wider rule remove it when the last of them ends")
     CHECK(bench.hardware.state.rules.empty());
 }
 
-TEST_CASE("a NIC that cannot steer at all says why")
+TEST_CASE("a NIC that cannot steer is an error with the reason")
 {
     lease_bench bench;
     auto const lease = bench.open();
@@ -199,7 +199,7 @@ TEST_CASE("a listener's connections are spread over several queues")
     CHECK(nic.contexts.empty());
 }
 
-TEST_CASE("a NIC without RSS contexts sends a listener's connections to the first queue, and it is said")
+TEST_CASE("a NIC without RSS contexts sends a listener's connections to the first queue, with a notice")
 {
     lease_bench bench;
     bench.hardware.has_contexts = false;

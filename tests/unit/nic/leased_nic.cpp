@@ -114,7 +114,7 @@ TEST_CASE("a leased queue whose last user is just being cleaned up is waited for
     CHECK(bench.open(2)->queues() == queues{1, 2});
 }
 
-TEST_CASE("who finds a leased queue taken between its look and its bind takes another")
+TEST_CASE("a session takes another queue if its leased queue is taken between look and bind")
 {
     lessee_bench bench;
     bench.options.busy_timeout = std::chrono::seconds{30};
@@ -152,7 +152,7 @@ TEST_CASE("more queues than were leased are refused at once, and nothing is boun
     CHECK(bench.hardware.changes.empty());
 }
 
-TEST_CASE("what the NIC lacks is advised to those who have the NIC")
+TEST_CASE("advice about a missing setting of the NIC addresses its owner")
 {
     lessee_bench bench;
     bench.hardware.state.split = data_split::off;

@@ -81,7 +81,7 @@ TEST_CASE("nests carry their length and the nested flag")
     CHECK(same(made.bytes(), expected));
 }
 
-TEST_CASE("what does not fit an attribute's 16-bit length is refused")
+TEST_CASE("an attribute longer than its 16-bit length is refused")
 {
     std::string const text(70'000, 'x');
     request made{0x1f, 13, 1, 0};

@@ -52,7 +52,7 @@ TEST_CASE("a zombie is dead unless it has living threads")
     CHECK(process_stat{'Z', 2, 0}.alive());
 }
 
-TEST_CASE("this process lives, and nobody else by its number")
+TEST_CASE("this process lives, and no other process by its number")
 {
     auto key = this_process(1);
     CHECK(key.pid == ::getpid());

@@ -95,7 +95,7 @@ TEST_CASE("a ring that is refused leaves the NIC untouched")
     CHECK(lease->ring() == seen);
 }
 
-TEST_CASE("a lease says whether the kernel has array tokens")
+TEST_CASE("a lease reports whether the kernel has array tokens")
 {
     auto const has_them = GENERATE(false, true);
     lease_bench bench;
@@ -171,7 +171,7 @@ TEST_CASE("a lease's end leaves the NIC as it was")
     CHECK_FALSE(std::filesystem::exists(bench.journal_path()));
 }
 
-TEST_CASE("what is done is undone in reverse")
+TEST_CASE("changes are undone in reverse order")
 {
     lease_bench bench;
     bench.hardware.state.channels.combined = 2;
@@ -338,7 +338,7 @@ TEST_CASE("a process killed at any moment in another container leaves what the n
     check({.after = GENERATE(false, true), .in_a_container = true});
 }
 
-TEST_CASE("the next session undoes what a killed one left, and says so")
+TEST_CASE("the next session undoes the changes of a killed one, with a notice")
 {
     lease_bench bench;
     auto const before = bench.hardware.state;
@@ -357,7 +357,7 @@ TEST_CASE("the next session undoes what a killed one left, and says so")
     CHECK(bench.hardware.state == before);
 }
 
-TEST_CASE("what recovery did is told, setting by setting")
+TEST_CASE("recovery reports each setting that it restored")
 {
     lease_bench bench;
     bench.hardware.state.automatic_means_on = true;

@@ -39,7 +39,7 @@ TEST_CASE("more queues are asked for when those that are there do not suffice")
     CHECK(plan_queues(1, 8, {1}, 1) == queue_plan{{2}, 3});
 }
 
-TEST_CASE("what the NIC cannot have is refused")
+TEST_CASE("a plan with more queues than the NIC has is refused")
 {
     CHECK_FALSE(plan_queues(2, 8, {}, 8));
     CHECK_FALSE(plan_queues(2, 2, {1}, 1));

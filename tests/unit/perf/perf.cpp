@@ -159,7 +159,7 @@ TEST_CASE("perf: percentiles are exact to 1.6 percent, and the largest is itself
     CHECK(more.percentile(100) == 10'000us);
 }
 
-TEST_CASE("perf: a setting that is compared differs in what it says")
+TEST_CASE("perf: compared settings differ in their text")
 {
     auto const made = parsed({"server", "--transport", "copy", "--memory", "8MiB", "--compare",
                               "--loan --transport devmem", "--compare", "--max-flows 3", "--rounds", "6"});

@@ -177,7 +177,7 @@ TEST_CASE("a mistake in the kernels' PTX is found out")
     is_found("atom.global.exch.b32", 0, "was not written");
 }
 
-TEST_CASE("what the library carries as text is what is executed here")
+TEST_CASE("the executed PTX is the library's text")
 {
     auto const gpu = GENERATE(sm_80, sm_100);
     CHECK_FALSE(shipped_text(gpu).empty());

@@ -49,7 +49,7 @@ TEST_CASE("a frame of the ring takes whole pages, or the power of two above MTU 
     CHECK(demand_of({1024, 1500}, 3, 4 * kibibyte).bytes() == 12 * mebibyte);
 }
 
-TEST_CASE("a ring of unknown size demands nothing, and that is said")
+TEST_CASE("a ring of unknown size demands nothing, and the text states that")
 {
     auto const unknown = demand_of({std::nullopt, 1500}, 2, 4 * kibibyte);
     CHECK(unknown.bytes() == 0);
@@ -156,7 +156,7 @@ TEST_CASE("too little memory is refused with the numbers that would do")
     CHECK_THAT(why.advice, ContainsSubstring("max_flows"));
 }
 
-TEST_CASE("what a refusal advises is accepted")
+TEST_CASE("the advice of a refusal is accepted")
 {
     gpurx::error_code code;
     gpurx::diagnostics why;
@@ -178,7 +178,7 @@ gpurx::detail::ring_demand ring_of(std::uint32_t frames, std::size_t queues = 1)
 
 }  // namespace
 
-TEST_CASE("what the NIC's rings keep posted is shared out to nobody")
+TEST_CASE("pages posted in the NIC's rings are not shared out")
 {
     gpurx::error_code code;
     gpurx::diagnostics why;
@@ -275,7 +275,7 @@ TEST_CASE("a part that is full, or whose GPU is in error, is left out")
     CHECK(turns_among({{4, true}, {4, false}, {0, true}}, 3) == numbers{1, 1, 1});
 }
 
-TEST_CASE("where no part can take a flow, none is named")
+TEST_CASE("no part is chosen if none can take a flow")
 {
     CHECK(turns_among({{0, false}, {4, true}}, 2) == numbers{std::nullopt, std::nullopt});
     CHECK(turns_among({}, 1) == numbers{std::nullopt});

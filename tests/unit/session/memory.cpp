@@ -80,7 +80,7 @@ TEST_CASE("zero bytes, and more bytes than there can be, are refused")
     CHECK(why == gpurx::diagnostics{});
 }
 
-TEST_CASE("GPU memory says what is missing here, and what to do")
+TEST_CASE("an error of GPU memory has the missing part and advice")
 {
     gpurx::error_code code;
     gpurx::diagnostics why;
@@ -100,7 +100,7 @@ TEST_CASE("GPU memory says what is missing here, and what to do")
     CHECK_THROWS_AS(gpurx::local_gpu(), gpurx::system_error);
 }
 
-TEST_CASE("host memory is exported where /dev/udmabuf allows it, and says why where not")
+TEST_CASE("host memory is exported if /dev/udmabuf allows it, and has the reason if not")
 {
     auto const memory = device_memory::on_host(1 << 20);
     auto const& state = *gpurx::detail::session_access::state(memory);
@@ -124,7 +124,7 @@ TEST_CASE("host memory is exported where /dev/udmabuf allows it, and says why wh
     ::munmap(mapped, memory.size());
 }
 
-TEST_CASE("advice says how to change udmabuf when it refuses")
+TEST_CASE("advice has the change for a refusal of udmabuf")
 {
     struct row {
         int error;

@@ -153,7 +153,7 @@ TEST_CASE("a label's value may be anything")
                                                                     "\n"));
 }
 
-TEST_CASE("what nobody counts has no line")
+TEST_CASE("a metric without a count has no line")
 {
     auto sample = sample_named("a");
     sample.pool->overruns.reset();

@@ -40,7 +40,7 @@ TEST_CASE("a page counts once, whoever has a part of it")
     CHECK(census.note({base, 8 * 4096, host}) == 0);
 }
 
-TEST_CASE("what lies elsewhere is no page of the memory")
+TEST_CASE("an address outside the memory is not a page of it")
 {
     constexpr std::uintptr_t base = 1 << 20;
     constexpr auto device = memory_kind::device;
@@ -106,7 +106,7 @@ TEST_CASE("the parts of a pool add up, whatever was counted first")
     }
 }
 
-TEST_CASE("a pool is described with what is not known said as such")
+TEST_CASE("the text of a pool marks unknown values")
 {
     auto parts = account(10, 20, 30);
     divide(parts, 200);
@@ -308,7 +308,7 @@ TEST_CASE("flows that starve because the program holds the pages are named once,
     });
 }
 
-TEST_CASE("what was seen before a pause does not count")
+TEST_CASE("observations before a pause do not count")
 {
     lock_up_detector detector{std::chrono::milliseconds{1000}, pages, page};
     CHECK(detector.judge(at(0, 0, 7, 9, pool(1024, 3))) == moving);

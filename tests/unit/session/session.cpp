@@ -35,7 +35,7 @@ using gpurx::test::fake_nic;
 using gpurx::test::nic_log;
 using namespace std::chrono_literals;
 
-TEST_CASE("transport copy works without an interface and says what it is")
+TEST_CASE("transport copy works without an interface, and explain() names it")
 {
     rx_session const session{{.transport = gpurx::transport::copy}, device_memory::on_host(mebibyte)};
     CHECK(session.transport() == gpurx::transport::copy);
@@ -48,7 +48,7 @@ TEST_CASE("transport copy works without an interface and says what it is")
     CHECK(session.stats() == gpurx::stats{});
 }
 
-TEST_CASE("automatic falls back to copy and says why, and what would help")
+TEST_CASE("automatic falls back to copy, and explain() has the reason and advice")
 {
     SECTION("no interface")
     {
@@ -220,7 +220,7 @@ TEST_CASE("too little memory for a NIC's pages is refused")
     CHECK_FALSE(log->alive);
 }
 
-TEST_CASE("who drops the last of a session does not wait for the NIC, unless it is the handle")
+TEST_CASE("only the handle of a session waits for the NIC when it is dropped last")
 {
     auto const log = std::make_shared<nic_log>();
     auto session = devmem_session({}, log);

@@ -115,7 +115,7 @@ TEST_CASE("a flow that is locked up is ended, and another one is not")
     idle_flow->set_socket(-1);
 }
 
-TEST_CASE("how long the pool was dry is counted by the watchdog")
+TEST_CASE("the watchdog counts the time without a free page")
 {
     auto const log = std::make_shared<nic_log>();
     auto const session = devmem_session({.lock_up_limit = 40ms}, log);
@@ -152,7 +152,7 @@ TEST_CASE("a session without a lock-up limit never looks")
     flow->set_waiting(flow_wait::nothing);
 }
 
-TEST_CASE("flows that wait in vain for pages say so, and who holds them")
+TEST_CASE("flows that wait in vain for pages give a notice with the holders")
 {
     auto const log = std::make_shared<nic_log>();
     std::mutex mutex;

@@ -71,7 +71,7 @@ TEST_CASE("a flow has a rule of its own while it lives")
     CHECK(refused->why.kernel_message == "no room");
 }
 
-TEST_CASE("a rule that nobody waits for any more is not made, or removed again")
+TEST_CASE("a rule without a waiting flow is not made, or removed again")
 {
     auto const log = std::make_shared<nic_log>();
     auto const session = devmem_session({}, log);

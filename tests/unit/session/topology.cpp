@@ -73,7 +73,7 @@ TEST_CASE("a NUMA node as /sys tells it")
     CHECK(parse_numa_node("1x") == std::nullopt);
 }
 
-TEST_CASE("text says on which nodes a NIC and a GPU are")
+TEST_CASE("text has the NUMA nodes of a NIC and a GPU")
 {
     CHECK(describe({.gpu = 3, .gpu_address = {}, .visible = {}, .gpu_node = {}, .nic_node = {}}) == "GPU 3");
     CHECK(describe({.gpu = 0, .gpu_address = "0000:3b:00.0", .visible = {}, .gpu_node = 0, .nic_node = 0}) ==
@@ -98,7 +98,7 @@ TEST_CASE("the GPU of a process is that of its LOCAL_RANK among those that it se
     CHECK(choose_local_gpu("3", "GPU-8f6a", 1) == 0);
 }
 
-TEST_CASE("a LOCAL_RANK without a GPU is an error that says what to do")
+TEST_CASE("a LOCAL_RANK without a GPU is an error with advice")
 {
     auto const refusal = [](char const* rank, std::string_view visible, int count, int error) {
         try {

@@ -27,7 +27,7 @@ devmem_obstacle of(int error, std::string_view operation, bool by_daemon = false
 
 }  // namespace
 
-TEST_CASE("an error of a NIC says which prerequisite of devmem is missing")
+TEST_CASE("an error of a NIC is mapped to the missing prerequisite of devmem")
 {
     using enum devmem_obstacle;
     CHECK(obstacle_of(errc::memory_too_small, "share out memory", false) == memory_too_small);
@@ -46,7 +46,7 @@ TEST_CASE("an error of a NIC says which prerequisite of devmem is missing")
     CHECK(of(ENOSPC, "add RSS context") == other);
 }
 
-TEST_CASE("what gpurxd refuses is told from what the NIC refuses through it")
+TEST_CASE("refusals of gpurxd and of the NIC have different obstacles")
 {
     using enum devmem_obstacle;
     CHECK(of(EACCES, "open", true) == refused_by_gpurxd);
@@ -144,7 +144,7 @@ TEST_CASE("a NIC that cannot be attached to a memory's dmabuf gets the other one
     CHECK(nic.asked == std::vector{first_dmabuf, second_dmabuf});
 }
 
-TEST_CASE("where both are refused, the first refusal is told")
+TEST_CASE("the first refusal is reported if the NIC refuses both dmabufs")
 {
     exported_memory memory{second_dmabuf};
     nic_that_takes nic{.taken = {}};
@@ -207,7 +207,7 @@ TEST_CASE("a memory has array tokens if it has less than 2^27 pages")
     }
 }
 
-TEST_CASE("explain() says which tokens there are, and why not the cheap ones")
+TEST_CASE("explain() names the tokens, and the reason against array tokens")
 {
     CHECK_THAT(explain_tokens(true, 64 * kibibyte, 4 * kibibyte), StartsWith("array tokens"));
     CHECK_THAT(explain_tokens(false, 64 * kibibyte, 4 * kibibyte),

@@ -178,7 +178,7 @@ TEST_CASE("a watchdog stops at once, awake or asleep")
     }
 }
 
-TEST_CASE("an aborted connection wakes who waits, frees what TCP holds, and resets the peer")
+TEST_CASE("an aborted connection wakes waiters, frees TCP's memory, and resets the peer")
 {
     asio::io_context context;
     tcp::acceptor acceptor{context, {asio::ip::address_v4::loopback(), 0}};
@@ -209,7 +209,7 @@ TEST_CASE("an aborted connection wakes who waits, frees what TCP holds, and rese
     CHECK(code == asio::error::connection_reset);
 }
 
-TEST_CASE("what is no TCP socket is shut down instead, and holds nothing if it is no socket")
+TEST_CASE("a socket that is not TCP is shut down, and a closed descriptor holds no bytes")
 {
     int pair[2] = {-1, -1};
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
