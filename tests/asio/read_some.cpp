@@ -48,7 +48,7 @@ void send(sender& to, std::string_view text)
 
 }  // namespace
 
-TEST_CASE("a read of some takes what is there, and no more than there is room for")
+TEST_CASE("a read of some takes the available bytes, up to the room")
 {
     world in{any_transport()};
     sender to{in.wires};

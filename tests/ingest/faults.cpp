@@ -309,7 +309,7 @@ TEST_CASE("options may set the tensors, so that no first frame sets wrong ones")
     check_others_go_on(in);
 }
 
-TEST_CASE("a first frame that is wrong does not say what the tensors are")
+TEST_CASE("a wrong first frame does not set the tensors")
 {
     bed in{two_sources()};
     sender bad{in.where()};

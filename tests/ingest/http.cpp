@@ -667,7 +667,7 @@ TEST_CASE("to read the front beyond the end is an error")
     CHECK(front.substr(0, 20) == object.bytes);
 }
 
-TEST_CASE("only what has a place is asked for")
+TEST_CASE("only ranges with a place are requested")
 {
     http_content const object{content_of(200'000)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};

@@ -236,7 +236,7 @@ TEST_CASE("https: a server of http and a silent server fail soon")
     CHECK_FALSE(unanswered.error.empty());
 }
 
-TEST_CASE("https: what is cut off is fetched again, with or without a proper end")
+TEST_CASE("https: missing bytes are fetched again after a close or a reset of the connection")
 {
     http_content const object{content_of(50'000)};
     auto const orderly = GENERATE(false, true);

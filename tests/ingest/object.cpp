@@ -263,7 +263,7 @@ TEST_CASE("a file that is not regular is refused by name")
     CHECK_THAT(missing.error, ContainsSubstring("open") && ContainsSubstring(files / "missing"));
 }
 
-TEST_CASE("a file that changes while it is read is an error, and no zeros")
+TEST_CASE("a file that changes during a read is an error, and not zeros")
 {
     directory const files{place_for_files()};
     auto const path = files.write("file", content_of(500'000));

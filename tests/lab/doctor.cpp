@@ -351,7 +351,7 @@ TEST_CASE_METHOD(unchanged_nic, "without rights it reports that, and everything 
     CHECK(found.about("channels").severity == "ok");
 }
 
-TEST_CASE_METHOD(unchanged_nic, "it puts back what a killed process left", "[smoke][doctor]")
+TEST_CASE_METHOD(unchanged_nic, "it undoes the changes of a killed process", "[smoke][doctor]")
 {
     // Killed when the doctor sees its session, with its rule.
     auto const script = fmt::format(
@@ -400,7 +400,8 @@ TEST_CASE_METHOD(unchanged_nic, "it knows queues that are leased, from both side
     CHECK(said.empty());
 }
 
-TEST_CASE_METHOD(unchanged_nic, "whatever the NIC is set to, each finding follows its rule, and the status the worst",
+TEST_CASE_METHOD(unchanged_nic,
+                 "each finding follows its rule for any setting of the NIC, and the status is the worst finding",
                  "[doctor][matrix]")
 {
     detail::kernel_nic nic{near_interface};

@@ -122,7 +122,7 @@ TEST_CASE_METHOD(unchanged_nic, "gpurxd leaves nothing on the NIC when it ends w
     daemon.start();
 }
 
-TEST_CASE_METHOD(unchanged_nic, "gpurxd puts back what the clients of the one before it leave", "[gpurxd]")
+TEST_CASE_METHOD(unchanged_nic, "gpurxd undoes the changes of its predecessor's clients", "[gpurxd]")
 {
     running_daemon daemon;
     peer_sender sender{family::v4, {14, stream_bytes}};

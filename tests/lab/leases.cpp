@@ -163,7 +163,7 @@ TEST_CASE_METHOD(leased_nic_fixture,
     CHECK(journal_now().empty());
 }
 
-TEST_CASE_METHOD(leased_nic_fixture, "several memories on leased queues are refused with what to do instead", "[lease]")
+TEST_CASE_METHOD(leased_nic_fixture, "several memories on leased queues are refused, with advice", "[lease]")
 {
     leased_queues leased{{1, 2}};
     auto const before = nic_settings();

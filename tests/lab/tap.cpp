@@ -249,7 +249,7 @@ TEST_CASE_METHOD(unchanged_nic, "the tap sees flows that sessions begin while it
     check_bytes(bed.flow(tap.stop()), result.stats.bytes());
 }
 
-TEST_CASE_METHOD(unchanged_nic, "the tap counts what is lost and comes again", "[tap]")
+TEST_CASE_METHOD(unchanged_nic, "the tap counts losses and retransmissions", "[tap]")
 {
     listening bed;
     tapping tap{{"--port", std::to_string(bed.endpoint().port())}};
@@ -270,7 +270,7 @@ TEST_CASE_METHOD(unchanged_nic, "the tap counts what is lost and comes again", "
     CHECK(count(flow, "unseen") == 0);
 }
 
-TEST_CASE_METHOD(unchanged_nic, "the tap counts what comes twice or late", "[smoke][tap]")
+TEST_CASE_METHOD(unchanged_nic, "the tap counts duplicate and late segments", "[smoke][tap]")
 {
     listening bed;
     SECTION("twice")

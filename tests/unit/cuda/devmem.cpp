@@ -380,7 +380,7 @@ TEST_CASE("several GPUs: one in error for good ends its flows and no others, and
     CHECK(on.failure(true) == CUDA_SUCCESS);
 }
 
-TEST_CASE("the first of several GPUs in error: nothing can arrive any more, and accepts say so")
+TEST_CASE("the first of several GPUs in error: nothing can arrive, and accepts fail")
 {
     devmem_on_gpu in;
     acceptor from{in.io->get_executor(), *in.session, {asio::ip::address_v4::loopback(), 0}};

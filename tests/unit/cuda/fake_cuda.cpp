@@ -72,7 +72,7 @@ TEST_CASE("fake CUDA: mistakes with memory and handles are remembered")
     fake_cuda::clear_violations();
 }
 
-TEST_CASE("fake CUDA: a stream or an event that is none any more ends the program, and says why")
+TEST_CASE("fake CUDA: a destroyed stream or event ends the program, with the reason")
 {
     in_context const context;
     auto const event = make_event();
@@ -101,7 +101,7 @@ TEST_CASE("fake CUDA: a stream or an event that is none any more ends the progra
     CHECK(cuEventQuery(nullptr) == CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_CASE("fake CUDA: a program ends with the mistakes that nobody has cleared")
+TEST_CASE("fake CUDA: a program ends with its uncleared errors")
 {
     fake_cuda::reset();
     REQUIRE(cuInit(0) == CUDA_SUCCESS);

@@ -180,7 +180,7 @@ TEST_CASE(
     REQUIRE(cuLibraryUnload(kernels.library) == CUDA_SUCCESS);
 }
 
-TEST_CASE("fake CUDA: a kernel or a library that is none any more ends the program, and says why")
+TEST_CASE("fake CUDA: an invalid kernel or library ends the program, with the reason")
 {
     in_context const context;
     CUlibrary library = nullptr;

@@ -94,7 +94,7 @@ TEST_CASE("fake CUDA: a host function that waits holds up those of all streams")
     REQUIRE(cuStreamDestroy(second) == CUDA_SUCCESS);
 }
 
-TEST_CASE("fake CUDA: a stream takes a thousand commands, and who has another one waits, at no other stream")
+TEST_CASE("fake CUDA: a stream takes a thousand commands, and only its own callers wait for room")
 {
     in_context const context;
     auto const stream = make_stream();

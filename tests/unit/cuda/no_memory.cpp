@@ -116,7 +116,7 @@ struct lending : stalled, world {
 
 }  // namespace
 
-TEST_CASE("without memory pages are released after a stream that stands still: nobody waits, and they do")
+TEST_CASE("without memory pages are released after a stalled stream, and no caller waits")
 {
     lending in;
     auto first = in.next_loan();
@@ -156,7 +156,7 @@ TEST_CASE("without memory pages are released after a stream that is being captur
     CHECK(soon([&] { return in.is_all_back(); }));
 }
 
-TEST_CASE("without memory a stream is dropped that stands still: nobody waits, and it ends when it has passed")
+TEST_CASE("without memory a stalled stream is dropped without a wait, and ends when it has passed")
 {
     stalled in;
     auto const known = fake_cuda::streams().size();
@@ -216,7 +216,7 @@ TEST_CASE("without memory for its point a gather is refused before the stream ha
     detail::cuda::wait_for(read_until);
 }
 
-TEST_CASE("without memory for a bounce copy the bytes stay where they are, and nobody waits")
+TEST_CASE("without memory for a bounce copy the bytes stay in place, and no caller waits")
 {
     stalled in;
     auto const bytes = pattern(0, 4096);
@@ -254,7 +254,7 @@ TEST_CASE("without memory for a bounce copy the bytes stay where they are, and n
     CHECK(is_pattern(in.destination.read(), 0));
 }
 
-TEST_CASE("without memory what was received crosses to a stream that stands still, and nobody waits")
+TEST_CASE("without memory received bytes cross to a stalled stream, and no caller waits")
 {
     stalled in;
     error_code code;
@@ -272,7 +272,7 @@ TEST_CASE("without memory what was received crosses to a stream that stands stil
     CHECK(is_pattern(in.destination.read(), 0));
 }
 
-TEST_CASE("without memory there is no room for what would be received next, and with it there is again")
+TEST_CASE("without memory the next receive has no room, and with memory it has")
 {
     stalled in;
     error_code code;

@@ -112,7 +112,7 @@ TEST_CASE_METHOD(doctor_bench, "a change that the kernel refuses is reported, is
     CHECK(noted().find("rx-ring") == std::string::npos);
 }
 
-TEST_CASE_METHOD(doctor_bench, "a refusal leaves what an earlier time has noted")
+TEST_CASE_METHOD(doctor_bench, "a refusal keeps the notes of an earlier fix")
 {
     hardware.rx_frames = 4096;
     static_cast<void>(fix_all({fixable(fix_action::kind::rx_ring, 512)}));
@@ -136,7 +136,7 @@ TEST_CASE_METHOD(doctor_bench, "a fix puts back changes of a killed session")
     CHECK(hardware.state == before);
 }
 
-TEST_CASE_METHOD(doctor_bench, "a session that ends leaves what was fixed")
+TEST_CASE_METHOD(doctor_bench, "a session that ends keeps the fixes")
 {
     hardware.rx_frames = 4096;
     static_cast<void>(fix_all({fixable(fix_action::kind::rx_ring, 512)}));

@@ -27,7 +27,7 @@ TEST_CASE("every errc has a text of its own")
     CHECK(std::string{gpurx_category().name()} == "gpurx");
 }
 
-TEST_CASE("an error is described by what is known of it")
+TEST_CASE("describe() leaves out unknown parts of an error")
 {
     error_code const code{22, boost::system::system_category()};
     CHECK(describe(code, {}) == "Invalid argument");
@@ -75,7 +75,7 @@ TEST_CASE("advice goes by operation, errno and attribute")
     CHECK_THAT(advice_on("bind-rx", ENODATA), ContainsSubstring("header split"));
 }
 
-TEST_CASE("advice is empty where nothing is known, or names what the kernel pointed at")
+TEST_CASE("advice on an unknown error is empty, or names the attribute of the kernel")
 {
     CHECK(advice_on("bind-rx", EXDEV).empty());
     CHECK(advice_on("set channels", EEXIST).empty());

@@ -48,7 +48,7 @@ TEST_CASE("read: batch after batch until the destination is full")
          copying(100));
 }
 
-TEST_CASE("read: what an earlier batch left comes first")
+TEST_CASE("read: the rest of an earlier batch comes first")
 {
     play(
         {{"enough of it", {{carrying(300), {}, action(what::place, 100)}, {carrying(200), placed(100), done({}, 100)}}},

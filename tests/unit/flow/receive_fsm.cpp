@@ -51,7 +51,7 @@ TEST_CASE("receive: the kernel is asked first")
          make);
 }
 
-TEST_CASE("receive: what an earlier batch left comes first")
+TEST_CASE("receive: the rest of an earlier batch comes first")
 {
     auto at_the_limit = carrying(7);
     at_the_limit.loan_budget = 0;
@@ -191,7 +191,7 @@ TEST_CASE("receive: a wait that fails by itself is reported")
          make);
 }
 
-TEST_CASE("receive: no byte beyond what was asked for")
+TEST_CASE("receive: no byte beyond the requested size")
 {
     auto const at_most_ten = [] { return receive_fsm{1, 10}; };
     auto lent = carrying(25);

@@ -151,7 +151,7 @@ std::uint32_t next_token(std::mt19937& random, std::uint32_t last)
 
 }  // namespace
 
-TEST_CASE("whatever goes back, each token reaches the kernel as often as it was given")
+TEST_CASE("each token is returned to the kernel as often as it was given")
 {
     std::mt19937 random{1};
     for (int round = 0; round < 60; ++round) {

@@ -462,7 +462,7 @@ TEST_CASE("an open without memory is a question, not an attempt")
     CHECK(last_refused == request_kind::probe);
 }
 
-TEST_CASE("a question without memory says how much it is about, and the refusal which policy was asked")
+TEST_CASE("a probe has the size of the memory, and a refusal the path of the policy")
 {
     limits most;
     most.memory = 1 << 20;

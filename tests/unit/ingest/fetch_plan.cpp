@@ -124,7 +124,7 @@ TEST_CASE("take_within() removes the ranges within a range")
     CHECK(left_in(plan) == ranges{{0, 1}, {2, 5}, {45, 50}});
 }
 
-TEST_CASE("whatever is taken and put back, a plan has each byte once")
+TEST_CASE("a plan has each byte once after any takes and puts")
 {
     std::mt19937 random{1};
     constexpr std::uint64_t size = 200;

@@ -30,7 +30,7 @@ bool is_refused(std::string const& text)
 
 }  // namespace
 
-TEST_CASE("of a header, what matters to a download is found")
+TEST_CASE("the parser finds a header's fields for a download")
 {
     auto const found = parsed(
         "HTTP/1.1 206 Partial Content\r\nServer: x\r\nETag: \"abc\"\r\nLast-Modified: Sat, 21 Nov 2026 10:00:00 "
@@ -132,7 +132,7 @@ TEST_CASE("S3's CRC-64/NVME is eight bytes in base64")
     CHECK_FALSE(parsed("HTTP/1.1 206 P\r\nContent-Range: bytes 0-9/20\r\n" + field).crc64nvme);
 }
 
-TEST_CASE("a request has what a server needs, and nothing that a signature forbids")
+TEST_CASE("a request has the fields that a server needs, and none that a signature forbids")
 {
     error_code code;
     diagnostics why;

@@ -22,7 +22,7 @@ fetch_options with(std::function<void(fetch_options&)> const& change)
 
 }  // namespace
 
-TEST_CASE("fetch_options: what can be sent passes")
+TEST_CASE("fetch_options: valid fields pass")
 {
     CHECK_NOTHROW(check({}));
     CHECK_NOTHROW(check(with([](fetch_options& options) {
@@ -34,7 +34,7 @@ TEST_CASE("fetch_options: what can be sent passes")
     })));
 }
 
-TEST_CASE("fetch_options: what cannot be sent is named, and no secret is")
+TEST_CASE("fetch_options: an invalid field is named, without its secret")
 {
     struct refused {
         std::function<void(fetch_options&)> change;

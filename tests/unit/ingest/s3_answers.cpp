@@ -83,7 +83,7 @@ TEST_CASE("s3: a page of a listing has names, sizes and the way on")
     CHECK(last->next.empty());
 }
 
-TEST_CASE("s3: what is no page of a listing is refused")
+TEST_CASE("s3: an answer that is not a page of a listing is refused")
 {
     CHECK_THAT(refused(""), ContainsSubstring("not a page"));
     CHECK_THAT(refused("<html></html>"), ContainsSubstring("not a page"));

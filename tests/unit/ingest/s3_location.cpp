@@ -39,7 +39,7 @@ TEST_CASE("s3: all behind the bucket is the key")
     CHECK(parsed("s3://My_old.bucket/x").bucket == "My_old.bucket");
 }
 
-TEST_CASE("s3: what cannot be a bucket is refused")
+TEST_CASE("s3: an invalid bucket is refused")
 {
     for (auto const* const text : {"s3://", "s3:///key", "s3://ab/key", "s3://arn:aws:s3:x/key", "s3://a..b/key",
                                    "s3://.abc/key", "s3://user@bucket/key", "s3:bucket/key", "S3://bucket/key", ""})

@@ -41,7 +41,7 @@ std::string followed(std::string_view from, std::string_view location)
 
 }  // namespace
 
-TEST_CASE("a URL is taken apart into what a request needs")
+TEST_CASE("a URL is split into the parts of a request")
 {
     auto const plain = parsed("http://storage/bucket/key");
     CHECK(plain.host == "storage");

@@ -147,7 +147,7 @@ TEST_CASE("a line that was being added when its writer was killed was not writte
     CHECK(parsed(full + first + second) == parsed(full));
 }
 
-TEST_CASE("damage in what was added is found in its line")
+TEST_CASE("damage in an added line is found in that line")
 {
     auto const damaged =
         GENERATE("at 3 5 tcp4 * 1 * * queue 2\n", "at 0 gone tcp4 * 1 * * queue 2\n", "at 0 tcp4 * 1 * * queue 2\n",

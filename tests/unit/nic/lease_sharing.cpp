@@ -256,7 +256,7 @@ TEST_CASE("settings that cannot be put back stay in the journal for the next tim
     CHECK(bench.hardware.state == before);
 }
 
-TEST_CASE("an interface that another session is changing is not waited for without end")
+TEST_CASE("the wait for an interface that another session changes has a limit")
 {
     lease_bench bench;
     auto const lease = bench.open(1, 1);

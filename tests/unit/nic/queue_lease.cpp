@@ -325,7 +325,7 @@ void check(killing const& how)
 
 }  // namespace
 
-TEST_CASE("a process killed at any moment leaves what the next one can undo")
+TEST_CASE("the next process can undo the changes of one killed at any moment")
 {
     check({.after = GENERATE(false, true),
            .automatic_means_on = GENERATE(false, true),
@@ -333,7 +333,7 @@ TEST_CASE("a process killed at any moment leaves what the next one can undo")
            .split_needs_gro = GENERATE(false, true)});
 }
 
-TEST_CASE("a process killed at any moment in another container leaves what the next one can undo")
+TEST_CASE("the next process can undo the changes of one killed at any moment in another container")
 {
     check({.after = GENERATE(false, true), .in_a_container = true});
 }

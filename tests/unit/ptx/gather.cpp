@@ -93,7 +93,7 @@ TEST_CASE("the kernels' PTX leaves a piece alone that lies in its place")
     check_in_place(gpu);
 }
 
-TEST_CASE("the kernels' PTX weighs what is far from the end", "[long]")
+TEST_CASE("the kernels' PTX weighs bytes far from the end", "[long]")
 {
     auto const gpu = GENERATE(sm_80, sm_90, sm_100);
     check_far_from_the_end(gpu);

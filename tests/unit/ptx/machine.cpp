@@ -378,7 +378,7 @@ TEST_CASE("PTX: time passes, for a kernel that waits")
     CHECK(memory.at<std::uint64_t>(1) <= nanoseconds());
 }
 
-TEST_CASE("PTX: what is counted")
+TEST_CASE("PTX: the counts of instructions")
 {
     SECTION("sectors of global memory")
     {

@@ -182,7 +182,7 @@ TEST_CASE("metrics of sessions are written to a file, whole")
     CHECK(std::distance(std::filesystem::directory_iterator{in.path}, {}) == 1);
 }
 
-TEST_CASE("metrics that cannot be written say where, and leave nothing")
+TEST_CASE("an error of writing metrics has the path, and leaves no file")
 {
     scratch_directory const in;
     error_code code;

@@ -43,7 +43,7 @@ TEST_CASE("the live table has the busiest flows first, at their rate since the l
     CHECK_THAT(text, ContainsSubstring("dms0: 4 packets of 3 flows in 3.0 s; the tap dropped none"));
 }
 
-TEST_CASE("the totals say what the tap dropped", "[tap]")
+TEST_CASE("the totals have the tap's drops", "[tap]")
 {
     flow_table seen;
     seen.take(data(4001, 1, 1000), false, 1s);

@@ -224,7 +224,7 @@ TEST_CASE("a window has its scale from the beginning of the flow", "[tap]")
     }
 }
 
-TEST_CASE("the handshake says how soon something can come again", "[tap]")
+TEST_CASE("the handshake gives the shortest time to a retransmission", "[tap]")
 {
     auto const count = [](moment round_trip) {
         flow_table seen;

@@ -31,7 +31,7 @@ void check_frame(bytes const& file, std::uint32_t type)
 
 }  // namespace
 
-TEST_CASE("the section says the byte order and who wrote it", "[tap]")
+TEST_CASE("the section has the byte order and the writing program", "[tap]")
 {
     bytes file;
     put_section(file, "me");
@@ -77,7 +77,7 @@ TEST_CASE("a packet is padded, its true length kept", "[tap]")
     CHECK(at<std::uint32_t>(file, 40) == 2);  // outgoing
 }
 
-TEST_CASE("the statistics say what was dropped", "[tap]")
+TEST_CASE("the statistics have the number of drops", "[tap]")
 {
     bytes file;
     put_statistics(file, moment{7}, 1000, 3);
