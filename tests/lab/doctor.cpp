@@ -115,7 +115,7 @@ void check_was_announced(std::string const& done, std::string const& announced)
 {
     INFO(announced);
     static std::regex const removal{"done: dms0: (rule .*) removed"};
-    static std::regex const setting{"done: dms0: (\\S+) set back to (.*)"};
+    static std::regex const setting{"done: dms0: (\\S+) restored to (.*)"};
     static std::regex const obituary{"done: dms0: process .* has ended.*"};
     int changes = 0;
     std::istringstream lines{done};

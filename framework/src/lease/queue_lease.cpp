@@ -209,7 +209,7 @@ queue_lease::~queue_lease()
         self.acquired.binding.reset();
         undo_lease(log, *self.device, self.environment.self, said);
     } catch (std::exception const& error) {
-        said.left.push_back(self.options.interface + " could not be set back: " + error.what());
+        said.left.push_back(self.options.interface + " could not be restored: " + error.what());
     }
     self.tell(said.left);
 }

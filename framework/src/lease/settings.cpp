@@ -136,7 +136,7 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
         if (ours) {
             put_back(nic, change);
             if (now != change.original)
-                said.done.push_back(fmt::format("{} set back to {}", subject, describe(what, change.original)));
+                said.done.push_back(fmt::format("{} restored to {}", subject, describe(what, change.original)));
         } else if (now != change.original) {
             said.left.push_back(fmt::format("{} was changed by another program to {} and left so (before gpurx: {})",
                                             subject, describe(what, now), describe(what, change.original)));
@@ -145,7 +145,7 @@ bool restore_setting(device_journal& log, nic_device& nic, setting what, report&
         return ours;
     } catch (system_error const& error) {
         said.left.push_back(
-            fmt::format("{} could not be set back to {}: {}", subject, describe(what, change.original), error.what()));
+            fmt::format("{} could not be restored to {}: {}", subject, describe(what, change.original), error.what()));
         return false;
     }
 }
@@ -157,7 +157,7 @@ void finish_table(nic_device& nic, setting_value const& original, std::string co
         if (is_default(nic, original) || nic.rss_table() != original)
             put_back_table(nic, original);
     } catch (system_error const& error) {
-        said.left.push_back(fmt::format("{}: rss-table could not be set back: {}", interface, error.what()));
+        said.left.push_back(fmt::format("{}: rss-table could not be restored: {}", interface, error.what()));
     }
 }
 
@@ -332,7 +332,7 @@ void return_unleased_queues(device_journal& log, nic_device& nic, report& said)
             fmt::format("{}: rss-table set to {}", log->device.interface, describe(setting::rss_table, wanted)));
     } catch (system_error const& error) {
         said.left.push_back(
-            fmt::format("{}: queues could not be given back to RSS: {}", log->device.interface, error.what()));
+            fmt::format("{}: queues could not be returned to RSS: {}", log->device.interface, error.what()));
     }
 }
 

@@ -127,7 +127,7 @@ constexpr std::array metrics{
            in_pool<&pool_stats::allocation_failures>},
     metric{"gpurx_nic_overruns_total",
            {},
-           "Packets that the session's queues dropped for want of a buffer.",
+           "Packets that the session's queues dropped without a free buffer.",
            in_pool<&pool_stats::overruns>},
     metric{"gpurx_nic_drops_total", {}, "Packets that the session's queues dropped.", in_pool<&pool_stats::drops>},
 };

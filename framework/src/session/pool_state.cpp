@@ -74,7 +74,8 @@ std::string describe(pool_stats const& account)
         "{}, {}",
         account.pages, size_text(account.page_size), account.free, in_ring_and_queues(account), account.on_loan,
         account.parked, account.in_reads, account.high_water, dry(account),
-        told("allocation failures", account.allocation_failures), told("drops for want of a buffer", account.overruns));
+        told("allocation failures", account.allocation_failures),
+        told("drops without a free buffer", account.overruns));
     for (auto const& flow : account.flows)
         if (flow.on_loan + flow.parked + flow.in_reads > 0)
             text += fmt::format("\npages of {}: {} on loan, {} parked behind GPU streams, {} in reads", flow.connection,

@@ -93,7 +93,7 @@ std::string explain_tokens(bool in_kernel, std::uint64_t bytes, std::size_t page
     if (!in_kernel)
         return "xarray tokens, as this kernel has no array tokens";
     if (fits_array_tokens(bytes, page_size))
-        return "array tokens, which cost less to give back";
+        return "array tokens, which cost less to return";
     return fmt::format(
         "xarray tokens, as array tokens name at most {} pages and {} have {} of {}: larger pages make fewer",
         most_array_token_pages, size_text(bytes), bytes / page_size, size_text(page_size));

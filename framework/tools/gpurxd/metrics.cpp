@@ -135,7 +135,7 @@ void add_interfaces(page& to, std::span<interface_metrics const> seen)
         to.add(fmt::format(R"(interface="{}")", detail::escaped_label(one.interface)), one.pages_in_flight);
     add_losses(to, seen, "gpurxd_queue_allocation_failures_total",
                "Times that the driver found no free page for a client's queue.", &losses::allocation_failures);
-    add_losses(to, seen, "gpurxd_queue_overruns_total", "Packets that a client's queue dropped for want of a buffer.",
+    add_losses(to, seen, "gpurxd_queue_overruns_total", "Packets that a client's queue dropped without a free buffer.",
                &losses::overruns);
     add_losses(to, seen, "gpurxd_queue_drops_total", "Packets that a client's queue dropped.", &losses::drops);
 }

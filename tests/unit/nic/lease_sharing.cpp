@@ -231,7 +231,7 @@ TEST_CASE("header split stays on while another program's memory needs it")
     bench.hardware.state.bound[1] = 77;
     lease.reset();
     CHECK(bench.hardware.state.split == data_split::on);
-    CHECK_THAT(joined(bench.notices), ContainsSubstring("tcp-data-split could not be set back to automatic") &&
+    CHECK_THAT(joined(bench.notices), ContainsSubstring("tcp-data-split could not be restored to automatic") &&
                                           ContainsSubstring("can't disable tcp-data-split while device has memory"));
     bench.hardware.state.bound.clear();
     bench.recover();
@@ -248,11 +248,11 @@ TEST_CASE("settings that cannot be put back stay in the journal for the next tim
             throw gpurx::system_error{errno_code(EIO), {"set hds-thresh", "fake0", {}, {}}};
     };
     lease.reset();
-    CHECK_THAT(joined(bench.notices), ContainsSubstring("fake0: hds-thresh could not be set back to 256 bytes"));
+    CHECK_THAT(joined(bench.notices), ContainsSubstring("fake0: hds-thresh could not be restored to 256 bytes"));
     CHECK(bench.hardware.state.split == before.split);
     CHECK(bench.hardware.state.hds_threshold == 0U);
     bench.hardware.before = nullptr;
-    CHECK_THAT(joined(bench.recover()), ContainsSubstring("hds-thresh set back to 256 bytes"));
+    CHECK_THAT(joined(bench.recover()), ContainsSubstring("hds-thresh restored to 256 bytes"));
     CHECK(bench.hardware.state == before);
 }
 

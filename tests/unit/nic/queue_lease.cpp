@@ -363,8 +363,8 @@ TEST_CASE("recovery reports each setting that it restored")
     bench.hardware.state.automatic_means_on = true;
     bench.kill(bench.open(2), 1);
     CHECK(bench.recover() == std::vector<std::string>{"fake0: process 1 has ended without undoing its changes",
-                                                      "fake0: rss-table set back to 0 1 2 3 0 1 2 3",
-                                                      "fake0: ntuple-filters set back to off",
-                                                      "fake0: hds-thresh set back to 256 bytes",
-                                                      "fake0: tcp-data-split set back to automatic"});
+                                                      "fake0: rss-table restored to 0 1 2 3 0 1 2 3",
+                                                      "fake0: ntuple-filters restored to off",
+                                                      "fake0: hds-thresh restored to 256 bytes",
+                                                      "fake0: tcp-data-split restored to automatic"});
 }

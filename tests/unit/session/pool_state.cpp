@@ -130,7 +130,7 @@ TEST_CASE("the text of a pool marks unknown values")
     CHECK_THAT(describe(parts),
                ContainsSubstring("128 in the NIC's ring by its size, which needs at least 128, 12 in socket queues") &&
                    ContainsSubstring("dry for 1.2 s") &&
-                   ContainsSubstring("7 allocation failures, 0 drops for want of a buffer"));
+                   ContainsSubstring("7 allocation failures, 0 drops without a free buffer"));
 }
 
 namespace {
