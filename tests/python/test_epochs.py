@@ -203,7 +203,7 @@ def test_a_state_that_is_none(stream: Make) -> None:
     state = receives.state_dict()
     with pytest.raises(ValueError, match="no state of a TensorStream"):
         receives.load_state_dict({})
-    with pytest.raises(ValueError, match="sources is not as it should be"):
+    with pytest.raises(ValueError, match="sources is missing or has the wrong type"):
         receives.load_state_dict({**state, "sources": 7})
     with pytest.raises(ValueError, match="shuffle, seed and batch_size"):
         receives.load_state_dict({**state, "shuffled": [10, 0, 64]})

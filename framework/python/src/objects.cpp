@@ -104,8 +104,9 @@ void open_object::check(byte_range const& range) const
                            {.operation = "fetch",
                             .object = ingest::redacted_url(object_.url()),
                             .kernel_message = {},
-                            .advice = fmt::format("it has {} bytes, and none at {} + {}; is it the right object?",
-                                                  object_.size(), offset, size)}};
+                            .advice = fmt::format(
+                                "it has {} bytes, and the range {} + {} lies beyond them; check the name of the object",
+                                object_.size(), offset, size)}};
 }
 
 asio::awaitable<std::vector<tensor>> open_object::async_fetch(std::vector<byte_range> ranges)

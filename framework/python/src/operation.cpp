@@ -87,7 +87,7 @@ nb::object pending::result()
     wait(forever);
     auto const take = std::exchange(take_, nullptr);
     if (take == nullptr)
-        throw nb::value_error("its result was taken before");
+        throw nb::value_error("its result was already taken");
     return take();
 }
 

@@ -128,7 +128,7 @@ class sender {
                                {.operation = "use",
                                 .object = "a TensorSender",
                                 .kernel_message = {},
-                                .advice = "it belongs to the parent of this forked process: make another"}};
+                                .advice = "it belongs to the parent of this forked process: create another one"}};
         without_gil const unlocked;
         std::scoped_lock const lock{mutex_};
         return what(*parts_);

@@ -12,8 +12,7 @@ std::uint64_t whole_bytes(std::uint64_t elements, unsigned bits)
 {
     if (elements * bits % 8 != 0)
         throw std::invalid_argument{
-            "such a slice does not begin and end between two bytes, as elements of this type "
-            "are smaller"};
+            "the slice does not begin and end at whole bytes, as elements of this type are smaller than a byte"};
     return elements * bits / 8;
 }
 

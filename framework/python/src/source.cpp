@@ -54,7 +54,7 @@ asio::awaitable<std::string> source::async_text(std::size_t at_most)
                            {.operation = "read",
                             .object = name(),
                             .kernel_message = {},
-                            .advice = fmt::format("it has {} bytes, and more than {} are no index", size_, at_most)}};
+                            .advice = fmt::format("it has {} bytes, and an index has at most {}", size_, at_most)}};
     std::string text(size_, '\0');
     co_await file_->async_read_front(host_span{std::span{text}});
     // That was all: its checksum is compared.
@@ -148,7 +148,7 @@ void source::check_same(bool is_same) const
                        {.operation = "fetch",
                         .object = name(),
                         .kernel_message = {},
-                        .advice = "its size, its ETag or its header is another than when it was opened"}};
+                        .advice = "its size, its ETag or its header changed after it was opened"}};
 }
 
 // ---- shared connections ----

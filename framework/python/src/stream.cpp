@@ -108,7 +108,8 @@ T value_in(nb::dict const& state, char const* name)
     T value{};
     if (!state.contains(name) || !nb::try_cast<T>(state[name], value))
         throw nb::value_error(
-            fmt::format("this is no state of a TensorStream: {} is not as it should be", name).c_str());
+            fmt::format("the value is not a state of a TensorStream: {} is missing or has the wrong type", name)
+                .c_str());
     return value;
 }
 
@@ -120,7 +121,7 @@ ingest::stream_position position_of(nb::dict const& state)
     for (nb::handle const each : value_in<nb::list>(state, "sources")) {
         nb::dict one;
         if (!nb::try_cast<nb::dict>(each, one))
-            throw nb::value_error("this is no state of a TensorStream: sources is not as it should be");
+            throw nb::value_error("the value is not a state of a TensorStream: sources has the wrong type");
         position.sources.push_back({.source = value_in<std::uint32_t>(one, "source"),
                                     .sender = value_in<std::uint32_t>(one, "sender"),
                                     .frame = value_in<std::uint64_t>(one, "frame"),

@@ -62,7 +62,7 @@ class tensor_file final : public connection_keeper, public std::enable_shared_fr
     [[nodiscard]] ingest::safetensor const& at(std::size_t index) const
     {
         if (index >= header().tensors.size())
-            throw nb::index_error("the file has fewer tensors");
+            throw nb::index_error("the index is beyond the last tensor of the file");
         return header().tensors[index];
     }
     [[nodiscard]] source& from() const noexcept { return *source_; }
@@ -88,11 +88,12 @@ try {
     where = block.span();
     return std::make_shared<storage>(std::move(block), gpu_, stream_, false);
 } catch (std::bad_alloc const&) {
-    throw system_error{make_error_code(boost::system::errc::not_enough_memory),
-                       {.operation = "fetch",
-                        .object = source_->name(),
-                        .kernel_message = {},
-                        .advice = fmt::format("the request has {} bytes; iterate, or take slices", bytes)}};
+    throw system_error{
+        make_error_code(boost::system::errc::not_enough_memory),
+        {.operation = "fetch",
+         .object = source_->name(),
+         .kernel_message = {},
+         .advice = fmt::format("the request has {} bytes; iterate over the file, or fetch slices", bytes)}};
 }
 
 asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::size_t> indices, bool together,
@@ -281,7 +282,7 @@ pending start_fetching_part(opened const& self, std::size_t index, triples const
     for (auto const& [begin, count, step] : extents)
         what.extents.push_back({begin, count, step});
     if (what.extents.size() != one.shape.size())
-        throw nb::value_error("an extent for each dimension");
+        throw nb::value_error("give one extent for each dimension");
     static_cast<void>(box{one.shape, what.extents, ingest::bits_of(one.type)});
     auto mine = self->turn_for(reach_of(one, what.extents), can_wait);
     auto hurry = hurrying(mine);
