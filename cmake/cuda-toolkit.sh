@@ -40,9 +40,9 @@ home_of() {
 from_environment() {
     local root version
     root=$(realpath -e -- "$GPURX_CUDA_ROOT" 2>/dev/null) || die "GPURX_CUDA_ROOT=$GPURX_CUDA_ROOT: no such directory"
-    is_toolkit "$root" || die "GPURX_CUDA_ROOT=$root is no CUDA toolkit: bin/nvcc or include/cuda.h is missing"
+    is_toolkit "$root" || die "GPURX_CUDA_ROOT=$root is not a CUDA toolkit: bin/nvcc or include/cuda.h is missing"
     root=$(home_of "$root/bin/nvcc")
-    is_toolkit "$root" || die "GPURX_CUDA_ROOT=$GPURX_CUDA_ROOT: its bin/nvcc belongs to ${root:-no directory}, which is no CUDA toolkit"
+    is_toolkit "$root" || die "GPURX_CUDA_ROOT=$GPURX_CUDA_ROOT: its bin/nvcc belongs to ${root:-no directory}, which is not a CUDA toolkit"
     version=$(version_of "$root")
     is_new_enough "$version" || die "GPURX_CUDA_ROOT=$root is CUDA ${version:-of an unknown version}; $minimum or later is needed"
     printf '%s\n' "$root"

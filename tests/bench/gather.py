@@ -131,7 +131,7 @@ def check_fake(nvcc: str, code: list[Assembled]) -> None:
     believed = {kernel: (int(registers), int(shared)) for kernel, registers, shared in pairs}
     true = {row.kernel: (row.registers, row.shared) for row in code if row.architecture == FAKE_GPU}
     if believed != true:
-        sys.exit(f"gather: {OCCUPANCY.name} says {believed} (registers, shared bytes), the assembler {true}")
+        sys.exit(f"gather: {OCCUPANCY.name} has {believed} (registers, shared bytes), the assembler {true}")
 
 
 def main() -> int:
@@ -151,7 +151,7 @@ def main() -> int:
     disassembler = subprocess.run([Path(__file__).with_name("nvdisasm.sh"), Path(nvcc).parent],
                                   stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     if not disassembler:
-        print("machine code is not looked into: there is no nvdisasm")
+        print("the machine code is not checked: nvdisasm is missing")
     code = assembled(nvcc, disassembler)
     check_fake(nvcc, code)
     report.table(Table("Machine code", ["registers", "shared bytes", "spilled bytes", "blocks", *WIDE],

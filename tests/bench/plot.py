@@ -125,7 +125,7 @@ def figures_of(stem: str, content: dict[str, Any]) -> dict[str, Figure]:
     figures = {f"{stem}-{number}": draw_table(table, about + EMULATED * table.emulated)
                for number, table in enumerate(tables, 1) if table.drawn}  # fmt: skip
     if not figures:
-        raise Bare("none of its tables has a picture")
+        raise Bare("none of its tables has a plot")
     return figures
 
 
@@ -134,7 +134,7 @@ def draw(path: Path, to: Path) -> None:
     try:
         figures = figures_of(path.stem, content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Refusal(f"it lacks what is drawn of it: {type(error).__name__}: {error}") from None
+        raise Refusal(f"its data for the plot is incomplete: {type(error).__name__}: {error}") from None
     for name, figure in figures.items():
         for ending in ("svg", "png"):
             written = to / f"{name}.{ending}"

@@ -203,8 +203,8 @@ class Plot(unittest.TestCase):
             "cut.json": (json.dumps(whole)[:-20], "no JSON"),
             "list.json": ([1, 2], "neither of a ./run bench nor of gpurx-perf"),
             "other.json": ({"name": "x"}, "neither of a ./run bench nor of gpurx-perf"),
-            "lacking.json": (without_drawn, "it lacks what is drawn of it: TypeError"),
-            "perf.json": ({"gpurx_perf": "0.1"}, "it lacks what is drawn of it: KeyError"),
+            "lacking.json": (without_drawn, "its data for the plot is incomplete: TypeError"),
+            "perf.json": ({"gpurx_perf": "0.1"}, "its data for the plot is incomplete: KeyError"),
         }
         for name, (what, why) in bad.items():
             with self.subTest(name):
@@ -223,7 +223,7 @@ class Plot(unittest.TestCase):
         self.assertEqual(self.run_plot(bare)[0], 1)
         status, said = self.run_plot(bare, self.file("good.json", self.content(COSTS)))
         self.assertEqual(status, 0)
-        self.assertIn("none of its tables has a picture", said)
+        self.assertIn("none of its tables has a plot", said)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ libraries() {
     local name arrow path rest
     ldd "$@" | while read -r name arrow path rest; do
         [[ $arrow == '=>' && ! $name =~ $of_glibc ]] || continue
-        [[ $path != not ]] || die "$name, which a program needs, is not there"
+        [[ $path != not ]] || die "a program needs $name, which is missing"
         printf '%s\n' "$path"
     done | sort -u
 }

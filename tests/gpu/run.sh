@@ -345,7 +345,7 @@ trim() { sed 's/^ *//; s/ *$//' <<<"$1"; }
 
 print_page() {
     local one
-    echo 'what docs/gpu.md says, here:'
+    echo 'claims of docs/gpu.md, on this machine:'
     for one in "${verdicts[@]}"; do
         printf '  %-13s  %s\n' "${one%%|*}" "${one#*|}"
     done
