@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Acceptors, which listen for connections whose bytes land in a session's memory.
+/// @brief Acceptors of connections whose bytes land in a session's memory.
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -50,93 +50,101 @@ receiver_handler(Handler, Receiver) -> receiver_handler<Handler, Receiver>;
 
 }  // namespace detail
 
-/// @brief Members of an acceptor that do not depend on its executor's type. A base only.
+/// @brief Base of acceptors: members that do not depend on the executor's type.
 ///
 /// To set an acceptor up, call open(), bind(), steer() and listen() in this order. Set options between open() and
 /// bind().
 ///
 /// @par Errors
-/// Functions without `error_code&` throw system_error. After the others, why() tells the operation that failed and what
-/// to change.
+/// Functions without `error_code&` throw system_error. The other functions set the code; why() then returns the failed
+/// operation and advice.
 class acceptor_base {
   public:
     /// @brief Returns whether the acceptor is open.
     [[nodiscard]] bool is_open() const noexcept;
 
-    /// @brief Opens the socket, which is closed in executed programs (`FD_CLOEXEC`).
+    /// @brief Opens the socket with `FD_CLOEXEC`: executed programs do not inherit it.
     /// @throws system_error The system's errors.
     void open(asio::ip::tcp const& protocol);
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void open(asio::ip::tcp const& protocol, error_code& code);
     /// @brief Binds the socket to `local`.
     /// @throws system_error See Errors.
     ///
     /// @par Errors
-    /// `asio::error::address_in_use`: a port has one acceptor, however many threads serve it (see basic_acceptor).
+    /// `asio::error::address_in_use`: another socket has the port. A port has one acceptor, however many threads serve
+    /// it (see basic_acceptor).
     void bind(asio::ip::tcp::endpoint const& local);
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void bind(asio::ip::tcp::endpoint const& local, error_code& code);
-    /// @brief Steers connections to the session's queues, with their share of receive_memory, as rx_session::steer()
-    /// does.
+    /// @brief Steers connections to the session's queues, as rx_session::steer() does.
+    ///
+    /// Each connection gets its share of `rx_session_options::receive_memory`.
     ///
     /// The rule lives as long as the session.
     ///
     /// @throws system_error See Errors.
     ///
     /// @par Errors
-    /// - `asio::error::address_in_use`: the socket has `SO_REUSEPORT`. Others may then listen on the port, and their
-    ///   connections would land here, and ours there.
+    /// - `asio::error::address_in_use`: the socket has `SO_REUSEPORT`. Other sockets could then listen on the port.
+    ///   Their connections could land in this session's memory, and this acceptor's connections in other memory.
     /// - The errors of rx_session::steer().
     ///
     /// @par Cost
-    /// The call blocks for some ms of netlink calls with transport `devmem`.
+    /// With transport `devmem` the call blocks for some ms of netlink calls.
     void steer();
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void steer(error_code& code);
-    /// @brief Listens for connections, and steers first if that was not done.
+    /// @brief Listens for connections. Calls steer() first if the program did not.
     ///
-    /// With transport `devmem` connections wait in the session's memory, each in the share of a flow
-    /// (docs/memory-budget.md). So fewer connections may wait when flows exist. Waiting connections and flows are
-    /// `max_flows` together at most, as of the last accept. One connection may always wait. Several acceptors of one
-    /// session do not know of each other.
+    /// With transport `devmem` a waiting connection takes as much session memory as a flow (docs/memory-budget.md). So
+    /// fewer connections may wait when flows exist. Waiting connections and flows together are at most `max_flows`, as
+    /// of the last accept. One connection may always wait. Several acceptors of one session do not count each other's
+    /// connections.
     ///
-    /// @param backlog Connections that may wait to be accepted. 0: as many as the session has flows.
+    /// @param backlog Most connections that may wait to be accepted. 0: as many as the session has flows.
     /// @throws system_error See Errors.
     ///
     /// @par Errors
     /// Those of steer() and of `listen`.
     void listen(int backlog = 0);
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void listen(int backlog, error_code& code);
 
-    /// @brief Sets the function that assigns the next connection to a memory of a session with several memories.
+    /// @brief Sets the function that assigns connections to memories.
+    ///
+    /// The function is for sessions with several memories.
     ///
     /// An accept calls `choose` with the connection's peer, on the acceptor's strand, before the flow begins. The
-    /// function returns the index of the memory. It must not throw. It is not called for a receiver constructed with
-    /// rx_session::part().
+    /// function returns the index of the memory. It must not throw. An accept to a receiver constructed with
+    /// rx_session::part() does not call it.
     ///
-    /// @param choose The function. If empty, as at first, the memories take turns. A memory without a free place is
-    ///   left out, and so is one whose GPU is in an error state.
+    /// @param choose Function. If empty, as by default, the memories take turns. The turns skip a memory without room
+    ///   for a flow, and a memory whose GPU is in an error state.
     /// @pre No accept is pending.
     void choose_memory(std::function<std::size_t(asio::ip::tcp::endpoint const& peer)> choose);
 
     /// @brief Completes pending accepts with `operation_aborted`, without losing a connection.
     ///
-    /// This includes accepts that a connection has made ready, but that have not taken it. Waiting connections continue
-    /// to wait.
+    /// This includes accepts that are ready but have not taken their connection yet. Waiting connections continue to
+    /// wait.
     void cancel() noexcept;
-    /// @brief Completes pending accepts as cancel() does, and resets waiting connections. The session's rule stays.
+    /// @brief Completes pending accepts as cancel() does, and resets waiting connections.
+    ///
+    /// The session's rule stays.
     void close() noexcept;
 
     /// @brief Returns the endpoint that the socket is bound to.
     /// @throws system_error The system's errors.
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint() const;
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint(error_code& code) const;
 
-    /// @brief Sets an option of the socket, as Asio does: `asio::socket_base::reuse_address`, `asio::ip::v6_only`.
+    /// @brief Sets an option of the socket, as Asio does.
     ///
-    /// `SO_REUSEPORT` is not allowed.
+    /// Examples are `asio::socket_base::reuse_address` and `asio::ip::v6_only`.
+    ///
+    /// `SO_REUSEPORT` is not allowed: steer() refuses it.
     ///
     /// @throws system_error The system's errors.
     template <class Option>
@@ -146,7 +154,7 @@ class acceptor_base {
         set_option(option, code);
         check(code);
     }
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     template <class Option>
     void set_option(Option const& option, error_code& code)
     {
@@ -162,7 +170,7 @@ class acceptor_base {
         get_option(option, code);
         check(code);
     }
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     template <class Option>
     void get_option(Option& option, error_code& code) const
     {
@@ -172,7 +180,9 @@ class acceptor_base {
         failed_at("get option of", code);
     }
 
-    /// @brief Returns the descriptor, for calls that have no function here; -1 if the acceptor is not open.
+    /// @brief Returns the descriptor; -1 if the acceptor is not open.
+    ///
+    /// Use it for system calls that this class does not wrap.
     ///
     /// Do not accept from it, close it or change `O_NONBLOCK`.
     [[nodiscard]] int native_handle() const noexcept;
@@ -191,7 +201,7 @@ class acceptor_base {
 
     /// @brief Returns the executor, whatever its type.
     [[nodiscard]] asio::any_io_executor const& erased_executor() const noexcept { return executor_; }
-    /// @brief Returns the state. A moved-from acceptor has a state without a session.
+    /// @brief Returns the state; for a moved-from acceptor, a state without a session.
     [[nodiscard]] std::shared_ptr<detail::acceptor_state> const& state();
 
   private:
@@ -204,20 +214,20 @@ class acceptor_base {
     std::shared_ptr<detail::acceptor_state> state_;
 };
 
-/// @brief An acceptor, which listens for connections and makes receivers of them.
+/// @brief An acceptor: listens for connections and makes receivers of them.
 ///
 /// The rules of operations are those of basic_receiver. The default executor of a handler is the acceptor's.
 ///
-/// A port has one acceptor. With `SO_REUSEPORT` several acceptors would have one port. The kernel would distribute
-/// connections between them, whatever session their bytes were steered to. So steer() refuses it. To serve a port with
-/// several threads, accept in one place and give each receiver its executor:
+/// A port has one acceptor. With `SO_REUSEPORT` several acceptors would share a port. The kernel would distribute
+/// connections between them, without regard to the session that their bytes were steered to. So steer() refuses the
+/// option. To serve a port with several threads, accept in one place and give each receiver its executor:
 /// @code{.cpp}
 /// // In a coroutine, given acceptor, session, next_executor
 /// gpurx::receiver rx{next_executor(), session};
 /// co_await acceptor.async_accept(rx);
 /// @endcode
 ///
-/// A moved-from acceptor keeps its executor and nothing else, and is not open. Its functions and operations end with
+/// A moved-from acceptor keeps only its executor, and is not open. Its functions and operations fail with
 /// `bad_descriptor`.
 ///
 /// @par Lifetime
@@ -244,7 +254,7 @@ class basic_acceptor : public acceptor_base {
     basic_acceptor(executor_type const& executor, rx_session& session)
         : acceptor_base{executor, session}, executor_{executor}
     {}
-    /// @brief Listens on `local`, with all steps: open, reuse_address, bind, steer, listen.
+    /// @brief Opens, sets reuse_address, binds to `local`, steers and listens.
     /// @throws system_error The errors of the steps.
     basic_acceptor(executor_type const& executor, rx_session& session, asio::ip::tcp::endpoint const& local)
         : basic_acceptor{executor, session}
@@ -254,14 +264,14 @@ class basic_acceptor : public acceptor_base {
         bind(local);
         listen();
     }
-    /// @brief Constructs an acceptor that is not open, with the executor of an execution context.
+    /// @brief Constructs an acceptor that is not open, with an execution context's executor.
     /// @tparam ExecutionContext A type that converts to `asio::execution_context&`.
     template <class ExecutionContext>
     requires std::convertible_to<ExecutionContext&, asio::execution_context&> basic_acceptor(ExecutionContext& context,
                                                                                              rx_session& session)
         : basic_acceptor{executor_type{context.get_executor()}, session}
     {}
-    /// @brief Listens on `local` as above, with the executor of an execution context.
+    /// @brief Listens on `local` as above, with an execution context's executor.
     /// @tparam ExecutionContext A type that converts to `asio::execution_context&`.
     /// @throws system_error The errors of the steps.
     template <class ExecutionContext>
@@ -294,23 +304,25 @@ class basic_acceptor : public acceptor_base {
     /// @brief Accepts the next connection to `into`.
     ///
     /// The receiver may be moved meanwhile. It serves no other operation until this one has completed. A receiver that
-    /// is closed or destroyed gets no connection: when the next one comes, the accept completes with
-    /// `operation_aborted`, and the connection continues to wait.
+    /// is closed or destroyed gets no connection. When the next connection comes, the accept then completes with
+    /// `operation_aborted`. The connection continues to wait.
     ///
     /// @param into A receiver that is not open, of this session or of a part of it (rx_session::part()). With transport
     ///   `copy` it may be of any session.
     /// @param token Completion token with the signature `void(error_code)`.
     ///
     /// @par Per-operation cancellation
-    /// Terminal, partial and total. After `operation_aborted` no connection was taken.
+    /// Terminal, partial and total. An accept that completes with `operation_aborted` has taken no connection.
     ///
     /// @par Errors
-    /// - errc::too_many_flows: a connection came and was reset, because the session, or the part named, has no place
-    ///   for it. The acceptor continues. Close a flow before the next accept; otherwise connections are reset as they
-    ///   come.
-    /// - `EINVAL`: a connection was reset, because the function of choose_memory() named a part that does not exist.
-    /// - The CUDA driver's errors: the GPU of the part named is in a permanent error state, and the connection was
-    ///   reset. Or, with `devmem`, the GPU of the first memory is in such a state, and nothing can arrive any more.
+    /// - errc::too_many_flows: the session, or the chosen part, has no room for another flow, and a connection was
+    ///   reset. The acceptor continues. Close a flow before the next accept; otherwise the acceptor resets further
+    ///   connections.
+    /// - `EINVAL`: the function of choose_memory() returned the index of a part that does not exist. The connection was
+    ///   reset.
+    /// - The CUDA driver's errors: the GPU of the chosen part is in a permanent error state, and the connection was
+    ///   reset. With `devmem`, also: the GPU of the first memory is in a permanent error state, and nothing can arrive
+    ///   any more.
     /// - errc::already_running and `asio::error::already_open`, about the receiver.
     /// - The errors of `accept()`, such as `EMFILE`: the connection continues to wait.
     ///
@@ -328,7 +340,7 @@ class basic_acceptor : public acceptor_base {
             token, state(), detail::receiver_access::state(into));
     }
 
-    /// @brief Accepts the next connection to a new receiver on this acceptor's executor; otherwise as above.
+    /// @brief Accepts to a new receiver on this acceptor's executor; otherwise as above.
     /// @param token Completion token with the signature `void(error_code, basic_receiver<Executor>)`. On an error the
     ///   receiver is not open.
     template <
@@ -356,7 +368,7 @@ using acceptor = basic_acceptor<>;
 
 }  // namespace gpurx
 
-// It has the associates of the handler within.
+// Forwards the associated types of the wrapped handler.
 template <template <class, class> class Associator, class Handler, class Receiver, class Candidate>
 struct boost::asio::associator<Associator, gpurx::detail::receiver_handler<Handler, Receiver>, Candidate>
     : Associator<Handler, Candidate> {

@@ -41,7 +41,7 @@ class cuda_stream {
     /// @par Errors
     /// errc::no_cuda, and the driver's errors.
     [[nodiscard]] static cuda_stream on(int ordinal);
-    /// @brief Sets `code` and `why` on an error; otherwise as above.
+    /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     [[nodiscard]] static cuda_stream on(int ordinal, error_code& code, diagnostics& why);
 
     /// @brief Moves the stream; `other` owns none afterwards.
@@ -88,7 +88,7 @@ class cuda_stream {
 /// @par Thread safety
 /// The function may be called at the same time.
 void order_after(cuda_stream_ref later, cuda_stream_ref earlier);
-/// @brief Sets `code`; otherwise as above.
+/// @brief Sets `code` instead of throwing; otherwise as the overload above.
 void order_after(cuda_stream_ref later, cuda_stream_ref earlier, error_code& code) noexcept;
 
 namespace detail {

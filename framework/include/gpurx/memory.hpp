@@ -47,7 +47,7 @@ class device_memory {
     /// - `ENOMEM`.
     /// - The errors of `memfd_create`, `mmap` and the ioctl.
     [[nodiscard]] static device_memory on_host(std::size_t bytes);
-    /// @brief Sets `code` and `why` on an error; otherwise as above.
+    /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     [[nodiscard]] static device_memory on_host(std::size_t bytes, error_code& code, diagnostics& why);
 
     /// @brief Allocates GPU memory, exported as a dmabuf.
@@ -67,7 +67,7 @@ class device_memory {
     /// - `EINVAL`: `bytes` is 0.
     /// - The driver's errors, in cuda_category().
     [[nodiscard]] static device_memory on_gpu(int ordinal, std::size_t bytes);
-    /// @brief Sets `code` and `why` on an error; otherwise as above.
+    /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     [[nodiscard]] static device_memory on_gpu(int ordinal, std::size_t bytes, error_code& code, diagnostics& why);
 
     /// @brief Allocates host memory that CUDA pins, for the CPU and for kernels of the GPU.
@@ -84,7 +84,7 @@ class device_memory {
     /// @par Errors
     /// As on_gpu().
     [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal = 0);
-    /// @brief Sets `code` and `why` on an error; otherwise as above.
+    /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal, error_code& code,
                                                       diagnostics& why);
 
@@ -117,7 +117,7 @@ class device_memory {
     /// - The driver's errors, in cuda_category().
     [[nodiscard]] static device_memory adopt(std::uintptr_t address, std::size_t bytes,
                                              std::shared_ptr<void const> owner = {});
-    /// @brief Sets `code` and `why` on an error; otherwise as above.
+    /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     [[nodiscard]] static device_memory adopt(std::uintptr_t address, std::size_t bytes,
                                              std::shared_ptr<void const> owner, error_code& code, diagnostics& why);
 

@@ -58,7 +58,7 @@ struct named_session {
 /// @par Errors
 /// The errors of the file system, with the path.
 void write_metrics(std::filesystem::path const& file, std::span<named_session const> sessions);
-/// @brief Sets `code` and `why` on an error; otherwise as above.
+/// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
 void write_metrics(std::filesystem::path const& file, std::span<named_session const> sessions, error_code& code,
                    diagnostics& why);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Receivers, each of one TCP flow whose bytes land in a session's memory.
+/// @brief Receivers of TCP flows whose bytes land in a session's memory.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -34,45 +34,47 @@ concept endpoint_sequence = static_cast<bool>(asio::is_endpoint_sequence<T>::val
 
 }  // namespace detail
 
-/// @brief A receiver of one TCP flow.
+/// @brief A receiver of one TCP flow, whose bytes land in a session's memory.
 ///
-/// The rules below hold for every `async_` operation of this library.
+/// The rules below hold for all `async_` operations of this library.
 ///
 /// @par Executor
 /// The handler runs on its associated executor, by default the receiver's. It never runs inside the initiating
 /// function. An operation that can finish at once uses the handler's associated immediate executor. Internal steps run
-/// on the handler's executor too. With more than one thread, give token and receiver the same strand.
+/// on the handler's executor too. If several threads run the context, give token and receiver the same strand.
 ///
 /// @par Token
-/// Any completion token. The default is the token that the receiver's executor names (`as_default_on`), otherwise
-/// gpurx::use_awaitable. Exceptions of the latter are of type gpurx::system_error with diagnostics (use_awaitable.hpp).
+/// Any completion token. The default is the token of the receiver's executor (`as_default_on`), otherwise
+/// gpurx::use_awaitable. With gpurx::use_awaitable a failed `co_await` throws gpurx::system_error with diagnostics
+/// (use_awaitable.hpp).
 ///
 /// @par Lifetime
 /// An operation keeps the flow alive. The receiver may be moved or destroyed meanwhile. Its destruction completes the
-/// operation with `operation_aborted`. Memory that a span names must stay until completion.
+/// operation with `operation_aborted`. Memory behind a span must stay valid until completion.
 ///
 /// @par Allocation
 /// An operation uses the handler's associated allocator. It releases the memory before the handler runs.
 ///
 /// @par Per-operation cancellation
-/// An operation is cancelled through the handler's cancellation slot. Bytes that arrived are never lost. A success
-/// never turns into `operation_aborted`. Emit the signal on the receiver's strand. The operator `a || b` on awaitables
-/// discards the result of a loser that was ready too. Prefer `parallel_group`, or a timer that cancels.
+/// Cancel an operation through the handler's cancellation slot. Emit the signal on the receiver's strand. Cancellation
+/// loses no byte that has arrived, and never turns a success into `operation_aborted`. The operator `a || b` on
+/// awaitables discards the result of the slower operation, even if it was ready too. Prefer `parallel_group`, or a
+/// timer that cancels.
 ///
 /// @par Concurrency
-/// A receiver serves one connect, receive or read at a time. A second one completes with errc::already_running and
-/// disturbs nothing.
+/// A receiver serves one connect, receive or read at a time. A second one completes with errc::already_running and does
+/// not affect the first.
 ///
 /// @par Thread safety
-/// Distinct receivers are safe, of one session too. One receiver belongs to one strand.
+/// Distinct receivers are safe, even of one session. One receiver is unsafe: use it on one strand.
 ///
 /// @par Asio and Beast
-/// A receiver is an AsyncReadStream and an AsyncWriteStream. Composed operations take one:
+/// A receiver is an AsyncReadStream and an AsyncWriteStream. Composed operations accept it:
 /// `boost::asio::async_read_until`, `boost::asio::async_write`, `boost::beast::http::async_read`.
 ///
 /// @par Moved-from receivers
-/// A moved-from receiver keeps its executor and nothing else, and is not open. It may be queried, assigned to and
-/// destroyed. Its operations complete with `bad_descriptor` or `not_connected`.
+/// A moved-from receiver keeps only its executor, and is not open. It may be queried, assigned to and destroyed. Its
+/// operations complete with `bad_descriptor` or `not_connected`.
 ///
 /// @tparam Executor Executor of the receiver.
 template <class Executor = asio::any_io_executor>
@@ -87,7 +89,7 @@ class basic_receiver : public receiver_base {
         using other = basic_receiver<Other>;
     };
 
-    /// @brief Constructs a receiver of a flow to be connected.
+    /// @brief Constructs a receiver that is not open. Connect it, or assign a connection.
     ///
     /// @par Lifetime
     /// The session may be destroyed afterwards: the receiver keeps the state that it needs.
@@ -102,7 +104,7 @@ class basic_receiver : public receiver_base {
     {
         assign(std::move(accepted), received);
     }
-    /// @brief Constructs a receiver with the executor of an execution context; otherwise as above.
+    /// @brief Constructs a receiver with an execution context's executor; otherwise as above.
     /// @tparam ExecutionContext A type that converts to `asio::execution_context&`.
     template <class ExecutionContext, class... Connection>
     requires std::convertible_to<ExecutionContext&, asio::execution_context&> basic_receiver(ExecutionContext& context,
@@ -114,7 +116,9 @@ class basic_receiver : public receiver_base {
     /// @brief Moves the flow.
     basic_receiver(basic_receiver&& other) noexcept : receiver_base{std::move(other)}, executor_{other.get_executor()}
     {}
-    /// @brief Closes the present flow, as the destructor does, and moves that of `other`.
+    /// @brief Closes the present flow and moves that of `other`.
+    ///
+    /// The present flow closes as in the destructor.
     basic_receiver& operator=(basic_receiver&& other) noexcept
     {
         receiver_base::operator=(std::move(other));
@@ -126,12 +130,16 @@ class basic_receiver : public receiver_base {
     template <class Other>
     requires std::convertible_to<Other, Executor> basic_receiver(basic_receiver<Other>&& other)
     noexcept : receiver_base{std::move(other)}, executor_{other.get_executor()} {}
-    /// @brief Closes the flow. A pending operation completes with `operation_aborted`. Loans stay valid.
+    /// @brief Closes the flow. Loans stay valid.
+    ///
+    /// A pending operation completes with `operation_aborted`.
     ~basic_receiver() = default;
 
     /// @brief Returns the executor.
     [[nodiscard]] executor_type get_executor() const noexcept { return executor_; }
-    /// @brief Type of the lowest layer, for streams on top of it, such as `boost::asio::buffered_read_stream`.
+    /// @brief Type of the lowest layer.
+    ///
+    /// Streams on top of a receiver use it, such as `boost::asio::buffered_read_stream`.
     using lowest_layer_type = basic_receiver;
     /// @brief Returns the receiver itself.
     [[nodiscard]] lowest_layer_type& lowest_layer() noexcept { return *this; }
@@ -140,19 +148,19 @@ class basic_receiver : public receiver_base {
 
     /// @brief Connects to `peer`.
     ///
-    /// With transport `devmem` a rule brings the flow to the session's queues. It is installed before the first packet
-    /// leaves: by 5-tuple, or by local port if the driver has no such rules.
+    /// With transport `devmem` a rule steers the flow to the session's queues. The session installs the rule before the
+    /// first packet leaves. The rule matches the 5-tuple, or the local port if the driver does not support 5-tuples.
     ///
     /// @param peer Endpoint to connect to.
     /// @param token Completion token with the signature `void(error_code)`.
     ///
     /// @par Per-operation cancellation
-    /// Terminal and partial. The receiver is closed then.
+    /// Terminal and partial. Cancellation closes the receiver.
     ///
     /// @par Errors
     /// - errc::too_many_flows.
     /// - `asio::error::already_connected`.
-    /// - The driver's answer to the rule.
+    /// - The driver's error if it refuses the rule.
     /// - The errors of `connect`.
     ///
     /// @par Cost
@@ -170,21 +178,24 @@ class basic_receiver : public receiver_base {
             token, state(), peer);
     }
 
-    /// @brief Connects to the first of `peers` that answers, as `boost::asio::async_connect` does.
+    /// @brief Connects to the first of `peers` that answers.
     ///
-    /// The operation tries one peer after the other, each as above.
+    /// The operation works as `boost::asio::async_connect`.
     ///
-    /// @param peers Endpoints, which are copied: the results of a resolver, or any range of endpoints.
+    /// It tries one peer after the other, each as above.
+    ///
+    /// @param peers Results of a resolver, or any range of endpoints. The operation copies them.
     /// @param token Completion token with the signature `void(error_code, asio::ip::tcp::endpoint)`. The endpoint is
-    ///   the one that answered.
+    ///   that of the peer that answered.
     ///
     /// @par Per-operation cancellation
-    /// Terminal and partial. The receiver is closed then, and no further peer is tried.
+    /// Terminal and partial. Cancellation closes the receiver, and the operation tries no further peer.
     ///
     /// @par Errors
     /// - The errors of the last peer tried.
-    /// - `asio::error::not_found`: there are no peers.
-    /// - `asio::error::already_connected`, errc::already_running and errc::too_many_flows: no further peer is tried.
+    /// - `asio::error::not_found`: `peers` is empty.
+    /// - `asio::error::already_connected`, errc::already_running and errc::too_many_flows: the operation tries no
+    ///   further peer.
     template <
         detail::endpoint_sequence EndpointSequence,
         asio::completion_token_for<void(error_code, asio::ip::tcp::endpoint)> Token = detail::default_token<Executor>>
@@ -199,14 +210,17 @@ class basic_receiver : public receiver_base {
             token, state(), std::vector<asio::ip::tcp::endpoint>(std::begin(peers), std::end(peers)));
     }
 
-    /// @brief Receives the bytes that are there, in place, at least one.
+    /// @brief Receives the bytes that have arrived, in place, as a loan.
+    ///
+    /// The operation waits for at least one byte. The rx_buffer has the bytes where the NIC or the system wrote them.
     /// @param token Completion token with the signature `void(error_code, rx_buffer)`. On an error the buffer is empty.
     ///
     /// @par Per-operation cancellation
-    /// Terminal, partial and total. After `operation_aborted` no byte was consumed and no page borrowed.
+    /// Terminal, partial and total. An operation that completes with `operation_aborted` has consumed no byte and
+    /// borrowed no page.
     ///
     /// @par Errors
-    /// - `asio::error::eof`: the end of the stream, at each call from then on.
+    /// - `asio::error::eof`: the stream has ended. All later calls complete with it too.
     /// - `asio::error::not_connected`.
     /// - errc::already_running, errc::memory_locked_up, errc::foreign_memory, errc::mixed_fragments.
     /// - The errors of `recvmsg`.
@@ -216,9 +230,9 @@ class basic_receiver : public receiver_base {
     /// At `rx_session_options::loan_limit` the operation waits until a loan of this flow returns.
     ///
     /// @par Cost
-    /// One `recvmsg` if bytes are there. Otherwise one wait of the reactor and one `recvmsg`. At the first of such
-    /// receives and at every sixteenth, another `recvmsg` finds nothing. The library allocates nothing after the first
-    /// few calls.
+    /// One `recvmsg` if bytes have arrived. Otherwise one wait of the reactor and one `recvmsg`. The first receive that
+    /// waits, and every sixteenth, makes one more `recvmsg`, which finds nothing. The library allocates nothing after
+    /// the first few calls.
     template <asio::completion_token_for<void(error_code, rx_buffer)> Token = detail::default_token<Executor>>
     auto async_receive(Token&& token = Token())
     {
@@ -227,11 +241,11 @@ class basic_receiver : public receiver_base {
 
     /// @brief Receives at most `at_most` bytes; otherwise as above.
     ///
-    /// Use it for protocols with lengths, whose next byte belongs to another message. Bytes beyond `at_most` stay in
-    /// the socket. Bytes carried from an earlier batch are split.
+    /// Use it for protocols with lengths, if the next byte belongs to another message. Bytes beyond `at_most` stay in
+    /// the socket. The operation splits a batch that an earlier operation left over.
     ///
-    /// Several loans of one batch hold all of its pages until the last of them returns. The batch counts as one loan
-    /// meanwhile. From the first such receive on, a read takes at most 64 KiB beyond its own bytes from the socket.
+    /// Several loans of one batch hold all of its pages until the last loan returns. Until then the batch counts as one
+    /// loan. After the first such receive, a read takes at most 64 KiB beyond its own bytes from the socket.
     ///
     /// @param at_most Most bytes on loan. With 0 the operation completes at once, with an empty buffer and no error.
     /// @param token Completion token with the signature `void(error_code, rx_buffer)`.
@@ -243,20 +257,20 @@ class basic_receiver : public receiver_base {
 
     /// @brief Receives exactly `bytes` bytes, in place, as one loan of one or several batches.
     ///
-    /// Use it for the body of a message whose header was read. Use async_receive() and async_read() for longer bodies.
-    /// After an error the bytes that have arrived can still be received and read.
+    /// Use it for the body of a message after its header was read. Use async_receive() and async_read() for longer
+    /// bodies. After an error the program can still receive and read the bytes that have arrived.
     ///
     /// @param bytes Bytes to receive. With 0 the operation completes at once, with an empty buffer and no error.
     /// @param token Completion token with the signature `void(error_code, rx_buffer)`.
     ///
     /// @par Per-operation cancellation
-    /// Terminal, partial and total. After `operation_aborted` no byte was consumed.
+    /// Terminal, partial and total. An operation that completes with `operation_aborted` has consumed no byte.
     ///
     /// @par Errors
     /// - The errors of async_receive().
-    /// - `asio::error::eof`: the stream ends before.
-    /// - errc::beyond_loan_limit: `bytes` are more than `rx_session_options::loan_limit`, or than the memory. With
-    ///   `devmem` the whole pages that they arrive in count.
+    /// - `asio::error::eof`: the stream ends earlier.
+    /// - errc::beyond_loan_limit: `bytes` exceeds `rx_session_options::loan_limit`, or the size of the memory. With
+    ///   `devmem` the whole pages of the bytes count.
     ///
     /// @par Back-pressure
     /// If other loans fill the limit, the operation waits until a loan of this flow returns.
@@ -269,16 +283,18 @@ class basic_receiver : public receiver_base {
         return initiate_receive(bytes, bytes, std::forward<Token>(token));
     }
 
-    /// @brief Reads some bytes to the host: at least one, at most as many as `to` holds, and consumes no others.
+    /// @brief Reads some bytes to the host, at most as many as `to` holds.
+    ///
+    /// The operation reads at least one byte. It consumes no bytes that it does not read.
     ///
     /// Use it for headers of a protocol. Use async_read() and async_receive() for payload.
     ///
-    /// @param to A MutableBufferSequence of Asio's. With no room in it the operation completes at once, with 0 and no
+    /// @param to A MutableBufferSequence of Asio. If its size is 0, the operation completes at once, with 0 and no
     ///   error.
     /// @param token Completion token with the signature `void(error_code, std::size_t bytes)`.
     ///
     /// @par Per-operation cancellation
-    /// Terminal, partial and total. After `operation_aborted` no byte was consumed.
+    /// Terminal, partial and total. An operation that completes with `operation_aborted` has consumed no byte.
     ///
     /// @par Errors
     /// As async_read() (read.hpp).
@@ -292,7 +308,7 @@ class basic_receiver : public receiver_base {
         return detail::initiate_read(state(), erased_executor(), to, detail::read_until::some,
                                      std::forward<Token>(token));
     }
-    /// @brief Reads into an object or a range, such as `async_read_some(host_span{header})`; otherwise as above.
+    /// @brief Reads into an object or a range: `async_read_some(host_span{header})`; otherwise as above.
     template <asio::completion_token_for<void(error_code, std::size_t)> Token = detail::default_token<Executor>>
     auto async_read_some(host_span to, Token&& token = Token())
     {
@@ -305,14 +321,14 @@ class basic_receiver : public receiver_base {
 
     /// @brief Sends some of `data` to the peer, such as requests or acknowledgements.
     ///
-    /// The operation may run beside a receive or a read. One write runs at a time. Otherwise it works as
-    /// `boost::asio::ip::tcp::socket::async_write_some`.
+    /// The operation may run at the same time as a receive or a read. One write runs at a time. Otherwise the operation
+    /// works as `boost::asio::ip::tcp::socket::async_write_some`.
     ///
-    /// @param data A ConstBufferSequence of Asio's.
+    /// @param data A ConstBufferSequence of Asio.
     /// @param token Completion token with the signature `void(error_code, std::size_t bytes)`.
     ///
     /// @par Lifetime
-    /// `data` must stay until completion.
+    /// `data` must stay valid until completion.
     ///
     /// @par Errors
     /// - The errors of Asio's operation.

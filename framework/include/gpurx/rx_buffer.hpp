@@ -20,10 +20,10 @@ struct loan;
 
 /// @brief A piece of the stream, contiguous in memory.
 ///
-/// Fragments come in stream order. Their addresses come in any order.
+/// Fragments are in stream order. Their addresses are in any order.
 struct fragment {
     std::uintptr_t address = 0;            ///< Address. The CPU must not access it if `kind` is `device`.
-    std::size_t size = 0;                  ///< Bytes, never 0.
+    std::size_t size = 0;                  ///< Size in bytes, never 0.
     memory_kind kind = memory_kind::host;  ///< Kind of memory at the address.
 
     friend bool operator==(fragment const&, fragment const&) = default;
@@ -32,24 +32,25 @@ struct fragment {
 template <>
 inline constexpr bool detail::names_other_bytes<fragment> = true;
 
-/// @brief A move-only loan of received bytes, whose pages return when it is destroyed.
+/// @brief A move-only loan of received bytes. Its destruction returns the pages.
 ///
 /// A moved-from or default-constructed buffer is empty and holds no pages. Prefer few large buffers to thousands of
 /// small ones.
 ///
 /// @par Lifetime
-/// A buffer keeps the socket of its flow open and the memory mapped. At close the kernel would give the pages away, or
-/// keep them. A buffer may outlive the receiver, the session and the `io_context`. They may be destroyed in any order.
+/// A buffer keeps the socket of its flow open and the memory mapped. If the socket closed, the kernel would reuse the
+/// pages, or keep them. A buffer may outlive the receiver, the session and the `io_context`. They may be destroyed in
+/// any order.
 ///
 /// @par Thread safety
 /// The destructor, release() and release_after() are safe from any thread at any time. They need no executor and never
 /// throw. Two simultaneous calls on one buffer are unsafe.
 ///
 /// @par Cost
-/// Returning pages costs at most one `setsockopt` per 128 runs of pages. It costs none while the receiver is working:
-/// the receiver then returns them with its own calls. With transport `devmem` a buffer has up to 16 KiB of host memory
-/// for its description, however few bytes it holds. The reason is that nothing may fail once bytes have left the
-/// socket. The flow reuses this memory.
+/// - To return pages: at most one `setsockopt` per 128 runs of pages. None while the receiver is working: it then
+///   returns them with its own calls.
+/// - With transport `devmem`: up to 16 KiB of host memory for the buffer's description, however few bytes it holds. The
+///   memory is reserved because nothing may fail once bytes have left the socket. The flow reuses it.
 class rx_buffer {
   public:
     /// @brief Constructs an empty buffer.
@@ -76,12 +77,12 @@ class rx_buffer {
 
     /// @brief Takes the first `bytes` off and returns them; this buffer keeps the rest.
     ///
-    /// Both buffers lend pages of the same batch. The pages return when the last buffer split from the batch is
-    /// released. Each buffer may be released, directly or after streams, by itself, in any order and from any thread.
+    /// Both buffers hold pages of the same batch. The pages return when the last buffer split from the batch is
+    /// released. Release each buffer separately, directly or after streams, in any order and from any thread.
     ///
     /// @param bytes Size of the returned buffer, at most size().
     /// @throws std::out_of_range If `bytes` is greater than size(). Nothing has changed then.
-    /// @throws std::bad_alloc If memory is short. Nothing has changed then.
+    /// @throws std::bad_alloc If memory runs out. Nothing has changed then.
     ///
     /// @par Cost
     /// One allocation; none if `bytes` is 0 or size().
@@ -89,33 +90,34 @@ class rx_buffer {
 
     /// @brief Makes the bytes visible to work enqueued on `stream` from now on.
     ///
-    /// The call covers bytes that a NIC wrote, and bytes that transport `copy` has on their way to the GPU. Call it
-    /// before a GPU reads the fragments, once per buffer and stream. gather() calls it itself. For host memory, call it
-    /// before the CPU reads.
+    /// Call it before a GPU reads the fragments, once per buffer and stream. For host memory, call it before the CPU
+    /// reads. gather() needs no such call. The call covers bytes that a NIC wrote, and bytes that transport `copy` is
+    /// still copying to the GPU.
     ///
-    /// The call does not wait, with one exception. On a stream being captured into a graph it waits for bytes that
-    /// transport `copy` has on their way. A graph cannot wait for them.
+    /// The call does not wait, with one exception: on a stream that is being captured into a graph it waits for
+    /// unfinished copies of transport `copy`. A graph cannot wait for them.
     ///
-    /// @param stream Stream of the reading work. Without one: CUDA's default stream.
+    /// @param stream Stream of the reading work. Empty: CUDA's default stream.
     ///
     /// @par Cost
-    /// None if the GPU orders writes of a NIC. Otherwise one driver call, which waits for these writes. Two calls with
-    /// transport `copy`. None for host memory on x86-64.
+    /// - GPU memory: none if the GPU orders writes of a NIC. Otherwise one driver call, which waits for these writes.
+    /// - GPU memory with transport `copy`: two driver calls.
+    /// - Host memory on x86-64: none.
     void acquire(cuda_stream_ref stream = {}) noexcept;
 
     /// @brief Returns the pages once all work enqueued on `stream` so far has finished.
     ///
-    /// The buffer is empty at once. The call does not wait. As every CUDA call, it may block on a stream with a
-    /// thousand commands queued. If the GPU enters an error state, the pages return immediately.
+    /// The buffer is empty at once. The call does not wait for the stream. Like every CUDA call, it may block on a
+    /// stream with a thousand commands queued. If the GPU enters an error state, the pages return immediately.
     ///
-    /// @param stream Stream of the reading work. Without one: CUDA's default stream for GPU memory. Host memory then
-    ///   returns immediately.
+    /// @param stream Stream of the reading work. Empty: CUDA's default stream for GPU memory; pages of host memory
+    ///   return immediately.
     ///
     /// @par Cost
-    /// An event recorded on the stream. A thread of the library returns the pages some 80 us after the stream has
-    /// passed. For a long wait that becomes an eighth of the time it took, at most 16 ms (docs/gpu.md).
+    /// One event recorded on the stream. A thread of the library returns the pages some 80 us after the stream has
+    /// passed. After a long wait the delay is an eighth of the wait, at most 16 ms (docs/gpu.md).
     void release_after(cuda_stream_ref stream) noexcept;
-    /// @brief Returns the pages; the buffer is empty afterwards.
+    /// @brief Returns the pages. The buffer is empty afterwards.
     ///
     /// If an async_read() has used a stream on bytes of this buffer, the pages return once that stream has passed.
     void release() noexcept;

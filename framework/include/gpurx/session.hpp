@@ -299,7 +299,7 @@ class rx_session {
     /// - `EINVAL`: the acceptor is not bound.
     /// - The driver's answer to the rule.
     void steer(asio::ip::tcp::acceptor& acceptor);
-    /// @brief Sets `code` and `why` on an error; otherwise as above.
+    /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
 
     /// @brief Undoes the changes of killed processes on the interface.

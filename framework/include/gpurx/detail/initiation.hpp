@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The beginning of asynchronous operations. Nothing here is for users.
+// Initiations of asynchronous operations. An internal header.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -15,22 +15,22 @@
 
 namespace gpurx::detail {
 
-// The executor that runs a handler, noted while its type is known. An erased type would be erased again, on the heap.
+// The executor that runs a handler, taken while the handler's type is known. A second erasure would allocate.
 struct completion_site {
     using erased_strand = asio::strand<asio::any_io_executor>;
 
     asio::any_io_executor executor;  // the handler's own; empty: it has none, `strand`, or one not held here
     // The handler's own, where any_io_executor would allocate to hold it. Lives while the initiating function runs.
     erased_strand const* strand = nullptr;
-    bool is_known = false;                // if not, the handler has to be asked
-    bool has_immediate_executor = false;  // the handler has to be asked for it
+    bool is_known = false;                // if not, ask the handler
+    bool has_immediate_executor = false;  // ask the handler for it
 
     // Precondition: !strand.
     [[nodiscard]] asio::any_io_executor const& or_else(asio::any_io_executor const& fallback) const noexcept
     {
         return executor ? executor : fallback;
     }
-    // For operations that allocate anyway: `executor` holds a strand, too.
+    // Moves `strand` into `executor`, which allocates. For operations that allocate anyway.
     void erase_strand()
     {
         if (strand != nullptr)
@@ -38,14 +38,14 @@ struct completion_site {
     }
 };
 
-// A strand larger than what any_io_executor holds without allocating.
+// A strand too large for any_io_executor to hold without an allocation.
 template <class Executor>
 inline constexpr bool is_large_strand = false;
 template <class Inner>
 inline constexpr bool is_large_strand<asio::strand<Inner>> = std::convertible_to<Inner, asio::any_io_executor> &&
                                                              sizeof(asio::strand<Inner>) > 3 * sizeof(void*);
 
-// Precondition of use: a large strand of the handler's is added to what this returns (see initiation).
+// Precondition of use: the caller adds a large strand of the handler to the result (see initiation).
 template <class Handler>
 [[nodiscard]] completion_site site_of(Handler const& handler, asio::any_io_executor const& fallback) noexcept
 {
@@ -67,7 +67,7 @@ template <class Handler>
         return {{}, {}, false, !has_no_immediate};
 }
 
-// An initiation with an executor, as adapters such as cancel_after ask for.
+// An initiation with an executor. Adapters such as cancel_after require it.
 template <class Start>
 struct initiation {
     using executor_type = asio::any_io_executor;

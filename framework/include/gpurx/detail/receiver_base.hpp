@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Members of a receiver that do not depend on its executor's type. Programs include receiver.hpp.
+/// @brief Base of receivers. Include receiver.hpp instead.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ void start_connect_each(std::shared_ptr<receiver_state> state, std::vector<asio:
 void start_receive(std::shared_ptr<receiver_state> state, std::size_t at_least, std::size_t at_most,
                    completion_site site, receive_handler handler);
 
-// The buffers of one send: as many as Asio hands to one system call. The next send takes those beyond.
+// The buffers of one send: as many as Asio passes to one system call. The next send takes the rest.
 class send_buffers {
   public:
     using value_type = asio::const_buffer;
@@ -67,7 +67,7 @@ class send_buffers {
     std::size_t count_ = 0;
 };
 
-// `own`: runs the handler if it has no executor.
+// `own`: executor of a handler that has none.
 void start_write(receiver_state& state, send_buffers const& data, completion_site const& site,
                  asio::any_io_executor const& own, read_handler handler);
 
@@ -75,7 +75,7 @@ void start_write(receiver_state& state, send_buffers const& data, completion_sit
 
 // Makes the exception of a failed co_await (use_awaitable.hpp).
 [[nodiscard]] std::exception_ptr failure_of(std::shared_ptr<receiver_state> const& state, error_code code) noexcept;
-// A receiver and what moves its bytes: why() may be that of another operation, refused or begun meanwhile.
+// A receiver and the kind of its operation. Its why() may belong to another operation, refused or begun meanwhile.
 enum class transfer : std::uint8_t { receive, read, write };
 template <transfer Kind>
 struct transfer_of {
@@ -95,21 +95,23 @@ using default_token = std::conditional_t<std::is_void_v<asio::default_completion
 
 }  // namespace detail
 
-/// @brief Members of a receiver that do not depend on its executor's type. A base only.
+/// @brief Base of receivers: members that do not depend on the executor's type.
 class receiver_base {
   public:
     /// @brief Returns whether the receiver is open.
     [[nodiscard]] bool is_open() const noexcept;
 
-    /// @brief Adopts a connection accepted from an acceptor that was given to rx_session::steer().
+    /// @brief Adopts a connection that the program has accepted.
     ///
-    /// Bytes that came by another way are delivered all the same, and counted as `stats::host_bytes`. The receiver
-    /// takes the descriptor out of `accepted`, and sets `FD_CLOEXEC` on it, which Asio does not. It closes the
-    /// connection if the call fails.
+    /// Use an acceptor that was passed to rx_session::steer().
+    ///
+    /// The receiver delivers bytes that did not come through the session's queues too. It counts them as
+    /// `stats::host_bytes`. The receiver takes the descriptor out of `accepted` and sets `FD_CLOEXEC`, unlike Asio. If
+    /// the call fails, it closes the connection.
     ///
     /// @param accepted Connection to adopt.
-    /// @param received Bytes that were read from `accepted` before. The receiver copies them and delivers them first,
-    ///   to reads and to async_receive(). They count as `stats::host_bytes`.
+    /// @param received Bytes that the program has read from `accepted`. The receiver copies them and delivers them
+    ///   first, to reads and to async_receive(). They count as `stats::host_bytes`.
     /// @pre The receiver is not open.
     /// @throws system_error See Errors.
     ///
@@ -119,19 +121,22 @@ class receiver_base {
     /// - `asio::error::bad_descriptor`: the receiver was moved from.
     /// - The errors of `release` and `setsockopt`.
     void assign(asio::ip::tcp::socket accepted, asio::const_buffer received = {});
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void assign(asio::ip::tcp::socket accepted, error_code& code);
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void assign(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
 
-    /// @brief Shuts the connection down. A pending operation completes with `operation_aborted`.
+    /// @brief Shuts the connection down.
     ///
-    /// Bytes that were not received are lost, and their pages return at once. Loans stay valid. The descriptor is
-    /// closed when the last loan has returned.
+    /// A pending operation completes with `operation_aborted`.
+    ///
+    /// Bytes that the program has not received are lost, and their pages return at once. Loans stay valid. The
+    /// descriptor closes when the last loan has returned.
     void close() noexcept;
-    /// @brief Completes pending operations with `operation_aborted`, as if each was cancelled by itself.
+    /// @brief Completes pending operations with `operation_aborted`, as their cancellation slots do.
     ///
-    /// The connection continues, unless an async_connect() was making it. No further one of several peers is tried.
+    /// The connection continues, unless an async_connect() was pending. An async_connect() with several peers tries no
+    /// further one.
     void cancel() noexcept;
     /// @brief Ends one direction of the connection, or both.
     ///
@@ -140,27 +145,31 @@ class receiver_base {
     /// @param what Directions, as in `asio::socket_base::shutdown_type`.
     /// @throws system_error The system's errors.
     void shutdown(asio::socket_base::shutdown_type what);
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void shutdown(asio::socket_base::shutdown_type what, error_code& code);
 
-    /// @brief Returns the number of bytes that can be received without a wait; 0 if the receiver is not open.
+    /// @brief Returns the number of bytes that can be received without a wait.
+    ///
+    /// Returns 0 if the receiver is not open.
     /// @throws system_error The system's errors.
     [[nodiscard]] std::size_t available() const;
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     [[nodiscard]] std::size_t available(error_code& code) const;
 
     /// @brief Returns the connection's endpoint on this host.
     /// @throws system_error If the receiver is not connected.
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint() const;
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     [[nodiscard]] asio::ip::tcp::endpoint local_endpoint(error_code& code) const;
     /// @brief Returns the endpoint of the peer.
     /// @throws system_error If the receiver is not connected.
     [[nodiscard]] asio::ip::tcp::endpoint remote_endpoint() const;
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     [[nodiscard]] asio::ip::tcp::endpoint remote_endpoint(error_code& code) const;
 
-    /// @brief Sets an option of the socket, as Asio does: `asio::ip::tcp::no_delay`, `asio::socket_base::keep_alive`.
+    /// @brief Sets an option of the socket, as Asio does.
+    ///
+    /// Examples are `asio::ip::tcp::no_delay` and `asio::socket_base::keep_alive`.
     ///
     /// Do not set the receive buffer: the session sets it (`rx_session_options::receive_memory`).
     ///
@@ -172,7 +181,7 @@ class receiver_base {
         set_option(option, code);
         check("set option of", code);
     }
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     template <class Option>
     void set_option(Option const& option, error_code& code)
     {
@@ -187,7 +196,7 @@ class receiver_base {
         get_option(option, code);
         check("get option of", code);
     }
-    /// @brief Sets `code`; otherwise as above.
+    /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     template <class Option>
     void get_option(Option& option, error_code& code) const
     {
@@ -196,16 +205,18 @@ class receiver_base {
             detail::socket_of(*state_).get_option(option, code);
     }
 
-    /// @brief Returns the descriptor, for calls that have no function here; -1 if the receiver is not open.
+    /// @brief Returns the descriptor; -1 if the receiver is not open.
+    ///
+    /// Use it for system calls that this class does not wrap.
     ///
     /// Do not read from it, close it or change `O_NONBLOCK`.
     [[nodiscard]] int native_handle() const noexcept;
-    /// @brief Returns the counters of the connection, or of the last one if there is none now.
+    /// @brief Returns the counters of the present connection, otherwise of the last one.
     [[nodiscard]] gpurx::stats stats() const noexcept;
     /// @brief Returns the diagnostics of the last operation that failed (error.hpp).
     ///
-    /// They are empty if none has failed since the connection was made. They do not tell of writes, which are Asio's
-    /// own operations.
+    /// They are empty if no operation has failed since the connection was made. They do not cover writes, which are
+    /// operations of Asio.
     [[nodiscard]] diagnostics why() const;
 
   protected:
@@ -222,14 +233,14 @@ class receiver_base {
 
     /// @brief Returns the executor, whatever its type.
     [[nodiscard]] asio::any_io_executor const& erased_executor() const noexcept { return executor_; }
-    /// @brief Returns the state. A moved-from receiver has a state without a session.
+    /// @brief Returns the state; for a moved-from receiver, a state without a session.
     [[nodiscard]] std::shared_ptr<detail::receiver_state> const& state();
 
   private:
     friend struct detail::receiver_access;
 
     [[nodiscard]] detail::receiver_state& shared_state() { return *state(); }
-    // Throws an error.
+    // Throws if `code` is an error.
     void check(char const* operation, error_code code) const;
 
     asio::any_io_executor executor_;
