@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Memory that a NIC may write into: device_memory.
+/// @brief Memory that a NIC may write into, exported as a dmabuf: device_memory.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,9 @@ class memory_state;
 struct session_access;
 }  // namespace detail
 
-/// @brief A handle to memory that a NIC may write into. Copies name the same bytes.
+/// @brief A handle to memory that a NIC may write into.
+///
+/// Copies of a handle name the same bytes.
 ///
 /// @par Lifetime
 /// The bytes live until the last handle, session, receiver and rx_buffer that uses them is gone. These may be destroyed
@@ -28,18 +30,20 @@ struct session_access;
 /// Distinct handles are independent. Const members may be called at the same time.
 class device_memory {
   public:
-    /// @brief Constructs an empty handle. valid() is false; only assignment and destruction are allowed.
+    /// @brief Constructs an empty handle.
+    ///
+    /// valid() is false. Only assignment and destruction are allowed.
     device_memory() noexcept = default;
 
     /// @brief Allocates host memory, exported by `/dev/udmabuf`.
     ///
-    /// The memory is a memfd. It has huge pages of 2 MiB if the system has enough of them free, otherwise ordinary
-    /// pages. Pages at the NIC larger than the kernel's need huge pages (`rx_session_options::rx_page_size`).
+    /// The memory is a memfd. It has huge pages of 2 MiB if the system has enough free huge pages, otherwise ordinary
+    /// pages. Pages at the NIC that are larger than the kernel's need huge pages (`rx_session_options::rx_page_size`).
     ///
     /// If `/dev/udmabuf` cannot be opened, only transport `copy` can use the memory. dmabuf_fd() is then -1, and
     /// explain() tells the reason.
     ///
-    /// @param bytes Size, rounded up to 2 MiB with huge pages, to the page size without.
+    /// @param bytes Size. The function rounds it up to 2 MiB with huge pages, otherwise to the page size.
     /// @throws system_error See Errors.
     ///
     /// @par Errors
@@ -59,7 +63,7 @@ class device_memory {
     /// explain() tells the reason.
     ///
     /// @param ordinal CUDA ordinal of the GPU.
-    /// @param bytes Size, rounded up to 2 MiB.
+    /// @param bytes Size. The function rounds it up to 2 MiB.
     /// @throws system_error See Errors.
     ///
     /// @par Errors
@@ -70,14 +74,15 @@ class device_memory {
     /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     [[nodiscard]] static device_memory on_gpu(int ordinal, std::size_t bytes, error_code& code, diagnostics& why);
 
-    /// @brief Allocates host memory that CUDA pins, for the CPU and for kernels of the GPU.
+    /// @brief Allocates pinned host memory, for the CPU and for GPU kernels.
     ///
-    /// A GPU reads it across PCIe. The driver exports the memory if it can: CUDA 13.0, and a GPU without memory of its
-    /// own, so not an H100. Otherwise the memory is exported as on_host() does, and pinned after that.
+    /// CUDA pins the memory, and a GPU reads it across PCIe. The CUDA driver exports the memory if it can: with CUDA
+    /// 13.0 and a GPU without its own memory, so not with an H100. Otherwise the function exports the memory as
+    /// on_host() does, then pins it.
     ///
-    /// kind() is `host`. rx_buffer::release_after() waits for the stream all the same.
+    /// kind() is `host`, but rx_buffer::release_after() waits for the stream.
     ///
-    /// @param bytes Size, rounded up to the page size.
+    /// @param bytes Size. The function rounds it up to the page size.
     /// @param ordinal CUDA ordinal of the GPU.
     /// @throws system_error See Errors.
     ///
@@ -88,13 +93,13 @@ class device_memory {
     [[nodiscard]] static device_memory on_pinned_host(std::size_t bytes, int ordinal, error_code& code,
                                                       diagnostics& why);
 
-    /// @brief Exports GPU memory that the program owns: a tensor's block, a `cudaMalloc`.
+    /// @brief Exports GPU memory of the program: a tensor's block, a `cudaMalloc`.
     ///
-    /// Only whole pages can be exported, and no byte outside the given range. span() is the largest range of whole host
-    /// pages inside it. It may begin up to a page after `address`, and end up to a page before the range's end.
+    /// The function exports whole pages only, and no byte outside the given range. span() is the largest range of whole
+    /// host pages inside it. It may begin up to a page after `address`, and end up to a page before the range's end.
     ///
-    /// Memory mapped piece by piece (PyTorch's expandable_segments) is accepted if each piece is allocated for RDMA.
-    /// The function refuses the following, with the reason in the text:
+    /// Memory mapped in pieces (PyTorch's expandable_segments) is accepted if each piece is allocated for RDMA. The
+    /// function refuses the following, and the error text has the reason:
     /// - memory of a stream-ordered pool (`cudaMallocAsync`);
     /// - managed memory;
     /// - host memory;
@@ -109,10 +114,10 @@ class device_memory {
     /// @throws system_error See Errors.
     ///
     /// @par Lifetime
-    /// The memory must not be freed before its last user is gone, rx_buffer included.
+    /// The program must not free the memory before its last user is gone, rx_buffers included.
     ///
     /// @par Errors
-    /// - `EINVAL`: the memory is refused.
+    /// - `EINVAL`: the function refuses the memory.
     /// - errc::no_cuda.
     /// - The driver's errors, in cuda_category().
     [[nodiscard]] static device_memory adopt(std::uintptr_t address, std::size_t bytes,
@@ -133,13 +138,15 @@ class device_memory {
     /// @brief Returns the bytes of the memory.
     /// @pre valid()
     [[nodiscard]] memory_span span() const noexcept;
-    /// @brief Returns the exported dmabuf, or -1 (see on_host()). The memory owns it: do not close it.
+    /// @brief Returns the exported dmabuf, or -1 (see on_host()).
+    ///
+    /// The memory owns the descriptor: do not close it.
     /// @pre valid()
     [[nodiscard]] int dmabuf_fd() const noexcept;
-    /// @brief Returns one line for people about the memory.
+    /// @brief Returns one line of text about the memory, for people.
     ///
-    /// The line has the kind, the size, the page size and the exporter. It also tells what orders writes of a NIC
-    /// before reads of a kernel, and what is missing.
+    /// The line has the kind, the size, the page size and the exporter. It names the mechanism that orders writes of a
+    /// NIC before reads of a kernel. It lists missing prerequisites.
     ///
     /// @pre valid()
     [[nodiscard]] std::string explain() const;

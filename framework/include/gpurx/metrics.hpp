@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Metrics of sessions for Prometheus, in its text format 0.0.4 and UTF-8.
+/// @brief Metrics of sessions for Prometheus: text format 0.0.4, in UTF-8.
 ///
-/// A program that serves HTTP answers with metrics_text(). A program that does not lets the textfile collector of
-/// node_exporter read the file of write_metrics().
+/// A program that serves HTTP answers with metrics_text(). Any other program writes a file with write_metrics(), and
+/// the textfile collector of node_exporter reads it.
 ///
-/// Counters end in `_total` and never fall while the session lives. They are gone with the session, as for a process
-/// that was restarted. All values are those of rx_session::stats() and rx_session::pool_stats() (stats.hpp), in bytes
-/// and numbers. Two more metrics have the value 1 and tell what runs:
+/// Names of counters end in `_total`. Counters never fall while the session lives. They end with the session, as those
+/// of a restarted process. All values are those of rx_session::stats() and rx_session::pool_stats(), in bytes and
+/// numbers; stats.hpp documents each. Two more metrics have the value 1 and describe the program:
 /// - `gpurx_build_info`, with the label `version`;
 /// - `gpurx_session_info`, with the labels `interface`, `transport`, `tokens` and `obstacle`. `tokens` is "array",
-///   "xarray" or "none". `obstacle` tells why the transport is not `devmem`, as rx_session::why_not_devmem() does.
+///   "xarray" or "none". `obstacle` is the reason why the transport is not `devmem`, as in
+///   rx_session::why_not_devmem().
 ///
 /// @par Thread safety
-/// The functions may be called at the same time, and while the sessions are used.
+/// Threads may call the functions at the same time, and while they use the sessions.
 #pragma once
 
 #include <filesystem>
@@ -29,9 +30,9 @@ namespace gpurx {
 
 /// @brief A session to measure, and its name in the metrics.
 ///
-/// For a session with several memories, give each rx_session::part(), because pages are counted by memory.
+/// For a session with several memories, pass each rx_session::part(), because pages are counted for each memory.
 struct named_session {
-    /// @brief Value of the label `session`, in UTF-8. Names differ within one text.
+    /// @brief Value of the label `session`, in UTF-8. Names within one text must differ.
     std::string_view name;
     /// @brief Session to measure.
     std::reference_wrapper<rx_session const> session;
@@ -39,7 +40,7 @@ struct named_session {
 
 /// @brief Returns the metrics of the sessions as text.
 ///
-/// Values that rx_session::pool_stats() does not have are left out.
+/// The text omits values that rx_session::pool_stats() does not have.
 ///
 /// @throws std::invalid_argument If two sessions have the same name.
 ///
@@ -47,10 +48,11 @@ struct named_session {
 /// As rx_session::pool_stats() of each session.
 [[nodiscard]] std::string metrics_text(std::span<named_session const> sessions);
 
-/// @brief Writes the text of metrics_text() into a file that readers never see half written.
+/// @brief Writes the text of metrics_text() into a file, atomically.
 ///
-/// A new file beside it takes its name. The collector reads files whose names end in `.prom`, and its user must be able
-/// to read them. So the mode is 0644 less the umask. Call it as often as Prometheus asks, such as every 15 s.
+/// The function writes a new file in the same directory and renames it, so readers never see a half-written file. The
+/// collector reads files whose names end in `.prom`, and its user must be able to read them. So the mode is 0644 less
+/// the umask. Call the function as often as Prometheus scrapes, such as every 15 s.
 ///
 /// @throws system_error See Errors.
 /// @throws std::invalid_argument If two sessions have the same name.

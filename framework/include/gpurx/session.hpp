@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Sessions on a NIC: queues set aside, memory bound, header split on, flows steered, all undone at the end.
+/// @brief Sessions on a NIC: rx_session and its options.
+///
+/// A session sets queues aside, binds memory to them, turns header split on and steers flows. It undoes all of this at
+/// its end.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -27,9 +30,11 @@ struct session_access;
 
 /// @brief How bytes reach the memory.
 enum class transport : std::uint8_t {
-    /// @brief The best transport that works. rx_session::explain() names it, and tells why no better one is in use.
+    /// @brief The best transport that works.
+    /// @details rx_session::explain() names it, and the reason why no better transport is in use.
     automatic,
-    /// @brief The NIC writes into the memory (devmem TCP). Needs an interface, `CAP_NET_ADMIN` or gpurxd, and a driver.
+    /// @brief The NIC writes into the memory (devmem TCP).
+    /// @details Needs an interface, `CAP_NET_ADMIN` or gpurxd, and a driver that supports it.
     devmem,
     /// @brief `recv()` into the memory. Works everywhere and needs no privilege.
     copy,
@@ -40,7 +45,7 @@ enum class transport : std::uint8_t {
 
 /// @brief Missing prerequisite of transport `devmem`, for programs and metrics.
 ///
-/// rx_session::explain() has the text for people, and tells what to change. Values may be added.
+/// rx_session::explain() has the text for people, with advice. Later versions may add values.
 enum class devmem_obstacle : std::uint8_t {
     none,                 ///< Transport `devmem` is in use.
     copy_asked_for,       ///< `rx_session_options::transport` is `copy`.
@@ -48,11 +53,11 @@ enum class devmem_obstacle : std::uint8_t {
     interface_down,       ///< The interface is down or gone.
     memory_not_exported,  ///< The memory has no dmabuf: device_memory::dmabuf_fd() is -1.
 
-    /// @brief The memory is too small for `max_flows` flows and the pages in the NIC's rings.
+    /// @brief The memory is too small for `max_flows` flows and the NIC's rings.
     memory_too_small,
     no_rights,  ///< The process has no `CAP_NET_ADMIN`, and no gpurxd runs.
 
-    /// @brief gpurxd refuses by its policy or its limits, or does not answer.
+    /// @brief gpurxd refuses because of its policy or its limits, or does not answer.
     refused_by_gpurxd,
     /// @brief The journal in `rx_session_options::state_directory` cannot be read, written or locked.
     state_directory,
@@ -62,7 +67,8 @@ enum class devmem_obstacle : std::uint8_t {
 
     /// @brief The driver or the kernel does not bind this memory to queues (bind-rx).
     not_bound,
-    /// @brief A session with several memories has leased queues. It can install no rule from here.
+    /// @brief A session with several memories has leased queues.
+    /// @details The process cannot install rules for leased queues.
     flows_not_movable,
     other,  ///< The kernel or the driver refused something else.
 };
@@ -72,69 +78,85 @@ enum class devmem_obstacle : std::uint8_t {
 
 /// @brief Options of a session.
 struct rx_session_options {
-    /// @brief Name of the NIC, or of a netkit device that has queues of one in a container (docs/leased-queues.md).
+    /// @brief Name of the NIC, or of a netkit device with leased queues.
     ///
-    /// With a netkit device the session sets up nothing but the memory. If empty, only transport `copy` can work. If
-    /// set, the interface must exist, whatever the transport.
+    /// A container gets queues of a NIC through a netkit device (docs/leased-queues.md).
+    ///
+    /// With a netkit device the session sets up only the memory. If empty, only transport `copy` can work. If set, the
+    /// interface must exist, whatever the transport.
     std::string interface = {};
 
     /// @brief Number of RX queues to set aside.
     ///
-    /// They are taken from the top: with 8 queues and `rx_queues` 2, queues 6 and 7.
+    /// The session takes the highest queues: with 8 queues and `rx_queues` 2, queues 6 and 7.
     unsigned rx_queues = 1;
 
     /// @brief Transport to use.
     ///
-    /// `automatic` falls back to `copy`, and explain() tells why. Another value that cannot work is an error.
+    /// `automatic` falls back to `copy`, and explain() has the reason. With another value the session fails with an
+    /// error if that transport cannot work.
     gpurx::transport transport = gpurx::transport::automatic;
 
     /// @brief Bytes of a page at the NIC.
     ///
-    /// 0 means a page of the kernel: 4 KiB, or 64 KiB on some arm64 kernels. Another value must be a power of two and
-    /// at least a page of the kernel. The driver must support it. It must divide the memory's own pages, which are 2
-    /// MiB with huge pages. Transport `copy` has no such pages.
+    /// 0 means a page of the kernel: 4 KiB, or 64 KiB on some arm64 kernels. Another value must meet these conditions:
+    /// - It is a power of two, and at least a page of the kernel.
+    /// - The driver supports it.
+    /// - It divides the memory's own pages, which are 2 MiB with huge pages.
+    ///
+    /// Transport `copy` has no such pages.
     std::uint32_t rx_page_size = 0;
 
-    /// @brief Most flows at one time, including connections that wait to be accepted (see rx_session::steer()).
+    /// @brief Most flows at one time.
     ///
-    /// They share the memory in advance (see receive_memory).
+    /// Connections that wait to be accepted count (see rx_session::steer()).
+    ///
+    /// The session divides the memory between the flows in advance (see receive_memory).
     unsigned max_flows = 16;
 
-    /// @brief Receive buffers of all flows together, in bytes, as the kernel counts them: whole pages per segment.
+    /// @brief Size of the receive buffers of all flows together, in bytes.
     ///
-    /// 0 means half of the memory that the NIC's rings leave. Each flow gets `receive_memory / max_flows`, as
-    /// `SO_RCVBUF` before it begins. More than the memory can hold invites the lock-up that errc::memory_locked_up
-    /// ends.
+    /// The kernel counts whole pages per segment.
+    ///
+    /// 0 means half of the memory that the NIC's rings leave. Each flow gets `receive_memory / max_flows` as
+    /// `SO_RCVBUF`, before it begins. If the value exceeds the memory, flows can lock up; errc::memory_locked_up ends
+    /// such a flow.
     std::size_t receive_memory = 0;
 
-    /// @brief Time without data after which the session ends a locked-up flow with errc::memory_locked_up.
+    /// @brief Time without data after which a locked-up flow fails.
+    ///
+    /// The session ends the flow with errc::memory_locked_up.
     ///
     /// A flow is locked up if nothing arrives for it, while every page of the memory is in flight and none is on loan.
-    /// If some are on loan, `notice` gets their holders, and the flow continues to wait. Zero means never;
-    /// `milliseconds::max()` is as good as never.
+    /// If some pages are on loan, the session tells `notice` the holders, and the flow continues to wait. Zero means
+    /// never. `milliseconds::max()` is practically never.
     ///
-    /// One thread of the session checks, with transport `devmem` only. It sleeps unless an operation waits.
+    /// A thread of the session checks, with transport `devmem` only. It sleeps unless an operation waits.
     std::chrono::milliseconds lock_up_limit{5000};
 
     /// @brief Most bytes that one flow may have on loan, in live rx_buffers.
     ///
-    /// At the limit async_receive() waits until a loan returns. One call may exceed the limit by a segment. Bytes that
-    /// an async_read() has left over may exceed it by their batch.
+    /// At the limit async_receive() waits until a loan returns. One call may exceed the limit by a segment. Bytes left
+    /// over from an async_read() may exceed it by their batch.
     ///
-    /// Transport `devmem` counts the pages of a loan's fragments, each once. With many drivers a page holds one packet,
-    /// so 1 MiB of pages may be 362 KiB of data.
+    /// Transport `devmem` counts the pages of a loan's fragments, each page once. With many drivers a page holds one
+    /// packet, so 1 MiB of pages may hold 362 KiB of data.
     ///
-    /// 0 means half of the memory that receive_memory leaves, shared by `max_flows`. The other half is for
+    /// 0 means half of the memory that receive_memory leaves, divided by `max_flows`. The other half is for
     /// async_read(). Pages that wait for the streams of a flow's reads take nothing from its loans, nor from other
     /// flows (docs/memory-budget.md).
     std::size_t loan_limit = 0;
 
-    /// @brief Directory of the journal of changes, with which a later run undoes the changes of a killed one.
+    /// @brief Directory of the journal of changes.
     ///
-    /// It must survive the process, and should not survive a reboot.
+    /// A later process undoes the changes of a killed process with the journal.
+    ///
+    /// The directory must survive the process, and should not survive a reboot.
     std::string state_directory = "/run/gpurx";
 
-    /// @brief Called with one sentence about a fact that the user should know and that no error reports.
+    /// @brief Function that receives notices for the user, one sentence each.
+    ///
+    /// A notice has a fact that the user should know and that no error reports.
     ///
     /// Such facts are:
     /// - a ring of the NIC that takes much of the memory;
@@ -142,16 +164,17 @@ struct rx_session_options {
     /// - a rule that could only be made by port;
     /// - flows that starve because loans hold every page.
     ///
-    /// The thread that opens the session calls it, and so do threads of the session. It must not throw. It must not
-    /// wait for a thread that ends the session. If empty, the notices are dropped.
+    /// The thread that opens the session calls the function, and so do threads of the session. The function must not
+    /// throw. It must not wait for a thread that ends the session. If empty, the session drops the notices.
     std::function<void(std::string_view)> notice{};
 };
 
-/// @brief A session on a NIC. The object is a handle to shared state.
+/// @brief A session on a NIC: queues, memory and rules. A handle to shared state.
 ///
-/// With several memories, each const member refers to all of them, unless its text names the first.
+/// With several memories, each const member refers to all of them, unless its documentation names the first.
 ///
-/// Before each change of the NIC the session records it in the journal. The changes are, in this order:
+/// The session records each change of the NIC in the journal before it makes the change. The changes are, in this
+/// order:
 /// - tcp-data-split on, after rx-gro-hw on if the driver refuses header split without it, and hds-thresh 0;
 /// - ntuple-filters on;
 /// - combined channels raised if there are fewer than `rx_queues` + 1;
@@ -160,66 +183,76 @@ struct rx_session_options {
 /// - ntuple rules per flow or port.
 ///
 /// The session undoes them in reverse order. Sessions on one interface share its journal: a setting returns to its
-/// former value when the last session on the interface ends. The session leaves a setting alone that another program
-/// has changed meanwhile, and reports it to `rx_session_options::notice`.
+/// former value when the last session on the interface ends. If another program has changed a setting meanwhile, the
+/// session leaves it alone and reports it to `rx_session_options::notice`.
 ///
-/// Transport `devmem` needs Linux 7.2 or later, and a driver with queue management and header split. It needs
-/// `CAP_NET_ADMIN` in the user namespace that owns the network namespace. Without that right the session asks gpurxd,
-/// if it runs (`/run/gpurxd.sock`, or `GPURXD_SOCKET`). The daemon makes the changes above as far as its policy allows.
-/// It keeps the journal in a directory of its own choice. It undoes the changes when the session, or its process, ends.
-/// explain() tells so.
+/// Transport `devmem` needs:
+/// - Linux 7.2 or later;
+/// - a driver with queue management and header split;
+/// - `CAP_NET_ADMIN` in the user namespace that owns the network namespace, or gpurxd.
+///
+/// Without the capability the session asks gpurxd, if it runs (`/run/gpurxd.sock`, or `GPURXD_SOCKET`). The daemon
+/// makes the changes above as far as its policy allows. It keeps the journal in a directory of its own choice. It
+/// undoes the changes when the session, or its process, ends. explain() reports the use of the daemon.
 ///
 /// @par Cost
 /// Opening a session with transport `devmem` blocks for some 100 ms.
 ///
 /// @par Lifetime
-/// Receivers, operations and rx_buffers keep the state alive, so the session may be destroyed early. The NIC is
-/// restored when the last of them is gone. With transport `devmem` a thread of the session restores it, with some 100
-/// ms of netlink calls. The same thread installs and removes the rules of flows. If the session is the last, its
-/// destructor waits for that thread. The destructors of a receiver and of an rx_buffer do not wait. The end of the
+/// Receivers, operations and rx_buffers keep the state alive, so the program may destroy the session early. When the
+/// last of them is gone, the NIC is restored. With transport `devmem` a thread of the session restores it, with some
+/// 100 ms of netlink calls. The same thread installs and removes the rules of flows. If the session is the last user,
+/// its destructor waits for that thread. The destructors of a receiver and of an rx_buffer do not wait. The end of the
 /// process waits, with `exit()` but not with `_exit()`.
 ///
 /// @par Thread safety
 /// Distinct sessions are safe. A shared session is unsafe, except for const members.
 ///
 /// @par Processes
-/// A session belongs to the process that opened it. After `fork()` a child may drop it, which changes nothing
+/// A session belongs to the process that opened it. After `fork()` a child may destroy its copy, which changes nothing
 /// (docs/threads.md).
 class rx_session {
   public:
     /// @brief Opens a session.
     ///
-    /// The text of the exception holds the kernel's own message (extack) and what to change. With transport `automatic`
-    /// no other obstacle to `devmem` is an error: explain() tells it.
+    /// The text of the exception has the kernel's own message (extack) and advice. With transport `automatic`, other
+    /// obstacles to `devmem` are not errors: explain() lists them.
     ///
     /// @throws system_error See Errors.
     ///
     /// @par Errors
     /// With every transport:
-    /// - `EINVAL`: an option has an impossible value.
+    /// - `EINVAL`: an option has an invalid value.
     /// - `ENODEV`: the options name an interface that the network namespace of this thread does not have.
     /// - errc::memory_too_small.
     rx_session(rx_session_options options, device_memory memory);
-    /// @brief Opens a session as above; on an error returns an empty optional and sets `code` and `why`.
+    /// @brief Returns an empty optional instead of throwing; otherwise as above.
+    ///
+    /// On an error it sets `code` and `why`.
     [[nodiscard]] static std::optional<rx_session> open(rx_session_options options, device_memory memory,
                                                         error_code& code, diagnostics& why);
 
-    /// @brief Opens a session with several memories behind one port, such as those of several GPUs.
+    /// @brief Opens a session with several memories behind one port.
     ///
-    /// Each memory is a part of the session. A part has `rx_queues` queues, `max_flows` flows and a share-out of its
-    /// own, all with the same options. All parts use the same transport; if `devmem` fails for one, the error names it.
+    /// Use it for several GPUs.
+    ///
+    /// Each memory is a part of the session. A part has its own `rx_queues` queues, its own `max_flows` flows and its
+    /// own division of memory, all with the same options. All parts use the same transport. If `devmem` fails for one
+    /// part, the error names it.
     ///
     /// Connections of an acceptor arrive in the first memory. acceptor::choose_memory() or the program (part()) assigns
-    /// a flow to a memory. The flow's own rule moves it there. Bytes that came before are delivered all the same, and
-    /// counted as `stats::resteered_bytes` (docs/several-gpus.md).
+    /// a flow to a memory. The flow's own rule moves it there. The receiver also delivers bytes that came before the
+    /// move, and counts them as `stats::resteered_bytes` (docs/several-gpus.md).
     ///
     /// @throws system_error See Errors.
     ///
     /// @par Errors
-    /// As for one memory. errc::transport_unavailable with leased queues, because the session cannot move a flow to
-    /// another queue.
+    /// - The errors for one memory.
+    /// - errc::transport_unavailable: the queues are leased, so the session cannot move a flow to another queue.
     rx_session(rx_session_options options, std::vector<device_memory> memories);
-    /// @brief Opens a session as above; on an error returns an empty optional and sets `code` and `why`.
+    /// @brief Returns an empty optional instead of throwing; otherwise as above.
+    ///
+    /// On an error it sets `code` and `why`.
     [[nodiscard]] static std::optional<rx_session> open(rx_session_options options, std::vector<device_memory> memories,
                                                         error_code& code, diagnostics& why);
 
@@ -234,8 +267,8 @@ class rx_session {
     [[nodiscard]] std::size_t parts() const noexcept;
     /// @brief Returns one memory as a session.
     ///
-    /// A receiver constructed with it is a flow of this memory alone. Each member of the returned session refers to
-    /// this memory alone.
+    /// A receiver constructed with the returned session is a flow of this memory only. Each member of the returned
+    /// session refers to this memory only.
     ///
     /// @throws std::out_of_range If `index` is not less than parts().
     ///
@@ -243,71 +276,78 @@ class rx_session {
     /// The returned session keeps the part alive, but not the others.
     [[nodiscard]] rx_session part(std::size_t index) const;
 
-    /// @brief Returns the transport in use: never `automatic`.
+    /// @brief Returns the transport in use; never `automatic`.
     [[nodiscard]] gpurx::transport transport() const noexcept;
     /// @brief Returns a report for people, with one line per transport.
     ///
-    /// The first line tells the transport in use. The line of a transport tells that it is in use (with which tokens),
-    /// or why not and what would make it work. With transport `devmem` more lines follow:
-    /// - how much of the memory the NIC's ring keeps posted;
-    /// - where the pages are (pool_stats());
-    /// - each flow that waits for something other than its sender: its own loans, GPU streams, or pages of others, and
-    ///   their holders.
+    /// The first line names the transport in use. The line of the transport in use names its tokens. The line of
+    /// another transport has the reason why it is not in use, and advice. With transport `devmem` more lines follow:
+    /// - the part of the memory that the NIC's ring keeps posted;
+    /// - the places of the pages (pool_stats());
+    /// - each flow that does not wait for its sender: it waits for its own loans, for GPU streams, or for pages of
+    ///   others. The line names the holders.
     ///
     /// @par Cost
     /// Some netlink calls with transport `devmem`.
     [[nodiscard]] std::string explain() const;
-    /// @brief Returns why transport `devmem` is not in use.
+    /// @brief Returns the reason why transport `devmem` is not in use.
     ///
-    /// Of several memories, the value belongs to the first that could not use it. All memories use the same transport.
+    /// With several memories, the value belongs to the first that could not use it. All memories use the same
+    /// transport.
     [[nodiscard]] devmem_obstacle why_not_devmem() const noexcept;
-    /// @brief Returns counters added up over all flows that this session ever had.
+    /// @brief Returns the sums of the counters of all past and present flows.
     ///
-    /// `stats::tokens_high_water` is the session's own; of several memories, the largest.
+    /// `stats::tokens_high_water` is that of the session; with several memories, the largest.
     [[nodiscard]] gpurx::stats stats() const;
-    /// @brief Returns where the pages of the memory are; of several memories, of the first.
+    /// @brief Returns the places of the memory's pages.
     ///
-    /// The result is empty if the kernel does not tell: the interface is gone, or has its queues leased to it. It is
-    /// empty in a forked child too.
+    /// With several memories it returns those of the first.
+    ///
+    /// The result is empty if the kernel does not report the pages: the interface is gone, or its queues are leased to
+    /// it. It is also empty in a forked child.
     ///
     /// @par Cost
-    /// Netlink calls of some 100 us. They delay flows that begin or end, but no flow that receives.
+    /// Netlink calls of some 100 us. They delay flows that begin or end, but not flows that receive.
     [[nodiscard]] std::optional<gpurx::pool_stats> pool_stats() const;
-    /// @brief Returns the memory, or the first one.
+    /// @brief Returns the memory; with several memories, the first.
     [[nodiscard]] device_memory const& memory() const noexcept;
-    /// @brief Returns the RX queues of this session. The list is empty with transport `copy`.
+    /// @brief Returns the RX queues of this session; empty with transport `copy`.
     [[nodiscard]] std::vector<unsigned> queues() const;
-    /// @brief Returns `SO_RCVBUF` of one flow in bytes, as `setsockopt` takes them; 0 leaves it to the system.
+    /// @brief Returns `SO_RCVBUF` of one flow, in bytes.
+    ///
+    /// The value is the argument of `setsockopt`. 0: the system chooses.
     ///
     /// See `rx_session_options::receive_memory`.
     [[nodiscard]] int receive_buffer_size() const noexcept;
 
-    /// @brief Steers connections to this acceptor's port to the session's queues, with their share of receive_memory.
+    /// @brief Steers connections of an Asio acceptor to the session's queues.
+    ///
+    /// Each connection to the acceptor's port gets its share of `rx_session_options::receive_memory`.
     ///
     /// Call it after `bind()` and before `listen()`. Then pass each accepted socket to the receiver's constructor. The
-    /// rule lives as long as the session. With transport `copy` only the receive buffer is set. Of several memories the
-    /// queues are those of the first. A receiver constructed with another part() moves its flow there.
+    /// rule lives as long as the session. With transport `copy` the call sets only the receive buffer. With several
+    /// memories the queues are those of the first. A receiver constructed with another part() moves its flow there.
     ///
-    /// A connection that waits to be accepted receives already. It takes as much of the memory as any flow, and no
-    /// operation reads it. So give `listen()` a small backlog with transport `devmem`. The flows accepted at one time,
-    /// and backlog + 1 of each acceptor, are `max_flows` together at most. With more, a program that stops accepting
-    /// can starve its own flows (docs/memory-budget.md).
+    /// A connection that waits to be accepted already receives. It takes as much of the memory as any flow, and no
+    /// operation reads it. So pass `listen()` a small backlog with transport `devmem`. Keep the sum of accepted flows
+    /// and of backlog + 1 of each acceptor within `max_flows`. Otherwise a program that stops accepting can starve its
+    /// own flows (docs/memory-budget.md).
     ///
     /// @throws system_error See Errors.
     ///
     /// @par Errors
     /// - `EINVAL`: the acceptor is not bound.
-    /// - The driver's answer to the rule.
+    /// - The driver's error if it refuses the rule.
     void steer(asio::ip::tcp::acceptor& acceptor);
     /// @brief Sets `code` and `why` instead of throwing; otherwise as the overload above.
     void steer(asio::ip::tcp::acceptor& acceptor, error_code& code, diagnostics& why);
 
     /// @brief Undoes the changes of killed processes on the interface.
     ///
-    /// It needs the same rights as opening a session. It changes nothing that belongs to a live process. Opening a
-    /// session recovers as well.
+    /// The call needs the same rights as opening a session. It does not change settings of live processes. Opening a
+    /// session recovers too.
     ///
-    /// @returns A sentence for each change undone. An empty list: there was nothing to do.
+    /// @returns One sentence for each undone change; empty if there was nothing to undo.
     /// @throws system_error See Errors.
     ///
     /// @par Errors
