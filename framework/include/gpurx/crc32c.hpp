@@ -2,15 +2,15 @@
 /// @file
 /// @brief CRC32C of bytes in host memory, and of adjacent ranges.
 ///
-/// CRC32C is the Castagnoli polynomial (RFC 3720, appendix B.4). For bytes in GPU memory, and for gathered bytes,
-/// gather.hpp computes it in place.
+/// CRC32C has the Castagnoli polynomial (RFC 3720, appendix B.4). gather.hpp computes it in place for bytes in GPU
+/// memory and for gathered bytes.
 ///
 /// @par Thread safety
-/// The functions may be called at the same time.
+/// Threads may call the functions at the same time.
 ///
 /// @par Cost
-/// Some hundredths of a second per GiB, the time of reading. ISA-L computes it with the instructions that the CPU has
-/// for it.
+/// Some hundredths of a second per GiB: the time to read the bytes. ISA-L computes the CRC32C with the CPU's own
+/// instructions for it.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ namespace gpurx {
 
 /// @brief Returns the CRC32C of `bytes`, continued from `before`.
 /// @param bytes Bytes to read.
-/// @param before CRC32C of the bytes before them.
+/// @param before CRC32C of the bytes in front of `bytes`.
 /// @returns The CRC32C; `before` if `bytes` is empty.
 [[nodiscard]] std::uint32_t crc32c(std::span<std::byte const> bytes, std::uint32_t before = 0) noexcept;
 
-/// @brief Returns the CRC32C of two adjacent ranges from those of each, without reading bytes.
+/// @brief Combines the CRC32Cs of two adjacent ranges, without reading bytes.
 ///
-/// A program adds up the CRC32C of one batch after another with it.
+/// Use it to add up the CRC32Cs of successive batches.
 ///
 /// @param first CRC32C of the first range.
 /// @param second CRC32C of the second range.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief CUDA streams for programs without a CUDA header: cuda_stream, order_after() and async_wait().
+/// @brief CUDA streams without a CUDA header: cuda_stream, order_after(), async_wait().
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -21,8 +21,8 @@ namespace gpurx {
 /// @brief A move-only owner of a CUDA stream, or of none.
 ///
 /// @par Lifetime
-/// As cuda_stream_ref. The destructor does not wait: enqueued work still runs. It makes no driver call once the process
-/// ends.
+/// The stream must outlive every operation that uses it, as with cuda_stream_ref. The destructor does not wait:
+/// enqueued work still runs. It makes no driver call while the process ends.
 ///
 /// @par Thread safety
 /// Distinct objects are independent. Several threads may enqueue work on one stream.
@@ -30,7 +30,9 @@ class cuda_stream {
   public:
     /// @brief Constructs an owner of no stream.
     cuda_stream() noexcept = default;
-    /// @brief Creates a stream in the primary context of a GPU, which PyTorch and the CUDA runtime share.
+    /// @brief Creates a stream in the primary context of a GPU.
+    ///
+    /// PyTorch and the CUDA runtime use the same context.
     ///
     /// The stream does not wait for the default stream, nor does the default stream wait for it
     /// (`CU_STREAM_NON_BLOCKING`).
@@ -57,7 +59,7 @@ class cuda_stream {
 
     /// @brief Returns the handle, or null.
     [[nodiscard]] CUstream_st* get() const noexcept { return handle_; }
-    /// @brief Returns whether it owns a stream.
+    /// @brief Returns whether the object owns a stream.
     explicit operator bool() const noexcept { return handle_ != nullptr; }
     /// @brief Converts to a non-owning view.
     operator cuda_stream_ref() const noexcept { return cuda_stream_ref{handle_}; }
@@ -68,22 +70,24 @@ class cuda_stream {
     CUstream_st* handle_ = nullptr;
 };
 
-/// @brief Orders work enqueued on `later` from now on after work enqueued on `earlier` so far.
+/// @brief Makes stream `later` wait for work already enqueued on `earlier`.
 ///
-/// The host does not wait. A default stream is that of the other stream's GPU (`cuda_stream_ref{}`, `CU_STREAM_LEGACY`,
-/// `CU_STREAM_PER_THREAD`). It is the stream of the caller's current context if the context belongs to that GPU,
-/// otherwise of its primary context. The call does nothing for the same stream twice, or for two empty ones.
+/// Work that is enqueued on `later` after the call runs after work that was enqueued on `earlier` before the call.
+///
+/// The host does not wait. A default stream (`cuda_stream_ref{}`, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`) belongs
+/// to the other stream's GPU. Its context is the caller's current context if that belongs to the GPU, otherwise the
+/// GPU's primary context. The call does nothing if both streams are the same, or both are empty.
 ///
 /// @throws system_error See Errors.
 ///
 /// @par Errors
 /// - errc::unusable_stream: a stream is being captured.
 /// - errc::no_cuda.
-/// - The driver's errors, in cuda_category(). One is `CUDA_ERROR_INVALID_CONTEXT`: two default streams differ, and no
-///   context is current.
+/// - The driver's errors, in cuda_category().
+/// - `CUDA_ERROR_INVALID_CONTEXT`: the streams are two different default streams, and no context is current.
 ///
 /// @par Cost
-/// Two driver calls, and some to inspect the streams.
+/// Two driver calls, and a few more to inspect the streams.
 ///
 /// @par Thread safety
 /// The function may be called at the same time.
@@ -105,16 +109,18 @@ void start_wait(asio::any_io_executor executor, stream_work what, completion_sit
 
 }  // namespace detail
 
-/// @brief Waits asynchronously until all work enqueued on `stream` before the operation began has finished.
+/// @brief Waits asynchronously for the work on a stream.
 ///
-/// The operation needs no thread of the program: a thread of the library inspects streams (docs/gpu.md). The rules of
-/// operations in receiver.hpp hold.
+/// The operation completes when all work that was enqueued on `stream` before it began has finished.
 ///
-/// @param executor Default executor of the handler. It belongs to an `io_context`, or to another context in which Asio
-///   can create descriptors.
-/// @param stream Stream to wait for. An empty stream without `memory` has no work.
-/// @param memory Memory that the work uses. It selects the GPU of a default stream. Host memory without a stream has no
-///   work.
+/// It needs no thread of the program: a thread of the library inspects streams (docs/gpu.md). The rules of operations
+/// in receiver.hpp hold.
+///
+/// @param executor Default executor of the handler. It must belong to an `io_context`, or to another context in which
+///   Asio can create descriptors.
+/// @param stream Stream to wait for. If empty and without `memory`, there is no work to wait for.
+/// @param memory Memory that the work uses. It selects the GPU of a default stream. With host memory and an empty
+///   stream, there is no work to wait for.
 /// @param token Completion token with the signature `void(error_code)`.
 ///
 /// @par Executor
@@ -127,15 +133,15 @@ void start_wait(asio::any_io_executor executor, stream_work what, completion_sit
 /// Terminal, partial and total. The work continues.
 ///
 /// @par Errors
-/// - The GPU's error, if the GPU is in a permanent error state. The enqueued work is not done then.
-/// - errc::unusable_stream: the stream is being captured, or is `CU_STREAM_PER_THREAD`, as a deferred operation may
-///   begin in any thread.
+/// - The GPU's error: the GPU is in a permanent error state. The enqueued work is not done then.
+/// - errc::unusable_stream: the stream is being captured, or is `CU_STREAM_PER_THREAD`. A deferred operation may begin
+///   in any thread, so that stream would be ambiguous.
 /// - errc::no_cuda.
-/// - The system's error, if it has no descriptor left.
+/// - The system's error: no descriptor is left.
 ///
 /// @par Cost
-/// An event, a descriptor, and a wait of the reactor. The operation completes some 80 us after the stream has passed,
-/// or after a 64th of the time it took, at most 1 ms.
+/// One event, one descriptor and one wait of the reactor. The operation completes some 80 us after the stream has
+/// passed. After a long wait the delay is a 64th of the wait, at most 1 ms.
 template <asio::completion_token_for<void(error_code)> Token = use_awaitable_t>
 auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, memory_span memory, Token&& token = Token())
 {
@@ -147,7 +153,7 @@ auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, memory_s
                            }},
         token, detail::stream_work{stream, memory});
 }
-/// @brief Waits for the stream without naming the memory; otherwise as above.
+/// @brief Waits without the memory of the work; otherwise as the overload above.
 template <asio::completion_token_for<void(error_code)> Token = use_awaitable_t>
 auto async_wait(asio::any_io_executor executor, cuda_stream_ref stream, Token&& token = Token())
 {

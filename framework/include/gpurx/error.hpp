@@ -3,14 +3,14 @@
 /// @brief Error codes and diagnostics.
 ///
 /// Functions that block (device_memory, rx_session, setup of an acceptor) throw a gpurx::system_error. Their overloads
-/// with `error_code&, diagnostics&` set the same facts by value.
+/// with `error_code&, diagnostics&` return the same facts by value.
 ///
-/// Asynchronous operations complete with an error_code alone. An error that the program ignores costs nothing. End of
-/// stream is `boost::asio::error::eof`.
+/// Asynchronous operations complete with an error_code only, so an ignored error costs nothing. The end of the stream
+/// is `boost::asio::error::eof`.
 ///
-/// The operation's object keeps the diagnostics, in the handler and until its next failure: `receiver::why()`,
-/// `acceptor::why()`. They tell the operation, its object, the kernel's own message and what to change. They are also
-/// set by functions that take only an `error_code&`. Call `why()` on the object's strand:
+/// The operation's object keeps the diagnostics: `receiver::why()`, `acceptor::why()`. They are valid in the handler
+/// and until the next failure. They have the operation, its object, the kernel's own message and advice. Functions with
+/// only an `error_code&` set them too. Call `why()` on the object's strand:
 /// @code{.cpp}
 /// // In a function, given rx, peer, log
 /// rx.async_connect(peer, [&rx](gpurx::error_code code) {
@@ -21,8 +21,10 @@
 /// In a coroutine, without a token, a failed `co_await` throws a gpurx::system_error with the same text
 /// (use_awaitable.hpp). Coroutines of gpurx::ingest throw it too.
 ///
-/// `errno` values stay in `boost::system::system_category()`. Results of the CUDA driver are in cuda_category(). Errors
-/// of gpurx itself are in gpurx_category(), as values of errc.
+/// Categories of errors:
+/// - `boost::system::system_category()`: `errno` values.
+/// - cuda_category(): results of the CUDA driver.
+/// - gpurx_category(): errors of gpurx itself, as values of errc.
 #pragma once
 
 #include <boost/system/error_code.hpp>
@@ -32,48 +34,58 @@
 namespace boost::asio {}
 namespace gpurx {
 
-/// @brief Short name of Boost.Asio's namespace, in all headers of the library.
+/// @brief Short name of Boost.Asio's namespace, for all headers of the library.
 namespace asio = boost::asio;
-/// @brief Short name of `boost::system::error_code`, in all headers of the library.
+/// @brief Short name of `boost::system::error_code`, for all headers of the library.
 using boost::system::error_code;
 
-/// @brief Errors of gpurx itself, each with the conclusion for the user.
+/// @brief Errors of gpurx itself, each with advice.
 enum class errc {
-    /// @brief Another receive or read is pending on the receiver. Wait until it completes, or cancel it.
+    /// @brief Another operation of this kind is pending on the object.
+    /// @details A receiver serves one connect, receive or read at a time. Wait until the pending operation completes,
+    /// or cancel it.
     already_running = 1,
-    /// @brief The transport requested by name cannot work here. `diagnostics::advice` tells what is missing.
+    /// @brief The requested transport cannot work here.
+    /// @details `diagnostics::advice` names the missing prerequisite.
     transport_unavailable,
-    /// @brief The library was built without CUDA, or no driver is installed. Use device_memory::on_host().
+    /// @brief The library was built without CUDA, or no driver is installed.
+    /// @details Use device_memory::on_host().
     no_cuda,
-    /// @brief The memory is too small for `rx_session_options::max_flows` flows. Give more memory or allow fewer flows.
+    /// @brief The memory is too small for `rx_session_options::max_flows` flows.
+    /// @details Allocate more memory, or allow fewer flows.
     memory_too_small,
-    /// @brief The session already has `max_flows` flows. Close one, or raise `rx_session_options::max_flows`.
+    /// @brief The session already has `max_flows` flows.
+    /// @details Close one, or raise `rx_session_options::max_flows`.
     too_many_flows,
-    /// @brief Out-of-order data holds every page of the memory, and the missing segment has no page to land in.
-    /// @details The flow could never continue and was ended (docs/memory-budget.md). Give more memory, or smaller
-    /// receive buffers.
+    /// @brief Out-of-order data holds every page of the memory. The flow is over.
+    /// @details The missing segment has no page to land in, so the flow could never continue, and the session ended it
+    /// (docs/memory-budget.md). Allocate more memory, or use smaller receive buffers.
     memory_locked_up,
-    /// @brief Data arrived in device memory that belongs to no session of this process. The flow is over.
-    /// @details The flow was steered to a queue of another process. The bytes cannot be read here.
+    /// @brief Data arrived in device memory of another process. The flow is over.
+    /// @details The memory belongs to no session of this process: the flow was steered to a queue of another process.
+    /// This process cannot read the bytes.
     foreign_memory,
-    /// @brief The kernel can never deliver a segment with fragments in both device and host memory. The flow is over.
-    /// @details The NIC driver is at fault.
+    /// @brief A segment has fragments in device and in host memory. The flow is over.
+    /// @details The kernel can never deliver such a segment. The NIC driver is at fault.
     mixed_fragments,
     /// @brief Another user holds a queue that the session needs.
     queue_busy,
-    /// @brief A journal file in the state directory is damaged, or of another program. Nothing was changed.
+    /// @brief A journal file is damaged, or of another program. Nothing was changed.
+    /// @details The file is in `rx_session_options::state_directory`.
     journal_invalid,
-    /// @brief A destination has a size that the operation cannot serve, or lies in memory that the transport cannot
-    /// write.
+    /// @brief The operation cannot serve a destination.
+    /// @details Its size is too small or too large, or the transport cannot write its memory.
     bad_destination,
-    /// @brief The stream belongs to another GPU than the memory. Use a stream of the memory's GPU.
+    /// @brief The stream belongs to another GPU than the memory.
+    /// @details Use a stream of the memory's GPU.
     wrong_gpu,
-    /// @brief The stream is being captured into a CUDA graph, or is `CU_STREAM_PER_THREAD`. Use an ordinary stream.
-    /// @details `CU_STREAM_PER_THREAD` names another stream in each thread that an operation runs on.
+    /// @brief The stream is being captured into a CUDA graph, or is `CU_STREAM_PER_THREAD`.
+    /// @details `CU_STREAM_PER_THREAD` is another stream in each thread that an operation runs on. Use an ordinary
+    /// stream.
     unusable_stream,
-    /// @brief An async_receive_exactly() asked for more bytes than one flow may have on loan. Nothing was consumed.
+    /// @brief async_receive_exactly() exceeds the loan limit of a flow. Nothing was consumed.
     /// @details With transport `devmem` whole pages count. Raise `rx_session_options::loan_limit`, receive in parts, or
-    /// read the bytes into memory of your own.
+    /// read the bytes into the program's own memory.
     beyond_loan_limit,
 };
 
@@ -82,7 +94,9 @@ enum class errc {
 /// @brief Makes an error_code of gpurx_category().
 [[nodiscard]] error_code make_error_code(errc value) noexcept;
 
-/// @brief Returns the category of the CUDA driver's errors: values of `CUresult`, with the driver's own text.
+/// @brief Returns the category of the CUDA driver's errors.
+///
+/// Its values are those of `CUresult`, with the driver's own text.
 [[nodiscard]] boost::system::error_category const& cuda_category() noexcept;
 
 /// @brief Details of a failed operation. Each string may be empty.
@@ -90,7 +104,9 @@ struct diagnostics {
     std::string operation;  ///< Operation that failed, such as `bind-rx`.
     std::string object;     ///< Object of the operation, such as `eth1 queue 15`.
 
-    /// @brief The kernel's extack text, verbatim. It is for people: branch on the error code.
+    /// @brief The kernel's extack text, verbatim.
+    ///
+    /// It is for people: branch on the error code.
     std::string kernel_message;
     std::string advice;  ///< Advice on what to change.
 
@@ -101,8 +117,7 @@ struct diagnostics {
 
 /// @brief Formats an error for people.
 ///
-/// The text is `<operation> <object> (kernel: <kernel_message>): <text of code>; <advice>`, without the parts that are
-/// empty.
+/// The text is `<operation> <object> (kernel: <kernel_message>): <text of code>; <advice>`, without empty parts.
 ///
 /// @param code Error to describe.
 /// @param why Diagnostics of the error.
@@ -116,7 +131,7 @@ class system_error : public boost::system::system_error {
 
     /// @brief Returns the details of the failed operation.
     [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
-    /// @brief Returns the text of describe(). It is valid as long as this object.
+    /// @brief Returns the text of describe(), valid as long as this object.
     [[nodiscard]] char const* what() const noexcept override { return text_.c_str(); }
 
   private:

@@ -11,8 +11,8 @@ namespace gpurx {
 ///
 /// Use it if a launcher starts one process for each GPU. Pass the ordinal to device_memory::on_gpu().
 ///
-/// - With `LOCAL_RANK` set: its value, counted among the GPUs that this process sees. So torchrun numbers the processes
-///   of a machine, from 0.
+/// - With `LOCAL_RANK` set: its value, counted among the GPUs that this process sees. torchrun numbers the processes of
+///   a machine like this, from 0.
 /// - Without `LOCAL_RANK`: 0.
 /// - If `CUDA_VISIBLE_DEVICES` names only one GPU: 0, because each process then has its own GPU.
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The default token of operations, whose exceptions have diagnostics: use_awaitable.
+/// @brief The default token, with diagnostics in exceptions: use_awaitable.
 #pragma once
 
 #include <boost/asio/associator.hpp>
@@ -15,11 +15,11 @@
 
 namespace gpurx {
 
-/// @brief A completion token as `boost::asio::use_awaitable`, with diagnostics in exceptions.
+/// @brief A token like `boost::asio::use_awaitable`, with diagnostics in exceptions.
 ///
 /// A failed `co_await` of an operation of this library throws a gpurx::system_error. Its `what()` and `why()` have the
-/// operation, its object and what to change. Asio's own token throws a `boost::system::system_error` with the code
-/// alone. For operations of other libraries this token does so too.
+/// operation, its object and advice. Asio's own token throws a `boost::system::system_error` with only the code. For
+/// operations of other libraries this token does the same.
 ///
 /// Allocations, executor and cancellation are those of Asio's token.
 ///
@@ -44,7 +44,7 @@ struct explaining_handler {
     void operator()(error_code code, Results&&... results)
     {
         auto failure = code ? failure_of(of, code) : std::exception_ptr{};
-        of = Object{};  // a coroutine that goes on does not keep it alive
+        of = Object{};  // so that the continuing coroutine does not keep it alive
         std::move(handler)(std::move(failure), std::forward<Results>(results)...);
     }
 };
@@ -71,7 +71,7 @@ inline constexpr bool is_of_this_library<initiation<Start>> = true;
 
 }  // namespace gpurx
 
-// It has the associates of the handler within.
+// Forwards the associated types of the wrapped handler.
 template <template <class, class> class Associator, class Handler, class Object, class Candidate>
 struct boost::asio::associator<Associator, gpurx::detail::explaining_handler<Handler, Object>, Candidate>
     : Associator<Handler, Candidate> {

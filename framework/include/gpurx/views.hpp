@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Non-owning views: a CUDA stream, bytes on a device, bytes on the host. The header needs no CUDA header.
+/// @brief Non-owning views of CUDA streams, device bytes and host bytes.
+///
+/// The header needs no CUDA header.
 #pragma once
 
 #include <array>
@@ -14,15 +16,17 @@
 #include <type_traits>
 #include <utility>
 
-/// @brief The CUDA driver's stream, to which a `cudaStream_t` or `CUstream` points (cuda.h).
+/// @brief The CUDA driver's stream (cuda.h).
+///
+/// A `cudaStream_t` or `CUstream` points to it.
 struct CUstream_st;
 
 namespace gpurx {
 
-/// @brief A reference to a CUDA stream of the program, or to none. Non-owning.
+/// @brief A non-owning reference to a CUDA stream, or to none.
 ///
-/// Work on host memory needs no stream. If a GPU is involved, none means CUDA's default stream, whose handle is null
-/// too. A copy is cheap.
+/// Work on host memory needs no stream. For work on a GPU, an empty reference means CUDA's default stream, whose handle
+/// is null too. Copies are cheap.
 ///
 /// @par Lifetime
 /// The stream must outlive every operation that uses it.
@@ -53,15 +57,15 @@ enum class memory_kind : std::uint8_t {
 
 namespace detail {
 
-// Throws std::out_of_range, whose text has all three numbers.
+// Throws std::out_of_range. Its text has all three numbers.
 [[noreturn]] void throw_not_inside(std::size_t size, std::size_t offset, std::size_t count);
 
 }  // namespace detail
 
-/// @brief Contiguous bytes that a gather may write: GPU memory, or host memory in its place. Non-owning.
+/// @brief Contiguous, writable bytes of GPU memory or host memory. Non-owning.
 ///
-/// A peer may announce the size of a part. first() and its siblings compare that size with size() in every build, with
-/// `NDEBUG` too:
+/// gather() and reads write to it. A peer may announce the size of a part. first(), subspan() and their `try_` versions
+/// compare it with size() in every build, with `NDEBUG` too:
 /// @code{.cpp}
 /// // In a function, given tensor, header
 /// auto const body = tensor.first(header.bytes);       // throws std::out_of_range
@@ -96,12 +100,12 @@ class memory_span {
             detail::throw_not_inside(size_, offset, count);
         return {kind_, address_ + offset, count};
     }
-    /// @brief Returns the first `count` bytes, or an empty optional if the span has fewer.
+    /// @brief Returns the first `count` bytes; empty if the span has fewer.
     [[nodiscard]] constexpr std::optional<memory_span> try_first(std::size_t count) const noexcept
     {
         return try_subspan(0, count);
     }
-    /// @brief Returns `count` bytes from `offset` on, or an empty optional if the span has fewer.
+    /// @brief Returns `count` bytes from `offset` on; empty if the span has fewer.
     [[nodiscard]] constexpr std::optional<memory_span> try_subspan(std::size_t offset, std::size_t count) const noexcept
     {
         if (!has(offset, count))
@@ -123,7 +127,7 @@ class memory_span {
 
 namespace detail {
 
-// The elements of an array, or of an array of arrays.
+// Type of the elements of an array, or of an array of arrays.
 template <class T>
 struct innermost {
     using type = T;
@@ -145,7 +149,7 @@ concept dereferenceable = requires(T& object)
     *object;
 };
 
-// Says where other bytes are, and holds none: a pointer, an iterator, a view, a buffer of Asio's.
+// Non-owning types: pointers, iterators, views, Asio buffers.
 template <class T>
 inline constexpr bool names_other_bytes =
     std::is_member_pointer_v<T> || std::is_null_pointer_v<T> || dereferenceable<T> || has_data<T>;
@@ -156,12 +160,12 @@ inline constexpr bool names_other_bytes<cuda_stream_ref> = true;
 template <>
 inline constexpr bool names_other_bytes<memory_span> = true;
 
-// Its bytes may be written, and are what matters about it.
+// Types whose value is their bytes, and whose bytes may be written.
 template <class T>
 concept fillable = !std::is_const_v<typename innermost<T>::type> && !std::is_volatile_v<typename innermost<T>::type> &&
                    std::is_trivially_copyable_v<T> && !names_other_bytes<typename innermost<T>::type>;
 
-// A span over the elements, where there can be one: not of a range that would die before it.
+// Type of a span over the elements, if it exists. A range that ends before its span has none.
 template <class Range>
 using span_over = decltype(std::span(std::declval<Range>()));
 
@@ -173,10 +177,10 @@ concept spannable = requires
 
 }  // namespace detail
 
-/// @brief Host bytes that async_read() fills. Non-owning.
+/// @brief Host bytes for async_read() to fill. Non-owning.
 ///
-/// The library refuses objects that only name other bytes, and ranges of them, because async_read() would overwrite
-/// addresses. Examples are `std::string_view`, `const_buffer`, memory_span and a pointer.
+/// Non-owning objects, and ranges of them, cannot make a host_span: async_read() would overwrite addresses. Examples
+/// are `std::string_view`, `const_buffer`, memory_span and a pointer.
 ///
 /// @par Lifetime
 /// The source of the span must live until the operation has completed.
@@ -202,7 +206,7 @@ class host_span {
     {}
 
     /// @brief Constructs a span of one object, such as the header of a message.
-    /// @tparam T A trivially copyable type that is no range.
+    /// @tparam T A trivially copyable type that is not a range.
     template <detail::fillable T>
     requires(!detail::spannable<T&> && !std::same_as<T, host_span>) explicit host_span(T& object) noexcept
         : bytes_{std::as_writable_bytes(std::span<T, 1>{&object, 1})}
@@ -219,7 +223,7 @@ class host_span {
     std::span<std::byte> bytes_;
 };
 
-/// @brief A place for bytes of a stream, on the host or in device memory. Non-owning.
+/// @brief A place for bytes of a stream, in host or device memory. Non-owning.
 ///
 /// In device memory a CUDA stream orders the writes.
 class destination {
@@ -232,9 +236,11 @@ class destination {
     {}
     /// @brief Constructs a destination in an Asio buffer.
     destination(boost::asio::mutable_buffer to) noexcept : destination{host_span{to}} {}
-    /// @brief Constructs a destination in `to`, with writes in the order of `stream`.
+    /// @brief Constructs a destination in `to`. `stream` orders the writes.
     constexpr destination(memory_span to, cuda_stream_ref stream = {}) noexcept : where_{to}, stream_{stream} {}
-    /// @brief Returns a destination that consumes `bytes` bytes and copies them nowhere.
+    /// @brief Returns a destination that skips `bytes` bytes.
+    ///
+    /// A read consumes the bytes and does not copy them.
     [[nodiscard]] static constexpr destination nowhere(std::size_t bytes) noexcept
     {
         destination result{memory_span{memory_kind::host, 0, bytes}};
@@ -242,13 +248,13 @@ class destination {
         return result;
     }
 
-    /// @brief Returns the bytes to write. Their kind is `host` for every view of host memory.
+    /// @brief Returns the bytes to write. Host memory always has the kind `host`.
     [[nodiscard]] constexpr memory_span where() const noexcept { return where_; }
     /// @brief Returns the stream that orders the writes.
     [[nodiscard]] constexpr cuda_stream_ref stream() const noexcept { return stream_; }
     /// @brief Returns the size in bytes.
     [[nodiscard]] constexpr std::size_t size() const noexcept { return where_.size(); }
-    /// @brief Returns whether the bytes are skipped, as nowhere() asks.
+    /// @brief Returns whether reads skip the bytes, as with nowhere().
     [[nodiscard]] constexpr bool is_nowhere() const noexcept { return is_nowhere_; }
 
   private:
