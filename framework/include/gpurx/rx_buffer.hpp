@@ -94,7 +94,7 @@ class rx_buffer {
     /// reads. gather() needs no such call. The call covers bytes that a NIC wrote, and bytes that transport `copy` is
     /// still copying to the GPU.
     ///
-    /// The call does not wait, with one exception: on a stream that is being captured into a graph it waits for
+    /// The call does not wait, with one exception. On a stream that is being captured into a graph, it waits for
     /// unfinished copies of transport `copy`. A graph cannot wait for them.
     ///
     /// @param stream Stream of the reading work. Empty: CUDA's default stream.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Contiguous memory that receives objects, tensors and batches.
+/// @brief Contiguous memory for objects, tensors and batches.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,11 @@
 
 namespace gpurx::ingest {
 
-/// @brief A handle to shared bytes, which live until their last handle is destroyed.
+/// @brief A handle to shared bytes of host or GPU memory.
 ///
-/// No NIC writes these bytes, so the memory needs no export. An empty buffer has no bytes.
+/// The bytes live until their last handle is destroyed.
+///
+/// No NIC writes these bytes, so the memory is not exported. An empty buffer has no bytes.
 ///
 /// @par Thread safety
 /// Distinct handles are independent. Threads may call const members of one handle at the same time.
@@ -21,14 +23,14 @@ class buffer {
   public:
     /// @brief Constructs an empty buffer.
     buffer() noexcept = default;
-    /// @brief Allocates host memory, which the system has set to zero.
+    /// @brief Allocates host memory, which the system sets to zero.
     ///
-    /// The system's pages have 2 MiB where it gives them. The bytes are aligned to 64 bytes at least.
+    /// The pages have 2 MiB if the system provides such pages. The bytes are aligned to at least 64 bytes.
     ///
     /// @param bytes Size of the buffer.
-    /// @throws std::bad_alloc If memory is short.
+    /// @throws std::bad_alloc If memory runs out.
     [[nodiscard]] static buffer on_host(std::size_t bytes);
-    /// @brief Allocates memory of a GPU, aligned to 256 bytes and not cleared.
+    /// @brief Allocates GPU memory, aligned to 256 bytes and not cleared.
     /// @param ordinal CUDA ordinal of the GPU.
     /// @param bytes Size of the buffer.
     /// @throws system_error The errors of device_memory::on_gpu().

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Checkpoints in several files, and their tensors in one block of memory.
+/// @brief Checkpoints in several files, loaded into one block of memory.
 ///
 /// @code{.cpp}
 /// #include <gpurx/ingest/buffer.hpp>
@@ -27,7 +27,7 @@
 
 namespace gpurx::ingest {
 
-/// @brief Most bytes of an index of shards. The largest indices have some MiB.
+/// @brief Most bytes of an index of shards. The largest known indices have some MiB.
 inline constexpr std::uint64_t safetensors_index_limit = 100'000'000;
 
 /// @brief One file of a checkpoint.
@@ -38,7 +38,7 @@ struct checkpoint_shard {
     std::uint64_t size = 0;
     /// @brief ETag of the file, as object::etag() returns it.
     ///
-    /// Compare it and the size with those of the object that the tensors are fetched from.
+    /// Before you fetch tensors from an object, compare its ETag and size with these.
     std::string etag;
     std::vector<safetensor> tensors;  ///< Tensors in the order of the file.
 
@@ -49,10 +49,10 @@ struct checkpoint_shard {
 struct checkpoint {
     /// @brief Shards in the order in which the index first names them.
     ///
-    /// Without an index they have the order of the list, or of their names.
+    /// Without an index they are in the order of the list of URLs, or of their names.
     std::vector<checkpoint_shard> shards;
 
-    /// @brief Returns the shard that has a tensor, or a null pointer if no tensor has the name.
+    /// @brief Returns the shard of a tensor; null if no tensor has the name.
     ///
     /// @par Cost
     /// The function searches the tensors of all shards.
@@ -61,16 +61,16 @@ struct checkpoint {
 
 /// @brief Reads the headers of the shards of one checkpoint.
 ///
-/// The operation reads `options.flows` headers at a time, each through one flow. No two shards may have the same
-/// tensor. To load a part of the checkpoint, open an object for the shard and fetch placements_of() its tensors.
+/// The operation reads `options.flows` headers at a time, each through one flow. Two shards must not have the same
+/// tensor. To load a part of the checkpoint, open an object for a shard and fetch the placements_of() its tensors.
 ///
 /// @param executor Executor of the connections, as for object.
 /// @param session Session of the flows, as for object.
 /// @param urls URLs or paths of the shards.
-/// @param options Options of fetching. `deadline` holds for all headers together.
+/// @param options Options of fetching. `deadline` applies to all headers together.
 /// @returns The shards with their tensors.
 /// @throws system_error See Errors.
-/// @throws std::invalid_argument If `options.mirrors` has URLs: mirrors are those of one file.
+/// @throws std::invalid_argument If `options.mirrors` has URLs. Mirrors belong to one file.
 ///
 /// @par Per-operation cancellation
 /// Terminal.
@@ -81,40 +81,44 @@ struct checkpoint {
 [[nodiscard]] asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx_session& session,
                                                             std::vector<std::string> urls, fetch_options options = {});
 
-/// @brief Reads the index of a checkpoint and the headers of its shards; otherwise as async_read_shards().
+/// @brief Reads the index of a checkpoint and the headers of its shards.
 ///
-/// The shards lie beside their index, `model.safetensors.index.json`. Index and shards must agree. A tensor is an error
-/// if the index does not name it, if its shard does not have it, or if another shard has it.
+/// The shards are in the directory of their index, `model.safetensors.index.json`. Index and shards must agree. The
+/// operation fails if the index does not name a tensor, if the tensor's shard does not have it, or if another shard has
+/// it. Otherwise the operation works as async_read_shards().
 ///
 /// @param executor Executor of the connections, as for object.
 /// @param session Session of the flows, as for object.
-/// @param index URL or path of the index, or of one file of tensors. Or the path of a directory, or a prefix of S3,
-///   `s3://BUCKET/PREFIX/`: it has an index, or files of tensors and no index.
-/// @param options Options of fetching. `deadline` holds for the index and all headers together.
+/// @param index URL or path of the index, or of one file of tensors. Also the path of a directory, or an S3 prefix
+///   `s3://BUCKET/PREFIX/`, with an index, or with files of tensors and no index.
+/// @param options Options of fetching. `deadline` applies to the index and all headers together.
 /// @returns The shards with their tensors.
 [[nodiscard]] asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor, rx_session& session,
                                                                 std::string index, fetch_options options = {});
 
-/// @brief Lays out the tensors of all shards in one block of memory, one shard behind the other.
-/// @returns The layout. Its offsets have the order of the shards, and of the tensors in each shard.
+/// @brief Lays out the tensors of all shards in one block of memory.
+///
+/// The shards follow each other.
+/// @returns The layout. Its offsets are in the order of the shards, and of the tensors in each shard.
 [[nodiscard]] tensor_layout lay_out(checkpoint const& of);
 
 /// @brief Receives all tensors into their places in the block.
 ///
 /// The operation fetches one shard after the other, each through `options.flows` flows. So it uses no more flows of the
-/// session than one file does. It receives headers again, and so can compare the checksum that a server announces for
-/// a file.
+/// session than one file does. It receives headers again, so it can compare the checksum that a server announces for a
+/// file.
 ///
 /// @param executor Executor of the connections, as for object.
 /// @param session Session of the flows, as for object.
 /// @param of Checkpoint to fetch.
 /// @param layout Layout of the checkpoint, from lay_out().
-/// @param block Memory of `layout.size` bytes at least. On a GPU completion has the meaning that object gives it.
-/// @param options Options of fetching. `deadline` holds for all shards together.
+/// @param block Memory of at least `layout.size` bytes. On a GPU, completion has the same meaning as in
+///   object::async_fetch().
+/// @param options Options of fetching. `deadline` applies to all shards together.
 /// @returns Counters of all shards together.
 /// @throws system_error See Errors.
-/// @throws std::invalid_argument If `options.mirrors` has URLs, if the layout is not one of this checkpoint, or if it
-///   is larger than the block.
+/// @throws std::invalid_argument If `options.mirrors` has URLs, if the layout does not belong to this checkpoint, or if
+///   it is larger than the block.
 ///
 /// @par Lifetime
 /// The checkpoint must outlive the operation.
@@ -129,9 +133,11 @@ struct checkpoint {
                                                                   checkpoint const& of, tensor_layout layout,
                                                                   memory_span block, fetch_options options = {});
 
-/// @brief Returns whether a URL or path names a checkpoint in several files, and not one file of tensors.
+/// @brief Returns whether a URL or path names a checkpoint in several files.
 ///
-/// The name decides, and a look at the disk for a path.
+/// False: it names one file of tensors.
+///
+/// The name decides. For a path the function also inspects the disk.
 [[nodiscard]] bool is_checkpoint(std::string_view place);
 
 }  // namespace gpurx::ingest

@@ -13,7 +13,7 @@ namespace gpurx::ingest {
 
 /// @brief Element type of a tensor: `DLDataType` of dlpack.h 1.1 with one lane.
 ///
-/// The number is DLPack's type code times 256, plus the bits of an element.
+/// A value is DLPack's type code times 256, plus the bits of an element.
 enum class dtype : std::uint16_t {
     i8 = 0x0008,           ///< Signed integer of 8 bits.
     i16 = 0x0010,          ///< Signed integer of 16 bits.
@@ -30,7 +30,7 @@ enum class dtype : std::uint16_t {
     c64 = 0x0540,          ///< Complex number of two f32.
     c128 = 0x0580,         ///< Complex number of two f64.
     boolean = 0x0608,      ///< Boolean of 8 bits.
-    f8_e4m3 = 0x0a08,      ///< Floating point of 8 bits, e4m3fn: safetensors and PyTorch mean this type.
+    f8_e4m3 = 0x0a08,      ///< Floating point of 8 bits, e4m3fn, as in safetensors and PyTorch.
     f8_e4m3fnuz = 0x0b08,  ///< Floating point of 8 bits, e4m3fnuz.
     f8_e5m2 = 0x0c08,      ///< Floating point of 8 bits, e5m2.
     f8_e5m2fnuz = 0x0d08,  ///< Floating point of 8 bits, e5m2fnuz.
@@ -55,7 +55,7 @@ enum class dtype : std::uint16_t {
 
 /// @brief Returns the name in safetensors' spelling: "F32", "BOOL", "F8_E4M3".
 [[nodiscard]] std::string_view name_of(dtype type) noexcept;
-/// @brief Returns the type of a name in safetensors' spelling; empty if no type has it.
+/// @brief Returns the type of a name in safetensors' spelling; empty if unknown.
 [[nodiscard]] std::optional<dtype> dtype_named(std::string_view name) noexcept;
 
 }  // namespace gpurx::ingest

@@ -2,8 +2,8 @@
 /// @file
 /// @brief Error codes of the ingest library.
 ///
-/// The library throws them as gpurx::system_error. The diagnostics tell the operation, the object or sender, and what
-/// to change.
+/// The library throws them as gpurx::system_error. The diagnostics have the operation, the object or sender, and
+/// advice.
 #pragma once
 
 #include <gpurx/error.hpp>
@@ -13,57 +13,63 @@ namespace gpurx::ingest {
 /// @brief Errors of the ingest library itself.
 enum class errc {
     // ---- HTTP ----
-    /// @brief The text is no URL of http, https or s3, or the URL cannot be used.
+    /// @brief The text is not a usable URL of http, https or s3.
     bad_url = 1,
-    /// @brief The answer is not HTTP/1.1, or its header is larger than 16 KiB.
+    /// @brief The response is not HTTP/1.1, or its header is larger than 16 KiB.
     bad_response,
-    /// @brief The server answered with a status that is no success.
-    /// @details The diagnostics have the status and the beginning of the answer's body.
+    /// @brief The server responded with a status that is not a success.
+    /// @details The diagnostics have the status and the beginning of the response's body.
     http_status,
-    /// @brief The server redirected more than 10 times, or to a URL that cannot be used.
+    /// @brief The server redirected more than 10 times, or to an unusable URL.
     bad_redirect,
-    /// @brief The answer has no length, as with `Transfer-Encoding: chunked`, so its bytes have no known place.
+    /// @brief The response has no length, as with `Transfer-Encoding: chunked`.
+    /// @details The places of its bytes are then unknown.
     unknown_size,
-    /// @brief The answer has other bytes than the requested ones.
+    /// @brief The response has other bytes than the request.
     wrong_range,
-    /// @brief The object has changed since the download began: its ETag, date or size is another.
+    /// @brief The object's ETag, date or size has changed since the download began.
     object_changed,
     /// @brief The server is slower than fetch_options allow, or every attempt ended early.
     /// @details The options are `timeout`, `min_speed` and `deadline`.
     gave_up,
-    /// @brief The bytes do not have the announced checksum.
+    /// @brief The bytes do not match the announced checksum.
     wrong_checksum,
 
     // ---- safetensors ----
-    /// @brief The header breaks the format. The diagnostics tell the mistake and the tensor.
+    /// @brief The header violates the format.
+    /// @details The diagnostics name the mistake and the tensor.
     bad_safetensors,
 
     // ---- streams of tensors ----
-    /// @brief A sender sent bytes that are no frame of this version. The diagnostics tell the mistake.
+    /// @brief A sender sent bytes that are not a frame of this version.
+    /// @details The diagnostics name the mistake.
     bad_frame,
-    /// @brief A sender's connection ended before its last frame, and the sender did not reconnect in time.
+    /// @brief A sender disconnected before its last frame and did not reconnect in time.
     stream_cut,
-    /// @brief A sender has the number of another sender, or a number outside this stream.
-    /// @details The source continues with the sender that it had.
+    /// @brief A sender has another sender's number, or a number outside the stream.
+    /// @details The source continues with its previous sender.
     wrong_source,
 
     // ---- S3 ----
-    /// @brief There are no credentials for S3, or the service that issues them did not.
+    /// @brief S3 credentials are missing, or the service that issues them failed.
     no_credentials,
 
     // ---- TLS ----
-    /// @brief TLS with the server failed, or a file of tls_options cannot be used.
+    /// @brief TLS with the server failed, or a file of tls_options is unusable.
     /// @details The server's certificate is not valid for the URL, the server breaks the protocol, or it rejects the
     /// client's certificate. The diagnostics have OpenSSL's text.
     tls_failure,
 
     // ---- streams of tensors: authentication ----
-    /// @brief A sender does not know the stream's secret, or speaks the protocol's version 1, which has no secret.
+    /// @brief A sender does not know the stream's secret.
+    /// @details A sender that speaks version 1 of the protocol fails with this error too: version 1 has no secret.
     wrong_secret,
-    /// @brief All sources have ended an epoch, and the next batch belongs to the next one. This is no failure.
+    /// @brief All sources have ended an epoch. This is not a failure.
+    /// @details The next batch belongs to the next epoch.
     epoch_ended,
     // ---- mirrors ----
-    /// @brief The URLs of an object have different content. The diagnostics tell the difference.
+    /// @brief The URLs of an object have different content.
+    /// @details The diagnostics name the difference.
     mirrors_differ,
 };
 

@@ -25,57 +25,58 @@ namespace gpurx::ingest {
 struct fetch_options {
     /// @brief Most connections at a time. Each is a flow of the session.
     ///
-    /// `rx_session_options::max_flows` should be no smaller. The library uses one connection if a server does not serve
-    /// ranges.
+    /// `rx_session_options::max_flows` should be at least as large. If a server does not serve ranges, the library uses
+    /// one connection.
     unsigned flows = 4;
 
     /// @brief Bytes of one range request.
     ///
-    /// Each connection has two requests under way, so the next answer follows the last one without a pause.
+    /// Each connection has two requests in flight, so the next response follows the last one without a pause.
     std::size_t chunk_size = std::size_t{8} << 20;
 
     /// @brief Time after which a connection without new bytes is replaced.
     ///
-    /// A new connection fetches the rest. A connection is also replaced if the next header does not arrive whole within
-    /// this time. The library notices at most an eighth of the time late. Time in which arrived bytes wait for the
-    /// program, or for its GPU's stream, does not count.
+    /// A new connection fetches the rest. The library also replaces a connection if the next header does not arrive
+    /// completely within this time. It detects the timeout at most an eighth of the time late. Time in which arrived
+    /// bytes wait for the program, or for its GPU's stream, does not count.
     std::chrono::milliseconds timeout{30'000};
 
-    /// @brief Least bytes per second of an answer's body, averaged over `timeout`. 0: no limit.
+    /// @brief Least bytes per second of a response's body, averaged over `timeout`. 0: no limit.
     ///
-    /// A slower connection is replaced, as after `timeout`.
+    /// The library replaces a slower connection, as after `timeout`.
     std::uint64_t min_speed = 1024;
 
     /// @brief More URLs of the same object.
     ///
-    /// Each connection goes to one of all URLs. Fewer connections, or none, go to URLs that fail or are slow. Another
-    /// URL serves the bytes that one has not.
+    /// Each connection goes to one of all URLs. Fewer connections, or none, go to URLs that fail or are slow. If one
+    /// URL does not deliver bytes, another URL does.
     ///
-    /// All URLs must have one size and one checksum of the whole object. If one of two URLs announces no checksum,
-    /// both must have one ETag, which is not weak. Otherwise the download ends with errc::mirrors_differ.
+    /// All URLs must have the same size and the same checksum of the whole object. If one of two URLs announces no
+    /// checksum, both must have the same ETag, and the ETag must not be weak. Otherwise the download fails with
+    /// errc::mirrors_differ.
     ///
-    /// The download leaves out a URL that refuses. That is no error while another URL is left. The library pauses
-    /// between attempts only when all URLs fail.
+    /// The download skips a URL that refuses the request. That is not an error while another URL is left. The library
+    /// pauses between attempts only when all URLs fail.
     std::vector<std::string> mirrors{};
 
-    /// @brief Whether connections without more work for async_fetch stay open for the next call.
+    /// @brief Whether idle connections stay open for the next async_fetch.
     ///
-    /// A connection that the server has closed meanwhile is replaced, which counts as no retry. Open connections are
-    /// flows of the session and hold its memory, until disconnect() or the object's destruction. Connections of https
-    /// are no flows.
+    /// If the server closes such a connection, the library replaces it and counts no retry. Open connections are flows
+    /// of the session and hold its memory, until disconnect() or the object's destruction. Connections of https are not
+    /// flows.
     bool keep_connections = false;
 
     /// @brief Most failures of a connection in a row.
     ///
-    /// The count starts again once a connection has brought all its bytes, 1/64 of a chunk, or 64 KiB. Pauses between
+    /// The count starts again once a connection has delivered all its bytes, 1/64 of a chunk, or 64 KiB. Pauses between
     /// attempts grow from 0.1 to 20 s. 12 attempts last for about 75 s, enough for a server to restart. The library
-    /// obeys `Retry-After`, up to 5 minutes. A server that has never answered gets 5 attempts (1.5 s) at most, since
+    /// obeys `Retry-After`, up to 5 minutes. A server that has never responded gets at most 5 attempts (1.5 s), because
     /// the URL is probably wrong.
     unsigned attempts = 12;
 
     /// @brief Time for the whole operation, from async_open() on. 0: no limit.
     ///
-    /// An operation that is not done then ends with errc::gave_up. Below 0 the deadline is over already, and the
+    /// An unfinished operation then fails with errc::gave_up. A value below 0 means that the deadline has passed: the
     /// library sends no request (see with_rest_of_deadline()).
     std::chrono::milliseconds deadline{0};
 
@@ -85,26 +86,27 @@ struct fetch_options {
         automatic,  ///< Compute the checksum that the server has announced for the whole object.
         always      ///< Compute the CRC32C, and compare it if the server has announced one.
     };
-    /// @brief Checksum that the library computes of the bytes at their destination, and compares with the server's.
+    /// @brief Checksum of the object that the library computes and compares.
+    ///
+    /// The library computes it over the bytes at their destination, and compares it with the server's.
     ///
     /// The checksum is the CRC32C (`x-amz-checksum-crc32c`). For bytes on the host, `automatic` also compares the
-    /// CRC-64/NVME (`x-amz-checksum-crc64nvme`) if the server has that one. A server of http URLs sends a checksum with
-    /// answers that bring the whole object, so for objects of up to `chunk_size`. The library asks servers of s3://
-    /// URLs for it.
+    /// CRC-64/NVME (`x-amz-checksum-crc64nvme`) if the server announces that one. A server of http URLs sends a
+    /// checksum with responses that have the whole object, so for objects of up to `chunk_size`. The library asks
+    /// servers of s3:// URLs for it.
     ///
-    /// The library compares once all bytes have come, by one async_fetch or several. It compares again with bytes that
-    /// come again: the whole object, or as much as an earlier call has brought. It does not compare less, since a
-    /// checksum has no parts.
+    /// The library compares when all bytes have arrived, through one async_fetch or several. If bytes are fetched
+    /// again, it compares again: for the whole object, or for the same bytes as an earlier call. It does not compare
+    /// smaller parts, because the checksum covers the whole.
     ///
     /// @par Cost
-    /// A pass over the bytes in the destination's memory. On a host's CPU: about 0.06 s per GiB for the CRC32C, 0.09 s
-    /// for the CRC-64/NVME.
+    /// One pass over the bytes in the destination's memory. On a host's CPU: about 0.06 s per GiB for the CRC32C, 0.09
+    /// s for the CRC-64/NVME.
     checksum crc32c = checksum::automatic;
 
     /// @brief Stream for work on a GPU.
     ///
-    /// Work enqueued there earlier runs before the bytes arrive, and before the headers. So a stream of its own is
-    /// best.
+    /// Bytes and headers wait for work that is already enqueued on the stream. So a separate stream is best.
     cuda_stream_ref stream{};
 
     /// @brief Options for URLs that begin with `s3://`.
@@ -113,31 +115,33 @@ struct fetch_options {
     /// @brief Options for https.
     tls_options tls{};
 
-    /// @brief More header fields for requests to the URL's own host, port and scheme.
+    /// @brief More header fields of requests to the URL's own host, port and scheme.
     ///
-    /// Mirrors elsewhere and targets of redirects do not get them. Requests to s3:// URLs have none.
+    /// Mirrors with another host, port or scheme do not get them, nor do targets of redirects. Requests to s3:// URLs
+    /// do not have them.
     ///
-    /// The first of these authenticates a request:
+    /// The first of these that is set authenticates a request:
     /// - a field `Authorization` among the header fields;
     /// - `bearer`;
     /// - the URL's user and password (Basic);
-    /// - over https only, `HF_TOKEN`, for Hugging Face's hosts or that of `HF_ENDPOINT`;
+    /// - over https only, `HF_TOKEN`, for Hugging Face's hosts or the host of `HF_ENDPOINT`;
     /// - over https only, `~/.netrc` (or the file that `NETRC` names).
     std::vector<std::pair<std::string, std::string>> headers{};
-    /// @brief Token for the same requests: `Authorization: Bearer`. It is not used for s3:// URLs.
+    /// @brief Token of the same requests: `Authorization: Bearer`. Not for s3:// URLs.
     std::string bearer{};
 };
 
-/// @brief Checks options without a request and without a look at files.
+/// @brief Checks options, without requests and without access to files.
 ///
-/// An object of a server throws the same exceptions, whatever its URL. No message has a header's value or the token.
+/// The constructor of an object of a server throws the same exceptions, whatever its URL. No message contains a
+/// header's value or the token.
 ///
-/// @throws std::invalid_argument If there are no flows or attempts, or chunks have no size. If header fields or tokens
-///   cannot be sent. If a key has no certificate.
+/// @throws std::invalid_argument If `flows`, `attempts` or `chunk_size` is 0, if header fields or the token cannot be
+///   sent, or if a key has no certificate.
 /// @throws system_error errc::bad_url: an endpoint or a region of S3 is invalid.
 void check(fetch_options const& options);
 
-/// @brief Returns options for the next of several operations with one deadline between them.
+/// @brief Returns options for the next of several operations with a shared deadline.
 ///
 /// The function is pure.
 ///
@@ -146,28 +150,31 @@ void check(fetch_options const& options);
 /// @returns The options with the rest of the deadline; it is below 0 if nothing is left.
 [[nodiscard]] fetch_options with_rest_of_deadline(fetch_options options, std::chrono::steady_clock::time_point began);
 
-/// @brief Returns a URL for messages: without user name and password, and with only the names of a query.
+/// @brief Returns a URL without secrets, for messages.
+///
+/// The result has no user name and no password, and only the names of a query.
 ///
 /// The function is pure.
 [[nodiscard]] std::string redacted_url(std::string_view url);
-/// @brief Returns text from others, such as a tensor's name, for messages.
+/// @brief Returns untrusted text, such as a tensor's name, for messages.
 ///
-/// Control characters and bytes that are no UTF-8 appear as `\x1b`, which a terminal does not obey. White space appears
-/// as one space. Text of more than 2,000 bytes is cut after its beginning. The function is pure.
+/// Control characters and bytes that are not UTF-8 appear as escapes such as `\x1b`, which a terminal does not
+/// interpret. White space appears as one space. Of text with more than 2,000 bytes, the result has the beginning. The
+/// function is pure.
 [[nodiscard]] std::string printable_text(std::string_view text);
 
-/// @brief Lists the objects whose URLs begin with `prefix`, in the order of their keys.
+/// @brief Lists the objects whose URLs begin with `prefix`, ordered by key.
 ///
-/// The operation needs no session. It connects on the host, over connections of its own. Proxies are those of the
-/// environment. A list has a million objects at most.
+/// The operation needs no session: it uses its own connections on the host. It uses the proxies of the environment. A
+/// list has at most a million objects.
 ///
 /// @param prefix Beginning of the URLs: `s3://BUCKET/BEGINNING`.
-/// @param options Options, of which `attempts`, `deadline`, `s3` and `tls` hold.
+/// @param options Options. Only `attempts`, `deadline`, `s3` and `tls` apply.
 /// @returns The objects.
 /// @throws system_error See Errors. The diagnostics name the prefix.
 ///
 /// @par Executor
-/// That of the coroutine.
+/// The coroutine's.
 ///
 /// @par Per-operation cancellation
 /// Terminal.
@@ -185,8 +192,8 @@ struct placement {
 
 /// @brief Function that takes bytes of an object.
 ///
-/// Its first parameter is the offset of the first byte in the object. The bytes lie in host memory until the function
-/// is done. It runs on the strand of the connection that brought them.
+/// Its first parameter is the offset of the first byte in the object. The bytes are in host memory, and valid until the
+/// function completes. The function runs on the strand of the connection that received them.
 using piece_consumer = std::function<asio::awaitable<void>(std::uint64_t offset, std::span<std::byte const> bytes)>;
 
 /// @brief Counters of a download.
@@ -200,10 +207,12 @@ struct fetch_stats {
 
 /// @brief Counters of one of the URLs of an object.
 struct mirror_stats {
-    /// @brief The URL as given, without secrets. " at ENDPOINT" follows for a server of `s3_options::more_endpoints`.
+    /// @brief The URL as given, without secrets.
+    ///
+    /// For a server of `s3_options::more_endpoints`, " at ENDPOINT" follows.
     std::string url;
-    std::uint64_t bytes_placed = 0;  ///< Bytes that this URL has brought.
-    std::string failure;             ///< Reason for which the URL is not asked any more; empty while it is asked.
+    std::uint64_t bytes_placed = 0;  ///< Bytes that this URL has delivered.
+    std::string failure;             ///< Reason why the library does not use the URL any more; empty while it does.
 };
 
 }  // namespace gpurx::ingest

@@ -2,7 +2,7 @@
 /// @file
 /// @brief Objects of S3, `s3://BUCKET/KEY`: servers, credentials and lists.
 ///
-/// gpurx/ingest/object.hpp loads them.
+/// The class object loads them (gpurx/ingest/object.hpp).
 #pragma once
 
 #include <cstdint>
@@ -13,36 +13,45 @@ namespace gpurx::ingest {
 
 /// @brief Options of S3.
 ///
-/// The library fills empty options as AWS's own tools do. It takes them from the environment (`AWS_ENDPOINT_URL_S3`,
-/// `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_DEFAULT_REGION`), then from the profile (`AWS_PROFILE`) in `~/.aws/config`.
+/// If an option is empty, the library finds its value as AWS's own tools do. It takes the first of:
+/// - the environment: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_DEFAULT_REGION`;
+/// - the profile (`AWS_PROFILE`) in `~/.aws/config`.
 ///
-/// Credentials never stand in the options. The library takes them from the first of these:
+/// The options never contain credentials. The library takes credentials from the first of these:
 /// - the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`;
 /// - the profile, in `~/.aws/credentials` or `~/.aws/config`;
 /// - a container's agent;
 /// - the instance metadata service, version 2.
 ///
-/// The library renews credentials that expire five minutes before.
+/// If credentials expire, the library renews them five minutes earlier.
 struct s3_options {
-    /// @brief URL of a server that has the buckets below it. If the environment and the profile have none either: AWS.
+    /// @brief URL of the server. The buckets are below it.
+    ///
+    /// If the environment and the profile have none either, the server is AWS.
     std::string endpoint{};
     /// @brief More servers with the same buckets, such as the nodes of one store.
     ///
-    /// Each s3:// URL is on all of them, as if fetch_options::mirrors had it once more for each. A list asks the next
-    /// server if the one before cannot be reached.
+    /// Each s3:// URL is on all of them, as if fetch_options::mirrors contained it once more for each. async_list_s3()
+    /// asks the next server if it cannot reach the previous one.
     std::vector<std::string> more_endpoints{};
-    /// @brief Region of the bucket. If the environment and the profile have none either: us-east-1.
+    /// @brief Region of the bucket.
     ///
-    /// If the bucket is in another region, the server answers with it, and the library asks there.
+    /// If the environment and the profile have none either, the region is us-east-1.
+    ///
+    /// If the bucket is in another region, the server reports that region, and the library asks there.
     std::string region{};
-    /// @brief Whether requests are unsigned, without a search for credentials. Use it for public buckets.
+    /// @brief Whether requests are unsigned. Use it for public buckets.
+    ///
+    /// The library then does not search for credentials.
     bool anonymous = false;
-    /// @brief Profile, in the place of `AWS_PROFILE`. The library then takes no credentials from the environment.
+    /// @brief Profile to use instead of `AWS_PROFILE`.
+    ///
+    /// If set, the library takes no credentials from the environment.
     std::string profile{};
 
     /// @brief Place of a bucket's name in requests.
     ///
-    /// A name that cannot be part of a host name, such as one with capital letters, is always in the path.
+    /// If a name cannot be part of a host name, as with capital letters, it is always in the path.
     enum class addressing {
         automatic,    ///< As the profile's `s3.addressing_style` says. Otherwise AWS by host, other servers by path.
         path,         ///< In the path: `HOST/BUCKET/KEY`.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief The safetensors format: headers of files of tensors, and layouts in memory.
+/// @brief The safetensors format: headers of files, and layouts in memory.
 ///
 /// The format (github.com/huggingface/safetensors, section "Format") has three parts:
-/// - The size of the header, 8 bytes, lowest byte first.
+/// - The size of the header: 8 bytes, lowest byte first.
 /// - The header, JSON, which may end in spaces: `{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},`
 ///   `…, "__metadata__": {"key": "text", …}}`.
 /// - The bytes of all tensors, without a gap, row-major.
@@ -27,7 +27,7 @@ namespace gpurx::ingest {
 
 /// @brief Most bytes of a header, by the format's own limit.
 inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
-/// @brief Bytes in front of the header, which have its size.
+/// @brief Bytes in front of the header. They have its size.
 inline constexpr std::size_t safetensors_prefix = 8;
 
 /// @brief One tensor of a file.
@@ -36,9 +36,9 @@ struct safetensor {
 
     /// @brief Type of the elements.
     dtype type{};
-    /// @brief Shape, row-major. An empty shape is that of a scalar.
+    /// @brief Shape, row-major. Empty for a scalar.
     ///
-    /// The bits of all elements fit a `std::int64_t`, without counting dimensions of 0.
+    /// The number of bits of all elements fits a `std::int64_t`; dimensions of 0 do not count.
     std::vector<std::uint64_t> shape;
     std::uint64_t offset = 0;  ///< Offset of the first byte in the file.
     std::uint64_t size = 0;    ///< Size in bytes.
@@ -62,13 +62,13 @@ struct safetensors_header {
 
 /// @brief Parses the header of a file.
 ///
-/// The function checks everything: UTF-8, names that come twice, dtypes, shapes that overflow or do not fit their
-/// bytes, tensors that overlap, gaps, ends.
+/// The function checks everything: UTF-8, repeated names, dtypes, shapes that overflow or do not fit their bytes,
+/// overlapping tensors, gaps, ends.
 ///
 /// @param text The header.
 /// @param file_size Size of the file in bytes.
 /// @returns Tensors and metadata.
-/// @throws system_error errc::bad_safetensors: the diagnostics tell the mistake and the tensor.
+/// @throws system_error errc::bad_safetensors: the diagnostics name the mistake and the tensor.
 [[nodiscard]] safetensors_header parse_safetensors(std::string_view text, std::uint64_t file_size);
 
 /// @brief Places of tensors in one block of memory.
@@ -77,22 +77,26 @@ struct tensor_layout {
     std::uint64_t size = 0;              ///< Size of the block in bytes.
 };
 
-/// @brief Lays out tensors as they follow each other in the file, so that neighbours are received as one.
+/// @brief Lays out tensors in the order of the file.
 ///
-/// Each tensor begins at a multiple of its element's size and of 16, as vector loads and cuBLAS require. The function
-/// moves a tensor that would not begin there on to a multiple of 256.
+/// Neighbours can then be received as one.
+///
+/// Each tensor begins at a multiple of its element's size and of 16, as vector loads and cuBLAS require. If a tensor
+/// would not begin there, the function moves it to the next multiple of 256.
 [[nodiscard]] tensor_layout lay_out(std::span<safetensor const> tensors);
 
-/// @brief Returns the placements of tensors for object::async_fetch(). Neighbours in file and block become one.
+/// @brief Returns the placements of tensors for object::async_fetch().
+///
+/// Neighbours in file and block become one placement.
 /// @param tensors Tensors to place.
 /// @param layout Layout of the tensors, from lay_out().
 /// @param block Memory to place them in.
-/// @throws std::out_of_range If `block` is smaller than the layout, or the layout is one of fewer tensors.
+/// @throws std::out_of_range If `block` is smaller than the layout, or if the layout has fewer tensors.
 [[nodiscard]] std::vector<placement> placements_of(std::span<safetensor const> tensors, tensor_layout const& layout,
                                                    memory_span block);
 
 /// @brief Reads the header of a file.
-/// @pre The file is open, and nothing of it was read.
+/// @pre The file is open, and none of its bytes were read.
 [[nodiscard]] asio::awaitable<safetensors_header> async_read_safetensors_header(object& file);
 
 }  // namespace gpurx::ingest

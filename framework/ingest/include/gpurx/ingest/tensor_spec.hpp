@@ -15,7 +15,7 @@ namespace gpurx::ingest {
 
 /// @brief One tensor of a stream, without its first dimension.
 ///
-/// The first dimension is the number of rows, which differs from frame to frame.
+/// The first dimension is the number of rows. It differs from frame to frame.
 struct tensor_spec {
     std::string name;  ///< Name: 1 to 15 printable ASCII characters without spaces.
 
@@ -28,15 +28,15 @@ struct tensor_spec {
 };
 
 /// @brief Returns the bytes of one row of a tensor.
-/// @throws system_error errc::bad_frame: a row has no whole number of bytes, or more bits than a `std::int64_t` counts.
+/// @throws system_error errc::bad_frame: a row is not a whole number of bytes, or its bits exceed a `std::int64_t`.
 [[nodiscard]] std::uint64_t row_size(tensor_spec const& tensor);
 /// @brief Returns the bytes of one row of all tensors; otherwise as above.
 [[nodiscard]] std::uint64_t row_size(std::span<tensor_spec const> tensors);
 
-/// @brief Most that a receiver takes in one frame.
+/// @brief Limits of one frame, for receivers.
 struct frame_limits {
-    std::uint64_t frame_size = std::uint64_t{256} << 20;  ///< Bytes of a frame's payload.
-    std::uint32_t tensors = 64;                           ///< Tensors of a frame.
+    std::uint64_t frame_size = std::uint64_t{256} << 20;  ///< Most bytes of a frame's payload.
+    std::uint32_t tensors = 64;                           ///< Most tensors of a frame.
 };
 
 }  // namespace gpurx::ingest

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Options of https: trusted certificates, and a client's certificate.
+/// @brief Options of https: trusted certificates and client certificates.
 #pragma once
 
 #include <string>
@@ -17,16 +17,18 @@ struct tls_options {
     /// If this and `ca_directory` are empty, the library trusts the system's certificates, or those of the environment
     /// (`SSL_CERT_FILE`, `SSL_CERT_DIR`). If both are set, it trusts both.
     std::string ca_file;
-    /// @brief Directory of trusted certificates, with file names as `openssl rehash` makes them.
+    /// @brief Directory of trusted certificates, named as by `openssl rehash`.
     std::string ca_directory;
 
     /// @brief File of the client's certificate, for servers that authenticate clients.
     ///
-    /// The certificates that lead to its CA follow it in the file.
+    /// In the file, the certificates that lead to its CA follow.
     std::string certificate;
-    /// @brief File of the certificate's key. It is empty if the key is in the file of the certificate.
+    /// @brief File of the certificate's key.
     ///
-    /// A key that needs a password is refused.
+    /// Leave it empty if the key is in the file of the certificate.
+    ///
+    /// The library refuses a key that needs a password.
     std::string key;
 };
 
