@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief Streams of tensors: rows from many senders, as batches in memory of a GPU or the host.
+/// @brief Streams of tensors: rows from many senders, in batches.
 ///
 /// The senders speak the protocol of docs/tensor-stream.md. They send frames, each a block of rows of one or more named
 /// tensors. All frames of a stream have the same tensors. The sender chooses the number of rows of a frame. The stream
-/// forms batches of `batch_size` rows, whichever frames the rows came in.
+/// forms batches of `batch_size` rows in memory of a GPU or the host, whatever the frames of the rows.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -53,26 +53,34 @@ struct block;
 struct source_position {
     /// @brief Number of the source.
     std::uint32_t source = 0;
-    /// @brief Sender of this number: a random number that it keeps. 0: no sender has sent one.
+    /// @brief Random number of the source's sender. 0: no sender has sent one.
+    ///
+    /// A sender keeps its number.
     std::uint32_t sender = 0;
-    std::uint64_t frame = 0;        ///< Sequence of the first frame of which rows are not taken.
+    std::uint64_t frame = 0;        ///< Sequence of the first frame with rows not taken.
     std::uint64_t row = 0;          ///< Rows of that frame that are taken.
     std::uint64_t epoch_frame = 0;  ///< Sequence of the first frame of this epoch.
     bool epoch_ended = false;       ///< Whether its last frame of this epoch is taken.
-    bool ended = false;             ///< Whether its last frame of all is taken.
+    bool ended = false;             ///< Whether its last frame is taken.
 
     friend bool operator==(source_position const&, source_position const&) = default;
 };
 
-/// @brief A place between two batches of a stream, where another stream can begin, such as that of a restarted process.
+/// @brief A place between two batches of a stream.
+///
+/// Another stream can begin there, such as that of a restarted process.
 struct stream_position {
     /// @brief Number of the epoch.
     std::uint64_t epoch = 0;
-    /// @brief With tensor_stream_options::shuffle, the window of this epoch. The sources are where it begins.
+    /// @brief With tensor_stream_options::shuffle, the window of this epoch.
+    ///
+    /// `sources` then has the positions at the beginning of the window.
     std::uint64_t window = 0;
-    /// @brief With tensor_stream_options::shuffle, the batches of the window that are taken.
+    /// @brief With tensor_stream_options::shuffle, the batches taken from the window.
     std::uint64_t batches = 0;
-    /// @brief Positions of the process' own sources, in the order of their numbers. Empty at the beginning.
+    /// @brief Positions of the process' own sources, ordered by number.
+    ///
+    /// Empty at the beginning.
     std::vector<source_position> sources{};
 
     friend bool operator==(stream_position const&, stream_position const&) = default;
@@ -86,7 +94,9 @@ struct tensor {
     memory_span bytes;                 ///< Contiguous, row-major bytes, which begin at a multiple of 256.
 };
 
-/// @brief A move-only batch: rows of all tensors, whose memory returns to the stream's pool at destruction.
+/// @brief A move-only batch of rows of all tensors.
+///
+/// Its memory returns to the stream's pool at destruction.
 ///
 /// Default-constructed and moved-from batches are empty.
 ///
@@ -98,9 +108,9 @@ struct tensor {
 /// calls on one batch are unsafe.
 ///
 /// @par Memory of a GPU
-/// The bytes are there for work that is enqueued on `tensor_stream_options::stream` from now on. Order any other stream
-/// after that one (order_after(), cuda_stream.hpp). The stream reuses the memory once work that was enqueued on that
-/// stream before the batch was destroyed has finished.
+/// The bytes are valid for later work on the CUDA stream `tensor_stream_options::stream`. Order any other CUDA stream
+/// after that one (order_after(), cuda_stream.hpp). The tensor_stream reuses the memory when work that was enqueued on
+/// that CUDA stream before the batch's destruction has finished.
 class batch {
   public:
     /// @brief Constructs an empty batch.
@@ -121,7 +131,7 @@ class batch {
     /// @par Lifetime
     /// The span is valid until the batch is released, moved from or destroyed.
     [[nodiscard]] std::span<tensor const> tensors() const noexcept { return tensors_; }
-    /// @brief Returns the tensor of a name, or a null pointer if the batch has none.
+    /// @brief Returns the tensor of a name; null if the batch has none.
     [[nodiscard]] tensor const* find(std::string_view name) const noexcept;
     /// @brief Returns the tensor of a name.
     /// @throws std::out_of_range If the batch has no tensor of this name.
@@ -129,14 +139,15 @@ class batch {
 
     /// @brief Returns the position behind the last row of this batch.
     ///
-    /// An empty batch has one too, if async_next() completed with it at the end of an epoch or of the stream. Other
-    /// empty batches have the position of a stream's beginning. The position stays when the batch is released.
+    /// An empty batch of async_next(), at the end of an epoch or of the stream, has a position too. Other empty batches
+    /// have the position of a stream's beginning. The position stays when the batch is released.
     [[nodiscard]] stream_position position() const;
 
-    /// @brief Returns the memory once all work enqueued on `stream` so far has finished. The batch is empty at once.
+    /// @brief Returns the memory once all work enqueued on `stream` so far has finished.
     ///
-    /// Use it if the program works on the batch on another stream than that of the options. Host memory returns
-    /// immediately. A stream that is being captured cannot be waited for, so the memory is not used again.
+    /// The batch is empty at once. Use the call if the program works on the batch on another stream than that of the
+    /// options. Host memory returns immediately. If the stream is being captured, the pool cannot wait for it, and
+    /// never reuses the memory.
     ///
     /// @param stream Stream of the reading work.
     void release_after(cuda_stream_ref stream) noexcept;
@@ -158,63 +169,73 @@ class batch {
 
 /// @brief Order in which frames of several sources become rows of batches.
 enum class frame_order : std::uint8_t {
-    /// @brief The first complete frame comes first. A slow source delays no other.
+    /// @brief The first complete frame comes first. A slow source does not delay others.
     as_they_come,
-    /// @brief The first frame of each source, in the order of their numbers, then the second of each, and so on.
-    /// @details A source that has ended is left out. The same frames give the same batches in every run, and all
-    /// sources wait for the slowest.
+    /// @brief One frame of each source in turn, in the order of their numbers.
+    /// @details The first frame of each source is followed by the second of each, and so on. The order skips sources
+    /// that have ended. The same frames give the same batches in every run. All sources wait for the slowest.
     rounds,
 };
 
-/// @brief Time at which a frame is acknowledged, so that its sender need not keep it any longer.
+/// @brief Time at which the stream acknowledges a frame.
 ///
-/// A sender of the protocol's version 1 gets acknowledgements if it asks for them, and always as with `received`.
+/// The sender need not keep an acknowledged frame.
+///
+/// A sender of version 1 of the protocol gets acknowledgements if it requests them, and always as with `received`.
 enum class acknowledge_when : std::uint8_t {
-    received,  ///< The bytes of the frame are in the memory of this process, and are right.
+    received,  ///< The frame is in the memory of this process, and its bytes are right.
     taken,     ///< All rows of the frame are in batches that async_next() has returned.
-    saved,     ///< tensor_stream::acknowledge() was called with a position behind the frame.
+    saved,     ///< The program called tensor_stream::acknowledge() with a position behind the frame.
 };
 
-/// @brief Failure of a source, or of a peer that is no source. The other sources continue.
+/// @brief Failure of a source, or of another peer. The other sources continue.
 struct source_error {
-    std::optional<std::uint32_t> source;  ///< Number of the source; empty if no frame told it.
+    std::optional<std::uint32_t> source;  ///< Number of the source; empty if no frame had it.
 
     /// @brief Last peer; default-constructed if the source never connected.
     asio::ip::tcp::endpoint peer;
     /// @brief Error of the source.
     ///
-    /// - errc::bad_frame, errc::wrong_checksum or errc::stream_cut: the source has ended, and its earlier rows are
-    ///   delivered. errc::wrong_checksum occurs only if the sender does not keep the frame (version 1 of the protocol).
-    /// - errc::wrong_source: rows are lost, since the sender is none of the sources, or a second one of that number.
-    /// - errc::wrong_secret and other errors, for peers that are no source: the error of the connection.
+    /// - errc::bad_frame, errc::wrong_checksum or errc::stream_cut: the source has ended, and the stream delivers its
+    ///   earlier rows. The error is errc::wrong_checksum only if the sender does not keep the frame (version 1 of the
+    ///   protocol).
+    /// - errc::wrong_source: rows are lost, because the sender is not one of the sources, or is a second sender with
+    ///   the number.
+    /// - errc::wrong_secret and other errors, for peers that are not sources: the error of the connection.
     error_code code;
-    /// @brief Diagnostics of the error. describe(code, why) is one sentence that names source and peer.
+    /// @brief Diagnostics of the error.
+    ///
+    /// describe(code, why) returns one sentence that names source and peer.
     diagnostics why;
 };
 
 /// @brief Options of a stream of tensors. Set either `listen` or `connect`.
 struct tensor_stream_options {
-    /// @brief Endpoints to listen on. Senders connect, and name their source in each frame.
+    /// @brief Endpoints to listen on.
+    ///
+    /// Senders connect, and name their source in each frame.
     std::vector<asio::ip::tcp::endpoint> listen{};
-    /// @brief Number of sources, those of other ranks included. They have numbers from 0. Only with `listen`.
+    /// @brief Number of sources, including those of other ranks. Only with `listen`.
+    ///
+    /// Sources have numbers from 0.
     std::uint32_t sources = 1;
     /// @brief Endpoints of listening sources. Source i listens at `connect[i]`.
     std::vector<asio::ip::tcp::endpoint> connect{};
 
     /// @brief Rank of this process, as torchrun's `RANK`.
     ///
-    /// The process receives the sources whose number modulo `world_size` is `rank`. The processes need not know of each
-    /// other. A process without a source is at the end of its stream at once.
+    /// The process receives the sources whose number modulo `world_size` is `rank`. The processes need not know each
+    /// other. The stream of a process without a source ends at once.
     std::uint32_t rank = 0;
     std::uint32_t world_size = 1;  ///< Number of processes, as torchrun's `WORLD_SIZE`.
 
     std::size_t batch_size = 64;  ///< Rows of a batch.
 
-    /// @brief Whether a last batch with fewer rows is dropped.
+    /// @brief Whether to drop a last batch with fewer rows.
     bool drop_last = false;
-    /// @brief Most batches that are ready, or being filled, before the program asks for them.
+    /// @brief Most batches that are ready or being filled in advance.
     ///
-    /// When there are so many batches, frames wait. Soon the senders wait too, since TCP stops them.
+    /// At this number of batches, frames wait. Soon the senders wait too, because TCP stops them.
     std::size_t queue_depth = 2;
     frame_order order = frame_order::as_they_come;  ///< Order of frames.
 
@@ -222,78 +243,89 @@ struct tensor_stream_options {
     acknowledge_when acknowledge = acknowledge_when::received;
     /// @brief Position at which the stream begins.
     ///
-    /// The batches are those that would have followed, if the sources send the same frames. With
-    /// frame_order::as_they_come the order in which frames come may change them. Rows before the position are not
-    /// requested, or are dropped. The position must have all sources of this process; others in it are ignored.
+    /// If the sources send the same frames, the stream delivers the batches that would have followed the position. With
+    /// frame_order::as_they_come the order of arrival may change them. The stream does not request rows before the
+    /// position, or drops them. The position must have all sources of this process. The stream ignores other sources in
+    /// it.
     stream_position position{};
 
-    /// @brief Rows within which the order of rows is shuffled, rounded up to whole batches. 0: the order of the frames.
+    /// @brief Number of rows to shuffle at a time. 0: the order of the frames.
     ///
-    /// The order depends on `seed`, on the epoch, and on the rows that come. With several sources it is the same in
-    /// every run only with frame_order::rounds. So many rows are in memory besides the queue. The stream delivers them
-    /// once all of them are there. It copies each row by itself.
+    /// The stream rounds the number up to whole batches. The order depends on `seed`, on the epoch, and on the rows
+    /// that arrive. With several sources it is the same in every run only with frame_order::rounds. This number of rows
+    /// is in memory in addition to the queue. The stream delivers the rows once all of them have arrived. It copies
+    /// each row separately.
     std::size_t shuffle = 0;
     std::uint64_t seed = 0;  ///< Seed of the order of rows.
 
-    /// @brief Secret that authenticates senders and this stream to each other: at least 16 bytes, impossible to guess.
+    /// @brief Secret that authenticates senders and this stream to each other.
     ///
-    /// The stream disconnects a peer that does not prove the secret, and reads nothing else of it before. Empty: every
-    /// peer may connect. The secret authenticates peers only. It neither encrypts the bytes on the network nor protects
-    /// them against changes.
+    /// It has at least 16 bytes and must be impossible to guess.
+    ///
+    /// The stream disconnects a peer that does not prove the secret. It reads nothing else of a peer before the proof.
+    /// Empty: every peer may connect. The secret only authenticates peers. It does not encrypt the bytes on the
+    /// network, and does not protect them against changes.
     std::string secret{};
 
-    /// @brief CUDA ordinal of the GPU that has the batches in its memory; -1: host memory.
+    /// @brief CUDA ordinal of the GPU for the batches; -1: host memory.
     ///
-    /// It may differ from the place of the session's memory.
+    /// It is independent of the place of the session's memory.
     int gpu = -1;
-    /// @brief Stream on which the program works on batches in a GPU's memory. Empty: CUDA's default stream.
+    /// @brief CUDA stream of the program's work on batches. Empty: CUDA's default stream.
     ///
-    /// The library makes this stream wait for nothing but the batches that it delivers.
+    /// It applies to batches in a GPU's memory.
+    ///
+    /// The library makes this stream wait only for the batches that it delivers.
     ///
     /// @par Lifetime
     /// The stream must outlive the tensor_stream and its batches.
     cuda_stream_ref stream{};
 
-    /// @brief Time that a source may take for its first connection. Zero: no limit.
+    /// @brief Most time until a source's first connection. Zero: no limit.
     ///
-    /// The source then ends with errc::stream_cut.
+    /// After this time the source ends with errc::stream_cut.
     std::chrono::milliseconds start_timeout{std::chrono::minutes{5}};
-    /// @brief Time that a source may be without a connection after it has lost one. Zero: it ends at once.
+    /// @brief Most time until a source reconnects. Zero: it ends at once.
     ///
-    /// The source then ends with errc::stream_cut.
+    /// After this time the source ends with errc::stream_cut.
     std::chrono::milliseconds reconnect_timeout{std::chrono::seconds{30}};
-    /// @brief Time that a connection may bring no bytes while it is read. Zero: no limit.
+    /// @brief Most time without bytes on a connection. Zero: no limit.
     ///
-    /// A stopped or stuck process keeps its connection alive. The stream then closes the connection, and the source may
-    /// reconnect as after any other loss. Time in which frames wait for room in the queue does not count.
+    /// The time counts only while the stream reads the connection. A stopped or stuck process keeps its connection
+    /// alive. After this time the stream closes the connection, and the source may reconnect as after any other loss.
+    /// Time in which frames wait for room in the queue does not count.
     std::chrono::milliseconds stall_timeout{std::chrono::minutes{5}};
 
-    /// @brief Limits of frames. Larger frames are refused with errc::bad_frame. `frame_size` is 4 GiB at most.
+    /// @brief Limits of frames. `frame_size` is at most 4 GiB.
+    ///
+    /// The stream refuses larger frames with errc::bad_frame.
     frame_limits limits{};
     /// @brief Most bytes of a batch.
     std::uint64_t max_batch_size = std::uint64_t{4} << 30;
     /// @brief Tensors that each frame must have.
     ///
-    /// Empty: those of the first frame that is right. A frame with a wrong CRC32C is not.
+    /// Empty: those of the first frame without a wrong CRC32C.
     std::vector<tensor_spec> tensors{};
 
-    /// @brief Function that is called with each source_error. Empty: errors() returns them.
+    /// @brief Function that receives each source_error. Empty: errors() returns them.
     ///
     /// It must not throw.
     ///
     /// @par Executor
-    /// That of the stream.
+    /// The stream's.
     std::function<void(source_error const&)> on_error{};
 };
 
 /// @brief Counters of a stream, by value, at one moment.
 struct tensor_stream_stats {
-    std::uint64_t connections = 0;  ///< Connections that the stream had.
+    std::uint64_t connections = 0;  ///< Connections so far.
     std::uint64_t frames = 0;       ///< Frames whose rows went into batches.
 
-    /// @brief Frames dropped since they came again after a lost connection.
+    /// @brief Frames dropped because they came again after a lost connection.
     std::uint64_t duplicates = 0;
-    /// @brief Frames with a wrong CRC32C that were sent again through another connection.
+    /// @brief Frames with a wrong CRC32C that were sent again.
+    ///
+    /// They came through another connection.
     std::uint64_t damaged = 0;
     std::uint64_t rows = 0;           ///< Rows that went into batches.
     std::uint64_t payload_bytes = 0;  ///< Bytes of payload.
@@ -302,32 +334,32 @@ struct tensor_stream_stats {
     std::uint64_t batches = 0;
     /// @brief Bytes of memory that frames and batches have now.
     ///
-    /// They are at most one frame for each connection, and `queue_depth` batches besides those of the program.
+    /// They are at most one frame for each connection, and `queue_depth` batches in addition to those of the program.
     std::uint64_t memory = 0;
     std::uint64_t memory_high_water = 0;  ///< Most bytes of memory at one time.
 };
 
 /// @brief A receiver of batches from the sources of a stream.
 ///
-/// A stream receives from its construction on until its queue is full, even without a call for a batch.
+/// A stream receives from its construction until its queue is full, even if the program requests no batch.
 ///
-/// Bytes go from the session's memory to memory for one frame of their connection. The stream checks them there
-/// (CRC32C, on the GPU if they are on one). It acknowledges the frame if the sender asks for it, and copies the rows
-/// into their batches. A cut or wrong frame leaves no row behind.
+/// The stream copies bytes from the session's memory to a frame's memory; each connection has memory for one frame. It
+/// checks the bytes there (CRC32C, on the GPU if they are on one). It acknowledges the frame if the sender requests
+/// that, and copies the rows into their batches. An incomplete or wrong frame leaves no row behind.
 ///
 /// @par Executor
-/// A coroutine on a strand of its own reads each connection. One more strand puts rows into batches. All of them run on
+/// A coroutine on its own strand reads each connection. One more strand puts rows into batches. All of them run on
 /// `executor`. With the executor of a thread pool, connections are received and checked in parallel.
 ///
 /// @par Connections
 /// `rx_session_options::max_flows` is the most connections at one time. Set it above the number of sources, so that a
-/// source can reconnect. If there is no place, the oldest connection without a first frame is closed, so probes and
-/// scanners keep out no source. At most the sources of this rank and four more peers wait to be accepted. Other peers
-/// must try again; TCP does so after a second.
+/// source can reconnect. If there is no room, the stream closes the oldest connection without a first frame, so probes
+/// and scanners do not block sources. At most the sources of this rank and four more peers can wait to be accepted.
+/// Other peers must try again; TCP does so after a second.
 ///
 /// @par Lifetime
 /// The session must outlive the tensor_stream, or close(). Destroy the tensor_stream before its execution context, or
-/// as a part of an object in it. Batches may outlive both.
+/// as a part of an object in that context. Batches may outlive both.
 ///
 /// @par Thread safety
 /// Threads may call all members at the same time, except move and destruction.
@@ -336,11 +368,11 @@ class tensor_stream {
     /// @brief Type of the executor.
     using executor_type = asio::any_io_executor;
 
-    /// @brief Constructs a stream, which begins to receive.
+    /// @brief Constructs a stream. It begins to receive.
     /// @throws system_error See Errors.
     ///
     /// @par Errors
-    /// - `EINVAL`: options contradict each other, and the text tells which.
+    /// - `EINVAL`: options contradict each other; the text names them.
     /// - The errors of listening, and of steering to the session.
     /// - gpurx::errc::no_cuda.
     tensor_stream(executor_type executor, rx_session& session, tensor_stream_options options);
@@ -360,26 +392,28 @@ class tensor_stream {
 
     /// @brief Returns the executor.
     [[nodiscard]] executor_type get_executor() const noexcept;
-    /// @brief Returns the endpoints that the stream listens on; empty with `tensor_stream_options::connect`.
+    /// @brief Returns the endpoints that the stream listens on.
     ///
-    /// They have the ports that the system chose if the options left the choice to it.
+    /// Empty with `tensor_stream_options::connect`.
+    ///
+    /// If the options have port 0, the endpoints have the ports that the system chose.
     [[nodiscard]] std::vector<asio::ip::tcp::endpoint> local_endpoints() const;
-    /// @brief Returns the failures so far: of all sources, and the last 64 of other peers.
+    /// @brief Returns the failures of all sources, and the last 64 of other peers.
     ///
-    /// Of other peers the stream keeps errc::wrong_source the longest.
+    /// Of the failures of other peers, the stream keeps errc::wrong_source the longest.
     [[nodiscard]] std::vector<source_error> errors() const;
     /// @brief Returns the counters.
     [[nodiscard]] tensor_stream_stats stats() const;
 
     /// @brief Acknowledges the rows before a position, with acknowledge_when::saved.
     ///
-    /// Call it once these rows are stored elsewhere, or need never be received again. A position before that of an
-    /// earlier call does nothing.
+    /// Call it when the program has stored these rows elsewhere, or never needs them again. A position before that of
+    /// an earlier call has no effect.
     ///
     /// @param until Position behind the rows.
     void acknowledge(stream_position const& until);
 
-    /// @brief Closes all connections, and drops batches that are not delivered.
+    /// @brief Closes all connections, and drops undelivered batches.
     ///
     /// A pending async_next(), and every later one, completes with `operation_aborted`. The coroutines end as soon as
     /// the executor runs.
@@ -388,25 +422,27 @@ class tensor_stream {
     /// @brief Takes the next batch.
     ///
     /// The rules of receiver.hpp hold: the handler runs on its associated executor, never inside the initiating
-    /// function. Several operations may be pending. Which of them gets the next batch is unspecified.
+    /// function. Several operations may be pending. Their order is unspecified: any of them may get the next batch.
     ///
     /// @param token Completion token with the signature `void(error_code, batch)`.
     ///
     /// @par Per-operation cancellation
-    /// Terminal, partial and total. After `operation_aborted` no batch was taken.
+    /// Terminal, partial and total. An operation that completes with `operation_aborted` has taken no batch.
     ///
     /// @par Errors
-    /// - errc::epoch_ended, with an empty batch: all sources have ended the epoch, or have ended. The operation has it
-    ///   between the last batch of an epoch and the first of the next.
-    /// - `asio::error::eof`: all sources have ended, with or without an error (errors()). Every later operation has it
-    ///   too.
-    /// - Errors that stop the stream itself: `ENOMEM`, the CUDA driver's errors. Every later operation has them too.
+    /// - errc::epoch_ended, with an empty batch: all sources have ended the epoch, or have ended. It comes between the
+    ///   last batch of an epoch and the first of the next.
+    /// - `asio::error::eof`: all sources have ended, with or without an error (errors()). Every later operation
+    ///   completes with it too.
+    /// - Errors that stop the stream itself: `ENOMEM`, the CUDA driver's errors. Every later operation completes with
+    ///   them too.
     ///
     /// @par End of the stream
-    /// Connections stay until the stream has acknowledged their last frame, and their sender has seen that.
+    /// Connections stay open until the stream has acknowledged their last frame, and their sender has received the
+    /// acknowledgement.
     ///
     /// @par Cost
-    /// No copy. With a GPU two calls of the driver.
+    /// No copy. With a GPU, two driver calls.
     template <asio::completion_token_for<void(error_code, batch)> Token = use_awaitable_t>
     auto async_next(Token&& token = Token());
 
@@ -416,14 +452,15 @@ class tensor_stream {
 
 namespace detail {
 
-// Batches between the strand that fills them and their takers. Thread safety: any call at any time.
+// Batches between the strand that fills them and the operations that take them. Thread safety: any call at any time.
 class ready_batches {
   public:
     ready_batches(asio::any_io_executor const& executor, cuda_stream_ref filled_on, cuda_stream_ref consumer);
 
-    // Whether there is something to complete with.
+    // Returns whether there is a batch, an end or an error to complete with.
     [[nodiscard]] bool take(error_code& code, batch& result) noexcept;
-    // The operation is called when there may be; false: there is already, and it was left alone.
+    // Resumes the operation when there may be a result. Returns false if there is one already; the operation is then
+    // untouched.
     template <class Operation>
     [[nodiscard]] bool wait(Operation& operation)
     {
@@ -435,19 +472,20 @@ class ready_batches {
     }
 
     void put(batch next);
-    // Behind the batches that are here.
+    // Adds the end of an epoch behind the present batches.
     void put_end_of_epoch(std::shared_ptr<stream_position const> position);
-    // After those that are here. An error overrides the end of the stream, and operation_aborted everything.
+    // Ends the stream after the present batches. An error overrides the end, and operation_aborted overrides
+    // everything.
     void end(error_code why, std::shared_ptr<stream_position const> position = {}) noexcept;
-    // Not at the end of the stream, but with an error.
+    // Returns whether the stream ended with an error.
     [[nodiscard]] bool has_failed() const;
     void drop() noexcept;
     [[nodiscard]] std::size_t size() const;
     [[nodiscard]] std::uint64_t taken() const;
-    // Behind what was taken last. Null: nothing was.
+    // Returns the position behind the last batch taken; null if none was taken.
     [[nodiscard]] std::shared_ptr<stream_position const> position() const;
-    // Called, from whoever takes a batch, when there is room for another, the end was seen, or an error. Before the
-    // first use of anything above.
+    // Sets the function that take() calls when there is room for a batch, or when it has returned the end or an error.
+    // Call it before all other members.
     void notify(std::function<void()> on_room) { on_room_ = std::move(on_room); }
 
   private:
@@ -479,7 +517,7 @@ struct next_op {
         }
         error_code code;
         batch result;
-        auto const ready = from;  // lives on in what *this is moved to
+        auto const ready = from;  // keeps the batches while *this is moved from
         do {
             if (ready->take(code, result))
                 return self.complete(code, std::move(result));
