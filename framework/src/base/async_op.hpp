@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the operations have in common: a handler of erased type, the claim on what they work with, the cancellation of a
-// wait, and the two ways to complete. Written out, and not with async_compose, which would send an immediate completion
-// through the receiver's executor even if the handler asked for another.
+// Common parts of operations: a type-erased handler, the claim on the operation's object, the cancellation of a wait,
+// and the two ways to complete. The code does not use async_compose: that would send an immediate completion through
+// the receiver's executor, even if the handler has another one.
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -26,12 +26,12 @@
 
 namespace gpurx::detail {
 
-// Calls `function` where `there` says: now if that may be, or never before this returns.
+// Calls `function` on `there`: immediately if `may` permits it, or never before this function returns.
 enum class blocking { possibly, never };
 
-// A strand's own execute() and post() allocate when they are called through an erased executor, or have one inside: it
-// is asked whether it blocks, and the answer comes in memory of its own; what does not block is another executor, made
-// for this one call; and more memory is in use at once than Asio keeps for a thread.
+// The overload for strands avoids allocations. A strand's own execute() and post() allocate if the strand is called
+// through an erased executor, or contains one. The query for its blocking property allocates. A non-blocking executor
+// is another object, made for this one call. At one time these use more blocks than Asio caches for a thread.
 template <class Inner, class Function>
 void execute_on(asio::strand<Inner> const& there, blocking may, Function&& function)
 {
@@ -58,7 +58,7 @@ void execute_on(asio::any_io_executor const& there, blocking may, Function&& fun
         asio::require(there, asio::execution::blocking_t::never).execute(std::forward<Function>(function));
 }
 
-// The last step: gives the claim up, then calls the handler, which may start the next operation.
+// The last step: releases the claim, then calls the handler, which may start the next operation.
 template <class Handler, class Claim, class... Results>
 struct completion_step {
     Handler handler;
@@ -72,7 +72,7 @@ struct completion_step {
     }
 };
 
-// Calls `step`, but not before the initiating function has returned, unless its handler's immediate executor says so.
+// Calls `step` after the initiating function has returned, or earlier if the handler's immediate executor permits it.
 template <class Handler, class Claim, class... Results>
 void complete_soon(completion_step<Handler, Claim, Results...> step, completion_site const& site)
 {
@@ -87,8 +87,8 @@ void complete_soon(completion_step<Handler, Claim, Results...> step, completion_
         asio::dispatch(asio::require(own, asio::execution::blocking_t::never), std::move(step));
 }
 
-// A base of handlers for the steps of one operation: they run where, and with the memory that, its handler says.
-// A Claim says get_executor(), where it all takes place, and knows how to release().
+// Base of the handlers of one operation's steps. They use the executor and the allocator of the operation's handler. A
+// Claim has get_executor(), the executor of the operation's object, and release().
 template <class Claim, class... Results>
 class async_op {
   public:
@@ -110,22 +110,22 @@ class async_op {
   protected:
     [[nodiscard]] Claim const& claim() const noexcept { return claim_; }
 
-    // Before the first wait. Only such types as `filter` lets through reach the waits.
+    // Call it before the first wait. Only cancellation types that pass `filter` reach the waits.
     template <class Filter>
     void heed_cancellation(Filter filter)
     {
         cancellation_ = asio::cancellation_state{asio::get_associated_cancellation_slot(handler_), filter, filter};
     }
-    // At the end of a wait: what was asked for so far.
+    // Call it at the end of a wait. Returns the cancellation types requested so far.
     [[nodiscard]] asio::cancellation_type end_wait() noexcept
     {
         cancellation_.slot().clear();
         return cancellation_.cancelled();
     }
 
-    // Not inside the initiating function, unless the handler's immediate executor says so.
+    // Never calls the handler inside the initiating function, unless its immediate executor permits it.
     void complete_soon(Results... results) { detail::complete_soon(last_step(std::move(results)...), site_); }
-    // At the end of a wait, on get_executor().
+    // Call it at the end of a wait, on get_executor().
     void complete(Results... results)
     {
         if (site_.is_known)
@@ -148,7 +148,7 @@ class async_op {
 
 }  // namespace gpurx::detail
 
-// A completion_step has the associates of its handler, and like it none that the handler lacks.
+// Forwards the associated types of the handler. If the handler lacks one, the step lacks it too.
 template <template <class, class> class Associator, class Handler, class Claim, class... Results, class Candidate>
 struct boost::asio::associator<Associator, gpurx::detail::completion_step<Handler, Claim, Results...>, Candidate>
     : Associator<Handler, Candidate> {

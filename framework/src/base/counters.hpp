@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The live counters behind gpurx::stats, one set per flow: written by the flow's threads, read by anybody.
+// The live counters behind gpurx::stats, one set per flow. The flow's threads write them; any thread reads them.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace gpurx::detail {
 
-// A counter that one thread at a time writes: adding needs no locked instruction.
+// A counter that one thread at a time writes, so that add() needs no locked instruction.
 class step_counter {
   public:
     void add(std::uint64_t count) noexcept { value_.store(value() + count, std::memory_order_relaxed); }
@@ -28,7 +28,7 @@ class step_counter {
 // A counter that any thread writes.
 class shared_counter {
   public:
-    // The value afterwards.
+    // Returns the value afterwards.
     std::uint64_t add(std::uint64_t count) noexcept
     {
         return value_.fetch_add(count, std::memory_order_relaxed) + count;
@@ -52,7 +52,7 @@ struct flow_counters {
     step_counter receive_calls;
     step_counter waits;
     step_counter loan_waits;
-    // Written by whoever gives a loan back, too, or by the watchdog.
+    // Written by every thread that returns a loan too, or by the watchdog.
     shared_counter tokens_out;
     shared_counter release_calls;
     shared_counter release_shortfalls;
@@ -63,7 +63,7 @@ struct flow_counters {
     [[nodiscard]] stats snapshot() const noexcept;
 };
 
-// Sums, and the larger of the two high-water marks.
+// Returns the sums, and the larger of the two high-water marks.
 [[nodiscard]] stats operator+(stats const& a, stats const& b) noexcept;
 
 }  // namespace gpurx::detail

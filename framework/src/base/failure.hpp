@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How code reports what went wrong: gpurx::system_error with the names filled in, and what a user can do about it. No
-// I/O.
+// Helpers to throw and to catch gpurx::system_error, and advice for users. No I/O.
 #pragma once
 
 #include <boost/system/system_category.hpp>
@@ -29,7 +28,7 @@ namespace gpurx::detail {
     fail(errno_code(error), std::move(operation), std::move(object), std::move(advice));
 }
 
-// Runs `action` and turns what it throws into `code` and `why`.
+// Runs `action`. If it throws system_error, sets `code` and `why` and returns an empty result.
 template <class Action>
 auto reporting(error_code& code, diagnostics& why, Action&& action) -> decltype(action())
 {
@@ -44,8 +43,8 @@ auto reporting(error_code& code, diagnostics& why, Action&& action) -> decltype(
     return {};
 }
 
-// For a failed co_await: returns a system_error with the diagnostics of `why`, or the exception that making it has
-// thrown.
+// For a failed co_await: returns a system_error with the diagnostics of `why`. If its construction throws, returns that
+// exception.
 template <class Why>
 [[nodiscard]] std::exception_ptr exception_of(error_code code, Why why) noexcept
 try {
@@ -56,13 +55,13 @@ try {
 
 // ---- advice: by an error's code or number, never by the kernel's text ----
 
-// A literal; empty where the error says it all.
+// Returns a literal; empty if the error needs no advice.
 [[nodiscard]] char const* advice_on(error_code code) noexcept;
-// The same of a read.
+// The same for a read.
 [[nodiscard]] char const* advice_on_read(error_code code) noexcept;
 
-// `operation` as in diagnostics::operation; `attribute` of the request that the kernel found at fault, if it said so.
-// Empty: nothing certain can be said.
+// `operation` as in diagnostics::operation. `attribute`: the attribute of the request that the kernel rejects, if it
+// names one. Returns an empty string if no advice is certain.
 [[nodiscard]] std::string advice_on(std::string_view operation, int error, std::string_view attribute = {});
 
 }  // namespace gpurx::detail

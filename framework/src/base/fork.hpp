@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What fork() means for this library. A child has a copy of every object and shares what it stands for with its parent:
-// connections, the NIC, its journal, an epoll. Of the parent's threads it has one. So in a child nothing is undone,
-// sent, given back or waited for in the name of an object that was made before the fork: its descriptors are closed,
-// and that is all. For a child that fork() makes; what a bare clone(2) makes knows of nothing here.
+// Support for fork(). A child has a copy of every object, and shares the object's resources with its parent:
+// connections, the NIC, its journal, an epoll. It has only one of the parent's threads. So for an object made before
+// the fork, a child undoes, sends, returns and awaits nothing: it only closes the object's descriptors. This holds for
+// children of fork(), not for those of a bare clone(2).
 #pragma once
 
 #include <atomic>
@@ -15,15 +15,15 @@
 
 namespace gpurx::detail {
 
-// Forks between the process that this began in and this one.
+// Number of forks between the first process and this one.
 inline constinit std::atomic<unsigned> fork_generation{0};
 
-// Remembers which process an object was made in.
+// Records the process that made an object.
 class birthplace {
   public:
     birthplace() noexcept;
 
-    // False in a child that was forked since. A load, no system call.
+    // Returns false in a child that was forked later. One load, no system call.
     [[nodiscard]] bool is_here() const noexcept
     {
         return generation_ == fork_generation.load(std::memory_order_relaxed);
@@ -33,8 +33,9 @@ class birthplace {
     unsigned generation_;
 };
 
-// A unique_ptr to what belongs to the process that made it: in a child the object is left as it is. To destroy it would
-// join a thread, or destroy a lock that is held by one, which the child does not have; or undo what the parent needs.
+// Deleter of objects that belong to the process that made them: in a child it leaves the object as it is. Its
+// destruction could join a thread that the child does not have, destroy a lock held by such a thread, or undo changes
+// that the parent needs.
 class delete_where_born {
   public:
     template <class T>
@@ -50,12 +51,13 @@ class delete_where_born {
 template <class T>
 using process_ptr = std::unique_ptr<T, delete_where_born>;
 
-// An owned descriptor that a child closes as soon as it is forked, and is empty there: for what must end with the
-// process that opened it, as do a lock, and memory that stays bound to a NIC while some process has the socket open.
+// An owned descriptor that a child closes as soon as it is forked; there the object is empty. Use it for resources that
+// must end with the process that opened them. Examples are a lock, and memory that stays bound to a NIC while a process
+// has the socket open.
 class unshared_fd {
   public:
     unshared_fd() noexcept = default;
-    // `open` returns the descriptor; no fork comes between it and this object's knowing of it.
+    // `open` returns the descriptor. No fork can happen between the call and its registration in the list.
     template <std::invocable Open>
     explicit unshared_fd(Open open)
     {
@@ -77,9 +79,9 @@ class unshared_fd {
     void unlink() noexcept;
 
     unique_fd fd_;
-    // Of the list of all, guarded by all_mutex().
+    // Links of the list of all objects, guarded by all_mutex().
     unshared_fd* next_ = nullptr;
-    unshared_fd** link_ = nullptr;  // what points here; null: in no list
+    unshared_fd** link_ = nullptr;  // the pointer to this object; null: in no list
 };
 
 }  // namespace gpurx::detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gives a file another content at one moment: a reader has the old one or the new one, whole.
+// Replaces a file's content atomically: a reader sees all of the old content or all of the new.
 #pragma once
 
 #include <fcntl.h>
@@ -31,13 +31,13 @@ namespace gpurx::detail {
     return 0;
 }
 
-// Writes a file beside it, of this thread alone, which takes its name. `mode`: whatever the umask; empty: 0644 less the
-// umask. Returns 0, or an errno: then nothing has changed.
+// Writes a new file of this thread in the same directory, and renames it. `mode`: the file's mode, whatever the umask;
+// empty: 0644 less the umask. Returns 0, or an errno; then nothing has changed.
 [[nodiscard]] inline int replace_file(std::filesystem::path const& file, std::string_view text,
                                       std::optional<mode_t> mode = std::nullopt)
 {
     auto const fresh = file.parent_path() / fmt::format(".{}.{}", file.filename().string(), ::gettid());
-    // One that is there was left by a process that was killed, or is somebody's link to another file.
+    // An existing file is that of a killed process, or a link that another user made to another file.
     ::unlink(fresh.c_str());
     unique_fd const out{::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)};
     if (!out)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An owned file descriptor, and the system calls of the data plane, one forwarder each: tests put a kernel of their own
-// in the place of syscalls.cpp. All but page_size() return what the system call returns and set errno.
+// An owned file descriptor, and forwarders of the data plane's system calls. Tests replace syscalls.cpp by their own
+// kernel. All forwarders except page_size() return the system call's result and set errno.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 
 namespace gpurx::detail {
 
-// -1 is empty.
+// An owned file descriptor. -1 is empty.
 class unique_fd {
   public:
     unique_fd() noexcept = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starts threads, and has them wait: for a lock that is held for a moment, or to try again.
+// Starts threads; a lock for short sections; retries of refused calls.
 #pragma once
 
 #include <atomic>
@@ -11,13 +11,13 @@
 
 namespace gpurx::detail {
 
-// A thread that runs `body` under `name` (at most 15 characters, as /proc shows it) with every signal blocked: the
-// program's signals are for its own threads, and one that it has blocked there to wait for it must not find another
-// taker. Nothing else in the library starts threads. Throws gpurx::system_error if the system has no thread to give.
+// Starts a thread that runs `body` under `name` (at most 15 characters, as in /proc). The thread blocks every signal:
+// signals are for the program's own threads, and a signal that the program awaits must not reach this thread. No other
+// function of the library starts threads. Throws gpurx::system_error if the system cannot start a thread.
 [[nodiscard]] std::jthread start_thread(char const* name, std::function<void(std::stop_token const&)> body);
 
-// A mutex for where a receive passes and nobody else is there: taking and giving it are one instruction each, where
-// std::mutex makes two calls. Who finds it taken sleeps. BasicLockable.
+// A mutex for sections of a receive that are rarely contended. Lock and unlock are one instruction each, whereas
+// std::mutex makes two calls. A contended lock() sleeps. BasicLockable.
 class brief_lock {
   public:
     void lock() noexcept
@@ -37,12 +37,12 @@ class brief_lock {
   private:
     static constexpr int free = 0;
     static constexpr int taken = 1;
-    static constexpr int awaited = 2;  // taken, and somebody may sleep
+    static constexpr int awaited = 2;  // taken, and a thread may sleep
     std::atomic<int> state_{free};
 };
 
-// Calls `attempt(last)` until it returns something that is true; `last`: the timeout is over, so it must throw
-// instead of returning nothing. For what the kernel refuses while it cleans up after a process that has died.
+// Calls `attempt(last)` until its result converts to true. `last`: the timeout is over, so `attempt` must throw instead
+// of returning an empty result. For calls that the kernel refuses while it cleans up after a dead process.
 template <class Attempt>
 auto retry(std::chrono::milliseconds timeout, Attempt&& attempt)
 {

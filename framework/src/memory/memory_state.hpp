@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What device_memory handles share: one allocation, its mapping and its dmabuf. One implementation per kind of memory.
+// The shared state of device_memory handles: an allocation, its mapping and its dmabuf. One implementation per kind of
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +21,10 @@ class memory_state;
 
 inline constexpr int no_gpu = -1;
 
-// Bytes on the host that go with a memory: pinned where the memory is a GPU's.
+// Host bytes that belong to a memory; pinned if the memory is a GPU's.
 struct host_bytes_deleter {
-    memory_state* pinned_by = nullptr;  // null: of the heap
-    std::size_t size = 0;               // if it is not
+    memory_state* pinned_by = nullptr;  // null: heap memory
+    std::size_t size = 0;               // size, if pinned
 
     void operator()(std::byte* bytes) const noexcept;
 };
@@ -36,38 +37,38 @@ class memory_state {
     virtual ~memory_state() = default;
 
     [[nodiscard]] memory_span span() const noexcept { return span_; }
-    // Bytes that are certain to be physically contiguous and aligned: 4 KiB, or 2 MiB with huge pages.
+    // Size of a range that is physically contiguous and aligned: 4 KiB, or 2 MiB with huge pages.
     [[nodiscard]] std::size_t page_size() const noexcept { return page_size_; }
-    // -1: not exported. The owner is this object.
+    // -1: not exported. This object owns the descriptor.
     [[nodiscard]] int dmabuf_fd() const noexcept { return dmabuf_fd_; }
-    // Another dmabuf of the same bytes, for a device that cannot be attached to the first one; -1: there is none.
+    // Another dmabuf of the same bytes, for a device that cannot attach to the first one; -1: none.
     [[nodiscard]] virtual int other_dmabuf_fd() { return -1; }
-    // Why dmabuf_fd() is -1; defaults if it is not.
+    // Reason why dmabuf_fd() is -1; no error if it is not -1.
     [[nodiscard]] error_code export_error() const noexcept { return export_error_; }
     [[nodiscard]] diagnostics const& why_not_exported() const noexcept { return why_not_exported_; }
     [[nodiscard]] virtual std::string explain() const = 0;
 
     // The GPU whose streams may read the memory, so that its pages must wait for them; no_gpu: none.
     [[nodiscard]] virtual int ordinal() const noexcept { return no_gpu; }
-    // What its GPU is in error with for good; none: it is not, as far as is known. `ask`: the driver.
+    // The permanent error of its GPU; no error: none is known. `ask`: also ask the driver.
     [[nodiscard]] virtual error_code failure(bool /*ask*/) noexcept { return {}; }
-    // Of the GPU, as in /sys/bus/pci/devices; empty: there is none, or it is not known.
+    // PCI address of the GPU, as in /sys/bus/pci/devices; empty: no GPU, or not known.
     [[nodiscard]] virtual std::string pci_address() const { return {}; }
-    // The memory, if work in the primary context of that GPU certainly reaches all of it at its own addresses; empty:
-    // who wants to know has to ask the driver.
+    // The memory, if work in the primary context of that GPU certainly reaches all of it at its own addresses. Empty:
+    // the caller must ask the driver.
     [[nodiscard]] virtual memory_span known_to(int /*ordinal*/) const noexcept { return {}; }
-    // rx_buffer::acquire: what a device wrote becomes visible to the CPU, or to work enqueued on `stream` later.
+    // Implements rx_buffer::acquire(): makes writes of a device visible to the CPU, or to later work on `stream`.
     virtual void acquire(cuda_stream_ref stream) noexcept = 0;
-    // Bytes on the host beside the memory, for what arrives there: within the reach of the memory's GPU. Throws
-    // std::bad_alloc or system_error. The memory must outlive them.
+    // Allocates host bytes for data that arrives on the host. The memory's GPU can access them. Throws std::bad_alloc
+    // or system_error. The memory must outlive the bytes.
     [[nodiscard]] virtual host_bytes allocate_host(std::size_t size);
-    // Bytes that cost no memory until they are written; out of the GPU's reach.
+    // Allocates bytes that take no memory until they are written. The GPU cannot access them.
     [[nodiscard]] static host_bytes allocate_plain(std::size_t size);
 
   protected:
     friend struct host_bytes_deleter;
     memory_state() = default;
-    // What allocate_host() pinned.
+    // Frees bytes that allocate_host() pinned.
     virtual void free_host(std::byte* /*bytes*/, std::size_t /*size*/) noexcept {}
 
     void place(memory_span span, std::size_t page_size) noexcept
@@ -75,7 +76,7 @@ class memory_state {
         span_ = span;
         page_size_ = page_size;
     }
-    // `fd` stays the implementation's; -1 with the reason.
+    // The implementation owns `fd`. -1: not exported, with the reason.
     void set_export(int fd, error_code code, diagnostics why) noexcept
     {
         dmabuf_fd_ = fd;
@@ -91,7 +92,7 @@ class memory_state {
     diagnostics why_not_exported_;
 };
 
-// One for each kind of memory. Throw system_error.
+// One function for each kind of memory. They throw system_error.
 [[nodiscard]] std::shared_ptr<memory_state> make_host_memory(std::size_t bytes);
 [[nodiscard]] std::shared_ptr<memory_state> make_gpu_memory(int ordinal, std::size_t bytes);
 [[nodiscard]] std::shared_ptr<memory_state> make_pinned_memory(int ordinal, std::size_t bytes);
@@ -100,11 +101,11 @@ class memory_state {
 
 // ---- /dev/udmabuf: a memfd becomes a dmabuf ----
 
-// The dmabuf, or an empty descriptor with `code` and `why` set. `bytes` of `memfd`, from its start; the memfd must be
-// sealed against shrinking.
+// Returns a dmabuf of the first `bytes` of `memfd`. On an error returns an empty descriptor and sets `code` and `why`.
+// The memfd must be sealed against shrinking.
 [[nodiscard]] unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnostics& why);
 
-// What to change when exporting failed with `code`. `size_limit` is the module's limit in MiB, where it is known.
+// Returns advice for an export that failed with `code`. `size_limit` is the module's limit in MiB, if known.
 [[nodiscard]] std::string export_advice(error_code code, std::size_t bytes, std::optional<std::size_t> size_limit);
 
 }  // namespace gpurx::detail
