@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loan that an rx_buffer holds, batches that a flow carries, and tokens that are gathered on their way back to the
-// kernel. No I/O.
+// Loans of rx_buffers, batches that a flow carries, and tokens gathered for their return to the kernel. No I/O.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +25,12 @@ namespace gpurx::detail {
 class flow;
 class session_state;
 
-// A list that is filled and emptied over and over, and keeps its room. A loop may write its elements at end() and
-// behind it, where there is room, and say at last how far it got: push_back() looks for room, and stores where the list
-// ends, with each of them.
+// A list that keeps its capacity when it is emptied. A loop may write elements at end() and behind it, within the
+// capacity, and set the new end once. push_back() checks the capacity and stores the end for each element.
 template <class T>
 class reused_list {
   public:
-    // Room for `count` elements in all. Moves them, as push_back() may.
+    // Makes the capacity at least `count`. May move the elements, as push_back() may.
     void reserve(std::size_t count)
     {
         if (room_ < count)
@@ -44,12 +42,12 @@ class reused_list {
             grow(2 * room_ + 1);
         slots_[size_++] = element;
     }
-    // Elements that were written up to there belong to the list now.
+    // Adds the elements that were written up to the given end.
     void extend_to(T const* end) noexcept { size_ = static_cast<std::size_t>(end - begin()); }
     void clear() noexcept { size_ = 0; }
 
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
-    // So many more can be appended before it moves.
+    // Returns how many more elements fit without a move.
     [[nodiscard]] std::size_t spare_room() const noexcept { return room_ - size_; }
     [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
     [[nodiscard]] T* begin() noexcept { return slots_.get(); }
@@ -76,8 +74,8 @@ struct token_range {
     std::uint32_t first = 0;
     std::uint32_t count = 0;
 
-    // Takes `next` in if it goes on where this ends, or ends where this begins: a page pool hands its pages out in
-    // either direction. In what order the tokens of a range were received does not matter.
+    // Absorbs `next` if it is adjacent to this range, at either end: a page pool allocates its pages in either
+    // direction. The order in which the tokens of a range were received does not matter.
     [[nodiscard]] constexpr bool join(token_range const& next) noexcept
     {
         if (next.first == first + count) {
@@ -95,49 +93,49 @@ struct token_range {
     friend bool operator==(token_range const&, token_range const&) = default;
 };
 
-// Bytes on the host that fragments point into (linear payload, a missed rule), of as many loans as find room there.
+// Host bytes that fragments point into (linear payload, a missed rule). Loans share them as long as there is room.
 struct host_chunk {
     host_bytes bytes;
     std::size_t size = 0;
     bool in_reach = false;                  // of the memory's GPU
-    std::size_t used = 0;                   // the receiving side's
+    std::size_t used = 0;                   // bytes used; belongs to the receiving side
     std::atomic<std::uint32_t> holders{1};  // loans, and the receiving side
-    host_chunk* next = nullptr;             // of a list of chunks that wait to be used again
+    host_chunk* next = nullptr;             // in a list of chunks to reuse
 };
 
-// Another session of this process, in whose memory fragments of a re-steered flow lie.
+// Another session of this process whose memory has fragments of a re-steered flow.
 struct foreign_hold {
     std::shared_ptr<session_state> session;
     std::uint32_t dmabuf_id = 0;
     std::uint64_t tokens = 0;  // pages of it
 };
 
-// Records are recycled by their flow, so that lists keep their room.
+// A flow reuses its records, so that lists keep their capacity.
 struct loan {
     reused_list<fragment> fragments;  // stream order
-    std::size_t consumed = 0;         // fragments before this one were taken by async_read, and are what they were
-    std::size_t front_taken = 0;      // bytes that were taken of the one after them
+    std::size_t consumed = 0;         // fragments before this one were taken by async_read, unchanged
+    std::size_t front_taken = 0;      // bytes taken of the next fragment
     std::size_t bytes = 0;            // not yet consumed
-    // Bytes that it takes of a share of the memory until all of it goes back: whole pages, each once, and those on the
-    // host.
+    // Bytes charged to a share of the memory until the whole loan returns: whole pages, each once, and host bytes.
     std::size_t charge = 0;
-    std::atomic<std::size_t>* account = nullptr;  // that was charged; null: none yet
+    std::atomic<std::size_t>* account = nullptr;  // the charged account; null: none yet
     reused_list<token_range> tokens;              // transport devmem
     std::uint64_t token_count = 0;                // in all ranges of `tokens`
-    std::uint64_t own_tokens = 0;                 // those that are pages of the flow's own session
+    std::uint64_t own_tokens = 0;                 // tokens of the flow's own session
     std::vector<std::uint32_t> pages;             // transport copy: pages of the session's pool, one reference each
-    host_chunk* host = nullptr;                   // it is a holder of; may be null
+    host_chunk* host = nullptr;                   // chunk that this loan holds; may be null
     std::vector<foreign_hold> foreign;            // usually empty
-    stream_point* read_until = nullptr;           // work that reads the bytes, and that the pages must wait for
-    spare_point spare;                            // for more of it, when it is given back
-    // A part of another loan (split_front) has no pages of its own: that one has them, and keeps them for its parts.
+    stream_point* read_until = nullptr;           // work that reads the bytes; the pages wait for it
+    spare_point spare;                            // for more such work, when the loan returns
+    // A part of another loan (split_front) has no pages of its own. The other loan has them, and keeps them for its
+    // parts.
     loan* of = nullptr;
     std::atomic<std::uint32_t> holders{1};     // the loan itself, and its parts
-    std::vector<std::unique_ptr<loan>> parts;  // of a loan of several batches: these, which have the pages
-    std::shared_ptr<flow> keeper;              // while it waits for streams
-    bool is_reused = true;                     // the record, by its flow
-    loan* next = nullptr;                      // of a list of records that wait to be used again
-    // Of the list of those that hold pages (flow::note_pages).
+    std::vector<std::unique_ptr<loan>> parts;  // batches of a loan of several batches; they have the pages
+    std::shared_ptr<flow> keeper;              // set while the loan waits for streams
+    bool is_reused = true;                     // the flow reuses the record
+    loan* next = nullptr;                      // in a list of records to reuse
+    // Links of the list of loans that hold pages (flow::note_pages).
     std::atomic<page_use> use{page_use::in_reads};
     bool listed = false;
     loan* listed_before = nullptr;
@@ -150,7 +148,7 @@ struct loan {
     {
         return std::span{fragments}.subspan(consumed);
     }
-    // All that was ever appended, what was taken since included.
+    // All bytes ever appended, including those taken since.
     template <class Visit>
     void for_each_original(Visit&& visit) const
     {
@@ -163,7 +161,7 @@ struct loan {
             visit(piece);
         }
     }
-    // Appends a piece of the stream; one that goes on in memory where the last one ends becomes part of it.
+    // Appends a piece of the stream. If it follows the last piece in memory, it becomes part of it.
     void append(fragment const& piece)
     {
         bytes += piece.size;
@@ -176,29 +174,29 @@ struct loan {
         }
         fragments.push_back(piece);
     }
-    // Appends a token; a neighbour of the last range becomes part of it. Array tokens come in any order, but to sort
-    // them would cost more than the shorter list saves.
+    // Appends a token. A neighbour of the last range becomes part of it. Array tokens come in any order; sorting them
+    // would cost more than the shorter list saves.
     void append_token(std::uint32_t token)
     {
         if (tokens.empty() || !tokens.end()[-1].join({token, 1}))
             tokens.push_back({token, 1});
     }
-    // Empties the record and keeps its capacity. Precondition: what it held has been given back.
+    // Empties the record and keeps its capacity. Precondition: its pages have returned.
     void clear() noexcept;
 };
 
-// Takes `size` bytes off the front. Precondition: so many are there.
+// Takes `size` bytes off the front. Precondition: size <= from.bytes.
 void drop(loan& from, std::size_t size) noexcept;
-// How many fragments the next `size` bytes lie in.
+// Returns the number of fragments of the next `size` bytes.
 [[nodiscard]] std::size_t pieces_of(loan const& from, std::size_t size) noexcept;
 // Takes `size` bytes off the front; `part`, an empty record with room for their fragments, becomes a loan of them.
 void split_front(loan& from, std::size_t size, loan& part) noexcept;
-// Whether `batch`, of which no operation has taken anything, can become part of `into`, which it follows in the stream,
-// without an allocation: both are carried for the same use and not lent, and what has no room is no small batch.
+// Returns whether `batch` can become part of `into` without an allocation. `batch` follows `into` in the stream, and no
+// operation has taken bytes of it. Both must be carried for the same use and not lent, and the batch must fit.
 [[nodiscard]] bool can_absorb(loan const& into, loan const& batch) noexcept;
-// Moves all that `batch` holds to the end of `into`, and leaves a record to be cleared. Precondition: can_absorb().
+// Moves the contents of `batch` to the end of `into`, and leaves a record to clear. Precondition: can_absorb().
 void absorb(loan& into, loan& batch) noexcept;
-// The loans that have the pages of `of`: itself, that which it is a part of, or its parts.
+// Visits the loans that have the pages of `of`: itself, the loan that it is a part of, or its parts.
 template <class Loan, class Visit>
 void for_each_batch(Loan& of, Visit&& visit)
 {
@@ -209,24 +207,24 @@ void for_each_batch(Loan& of, Visit&& visit)
     for (auto const& part : of.parts)
         for_each_batch(static_cast<Loan&>(*part), visit);
 }
-// Copies the next bytes, at most `size`, to `destination`; returns how many. Precondition: the fragments lie in host
+// Copies at most `size` next bytes to `destination`; returns their number. Precondition: the fragments are in host
 // memory.
 std::size_t copy_front(loan const& from, std::byte* destination, std::size_t size) noexcept;
-// Whether the CPU can read the next `size` bytes.
+// Returns whether the CPU can read the next `size` bytes.
 [[nodiscard]] bool is_on_host(loan const& from, std::size_t size) noexcept;
 
-// Batches that were received and that no operation has taken yet, in stream order, none of them empty. Only a receive
-// of an exact size carries more than one.
+// Received batches that no operation has taken yet, in stream order. None is empty. Only a receive of an exact size
+// carries more than one.
 class carried_batches {
   public:
     [[nodiscard]] bool empty() const noexcept { return front_ == nullptr; }
     [[nodiscard]] std::size_t bytes() const noexcept { return empty() ? 0 : front_->bytes + bytes_behind_; }
-    // Precondition: not empty. Whoever takes bytes off it gives it back when it has none left.
+    // Precondition: not empty. The caller that takes its last byte must give the batch back.
     [[nodiscard]] loan& front() const noexcept { return *front_; }
     [[nodiscard]] loan& back() const noexcept { return behind_.empty() ? *front_ : *behind_.back(); }
     [[nodiscard]] std::size_t count() const noexcept { return empty() ? 0 : 1 + behind_.size(); }
 
-    // How many fragments the next `size` bytes lie in.
+    // Returns the number of fragments of the next `size` bytes.
     [[nodiscard]] std::size_t pieces_of(std::size_t size) const noexcept
     {
         auto const in_front = std::min(size, front_->bytes);
@@ -240,16 +238,16 @@ class carried_batches {
         return pieces;
     }
 
-    // Bytes that those that were received for a loan will count as.
+    // Charge of the batches that were received for a loan.
     [[nodiscard]] std::size_t gathered() const noexcept { return empty() ? 0 : gathered(*front_) + gathered_behind_; }
 
-    // Room for one more. Throws std::bad_alloc.
+    // Makes room for one more batch. Throws std::bad_alloc.
     void make_room()
     {
         if (behind_.size() == behind_.capacity())
             behind_.reserve(2 * behind_.size() + 1);
     }
-    // Precondition: make_room() was called, if this is not empty.
+    // Precondition: empty, or make_room() was called.
     void push(std::unique_ptr<loan> batch) noexcept
     {
         if (empty()) {
@@ -259,7 +257,7 @@ class carried_batches {
             behind_.push_back(std::move(batch));
         }
     }
-    // The same where the last one takes it in (detail::absorb).
+    // The same, if the last batch absorbs it (detail::absorb).
     void absorb(loan& batch) noexcept
     {
         if (!behind_.empty())
@@ -295,7 +293,7 @@ class carried_batches {
     std::unique_ptr<loan> front_;
     std::vector<std::unique_ptr<loan>> behind_;
     std::size_t bytes_behind_ = 0;
-    std::size_t gathered_behind_ = 0;  // only the first one changes what it counts as
+    std::size_t gathered_behind_ = 0;  // only the first batch changes its charge
 };
 
 // The argument of one setsockopt(SO_DEVMEM_DONTNEED).
@@ -307,12 +305,12 @@ struct token_batch {
     [[nodiscard]] std::span<uapi::dmabuf_token const> used() const noexcept { return {tokens.data(), entries}; }
 };
 
-// Tokens on their way back, gathered into one batch. Of fixed size, for giving back must not allocate; guarded
-// by its owner's mutex.
+// Tokens gathered for their return, in one batch. The size is fixed, because returning pages must not allocate. The
+// owner's mutex guards it.
 class release_batch {
   public:
-    // Takes as much of `range` from its front as fits into the batch, joining it to the last entry where it can.
-    // Returns what did not fit; its count is 0 if all did.
+    // Takes as much of the front of `range` as fits into the batch, and joins it to the last entry if possible. Returns
+    // the rest; its count is 0 if all tokens fit.
     [[nodiscard]] token_range add(token_range range) noexcept;
 
     [[nodiscard]] bool empty() const noexcept { return batch_.entries == 0; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A receiver and its operations share a receiver_state. It has the Asio objects, which must die before their execution
-// context; detail::flow has what loans need. All of it belongs to the receiver's strand.
+// A receiver and its operations share a receiver_state. It has the Asio objects, which must be destroyed before their
+// execution context. detail::flow has the resources that loans need. All members belong to the receiver's strand.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@
 
 namespace gpurx::detail {
 
-// An async_receive or async_read that runs: here, because what Asio is given is moved from place to place.
+// A running async_receive or async_read. It is stored here because Asio moves the objects that it is given.
 template <class Machine, class Result>
 struct running_op {
     using machine_type = Machine;
@@ -48,20 +48,20 @@ struct running_op {
     landing destination;
     handler_type handler;
     completion_site site;
-    std::optional<completion_site::erased_strand> strand;  // site.strand, which lives only while the operation begins
+    std::optional<completion_site::erased_strand> strand;  // copy of site.strand, which does not outlive the start
     asio::cancellation_state cancellation;
-    // Keeps the handler's execution context busy, if it is another than the receiver's.
+    // Keeps the handler's execution context busy, if it is not the receiver's.
     std::optional<asio::any_io_executor> work;
 };
 using receive_op = running_op<receive_fsm, rx_buffer>;
 using read_op = running_op<read_fsm, std::size_t>;
 
 class receiver_state {
-    // For reading a header where loans are bounded: few frames share a batch.
+    // Read-ahead for headers if loans are bounded, so that few frames share a batch.
     static constexpr std::size_t bounded_read_ahead = 64 << 10;
 
-    // The Asio objects. In a child that was forked they are left as they are: closing them would take the parent's
-    // registrations out of an epoll that both may have, and a lock that a thread of the parent may hold.
+    // The Asio objects. A forked child leaves them as they are. To close them would remove the parent's registrations
+    // from an epoll that both may share, and would take a lock that a thread of the parent may hold.
     struct descriptors {
         explicit descriptors(asio::any_io_executor const& executor) : socket{executor}, wake{executor} {}
         asio::ip::tcp::socket socket;
@@ -69,18 +69,18 @@ class receiver_state {
     };
 
   public:
-    // `of_part`: the program has named the memory that its flows belong to.
+    // `of_part`: the program has chosen the memory of its flows.
     receiver_state(asio::any_io_executor const& executor, std::shared_ptr<session_state> session, bool of_part = false);
     receiver_state(receiver_state const&) = delete;
     receiver_state& operator=(receiver_state const&) = delete;
     ~receiver_state();
 
     [[nodiscard]] asio::any_io_executor const& get_executor() const noexcept { return executor_; }
-    // Waits end there: the receiver's executor without the strands around it, of which only the last step of an
-    // operation has need. Asio asks an executor for properties several times per wait, and a strand of an erased type
-    // allocates with each.
+    // Executor of waits: the receiver's executor without its strands. Only the last step of an operation needs the
+    // strands. Asio queries an executor's properties several times per wait, and each query of a type-erased strand
+    // allocates.
     [[nodiscard]] asio::any_io_executor const& io_executor() const noexcept { return io_executor_; }
-    // Whether a handler without an executor of its own runs there.
+    // Returns whether a handler without its own executor runs on io_executor().
     [[nodiscard]] bool has_no_strand() const noexcept { return has_no_strand_; }
     [[nodiscard]] asio::ip::tcp::socket& socket() noexcept { return socket_; }
     [[nodiscard]] asio::ip::tcp::socket const& socket() const noexcept { return socket_; }
@@ -88,79 +88,79 @@ class receiver_state {
 
     // ---- the connection ----
 
-    // From open() or adopt() until close().
+    // True from open() or adopt() until close().
     [[nodiscard]] bool is_open() const noexcept { return flow_ != nullptr; }
     [[nodiscard]] std::shared_ptr<flow> const& connection() const noexcept { return flow_; }
-    // A place in the session and a socket. Then, if is_steering(), comes a rule: await_rule(), steered(); and
-    // then the connecting itself.
+    // Takes a place in the session and opens a socket. If is_steering(), a rule follows: await_rule(), steered(). Then
+    // the caller connects the socket.
     void open(asio::ip::tcp::endpoint const& peer, error_code& code);
     [[nodiscard]] bool is_steering() const noexcept { return steering_ != nullptr; }
-    // `handler` is called with an error_code when the session's thread has made the rule, or could not.
+    // Calls `handler` with an error_code when the session's thread has made the rule, or has failed to.
     template <class Handler>
     void await_rule(Handler&& handler)
     {
         wake_.async_wait(asio::posix::descriptor_base::wait_read, std::forward<Handler>(handler));
     }
-    // The rule is made, or could not be.
+    // Returns whether the attempt to make the rule is over, successful or not.
     [[nodiscard]] bool is_steered() const noexcept;
-    // With the outcome of that wait. Takes the rule, or returns why there is none; closed then.
+    // Call it with the result of that wait. Takes the rule, or closes and returns the error.
     [[nodiscard]] error_code steered(asio::ip::tcp::endpoint const& peer, error_code code);
-    // How the connecting ended; closed if with an error.
+    // Reports the result of the connect. Closes on an error.
     void connected(asio::ip::tcp::endpoint const& peer, error_code code);
-    // It was not even tried.
+    // Reports that the connect was not attempted.
     void refused(asio::ip::tcp::endpoint const& peer, error_code code);
-    // `accepted` is closed if this fails. `received`: what was read from it before.
+    // Closes `accepted` on an error. `received`: bytes that the program has read from it.
     void adopt(asio::ip::tcp::socket accepted, asio::const_buffer received, error_code& code);
-    // The same with a descriptor, which is left in `accepted` if this fails, for a flow of `session` whose bytes arrive
-    // in the memory of `arrives_in` so far.
+    // The same with a descriptor, for a flow of `session` whose bytes have arrived in the memory of `arrives_in` so
+    // far. On an error the descriptor stays in `accepted`.
     void adopt(unique_fd& accepted, asio::ip::tcp const& protocol, std::shared_ptr<session_state> const& session,
                std::shared_ptr<session_state> const& arrives_in, error_code& code);
     [[nodiscard]] std::shared_ptr<session_state> const& session() const noexcept { return session_; }
     [[nodiscard]] bool is_of_part() const noexcept { return of_part_; }
-    // Describes what the last connect or adopt() failed at, or what was noted since; empty: nothing.
+    // Returns the diagnostics of the last failed connect or adopt(), or of a failure noted later; empty: none.
     [[nodiscard]] diagnostics why() const;
-    // The same of an operation that nobody notes.
+    // The same for an operation whose failure is not noted.
     [[nodiscard]] diagnostics why_not(char const* operation, error_code code) const;
-    // Notes what failed, so that why() can put it into words. `operation` is a literal.
+    // Notes a failure for why(). `operation` is a literal.
     void failed(char const* operation, error_code code) noexcept
     {
         failed_at_ = operation;
         failed_with_ = code;
     }
-    // In a child that was forked it closes descriptors, and the parent notices nothing.
+    // In a forked child it closes descriptors, without effect on the parent.
     void close() noexcept;
-    // The program closes the receiver, or drops it.
+    // The program closes the receiver, or destroys it.
     void abandon() noexcept;
     [[nodiscard]] unsigned closings() const noexcept { return closings_; }
-    // Bytes that can be received without waiting. Precondition: is_open().
+    // Returns the number of bytes that can be received without a wait. Precondition: is_open().
     [[nodiscard]] std::size_t available(error_code& code) const;
 
     // ---- operations ----
 
     [[nodiscard]] bool writes_in_place() const noexcept { return flow_ != nullptr && flow_->writes_in_place(); }
 
-    // A receiver serves one operation at a time; an operation holds a claim while it lasts.
+    // A receiver serves one operation at a time. A running operation holds a claim.
     class claim;
     [[nodiscard]] bool is_busy() const noexcept { return busy_; }
-    // Ends the waits of the running operation, and of a write.
+    // Ends the waits of the running operation and of a write.
     void cancel() noexcept;
-    // Since the running operation began.
+    // Whether cancel() was called since the running operation began.
     [[nodiscard]] bool was_cancelled() const noexcept { return cancels_ != cancels_before_; }
-    // Calls of cancel() so far: for an operation made of several, between which the receiver is free.
+    // Number of calls of cancel() so far. For composed operations: the receiver is free between their parts.
     [[nodiscard]] unsigned cancels() const noexcept { return cancels_; }
 
-    // The next read places its bytes at what this returns, and then at those after it. Precondition: no operation is
-    // running. Errors: the first destination that cannot be used; no memory for the list.
+    // Sets the destinations of the next read and returns the first. Precondition: no operation is running. Errors: that
+    // of the first unusable destination; no memory for the list.
     [[nodiscard]] landing land_on(destinations_ref to, std::size_t& size, error_code& code);
 
-    // Asks `machine` and does what it says until that takes time: returns a wait, a yield or done. Moves `destination`
-    // on by what was placed there.
+    // Runs the actions of `machine` until one takes time: returns a wait, a yield or done. Advances `destination` by
+    // the bytes placed.
     template <class Machine>
     [[nodiscard]] stream_action run(Machine& machine, stream_result result, landing& destination);
-    // Starts what run() returned, a wait or a yield; `handler` is called with an error_code, or nothing.
+    // Starts a wait or a yield that run() returned. Calls `handler` with an error_code, or without arguments.
     template <class Handler>
     void start_wait(stream_action::what kind, Handler&& handler);
-    // The running operation; whoever has the claim decides when it begins and ends.
+    // The running operation. The holder of the claim decides when it begins and ends.
     template <class Op, class... Parts>
     Op& begin(Parts&&... parts)
     {
@@ -172,24 +172,24 @@ class receiver_state {
         return *std::get_if<Op>(&running_);
     }
     void end() noexcept { running_.emplace<std::monostate>(); }
-    // The loan of the receive that has run to its end; empty if nothing.
+    // Returns the loan of the receive that is done; empty if it has no bytes.
     [[nodiscard]] rx_buffer lend(stream_action const& done) noexcept
     {
         if (done.code || done.bytes == 0)
             return {};
         return flow::lend(flow_, to_lend_ != nullptr ? std::move(to_lend_) : carried_.pop());
     }
-    // No loan can be larger, whatever the limit is.
+    // No loan can be larger, whatever the limit.
     [[nodiscard]] std::size_t memory_size() const noexcept
     {
         return flow_ == nullptr ? 0 : flow_->place().session().memory().span().size();
     }
-    // From now on a read takes no more from the socket than little beyond its own: the program wants loans that end
-    // where it says, and a loan holds all of its batch.
+    // From now on a read takes only a few bytes from the socket beyond its own. The program requests loans of exact
+    // sizes, and a loan holds all of its batch.
     void bound_read_ahead() noexcept { read_ahead_ = bounded_read_ahead; }
 
   private:
-    // Notes for why() what begins now, and how that ended.
+    // Note for why() the operation that begins, and its result.
     void begin_attempt(char const* operation, std::string object);
     void end_attempt(error_code code);
     void set_up(asio::ip::tcp::endpoint const& peer, error_code& code);
@@ -201,18 +201,18 @@ class receiver_state {
                    error_code& code);
     void forget() noexcept;
     [[nodiscard]] stream_facts facts(landing const& destination) const noexcept;
-    // A receive has ended with it.
+    // Notes that a receive has ended with `code`.
     void note_end(error_code code) noexcept;
-    // Takes what a receive that is done lends. A whole batch stays where it is until lend().
+    // Takes the bytes that a finished receive lends. A whole batch stays in its place until lend().
     [[nodiscard]] stream_action take(stream_action done) noexcept
     {
         if (done.bytes > 0 && carried_.front().bytes != done.bytes)
             to_lend_ = flow_->take(carried_, done.bytes, done.code);
         return done;
     }
-    // For one more batch, before bytes leave the socket: nothing may fail afterwards.
+    // Makes room for one more batch before bytes leave the socket, because nothing may fail afterwards.
     [[nodiscard]] bool make_room(error_code& code) noexcept;
-    // A batch of at most `limit` bytes, to be carried behind what is: there is room for it.
+    // Receives a batch of at most `limit` bytes and appends it to the carried batches. Precondition: make_room().
     void receive(std::size_t limit, page_use use, error_code& code) noexcept
     {
         auto batch = flow_->receive(limit, code);
@@ -222,11 +222,11 @@ class receiver_state {
         flow_->carry(carried_, std::move(batch));
     }
     [[nodiscard]] stream_result place(landing const& destination, std::size_t size) noexcept;
-    // After `bytes` of it are filled.
+    // Advances `destination` by `bytes` filled bytes.
     void move_on(landing& destination, std::size_t bytes) noexcept;
-    // True if there is something to wait for.
+    // Returns true if there is a reason to wait.
     [[nodiscard]] bool prepare_wait(stream_action const& wait, landing const& destination, error_code& code) noexcept;
-    // The same for what comes back and not from the socket.
+    // The same for resources that return, not for the socket.
     [[nodiscard]] bool arrange_wake(stream_action const& wait, landing const& destination) noexcept;
     void after_wait() noexcept;
 
@@ -236,11 +236,11 @@ class receiver_state {
     std::shared_ptr<session_state> session_;
     bool of_part_;
     birthplace born_;
-    // Descriptors of their own, made by us: closing one that Asio has opened itself leaves it registered with epoll
-    // while the flow's descriptor keeps the file open.
+    // Separate descriptors, opened by the library. If Asio had opened the socket, a close would leave it registered
+    // with epoll while the flow's descriptor keeps the file open.
     process_ptr<descriptors> descriptors_;
     asio::ip::tcp::socket& socket_ = descriptors_->socket;
-    asio::posix::stream_descriptor& wake_ = descriptors_->wake;  // open once it was needed
+    asio::posix::stream_descriptor& wake_ = descriptors_->wake;  // open after its first use
 
     std::shared_ptr<flow> flow_;
     std::shared_ptr<steering> steering_;  // null: no rule is awaited
@@ -254,11 +254,11 @@ class receiver_state {
     carried_batches carried_;
     std::unique_ptr<loan> to_lend_;
     std::size_t read_ahead_ = unbounded;
-    std::vector<landing> landings_;  // of the running read, after the one that it is at: from next_landing_
+    std::vector<landing> landings_;  // destinations of the running read; the next is next_landing_
     std::size_t next_landing_ = 0;
     error_code over_;
     diagnostics why_;                  // of connect and adopt()
-    char const* failed_at_ = nullptr;  // what failed after that; null: nothing
+    char const* failed_at_ = nullptr;  // operation that failed later; null: none
     error_code failed_with_;
     gpurx::stats ended_;  // of the last flow, when it was closed
 };
@@ -293,7 +293,7 @@ class receiver_state::claim {
     bool granted_;
 };
 
-// Inline, as all that each receive runs through once.
+// Inline, as is all code that runs once for each receive.
 inline stream_facts receiver_state::facts(landing const& destination) const noexcept
 {
     if (flow_ == nullptr)

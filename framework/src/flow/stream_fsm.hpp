@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// async_receive and async_read as state machines without I/O: what they are told, and what they answer. async_receive
-// asks the kernel first, and waits for it only when it has nothing, or had nothing more the last time;
-// async_receive_exactly goes on until enough is carried. async_read and
-// async_read_some take what is carried from an earlier batch, then batch after batch, until the destination is full, or
-// enough is there.
+// async_receive and async_read as state machines without I/O. Input: facts and results; output: actions. async_receive
+// first asks the kernel, and waits only if the kernel has no bytes, or had no more the last time. async_receive_exactly
+// continues until it carries enough bytes. async_read and async_read_some take bytes carried from an earlier batch,
+// then further batches, until the destination is full or has enough.
 #pragma once
 
 #include <algorithm>
@@ -19,25 +18,25 @@ namespace gpurx::detail {
 
 inline constexpr std::size_t unbounded = std::numeric_limits<std::size_t>::max();
 
-// How things stand when a machine is asked.
+// The state of the flow when a machine resumes.
 struct stream_facts {
-    bool open = false;            // there is a connection and nobody closed the receiver
+    bool open = false;            // there is a connection, and the receiver is not closed
     std::size_t carried = 0;      // bytes of earlier batches that no operation has taken yet
-    bool carried_lent = false;    // the first of these batches counts as a loan: a part of it is lent
-    std::size_t gathered = 0;     // what batches that were received for a loan, and are carried, will count as
+    bool carried_lent = false;    // the first of these batches counts as a loan: a part is lent
+    std::size_t gathered = 0;     // charge of carried batches that were received for a loan
     std::size_t loan_limit = 0;   // bytes that may be lent in all
     std::size_t loan_budget = 0;  // bytes that may be lent before a loan has to return
-    std::size_t read_budget = 0;  // bytes that a read may receive before earlier ones have to pass their streams
-    // Bytes that a read may receive beyond its own. What is lent of a batch holds all of it.
+    std::size_t read_budget = 0;  // bytes that a read may receive before streams of earlier reads pass
+    // Bytes that a read may receive beyond its own. A loan of a part of a batch holds the whole batch.
     std::size_t read_ahead = unbounded;
-    // The socket has very likely nothing: to ask it before waiting would be in vain.
+    // The socket very likely has no bytes, so wait without asking it.
     bool drained = false;
-    // The destination's stream has so much to do that what is enqueued now might block the thread.
+    // The destination's stream has so much queued work that another command might block the thread.
     bool stream_full = false;
-    error_code over;  // how the stream ended, if it has
+    error_code over;  // the error that ended the stream, if any
 };
 
-// How the last action ended.
+// The result of the last action.
 struct stream_result {
     error_code code;
     std::size_t bytes = 0;  // placed, by place and receive_in_place
@@ -46,12 +45,12 @@ struct stream_result {
 
 struct stream_action {
     enum class what : std::uint8_t {
-        receive,           // a batch of at most `bytes` from the socket, to be carried behind what is
+        receive,           // append a batch of at most `bytes` from the socket to the carried ones
         receive_in_place,  // from the socket to the destination, at most `bytes`
-        place,             // copy at most `bytes` from what is carried to the destination; may end with an error
+        place,             // copy at most `bytes` carried bytes to the destination; may fail
         wait_readable,     // until the socket is readable
         wait_budget,       // until a loan returns, and more than `bytes` may be lent
-        wait_streams,      // until streams have passed that earlier reads were given, or have done enough of it
+        wait_streams,      // until streams of earlier reads have passed, or have done enough
         wait_pages,        // until a page is free, or staging
         yield,             // let other handlers run
         done,              // complete with `code` and `bytes`
@@ -64,27 +63,28 @@ struct stream_action {
     friend bool operator==(stream_action const&, stream_action const&) = default;
 };
 
-// How the stream ended, if `met`, which a receive returned, is an end: a connection that the watchdog has ended looks
-// like any other. No error: `met` is none, or only says what is lacking now: bytes, pages, the host's memory, what the
-// CUDA driver has; or what was wrong with the call: a size, or a destination that cannot be written. A transport that
-// has lost bytes to such an error reports it ever after by itself.
+// Returns the error that ended the stream, for the result `met` of a receive. The end of a connection by the watchdog
+// looks like any other; `locked_up` distinguishes it. Returns no error if `met` does not end the stream. That is so if
+// `met` is no error, if a resource is missing now (bytes, pages, host memory, resources of the CUDA driver), or if the
+// call was wrong (a size, or a destination that is not writable). If a transport loses bytes because of such an error,
+// it reports the error itself from then on.
 [[nodiscard]] error_code end_of_stream(error_code met, bool locked_up) noexcept;
 
-// Bytes after which other handlers get a turn, however fast the sender is.
+// Bytes after which other handlers run, however fast the sender is.
 inline constexpr std::size_t bytes_in_turn = 4 << 20;
 
-// One per operation. resume() says what to do next; call it again with the result. After done it must not be called.
-// done without an error: lend `bytes` of what is carried.
+// One per operation. resume() returns the next action; call it again with the result. Do not call it after done.
+// done without an error: lend `bytes` of the carried bytes.
 class receive_fsm {
   public:
     static constexpr char const* operation = "receive from";
     static constexpr bool lends = true;
 
-    // Receives what is there, if it is `at_least` so many bytes, but no byte beyond `at_most`.
+    // Receives at least `at_least` and at most `at_most` bytes.
     receive_fsm(std::size_t at_least, std::size_t at_most) noexcept : enough_{at_least}, at_most_{at_most} {}
 
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
-    // Bytes that were received may be lent at once if they are enough, with no further question.
+    // If enough bytes were received, lends them at once, without another call of the kernel.
     [[nodiscard]] bool is_enough(std::size_t carried) const noexcept { return carried >= enough_; }
     [[nodiscard]] stream_action lend(std::size_t carried) const noexcept
     {
@@ -103,20 +103,20 @@ class receive_fsm {
     point at_ = point::start;
 };
 
-// One per operation. resume() says what to do next; call it again with the result. After done it must not be called.
+// One per operation. resume() returns the next action; call it again with the result. Do not call it after done.
 class read_fsm {
   public:
     static constexpr char const* operation = "read from";
     static constexpr bool lends = false;
 
-    // How bytes get to the destination.
+    // Ways to the destination.
     enum class way : std::uint8_t {
-        place,     // copied from where they were received
-        in_place,  // the transport receives them there
+        place,     // a copy of the received bytes
+        in_place,  // the transport receives into the destination
     };
 
-    // Places `size` bytes, or fewer if there are no more now and it is `enough`. `refused`: the error to complete with
-    // instead, if any.
+    // Places `size` bytes. If no more bytes are available now, at least `enough` suffice. `refused`: if set, the error
+    // to complete with instead.
     read_fsm(std::size_t size, way to, error_code refused = {}) noexcept : read_fsm{size, to, refused, size} {}
     read_fsm(std::size_t size, way to, error_code refused, std::size_t enough) noexcept
         : refused_{refused}, size_{size}, enough_{enough}, way_{to}

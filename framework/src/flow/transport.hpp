@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the bytes of one flow move: the narrow interface between the receiver, which knows no transport, and the
-// transports, which know no Asio. One file per transport.
+// The interface of transports, which move the bytes of one flow. The receiver depends on no transport, and transports
+// do not depend on Asio. One file per transport.
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,9 @@ struct landing {
     memory_kind kind = memory_kind::host;
     std::uintptr_t address = 0;
     std::size_t size = 0;
-    gpu_stream on;                      // that writes there, if kind is device
+    gpu_stream on;                      // stream of the writes, if kind is device
     CUctx_st* memory_of = nullptr;      // gpu_place::context
-    bool nowhere = false;               // the bytes are not wanted; there is no address
+    bool nowhere = false;               // skip the bytes; there is no address
     stream_backlog* backlog = nullptr;  // of `on`, if any
 
     [[nodiscard]] std::byte* on_host() const noexcept { return reinterpret_cast<std::byte*>(address); }
@@ -39,15 +39,14 @@ class flow_transport {
 
     // ---- called by one thread at a time ----
 
-    // Takes at most `limit` bytes (> 0) from the socket without blocking and describes them in `into`, which is empty.
-    // No error: into.bytes > 0. would_block: nothing there. no_buffer_space: no page is free until a loan returns, or
-    // all staging is on its way to a GPU.
-    // eof, or another error: the stream has ended. After an error `into` may hold tokens or pages: it
-    // must be given back.
+    // Takes at most `limit` bytes (> 0) from the socket without blocking and describes them in `into`, which must be
+    // empty. No error: into.bytes > 0. would_block: the socket has no bytes. no_buffer_space: no page is free until a
+    // loan returns, or all staging memory is being copied to a GPU. eof or another error: the stream has ended. After
+    // an error `into` may hold tokens or pages; the caller must give it back.
     [[nodiscard]] virtual error_code receive(std::size_t limit, loan& into) = 0;
 
-    // Whether the transport can write straight to where bytes are wanted, without a loan. If so, receive_into() takes
-    // at most `size` bytes (> 0) from the socket; errors as those of receive().
+    // Whether the transport can write directly to a destination, without a loan. If so, receive_into() takes at most
+    // `size` bytes (> 0) from the socket. Its errors are those of receive().
     [[nodiscard]] virtual bool writes_in_place() const noexcept { return false; }
     [[nodiscard]] virtual error_code receive_into(landing const& /*destination*/, std::size_t /*size*/,
                                                   std::size_t& /*placed*/)
@@ -55,18 +54,19 @@ class flow_transport {
         return make_error_code(boost::system::errc::operation_not_supported);
     }
 
-    // After no_buffer_space: writes to the eventfd `event`, once, when what was lacking is there. False: it is now.
+    // After no_buffer_space: writes to the eventfd `event`, once, when the missing resource is available. Returns false
+    // if it is available now.
     [[nodiscard]] virtual bool notify_of_pages(int /*event*/) { return false; }
 
-    // After a receive that took something: whether that was all the socket had. A guess, for what has come since.
+    // After a receive that took bytes: whether it took all bytes of the socket. A guess: more may have arrived since.
     [[nodiscard]] bool drained() const noexcept { return drained_; }
 
     // ---- called from any thread, at any time ----
 
-    // Takes back what `from` holds. What the kernel is to get is handed over at once, or, with `hold`, gathered until
-    // flush(), or until a call is full.
+    // Takes back the pages of `from`. Passes tokens to the kernel at once or, with `hold`, gathers them until flush(),
+    // or until they fill a call.
     virtual void give_back(loan& from, bool hold) noexcept = 0;
-    // True if flush() would hand something over.
+    // Returns true if flush() has tokens to pass.
     [[nodiscard]] bool gathered() const noexcept { return gathered_.load(); }
     virtual void flush() noexcept {}
 
