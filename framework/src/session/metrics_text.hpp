@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prometheus' text format of what sessions count.
+// The counters of sessions in Prometheus' text format.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct session_sample {
     std::uint64_t memory_bytes = 0;
     std::uint64_t queues = 0;
     gpurx::stats counted;
-    std::optional<pool_stats> pool{};  // empty: nobody knows
+    std::optional<pool_stats> pool{};  // empty: not known
 };
 
-// The value of a label: backslash, quotation mark and line feed are written with a backslash.
+// Returns the value of a label. A backslash escapes backslash, quotation mark and line feed.
 [[nodiscard]] std::string escaped_label(std::string_view text);
 
 [[nodiscard]] std::string format_metrics(std::string_view version, std::span<session_sample const> samples);

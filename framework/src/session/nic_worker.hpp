@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread that does a session's work on its NIC. Netlink, ethtool and the journal take milliseconds, and seconds
-// where another session is just being opened on the interface: no thread of the program waits for that, least of all
-// one that runs an io_context. It sleeps while there is nothing to do.
+// The thread of a session's work on its NIC. Netlink, ethtool and the journal take milliseconds, or seconds while
+// another session opens on the interface. No thread of the program waits for them, in particular no thread of an
+// io_context. The thread sleeps while it has no jobs.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +16,8 @@ namespace gpurx::detail {
 
 class nic_worker {
   public:
-    // A piece of work. An object of its own, so that it can be made in advance where it must not fail later
-    // for want of memory.
+    // A piece of work. It is an object, so that it can be made in advance if it must not fail later because memory runs
+    // out.
     class job {
       public:
         job() = default;
@@ -29,30 +29,31 @@ class nic_worker {
       private:
         friend class nic_worker;
         job* next_ = nullptr;
-        bool* done_ = nullptr;  // of one that somebody waits for, and destroys
+        bool* done_ = nullptr;  // of a job that a caller waits for, and destroys
     };
 
-    // The caller calls finish() in the end: the thread lives until then. Throws system_error if there is no thread.
+    // Starts the thread, which lives until finish(). The caller must call finish(). Throws system_error if the system
+    // cannot start a thread.
     [[nodiscard]] static std::shared_ptr<nic_worker> start();
 
     // ---- from any thread, and in this order ----
 
-    // After what was posted before. Never waits.
+    // Runs `work` after earlier jobs. Never waits.
     void post(std::unique_ptr<job> work) noexcept;
-    // The same, and returns when it is done. On the worker's own thread: at once.
+    // The same, and returns when `work` is done. On the worker's own thread it runs `work` at once.
     template <class Work>
     void run(Work work)
     {
         awaited<Work> inside{work};
         wait_for(inside);
     }
-    // The last job, after which the thread ends. Waits for it if the process is ending.
+    // Posts the last job. The thread ends after it. Waits for it if the process is ending.
     void finish(std::unique_ptr<job> last) noexcept;
     // Returns when the last job is done; at once if there was no finish(), or on the worker's own thread.
     void wait_if_finishing() noexcept;
 
-    // Waits for all workers that finish. The end of the process does so, too: a program that has returned from main
-    // finds its NIC as it was.
+    // Waits for all workers that finish. The end of the process does so too, so that the NIC is restored when the
+    // process has ended.
     static void wait_for_all() noexcept;
 
   private:
@@ -72,7 +73,7 @@ class nic_worker {
     void serve() noexcept;
 
     std::thread::id thread_;
-    std::mutex mutex_;  // guards what follows
+    std::mutex mutex_;  // guards the members below
     std::condition_variable work_;
     std::condition_variable done_;
     job* first_ = nullptr;

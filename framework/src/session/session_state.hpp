@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// rx_session handles, receivers and loans share a session_state. The session builds and undoes it (session_state.cpp);
-// flow/ uses the part below "for flows" (session_steering.cpp, session_flows.cpp).
+// The state that rx_session handles, receivers and loans share. session_state.cpp constructs and destroys it. flow/
+// uses the part below "for flows" (session_steering.cpp, session_flows.cpp).
 #pragma once
 
 #include <atomic>
@@ -33,10 +33,10 @@ namespace gpurx::detail {
 class page_pool;  // memory/page_pool.hpp: pages of the memory for transport copy
 class session_state;
 
-// The operation of a flow waits for one of these.
+// Resources that an operation of a flow waits for.
 enum class flow_wait : std::uint8_t { nothing, data, loans, streams, pages };
 
-// A rule that exists. It is a piece of work, too: to remove it. In the end it is given to session_state::unsteer().
+// An existing rule, and the job that removes it. Pass it to session_state::unsteer() at the end.
 class kept_rule final : public nic_worker::job {
   public:
     explicit kept_rule(std::unique_ptr<steering_rule> rule) noexcept : rule_{std::move(rule)} {}
@@ -46,8 +46,8 @@ class kept_rule final : public nic_worker::job {
     std::unique_ptr<steering_rule> rule_;
 };
 
-// A rule that was asked for: shared by who asked and the session's thread, so either may go first. A rule that nobody
-// takes is removed again.
+// A requested rule, shared by the requester and the session's thread, so either may end first. If the requester does
+// not take the rule, it is removed.
 struct steering {
     steering(std::shared_ptr<session_state> owner, unique_fd flow, asio::ip::tcp::endpoint here,
              asio::ip::tcp::endpoint there, unique_fd told)
@@ -65,7 +65,7 @@ struct steering {
     unique_fd socket;  // the flow's, until the end
     asio::ip::tcp::endpoint local;
     asio::ip::tcp::endpoint remote;
-    unique_fd event;  // an eventfd, readable at the end. Empty: the flow exists, and is moved by the rule; nobody waits
+    unique_fd event;  // an eventfd, readable at the end. Empty: the rule moves an existing flow; no wait
     // Written before
     std::atomic<bool> done{false};
     // is set:
@@ -74,9 +74,9 @@ struct steering {
     process_ptr<kept_rule> rule;  // null with an error
 };
 
-// One flow of a session: a place among max_flows, its counters, its steering rule, and what the watchdog sees of it.
-// Held by detail::flow; destroying it frees the place, adds the counters to the session's and removes the rule (in a
-// child that was forked, the place only).
+// One flow of a session: a place among max_flows, its counters, its steering rule, and its state for the watchdog.
+// detail::flow owns it. Its destruction frees the place, adds the counters to the session's and removes the rule. In a
+// forked child it only frees the place.
 class flow_place {
   public:
     explicit flow_place(std::shared_ptr<session_state> owner) noexcept;
@@ -88,23 +88,24 @@ class flow_place {
     [[nodiscard]] std::shared_ptr<session_state> const& shared_session() const noexcept { return session_; }
 
     flow_counters counters;
-    // Bytes of its shares of the memory that are in use (budget.hpp): by loans, and by reads that wait for their
-    // streams. Written by whoever receives and whoever gives back.
+    // Bytes in use of its shares of the memory (budget.hpp): by loans, and by reads that wait for their streams. The
+    // receiving thread writes them, and threads that return pages.
     std::atomic<std::size_t> on_loan{0};
     std::atomic<std::size_t> in_reads{0};
 
-    // For the watchdog, which looks at flows that wait for data, and for explain().
+    // For explain() and for the watchdog, which samples flows that wait for data.
     void set_waiting(flow_wait what) noexcept;
-    // `holder` knows the pages of the flow's loans, for pool(); null, also before it is gone.
+    // `holder` has the pages of the flow's loans, for pool(). Set null before its destruction.
     void set_holder(page_holder const* holder) noexcept;
-    // The flow's own descriptor, for the watchdog; -1, also before the descriptor is closed.
+    // The flow's own descriptor, for the watchdog. Set -1 before the descriptor is closed.
     void set_socket(int fd) noexcept;
-    // The watchdog found the flow locked up and has ended its connection, which wakes the waiter.
+    // Returns whether the watchdog has found the flow locked up. It has then ended the connection, which wakes the
+    // operation.
     [[nodiscard]] bool locked_up() const noexcept { return locked_up_.load(std::memory_order_acquire); }
-    // The rule that brings the flow; it is removed with the flow.
+    // Keeps the rule that steers the flow, and removes it with the flow.
     void keep(process_ptr<kept_rule> rule) noexcept { rule_ = std::move(rule); }
-    // The session in whose memory the flow's first bytes are, which have to be found there; and the rule that moves the
-    // flow from there, which may not be made yet (null: it cannot even be asked for).
+    // Keeps the session whose memory has the flow's first bytes, so that they can be found. Keeps the rule that moves
+    // the flow from there; it may not exist yet. Null: the rule cannot be requested.
     void keep(std::shared_ptr<session_state> arrived_in, std::shared_ptr<steering> mover) noexcept
     {
         arrived_in_ = std::move(arrived_in);
@@ -130,20 +131,20 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // Finds a transport and sets it up. Throws system_error.
     static std::shared_ptr<session_state> open(rx_session_options options,
                                                std::vector<std::shared_ptr<memory_state>> const& memories);
-    // A session on a NIC that is set up already, transport devmem; or without one (null), transport copy. Throws
-    // system_error: errc::memory_too_small. `explanation` is what explain() returns. On a NIC the session's thread
-    // destroys it in the end, and restores the NIC: who lets go of it last waits for nothing. In a child that was
-    // forked it is destroyed, and no more.
+    // Makes a session on a NIC that is already set up, with transport devmem; or without a NIC (null), with transport
+    // copy. Throws system_error: errc::memory_too_small. explain() returns `explanation`. On a NIC the session's thread
+    // destroys the session at the end and restores the NIC, so the last user does not wait. In a forked child the
+    // session is only destroyed.
     static std::shared_ptr<session_state> create(rx_session_options options, std::shared_ptr<memory_state> memory,
                                                  std::unique_ptr<session_nic> nic, std::string explanation);
-    // The first of them, with all of them as its parts. Each is a session of one memory, as create() makes it.
+    // Returns the first of `parts`, with all of them as its parts. Each is a session of one memory from create().
     static std::shared_ptr<session_state> join(std::vector<std::shared_ptr<session_state>> parts);
     session_state(session_state const&) = delete;
     session_state& operator=(session_state const&) = delete;
     ~session_state();
-    // The session's thread; null with transport copy, and in a child that was forked.
+    // The session's thread; null with transport copy and in a forked child.
     [[nodiscard]] std::shared_ptr<nic_worker> worker() const noexcept { return born_.is_here() ? worker_ : nullptr; }
-    // Those of all parts, in a list that outlives the session; null as above.
+    // The threads of all parts, in a list that outlives the session; null as above.
     using worker_list = std::vector<std::shared_ptr<nic_worker>>;
     [[nodiscard]] std::shared_ptr<worker_list const> workers() const noexcept
     {
@@ -155,15 +156,15 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] std::size_t part_count() const noexcept { return 1 + others_.size(); }
     // Precondition: index < part_count().
     [[nodiscard]] std::shared_ptr<session_state> part(std::size_t index);
-    // The one that connections arrive in before they are moved to this one.
+    // Returns the part in which connections arrive before they move to this one.
     [[nodiscard]] std::shared_ptr<session_state> first();
     [[nodiscard]] part_condition condition() const;
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
-    // Set where its words are made.
+    // Set by the code that makes its text.
     [[nodiscard]] devmem_obstacle why_not_devmem() const noexcept { return obstacle_; }
-    // Describes the session, with a line for each flow that waits for something else than data.
+    // Describes the session, with a line for each flow that does not wait for data.
     [[nodiscard]] std::string explain() const;
     [[nodiscard]] stats total() const;
     [[nodiscard]] std::optional<pool_stats> pool() const;
@@ -181,22 +182,23 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
         return nic_ ? gpurx::transport::devmem : gpurx::transport::copy;
     }
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
-    // A flow; or errc::too_many_flows, and operation_not_supported in a child that was forked.
+    // Admits a flow. Errors: errc::too_many_flows; operation_not_supported in a forked child.
     [[nodiscard]] std::unique_ptr<flow_place> admit(error_code& code);
-    // How many more flows would be admitted now.
+    // Returns the number of further flows that admit() would accept now.
     [[nodiscard]] unsigned free_places() const;
-    // Begins to steer one flow, by 5-tuple or else by local port, before it connects: its socket is bound to `local`.
-    // Null with `code` set if it cannot be begun. Not with transport copy.
+    // Begins to steer one flow before it connects, by 5-tuple or else by local port. Its socket is bound to `local`. On
+    // an error returns null and sets `code`. Not with transport copy.
     [[nodiscard]] std::shared_ptr<steering> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                        asio::ip::tcp::endpoint const& remote, error_code& code);
-    // A flow of this session arrives in another one's memory: begins to steer it here, and keeps that one alive.
-    // Transport copy: nothing. A flow that cannot be moved goes on as it is, and `notice` is told, once.
+    // Begins to steer a flow of this session here that arrives in another session's memory, and keeps that session
+    // alive. With transport copy it does nothing. If the flow cannot be moved, it continues as it is, and the session
+    // tells `notice` once.
     void move_here(flow_place& flow, int socket, std::shared_ptr<session_state> const& from) noexcept;
-    // Has a rule removed, and does not wait for it. Null: nothing. In a child that was forked: nothing.
+    // Has the session's thread remove a rule, and does not wait. Does nothing for null, and in a forked child.
     void unsteer(process_ptr<kept_rule> rule) noexcept;
-    // SO_RCVBUF for one flow; 0: leave it.
+    // SO_RCVBUF of one flow; 0: do not set it.
     [[nodiscard]] int receive_buffer_size() const noexcept { return receive_buffer_size_; }
-    // Gives a socket that size, beyond net.core.rmem_max where permitted. Before connect or listen.
+    // Sets that size on a socket, above net.core.rmem_max if permitted. Call it before connect or listen.
     void size_receive_buffer(int socket, error_code& code);
     [[nodiscard]] std::size_t loan_limit() const noexcept { return loan_limit_; }
     [[nodiscard]] std::size_t read_share() const noexcept { return read_share_; }
@@ -206,16 +208,16 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return nic_->dmabuf_id(); }
-    // The same: the kernel has array tokens, and the binding not too many pages for them.
+    // Transport devmem: whether the kernel has array tokens, and the binding is not too large for them.
     [[nodiscard]] bool has_array_tokens() const noexcept
     {
         return nic_->has_array_tokens() && fits_array_tokens(memory_->span().size(), nic_->page_size());
     }
-    // The live session of this process whose binding has this id; null: none. Thread-safe.
+    // Returns the live session of this process whose binding has this id; null if none. Thread-safe.
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
 
-    // Device pages on loan over all flows: kept here so that the watchdog and high-water mark need no sum.
-    // Called on the session that the pages belong to.
+    // Count device pages on loan of all flows, so that the watchdog and the high-water mark need no sum. Call them on
+    // the session that owns the pages.
     void tokens_taken(std::uint64_t count) noexcept;
     void tokens_returned(std::uint64_t count) noexcept;
 
@@ -226,7 +228,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
                   std::string explanation, budget const& plan);
 
     class steering_job;
-    // The end of a session on a NIC. The memory goes after the binding.
+    // Ends a session on a NIC. Destroys the memory after the binding.
     struct restoration final : nic_worker::job {
         restoration(std::shared_ptr<memory_state> of, std::unique_ptr<session_nic> given)
             : memory{std::move(of)}, nic{std::move(given)}
@@ -240,7 +242,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
         std::vector<std::unique_ptr<steering_rule>> listeners;  // added by the session's thread
     };
 
-    // True in a child that was forked, and `code` says so.
+    // Returns true and sets `code` in a forked child.
     [[nodiscard]] bool refuses_child(error_code& code) const noexcept
     {
         code = born_.is_here() ? error_code{} : make_error_code(boost::system::errc::operation_not_supported);
@@ -256,10 +258,10 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // Adds the pages that the program holds.
     void count_held(pool_stats& account) const;
     void count_in_kernel(pool_stats& account, pool_sample const& sample) const noexcept;
-    // Notes a look at the pool.
+    // Notes a sample of the pool.
     void note_in_flight(std::uint64_t pages) const noexcept;
     void note_dryness(lock_up_sample const& sample) noexcept;
-    // With the mutex: whose loans and reads hold how many pages.
+    // Describes the flows whose loans and reads hold pages, with numbers. The caller holds the mutex.
     [[nodiscard]] std::string holders() const;
     void tell(std::string_view sentence) const;
     void tell_not_moved(error_code code, diagnostics const& why) noexcept;
@@ -294,14 +296,14 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     dry_clock dry_;  // the watchdog's
     std::atomic<std::chrono::nanoseconds> dry_time_{std::chrono::nanoseconds{0}};
 
-    mutable std::mutex mutex_;        // guards what follows
+    mutable std::mutex mutex_;        // guards the members below
     std::vector<flow_place*> flows_;  // alive
-    stats ended_;                     // counters of flows that are gone
+    stats ended_;                     // counters of destroyed flows
 
     process_ptr<watchdog> watchdog_;  // last: stops before the rest goes. Null: never
 };
 
-// The one door between the public handles and the state that they share, for the library itself and its tests.
+// Access to the shared state of public handles, for the library and its tests.
 struct session_access {
     [[nodiscard]] static rx_session handle(std::shared_ptr<session_state> state) noexcept
     {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread that ends a flow where a session is locked up, and says so where flows starve (pool_state.hpp).
+// The thread that ends a flow of a locked-up session, and reports starving flows (pool_state.hpp).
 #pragma once
 
 #include <atomic>
@@ -23,11 +23,11 @@ class watchdog_subject {
     watchdog_subject(watchdog_subject const&) = delete;
     watchdog_subject& operator=(watchdog_subject const&) = delete;
 
-    // Empty: no flow waits.
+    // Returns a sample; empty if no flow waits.
     [[nodiscard]] virtual std::optional<lock_up_sample> look() noexcept = 0;
-    // Ends one flow, so that its pages come free.
+    // Ends one flow, so that its pages become free.
     virtual void end_a_flow() noexcept = 0;
-    // Says that flows wait in vain for pages that the program holds, and who holds them.
+    // Reports that flows wait for pages that the program holds, and the holders.
     virtual void tell_starved() noexcept = 0;
 
   protected:
@@ -44,12 +44,13 @@ class watchdog {
     // Stops and joins the thread.
     ~watchdog() = default;
 
-    // A flow has begun to wait; its look() must already show it. Any thread; a load where the watchdog is awake.
+    // Call it when a flow has begun to wait; the subject's look() must already include the flow. Any thread. One load
+    // if the watchdog is awake.
     void flow_waits() noexcept;
 
   private:
     void run(std::stop_token const& stop);
-    // False: told to stop.
+    // Returns false if the thread must stop.
     [[nodiscard]] bool sleep_until_a_flow_waits(std::stop_token const& stop);
 
     watchdog_subject& subject_;
@@ -61,9 +62,9 @@ class watchdog {
     std::jthread thread_;  // last: it uses the rest
 };
 
-// Aborts the connection: wakes who waits for the socket, and frees at once the pages that TCP holds for it.
+// Aborts the connection. Wakes operations that wait for the socket, and frees at once the pages that TCP holds for it.
 void abort_connection(int socket) noexcept;
-// Bytes that TCP holds for the socket, as the kernel counts them; 0 if it does not say.
+// Returns the bytes that TCP holds for the socket, as the kernel counts them; 0 if it does not report them.
 [[nodiscard]] std::uint64_t bytes_held(int socket) noexcept;
 // For people: "10.0.0.1:4000 <- 10.0.0.2:5000".
 [[nodiscard]] std::string connection_name(int socket);
