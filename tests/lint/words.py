@@ -23,7 +23,7 @@ OPENING = re.compile(r"(What|Who|Whoever|Whatever|Where|How|One that|One who)\b"
 def sentences(paragraph: str) -> list[str]:
     # A full stop inside a name or a number ends nothing, nor does one after a common abbreviation.
     words = re.sub(r"\b(e\.g|i\.e|etc|vs|cf)\.", r"\1", paragraph)
-    return [one for one in re.split(r"(?<=[.!?:])\s+(?=[\"'`(*\[]*[A-Z0-9`])", words) if one.strip()]
+    return [one for one in re.split(r"(?<=[.!?:])\s+(?=[\"'`(*\[]*(?:[A-Z0-9`]|gpurx))", words) if one.strip()]
 
 
 def paragraphs_of_markdown(text: str) -> Iterator[tuple[int, str]]:
