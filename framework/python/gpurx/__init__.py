@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpurx: receive TCP straight into GPU memory, as tensors.
+"""Receive TCP straight into GPU memory, as tensors.
 
     for batch in gpurx.TensorStream("10.77.0.1:9000", memory="gpu:0", batch_size=64):
         loss = step(torch.from_dlpack(batch.x))
 
     weights = gpurx.load_safetensors("http://10.77.0.2/model.safetensors", device="cuda:0")
+
+* TensorStream receives batches from other processes; TensorSender sends them.
+* load_safetensors() loads a file; safe_open() loads models, single tensors and slices. Both have an async form.
+* Options lists the keywords of every function that takes a URL.
+* Session owns the memory and queues of a NIC. Streams and loads open one if they are given none.
+* Error is raised for failures of the library, the network, the kernel and CUDA.
+* gpurx.torch, gpurx.numpy, gpurx.jax, gpurx.distributed, gpurx.dcp, gpurx.ray, gpurx.vllm and gpurx.dlio are plug-ins.
+  `import gpurx` imports none of them.
+
+Receiving runs in threads of the library and needs no GIL. A process that was forked from one that uses gpurx cannot
+receive.
 """
 
 import atexit
@@ -44,6 +55,6 @@ __all__ = [
 
 __version__ = importlib.metadata.version("gpurx")
 
-# The last first: streams end, then the threads that they run in.
+# atexit runs the last handler first: streams end, then their threads.
 atexit.register(_stop)
 atexit.register(_close_all)

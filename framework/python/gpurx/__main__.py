@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m gpurx --version;  python -m gpurx explain [--interface IF] [--memory PLACE]"""
+"""Command line of the package: `python -m gpurx --version` and `python -m gpurx explain [--interface IF] [--memory PLACE]`."""
 
 from __future__ import annotations
 

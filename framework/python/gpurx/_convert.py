@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as those of numpy, torch, jax and cupy, and as a table for notebooks. The libraries are imported when they are asked
-for: the package needs none of them."""
+"""Tensors as those of numpy, torch, jax and cupy, and as tables for notebooks.
+
+Functions import the libraries when they need them: the package needs none.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from ._native import Tensor
 
 Convert = Callable[[Tensor], Any]
 
-# ---- numpy: of every element type, with ml_dtypes for those that numpy does not have ----
+# ---- numpy: every element type, with ml_dtypes for those that numpy lacks ----
 
-# Elements that are no whole bytes.
+# Types with elements of less than a byte.
 _PACKED = {"float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 
 
 def type_name(dtype: Any) -> str:
-    """What a Tensor calls it: a name, or a dtype of numpy, ml_dtypes or torch, or a type such as numpy.int16."""
+    """Return a Tensor's name of a type: of a name, a dtype of numpy, ml_dtypes or torch, or a type such as numpy.int16."""
     if isinstance(dtype, str):
         return dtype
     for attribute in ("name", "__name__"):
@@ -30,7 +32,7 @@ def type_name(dtype: Any) -> str:
 
 
 class _OnHost:
-    """A tensor for np.from_dlpack, which not every numpy can tell that a copy on the host will do."""
+    """Offer a host copy to np.from_dlpack, because some versions of numpy cannot ask for one."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -43,7 +45,7 @@ class _OnHost:
 
 
 def _extension(name: str) -> Any:
-    """numpy's dtype of a type that ml_dtypes adds; None without it."""
+    """Return ml_dtypes' dtype of a type, or None."""
     try:
         import ml_dtypes
     except ImportError:
@@ -60,14 +62,14 @@ def _no_type(name: str) -> TypeError:
 
 
 def _halves(flat: Any) -> Any:
-    """Two elements of four bits from each byte, the lower first, in bytes of their own."""
+    """Return the two four-bit elements of each byte, the lower first, in bytes of their own."""
     import numpy as np
 
     return np.stack([flat & 15, flat >> 4], axis=-1).reshape(-1)
 
 
 def _elements(flat: Any, name: str, wants_other: bool) -> Any:
-    """The bytes as elements, one after the other. If another type is wanted, one that can become it will do."""
+    """View the bytes as elements. With `wants_other`, a type that converts to another one suffices."""
     import numpy as np
 
     if name in _PACKED:
@@ -87,7 +89,7 @@ def _elements(flat: Any, name: str, wants_other: bool) -> Any:
 
 
 def to_numpy(tensor: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
-    """As Tensor.numpy and Tensor.__array__ say."""
+    """Implement Tensor.numpy and Tensor.__array__."""
     import numpy as np
 
     flat = np.from_dlpack(_OnHost(_native.bytes_of(tensor)))
@@ -103,18 +105,18 @@ def to_numpy(tensor: Tensor, dtype: Any = None, copy: bool | None = None) -> Any
 
 # ---- torch ----
 
-# What every torch takes through DLPack.
+# Types that every torch takes through DLPack.
 _TORCH_TAKES = {
     "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "bfloat16", "complex64", "complex128",
 }  # fmt: skip
-# The others come as numbers of the same size, and are seen as what they are.
+# Others pass as numbers of the same size, and torch views them as their type.
 _SAME_SIZE = {"bool": "uint8", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
-# Of torch's own name, where it is another.
+# Names of torch that differ.
 _TORCH_NAMES = {"float4_e2m1fn": "float4_e2m1fn_x2"}
 
 
 def to_torch(tensor: Tensor) -> Any:
-    """As gpurx.torch.as_tensor says."""
+    """Implement gpurx.torch.as_tensor."""
     import torch
 
     if tensor.dtype in _TORCH_TAKES:
@@ -129,9 +131,9 @@ def to_torch(tensor: Tensor) -> Any:
 
 # ---- jax ----
 
-# Wider than jax has them, unless it is told to: it makes narrower ones of them.
+# Types that jax narrows, unless jax_enable_x64 is set.
 _WIDE = {"int64", "uint64", "float64", "complex128"}
-# What jax takes through DLPack.
+# Types that jax takes through DLPack.
 _JAX_TAKES = {
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "bfloat16",
     "complex64", "complex128", "bool",
@@ -139,7 +141,7 @@ _JAX_TAKES = {
 
 
 def to_jax(tensor: Tensor) -> Any:
-    """As gpurx.jax.as_array says."""
+    """Implement gpurx.jax.as_array."""
     import jax
     import jax.numpy
 
@@ -153,20 +155,20 @@ def to_jax(tensor: Tensor) -> Any:
 
 
 def _for_torch() -> Convert:
-    import torch  # noqa: F401  # what to_torch() needs
+    import torch  # noqa: F401  # for to_torch()
 
     return to_torch
 
 
 def _for_numpy() -> Convert:
-    import numpy  # noqa: F401  # what to_numpy() needs
+    import numpy  # noqa: F401  # for to_numpy()
 
     return to_numpy
 
 
 def _for_jax() -> Convert:
     import jax
-    import jax.numpy  # noqa: F401  # what to_jax() needs
+    import jax.numpy  # noqa: F401  # for to_jax()
 
     return to_jax
 
@@ -185,12 +187,15 @@ _FRAMEWORKS: dict[str, Callable[[], Convert]] = {
     "cupy": _for_cupy,
     "gpurx": lambda: lambda tensor: tensor,
 }
-# As safetensors takes them.
+# Further names that safetensors accepts.
 _ALIASES = {"torch": "pt", "pytorch": "pt", "numpy": "np", "flax": "jax"}
 _LIBRARIES = {"pt": "torch", "np": "numpy", "jax": "jax", "cupy": "cupy"}
 
 
 def converter(framework: str) -> Convert:
+    """Return the function that converts to a framework. Raises ValueError for an unknown one, ModuleNotFoundError for a
+    missing one.
+    """
     name = _ALIASES.get(framework, framework)
     if name not in _FRAMEWORKS:
         takes = ", ".join(f"{one!r} for {library}" for one, library in _LIBRARIES.items())
@@ -226,7 +231,7 @@ def size_text(size: int) -> str:
 
 
 def html_table(title: str, tensors: Mapping[str, Tensor]) -> str:
-    """HTML, whatever the names are. Of many tensors the first."""
+    """Return a table as HTML, with all names escaped. Shows the first tensors of many."""
     rows = ["<th>name</th><th>dtype</th><th>shape</th><th>size</th><th>device</th>"]
     for name, one in list(tensors.items())[:_DISPLAYED_ROWS]:
         cells = (name, one.dtype, str(one.shape), size_text(one.nbytes), one.device)

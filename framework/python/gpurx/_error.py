@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Errors of the library as exceptions."""
 from __future__ import annotations
 
 import re
@@ -10,11 +11,17 @@ _CODES: dict[str, type[IntEnum]] = {"gpurx": ErrorCode, "gpurx.ingest": IngestEr
 
 
 class Error(RuntimeError):
-    """An error of the library; str() has all of its parts.
+    """Report a failure of the library, the kernel, CUDA or a server. str() has the whole text.
 
-    Attributes: `operation` and `object`, the failed operation and its object; `kernel_message`, the kernel's text, if any;
-    `advice`, the change to make. For programs: `code` of `category`: an ErrorCode of "gpurx", an IngestErrorCode of
-    "gpurx.ingest", an errno of "system", or a CUresult of "cuda". `url` and `status` if a server was asked or has refused.
+    The attributes are the parts of the text:
+
+    * operation, object: the failed operation and its object.
+    * kernel_message: the kernel's message, if there is one.
+    * advice: the change that helps.
+    * code, category: for programs. The category "gpurx" has an ErrorCode, "gpurx.ingest" an IngestErrorCode, "system" a
+      number of errno, "cuda" a CUresult.
+    * url: the URL, if the operation asked a server; else empty.
+    * status: the HTTP status of a refusal; else None.
     """
 
     def __init__(
@@ -39,18 +46,18 @@ class Error(RuntimeError):
 
 
 class NotFound(Error):
-    """The server has no such object: status 404 or 410."""
+    """Report that the server has no such object: status 404 or 410."""
 
 
 class Forbidden(Error):
-    """The server refuses the object to this client: status 401 or 403."""
+    """Report that the server denies the object to this client: status 401 or 403."""
 
 
 _OF_STATUS: dict[int | None, type[Error]] = {404: NotFound, 410: NotFound, 401: Forbidden, 403: Forbidden}
 
 
 def _known(code: int, category: str) -> int:
-    """As an enumerator, where it is one."""
+    """Return the code as an enumerator, if it is one."""
     try:
         return _CODES[category](code)
     except (KeyError, ValueError):
@@ -58,12 +65,12 @@ def _known(code: int, category: str) -> int:
 
 
 def _status_in(words: str) -> int | None:
-    """The library's words of a refusal begin with it: "it answers 404 Not Found"."""
+    """Return the status with which the library begins the text of a refusal: "it answers 404 Not Found"."""
     found = re.search(r"\b[1-5][0-9]{2}\b", words)
     return int(found[0]) if found else None
 
 
 def error_of(text: str, code: int, category: str, *parts: str) -> Error:
-    """What the library raises."""
+    """Make the exception that the library raises."""
     error = Error(text, code, category, *parts)
     return _OF_STATUS.get(error.status, Error)(text, code, category, *parts)

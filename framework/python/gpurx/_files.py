@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a model, open: which tensors there are, and in which file."""
+"""The open files of a model: their tensors, and the file of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ._native import FlowBudget, HttpOptions, Operation, Session, TensorFile
 from ._options import Deadline, Settings
 from ._wait import Steps, result_of
 
-# Much more than that of the largest models.
+# Far above the index of the largest models.
 _INDEX_LIMIT = 100_000_000
 
 
@@ -37,11 +37,11 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
     nbytes: int
     file: int
-    number: int  # in the file
+    number: int  # position in the file
 
 
 class Files:
-    """Empty until open(). A session is opened where a server is to be asked, and none was given."""
+    """The files of a model, empty until open(). Opens a session if a server is involved and the caller gave none."""
 
     def __init__(self, locations: Locations, settings: Settings, session: Session | None) -> None:
         self._is_list = not isinstance(locations, (str, os.PathLike))
@@ -59,9 +59,9 @@ class Files:
         self.files: list[TensorFile] = []
         self.entries: dict[str, Entry] = {}
         self.metadata: dict[str, str] = {}  # of all files; where they differ the first is right
-        self._mirrors: dict[str, list[str]] = {}  # of each file
-        self._before = 0
-        self._after = 0  # of those that are closed
+        self._mirrors: dict[str, list[str]] = {}  # URLs for each file
+        self._before = 0  # bytes fetched by open()
+        self._after = 0  # bytes fetched before close()
         self._deadline = Deadline(settings.deadline)
         self._budget = FlowBudget(settings.http.flows)
         if self._is_list and settings.http.mirrors:
@@ -85,11 +85,11 @@ class Files:
         return sum(one.nbytes for one in self.entries.values())
 
     def fetched(self) -> int:
-        """Bytes so far. What comes between two rows counts, too."""
+        """Return the fetched bytes so far, including bytes between rows."""
         return min(self._placed() - self._before, self.nbytes)
 
     def check_was_opened(self) -> None:
-        """What there is in the files is still known when they are closed."""
+        """Raise ValueError before open(). The list of tensors stays known after close()."""
         if not self._was_opened:
             raise ValueError(f"{self.name} is not open: await async_safe_open(…), or use it in `async with`, first")
 
@@ -105,7 +105,7 @@ class Files:
         return files[number]
 
     def close(self) -> None:
-        """What is kept connected goes, too: it would count as flows of a session that is not ours."""
+        """Close the files and their kept connections, which would count as flows of the caller's session."""
         self.is_open = False
         self._after = self._placed()
         self.files = []
@@ -138,7 +138,7 @@ class Files:
         return Shards([location], {})
 
     def _in_directory(self, location: str) -> Steps[list[str] | None]:
-        """What is there, or below a prefix of S3, but in no directory of it. None: it is neither."""
+        """Return the files of a directory, or directly below an S3 prefix. None: it is neither."""
         if is_prefix(location):
             prefix = location if location.endswith("/") else location + "/"
             found: list[str] = yield from result_of(_native.list_s3(prefix, self._settings.http))
@@ -147,7 +147,7 @@ class Files:
         return files_in(path) if path is not None and os.path.isdir(path) else None
 
     def _at(self, location: str) -> tuple[Session | None, str]:
-        """Through which session what is to be asked for. A file needs none."""
+        """Return the session and the location for a request. A file needs no session."""
         if (path := local_path(location)) is not None:
             return None, path
         if self.session is None:
@@ -162,7 +162,7 @@ class Files:
         return _native.open_url(*self._at(location), self._settings.device, self._http_for(location), goes_on, self._budget)
 
     def _open(self, locations: Sequence[str]) -> Steps[list[TensorFile]]:
-        """As many at a time as connections are wanted."""
+        """Open the files, at most `flows` at a time."""
         started: list[Operation] = []
         opened: list[TensorFile] = []
         try:
@@ -191,7 +191,7 @@ class Files:
         return entries
 
     def _compare(self, entries: dict[str, Entry], shards: Shards) -> None:
-        """An index that does not fit its files is one of others."""
+        """Raise an Error if the index does not match the files."""
         for name, file in shards.file_of.items():
             if name not in entries:
                 raise bad_files(f"tensor '{name}' is missing: it is to be in {redacted(file)}", self.name)
@@ -203,7 +203,7 @@ class Files:
 
 
 def groups(entries: Iterator[Entry], first: int, most: int) -> Iterator[list[Entry]]:
-    """Neighbours to be fetched at once, at most so many bytes unless it is one alone: the first few soon, then more."""
+    """Yield neighbours to fetch at once: at most `first` bytes, then more, up to `most`; a larger tensor alone."""
     group: list[Entry] = []
     size, limit = 0, first
     for one in entries:

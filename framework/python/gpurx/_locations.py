@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the files of a model are: one, its shards, a directory of them, or an index that names them. Pure, but for what a
-directory has."""
+"""Locations of the files of a model: a file, its shards, their directory, or an index of them. Only listing a directory
+does input or output.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ INDEX_SUFFIX = ".safetensors.index.json"
 
 
 class Shards(NamedTuple):
-    """What an index says: the files, in the order in which it first names them, and where each tensor is."""
+    """Content of an index: the files, in the order of their first mention, and the file of each tensor."""
 
     files: list[str]
     file_of: dict[str, str]
 
 
 def redacted(location: str) -> str:
-    """For messages: a URL may have secrets."""
+    """Return the location for messages, without the secrets that a URL may have."""
     return location if local_path(location) is not None else redacted_url(location)
 
 
@@ -45,7 +46,7 @@ def bad_files(text: str, location: str) -> Error:
 
 
 def local_path(location: str) -> str | None:
-    """Of a file of this machine: a path, or what a file:// URL says. None: it is elsewhere."""
+    """Return the path of a file of this machine, from a path or a file:// URL. None: it is elsewhere."""
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", location):
         return location
     parts = urlsplit(location)
@@ -57,12 +58,12 @@ def local_path(location: str) -> str | None:
 
 
 def is_s3(location: str) -> bool:
-    """All behind the bucket is the key, as it is."""
+    """Return whether it is an s3:// URL. All behind its bucket is the key, unquoted."""
     return location[:5].lower() == "s3://"
 
 
 def is_prefix(location: str) -> bool:
-    """Of keys of a bucket: what a directory is elsewhere."""
+    """Return whether it is a prefix of keys of a bucket, the equivalent of a directory."""
     return is_s3(location) and (location.endswith("/") or "/" not in location[5:])
 
 
@@ -73,7 +74,7 @@ def is_index(location: str) -> bool:
 
 
 def select_files(locations: Sequence[str], where: str) -> tuple[str | None, list[str]]:
-    """Of all that is there: the index, else None; and the files of tensors."""
+    """Return the index or None, and the files of tensors."""
     indices = [one for one in locations if one.endswith(INDEX_SUFFIX)]
     files = [one for one in locations if one.endswith(".safetensors")]
     if len(indices) > 1:
@@ -84,7 +85,7 @@ def select_files(locations: Sequence[str], where: str) -> tuple[str | None, list
 
 
 def join(directory: str, name: str) -> str:
-    """Of a file in a directory, or below a URL or a prefix, which may have a query."""
+    """Return the location of a file in a directory, or below a URL or prefix, which may have a query."""
     if (path := local_path(directory)) is not None:
         return os.path.join(path, name)
     if is_s3(directory):
@@ -106,14 +107,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_beside(name: Any) -> bool:
-    """What somebody else's index names must be a file that lies beside it, or below, and none elsewhere."""
+    """Return whether the name is that of a file beside the index or below. An untrusted index must not name others."""
     if not isinstance(name, str) or not name or name.startswith("/"):
         return False
     return not ("\\" in name or "\0" in name or ".." in name.split("/") or "://" in name)
 
 
 def _beside(index: str, name: str) -> str:
-    """Where a file is that an index names."""
+    """Return the location of a file that an index names."""
     if not is_beside(name):
         raise bad_files(f"it names the file {name!r}, which is not one beside it", index)
     if (path := local_path(index)) is not None:
@@ -125,7 +126,7 @@ def _beside(index: str, name: str) -> str:
 
 
 def shards_of(index: str, text: bytes) -> Shards:
-    """What the index at `index` says."""
+    """Parse the index at `index`."""
     try:
         content = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""safe_open, async_safe_open: a model's files with the face that the safetensors package has for one on disk. What there is to
-wait for are steps, which the one waits for in a thread, and the other in an event loop."""
+"""safe_open and async_safe_open: the files of a model, with the interface of the safetensors package.
+
+Operations are steps. safe_open waits for each step in a thread, async_safe_open in an event loop.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,15 @@ Progress = Callable[[int, int], object]
 Plan = Iterable["str | tuple[str, Any]"]
 Piece = tuple[Entry, Part]
 
-# Bytes that are fetched at once: first, so that the first tensor is soon there, and later on.
+# Bytes to fetch at once: at first, for an early first tensor, and later.
 _FIRST = 4 << 20
 _MOST = 64 << 20
 
 
 class Slice:
-    """A part of a tensor that is not fetched yet: `part[a:b, :, 3]` fetches these elements, and of async_safe_open(),
-    `await part[a:b, :, 3]`.
+    """Select a part of a tensor that is not fetched yet.
+
+    `part[a:b, :, 3]` fetches these elements. A Slice of async_safe_open() takes `await part[a:b, :, 3]`.
     """
 
     def __init__(self, model: Model, entry: Entry) -> None:
@@ -43,14 +46,18 @@ class Slice:
         self._entry = entry
 
     def get_shape(self) -> list[int]:
+        """Return the shape of the whole tensor."""
         return list(self._entry.shape)
 
     def get_dtype(self) -> str:
-        """Returns the element type as the format spells it: "F32", "BF16"."""
+        """Return the element type as the format spells it: "F32", "BF16"."""
         return self._entry.dtype
 
     def __getitem__(self, index: Any) -> Any:
-        """Takes integers, slices with positive steps, and an ellipsis, as numpy does."""
+        """Fetch the elements of an index: integers, slices with positive steps and an ellipsis, as in numpy.
+
+        Raises IndexError or TypeError for another index, and ValueError for a negative step.
+        """
         return self._model._give(self._model._part(self._entry, part_of(self._entry.shape, index)))
 
     def __repr__(self) -> str:
@@ -58,7 +65,7 @@ class Slice:
 
 
 class _Fetched(NamedTuple):
-    """What prefetch() has begun, and nobody has asked for yet."""
+    """Result of prefetch() that no call has taken yet."""
 
     operation: Operation
     position: int | None  # among the operation's results; None: it is the result
@@ -85,30 +92,29 @@ class Model:
         self._limit = memory_limit
         self._progress = progress
         self._files = Files(url, settings_of(device, options), session)
-        # Of what memory_limit is for.
-        self._lock = Lock()
+        self._lock = Lock()  # guards the members below, which memory_limit bounds
         self._fetched_before: dict[Any, _Fetched] = {}
         self._results: dict[Operation, list[Any]] = {}
-        self._held = 0  # bytes: of what was fetched before, and of iterations
+        self._held = 0  # bytes of prefetch() and of iterations
 
     def _give(self, steps: Steps[Any]) -> Any:
-        """What these lead to, or what is to be awaited for it."""
+        """Return the result of the steps, or an awaitable of it."""
         raise NotImplementedError
 
-    # ---- what there is ----
+    # ---- contents ----
 
     def keys(self) -> list[str]:
-        """Returns the names, sorted."""
+        """Return the names of the tensors, sorted."""
         self._files.check_was_opened()
         return sorted(self._files.entries)
 
     def offset_keys(self) -> list[str]:
-        """Returns the names, in the order of the files."""
+        """Return the names of the tensors, in the order of the files."""
         self._files.check_was_opened()
         return list(self._files.entries)
 
     def metadata(self) -> dict[str, str] | None:
-        """Returns the metadata of the files, or None if they have none."""
+        """Return the metadata of the files, or None if they have none."""
         self._files.check_was_opened()
         return self._files.metadata or None
 
@@ -129,20 +135,25 @@ class Model:
     # ---- fetching ----
 
     def get_tensor(self, name: str) -> Any:
+        """Fetch one tensor. Raises Error if no file has it."""
         return self._give(self._tensor(name))
 
     def get_slice(self, name: str) -> Slice:
-        """Returns a Slice, and fetches nothing yet."""
+        """Return a Slice of the tensor. Fetches nothing."""
         return Slice(self, self._entry(name))
 
     def get_tensors(self) -> Any:
-        """Returns all tensors by their names."""
+        """Fetch all tensors, and return them by name."""
         return self._give(self._tensors())
 
     def prefetch(self, plan: Plan) -> None:
-        """Begins to fetch for later calls of get_tensor() and get_slice(): names, and pairs of a name and an index. Returns at
-        once. Each result is kept until one call takes it. All arrive in the order of the files, through `flows` connections together. A
-        call that waits meanwhile goes first, in the plan or not.
+        """Start to fetch for later calls of get_tensor() and get_slice(), and return at once.
+
+        * plan: names of tensors, and pairs of a name and an index.
+
+        One later call takes each result. All results arrive in the order of the files, through `flows` connections
+        together. A waiting call has priority, whether the plan has its tensor or not. Raises Error if the plan does not fit
+        `memory_limit`.
         """
         self._files.check_open()
         names: list[Entry] = []
@@ -169,9 +180,9 @@ class Model:
             self._held += size
 
     def close(self) -> None:
-        """Closes the files. Fetched tensors stay."""
+        """Close the files and cancel prefetch(). Tensors that the program has stay valid."""
         with self._lock:
-            # The last ones first: they wait for the connections that the first ones would set free.
+            # The last first: they wait for connections that the first ones would free.
             for one in reversed(self._fetched_before.values()):
                 one.operation.cancel()
             self._fetched_before.clear()
@@ -208,12 +219,14 @@ class Model:
         return self._convert((yield from self._result_of(self._start_part(entry, part))))
 
     def _pop(self, key: Any) -> _Fetched | None:
-        """Whoever asks first has it; for others it is fetched once more."""
+        """Take a prefetched result. Later calls fetch the tensor again."""
         with self._lock:
             return self._fetched_before.pop(key, None)
 
     def _take(self, key: Any, fetched: _Fetched) -> Steps[Tensor]:
-        """What was fetched before. The last of an operation takes it along; who gives up leaves it to be asked for again."""
+        """Wait for a prefetched result. The last taker of an operation removes it; an interrupted call leaves the result
+        for the next one.
+        """
         operation, position, nbytes = fetched
         operation.hurry()
         try:
@@ -221,7 +234,7 @@ class Model:
         except BaseException:
             with self._lock:
                 if self._files.is_open and self._fetched_before.setdefault(key, fetched) is not fetched:
-                    self._held -= nbytes  # it was fetched once more meanwhile
+                    self._held -= nbytes  # another call has fetched it again meanwhile
             raise
         with self._lock:
             self._held -= nbytes
@@ -284,7 +297,9 @@ class Model:
 
 
 class Arrival:
-    """All tensors of a model, some at a time, in the order of the files: the next are fetched while these are used."""
+    """Fetch all tensors of a model in the order of the files, a few at a time. The next ones arrive while the program uses
+    these.
+    """
 
     def __init__(self, model: Model) -> None:
         model._files.check_open()
@@ -292,19 +307,19 @@ class Arrival:
         self._limit = model._limit
         most = min(_MOST, max(0, self._limit - model._held) // 2) if self._limit else _MOST
         self._rest: Iterator[list[Entry]] = groups(iter(model._files.entries.values()), min(_FIRST, most), most)
-        self._given = 0  # bytes: of those that are being used
-        self._coming = 0  # of those under way
+        self._given = 0  # bytes in use by the program
+        self._coming = 0  # bytes under way
         self._group = next(self._rest, None)
         self._operation = self._start(self._group) if self._group else None
 
     def some(self) -> Steps[deque[tuple[Entry, Tensor]]]:
-        """The next ones; none: these were all."""
+        """Return the next tensors, or none after the last ones."""
         self._model._give_back(self._given)
         self._given = 0
         group = self._group
         if group is None:
             return deque()
-        # What was too much beside those before.
+        # No operation: the group did not fit beside the tensors before.
         operation = self._operation or self._start(group)
         self._operation = None
         tensors: list[Tensor] = yield from self._model._result_of(operation)
@@ -331,7 +346,7 @@ class Arrival:
 
 
 def _in_order(wanted: list[Entry], pieces: list[Piece]) -> Iterator[list[Entry] | Piece]:
-    """What is to be fetched at once, of one file after the other."""
+    """Yield the groups and pieces to fetch at once, file after file."""
     whole = groups(iter(sorted(wanted, key=_place_of)), _FIRST, _MOST)
     parts = sorted(pieces, key=lambda one: _place_of(one[0]))
     return heapq.merge(whole, parts, key=lambda one: one[0].file)
@@ -341,39 +356,53 @@ def _place_of(entry: Entry) -> tuple[int, int]:
     return entry.file, entry.number
 
 
-def _size_of(what: Piece) -> int:
-    entry, part = what
+def _size_of(piece: Piece) -> int:
+    entry, part = piece
     elements = math.prod(entry.shape)
     return entry.nbytes * math.prod(part.shape) // elements if elements else 0
 
 
 class safe_open(Model):
-    """Opens a safetensors file, on a server or on this machine, and fetches the requested tensors.
+    """Open the safetensors files of a model, on a server or on this machine, and fetch the requested tensors.
 
         with gpurx.safe_open("http://10.77.0.2/model.safetensors", "pt", device="cuda:0") as file:
-            rows = file.get_slice("embedding")[1000:2000]  # the bytes of these rows, and no others
-            for name, tensor in file:                      # all, in the order of the file, as they arrive
+            rows = file.get_slice("embedding")[1000:2000]  # the bytes of these rows only
+            for name, tensor in file:                      # all tensors, in the order of the file, as they arrive
                 model.load(name, tensor)
 
-    url: an http, https or s3 URL, a path or a file:// URL, of a file, or of the index (…safetensors.index.json) of a model in
-    several files; a directory of this machine or an S3 prefix, s3://BUCKET/PREFIX/, by its index if it has one; or a list of
-    files. A tensor that is missing, or in two files, raises Error with its name.
+    **url** is an http, https, s3 or file URL, or a path. It names one of these:
 
-    framework: "pt", "np", "jax", "cupy", or "gpurx" for gpurx.Tensor. The returned tensors own their memory. Tensors that arrive
-    together may share a block of some MiB, which lives as long as one of them.
+    * a file;
+    * the index of a model in several files (…safetensors.index.json);
+    * a directory of this machine, or an S3 prefix, s3://BUCKET/PREFIX/. gpurx uses its index, if it has one;
+    * a list of files.
 
-    memory_limit: bytes of tensors that iteration and prefetch() hold at one time, with those under way. A tensor or plan that
-    is larger, or has no room, raises Error before it is fetched. Tensors that the program holds come on top, as do `size`
-    bytes of a session, and `flows` times `chunk_size` of a file of this machine.
+    A tensor that is missing, or in two files, raises an Error with its name.
 
-    progress: called in the waiting thread with the arrived bytes and those of all tensors, some ten times a second and at the
-    end of each wait.
+    **framework** is "pt", "np", "jax", "cupy", or "gpurx" for gpurx.Tensor. The program owns the memory of the tensors:
+    neither the file nor another call uses it. Tensors that arrive together may share a block of some MiB, which lives as
+    long as any of them.
 
-    Checksums are compared once all bytes of a file have arrived. Iteration over a damaged file raises Error before its last
-    tensors; earlier tensors of the file have been returned by then. get_tensors() returns none.
+    **device** is the memory for the tensors: "cpu", "host" or None; "gpu:0", "cuda:0", 0 or a torch.device.
 
-    gpurx.Options has the keywords for requests, identity and the session. A file of this machine needs no session.
-    Thread-safe; all threads and plans share `flows` connections, for all files together.
+    **memory_limit** bounds the bytes that iteration and prefetch() hold together, including those under way. A tensor or
+    plan above the limit, or without room beside the held bytes, raises an Error before it is fetched. These bytes are
+    additional:
+
+    * tensors that the program already has;
+    * `size` bytes of a session;
+    * `flows` times `chunk_size` for a file of this machine.
+
+    **progress** is called in the waiting thread with the arrived bytes and the bytes of all tensors. It is called about ten
+    times a second and at the end of each wait.
+
+    **options**: see gpurx.Options. A file of this machine needs no session.
+
+    Checksums are compared once all bytes of a file have arrived, through any calls. Iteration over a damaged file raises an
+    Error before the last tensors of the file; it has returned the earlier ones by then. get_tensors() returns none.
+
+    Each call blocks the calling thread, and Ctrl-C ends it. Several threads may use the object. All threads, plans and
+    files share `flows` connections. A closed file raises ValueError.
     """
 
     def __init__(
@@ -394,7 +423,7 @@ class safe_open(Model):
         return run(steps)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yields pairs of a name and its tensor, in the order of the files, and fetches the next ones meanwhile."""
+        """Yield pairs of a name and its tensor, in the order of the files. The next tensors arrive meanwhile."""
         arrival = Arrival(self)
         try:
             while some := run(arrival.some()):
@@ -417,7 +446,8 @@ class safe_open(Model):
 
 
 class async_safe_open(Model):
-    """safe_open() for coroutines: the event loop runs while an operation waits.
+    """Open the files of a model for coroutines, as safe_open() does. Awaiting replaces waiting, and the event loop
+    continues.
 
         async with gpurx.async_safe_open("http://10.77.0.2/model.safetensors", "pt", device="cuda:0") as file:
             rows = await file.get_slice("embedding")[1000:2000]
@@ -425,8 +455,8 @@ class async_safe_open(Model):
             async for name, tensor in file:
                 model.load(name, tensor)
 
-    Or `file = await gpurx.async_safe_open(…)`, and `file.close()` at the end. Cancelling a task ends its requests; those of
-    prefetch() continue. Opening a session blocks the event loop for some 100 ms: pass an open one.
+    `file = await gpurx.async_safe_open(…)` also works, with `file.close()` at the end. Cancelling a task ends its requests;
+    prefetch() continues. Opening a session blocks the event loop for some 100 ms: pass an open session.
     """
 
     async def _open(self) -> async_safe_open:
@@ -463,7 +493,7 @@ class async_safe_open(Model):
 
 
 def load_as(framework: str, url: Locations, device: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Implements load_file() of gpurx.torch, gpurx.numpy and gpurx.jax."""
+    """Implement load_file() of gpurx.torch, gpurx.numpy and gpurx.jax."""
     with safe_open(url, framework, device, **options) as file:
         tensors: dict[str, Any] = file.get_tensors()
         return tensors

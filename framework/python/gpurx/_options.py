@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keywords of all functions that take a URL: how servers are asked, and by whom, and the session that it is done
-through. What they mean is said here, and nowhere else."""
+"""Keywords of all functions that take a URL. Only this module describes them."""
 
 from __future__ import annotations
 
@@ -16,47 +15,55 @@ Transport = Literal["automatic", "devmem", "copy"]
 
 
 class Options(TypedDict, total=False):
-    """Keywords of load_safetensors(), safe_open(), load_file() and others that take a URL. A value that cannot be right raises
-    ValueError, TypeError or Error before any request.
+    """Keywords of load_safetensors(), safe_open(), load_file() and every other function that takes a URL.
+
+    An invalid value raises a ValueError, a TypeError or an Error before gpurx connects.
 
     Requests:
 
-    * flows=4: connections at one time, for all files of a model together.
+    * flows=4: connections at a time, to all files of a model together.
     * chunk_size=8 << 20: bytes of one request.
-    * timeout=30.0: seconds without a byte before a connection is replaced. The new one fetches the rest.
-    * min_speed=1024: least bytes per second; a slower connection is replaced, too.
-    * deadline=0: seconds for the whole load, from the opening on. The load raises Error, GAVE_UP, then. 0: no limit.
-    * attempts=12: failures in a row, of a connection or with a busy server, before the load fails.
-    * mirrors=(): more URLs of the same file, or of the same index, prefix or directory of a model. Connections spread over all
-      of them; fewer go to slow or failing ones, and another mirror fetches the missing bytes. Mirrors with different bytes
-      raise Error. S3 prefixes are listed at `url`. Not for a list of files, nor for files of this machine.
-    * checksum="automatic": compares the server's checksum of a whole file with the received bytes: CRC32C, or CRC-64/NVME for
-      bytes on the host. A mismatch raises Error, WRONG_CHECKSUM, with the name of the file, in the call that fetches its last
-      bytes; that call returns nothing. S3 servers are asked for the checksum; others send it, if at all, with files of up to
-      `chunk_size`. Without all bytes of a file there is nothing to compare; a call that fails starts anew. "none": no
-      checksum. "always": computes CRC32C of all bytes, also without one to compare.
-    * keep_connections=False: True keeps connections between the fetches of one file, which makes many fetches faster. They
-      count as flows of the session until the file is closed, or another file of the model needs them.
+    * timeout=30.0: seconds without a byte. gpurx then closes the connection and fetches the rest through a new one.
+    * min_speed=1024: bytes per second. gpurx replaces a slower connection in the same way.
+    * deadline=0: seconds for the whole load, from its opening on. A load that takes longer raises an Error, GAVE_UP. 0: no
+      limit.
+    * attempts=12: failures in a row of a connection after which the load fails. An answer of the server that it cannot
+      serve now counts as a failure.
+    * mirrors=(): more URLs of the same content. For a model of several files, a mirror is another URL of the index, prefix
+      or directory. Each connection uses one of them. Failing and slow mirrors get fewer connections, and another mirror
+      fetches the bytes that one did not bring. Different bytes raise an Error. gpurx lists prefixes of S3 at `url` only. A
+      list of files and files of this machine take no mirrors.
+    * checksum="automatic": compare the server's checksum of the whole file with the received bytes: CRC32C, or CRC-64/NVME
+      for bytes on the host. gpurx compares once all bytes of the file have arrived. A difference raises an Error,
+      WRONG_CHECKSUM, that names the file. The call that brings the last bytes raises it and returns nothing. gpurx asks S3
+      servers for a checksum; other servers may announce one for files of up to `chunk_size`. A load of only some tensors or
+      slices of a file compares nothing. A failed call restarts the comparison. "none": request and compute nothing.
+      "always": compute the CRC32C of all bytes even if the server announces none.
+    * keep_connections=False: close connections after each fetch. True keeps the connections of a file open between fetches,
+      which makes many small fetches faster. They count as flows of the session until the file is closed or another file of
+      the model needs them.
 
-    Identity and trust. An option left out, None or empty comes from the environment, as for curl and AWS's tools. No message
-    and no repr has the value of a header, a token or a key.
+    Authentication and trust. A keyword that is absent, None or empty takes its value from the environment, as with curl and
+    AWS's tools. No message and no repr contains the value of a header, a token or a key.
 
-    * headers, bearer: more fields of requests, and a token, for http and https. They do not follow redirects.
-    * ca: trusted authorities of https instead of the system's: a file of certificates, or a directory of them as `openssl
-      rehash` makes it. All files are PEM.
-    * cert, key: client certificate: a file with the certificate and the chain to its authority, and a file with its key,
-      without a password, if that is another file.
-    * endpoint_url, region: S3 server and region, if not AWS's or the environment's. Several URLs: servers with the same
-      buckets, as nodes of one store; they serve each s3:// URL as mirrors do.
-    * addressing_style="auto": place of the bucket's name: "virtual", in front of the host; "path", in the path; "auto": the
-      profile's, else by host for AWS and by path for others.
-    * anonymous=True: requests to S3 are not signed, and no credentials are looked up.
-    * profile: profile of ~/.aws, whose credentials replace those in the environment.
+    * headers, bearer: more header fields, and a token, for http and https. gpurx does not send them to the target of a
+      redirect.
+    * ca: authorities that https trusts instead of the system's: a file of certificates, or a directory as `openssl rehash`
+      makes it. All files are PEM.
+    * cert, key: the client's certificate and its key. The file of `cert` has the certificate first, then the chain to its
+      authority. The file of `key` has the key without a password. `key` may be absent if `cert` contains the key.
+    * endpoint_url, region: S3 server and region, if they are neither AWS's nor those of the environment. Several URLs are
+      servers with the same buckets, such as the nodes of one store. gpurx then requests each s3:// URL from all of them, as
+      from mirrors.
+    * addressing_style="auto": place of the bucket's name in a URL of S3. "virtual": before the host. "path": in the path.
+      "auto": as the profile sets it; without such a setting, before the host for AWS and in the path for others.
+    * anonymous=True: do not sign requests to S3, and look for no credentials.
+    * profile: profile of ~/.aws. Its credentials replace those of the environment.
 
-    Session, if none is given:
+    Session, if the caller gives none:
 
-    * size=64 << 20: bytes of memory of the device that the NIC may fill.
-    * interface="", transport="automatic": the NIC and the transport; see Session.
+    * size=64 << 20: bytes of memory of the device for the NIC to write into.
+    * interface="", transport="automatic": NIC and transport; see Session.
     """
 
     flows: int
@@ -87,7 +94,7 @@ NAMES = tuple(Options.__annotations__)
 
 
 class Settings(NamedTuple):
-    """Options that were looked at. Their repr has no secrets: nothing reads an HttpOptions back."""
+    """Checked options. Their repr has no secrets, because HttpOptions returns none."""
 
     device: str
     http: HttpOptions
@@ -97,7 +104,7 @@ class Settings(NamedTuple):
     deadline: float  # seconds; 0: none
 
     def open_session(self) -> Session:
-        # Twice the connections: one that failed may still have pages when the next takes its place.
+        # Twice the connections: a failed one may still have pages when the next replaces it.
         flows = max(16, 2 * self.http.flows)
         return Session(self.device, size=self.size, interface=self.interface, transport=self.transport, max_flows=flows)
 
@@ -121,7 +128,7 @@ def settings_of(device: Any, options: Mapping[str, Any]) -> Settings:
 
 
 class Deadline:
-    """Of several operations, one after the other: what is left for the next."""
+    """Share one deadline among several operations in sequence: each gets the remaining time."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds if seconds else None

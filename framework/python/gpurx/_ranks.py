@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank of a torchrun job listens where. No input or output."""
+"""Addresses of the ranks of a torchrun job. No input or output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Rank(NamedTuple):
-    """A process of a torchrun job: its rank, its local rank, and the number of processes, in all and on each machine."""
+    """Numbers that torchrun gives to a process: global rank, rank on its machine, and the counts of both."""
 
     rank: int
     local_rank: int
@@ -18,7 +18,7 @@ class Rank(NamedTuple):
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> Rank:
-        """Raises ValueError for an environment that is not torchrun's."""
+        """Read the numbers from an environment. Raises ValueError if torchrun did not set them."""
 
         def number(name: str, default: int | None = None) -> int:
             text = environment.get(name)
@@ -43,12 +43,17 @@ class Rank(NamedTuple):
 def rank_addresses(
     port: int, *, hosts: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Returns the addresses of the streams of TensorStream.of_rank(port), in the order of the ranks: source s sends to
-    addresses[s % len(addresses)].
+    """Return the addresses of the streams of TensorStream.of_rank(port), in the order of the ranks.
 
-    hosts: the machines, in the order of their ranks, each with the same number of processes. Without it the job has one machine,
-    MASTER_ADDR. environment: WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_ADDR of a process of the job; default: this process'.
-    Raises ValueError if a variable is missing.
+    Source s sends to addresses[s % len(addresses)].
+
+    * port: the port of local rank 0 on each machine. Local rank n listens at port + n.
+    * hosts: the machines, in the order of their ranks. Each runs the same number of processes. Default: one machine,
+      MASTER_ADDR.
+    * environment: the environment of a process of the job, or an equal mapping: WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR.
+      Default: that of this process.
+
+    Raises ValueError if the environment lacks one of them, or if the hosts do not fit it.
     """
     where = os.environ if environment is None else environment
     known = Rank.of({"RANK": "0", "LOCAL_RANK": "0", **where})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end of a TensorStream: for workers that prepare data, and for tests."""
+"""Senders of tensors to a TensorStream: for workers that prepare data, and for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._native import IngestErrorCode, Sender
 
 _LEAST_SECRET = 16
 
-# The name that numpy, ml_dtypes or torch has for an element type: DLPack's number of it, and the bits. No others are sent.
+# Element types that can be sent: the name in numpy, ml_dtypes or torch; DLPack's number; the bits.
 _TYPES = {
     "int8": (0, 8), "int16": (0, 16), "int32": (0, 32), "int64": (0, 64), "uint8": (1, 8), "uint16": (1, 16),
     "uint32": (1, 32), "uint64": (1, 64), "float16": (2, 16), "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16),
@@ -32,7 +32,7 @@ def _has_event_loop() -> bool:
 
 
 def secret_of(given: str | bytes | None) -> bytes:
-    """As both sides use it. Empty: there is none."""
+    """Return the secret as bytes, as both sides use it. Empty: no secret. Raises ValueError if it is too short."""
     if given is None:
         return b""
     secret = given.encode() if isinstance(given, str) else bytes(given)
@@ -49,7 +49,7 @@ def _is_torch(array: Any) -> bool:
 
 
 def _type_of(name: str, array: Any) -> tuple[int, int]:
-    """DLPack's number of its element type, and the bits."""
+    """Return DLPack's number and the bits of the element type."""
     if _is_torch(array):
         found = _TYPES.get(str(array.dtype).removeprefix("torch."))
     elif not all(hasattr(array, one) for one in ("dtype", "shape", "nbytes", "flags")):
@@ -66,7 +66,7 @@ def _type_of(name: str, array: Any) -> tuple[int, int]:
 
 
 def _described(name: str, array: Any) -> tuple[str, int, tuple[int, ...]]:
-    """Its name, element type and shape of a row, as the protocol has them."""
+    """Return name, element type and shape of a row as the protocol encodes them."""
     kind, width = _type_of(name, array)
     if not 0 < len(name) < 16 or not all("!" <= one <= "~" for one in name):
         raise ValueError(f"{name!r}: a tensor has a name of 1 to 15 printable ASCII characters, none of them a space")
@@ -79,8 +79,10 @@ def _described(name: str, array: Any) -> tuple[str, int, tuple[int, ...]]:
 
 
 def _row_major(array: Any) -> tuple[Any, int, int]:
-    """As it goes to the wire: the same or a copy, the address of its bytes, and how many. By their address: not every
-    element type of torch is one of numpy's, and not every torch can do with this numpy."""
+    """Return the array or a row-major copy, the address of its bytes, and their count.
+
+    The address avoids numpy: it lacks some element types of torch, and not every torch works with this numpy.
+    """
     if not _is_torch(array):
         here = array if array.flags.c_contiguous else array.copy(order="C")
         return here, here.ctypes.data, here.nbytes
@@ -91,7 +93,7 @@ def _row_major(array: Any) -> tuple[Any, int, int]:
 
 
 def _is_refusal(error: Error) -> bool:
-    """By the receiver, or by who else answers there."""
+    """Return whether the receiver, or another server at its address, refused."""
     return error.category == "gpurx.ingest" or error.code == errno.EPROTO
 
 
@@ -108,43 +110,50 @@ def _as_python_has_it(error: Error) -> Exception:
 
 
 class TensorSender:
-    """Sends rows of tensors to a TensorStream.
+    """Send rows of tensors to a TensorStream.
 
         with gpurx.TensorSender("10.77.0.1:9000", source=worker) as sender:
             for images, labels in dataset:
                 sender.send(x=images, y=labels)
 
-    Tensors are numpy arrays or torch's; their first dimension is the rows, the same number in one call. All calls have the same
-    tensors, in the same order. A tensor that is not row-major is copied first. close(), or the end of the block, ends the
-    source. An exception in the block does not: the receiver sees a broken source then. `async with`, asend() and aclose() are
-    the same for coroutines.
+    send() takes numpy arrays or torch tensors. Their first dimension is the rows, and all arrays of a call have the same
+    number of rows. All calls have the same tensors in the same order. An array that is not row-major is copied first.
 
-    **Every frame arrives once.** A frame has a number and a CRC32C, and stays here until the receiver acknowledges it: when it
-    has the frame, or, by the stream's `acknowledge`, when its rows were taken or saved. The sender replaces a broken
-    connection, for `reconnect` seconds without an acknowledgement, and sends the missing frames again. It keeps at most `window`
-    bytes; then send() waits for acknowledgements. So `window` must exceed the batches that the receiver queues if these are
-    to be taken first. close() waits for the last acknowledgement. Nothing runs in the background: the next call notices a
-    broken connection, and must come within the stream's reconnect_timeout.
+    close(), or the end of the `with` block, ends the stream of this source. An exception in the block does not: the
+    receiver then reports that this source was cut. `async with`, asend() and aclose() serve coroutines.
 
-    The sender waits `connect_timeout` seconds for a receiver that does not listen yet, with pauses that grow to 2 s. Then it
-    raises ConnectionRefusedError, or the last error, with the address. 0: one attempt. The constructor waits; in an event loop
-    `async with` waits in a thread, or else the first call.
+    **Delivery.** Every frame arrives once. Each frame has a number and a CRC32C, and the sender keeps it until the receiver
+    acknowledges it. The stream's `acknowledge` sets the time: when the frame was received, or when its rows were taken or
+    saved. The sender replaces a lost connection for up to `reconnect` seconds without an acknowledgement, and sends the
+    missing frames again. Nothing runs in the background: the next call notices a lost connection. That call must come
+    within the stream's reconnect_timeout. close() waits for the last acknowledgement.
 
-    `source` is the number of the sender in the stream, unique also over time; the receiver refuses a second one and reports an
-    error. A restarted process that sends the same rows from the first again sets `resume`: the sender skips the frames that
-    the receiver has, and `received` is their number.
+    **Arguments.**
 
-    `secret` is the stream's. Both sides prove that they have it without sending it.
+    * address: "HOST:PORT" of the receiver.
+    * source: number of this source. No other sender of the stream may have it, now or before. The receiver refuses a second
+      one, and reports it as its own error.
+    * timeout: seconds for the receiver to take or acknowledge data that a call waits for. None: no limit.
+    * resume: set it in a restarted process that sends the same rows again from the first. Frames that the receiver has are
+      not sent; `received` has their number.
+    * secret: the stream's secret, at least 16 bytes. Both sides prove that they know it without sending it.
+    * connect_timeout: seconds to wait for a receiver that does not listen yet. The pauses between attempts grow to 2 s.
+      After that the call raises ConnectionRefusedError, or the error of the last attempt, which names the address. 0: one
+      attempt. The constructor waits. In an event loop `async with` waits in a thread, or else the first call waits.
+    * reconnect: seconds without an acknowledgement for which the sender reconnects.
+    * window: bytes of frames that are not acknowledged. At this limit send() waits. If frames are acknowledged when taken
+      or saved, `window` must exceed the batches that the receiver fills and queues.
 
-    Data that cannot be sent raises TypeError or ValueError before a byte is sent, and the next call may succeed. Any other end
-    of send() ends the sender, too: that frame may have arrived or not. Examples are `timeout` seconds without progress of the
-    receiver, and Ctrl-C. PermissionError: the receiver has another secret. ConnectionRefusedError: the receiver no longer
-    listens, or refuses this source, with the reason.
+    **Errors.** An array that cannot be sent raises TypeError or ValueError before any byte is sent, and the sender stays
+    usable. Every other failure of send(), such as `timeout` or Ctrl-C, ends the sender; that frame may have arrived.
+    PermissionError: the secret is not the receiver's. ConnectionRefusedError: nothing listens any more, or the receiver
+    refuses this source; the text has the reason.
 
-    A receiver drops a connection without bytes for its stall_timeout, five minutes by default; the next send() connects again.
-    That is harmless before the first frame.
+    A receiver closes a connection that brings nothing for its stall_timeout, by default five minutes. The next send() opens
+    another. Before the first frame this is harmless.
 
-    Needs neither a GPU nor a stream in its process. Forked workers may use it. For one thread at a time.
+    The sender needs neither a GPU nor a stream in its process, and works in forked workers. Only one thread at a time may
+    use it.
     """
 
     def __init__(
@@ -171,51 +180,60 @@ class TensorSender:
             self._run(self._native.connect)
 
     def send(self, **tensors: Any) -> None:
-        """Sends one frame. Waits while the receiver has no room, or more than `window` bytes are unacknowledged."""
+        """Send one frame: tensors by name, all with the same number of rows.
+
+        Waits while the receiver has no room, or while more than `window` bytes are not acknowledged.
+        """
         self._check_open()
         described = [_described(name, one) for name, one in tensors.items()]
         arrays = [_row_major(one) for one in tensors.values()]
-        self._run(self._native.send, [(*what, address, size) for what, (_, address, size) in zip(described, arrays)])
+        self._run(self._native.send, [(*each, address, size) for each, (_, address, size) in zip(described, arrays)])
 
     def end_epoch(self) -> None:
-        """Ends the epoch: later frames belong to the next one, another `for` at the receiver."""
+        """End an epoch. Later frames belong to the next epoch, which is another `for` at the receiver."""
         self._check_open()
         self._run(self._native.end_epoch)
 
     def flush(self) -> None:
-        """Waits until everything is acknowledged."""
+        """Wait until all frames are acknowledged."""
         self._check_open()
         self._run(self._native.flush)
 
     def close(self) -> None:
-        """Sends the last frame, which has no rows. Waits until everything is acknowledged."""
+        """Send the last frame, which has no rows, and wait until all frames are acknowledged.
+
+        Do not call it in the thread that receives from this sender.
+        """
         if not self._closed:
             self._run(self._native.close)
             self._closed = True
 
     def abort(self) -> None:
-        """Ends the connection without a last frame, and the calls of other threads that wait."""
+        """Close the connection without a last frame, and end a call that waits in another thread."""
         self._closed = True
         self._native.abort()
 
     async def asend(self, **tensors: Any) -> None:
-        """send() in a thread, for coroutines. Cancelling the task does not stop the frame."""
+        """Send one frame as send() does, in a thread. A cancelled task still sends the frame."""
         await asyncio.to_thread(self.send, **tensors)
 
     async def aclose(self) -> None:
-        """close() in a thread, for coroutines."""
+        """Close as close() does, in a thread."""
         await asyncio.to_thread(self.close)
 
     @property
     def received(self) -> int:
-        """Frames of this source that the receiver has. After `resume`, send() skips that many first frames."""
+        """Number of frames of this source that the receiver has. Connects first, if necessary.
+
+        After `resume`, send() discards this many frames at the beginning.
+        """
         self._check_open()
         self._run(self._native.greet)
         return self._native.received()
 
     @property
     def acknowledged(self) -> int:
-        """Frames that the receiver has acknowledged, as far as known here."""
+        """Number of acknowledged frames, as far as acknowledgements have arrived."""
         return self._native.acknowledged()
 
     def __repr__(self) -> str:
@@ -229,7 +247,7 @@ class TensorSender:
             raise ValueError(f"the sender of source {self._source} to {self._address} cannot send: {why}")
 
     def _run(self, operation: Callable[..., None], *arguments: Any) -> None:
-        """What was not sent for another reason than what it is ends the sender."""
+        """Run an operation. A failure ends the sender, unless an argument caused it."""
         try:
             operation(*arguments)
         except Error as met:

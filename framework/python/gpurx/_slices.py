@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices of tensors: what tensor[a:b, …] means, as numpy has it for what is regular (integers, slices with steps forwards, an
-ellipsis); and which rank reads what of a model, and who gets it from there. Pure: every rank comes to the same."""
+"""Slices of tensors, and the shares of ranks in reading a model. Pure: every rank computes the same.
+
+An index has numpy's meaning, restricted to integers, slices with positive steps, and an ellipsis.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,18 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-Extent = tuple[int, int, int]  # the first index, how many, each of which
+Extent = tuple[int, int, int]  # first index, count, step
 
 
 class Part(NamedTuple):
-    """Of each dimension what is taken; and the shape of that, without dimensions that an integer chose from."""
+    """Extents of each dimension, and the shape of the part, without dimensions that an integer selects from."""
 
     extents: tuple[Extent, ...]
     shape: tuple[int, ...]
 
 
 def _spread(index: Any, dimensions: int) -> list[Any]:
-    """One for each dimension."""
+    """Return one index for each dimension."""
     given = list(index) if isinstance(index, tuple) else [index]
     dots = [i for i, one in enumerate(given) if one is Ellipsis]
     if len(dots) > 1:
@@ -48,6 +50,7 @@ def _of_number(one: Any, size: int, dimension: int) -> Extent:
 
 
 def part_of(shape: Sequence[int], index: Any) -> Part:
+    """Return the part that an index selects."""
     extents: list[Extent] = []
     kept: list[int] = []
     for dimension, (one, size) in enumerate(zip(_spread(index, len(shape)), shape, strict=True)):
@@ -56,20 +59,20 @@ def part_of(shape: Sequence[int], index: Any) -> Part:
             kept.append(extents[-1][1])
         else:
             extents.append(_of_number(one, size, dimension))
-    # An empty one begins nowhere.
+    # An empty extent has no first index.
     return Part(tuple(each if each[1] else (0, 0, 1) for each in extents), tuple(kept))
 
 
 # ---- shares of ranks ----
 
-# What lies between two pieces is fetched with them, where it is less: as slices are.
+# Pieces that are less than this apart are fetched together, with the bytes between them, as for slices.
 _GAP = 64 << 10
 
 Range = tuple[int, int]  # from, up to
 
 
 class Share(NamedTuple):
-    """A box of a tensor, which one rank reads, for ranks that want parts of it."""
+    """A box of a tensor that one rank reads for ranks that want parts of it."""
 
     name: str
     reader: int
@@ -78,7 +81,7 @@ class Share(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A tensor, and who wants what of it."""
+    """A tensor, and the part that each rank wants of it."""
 
     name: str
     shape: tuple[int, ...]
@@ -87,7 +90,7 @@ class Wanted(NamedTuple):
 
 
 def fetched_bytes(shape: Sequence[int], extents: Sequence[Extent], itemsize: int) -> int:
-    """What has to be fetched for a part."""
+    """Return the bytes to fetch for a part."""
     fetched = stretch = stride = itemsize  # stretch: from the first byte to the last
     for size, (_, count, step) in reversed(list(zip(shape, extents, strict=True))):
         together = (count - 1) * step * stride + stretch
@@ -99,7 +102,7 @@ def fetched_bytes(shape: Sequence[int], extents: Sequence[Extent], itemsize: int
 
 
 def _box_of(parts: Sequence[Part]) -> tuple[Range, ...]:
-    """The smallest that has all of them."""
+    """Return the smallest box that contains all parts."""
     return tuple(
         (min(begin for begin, _, _ in each), max(begin + (count - 1) * step + 1 for begin, count, step in each))
         for each in zip(*(part.extents for part in parts), strict=True)
@@ -107,8 +110,11 @@ def _box_of(parts: Sequence[Part]) -> tuple[Range, ...]:
 
 
 def shares_of(wanted: Sequence[Wanted], nodes: Mapping[int, str]) -> list[Share]:
-    """Of all ranks of all nodes. On a node what several want is read once if that is less than what each would fetch, by the one
-    of them that has the least to read so far."""
+    """Return the shares of all ranks of all nodes.
+
+    On a node one rank reads for several if that is less than their separate reads. It is the rank with the least to read so
+    far.
+    """
     shares: list[Share] = []
     load = dict.fromkeys(nodes, 0)
     for one in wanted:
@@ -136,7 +142,10 @@ def _bytes_of_box(one: Wanted, box: tuple[Range, ...]) -> int:
 
 
 def blocks_of(box: tuple[Range, ...], itemsize: int, at_most: int) -> Iterator[tuple[Range, ...]]:
-    """The box in pieces of so many bytes, cut along its first dimension that is longer than 1. ValueError: they are larger."""
+    """Yield the box in blocks of at most `at_most` bytes, cut along its first dimension longer than 1.
+
+    Raises ValueError if the blocks would be larger.
+    """
     axis = next((i for i, (begin, end) in enumerate(box) if end - begin > 1), None)
     row = itemsize
     for i, (begin, end) in enumerate(box):
@@ -156,7 +165,7 @@ Index = tuple[slice, ...]
 
 
 def piece_of(part: Part, block: tuple[Range, ...]) -> tuple[Index, Index] | None:
-    """What a block has of a part: where in the block, and where in the part. None: nothing."""
+    """Return the common elements of a block and a part: their indices in the block and in the part. None: there are none."""
     there: list[slice] = []
     here: list[slice] = []
     for (begin, count, step), (first, end) in zip(part.extents, block, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of tensors: batches of rows that other processes send."""
+"""Streams of tensors: batches of rows from other processes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ _open_streams: weakref.WeakSet[TensorStream] = weakref.WeakSet()
 
 
 class Batch(Mapping[str, Tensor]):
-    """Rows of all tensors of a stream: `batch.x` and `batch["x"]` are the tensor with the name x.
+    """Hold rows of all tensors of a stream, by name: `batch.x` and `batch["x"]` are the tensor x. `rows` is the number of
+    rows.
 
-    The memory returns to the stream when the batch, its tensors, and everything made of them without a copy
-    (torch.from_dlpack) are gone, and the work enqueued on their CUDA streams by then has run.
+    The memory returns to the stream when two conditions hold:
+
+    * The batch, its tensors and everything made of them without a copy (torch.from_dlpack) are gone.
+    * The work enqueued on their CUDA streams by then has run.
     """
 
     def __init__(self, tensors: Sequence[tuple[str, Tensor]]) -> None:
@@ -49,7 +52,7 @@ class Batch(Mapping[str, Tensor]):
         return iter(self._tensors)
 
     def __len__(self) -> int:
-        """Returns the number of tensors. `rows` is the number of rows."""
+        """Return the number of tensors. `rows` is the number of rows."""
         return len(self._tensors)
 
     def __repr__(self) -> str:
@@ -60,7 +63,7 @@ class Batch(Mapping[str, Tensor]):
 
 
 def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tuple[str, int]]:
-    """Numeric addresses and ports of "HOST:PORT", "[ADDRESS]:PORT" and, to listen everywhere, ":PORT"."""
+    """Return numeric addresses and ports of "HOST:PORT", "[ADDRESS]:PORT" and, for a listener on every address, ":PORT"."""
     if given is None:
         return []
     found = []
@@ -75,12 +78,12 @@ def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tu
     return found
 
 
-# What comes next: the tensors of a batch, or none; where it ends; whether that is the end of the stream.
+# Result of the receiver: the tensors of a batch, or none; the position behind it; whether the stream has ended.
 _Next = tuple[Optional[list[tuple[str, Tensor]]], StreamPosition, bool]
 
 
 class _Last(NamedTuple):
-    """What there was to say when a stream was closed."""
+    """State of a stream at its close, for later calls."""
 
     addresses: list[tuple[str, int]]
     errors: list[tuple[int | None, Error]]
@@ -89,47 +92,62 @@ class _Last(NamedTuple):
 
 
 class TensorStream:
-    """Batches of tensors from other processes, received into a GPU's memory or the host's.
+    """Receive batches of tensors from other processes into memory of a GPU or of the host.
 
         for batch in gpurx.TensorStream("10.77.0.1:9000", memory="gpu:0", batch_size=64):
             loss = step(torch.from_dlpack(batch.x))
 
-    Listens at `listen` for senders that use gpurx's protocol of frames; with `connect` it connects to them. Iteration ends
-    when all of `sources` have sent their last frame. `async for` works as well. Several threads or tasks may iterate; each
-    gets other batches.
+    Senders use gpurx's protocol of frames, as TensorSender does. Iteration ends when all of `sources` have sent their last
+    frame. `for` and `async for` both work. Several threads or tasks may iterate; each gets other batches. Ctrl-C interrupts
+    a wait and loses no batch.
 
-    **Epochs.** A loop ends when all sources have ended an epoch (TensorSender.end_epoch()); the next loop is the next epoch. A
-    loop over a stream whose senders have all closed, or over a closed stream, raises Error. Epochs are for one thread or
-    task at a time, as state_dict() is.
+    **Arguments.**
 
-    **Resuming.** state_dict() is the position after the last batch. A stream of another process continues with the next batch
-    after load_state_dict(): no row is lost, and none arrives twice, if the senders still have the frames. TensorSender keeps
-    a frame until it is acknowledged. `acknowledge` sets the time: "received", when the frame is in this process' memory, which
-    covers broken connections; "taken", when all its rows were in batches, for a process that ends and resumes with
-    state_dict() of its last batch; "saved", when saved() got a later state, for a process that may be killed at any time.
-    `order="rounds"` repeats the same batches; "as_they_come" with several sources repeats the same rows.
+    * listen: addresses to listen on: "HOST:PORT", "[ADDRESS]:PORT" or ":PORT".
+    * connect: addresses of senders that listen. The stream connects to them, in the order of their source numbers.
+    * memory: memory for the batches: "host", "gpu:0", "cuda:0", 0 or a torch.device.
+    * session: Session with the NIC's memory and queues. Default: the stream opens one with `memory`, `size`, `interface`
+      and `transport`. explain() returns the transport and the reason for it.
+    * batch_size: rows of a batch. `drop_last` omits a last batch with fewer rows.
+    * sources: number of senders, of all ranks.
+    * rank, world_size: this process receives the sources whose number modulo `world_size` is `rank`.
+    * queue_depth: batches that are ready or being filled in advance.
+    * order: "as_they_come", or "rounds": one frame of each source in turn.
+    * acknowledge, shuffle, seed: see below.
+    * secret: shared secret of at least 16 bytes. The stream accepts only senders that have it. Other connections do not
+      make it fail. The secret authenticates; it does not encrypt.
+    * start_timeout: seconds to wait for the first connection of a source. 0: no limit.
+    * reconnect_timeout: seconds to wait for a source after its connection broke. 0: no second connection.
+    * stall_timeout: seconds to wait for bytes on a connection. A stopped process keeps its connection. 0: no limit.
+    * source_errors: action after the failure of a source: "raise" an Error at the end of the stream, "warn" there, or
+      "ignore".
 
-    **Shuffling.** `shuffle` mixes rows within windows of that many rows, by `seed` and epoch. The same rows always get the same
-    order, so several sources need `order="rounds"`. A window is returned when it is full; its memory comes on top.
+    **Failed sources.** A broken connection or a wrong checksum ends one source and delays no other. errors() returns all
+    failures. It also returns those of other connections, such as probes and scanners. These neither make the stream fail
+    nor take the place of a sender. A second sender of a number, or a sender of a number out of range, makes the stream
+    fail, because its rows are lost.
 
-    `secret`, at least 16 bytes: the stream receives only senders that have it, and other connections never make it fail. The
-    secret authenticates; it does not encrypt.
+    **Epochs.** A loop ends when all sources have ended an epoch (TensorSender.end_epoch()). The next loop is the next
+    epoch. A loop over a closed stream raises Error. So does a loop over a stream that has ended because all senders have
+    closed. Only one thread or task at a time may use epochs and state_dict().
 
-    A failed source (a broken connection, a wrong checksum) delays no other. `source_errors` chooses: "raise" raises Error at
-    the end of the stream, "warn" warns there, "ignore" does nothing. `errors()` has all of them, and those of other
-    connections, such as probes and scanners, which never make a stream fail nor take a sender's place. A second sender of one
-    number, or one of a number outside the range, makes it fail: its rows are lost.
+    **Resuming.** state_dict() returns the position after the last batch. A stream of another process continues behind it
+    after load_state_dict(). No row is lost or repeated if the senders still have the following frames. TensorSender keeps a
+    frame until the stream acknowledges it. `acknowledge` selects when:
 
-    The stream waits `start_timeout` seconds for the first connection of a source, `reconnect_timeout` for a further one, and
-    `stall_timeout` for bytes on a connection: a stopped process keeps its connection. 0 is no limit; for `reconnect_timeout`
-    it allows no further connection.
+    * "received": when the frame is in memory of this process. This covers broken connections.
+    * "taken": when all its rows were in batches. This covers a process that ends at any batch and keeps its last
+      state_dict().
+    * "saved": when saved() got a later state. This covers a process that may be killed at any time.
 
-    `session` has the NIC's memory and queues. Without it the stream opens one with `memory`, `size`, `interface` and
-    `transport`; `session.explain()` has the transport in use and the reason. rank and world_size: this process gets every
-    world_size-th source.
+    After resuming, `order="rounds"` repeats the same batches. "as_they_come" with several sources repeats the same rows.
 
-    The stream belongs to the process that made it: neither CUDA nor the NIC's queues survive a fork. gpurx.torch supports
-    torch.utils.data.DataLoader.
+    **Shuffling.** `shuffle` mixes rows within windows of that many rows, by `seed` and epoch. The same rows always get the
+    same order, so several sources need `order="rounds"`. The stream returns a window when it is full. The memory of the
+    window is additional.
+
+    **Processes.** The stream belongs to the process that made it: neither CUDA nor the NIC's queues survive a fork.
+    gpurx.torch serves torch.utils.data.DataLoader.
     """
 
     def __init__(
@@ -161,7 +179,7 @@ class TensorStream:
         if source_errors not in ("raise", "warn", "ignore"):
             raise ValueError("source_errors must be 'raise', 'warn' or 'ignore'")
         listens, connects = _addresses(listen, to_listen=True), _addresses(connect, to_listen=False)
-        # Twice the connections: one that comes back finds a place while the last one still has some of its pages.
+        # Twice the connections: a new connection finds a place while the last one still has pages.
         flows = max(16, 2 * (sources if listens else len(connects)))
         self._owns_session = session is None
         self.session = session or Session(memory, size=size, interface=interface, transport=transport, max_flows=flows)
@@ -176,12 +194,12 @@ class TensorStream:
         self._source_errors = source_errors
         self._closed = False
         self._last: _Last | None = None
-        self._told = 0  # of the failures
+        self._told = 0  # reported failures
         self._ended = False
-        self._kept: list[_Next] = []  # what came although nobody waited any more
+        self._kept: list[_Next] = []  # results of interrupted calls
         self._position = StreamPosition()
         self._has_begun = False
-        self._batches = 0  # of this loop's epoch
+        self._batches = 0  # of the current loop's epoch
         self._mixes = [shuffle, seed, batch_size] if shuffle else None
         self._options, self._connects, self._memory = options, connects, memory
         self._receiver = _native.TensorReceiver(self.session, listens, connects, memory, options)
@@ -189,9 +207,11 @@ class TensorStream:
 
     @classmethod
     def of_rank(cls, port: int, **options: Any) -> TensorStream:
-        """Returns the stream of this process in a torchrun job. It listens on every address at `port` + LOCAL_RANK, and has the
-        sources of its RANK and WORLD_SIZE. rank_addresses(port) gives senders the addresses of all ranks. The options are those
-        of the constructor.
+        """Open the stream of this process in a torchrun job.
+
+        It listens on every address at `port` + LOCAL_RANK, and receives the sources of its RANK and WORLD_SIZE. Senders get
+        the addresses of all ranks from rank_addresses(port). `options` are those of the constructor. Raises ValueError if
+        torchrun did not set the environment.
         """
         here = Rank.of(os.environ)
         return cls(f":{port + here.local_rank}", rank=here.rank, world_size=here.world_size, **options)
@@ -207,7 +227,7 @@ class TensorStream:
         return next(_Loop(self))
 
     def _next(self) -> Batch | None:
-        """None: the end of an epoch or of the stream, or it was closed meanwhile."""
+        """Return the next batch. None: the end of an epoch or of the stream, or another thread closed it."""
         if self._kept and not self._closed:
             return self._given(self._kept.pop(0))
         if (operation := self._begin()) is None:
@@ -256,14 +276,14 @@ class TensorStream:
             raise
 
     def _keep(self, operation: Operation) -> None:
-        """Interrupted: a batch that was ready all the same is the next."""
+        """Keep a batch that was ready at the interruption. It is the next batch."""
         try:
             self._kept.append(operation.result())
         except Error:
             return
 
     def _given(self, result: _Next) -> Batch | None:
-        """To the program. None: the end of an epoch, or of the stream."""
+        """Return a batch to the program. None: the end of an epoch or of the stream."""
         tensors, self._position, is_end = result
         first, self._has_begun = not self._has_begun, True
         if tensors is not None:
@@ -288,7 +308,7 @@ class TensorStream:
         raise Error(f"{doing} {self!r}: {advice}", errno.EBADF, "system", doing, repr(self), "", advice)
 
     def _check_not_ended(self) -> None:
-        """A loop over a stream that has ended would find nothing, and an epoch without a batch looks like one."""
+        """Raise an Error after the end: a loop would find nothing, like an epoch without a batch."""
         self._check_open()
         if not self._ended:
             return
@@ -301,7 +321,7 @@ class TensorStream:
         )
 
     def _tell_failures(self) -> None:
-        # Somebody who is no source, and whose rows are lost, has sent to this stream by mistake; others have not.
+        # WRONG_SOURCE without a source: a sender used a wrong number, and its rows are lost. Others sent no rows.
         lost = IngestErrorCode.WRONG_SOURCE
         failed = [error for source, error in self.errors() if source is not None or error.code is lost]
         news, self._told = failed[self._told :], len(failed)
@@ -319,13 +339,16 @@ class TensorStream:
         return self._position.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position after the last batch taken: numbers, strings and lists, for json and pickle. A copy."""
+        """Return the position after the last batch, as a copy: numbers, strings and lists, for json and pickle."""
         return {"version": 1, "shuffled": self._mixes, **self._position.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Sets the position, before the first batch. The stream must have the same sources, rank, world_size, order, shuffle and
-        seed as the saved one, and as a rule batch_size. It disconnects connected senders; TensorSenders connect again. Raises
-        ValueError if this is no such state, and Error if a source is missing, or batches were taken.
+        """Continue behind a saved position. Call it before the first batch.
+
+        The stream must have the sources, rank, world_size, order, shuffle and seed of the saved one, and as a rule its
+        batch_size. The call disconnects connected senders; TensorSenders connect again.
+
+        Raises ValueError if `state` is no such state. Raises Error if a source is missing or a batch was taken.
         """
         self._check_open("load the state of")
         if self._has_begun:
@@ -346,7 +369,7 @@ class TensorStream:
         self._position = position
 
     def _listen_again(self, addresses: list[tuple[str, int]]) -> _native.TensorReceiver:
-        """The last receiver's threads may still be about to close what it listened with."""
+        """Open the receiver again. The last receiver's threads may not have closed its listener yet."""
         end = time.monotonic() + 5
         while True:
             try:
@@ -357,31 +380,34 @@ class TensorStream:
             time.sleep(0.01)
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """Tells the stream that this state is saved. With acknowledge="saved", senders may drop the frames before it."""
+        """Report that `state` is stored safely. With acknowledge="saved", senders may then drop all frames before it."""
         self._check_open("acknowledge batches of")
         self._receiver.acknowledge(StreamPosition.of_state(dict(state)))
 
     # ---- the stream ----
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Addresses of the listener, with the port if the system chose it."""
+        """Return the addresses of the listener, with the port if the system chose it."""
         return self._last.addresses if self._last else self._receiver.addresses()
 
     def errors(self) -> list[tuple[int | None, Error]]:
-        """Returns the failures of sources and other connections: the source's number, if it is known, and the error."""
+        """Return the failures of sources and of other connections: the source's number or None, and the error."""
         return self._last.errors if self._last else self._receiver.errors()
 
     def stats(self) -> dict[str, int]:
-        """Returns counters: connections, frames, duplicates, damaged, rows, payload_bytes, batches, memory, memory_high_water."""
+        """Return counters: connections, frames, duplicates, damaged, rows, payload_bytes, batches, memory,
+        memory_high_water.
+        """
         return self._last.stats if self._last else self._receiver.stats()
 
     def explain(self) -> str:
-        """Returns the transport in use, and the reason against a better one."""
+        """Return the transport in use, and the reason against a better one."""
         return self._last.explained if self._last else self.session.explain()
 
     def close(self) -> None:
-        """Ends all connections, and restores the NIC if the session is the stream's own. Batches stay valid. Running loops end; a
-        later loop raises Error.
+        """End all connections, and restore the NIC if the stream opened its session.
+
+        Batches stay valid. Running loops end. A later loop raises Error.
         """
         if self._closed:
             return
@@ -422,7 +448,7 @@ class TensorStream:
 
 
 class _Loop(Iterator[Batch], AsyncIterator[Batch]):
-    """One `for` or `async for`: ends where the stream is closed meanwhile."""
+    """Run one `for` or `async for`. It ends if the stream is closed meanwhile."""
 
     def __init__(self, stream: TensorStream) -> None:
         self._stream = stream
@@ -441,7 +467,7 @@ class _Loop(Iterator[Batch], AsyncIterator[Batch]):
 
 
 def close_all() -> None:
-    """For the end of the process, as long as there is an interpreter."""
+    """Close all streams at the end of the process, while the interpreter still runs."""
     for stream in list(_open_streams):
         try:
             stream.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for what goes on in the library's threads: in a thread of Python, or in an event loop."""
+"""Waiting for operations in the library's threads: in a thread of Python, or in an event loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from ._native import Operation
 
 
 class Waiting(NamedTuple):
-    """For an operation to be over. `tell` is called now and then meanwhile. One that is `shared` others wait for, too: it
-    goes on when one of them gives up."""
+    """Wait for the end of an operation.
+
+    * tell: called about ten times a second meanwhile.
+    * shared: others wait for the operation too. It continues when this waiter is interrupted.
+    """
 
     operation: Operation
     tell: Callable[[], object] | None = None
@@ -21,12 +24,12 @@ class Waiting(NamedTuple):
 
 
 T = TypeVar("T")
-# What has to be waited for, one after the other, and what comes of it in the end: the same for threads and for coroutines.
+# Operations to wait for in sequence, and their result: the same for threads and for coroutines.
 Steps = Generator[Waiting, None, T]
 
 
 def result_of(operation: Operation, tell: Callable[[], object] | None = None) -> Steps[Any]:
-    """Its result; `tell` is called a last time then."""
+    """Wait for an operation and return its result. `tell` is called once more at the end."""
     yield Waiting(operation, tell)
     result = operation.result()
     if tell is not None:
@@ -35,7 +38,10 @@ def result_of(operation: Operation, tell: Callable[[], object] | None = None) ->
 
 
 def run(steps: Steps[T]) -> T:
-    """In a thread, which waits. Ctrl-C ends the operation that is waited for, and then raises KeyboardInterrupt."""
+    """Run steps in the calling thread, which waits.
+
+    Ctrl-C ends the current operation, and then raises KeyboardInterrupt.
+    """
     try:
         waiting = next(steps)
         while True:
@@ -51,7 +57,10 @@ def run(steps: Steps[T]) -> T:
 
 
 async def run_in_loop(steps: Steps[T]) -> T:
-    """In a coroutine, while the event loop goes on. Cancelling the task ends the operation that is waited for."""
+    """Run steps in a coroutine; the event loop continues.
+
+    Cancelling the task ends the current operation.
+    """
     try:
         waiting = next(steps)
         while True:
@@ -67,16 +76,16 @@ async def run_in_loop(steps: Steps[T]) -> T:
 
 
 def wait(operation: Operation) -> Any:
-    """Its result, in a thread."""
+    """Wait for the result of an operation in the calling thread."""
     return run(result_of(operation))
 
 
 async def wait_in_loop(operation: Operation) -> Any:
-    """Its result, in a coroutine."""
+    """Wait for the result of an operation in a coroutine."""
     return await run_in_loop(result_of(operation))
 
 
-# Seconds between two calls of those who want to be told.
+# Seconds between two calls of `tell`.
 _TELLING = 0.1
 _FOR_EVER = -1
 
@@ -102,7 +111,7 @@ async def _wait_in_loop_for(waiting: Waiting) -> None:
     operation, tell, _ = waiting
     loop = asyncio.get_running_loop()
     is_over: asyncio.Future[None] = loop.create_future()
-    # A loop knows one reader of a descriptor, and several tasks may wait.
+    # A loop has one reader for a descriptor, and several tasks may wait.
     descriptor = os.dup(operation.fileno())
 
     def note() -> None:

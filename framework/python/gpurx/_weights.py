@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading weights: all of a file, or tensors of it, into one block of memory."""
+"""Loading of a safetensors file, or of tensors of it, into one block of memory."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ Progress = Callable[[int, int], object]
 
 
 class Weights(dict[str, Tensor]):
-    """Tensors of a file by their names. All lie in one block of memory, which lives as long as one of them.
+    """Hold the tensors of a file by their names.
 
-    `metadata` is the metadata of the file, `url` its URL after redirects, `etag` the server's name for its version,
-    `file_size` its size in bytes, and `transport` the transport that received it.
+    All tensors lie in one block of memory, which lives as long as any of them.
+
+    * metadata: the metadata of the file.
+    * url: the URL after redirects, or the path.
+    * etag: the server's name for this version of the file.
+    * file_size: bytes of the file.
+    * transport: the transport that received it: "devmem" or "copy"; "file" for a file of this machine. Files over https
+      arrive by "copy".
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -46,7 +52,7 @@ class Weights(dict[str, Tensor]):
 
 
 def _numbers(file: TensorFile, names: Iterable[str] | None, location: str) -> list[int]:
-    """Of the tensors that are wanted, in the order of the file."""
+    """Return the numbers of the wanted tensors, in the order of the file."""
     known = {tensor[0]: number for number, tensor in enumerate(file.tensors)}
     if names is None:
         return list(known.values())
@@ -58,7 +64,7 @@ def _numbers(file: TensorFile, names: Iterable[str] | None, location: str) -> li
 
 
 def _way_of(url: str, session: Session | None) -> str:
-    """How it came. What a NIC sees of https is encrypted: a CPU has it first, whatever the session can."""
+    """Return the transport. The CPU decrypts https, so its transport is always copy."""
     if session is None:
         return "file"
     return "copy" if url.startswith("https:") else session.transport
@@ -88,7 +94,7 @@ def _load(
 def _loading(
     url: Location, settings: Settings, names: Iterable[str] | None, progress: Progress | None, session: Session | None
 ) -> Iterator[Steps[Weights]]:
-    """With a session of its own where one is needed, and none is given."""
+    """Provide the steps of a load. Open a session for it if one is needed and none is given."""
     location = os.fspath(url)
     if (path := local_path(location)) is not None:
         yield _load(path, settings, names, progress, None)
@@ -106,18 +112,20 @@ def load_safetensors(
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> Weights:
-    """Loads the tensors of a safetensors file, from a server straight into memory of `device`, or from a file of this machine.
+    """Load the tensors of a safetensors file into memory of `device`, from a server or from this machine.
 
         weights = gpurx.load_safetensors("http://10.77.0.2/model.safetensors", device="cuda:0")
         model.load_state_dict({name: torch.from_dlpack(one) for name, one in weights.items()})
 
-    url: an http, https, s3 or file URL, or a path. names: fetches only these tensors. progress: called with the arrived bytes
-    and those of all tensors, some ten times a second and at the end.
+    * url: an http, https, s3 or file URL, or a path. It names one file. For models of several files use safe_open().
+    * device: memory for the tensors: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
+    * names: load these tensors only; the others are not fetched.
+    * progress: called with the arrived and the total bytes, about ten times a second and at the end.
+    * session: Session to receive through. Default: a session for this call, which takes some 100 ms to open.
+    * options: see gpurx.Options.
 
-    gpurx.Options has the keywords for requests, identity and the session.
-
-    The function loads one file into one block of memory. safe_open() opens models in several files, and fetches tensors
-    later.
+    Returns Weights: all tensors in one block of memory. The call blocks the calling thread. Ctrl-C ends the load. Raises
+    gpurx.Error if the load fails, and NotFound or Forbidden if the server refuses.
     """
     settings = settings_of(device, options)
     with _loading(url, settings, names, progress, session) as steps:
@@ -133,7 +141,10 @@ async def load_safetensors_async(
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> Weights:
-    """load_safetensors() for coroutines: the event loop runs meanwhile. Opening a session blocks it for some 100 ms."""
+    """Load a safetensors file in a coroutine, as load_safetensors() does. The event loop continues.
+
+    Opening a session blocks the event loop for some 100 ms; pass an open session. Cancelling the task ends the load.
+    """
     settings = settings_of(device, options)
     with _loading(url, settings, names, progress, session) as steps:
         return await run_in_loop(steps)

@@ -30,7 +30,7 @@ from ._wait import wait
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Much more than that of the largest checkpoints.
+# Far above the metadata of the largest checkpoints.
 _METADATA_LIMIT = 1 << 30
 
 # Beside those of torch.distributed.checkpoint.metadata.
@@ -44,14 +44,14 @@ _IN_METADATA = {
 }
 
 
-# What is stored of a tensor, or of anything else, and the plan's items that need it.
+# A stored piece of a tensor or other entry, and the plan's items that need it.
 Piece = tuple[Any, list[ReadItem]]
 # Offset and size of each.
 Ranges = Sequence[tuple[int, int]]
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """For .metadata, which comes from elsewhere: makes what checkpoints have, and calls nothing else."""
+    """Unpickle .metadata of an untrusted source: make the types of checkpoints, and call nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = module == _metadata.__name__ and "." not in name and isinstance(getattr(_metadata, name, None), type)
@@ -63,7 +63,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class _Bytes(io.RawIOBase):
-    """Bytes of any device as a file: what is read of it comes to the host, the rest stays."""
+    """Provide bytes of any device as a file. Only the bytes that are read come to the host."""
 
     def __init__(self, data: torch.Tensor) -> None:
         self._data = data
@@ -90,7 +90,7 @@ class _Bytes(io.RawIOBase):
 
 
 def _tensor_in(saved: torch.Tensor) -> torch.Tensor:
-    """The tensor that torch.save() has written into these bytes, as a view of them."""
+    """Return the tensor that torch.save() wrote into these bytes, as a view."""
     seen = torch.load(_Bytes(saved), map_location="meta", weights_only=True)  # type: ignore[arg-type, unused-ignore]
     storage = seen.untyped_storage()
     first = storage._checkpoint_offset
@@ -113,7 +113,7 @@ def _hand_over(saved: torch.Tensor, item: ReadItem, planner: LoadPlanner) -> Non
 
 
 def _batches(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
-    """As they follow each other in a file, `limit` bytes at a time, but at least one."""
+    """Yield pieces in the order of a file, `limit` bytes at a time, at least one piece."""
     batch: list[Piece] = []
     size = 0
     for info, requests in sorted(pieces, key=lambda one: (one[0].relative_path, one[0].offset)):
@@ -127,7 +127,7 @@ def _batches(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
 
 
 def _device_of(plan: LoadPlan, planner: LoadPlanner) -> str:
-    """Of the first tensor on a GPU; the host without one."""
+    """Return the device of the first tensor on a GPU, else the host."""
     for item in plan.items:
         if item.type != LoadItemType.BYTE_IO and (device := planner.resolve_tensor(item).device).type == "cuda":
             return f"cuda:{device.index or 0}"
@@ -135,17 +135,19 @@ def _device_of(plan: LoadPlan, planner: LoadPlanner) -> str:
 
 
 class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
-    """Reads checkpoints of FileSystemWriter, from the URL of their directory, or from a path.
+    """Read checkpoints of torch's FileSystemWriter from the URL of their directory, or from a path.
 
-    `device` receives the bytes: by default the device of the loaded tensors. Every stored piece of the plan is received once, in
-    batches of `memory_limit` bytes, a larger piece alone, and copied to its place. gpurx.Options has the keywords for requests,
-    identity and the session.
+    * checkpoint_id: URL or path of the directory.
+    * device: memory for received bytes. Default: the device of the tensors to be loaded.
+    * memory_limit: bytes of a batch. A larger piece is a batch of its own.
+    * session, options: see gpurx.Options.
 
-    Each rank reads the pieces of its own plan. If these are all of a file, its checksum is compared with its last bytes; earlier
-    pieces have been copied by then. A load that fails leaves the state as it is then.
+    Each rank reads the pieces of its own plan, each piece once, and copies them to their tensors. If a rank reads all of a
+    file, gpurx compares its checksum after the last bytes. Earlier pieces are in their tensors by then: a failed load
+    leaves the state partly loaded.
 
-    Checkpoints with extensions, such as compression, are refused. Torch unpickles non-tensor entries; load only checkpoints that
-    you trust.
+    Checkpoints with extensions, such as compression, raise ValueError. Torch's planner unpickles non-tensor entries; load
+    only checkpoints that you trust.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
 
     @property
     def checkpoint_id(self) -> str | os.PathLike[str]:
-        """The URL or the path."""
+        """URL or path of the checkpoint."""
         return self._directory
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -191,7 +193,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         text = self._read_small(name)
         try:
             found = _MetadataUnpickler(io.BytesIO(text)).load()
-        except Exception as error:  # whatever a pickle that is none ends in
+        except Exception as error:  # any exception of a damaged pickle
             raise ValueError(f"read {redacted(self._at(name)[0])}: it is no checkpoint's metadata: {error}") from error
         if getattr(found, "storage_meta", None) is None:
             found.storage_meta = _metadata.StorageMeta()
@@ -200,7 +202,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._stored = metadata.storage_data
         empty = {name for name, one in metadata.state_dict_metadata.items() if 0 in getattr(one, "size", ())}
-        # No plan has a tensor without elements, but a file has some bytes of it: they are read for the file's checksum.
+        # No plan has a tensor without elements, but the file has bytes of it, which its checksum covers.
         self._empty = [info for index, info in self._stored.items() if index.fqn in empty]
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -220,10 +222,10 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         done.set_result(None)
         return done
 
-    # ---- what it does ----
+    # ---- implementation ----
 
     def _pieces(self, plan: LoadPlan) -> Iterable[Piece]:
-        """What is stored once and asked for by several items is read once."""
+        """Return the pieces to read. Items that share a stored piece read it once."""
         pieces: dict[tuple[str, int], Piece] = {}
         for item in plan.items:
             info = self._stored[item.storage_index]
@@ -245,13 +247,13 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
         return pieces.values()
 
     def _at(self, name: str) -> tuple[str, _native.HttpOptions]:
-        """Where a file of the checkpoint is, and how it is asked for."""
+        """Return the location of a file of the checkpoint, and the options of its requests."""
         http = self._deadline.of(self._settings.http)
         return join(self._directory, name), http.with_mirrors([join(one, name) for one in http.mirrors])
 
     @contextmanager
     def _session(self, memory: str) -> Iterator[Session | None]:
-        """None: files of this machine need none."""
+        """Provide a session. None: files of this machine need none."""
         if self._given is not None or local_path(self._directory) is not None:
             yield self._given
             return
@@ -266,7 +268,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
 
     @contextmanager
     def _reading(self, device: str) -> Iterator[Callable[[str, Ranges], list[torch.Tensor]]]:
-        """Gives a function that brings ranges of a file of the checkpoint to the device."""
+        """Provide a function that reads ranges of a file of the checkpoint into memory of the device."""
         with self._session(device) as session:
             current: dict[str, _native.OpenObject] = {}  # one file at a time
 

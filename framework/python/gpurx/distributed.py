@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor parallel loading with torch.distributed: each rank names its slices, and bytes that several ranks of a machine need
-are fetched once. Needs torch; the rest of the package does not.
+"""Tensor parallel loading with torch.distributed. Needs torch; `import gpurx` does not.
+
+Each rank names its slices. One rank of a machine fetches the bytes that several of its ranks need.
 
     weights = gpurx.distributed.load(url, {"up.weight": np.s_[rank::ranks], "down.weight": np.s_[:, 512:1024], "norm": ...})
 """
@@ -26,7 +27,7 @@ from ._slices import Part, Range, Share, Wanted, blocks_of, part_of, piece_of, s
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# As the format spells them. Elements of less than a byte are none that could be cut between ranks.
+# Names of the format. Elements of less than a byte cannot be cut between ranks.
 _DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
     "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
@@ -45,19 +46,25 @@ def load(
     session: Session | None = None,
     **options: Unpack[Options],
 ) -> dict[str, torch.Tensor]:
-    """Loads the slices of `plan` as torch's tensors on `device`. `plan` has tensors by name, each with an index as get_slice()
-    takes it (`...`: all). The URL is one of safe_open(); each rank has a plan of its own.
+    """Load the slices of `plan` as torch tensors on `device`.
 
-    A collective operation: all ranks of `group` call it, with the same files. One rank of a machine reads bytes that several
-    ranks need, or would fetch between their slices, as with columns, and passes them on through `group`. The ranks share the
-    reading evenly. The group must carry tensors of the host: gloo. None: the default group.
+    * url: files of a model, as for gpurx.safe_open().
+    * plan: tensor names with an index, as get_slice() takes it. `...` is the whole tensor. Each rank has its own plan.
+    * device: memory for the tensors.
+    * group: group of torch.distributed that carries host tensors, such as one of gloo. None: the default group. A group of
+      NCCL raises ValueError.
+    * memory_limit: bytes that a rank holds at most beside the returned tensors and the session (`size`).
+    * session, options: see gpurx.Options.
 
-    memory_limit: bytes that a rank holds at most beside the returned tensors, and beside a session (`size`).
+    This is a collective operation: all ranks of `group` call it with the same files. If several ranks of a machine need the
+    same bytes, or would fetch them because they lie between needed ones, as with columns, one rank reads them. It passes
+    them on through `group`. The ranks share the reading about equally.
 
-    The checksum of a file is compared if one rank reads all of it, and not if ranks share it.
+    gpurx compares the checksum of a file if one rank reads all of it. No rank has the whole of a file that several ranks
+    read.
 
-    A failure of one rank raises Error on every rank, with the number of the failed one; a rank that dies ends the others as
-    torch does. gpurx.Options has the keywords for requests, identity and the session.
+    A failure on one rank raises an Error with its number on every rank. A rank that dies ends the others as torch defines
+    it.
     """
     if dist.get_backend(group) == "nccl":
         raise ValueError("the group has to carry tensors of the host: group=torch.distributed.new_group(backend='gloo')")
@@ -81,13 +88,15 @@ def load(
 
 
 def _node() -> str:
-    """Of this machine; containers with a name of their own count as one."""
+    """Return an identifier of this machine. A container with its own host name counts as a machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + socket.gethostname()
 
 
-def _all_gather(what: Any, group: Any) -> list[Any]:
-    """As torch's own for objects, for what JSON has: that one needs a numpy which fits, and unpickles what comes."""
-    text = json.dumps(what).encode()
+def _all_gather(value: Any, group: Any) -> list[Any]:
+    """Gather values of JSON from all ranks. Torch's own function for objects needs a fitting numpy, and unpickles received
+    bytes.
+    """
+    text = json.dumps(value).encode()
     ranks = dist.get_world_size(group)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
     dist.all_gather(sizes, torch.tensor([len(text)]), group=group)
@@ -98,16 +107,16 @@ def _all_gather(what: Any, group: Any) -> list[Any]:
 
 
 class _Rank:
-    """Of the group, by the numbers that the default group has for them."""
+    """Communicate within the group. Rank numbers are those of the default group."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
         self.number = dist.get_rank()
         self._ranks: dict[int, str] = {}
 
-    def gather(self, failure: Exception | None, what: Any) -> dict[int, Any]:
-        """Of each rank what it has. One that failed is an error of all."""
-        told = _all_gather([self.number, _node(), failure and str(failure), what], self.group)
+    def gather(self, failure: Exception | None, value: Any) -> dict[int, Any]:
+        """Return the value of each rank. A failure on one rank raises on all."""
+        told = _all_gather([self.number, _node(), failure and str(failure), value], self.group)
         self._ranks = {rank: node for rank, node, _, _ in told}
         if failure is not None:
             raise failure
@@ -127,7 +136,7 @@ class _Rank:
 
 
 class _Result:
-    """What this rank has asked for, empty at first."""
+    """Tensors of this rank, empty at first."""
 
     def __init__(self, file: safe_open, plan: Mapping[str, Any], device: Any) -> None:
         self.parts: dict[str, Part] = {}
@@ -150,7 +159,7 @@ def _part(told: Any) -> Part:
 
 
 def _wanted(file: safe_open, parts: Mapping[int, Mapping[str, Any]]) -> list[Wanted]:
-    """In the order of the files."""
+    """Return the wanted tensors in the order of the files."""
     wanted = []
     for name, one in file._files.entries.items():
         if by := {rank: _part(each[name]) for rank, each in parts.items() if name in each}:
@@ -169,12 +178,12 @@ def _index(block: _Block) -> tuple[slice, ...]:
 
 
 def _bytes(data: torch.Tensor) -> torch.Tensor:
-    """Of what is contiguous: the same memory."""
+    """Return the bytes of a contiguous tensor, in the same memory."""
     return data.reshape(-1).view(torch.uint8)
 
 
 class _Exchange:
-    """Reads what falls to this rank, and hands it on, block by block, in an order that is the same for all."""
+    """Read the blocks of this rank and pass them on, block by block, in one order for all ranks."""
 
     def __init__(self, file: safe_open, mine: _Rank, result: _Result, at_most: int) -> None:
         self._file = file
@@ -184,7 +193,7 @@ class _Exchange:
         self._failure: Exception | None = None
 
     def run(self, shares: Sequence[Share]) -> Exception | None:
-        """What went wrong with reading. The others are told of that, and not left waiting."""
+        """Return the failure of reading. The other ranks learn of it, so none waits forever."""
         here = self._mine.number
         try:
             blocks = [block for share in shares for block in self._blocks_of(share)]
@@ -248,7 +257,7 @@ class _Exchange:
         self._mine.receive(is_there, block.share.reader)
         if not is_there:
             return
-        # Rows of what was made contiguous are that, too.
+        # Rows of a contiguous tensor are contiguous, too.
         target = self._result.boxes[block.share.name][piece[1]]
         received = target if target.device.type == "cpu" else torch.empty_like(target, device="cpu")
         self._mine.receive(_bytes(received), block.share.reader)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpurx as a storage library of DLIO, the benchmark behind MLPerf Storage: the objects of a workload, from S3 or elsewhere.
+"""gpurx as a storage library of DLIO, the benchmark behind MLPerf Storage. It reads the objects of a workload, from S3 or
+elsewhere.
 
     reader:
       reader_classname: gpurx.dlio.Reader
@@ -8,11 +9,12 @@
       storage_root: bucket
       storage_options: {storage_library: gpurx, endpoint_url: "http://10.77.0.2:9000"}
 
-With another storage_library DLIO lists and generates through that, and reads through gpurx. The library name gpurx needs
+With another storage_library DLIO lists and generates through that library, and reads through gpurx. The library name gpurx
+needs this command in the place of `dlio_benchmark`:
 
     python -m gpurx.dlio workload=unet3d_h100 ...
 
-which is `dlio_benchmark` with this library. It lists, too, but cannot generate.
+It also lists through gpurx, and cannot generate.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from ._native import Operation, Session, Tensor
 from ._options import NAMES, settings_of
 from ._wait import wait
 
-# Of storage_options: DLIO's names, and what the rest of gpurx reads them from.
+# DLIO's names in storage_options, and the variables that the rest of gpurx reads.
 _ENVIRONMENT = {
     "endpoint_url": "AWS_ENDPOINT_URL",
     "region": "AWS_REGION",
@@ -46,7 +48,7 @@ _ENVIRONMENT = {
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",
 }
 
-# In a process of its own: DLIO forks its workers, and in children of a process that uses gpurx there is no gpurx.
+# Runs in a process of its own: DLIO forks its workers, and gpurx does not work in children of a process that uses it.
 _LIST = """
 import json, sys
 from gpurx import _native
@@ -58,7 +60,7 @@ _profile = Profile(MODULE_DATA_READER)
 
 
 def _options_of(arguments: Any) -> Mapping[str, Any]:
-    """storage_options, which DLIO 2.0 has not; what they say of the server is put where S3 is configured."""
+    """Return storage_options, which DLIO 2.0 lacks. Copy their settings of the server to the environment for S3."""
     options: Mapping[str, Any] = getattr(arguments, "storage_options", None) or {}
     for option, variable in _ENVIRONMENT.items():
         if value := options.get(option):
@@ -67,20 +69,24 @@ def _options_of(arguments: Any) -> Mapping[str, Any]:
 
 
 def _url_of(name: str, bucket: str) -> str:
-    """Of a key, or of a URL, also of one that DLIO 2.0 has taken for a path, and made absolute."""
+    """Return the URL of a key or of a URL. DLIO 2.0 may have changed a URL into an absolute path."""
     if found := re.search(r"([a-z0-9]+):/+(.+)", name):
         return f"{found[1]}://{found[2]}"
     return f"s3://{bucket.strip('/')}/{name.lstrip('/')}"
 
 
 class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
-    """Reads whole objects into memory, and decodes nothing, as the readers of DLIO's other object libraries.
+    """Read whole objects into memory and decode nothing, as the readers of DLIO's other object libraries do.
 
-    Keys of storage_options: `prefetch_window`, objects under way at one time (8); `memory` ("host"), as of Session; and all of
-    gpurx.Options, with `flows` (1) for each object, and `checksum` "none", as DLIO's other libraries compare none. File names are
-    keys of the bucket storage_root, URLs of any kind, or, with storage_type local_fs, paths.
+    File names are keys of the bucket storage_root, URLs of any kind, or, with storage_type local_fs, paths. Keys of
+    storage_options:
 
-    With read_threads above 0 each worker opens a session of its own; GPU memory needs multiprocessing_context spawn then.
+    * prefetch_window: objects under way at a time (8).
+    * memory: memory for the objects ("host"), as for Session.
+    * all of gpurx.Options. `flows` (1) counts per object. `checksum` is "none", because DLIO's other libraries compare
+      none.
+
+    With read_threads above 0 each worker opens its own session. GPU memory then needs multiprocessing_context spawn.
     """
 
     def __init__(self, dataset_type: Any, thread_index: int, epoch: int) -> None:
@@ -104,13 +110,14 @@ class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
     # ---- DLIO's ----
 
     def open(self, filename: str) -> Tensor:
+        """Return the object: prefetched, or fetched now."""
         operation = self._on_the_way.pop(filename, None) or self._start(filename)
         self._go_on()
         loaded: Tensor = wait(operation)
         return loaded
 
     def close(self, filename: str) -> None:
-        """Frees the memory of an object after the caller is done with it."""
+        """Do nothing. The caller drops the object, which frees its memory."""
 
     def get_sample(self, filename: str, sample_index: int) -> None:
         _profile.update(image_size=self.open_file_map[filename].nbytes)
@@ -137,7 +144,7 @@ class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
     def is_iterator_based(self) -> bool:
         return True
 
-    # ---- what it does ----
+    # ---- implementation ----
 
     def _start(self, name: str) -> Operation:
         if self._args.storage_type == StorageType.S3:
@@ -145,13 +152,13 @@ class Reader(FormatReader):  # type: ignore[misc, unused-ignore]
         return _native.load_object(self._session, name, self._memory, self._http)
 
     def _go_on(self) -> None:
-        """As many on their way as the window has room for."""
+        """Start fetches until the window is full."""
         while len(self._on_the_way) < self._window and (name := next(self._coming, None)) is not None:
             self._on_the_way[name] = self._start(name)
 
 
 class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
-    """A bucket, as far as reading a dataset needs it."""
+    """Provide a bucket to DLIO, for reading a dataset only."""
 
     def __init__(self, namespace: str, framework: Any = None) -> None:
         super().__init__(framework)
@@ -165,7 +172,7 @@ class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
         return os.path.basename(id)
 
     def walk_node(self, id: str, use_pattern: bool = False) -> list[str]:
-        """Returns the names directly below, as of a directory."""
+        """Return the names directly below, as in a directory."""
         if use_pattern:
             raise NotImplementedError(f"list {id}: gpurx lists no patterns; set num_subfolders to 0")
         prefix = self.get_uri(id).rstrip("/") + "/"
@@ -180,11 +187,11 @@ class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
         return self.namespace.name
 
     def create_namespace(self, exist_ok: bool = False) -> bool:
-        """Does nothing: the generator makes buckets."""
+        """Do nothing: the library that generates makes the bucket."""
         return True
 
     def create_node(self, id: str, exist_ok: bool = False) -> bool:
-        """Does nothing: keys need no directories."""
+        """Do nothing: keys need no directories."""
         return True
 
     def delete_node(self, id: str) -> bool:
@@ -195,7 +202,7 @@ class Storage(DataStorage):  # type: ignore[misc, unused-ignore]
 
 
 def register() -> None:
-    """Adds storage_library gpurx to the DLIO of this process, also to a version without storage libraries."""
+    """Register storage_library gpurx with the DLIO of this process, also with a DLIO without storage libraries."""
     others = StorageFactory.get_storage
 
     def get_storage(storage_type: Any, namespace: str, framework: Any = None) -> Any:

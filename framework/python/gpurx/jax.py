@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of every element type of jax as its arrays. Needs jax; the rest of the package does not.
+"""Tensors of every element type that jax has, as jax arrays. Needs jax; `import gpurx` does not.
 
     weights = gpurx.jax.load_file("http://10.77.0.2/model.safetensors")
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 try:
     import jax
-    import jax.numpy  # noqa: F401  # what to_jax() needs
+    import jax.numpy  # noqa: F401  # for to_jax()
 except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
@@ -26,10 +26,15 @@ from ._open import load_as
 
 
 def as_array(one: Tensor) -> Any:
-    """Returns an array of jax. It shares the tensor's memory if jax has that type and narrows none."""
+    """Return a jax array. It shares the tensor's memory if jax has the element type and does not narrow it; else it is a
+    copy.
+    """
     return to_jax(one)
 
 
 def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
-    """Loads all tensors as arrays of jax. The options are those of gpurx.safe_open()."""
+    """Load all tensors of a model as jax arrays.
+
+    `url` and `options` are those of gpurx.safe_open(). Raises gpurx.Error if the load fails.
+    """
     return load_as("jax", url, device, options)

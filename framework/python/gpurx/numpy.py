@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as numpy's arrays. Needs numpy, and ml_dtypes for element types that numpy lacks; the rest of the package needs
-neither.
+"""Tensors as numpy arrays. Needs numpy, and ml_dtypes for element types that numpy lacks; `import gpurx` needs neither.
 
     weights = gpurx.numpy.load_file("http://10.77.0.2/model.safetensors")
 """
@@ -14,5 +13,8 @@ from ._open import load_as
 
 
 def load_file(url: Locations, **options: Any) -> dict[str, Any]:
-    """Loads all tensors as arrays that share no memory. The options are those of gpurx.safe_open()."""
+    """Load all tensors of a model as numpy arrays, which the program owns.
+
+    `url` and `options` are those of gpurx.safe_open(). Raises gpurx.Error if the load fails.
+    """
     return load_as("np", url, "cpu", options)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a Ray dataset, from the workers that prepare them straight into the streams of a training job.
+"""Rows of a Ray dataset, from the workers that prepare them to the streams of a training job.
 
     dataset.repartition(64).write_datasink(gpurx.ray.TensorSink(["10.77.0.1:9000", "10.77.0.1:9001"], sources=64))
 
-and rank r of two trains with TensorStream("10.77.0.1:900{r}", sources=64, rank=r, world_size=2).
+Rank r of two then trains with TensorStream("10.77.0.1:900{r}", sources=64, rank=r, world_size=2).
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ from ._sender import TensorSender
 
 @ray.remote(num_cpus=0)  # type: ignore[misc, unused-ignore]
 class _Begun:
-    """Which sources have begun. A task that was started again is told so, in whatever process or machine it is by now."""
+    """Record the sources that have begun. A restarted task learns it here, in any process and on any machine."""
 
     def __init__(self) -> None:
         self._sources: set[int] = set()
 
     def begin(self, source: int) -> bool:
-        """Whether nobody has before."""
+        """Return whether this is the first start of the source."""
         is_first = source not in self._sources
         self._sources.add(source)
         return is_first
 
 
 class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
-    """Sends a dataset's rows to TensorStreams, one for each rank of a training job: `addresses`, in the order of the ranks.
+    """Send the rows of a dataset to TensorStreams, one for each rank of a training job.
 
-    Each write task is a source of the streams, with the task's number: source s belongs to rank s modulo the number of ranks. A
-    task that Ray restarts after its worker was killed has the same number and sends the same frames from the first; the stream
-    drops those that it has. No row is lost, and none arrives twice, if the restarted task makes the same rows in the same order,
-    as Ray requires, too.
+    Each write task is a source of the streams, with the task's number. Source s belongs to rank s modulo the number of
+    ranks. If Ray restarts a task, the new one sends the same frames from the first, and the stream drops those that it has.
+    No row is lost or repeated. This needs the same rows in the same order in every run of a task, as Ray itself requires.
 
-    sources: at least the number of write tasks, and the `sources` of every stream. Sources without a task end when all tasks
-    have. A further task raises an error before it sends anything: repartition() the dataset into that many blocks.
+    * addresses: addresses of the streams, in the order of the ranks.
+    * sources: the `sources` of every stream, at least the number of write tasks. The driver closes unused sources after the
+      last task. A task beyond them raises ValueError before it sends; repartition() the dataset into `sources` blocks.
+    * columns: columns to send, as a sequence of names or a mapping from names in the stream to columns. Default: all.
+      Values are numbers, or arrays of one shape.
+    * rows_per_frame: rows of a frame.
+    * connect_timeout: seconds to wait for the stream to listen.
+    * send_timeout: seconds for the receiver to take data. None: no limit.
+    * secret: secret of the streams. Ray stores it with its tasks.
 
-    columns: names of the columns to send; default: all. Values are numbers, or arrays of one shape for all rows.
-    rows_per_frame: rows of one frame. connect_timeout: seconds to wait for the stream's listener. send_timeout: seconds without
-    progress of the receiver. secret: the streams'; Ray keeps it with its tasks.
-
-    A sink serves one epoch: a second write with it raises an error, and ended TensorStreams do not restart.
+    A sink serves one write, which is one epoch. A second write with the same sink raises ValueError. Ended TensorStreams do
+    not start again.
     """
 
     def __init__(
@@ -77,12 +80,13 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
     # ---- Ray's ----
 
     def on_write_start(self, *schema: Any) -> None:
+        """Refuse a second write. Ray calls it."""
         if self._has_written:
             raise ValueError("a TensorSink is for one write: make another one, for streams of the next epoch")
         self._has_written = True
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
-        """Sends the rows of one task. Runs in a worker."""
+        """Send the rows of one task. Ray calls it in a worker."""
         source = int(ctx.task_idx)
         if source >= self._sources:
             raise ValueError(
@@ -96,11 +100,11 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
         return source
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Ends the sources without a task. Runs in the driver."""
+        """Close the sources without a task. Ray calls it in the driver."""
         for source in sorted({*range(self._sources)} - {*write_result.write_returns}):
             self._sender(source, resume=not ray.get(self._begun.begin.remote(source))).close()
 
-    # ---- what it does ----
+    # ---- implementation ----
 
     def _sender(self, source: int, *, resume: bool) -> TensorSender:
         address = self._addresses[source % len(self._addresses)]
@@ -124,7 +128,7 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
 
 
 def _frames(columns: Iterable[dict[str, Any]], rows: int) -> Iterator[dict[str, Any]]:
-    """So many rows at a time, wherever one block ends and the next begins: that may be elsewhere when a task runs again."""
+    """Yield frames of `rows` rows across the borders of blocks, because a restarted task may have other blocks."""
     held: list[dict[str, Any]] = []
     count = 0
     for block in columns:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of every element type as torch's, and streams of them for its data loaders. Needs torch; the rest of the package
-does not.
+"""Tensors of every element type as torch tensors, and streams for torch's data loaders. Needs torch; `import gpurx` does
+not.
 
     weights = gpurx.torch.load_file("http://10.77.0.2/model.safetensors", device="cuda:0")
     loader = DataLoader(gpurx.torch.StreamDataset(stream), batch_size=None, num_workers=0)
@@ -36,23 +36,28 @@ WHY_NO_WORKERS = (
 
 
 def as_tensor(one: Tensor) -> Any:
-    """Returns a tensor of torch on the same memory, for every element type, also those that torch's DLPack lacks.
+    """Return a torch tensor with the same memory, also for element types that torch's DLPack lacks.
 
-    torch has pairs of elements of four bits: the last dimension is half as long. A type that this torch lacks raises TypeError;
-    `one.view("uint8")` has its bytes.
+    Torch stores elements of four bits in pairs, so the last dimension is half as long. Raises TypeError if this torch has
+    no such type; `one.view("uint8")` then gives the bytes.
     """
     return to_torch(one)
 
 
 def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
-    """Loads all tensors as torch's, as safetensors.torch.load_file does, also from a server and from several files. The options
-    are those of gpurx.safe_open().
+    """Load all tensors of a model as torch tensors, as safetensors.torch.load_file does, also from servers and from several
+    files.
+
+    `url` and `options` are those of gpurx.safe_open(). Raises gpurx.Error if the load fails.
     """
     return load_as("pt", url, device, options)
 
 
 class StreamDataset(IterableDataset):  # type: ignore[misc, unused-ignore]
-    """Batches of a TensorStream as dicts of torch tensors, which share its memory. For DataLoader(batch_size=None)."""
+    """Provide a TensorStream's batches as dicts of torch tensors, which share its memory.
+
+    Use it with DataLoader(batch_size=None, num_workers=0). Iteration in a worker process raises RuntimeError.
+    """
 
     def __init__(self, stream: TensorStream) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads vLLM's weights from a server, straight into memory of the device: load_format "gpurx". vLLM finds the module if both
-packages are installed (entry point vllm.general_plugins).
+"""Weights of vLLM from a server, straight into memory of the device: load_format "gpurx".
+
+vLLM finds the format through the entry point vllm.general_plugins if both packages are installed.
 
     LLM("models/llama", load_format="gpurx", model_loader_extra_config={"url": "http://10.77.0.2/models/llama/"})
 """
@@ -20,18 +21,22 @@ from ._locations import is_prefix, local_path
 from ._open import safe_open
 from ._options import NAMES
 
-# Beside `url`, what model_loader_extra_config may have.
+# Keys of model_loader_extra_config beside `url`.
 _OPTIONS = ("memory_limit", *NAMES)
 
 
 class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
-    """Loads safetensors from `url`: everything that safe_open() opens, also S3 prefixes, and the URL of a directory of a server,
-    ending in "/", with model.safetensors.index.json or model.safetensors. Default: the model's name. vLLM finds the
-    configuration and the tokenizer by the name of the model.
+    """Load safetensors from the `url` of model_loader_extra_config.
 
-    Tensors arrive in groups of some 128 MiB, on the device of the model. A file whose checksum differs from the server's raises
-    Error with its last bytes, so no engine starts with it. Each process receives whole tensors, also with
-    tensor_parallel_size above 1: vLLM's own weight loaders take the slices of their rank.
+    * `url` is any URL, path or prefix that safe_open() takes. A URL of a server that ends in "/" is a directory with
+      model.safetensors.index.json or model.safetensors.
+    * Without `url` the loader uses the name of the model.
+    * Other keys are memory_limit and those of gpurx.Options. An unknown key raises ValueError.
+    * vLLM finds the configuration and the tokenizer by the name of the model.
+
+    Tensors arrive in batches of some 128 MiB, on the device of the model. A wrong checksum of a file raises an Error after
+    its last bytes, and the engine does not start. Each process receives whole tensors, also with tensor_parallel_size above
+    1: vLLM's weight loaders cut the slices of their rank.
     """
 
     def __init__(self, load_config: LoadConfig) -> None:
@@ -43,10 +48,11 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
             raise ValueError(f"model_loader_extra_config of load_format 'gpurx' has {unknown}; it may have {known}")
 
     def download_model(self, model_config: ModelConfig) -> None:
-        """Opens the files, and reports errors of the URL or the files before a model is made. Keeps nothing on disk."""
+        """Open the model, so that a wrong URL or file fails before vLLM makes the model. Stores nothing on disk."""
         self._open(model_config, "cpu").close()
 
     def load_weights(self, model: Any, model_config: ModelConfig) -> None:
+        """Load the weights into the model."""
         with self._open(model_config, _device_of(model)) as file:
             model.load_weights(_all_of(file))
 
@@ -62,12 +68,12 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
             return safe_open(where, "pt", device, **self._options)
         try:
             return safe_open(_in(where, "model.safetensors.index.json"), "pt", device, **self._options)
-        except (NotFound, Forbidden):  # S3 says that of what is not there to who may not list
+        except (NotFound, Forbidden):  # S3 answers 403 for missing objects to clients that may not list
             return safe_open(_in(where, "model.safetensors"), "pt", device, **self._options)
 
 
 def _in(directory: str, name: str) -> str:
-    """What a query has, such as a token for a whole directory, goes along."""
+    """Return the URL of a file in the directory. The query stays: it may have a token for the whole directory."""
     parts = urlsplit(directory)
     return parts._replace(path=parts.path + name).geturl()
 
@@ -77,13 +83,13 @@ def _all_of(file: safe_open) -> Iterator[tuple[str, Any]]:
 
 
 def _device_of(model: Any) -> str:
-    """A GPU that the weights are on. To what is elsewhere vLLM's weight loaders copy from the host."""
+    """Return the GPU of the weights, else "cpu". vLLM's weight loaders copy from the host to other devices."""
     device = next(model.parameters()).device
     return str(device) if device.type == "cuda" else "cpu"
 
 
 def register() -> None:
-    """vLLM's entry point. It may be called more than once in a process."""
+    """Register the load format. vLLM's entry point; a process may call it several times."""
     from vllm.model_executor.model_loader import register_model_loader
 
     register_model_loader("gpurx")(Loader)
