@@ -9,7 +9,23 @@ from typing_extensions import CapsuleType
 from ._error import Error
 
 class ErrorCode(IntEnum):
-    """Errors of gpurx: Error.code of category 'gpurx'."""
+    """Errors of gpurx itself: Error.code of category 'gpurx'.
+
+    * ALREADY_RUNNING: another operation is pending on the same object.
+    * TRANSPORT_UNAVAILABLE: the requested transport cannot work here. Error.advice names the missing prerequisite.
+    * NO_CUDA: the library was built without CUDA, or no driver is installed.
+    * MEMORY_TOO_SMALL: the memory is too small for `max_flows` flows.
+    * TOO_MANY_FLOWS: the session already has `max_flows` flows.
+    * MEMORY_LOCKED_UP: out-of-order data held every page, and the flow was ended. Give the session more memory.
+    * FOREIGN_MEMORY: data arrived in device memory of another process, and the flow is over.
+    * MIXED_FRAGMENTS: a segment lies in both device and host memory, and the flow is over. The NIC driver is at fault.
+    * QUEUE_BUSY: another user holds a queue that the session needs.
+    * JOURNAL_INVALID: a journal in the state directory is damaged or of another program. Nothing was changed.
+    * BAD_DESTINATION: the transport cannot write to memory of this size or kind.
+    * WRONG_GPU: the stream belongs to another GPU than the memory.
+    * UNUSABLE_STREAM: the stream is being captured into a CUDA graph, or is CU_STREAM_PER_THREAD.
+    * BEYOND_LOAN_LIMIT: a call asked for more bytes than one flow may have on loan.
+    """
 
     ALREADY_RUNNING = ...
     TRANSPORT_UNAVAILABLE = ...
@@ -27,7 +43,27 @@ class ErrorCode(IntEnum):
     BEYOND_LOAN_LIMIT = ...
 
 class IngestErrorCode(IntEnum):
-    """Errors of loading objects and of tensor streams: Error.code of category 'gpurx.ingest'."""
+    """Errors of loads and of tensor streams: Error.code of category 'gpurx.ingest'.
+
+    * BAD_URL: the text is no URL of http, https or s3, or the URL cannot be used.
+    * BAD_RESPONSE: the answer is not HTTP/1.1, or its header is larger than 16 KiB.
+    * HTTP_STATUS: the server answered with a status that is no success. See Error.status, NotFound and Forbidden.
+    * BAD_REDIRECT: the server redirected more than 10 times, or to a URL that cannot be used.
+    * UNKNOWN_SIZE: the answer has no length.
+    * WRONG_RANGE: the answer has other bytes than the requested ones.
+    * OBJECT_CHANGED: the object has changed since the load began.
+    * GAVE_UP: the server is slower than `timeout`, `min_speed` or `deadline` allow, or every attempt ended early.
+    * WRONG_CHECKSUM: the bytes do not have the announced checksum.
+    * BAD_SAFETENSORS: the file breaks the format.
+    * BAD_FRAME: a sender sent bytes that are no frame of this version.
+    * STREAM_CUT: a sender's connection ended before its last frame, and the sender did not reconnect in time.
+    * WRONG_SOURCE: a sender has the number of another sender, or a number outside the stream.
+    * NO_CREDENTIALS: there are no credentials for S3, or the service that issues them returned none.
+    * TLS_FAILURE: TLS with the server failed, or a file of `ca`, `cert` or `key` cannot be used.
+    * WRONG_SECRET: a sender does not know the stream's secret, or uses version 1 of the protocol, which has none.
+    * EPOCH_ENDED: all sources have ended an epoch. This is no failure.
+    * MIRRORS_DIFFER: the URLs of an object have different content.
+    """
 
     BAD_URL = ...
     BAD_RESPONSE = ...
@@ -49,30 +85,66 @@ class IngestErrorCode(IntEnum):
     MIRRORS_DIFFER = ...
 
 class Tensor:
-    """Bytes with a type and a shape, in a GPU's memory or the host's. It has no arithmetic: numpy, torch and
-    cupy take it with from_dlpack(), without a copy, and keep the memory as long as they need it."""
+    """A contiguous row-major tensor in memory of a GPU or of the host.
+
+    A Tensor has no arithmetic. numpy, torch and cupy take it with from_dlpack(), without a copy. The memory lives as
+    long as the Tensor or a consumer uses it. Any thread may use a Tensor.
+    """
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions, a tuple."""
+
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> str:
+        """Name of the element type in numpy or torch: 'float32', 'bfloat16'."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Number of bytes."""
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of elements."""
+
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """'cpu' or 'cuda:0'."""
+
     @property
-    def readonly(self) -> bool: ...
+    def readonly(self) -> bool:
+        """True if consumers must not write."""
+
     @property
-    def data_ptr(self) -> int: ...
-    def view(self, dtype: Any) -> Tensor: ...
-    def numpy(self, dtype: Any = None) -> Any: ...
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any: ...
-    def __len__(self) -> int: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def data_ptr(self) -> int:
+        """Address of the bytes. On a GPU, only work on a stream that was passed to __dlpack__() may read them."""
+
+    def view(self, dtype: Any) -> Tensor:
+        """Return the same memory as elements of another type, by name or dtype.
+
+        The size of the last dimension changes with the size of an element. Use it for consumers that lack this type.
+        """
+
+    def numpy(self, dtype: Any = None) -> Any:
+        """Return a numpy array of the tensor's type, or converted to `dtype`.
+
+        The array shares host memory, and is a copy of GPU memory. ml_dtypes provides types that numpy lacks. Elements
+        of four bits become bytes. Raises TypeError if numpy and ml_dtypes lack the type.
+        """
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Implement numpy.asarray() as numpy() does. Raises ValueError if copy=False needs a copy."""
+
+    def __len__(self) -> int:
+        """Return the size of the first dimension."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the DLPack device of the memory."""
+
     def __dlpack__(
         self,
         *,
@@ -80,11 +152,33 @@ class Tensor:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> CapsuleType: ...
+    ) -> CapsuleType:
+        """Return a DLPack capsule of the tensor, as the array API standard specifies.
+
+        On a GPU, later work on `stream` sees the bytes. The memory is used again only after the work that the
+        consumer enqueued on the stream until it released the tensor. None is CUDA's legacy default stream, and -1
+        skips the order. Raises BufferError if the tensor cannot be on `dl_device` without a copy, or is read-only and
+        the consumer is older than DLPack 1.0.
+        """
 
 class Session:
-    """Memory that a NIC writes into, and queues of the NIC bound to it. The end of the session restores the NIC.
-    TensorStream and load_safetensors open one if they get none."""
+    """Memory that a NIC writes into, and the queues of the NIC that are bound to it.
+
+    TensorStream and the loading functions open a session if they get none. Several of them can share one.
+
+    * memory: memory for the NIC: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
+    * size: bytes of the memory. More flows need more (MEMORY_TOO_SMALL).
+    * interface: name of the NIC. Empty: only transport copy works. If set, the interface must exist, whatever the transport.
+    * transport: "devmem", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another value that
+      cannot work raises Error.
+    * rx_queues: RX queues to set aside, the last ones of the NIC.
+    * max_flows: flows at one time.
+    * rx_page_size: bytes of a page at the NIC: a power of two, at least a page of the kernel. 0: a page of the kernel.
+    * state_directory: directory of the journal of changes. A later session undoes the changes of a killed one.
+
+    Opening a session takes some 100 ms. Several threads may use it. A closed session raises Error.
+    So does receiving in a forked child.
+    """
 
     def __init__(
         self,
@@ -99,21 +193,53 @@ class Session:
         state_directory: str | PathLike[str] = "/run/gpurx",
     ) -> None: ...
     @property
-    def transport(self) -> str: ...
+    def transport(self) -> str:
+        """Transport in use: "devmem" or "copy"."""
+
     @property
-    def why_not_devmem(self) -> str: ...
+    def why_not_devmem(self) -> str:
+        """Missing prerequisite of devmem, as the name of a gpurx::devmem_obstacle (session.hpp), such as "no_rights".
+
+        "none" if devmem is in use. explain() has the text.
+        """
+
     @property
-    def memory(self) -> str: ...
+    def memory(self) -> str:
+        """Description of the memory and of its exporter."""
+
     @property
-    def queues(self) -> list[int]: ...
+    def queues(self) -> list[int]:
+        """Numbers of the NIC's queues that the session uses."""
+
     @property
-    def notices(self) -> list[str]: ...
+    def notices(self) -> list[str]:
+        """Notices of the session so far: see rx_session_options::notice."""
+
     @property
-    def closed(self) -> bool: ...
-    def explain(self) -> str: ...
-    def stats(self) -> dict[str, int]: ...
-    def pool_stats(self) -> dict[str, Any] | None: ...
-    def close(self) -> None: ...
+    def closed(self) -> bool:
+        """True after close()."""
+
+    def explain(self) -> str:
+        """Return the transport in use and the reason against a better one, a line for each.
+
+        After a load by https it adds that devmem cannot receive https.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Return counters of all flows so far. The fields are those of gpurx::stats (stats.hpp)."""
+
+    def pool_stats(self) -> dict[str, Any] | None:
+        """Return the states of the memory's pages. The fields are those of gpurx::pool_stats (stats.hpp).
+
+        These exclude each other and add up to `pages`: free, in_ring (posted in the NIC's rings, by their size),
+        in_queues (in sockets, or kept for the next packet), on_loan, parked (waiting for GPU streams) and in_reads. A
+        count that the driver does not keep is None. The result is None if the kernel reports nothing. The call costs
+        some netlink calls.
+        """
+
+    def close(self) -> None:
+        """Restore the NIC once the last receiver has ended. Further calls do nothing."""
+
     def __enter__(self) -> Session: ...
     def __exit__(self, *error: object) -> None: ...
 
@@ -246,9 +372,11 @@ def tensor_of_bytes(
 ) -> Tensor: ...
 def parse_device(device: Any) -> int: ...
 def local_gpu() -> int:
-    """Returns the number of this process' GPU, for memory= and device= behind "gpu:": LOCAL_RANK, as torchrun sets it, among the
-    visible GPUs; 0 without LOCAL_RANK, or if CUDA_VISIBLE_DEVICES names one GPU alone. Raises gpurx.Error if there is no such
-    GPU, or LOCAL_RANK is no number."""
+    """Return the number of this process' GPU, for "gpu:N" in memory= and device=.
+
+    It is LOCAL_RANK, as torchrun sets it, among the visible GPUs. It is 0 without LOCAL_RANK, or if
+    CUDA_VISIBLE_DEVICES names one GPU alone. Raises Error if there is no such GPU, or LOCAL_RANK is no number.
+    """
 
 def warn_of_leaks(warn: bool) -> None: ...
 def stop() -> None: ...

@@ -36,10 +36,48 @@ nb::object error_object(error_code code, diagnostics const& why)
                 text_of(why.kernel_message), text_of(why.advice));
 }
 
-// The names are those of the enumerators, as Python writes constants.
+constexpr char own_codes[] = R"(Errors of gpurx itself: Error.code of category 'gpurx'.
+
+* ALREADY_RUNNING: another operation is pending on the same object.
+* TRANSPORT_UNAVAILABLE: the requested transport cannot work here. Error.advice names the missing prerequisite.
+* NO_CUDA: the library was built without CUDA, or no driver is installed.
+* MEMORY_TOO_SMALL: the memory is too small for `max_flows` flows.
+* TOO_MANY_FLOWS: the session already has `max_flows` flows.
+* MEMORY_LOCKED_UP: out-of-order data held every page, and the flow was ended. Give the session more memory.
+* FOREIGN_MEMORY: data arrived in device memory of another process, and the flow is over.
+* MIXED_FRAGMENTS: a segment lies in both device and host memory, and the flow is over. The NIC driver is at fault.
+* QUEUE_BUSY: another user holds a queue that the session needs.
+* JOURNAL_INVALID: a journal in the state directory is damaged or of another program. Nothing was changed.
+* BAD_DESTINATION: the transport cannot write to memory of this size or kind.
+* WRONG_GPU: the stream belongs to another GPU than the memory.
+* UNUSABLE_STREAM: the stream is being captured into a CUDA graph, or is CU_STREAM_PER_THREAD.
+* BEYOND_LOAN_LIMIT: a call asked for more bytes than one flow may have on loan.)";
+
+constexpr char codes_of_ingest[] = R"(Errors of loads and of tensor streams: Error.code of category 'gpurx.ingest'.
+
+* BAD_URL: the text is no URL of http, https or s3, or the URL cannot be used.
+* BAD_RESPONSE: the answer is not HTTP/1.1, or its header is larger than 16 KiB.
+* HTTP_STATUS: the server answered with a status that is no success. See Error.status, NotFound and Forbidden.
+* BAD_REDIRECT: the server redirected more than 10 times, or to a URL that cannot be used.
+* UNKNOWN_SIZE: the answer has no length.
+* WRONG_RANGE: the answer has other bytes than the requested ones.
+* OBJECT_CHANGED: the object has changed since the load began.
+* GAVE_UP: the server is slower than `timeout`, `min_speed` or `deadline` allow, or every attempt ended early.
+* WRONG_CHECKSUM: the bytes do not have the announced checksum.
+* BAD_SAFETENSORS: the file breaks the format.
+* BAD_FRAME: a sender sent bytes that are no frame of this version.
+* STREAM_CUT: a sender's connection ended before its last frame, and the sender did not reconnect in time.
+* WRONG_SOURCE: a sender has the number of another sender, or a number outside the stream.
+* NO_CREDENTIALS: there are no credentials for S3, or the service that issues them returned none.
+* TLS_FAILURE: TLS with the server failed, or a file of `ca`, `cert` or `key` cannot be used.
+* WRONG_SECRET: a sender does not know the stream's secret, or uses version 1 of the protocol, which has none.
+* EPOCH_ENDED: all sources have ended an epoch. This is no failure.
+* MIRRORS_DIFFER: the URLs of an object have different content.)";
+
+// The names are those of the enumerators, in capitals.
 void bind_codes(nb::module_& module)
 {
-    nb::enum_<errc> own{module, "ErrorCode", nb::is_arithmetic(), "Errors of gpurx: Error.code of category 'gpurx'."};
+    nb::enum_<errc> own{module, "ErrorCode", nb::is_arithmetic(), own_codes};
     own.value("ALREADY_RUNNING", errc::already_running)
         .value("TRANSPORT_UNAVAILABLE", errc::transport_unavailable)
         .value("NO_CUDA", errc::no_cuda)
@@ -54,9 +92,7 @@ void bind_codes(nb::module_& module)
         .value("WRONG_GPU", errc::wrong_gpu)
         .value("UNUSABLE_STREAM", errc::unusable_stream)
         .value("BEYOND_LOAN_LIMIT", errc::beyond_loan_limit);
-    nb::enum_<ingest::errc> of_ingest{
-        module, "IngestErrorCode", nb::is_arithmetic(),
-        "Errors of loading objects and of tensor streams: Error.code of category 'gpurx.ingest'."};
+    nb::enum_<ingest::errc> of_ingest{module, "IngestErrorCode", nb::is_arithmetic(), codes_of_ingest};
     of_ingest.value("BAD_URL", ingest::errc::bad_url)
         .value("BAD_RESPONSE", ingest::errc::bad_response)
         .value("HTTP_STATUS", ingest::errc::http_status)

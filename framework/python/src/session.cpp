@@ -189,48 +189,79 @@ std::string session::explain() const
     return text;
 }
 
+namespace {
+
+constexpr char about_session[] = R"(Memory that a NIC writes into, and the queues of the NIC that are bound to it.
+
+TensorStream and the loading functions open a session if they get none. Several of them can share one.
+
+* memory: memory for the NIC: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
+* size: bytes of the memory. More flows need more (MEMORY_TOO_SMALL).
+* interface: name of the NIC. Empty: only transport copy works. If set, the interface must exist, whatever the transport.
+* transport: "devmem", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another value that
+  cannot work raises Error.
+* rx_queues: RX queues to set aside, the last ones of the NIC.
+* max_flows: flows at one time.
+* rx_page_size: bytes of a page at the NIC: a power of two, at least a page of the kernel. 0: a page of the kernel.
+* state_directory: directory of the journal of changes. A later session undoes the changes of a killed one.
+
+Opening a session takes some 100 ms. Several threads may use it. A closed session raises Error.
+So does receiving in a forked child.)";
+
+constexpr char about_explain[] = R"(Return the transport in use and the reason against a better one, a line for each.
+
+After a load by https it adds that devmem cannot receive https.)";
+
+constexpr char about_why_not_devmem[] =
+    R"(Missing prerequisite of devmem, as the name of a gpurx::devmem_obstacle (session.hpp), such as "no_rights".
+
+"none" if devmem is in use. explain() has the text.)";
+
+constexpr char about_pool_stats[] =
+    R"(Return the states of the memory's pages. The fields are those of gpurx::pool_stats (stats.hpp).
+
+These exclude each other and add up to `pages`: free, in_ring (posted in the NIC's rings, by their size), in_queues
+(in sockets, or kept for the next packet), on_loan, parked (waiting for GPU streams) and in_reads. A count that the
+driver does not keep is None. The result is None if the kernel reports nothing. The call costs some netlink calls.)";
+
+constexpr char about_local_gpu[] = R"(Return the number of this process' GPU, for "gpu:N" in memory= and device=.
+
+It is LOCAL_RANK, as torchrun sets it, among the visible GPUs. It is 0 without LOCAL_RANK, or if CUDA_VISIBLE_DEVICES
+names one GPU alone. Raises Error if there is no such GPU, or LOCAL_RANK is no number.)";
+
+}  // namespace
+
 void bind_session(nb::module_& module)
 {
-    nb::class_<session>(
-        module, "Session", nb::is_weak_referenceable(),
-        "Memory that a NIC writes into, and queues of the NIC bound to it. The end of the session restores the NIC.\n"
-        "TensorStream and load_safetensors open one if they get none.")
+    nb::class_<session>(module, "Session", nb::is_weak_referenceable(), about_session)
         .def("__init__", &make_session, nb::arg("memory").none() = "host", nb::kw_only(),
              nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
              nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16, nb::arg("rx_page_size") = 0,
              nb::arg("state_directory") = "/run/gpurx")
-        .def("explain", &session::explain,
-             "Returns the transport in use and the reason against a better one, a line for each. After a load by https "
-             "it "
-             "adds that no transport receives that.")
-        .def_prop_ro("transport", [](session const& self) { return to_string(self.get()->transport()); })
+        .def("explain", &session::explain, about_explain)
+        .def_prop_ro(
+            "transport", [](session const& self) { return to_string(self.get()->transport()); },
+            "Transport in use: \"devmem\" or \"copy\".")
         .def_prop_ro(
             "why_not_devmem", [](session const& self) { return to_string(self.get()->why_not_devmem()); },
-            "The missing prerequisite of devmem, as the name of a gpurx::devmem_obstacle (session.hpp), such as "
-            "\"no_rights\"; \"none\" if devmem is in use. explain() has the text.")
+            about_why_not_devmem)
         .def_prop_ro(
             "memory", [](session const& self) { return self.get()->memory().explain(); },
-            "Description of the memory and its exporter.")
-        .def_prop_ro("queues", [](session const& self) { return self.get()->queues(); })
+            "Description of the memory and of its exporter.")
+        .def_prop_ro(
+            "queues", [](session const& self) { return self.get()->queues(); },
+            "Numbers of the NIC's queues that the session uses.")
         .def_prop_ro("notices", &session::notices, "Notices of the session so far: see rx_session_options::notice.")
-        .def_prop_ro("closed", &session::closed)
-        .def("stats", &stats_of, "Returns counters of all flows so far.")
-        .def("pool_stats", &pool_stats_of,
-             "Returns the places of the memory's pages: free, in_ring (the NIC's, by its size), in_queues (of sockets, "
-             "or "
-             "kept for the next packet), on_loan, parked (behind GPU streams) and in_reads. They exclude each other "
-             "and add up to pages. Counts that the driver does not keep are None; the result is None if the kernel "
-             "reports nothing. The fields are those of gpurx::pool_stats (stats.hpp). Cost: some netlink calls.")
-        .def("close", &session::close, "Restores the NIC once the last receiver has ended.")
+        .def_prop_ro("closed", &session::closed, "True after close().")
+        .def("stats", &stats_of,
+             "Return counters of all flows so far. The fields are those of gpurx::stats (stats.hpp).")
+        .def("pool_stats", &pool_stats_of, about_pool_stats)
+        .def("close", &session::close, "Restore the NIC once the last receiver has ended. Further calls do nothing.")
         .def("__enter__", [](nb::object const& self) { return self; })
         .def("__exit__", [](session& self, nb::args const&) { self.close(); });
     module.def("parse_device", &parse_device, nb::arg("device").none());
     module.def(
-        "local_gpu", [] { return gpurx::local_gpu(); },
-        "Returns the number of this process' GPU, for memory= and device= behind \"gpu:\": LOCAL_RANK, as torchrun "
-        "sets "
-        "it, among the visible GPUs; 0 without LOCAL_RANK, or if CUDA_VISIBLE_DEVICES names one GPU alone. Raises "
-        "gpurx.Error if there is no such GPU, or LOCAL_RANK is no number.");
+        "local_gpu", [] { return gpurx::local_gpu(); }, about_local_gpu);
 }
 
 }  // namespace gpurx::python

@@ -265,18 +265,42 @@ tensor tensor_of_bytes(nb::bytes const& data, std::string_view type, std::vector
     return gpu == host ? made : copy_to(made, gpu);
 }
 
+namespace {
+
+constexpr char about_tensor[] = R"(A contiguous row-major tensor in memory of a GPU or of the host.
+
+A Tensor has no arithmetic. numpy, torch and cupy take it with from_dlpack(), without a copy. The memory lives as long as the
+Tensor or a consumer uses it. Any thread may use a Tensor.)";
+
+constexpr char about_view[] = R"(Return the same memory as elements of another type, by name or dtype.
+
+The size of the last dimension changes with the size of an element. Use it for consumers that lack this type.)";
+
+constexpr char about_numpy[] = R"(Return a numpy array of the tensor's type, or converted to `dtype`.
+
+The array shares host memory, and is a copy of GPU memory. ml_dtypes provides types that numpy lacks. Elements of four
+bits become bytes. Raises TypeError if numpy and ml_dtypes lack the type.)";
+
+constexpr char about_dlpack[] = R"(Return a DLPack capsule of the tensor, as the array API standard specifies.
+
+On a GPU, later work on `stream` sees the bytes. The memory is used again only after the work that the consumer
+enqueued on the stream until it released the tensor. None is CUDA's legacy default stream, and -1 skips the order.
+Raises BufferError if the tensor cannot be on `dl_device` without a copy, or is read-only and the consumer is older
+than DLPack 1.0.)";
+
+}  // namespace
+
 void bind_tensor(nb::module_& module)
 {
-    nb::class_<tensor>(
-        module, "Tensor", nb::is_weak_referenceable(),
-        "Bytes with a type and a shape, in a GPU's memory or the host's. It has no arithmetic: numpy, torch and\n"
-        "cupy take it with from_dlpack(), without a copy, and keep the memory as long as they need it.")
-        .def_prop_ro("shape", &shape_of, "A tuple, as numpy's.")
-        .def_prop_ro("ndim", [](tensor const& self) { return self.shape.size(); })
+    nb::class_<tensor>(module, "Tensor", nb::is_weak_referenceable(), about_tensor)
+        .def_prop_ro("shape", &shape_of, "Sizes of the dimensions, a tuple.")
+        .def_prop_ro(
+            "ndim", [](tensor const& self) { return self.shape.size(); }, "Number of dimensions.")
         .def_prop_ro(
             "dtype", [](tensor const& self) { return python_name_of(self.type); },
             "Name of the element type in numpy or torch: 'float32', 'bfloat16'.")
-        .def_prop_ro("nbytes", [](tensor const& self) { return self.bytes.size(); })
+        .def_prop_ro(
+            "nbytes", [](tensor const& self) { return self.bytes.size(); }, "Number of bytes.")
         .def_prop_ro("size", &tensor::elements, "Number of elements.")
         .def_prop_ro(
             "device", [](tensor const& self) { return device_name(self.memory->gpu()); }, "'cpu' or 'cuda:0'.")
@@ -285,37 +309,29 @@ void bind_tensor(nb::module_& module)
             "True if consumers must not write.")
         .def_prop_ro(
             "data_ptr", [](tensor const& self) { return self.bytes.address(); },
-            "The address. On a GPU, work on a stream passed to __dlpack__ sees the bytes.")
+            "Address of the bytes. On a GPU, only work on a stream that was passed to __dlpack__() may read them.")
         .def(
             "view",
             [](tensor const& self, nb::object const& type) {
                 return as_type(self, dtype_of(nb::cast<std::string>(in_python("type_name")(type))));
             },
-            nb::arg("dtype"),
-            "Returns the same memory as elements of another type, by name or dtype, for consumers without this one.\n"
-            "The last dimension changes with the size of an element.")
+            nb::arg("dtype"), about_view)
         .def(
             "numpy", [](nb::handle self, nb::object const& type) { return in_python("to_numpy")(self, type); },
-            nb::arg("dtype").none() = nb::none(),
-            "Returns an array of numpy, on the same memory if it is the host's: of the tensor's type, from ml_dtypes "
-            "if\n"
-            "numpy lacks it, or converted to `dtype`. Elements of four bits become bytes.")
+            nb::arg("dtype").none() = nb::none(), about_numpy)
         .def(
             "__array__",
             [](nb::handle self, nb::object const& type, std::optional<bool> copy) {
                 return in_python("to_numpy")(self, type, copy);
             },
             nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(),
-            "Implements numpy.asarray by numpy().")
-        .def("__len__", &length)
+            "Implement numpy.asarray() as numpy() does. Raises ValueError if copy=False needs a copy.")
+        .def("__len__", &length, "Return the size of the first dimension.")
         .def("__repr__", &describe_tensor)
-        .def("__dlpack_device__", &dlpack_device)
-        .def(
-            "__dlpack__", &to_dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
-            nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
-            nb::arg("copy").none() = nb::none(),
-            "Returns a capsule with the tensor, as the array API standard specifies. On a GPU, later work of `stream`\n"
-            "sees the bytes. They change after the work enqueued on it when the consumer releases the tensor.");
+        .def("__dlpack_device__", &dlpack_device, "Return the DLPack device of the memory.")
+        .def("__dlpack__", &to_dlpack, nb::kw_only(), nb::arg("stream").none() = nb::none(),
+             nb::arg("max_version").none() = nb::none(), nb::arg("dl_device").none() = nb::none(),
+             nb::arg("copy").none() = nb::none(), about_dlpack);
     module.def("bytes_of", &bytes_of, nb::arg("tensor"));
     module.def("tensor_of_bytes", &tensor_of_bytes, nb::arg("data"), nb::arg("dtype"), nb::arg("shape"),
                nb::arg("device").none() = "host", nb::arg("read_only") = false);
