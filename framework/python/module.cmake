@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The extension module _native, on top of gpurx::ingest: for CMakeLists.txt here, which makes wheels, and for the Debian
-# packages. GPURX_NANOBIND_OPTIONS says how it has what all modules of nanobind share.
+# The extension module _native, on top of gpurx::ingest. CMakeLists.txt here includes it for wheels, and the Debian
+# packages include it too. GPURX_NANOBIND_OPTIONS selects how the module gets nanobind's shared part.
 
 nanobind_add_module(_native ${GPURX_NANOBIND_OPTIONS} NB_SUPPRESS_WARNINGS NOMINSIZE
     ${CMAKE_CURRENT_LIST_DIR}/src/conversions.cpp

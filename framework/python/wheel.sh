@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python package for other machines, under build/wheel: a manylinux wheel for CPython from 3.10 on, which carries the
-# libraries that not every machine has, and the source distribution.
+# Builds the Python package for other machines, under build/wheel: a manylinux wheel for CPython from 3.10 on, and the
+# source distribution. The wheel carries the libraries that not every machine has.
 #
 #   wheel.sh
 #
-# It is what tests/python/run.sh builds and tests, in the same directory: where that has run it is only packed.
+# tests/python/run.sh builds and tests the same package in the same directory. After it has run, this script only packs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . kernel-support/lab/lib.sh
 
-# What is linked into the extension, or is put beside it.
+# Libraries that are linked into the extension or packed beside it.
 libraries=(libssl.a libboost_json.so libboost_url.so libboost_container.so libfmt.so libisal.so libmnl.so)
 
 package_of() { dpkg-query -S "$(realpath "$(g++ -print-file-name="$1")")" | cut -d: -f1; }
 
-# licences ENVIRONMENT INTO: of all that the wheel carries, and where that is from.
+# licences ENVIRONMENT INTO: writes the licences and sources of everything that the wheel carries.
 licences() {
     local library package source
-    command -v dpkg-query >/dev/null || die "a wheel is made on Debian or Ubuntu: the licences of what it carries are their packages'"
+    command -v dpkg-query >/dev/null || die "build the wheel on Debian or Ubuntu: it carries the licences of their packages"
     mkdir -p "$2"
     for library in "${libraries[@]}"; do
         package=$(package_of "$library")
@@ -30,7 +30,7 @@ licences() {
     cp "$("$1/bin/python" -c 'import importlib.metadata as m; print(next(f.locate() for f in m.files("nanobind") if f.name == "LICENSE"))')" "$2/nanobind.txt"
 }
 
-# add WHEEL DIRECTORY: auditwheel writes the list of files anew.
+# add WHEEL DIRECTORY: adds files. auditwheel later writes the list of files again.
 add() {
     python3 - "$1" "$2" <<'PYTHON'
 import sys, zipfile

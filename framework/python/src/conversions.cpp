@@ -111,7 +111,7 @@ void bind_codes(nb::module_& module)
         .value("WRONG_SECRET", ingest::errc::wrong_secret)
         .value("EPOCH_ENDED", ingest::errc::epoch_ended)
         .value("MIRRORS_DIFFER", ingest::errc::mirrors_differ);
-    // As enum.IntEnum has it: the number, in messages that programs write.
+    // As for enum.IntEnum, str() is the number.
     for (nb::object const& each : {nb::object{own}, nb::object{of_ingest}})
         each.attr("__str__") = nb::module_::import_("builtins").attr("int").attr("__repr__");
 }
@@ -192,7 +192,7 @@ bool is_number(nb::handle what)
     return !PyBool_Check(what.ptr()) && PyIndex_Check(what.ptr()) != 0;
 }
 
-// What torch.device has. Nothing: it is no such object.
+// Reads an object like torch.device. Nothing: it is no such object.
 std::optional<int> device_of_object(nb::handle device)
 {
     if (!nb::hasattr(device, "type") || !nb::hasattr(device, "index"))

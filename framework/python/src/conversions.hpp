@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values of Python as those of the library, and back: errors, text, times, devices.
+// Conversion of values between Python and the library: errors, text, times, devices.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,26 +13,26 @@ namespace gpurx::python {
 
 namespace nb = nanobind;
 
-// An instance of gpurx.Error, with what was being done, with what, and what to change.
+// Makes an instance of gpurx.Error, with operation, object and advice.
 [[nodiscard]] nb::object error_object(error_code code, diagnostics const& why);
 
-// From now on exceptions of the library become gpurx.Error.
+// Makes exceptions of the library gpurx.Error from now on.
 void translate_errors();
 
-// All of it: names of tensors may have a NUL, and so may errors that name them. What is no UTF-8, as what a server says
-// need not be, is replaced.
+// Converts the whole text: names of tensors, and errors that contain them, may have a NUL. Bytes that are no UTF-8, as
+// from a server, are replaced.
 [[nodiscard]] nb::str text_of(std::string_view text);
 
-// Times that a program gives as seconds. Never rounded to nothing, which would mean something else. Throws
-// nb::value_error for what is no time: below `least`, not a number, or for ever.
+// Converts seconds of a program to a time. Never rounds to 0, which has another meaning. Throws nb::value_error for a
+// value below `least`, NaN or infinity.
 [[nodiscard]] std::chrono::milliseconds milliseconds_of(double seconds, char const* name, double least = 0);
 
-// In the place of a GPU's ordinal.
+// Stands for the host instead of a GPU's ordinal.
 inline constexpr int host = -1;
 
-// The one rule for every device= and memory=. A GPU's number for 0, "gpu:0", "cuda:0", "gpu", "cuda", and what has type
-// "cuda" and an index, as torch.device has; `host` for None, "host", "cpu" and a device of type "cpu". Throws
-// nb::value_error for another name or number, nb::type_error for what is neither.
+// Parses every device= and memory=. Returns a GPU's number for 0, "gpu:0", "cuda:0", "gpu", "cuda", and an object with
+// type "cuda" and an index, like torch.device. Returns `host` for None, "host", "cpu" and a device of type "cpu".
+// Throws nb::value_error for another name or number, and nb::type_error for another type.
 [[nodiscard]] int parse_device(nb::handle device);
 
 }  // namespace gpurx::python

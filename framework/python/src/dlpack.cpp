@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors as DLPack capsules, in which one library hands a tensor to another.
+// Tensors as DLPack capsules, the exchange format between tensor libraries.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,11 +78,11 @@ static_assert(std::is_standard_layout_v<managed_tensor_versioned> && sizeof(mana
 
 namespace {
 
-// The streams that have numbers in place of addresses, in DLPack as in CUDA.
+// Streams with a number instead of an address, in DLPack and in CUDA.
 constexpr std::uintptr_t legacy_default = 1;
 constexpr std::uintptr_t per_thread_default = 2;
 
-// What a consumer says: its stream, or that it sees to the order by itself.
+// The consumer's stream; nothing: the consumer orders its work itself.
 using consumer = std::optional<std::uintptr_t>;
 
 cuda_stream_ref stream_at(std::uintptr_t handle)
@@ -96,7 +96,7 @@ dlpack::device device_of(int gpu)
                        : dlpack::device{dlpack::device_type::cuda, static_cast<std::int32_t>(gpu)};
 }
 
-// The GPU that is asked for, or `host`.
+// The requested GPU, or `host`.
 int wanted_gpu(tensor const& from, std::optional<std::pair<int, int>> const& device)
 {
     if (!device)
@@ -109,7 +109,7 @@ int wanted_gpu(tensor const& from, std::optional<std::pair<int, int>> const& dev
     throw nb::buffer_error(fmt::format("gpurx has no memory on DLPack device ({}, {})", type, number).c_str());
 }
 
-// `gpu`: where the bytes are, or are to be.
+// `gpu`: the memory of the bytes, or of their copy.
 consumer consumer_of(nb::object const& stream, int gpu)
 {
     if (gpu == host) {
@@ -139,12 +139,12 @@ void hand_over(storage& memory, consumer to)
         return memory.note_use_on(stream_at(legacy_default));
     if (*to != per_thread_default)
         return memory.use_on(stream_at(*to));
-    // Who lets go may be another thread. But the legacy default stream waits for that of every thread.
+    // Another thread may release the tensor. The legacy default stream waits for the default stream of every thread.
     order_after(stream_at(*to), *memory.stream());
     memory.note_use_on(stream_at(legacy_default));
 }
 
-// What a capsule points to.
+// Content of a capsule.
 template <class Managed>
 struct exported {
     Managed managed{};
@@ -175,7 +175,7 @@ struct exported {
     }
 };
 
-// A consumer renames the capsule and calls the deleter by itself.
+// A consumer renames the capsule, and calls the deleter itself.
 template <class Managed>
 constexpr char const* capsule_name =
     std::is_same_v<Managed, dlpack::managed_tensor> ? "dltensor" : "dltensor_versioned";

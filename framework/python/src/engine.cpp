@@ -18,7 +18,7 @@ namespace gpurx::python {
 
 namespace {
 
-// Never destroyed: tensors may be given back at any time.
+// Never destroyed: tensors may return at any time.
 class threads {
   public:
     static threads& instance()
@@ -82,10 +82,10 @@ class threads {
         }
     }
 
-    // With the mutex.
+    // Precondition: the mutex is held.
     void run()
     {
-        // Signals are for Python's threads: the first of them looks at what they mean.
+        // Blocks all signals: Python's main thread handles them.
         sigset_t all;
         sigset_t before;
         ::sigfillset(&all);
@@ -99,7 +99,7 @@ class threads {
     pid_t const process_ = ::getpid();
     asio::io_context io_;
     asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
-    std::mutex mutex_;  // guards what follows
+    std::mutex mutex_;  // guards the members below
     bool stopped_ = false;
     std::vector<std::thread> running_;
     std::deque<std::function<void()>> waste_;
@@ -121,9 +121,9 @@ void check_process()
              .object = "gpurx",
              .kernel_message = {},
              .advice =
-                 "this process was forked from one that uses gpurx, and neither CUDA nor its threads nor the NIC's "
-                 "queues came along: receive in the process that trains (DataLoader(num_workers=0)), or start "
-                 "others with multiprocessing's 'spawn'"}};
+                 "this process was forked from one that uses gpurx, and CUDA, the library's threads and the NIC's "
+                 "queues do not survive a fork: receive in the training process (DataLoader(num_workers=0)), or start "
+                 "processes with multiprocessing's 'spawn'"}};
 }
 
 asio::any_io_executor engine()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads in which everything asynchronous of the package runs. They never touch Python, so it does not matter to
-// them who holds its lock, nor whether it is ending.
+// Threads for all asynchronous operations of the package. They never touch Python, so they depend neither on its lock
+// nor on its end.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -25,26 +25,26 @@
 namespace gpurx::python {
 
 // Where operations run. Starts the threads with the first call. Throws gpurx::system_error in a child that was forked,
-// which has no such threads, and must not touch what its parent's use.
+// which has no such threads, and must not touch the resources of its parent's threads.
 [[nodiscard]] asio::any_io_executor engine();
 // Throws as engine() does, but starts nothing.
 void check_process();
-// False in a child that was forked.
+// Returns false in a forked child.
 [[nodiscard]] bool in_own_process() noexcept;
-// For the end of the process: no operation goes on, and what is to be destroyed is, before it returns.
+// For the end of the process: ends all operations, and destroys all objects that wait for it, before it returns.
 void stop_engine() noexcept;
-// Runs `last` in a thread of the engine, or here if it has stopped. In a child that was forked: never.
+// Runs `last` in a thread of the engine, or in this thread if the engine has stopped. In a forked child: never.
 void run_later(std::function<void()> last) noexcept;
 
-// Owns something of which the destructor takes its time (a session restores its NIC), or has work in the engine's
-// threads: it is destroyed there. In a child that was forked it is not destroyed, as it is the parent's.
+// Owns an object whose destructor is slow (a session restores its NIC), or that has work in the engine's threads, and
+// destroys it there. A forked child does not destroy it, because it belongs to the parent.
 template <class T>
 [[nodiscard]] std::shared_ptr<T> owned_by_engine(std::unique_ptr<T> object)
 {
     return {object.release(), [](T* last) { run_later([last] { delete last; }); }};
 }
 
-// Something that goes on in the engine, and that a thread of Python may wait for.
+// An operation of the engine, for which a thread of Python may wait.
 class operation : public std::enable_shared_from_this<operation> {
   public:
     operation() = default;
@@ -52,11 +52,11 @@ class operation : public std::enable_shared_from_this<operation> {
     operation& operator=(operation const&) = delete;
     virtual ~operation();
 
-    // True if it is over.
+    // Returns true if the operation is over.
     [[nodiscard]] bool wait_for(std::chrono::milliseconds time) const;
-    // It is over soon then, with operation_aborted if it could not succeed.
+    // The operation ends soon after, with operation_aborted unless it succeeded.
     void cancel();
-    // A descriptor that is readable when it is over. Throws gpurx::system_error.
+    // Returns a descriptor that becomes readable at the end of the operation. Throws gpurx::system_error.
     [[nodiscard]] int descriptor();
 
   protected:
@@ -64,15 +64,15 @@ class operation : public std::enable_shared_from_this<operation> {
 
     void run_on(executor where) { where_ = std::move(where); }
     [[nodiscard]] asio::cancellation_slot slot() { return signal_.slot(); }
-    // From the engine.
+    // Called from the engine.
     void set_over(std::exception_ptr failure);
-    // Once it is over: throws how it failed.
+    // Precondition: the operation is over. Throws its failure.
     void check() const;
 
   private:
     std::optional<executor> where_;
     asio::cancellation_signal signal_;  // emitted on the strand
-    mutable std::mutex mutex_;          // guards what follows
+    mutable std::mutex mutex_;          // guards the members below
     mutable std::condition_variable over_changed_;
     bool over_ = false;
     int event_ = -1;
@@ -96,7 +96,7 @@ class operation_of final : public operation {
                        }));
         return result;
     }
-    // Precondition: it is over. Once. Throws how it failed.
+    // Precondition: the operation is over. May be called once. Throws its failure.
     [[nodiscard]] T take()
     {
         check();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HttpOptions: how a server is asked. Nothing reads back what may be a secret.
+// HttpOptions: options of requests. No function returns a value that may be secret.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -88,7 +88,7 @@ ingest::fetch_options with_mirrors(ingest::fetch_options options, std::vector<st
     return options;
 }
 
-// 0 or less: it has passed.
+// 0 or less: the deadline has passed.
 ingest::fetch_options with_deadline(ingest::fetch_options options, double seconds)
 {
     options.deadline = seconds > 0 ? milliseconds_of(seconds, "deadline") : std::chrono::milliseconds{-1};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpurx._native: what the Python package is made of. Its files are what users see.
+// gpurx._native: the extension under the Python package. The package's modules are the public interface.
 #include "module.hpp"
 
 #include "conversions.hpp"
@@ -21,12 +21,12 @@ NB_MODULE(_native, module)
     bind_stream(module);
     bind_tensor_file(module);
     bind_objects(module);
-    // A thread that waits when Python ends keeps what it has; that is no leak. For tests.
+    // For tests. A thread that waits at Python's end keeps its objects; nanobind would report them as leaks.
     nanobind::set_leak_warnings(false);
     module.def("warn_of_leaks", &nanobind::set_leak_warnings, nanobind::arg("warn"));
     module.def("stop", [] {
         close_sessions();
-        // Of a forked process nobody else is there, and what they were about to do is not over.
+        // A forked process has no other threads, so their operations would never end.
         if (in_own_process())
             keep_others_out();
         without_gil const unlocked;

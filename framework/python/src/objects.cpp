@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects as bytes: all of one, ranges of it, or what S3 lists. For formats that Python reads, or none does.
+// Objects as bytes: a whole object, ranges of it, or a listing of S3. For formats that Python reads, or raw data.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -35,7 +35,7 @@ struct request {
     ingest::fetch_options options;
 };
 
-// Of memory of its own: each goes when its last user has.
+// Each has its own memory, freed with its last user.
 tensor bytes_in(std::uint64_t size, ingest::object const& of, int gpu, std::shared_ptr<cuda_stream const> const& stream)
 try {
     auto block = gpu == host ? ingest::buffer::on_host(size) : ingest::buffer::on_gpu(gpu, size);
@@ -73,8 +73,8 @@ asio::awaitable<tensor> load_all(std::shared_ptr<rx_session> session, request wh
     co_return loaded;
 }
 
-// Of which ranges are fetched one after the other: once these were all of it, its checksum is compared. After one that
-// failed it can only be destroyed.
+// An object whose ranges are fetched in sequence. Once all of it has arrived, its checksum is compared. After a failure
+// it can only be destroyed.
 class open_object {
   public:
     open_object(std::shared_ptr<rx_session> session, request what)
@@ -114,7 +114,7 @@ asio::awaitable<std::vector<tensor>> open_object::async_fetch(std::vector<byte_r
     std::vector<tensor> fetched;
     std::vector<ingest::placement> places;
     for (auto const& each : ranges) {
-        // Before memory is taken for what is not there.
+        // Checked before it allocates memory for missing bytes.
         check(each);
         auto const& [offset, size] = each;
         fetched.push_back(bytes_in(size, object_, gpu_, stream_));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double forever = -1;
 
-// Never destroyed: threads stand still in it until the process has ended.
+// Never destroyed: threads block in it until the process has ended.
 class gate {
   public:
     static gate& instance()
@@ -40,7 +40,7 @@ class gate {
     void close() noexcept
     {
         last_.store(std::this_thread::get_id());
-        // Those who came before wait for Python's lock.
+        // Earlier threads wait for Python's lock.
         auto* const thread = PyEval_SaveThread();
         {
             std::scoped_lock const lock{passing_};
@@ -50,7 +50,7 @@ class gate {
 
   private:
     std::shared_mutex passing_;
-    std::atomic<std::thread::id> last_{std::thread::id{}};  // who alone may pass
+    std::atomic<std::thread::id> last_{std::thread::id{}};  // the only thread that may pass
 };
 
 }  // namespace

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations of the engine as Python sees them: to be waited for in a thread, with Ctrl-C, or through a descriptor. And
-// Python's lock, given up for a while: in the place of nanobind's gil_scoped_release. When Python ends, CPython up to
-// 3.13 ends the threads that ask for its lock then, by an unwinding that no destructor of C++ lets through: the process
-// would abort.
+// Operations of the engine for Python. A thread waits for them, with Ctrl-C, or an event loop through a descriptor.
+// Also a scope without Python's lock, instead of nanobind's gil_scoped_release: at Python's end, CPython up to 3.13
+// ends threads that request its lock. It unwinds them, which no C++ destructor permits, so the process would abort.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,8 +18,8 @@ namespace gpurx::python {
 
 namespace nb = nanobind;
 
-// For its scope, in a thread that has the lock. From keep_others_out() on, a thread that is to have it again stands
-// still instead, until the process has ended.
+// Releases the lock for its scope, in a thread that has it. After keep_others_out(), a thread that would take it again
+// blocks until the process has ended.
 class without_gil {
   public:
     without_gil() noexcept : thread_{PyEval_SaveThread()} {}
@@ -32,16 +31,16 @@ class without_gil {
     PyThreadState* thread_;
 };
 
-// For the end of Python, in the thread that ends it, with the lock. Returns when no other thread is about to have it
-// again.
+// For the end of Python, in the thread that ends it, with the lock held. Returns when no other thread is about to take
+// the lock again.
 void keep_others_out() noexcept;
 
-// How long Ctrl-C may go unnoticed.
+// Longest delay of Ctrl-C.
 inline constexpr std::chrono::milliseconds glance{50};
 
 class pending {
   public:
-    // `convert` makes Python's object of a T, with Python's lock. `hurry`: of one that may wait for others.
+    // `convert` makes a Python object of a T, with Python's lock. `hurry`: for an operation that may wait for others.
     template <class T, class Convert>
     pending(std::shared_ptr<operation_of<T>> what, Convert convert, std::function<void()> hurry = nullptr)
         : operation_{what},
@@ -50,18 +49,18 @@ class pending {
     {}
 
     [[nodiscard]] bool is_over() const { return operation_->wait_for({}); }
-    // Returns true when it is over, false if it is not after so many seconds; less than none: they do not count. Throws
-    // what a signal's handler in Python raises: KeyboardInterrupt.
+    // Returns true at the end of the operation, and false after this number of seconds; a negative number is no limit.
+    // Throws the exception of a signal handler in Python, such as KeyboardInterrupt.
     bool wait(double seconds) const;
     void cancel() const { operation_->cancel(); }
-    // Somebody waits for it: it goes before those for which nobody does.
+    // Gives the operation priority over those without a waiter.
     void hurry() const
     {
         if (hurry_)
             hurry_();
     }
     [[nodiscard]] int descriptor() const { return operation_->descriptor(); }
-    // Waits, and returns or throws what came of it. Once.
+    // Waits, and returns the result or throws the failure. May be called once.
     [[nodiscard]] nb::object result();
 
   private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor_sender whose operations run in the thread that calls, and nowhere else: so it works in a process that was
-// forked, and without the engine. In a child that is forked later it is the parent's: its epoll is shared, and closing
-// the connection there would be the parent's loss.
+// A tensor_sender whose operations run in the calling thread only. So it works in a forked process and without the
+// engine. A child that is forked later must not use it: the child shares the epoll and the connection with the parent,
+// and closing them would break the parent's.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -31,7 +31,7 @@ namespace gpurx::python {
 
 namespace {
 
-// Name, element type, shape of a row, and where the bytes are: the address, and how many.
+// Name, element type, shape of a row, and address and number of the bytes.
 using sent_array = std::tuple<std::string, std::uint16_t, std::vector<std::uint64_t>, std::uintptr_t, std::size_t>;
 
 std::vector<ingest::tensor_view> views_of(std::vector<sent_array> const& arrays)
@@ -70,7 +70,7 @@ class sender {
     {
         run([&](auto& by, auto handler) { by.async_greet(std::move(handler)); });
     }
-    // A copy, as the program may change its arrays.
+    // Sends a copy, because the program may change its arrays.
     void send(std::vector<sent_array> const& arrays)
     {
         auto const views = views_of(arrays);
@@ -88,7 +88,7 @@ class sender {
     {
         run([&](auto& by, auto handler) { by.async_close(std::move(handler)); });
     }
-    // From any thread: what another one waits for ends.
+    // Any thread may call it. Ends the operation that another thread waits for.
     void abort()
     {
         if (!is_here())
@@ -134,7 +134,8 @@ class sender {
         return what(*parts_);
     }
 
-    // Until the operation is over. Throws what a signal's handler in Python raises; the operation goes on then.
+    // Waits until the operation is over. Throws the exception of a signal handler in Python; the operation then
+    // continues.
     template <class Start>
     void run(Start start)
     {
@@ -159,7 +160,7 @@ class sender {
     }
 
     pid_t const process_ = ::getpid();
-    std::mutex mutex_;  // one thread at a time has what follows
+    std::mutex mutex_;  // guards the members below
     std::unique_ptr<sender_parts> parts_;
 };
 

@@ -31,7 +31,7 @@ transport parse_transport(std::string_view name)
     throw nb::value_error("transport must be 'automatic', 'devmem' or 'copy'");
 }
 
-// With Python's lock.
+// Precondition: Python's lock is held.
 std::set<session*>& open_sessions()
 {
     static auto* const all = new std::set<session*>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Session: the memory that a NIC writes into, and what of the NIC belongs to it.
+// Session: memory that a NIC writes into, and the NIC's resources for it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -27,10 +27,10 @@ class session {
     // Throws gpurx::system_error once it is closed.
     [[nodiscard]] std::shared_ptr<rx_session> const& get() const;
     [[nodiscard]] bool closed() const noexcept { return session_ == nullptr; }
-    // The NIC is restored when those who use the session are done.
+    // Restores the NIC once the users of the session are done.
     void close() noexcept { session_.reset(); }
     [[nodiscard]] std::vector<std::string> notices() const;
-    // For those who use it: set where something has come over https, which explain() says.
+    // Users of the session set it after a load by https; explain() reports that.
     [[nodiscard]] std::shared_ptr<std::atomic<bool>> const& met_tls() const noexcept { return met_tls_; }
     [[nodiscard]] std::string explain() const;
 
@@ -44,14 +44,15 @@ class session {
     std::shared_ptr<rx_session> session_;
 };
 
-// What is received through it; null if there is none. Throws gpurx::system_error once it is closed, or in another
-// process.
+// Returns the session to receive through; null if there is none. Throws gpurx::system_error if it is closed, or in
+// another process.
 [[nodiscard]] std::shared_ptr<rx_session> session_in(session const* one);
 
-// As session::met_tls; null if there is none.
+// Returns session::met_tls(); null if there is no session.
 [[nodiscard]] std::shared_ptr<std::atomic<bool>> tls_note_of(session const* one);
 
-// For the end of the process: those that the program still has, as the interpreter does not destroy everything.
+// For the end of the process: closes the sessions that the program still has, because the interpreter does not destroy
+// all objects.
 void close_sessions() noexcept;
 
 }  // namespace gpurx::python

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts of tensors: which bytes of a row-major tensor a slice of it has, and which reads bring them. Pure.
+// Parts of tensors: the bytes of a slice of a row-major tensor, and the reads that fetch them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gpurx::python {
 
-// What is taken of one dimension: `count` of its indices, from `begin`, each `step`th.
+// Selected indices of one dimension: `count` of them, from `begin`, in steps of `step`.
 struct extent {
     std::uint64_t begin = 0;
     std::uint64_t count = 0;
@@ -24,15 +24,14 @@ struct byte_run {
     friend bool operator==(byte_run, byte_run) = default;
 };
 
-// The runs of bytes that a part of a tensor has, in its order. They are made one by one: there may be as many as
-// elements.
+// The runs of bytes of a part, in its order. Computed one by one, because there may be as many as elements.
 class box {
   public:
     // Precondition: the extents lie within the shape. Throws std::invalid_argument where elements of less than a byte
     // would have to be taken apart.
     box(std::span<std::uint64_t const> shape, std::span<extent const> extents, unsigned bits);
 
-    // In the part.
+    // Position in the part.
     [[nodiscard]] std::uint64_t bytes() const noexcept { return runs_ * run_size_; }
     [[nodiscard]] bool is_done() const noexcept { return done_ == runs_; }
     // Precondition: !is_done().
@@ -40,7 +39,7 @@ class box {
     void advance() noexcept;
 
   private:
-    // A dimension outside of the runs.
+    // A dimension outside the runs.
     struct dimension {
         std::uint64_t count = 0;
         std::uint64_t stride = 0;  // bytes from one index that is taken to the next
@@ -53,8 +52,8 @@ class box {
     std::uint64_t offset_ = 0;
 };
 
-// What is read at once. Runs that lie close to each other come together with what is between them, into memory of
-// their own, from which they are picked; one that lies alone comes to its place.
+// One read. It fetches neighbouring runs with the bytes between them into memory of their own, from which they are
+// picked. A single run goes straight to its place.
 struct slice_read {
     byte_run file;
     std::uint64_t to = 0;        // the place of its first run, in the part
@@ -68,7 +67,7 @@ struct slice_limits {
     std::size_t runs = std::size_t{256} << 10;
 };
 
-// The next reads, as many as fit the limits; none when all is done. `to` is counted on.
+// Returns the next reads, as many as fit the limits; none at the end. Advances `to`.
 [[nodiscard]] std::vector<slice_read> next_reads(box& from, std::uint64_t& to, slice_limits const& limits);
 
 }  // namespace gpurx::python

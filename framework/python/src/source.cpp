@@ -18,7 +18,7 @@ namespace gpurx::python {
 
 namespace {
 
-// Most headers fit, and what comes behind one is not wanted yet.
+// Most headers fit. The bytes behind a header are not wanted yet.
 constexpr std::size_t header_chunk = std::size_t{256} << 10;
 
 }  // namespace
@@ -35,7 +35,7 @@ asio::awaitable<void> source::async_header()
     auto options = options_;
     if (!goes_on_) {
         options.chunk_size = std::min(options.chunk_size, header_chunk);
-        // It is read again, and summed up then.
+        // The header is read again, and enters the checksum then.
         options.crc32c = ingest::fetch_options::checksum::none;
     }
     co_await open(options);
@@ -57,7 +57,7 @@ asio::awaitable<std::string> source::async_text(std::size_t at_most)
                             .advice = fmt::format("it has {} bytes, and an index has at most {}", size_, at_most)}};
     std::string text(size_, '\0');
     co_await file_->async_read_front(host_span{std::span{text}});
-    // That was all: its checksum is compared.
+    // All bytes have arrived: compares the checksum.
     co_await file_->async_fetch({});
     rest();
     co_return text;
@@ -85,7 +85,7 @@ void source::disconnect() noexcept
         file_->disconnect();
 }
 
-// One to open it with, and one for each chunk.
+// One to open the file, and one for each chunk.
 unsigned source::flows_for(std::uint64_t bytes) const noexcept
 {
     return static_cast<unsigned>(std::min<std::uint64_t>(options_.flows, bytes / options_.chunk_size + 2));
@@ -126,8 +126,8 @@ asio::awaitable<void> source::open(ingest::fetch_options const& options)
         *met_tls_ = true;
 }
 
-// A checksum is one of all bytes, also of the header: those are on their way as it is, and have to be the ones that say
-// where tensors are. Nobody announces the checksum of a file of this machine, and few servers that of http URLs.
+// A checksum covers all bytes, also the header. The header's bytes are under way in any case, and must be those that
+// located the tensors. Files of this machine have no announced checksum, and few servers announce one for http URLs.
 asio::awaitable<void> source::open_again()
 {
     co_await open(options_);
@@ -137,7 +137,7 @@ asio::awaitable<void> source::open_again()
     auto const again = co_await ingest::async_read_safetensors_header(*file_);
     check_same(again.tensors == header_.tensors && again.metadata == header_.metadata);
     std::scoped_lock const lock{mutex_};
-    placed_ -= file_->front();  // it has been counted; what the file counts is added
+    placed_ -= file_->front();  // already counted; the file's own count is added
 }
 
 void source::check_same(bool is_same) const

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file of tensors, on a server or on this machine, for as long as Python has it: opened anew where an operation on it
-// has failed, and where nothing was to be kept open. A deadline is one of all that. And connections that several files
-// share: an operation on one of them waits until there are as many as it can use. Those that a file keeps for its next
-// operation are closed when another needs them.
+// A file of tensors, on a server or on this machine, as long as Python has it. It is opened again after a failed
+// operation, or if it was not kept open. One deadline covers all of that.
+//
+// Also a budget of connections that several files share. An operation on a file waits until it gets as many connections
+// as it can use. Connections that a file keeps for its next operation are closed when another file needs them.
 #pragma once
 
 #include <atomic>
@@ -26,14 +27,14 @@
 
 namespace gpurx::python {
 
-// Of what `url` names. `session` may be null for what is on this machine.
+// Opens the object at `url`. `session` may be null for a file of this machine.
 [[nodiscard]] ingest::object object_at(rx_session* session, std::string const& url, ingest::fetch_options options);
 
-// Operations run one after the other; where one has failed the next begins anew.
+// Operations run in sequence. After a failed one, the next opens the file again.
 class source {
   public:
-    // `goes_on`: what follows the header is fetched next. Else nothing is kept open behind it, as of one of many files.
-    // `met_tls` is set if it comes over https; null: nobody wants to know.
+    // `goes_on`: the bytes behind the header are fetched next. Otherwise the connection closes, as for one of many
+    // files. Sets `met_tls`, unless it is null, if the object comes over https.
     source(std::shared_ptr<rx_session> session, std::string url, ingest::fetch_options options, bool goes_on,
            std::shared_ptr<std::atomic<bool>> met_tls)
         : session_{std::move(session)},
@@ -46,31 +47,31 @@ class source {
     source& operator=(source const&) = delete;
     ~source() = default;
 
-    // The first operation. Errors: what the object reports, and errc::bad_safetensors.
+    // Must be the first operation. Errors: those of the object, and errc::bad_safetensors.
     [[nodiscard]] asio::awaitable<void> async_header();
-    // In the place of that: all of a small file. Errors: as above; std::errc::file_too_large.
+    // Instead of async_header(): reads all of a small file. Errors: as above; std::errc::file_too_large.
     [[nodiscard]] asio::awaitable<std::string> async_text(std::size_t at_most);
-    // Once all of the file has come, and none of it has failed, its checksum is compared. On a GPU completion means
+    // Compares the checksum once all of the file has arrived without a failure. On a GPU, completion means
     // "enqueued". Errors: errc::object_changed, if it is another file by now; errc::wrong_checksum.
     [[nodiscard]] asio::awaitable<void> async_fetch(std::span<ingest::placement const> placements);
 
-    // Whether connections stay open behind an operation; and closes them, while none goes on.
+    // Returns whether connections stay open after an operation. disconnect() closes them while none runs.
     [[nodiscard]] bool keeps_connections() const noexcept { return options_.keep_connections; }
     void disconnect() noexcept;
 
-    // The connections that fetching so many bytes takes, at most.
+    // Returns the most connections that fetching this number of bytes uses.
     [[nodiscard]] unsigned flows_for(std::uint64_t bytes) const noexcept;
 
     // ---- from any thread, once the first operation is over ----
 
     [[nodiscard]] ingest::safetensors_header const& header() const noexcept { return header_; }
     [[nodiscard]] std::string const& url() const noexcept { return where_; }
-    // For messages: without the secrets that a URL may have.
+    // For messages, without the secrets of a URL.
     [[nodiscard]] std::string name() const;
     [[nodiscard]] std::string const& etag() const noexcept { return etag_; }
     [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
-    // At any time: of all operations.
+    // May be called at any time. Counts all operations.
     [[nodiscard]] std::uint64_t bytes_placed() const;
 
   private:
@@ -106,27 +107,27 @@ class connection_keeper {
     connection_keeper(connection_keeper const&) = delete;
     connection_keeper& operator=(connection_keeper const&) = delete;
     virtual ~connection_keeper() = default;
-    // Closes them. Called from any thread while no operation of the file goes on, and none can begin.
+    // Closes the connections. Called from any thread while no operation of the file runs, and none can begin.
     virtual void disconnect() noexcept = 0;
 };
 
-// What a file keeps when nothing of it is going on.
+// The kept connections of a file without a running operation.
 struct kept_connections {
     void const* file;
     unsigned most;
     std::weak_ptr<connection_keeper> by;
 };
 
-// An operation's. When it is destroyed it is over, or not wanted any more.
+// An operation's share. Destroyed when the operation is over or no longer wanted.
 class turn {
   public:
     turn(turn const&) = delete;
     turn& operator=(turn const&) = delete;
     ~turn();
 
-    // Once. Completes when it has come. Cancellation: terminal.
+    // May be called once. Completes when the connections are free. Cancellation: terminal.
     [[nodiscard]] asio::awaitable<void> async_come();
-    // From any thread: it cannot wait any more.
+    // Any thread may call it. The operation no longer goes behind those that cannot wait.
     void hurry() noexcept;
 
   private:
@@ -148,10 +149,10 @@ class flow_budget : public std::enable_shared_from_this<flow_budget> {
   public:
     explicit flow_budget(unsigned flows) noexcept : flows_{flows}, free_{flows} {}
 
-    // `file`: an address that is no other file's; its operations run one after the other. `flows`: the connections that
-    // this one makes, at most. What `can_wait` goes behind all that cannot; else the order is that of the calls. While
-    // a file is busy those of others go on, but who needs more connections than are free is not overtaken. `keeper`: of
-    // a file that keeps its connections; those that were used longest ago are closed first.
+    // `file`: an address unique to the file; its operations run in sequence. `flows`: the most connections of this
+    // operation. Operations that `can_wait` go behind the others; otherwise the order is that of the calls. While a
+    // file is busy, operations of other files run. No operation overtakes one that waits for more connections.
+    // `keeper`: of a file that keeps its connections; the longest unused ones are closed first.
     [[nodiscard]] std::shared_ptr<turn> wait(asio::any_io_executor const& where, void const* file, unsigned flows,
                                              bool can_wait, std::weak_ptr<connection_keeper> keeper = {});
 
@@ -161,15 +162,15 @@ class flow_budget : public std::enable_shared_from_this<flow_budget> {
 
     void leave(turn& one) noexcept;
     void hurry(turn& one) noexcept;
-    // With the mutex.
+    // Precondition: the mutex is held.
     void admit() noexcept;
     [[nodiscard]] bool is_busy(void const* file) const noexcept;
     void take(turn const& one) noexcept;
 
     unsigned const flows_;
-    std::mutex mutex_;  // guards what follows
+    std::mutex mutex_;  // guards the members below
     unsigned free_;
-    turns waiting_;  // that cannot
+    turns waiting_;  // cannot wait for others
     turns later_;
     turns running_;
     std::list<kept_connections> kept_;  // of files that are not busy; with those that run `flows_` at most

@@ -27,10 +27,10 @@ namespace {
 using asio::ip::tcp;
 using address = std::pair<std::string, std::uint16_t>;
 
-// What a tensor_stream needs, in the order in which it can go.
+// A tensor_stream and its resources, which must outlive it.
 struct stream_parts {
     std::shared_ptr<rx_session> session;
-    std::shared_ptr<cuda_stream const> stream;  // of batches on a GPU
+    std::shared_ptr<cuda_stream const> stream;  // for batches on a GPU
     int gpu;
     ingest::tensor_stream receives;
 
@@ -40,9 +40,9 @@ struct stream_parts {
     {}
 };
 
-// What async_next completed with, but for failures.
+// Result of async_next(), except failures.
 struct next_of {
-    ingest::batch got;  // empty: no batch, but the end of the epoch, or of the stream
+    ingest::batch got;  // empty: the end of the epoch or of the stream
     bool is_end = false;
 };
 
@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, tensor>> batch_tensors(ingest::batch from, st
     return all;
 }
 
-// Python's: a list of names and tensors, or None; the position behind it; whether it is the end of the stream.
+// For Python: a list of names and tensors, or None; the position behind it; true at the end of the stream.
 nb::object next_object(next_of from, stream_parts const& of)
 {
     auto const position = nb::cast(from.got.position());
@@ -169,7 +169,7 @@ class tensor_receiver {
         return {std::move(what), [from](next_of next) { return next_object(std::move(next), *from); }};
     }
     void acknowledge(ingest::stream_position const& until) const { parts()->receives.acknowledge(until); }
-    // The last call. Operations that go on keep what they need, and so do batches.
+    // Must be the last call. Running operations and batches keep the resources that they need.
     void close() noexcept
     {
         if (parts_ != nullptr && in_own_process())
@@ -183,7 +183,7 @@ class tensor_receiver {
             all.emplace_back(one.address().to_string(), one.port());
         return all;
     }
-    // Of each: the source's number, or None; the error.
+    // Returns pairs of the source's number, or None, and the error.
     [[nodiscard]] nb::list errors() const
     {
         nb::list all;

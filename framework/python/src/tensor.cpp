@@ -24,14 +24,15 @@ namespace gpurx::python {
 
 namespace {
 
-// Nobody may have it again: the process has it till its end.
+// Keeps the memory until the process ends: no one may use it again.
 template <class Contents>
 void forget(Contents what)
 {
     static_cast<void>(new Contents{std::move(what)});
 }
 
-// Until the stream has passed, which cannot be told once the engine has stopped: the process ends then.
+// Keeps the memory until the stream has passed. Once the engine has stopped this cannot be observed; the process ends
+// then.
 asio::awaitable<void> keep(ingest::buffer bytes, std::shared_ptr<cuda_stream const> stream)
 {
     auto const executor = co_await asio::this_coro::executor;
@@ -67,11 +68,11 @@ storage::~storage()
     if (lent != nullptr && consumers_.size() == 1)
         lent->release_after(consumers_.front());
     else if (!may_go())
-        // A consumer's stream is gone, or belongs to a graph that is being captured: who knows until when it reads.
+        // The consumer's stream is gone or being captured into a graph: the end of its reads is unknown.
         forget(std::move(contents_));
     else if (lent == nullptr)
         drop_after(std::get<ingest::buffer>(std::move(contents_)), stream_);
-    // A batch waits for the stream by itself.
+    // A batch waits for the stream itself.
 }
 
 void storage::use_on(cuda_stream_ref consumer)
@@ -137,7 +138,7 @@ ingest::dtype dtype_of(std::string_view name)
     return found->first;
 }
 
-// The same bytes as other elements: what is larger or smaller about them is the last dimension's.
+// Views the same bytes as other elements. The last dimension changes with the size of an element.
 tensor as_type(tensor const& from, ingest::dtype type)
 {
     auto seen = from;
@@ -157,7 +158,7 @@ tensor as_type(tensor const& from, ingest::dtype type)
     return seen;
 }
 
-// Their number, if there can be so many.
+// The number of elements, unless it overflows.
 std::optional<std::int64_t> count_elements(std::span<std::int64_t const> shape)
 {
     std::int64_t count = 1;
@@ -177,7 +178,7 @@ tensor bytes_of(tensor const& from)
     return seen;
 }
 
-// What is easier to say in Python, and needs its libraries.
+// A function of gpurx._convert, which is simpler in Python and needs its libraries.
 nb::object in_python(char const* function)
 {
     return nb::module_::import_("gpurx._convert").attr(function);
@@ -238,7 +239,7 @@ tensor copy_to(tensor const& from, int gpu)
     auto const bytes = buffer.span();
     if (!from.bytes.empty()) {
         std::array const all{fragment{from.bytes.address(), from.bytes.size(), from.bytes.kind()}};
-        // Towards the host it waits for the bytes, which come after what is on their own stream.
+        // A copy to the host waits for the bytes, behind the earlier work of their stream.
         auto const* const order = gpu == host ? from.memory->stream().get() : stream.get();
         gather(all, bytes, order != nullptr ? cuda_stream_ref{*order} : cuda_stream_ref{});
     }

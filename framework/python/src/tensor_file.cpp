@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorFile: a safetensors file that is open, of which tensors and parts of them are fetched one after the other.
+// TensorFile: an open safetensors file. Tensors and parts of them are fetched in sequence.
 #include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -26,10 +26,10 @@ namespace gpurx::python {
 
 namespace {
 
-// On the host a tensor of this size has memory of its own, and goes alone.
+// On the host a tensor of at least this size has memory of its own, which is freed alone.
 constexpr std::uint64_t large = 4 << 20;
 
-// Of a tensor, and its shape.
+// Bytes of a tensor, and its shape.
 struct part {
     std::size_t index = 0;
     std::vector<extent> extents;
@@ -44,13 +44,13 @@ class tensor_file final : public connection_keeper, public std::enable_shared_fr
     {}
 
     [[nodiscard]] asio::awaitable<void> async_open() { return source_->async_header(); }
-    // `mine` is waited for, and lasts as long as the operation. Those with these numbers; `together`: in one block of
-    // memory, however large they are.
+    // Fetches the tensors with these numbers. It waits for `mine`, which lasts as long as the operation. `together`:
+    // into one block of memory, whatever their size.
     [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<std::size_t> indices, bool together,
                                                                    std::shared_ptr<turn> mine);
     [[nodiscard]] asio::awaitable<tensor> async_fetch_part(part what, std::shared_ptr<turn> mine);
 
-    // Of an operation that brings so many bytes.
+    // Makes the operation's share of connections, for this number of bytes.
     [[nodiscard]] std::shared_ptr<turn> turn_for(std::uint64_t bytes, bool can_wait)
     {
         return budget_->wait(engine(), this, source_->flows_for(bytes), can_wait,
@@ -149,7 +149,7 @@ asio::awaitable<tensor> tensor_file::async_fetch_part(part what, std::shared_ptr
     co_return made;
 }
 
-// What is picked from is used again when the stream has passed: it is a storage, too.
+// The memory of joined runs is used again when the stream has passed: it is a storage, too.
 asio::awaitable<void> tensor_file::fetch_reads(std::span<slice_read const> reads, memory_span to)
 {
     std::uint64_t size = 0;
@@ -205,7 +205,7 @@ pending start_opening(std::shared_ptr<source> from, int gpu, std::shared_ptr<cud
     return {std::move(started), [](opened const& made) { return nb::cast(made); }};
 }
 
-// Without a budget it has one of its own.
+// A file without a budget gets its own.
 pending open_url(session const* from, std::string url, nb::handle device, ingest::fetch_options options, bool goes_on,
                  flow_budget* shared)
 {
@@ -239,7 +239,7 @@ nb::dict metadata_of(tensor_file const& self)
     return all;
 }
 
-// Whoever waits for the operation does not make it last.
+// A waiter does not keep the operation alive.
 std::function<void()> hurrying(std::shared_ptr<turn> const& mine)
 {
     return [weak = std::weak_ptr{mine}] {
@@ -262,10 +262,10 @@ pending start_fetching(opened const& self, std::vector<std::size_t> indices, boo
     return {std::move(started), [](std::vector<tensor> made) { return nb::cast(std::move(made)); }, std::move(hurry)};
 }
 
-// Of each dimension: the first index, how many, each of which.
+// First index, count and step of each dimension.
 using triples = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
 
-// From the first byte to the last, in whole rows: what is read for a part is no more.
+// Bytes from the first to the last, in whole rows: the most that a part reads.
 std::uint64_t reach_of(ingest::safetensor const& of, std::vector<extent> const& taken)
 {
     if (taken.empty() || taken.front().count == 0)
