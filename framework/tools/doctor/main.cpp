@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpurx-doctor: says whether device memory TCP works on this machine, and what to change where it does not; and shows
-// the flows that do.
+// gpurx-doctor: checks a machine for device memory TCP, lists the changes that it needs, and shows its flows.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -22,7 +21,7 @@ namespace {
 
 using namespace gpurx::doctor;
 
-// A sibling of the sessions' own, which hold theirs only as long as they live.
+// A sibling of the sessions' directory: sessions keep their own files there only while they live.
 std::string own_directory(options const& chosen)
 {
     return chosen.state_directory + "-doctor";
@@ -66,15 +65,15 @@ int status_of(verdict outcome)
 
 int examine(options const& chosen)
 {
-    observation const what{.interface = chosen.interface,
-                           .gpu = chosen.gpu,
-                           .wanted = {chosen.memory},
-                           .state_directory = chosen.state_directory,
-                           .own_directory = own_directory(chosen)};
-    auto seen = observe(what);
+    observation const scope{.interface = chosen.interface,
+                            .gpu = chosen.gpu,
+                            .wanted = {chosen.memory},
+                            .state_directory = chosen.state_directory,
+                            .own_directory = own_directory(chosen)};
+    auto seen = observe(scope);
     if (chosen.fix && !chosen.dry_run) {
         fix(chosen, diagnose(seen, seen.interfaces.front()));
-        seen = observe(what);
+        seen = observe(scope);
     }
     auto const* const best = best_interface(seen);
     auto const found = best != nullptr ? diagnose(seen, *best) : diagnosis{verdict::not_possible, {}};

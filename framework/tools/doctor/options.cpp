@@ -16,13 +16,13 @@ constexpr char description[] =
 
 constexpr char footer[] =
     "Exit status: 0 ready; 1 degraded: it works, but below its best; 2 not possible; 3 the command line is wrong, or\n"
-    "the interface does not exist. Without INTERFACE that of the best. With --undo: 0 all settings were restored;\n"
-    "1 some were left; 2 they could not be read.\n"
+    "the interface does not exist. Without INTERFACE: the status of the best interface. With --undo: 0 all settings\n"
+    "were restored; 1 some settings were left; 2 the settings could not be read.\n"
     "\n"
     "  gpurx-doctor                        every interface, a line each\n"
-    "  gpurx-doctor eth1 --gpu 0           all about one, with a GPU\n"
-    "  gpurx-doctor eth1 --fix --dry-run   the commands that --fix stands for\n"
-    "  gpurx-doctor tap eth1               the flows that it receives; see gpurx-doctor tap --help";
+    "  gpurx-doctor eth1 --gpu 0           all findings of one interface and a GPU\n"
+    "  gpurx-doctor eth1 --fix --dry-run   the commands of --fix\n"
+    "  gpurx-doctor tap eth1               the flows that eth1 receives; see gpurx-doctor tap --help";
 
 }  // namespace
 
@@ -32,7 +32,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     CLI::App app{description};
     app.footer(footer);
     app.set_version_flag("--version", "gpurx-doctor " GPURX_VERSION, "Print the version");
-    auto* const interface = app.add_option("INTERFACE", parsed.interface, "As ip link names it");
+    auto* const interface = app.add_option("INTERFACE", parsed.interface, "Name of the network interface");
     app.add_option("--gpu", parsed.gpu, "Also check the GPU with this CUDA ordinal, and the path to it")
         ->check(CLI::NonNegativeNumber)
         ->option_text("N");
@@ -45,10 +45,10 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         ->option_text("PATH");
     app.add_flag("--json", parsed.json, "Print JSON");
     auto* const fix = app.add_flag("--fix", parsed.fix,
-                                   "Make the changes that no session makes: undo leftovers of killed processes, set "
-                                   "the interface up, make its ring fit. Recorded in PATH-doctor for --undo")
+                                   "Make the changes that no session makes: undo changes of killed processes, set the "
+                                   "interface up, make its ring fit. Recorded in PATH-doctor for --undo")
                           ->needs(interface);
-    app.add_flag("--dry-run", parsed.dry_run, "With --fix: print the commands instead")->needs(fix);
+    app.add_flag("--dry-run", parsed.dry_run, "With --fix: print the commands, and change nothing")->needs(fix);
     app.add_flag("--undo", parsed.undo, "Restore the settings that --fix has changed")->needs(interface)->excludes(fix);
     try {
         app.parse(argc, argv);
@@ -72,11 +72,11 @@ constexpr char description[] =
     "CAP_NET_RAW.";
 
 constexpr char footer[] =
-    "Exit status: 0 it ran to its end; 2 it could not; 3 the command line is wrong, or there is no such interface.\n"
+    "Exit status: 0 the tap ended; 2 it failed; 3 the command line is wrong, or the interface does not exist.\n"
     "\n"
     "  gpurx-doctor tap eth1                          a table, every second\n"
     "  gpurx-doctor tap eth1 --write flows.pcapng     a file for wireshark or tcpdump\n"
-    "  gpurx-doctor tap eth1 --write - | tshark -r -  the same, at once\n"
+    "  gpurx-doctor tap eth1 --write - | tshark -r -  live, in tshark\n"
     "  gpurx-doctor tap eth1 --flow '*:5000,10.0.0.2:*' --seconds 10 --json";
 
 void choose(options& parsed, std::vector<std::uint16_t> const& ports, std::vector<std::string> const& flows)
@@ -102,7 +102,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
     double seconds = 0;
     CLI::App app{description, "gpurx-doctor tap"};
     app.footer(footer);
-    app.add_option("INTERFACE", parsed.interface, "As ip link names it")->required();
+    app.add_option("INTERFACE", parsed.interface, "Name of the network interface")->required();
     app.add_option("--port", ports, "Flows with this port at either end; may be repeated")
         ->check(CLI::Range(1, 65535))
         ->allow_extra_args(false)
@@ -112,17 +112,18 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         ->option_text("LOCAL,REMOTE");
     app.add_option("--write", parsed.file, "Write the headers to FILE as pcapng; -: to standard output")
         ->option_text("FILE");
-    auto* const time =
-        app.add_option("--seconds", seconds, "End after this time")->check(CLI::Range(0.001, 1e9))->option_text("N");
-    app.add_option("--buffer", parsed.buffer, "Room for headers until they are looked at")
+    auto* const time = app.add_option("--seconds", seconds, "End after this number of seconds")
+                           ->check(CLI::Range(0.001, 1e9))
+                           ->option_text("N");
+    app.add_option("--buffer", parsed.buffer, "Size of the ring of captured headers")
         ->transform(CLI::AsSizeValue{false})
         ->check(CLI::Range(std::size_t{128} << 10, std::size_t{1} << 30))
         ->default_str("2MiB")
         ->option_text("SIZE");
-    app.add_option("--state-directory", parsed.state_directory, "Where sessions keep their journals")
+    app.add_option("--state-directory", parsed.state_directory, "Directory of the sessions' journals")
         ->capture_default_str()
         ->option_text("PATH");
-    app.add_flag("--json", parsed.json, "Print no table; the totals as JSON");
+    app.add_flag("--json", parsed.json, "Print the totals as JSON, and no table");
     try {
         app.parse(argc, argv);
         choose(parsed, ports, flows);

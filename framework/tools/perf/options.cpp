@@ -17,7 +17,7 @@ constexpr char description[] =
     "the server acknowledges.";
 
 constexpr char footer[] =
-    "  gpurx-perf server --interface eth1 --compare --loan   rounds of reads and of loans in turn\n"
+    "  gpurx-perf server --interface eth1 --compare --loan   alternates rounds of reads and of loans\n"
     "  gpurx-perf client 10.77.0.1 --flows 8 --rounds 14     on another machine\n"
     "\n"
     "Exit status: 0 measured; 1 the measurement failed; 2 the command line is wrong; 3 received bytes differ from the "
@@ -58,7 +58,7 @@ void add_setting(CLI::App& app, setting& of)
     app.add_option("--max-flows", of.session.max_flows, "Connections that share the memory")
         ->check(CLI::Range(1U, most_flows));
     app.add_option("--rx-queues", of.session.rx_queues, "Queues to set aside")->check(CLI::Range(1, 1024));
-    app.add_option("--rx-page-size", of.session.rx_page_size, "Bytes of the NIC's pages; 0: the driver's");
+    app.add_option("--rx-page-size", of.session.rx_page_size, "Bytes of the NIC's pages; 0: a page of the kernel");
     app.add_flag("--loan,!--read", of.loans,
                  "Borrow the bytes where the NIC wrote them, instead of reading them in order");
 }
@@ -100,9 +100,9 @@ struct server_line {
 
 void add_server(CLI::App& app, server_line& line)
 {
-    auto* const server = app.add_subcommand("server", "Receives, in device memory; one round after the other");
-    server->add_option("--listen", line.made.address, "The address")->capture_default_str();
-    server->add_option("--port", line.made.port, "The port")->capture_default_str();
+    auto* const server = app.add_subcommand("server", "Receives into device memory, round after round");
+    server->add_option("--listen", line.made.address, "Address of the listener")->capture_default_str();
+    server->add_option("--port", line.made.port, "Port of the listener")->capture_default_str();
     add_setting(*server, line.first);
     server
         ->add_option("--compare", line.others,
@@ -111,7 +111,8 @@ void add_server(CLI::App& app, server_line& line)
         ->take_all()
         ->expected(1)
         ->allow_extra_args(false);
-    server->add_option("--rounds", line.made.rounds, "End after this number; 0: never")->capture_default_str();
+    server->add_option("--rounds", line.made.rounds, "End after this number of rounds; 0: never")
+        ->capture_default_str();
     server->add_flag("--verify", line.made.verify, "Compare every byte with the sent one, on the CPU, in host memory");
 }
 
@@ -124,7 +125,7 @@ void add_client(CLI::App& app, client_options& made, std::string& where)
         ->transform(CLI::AsSizeValue{false})
         ->check(CLI::Range(8U, largest_message))
         ->default_str("256KiB");
-    client->add_option("--window", made.window, "Messages of a flow under way at a time; 1: ping-pong")
+    client->add_option("--window", made.window, "Unacknowledged messages of a flow at a time; 1: no queueing")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
     auto const add_seconds = [client](std::string const& name, std::chrono::milliseconds& value, double least,
@@ -135,9 +136,9 @@ void add_client(CLI::App& app, client_options& made, std::string& where)
             ->check(CLI::Range(least, 3600.0))
             ->default_str(std::to_string(value.count() / 1000));
     };
-    add_seconds("--warm-up", made.warm_up, 0, "Seconds of each round that are not measured");
-    add_seconds("--seconds", made.measured, 0.001, "Seconds of each round that are");
-    client->add_option("--rounds", made.rounds, "How many; a multiple of the server's settings compares them fairly")
+    add_seconds("--warm-up", made.warm_up, 0, "Seconds of each round before the measurement");
+    add_seconds("--seconds", made.measured, 0.001, "Seconds of the measurement in each round");
+    client->add_option("--rounds", made.rounds, "Number of rounds; a multiple of the number of settings is fair")
         ->check(CLI::Range(1, 10'000))
         ->capture_default_str();
     client->add_option("--json", made.json, "Write all rounds to this file; -: to standard output, without the table");
