@@ -51,7 +51,7 @@ constexpr char description[] =
     "steers "
     "their flows. Needs CAP_NET_ADMIN, and drops every other capability.";
 
-// Nothing: `exit_code` says how to end.
+// Nothing: the program must end with `exit_code`.
 std::optional<command_line> parse_command_line(int argc, char** argv, int& exit_code)
 {
     command_line parsed;
@@ -70,7 +70,7 @@ std::optional<command_line> parse_command_line(int argc, char** argv, int& exit_
         ->capture_default_str()
         ->option_text("PATH");
     app.add_flag("--check", parsed.check, "Read the policy, print each wrong line, and exit");
-    app.add_option("--connection", parsed.connection)->group("");  // what the daemon starts itself with
+    app.add_option("--connection", parsed.connection)->group("");  // for the processes that serve a client
     try {
         app.parse(argc, argv);
     } catch (CLI::ParseError const& error) {
@@ -92,10 +92,10 @@ char const* name_of(close_reason how)
         case close_reason::refused:
             return "was refused";
     }
-    return "left";
+    return "disconnected";
 }
 
-// Limits the time that a client leaves an answer unread.
+// Limits the time for which a client may leave an answer unread.
 void limit_sending(int connection)
 {
     timeval const limit{.tv_sec = 5, .tv_usec = 0};
@@ -105,7 +105,7 @@ void limit_sending(int connection)
 
 int served_connection = -1;
 
-// Ends as if the client had hung up: all is undone then as ever.
+// Ends the service like a disconnect of the client, which undoes everything.
 extern "C" void end_service(int /*signal*/)
 {
     auto const error = errno;
@@ -116,7 +116,7 @@ extern "C" void end_service(int /*signal*/)
 int serve_client(command_line const& chosen)
 {
     std::signal(SIGINT, SIG_IGN);
-    // Outlives the client's place, which is free when the client sees the end.
+    // Outlives the client's place, so that the place is free when the client sees the end of the connection.
     gpurx::detail::daemon_channel connection{unique_fd{chosen.connection}};
     served_connection = connection.native_handle();
     std::signal(SIGTERM, end_service);
@@ -124,14 +124,15 @@ int serve_client(command_line const& chosen)
     auto from = peer_caller(connection.native_handle());
     auto const uid = from.uid;
     system_backend backend{chosen.server.paths, std::move(from), connection.native_handle()};
-    // A refusal has been logged.
+    // serve() has logged a refusal.
     if (auto const how = serve(connection, backend); how != close_reason::hung_up && how != close_reason::refused)
         log_line(fmt::format("a client of user {} {}", uid, name_of(how)));
     return 0;
 }
 
-// Gives up every capability but CAP_NET_ADMIN, for this process and what it starts. Throws system_error if it does not
-// have that. A program of root gets its whole bounding set when it is started: that is cut first, while it may be.
+// Drops every capability but CAP_NET_ADMIN, for this process and its children. Throws system_error if the process lacks
+// CAP_NET_ADMIN. A program of root gets its whole bounding set at its start, so this function reduces that set first,
+// while it is permitted to.
 void keep_only_net_admin()
 {
     for (unsigned long right = 0; ::prctl(PR_CAPBSET_READ, right, 0, 0, 0) >= 0; ++right) {
@@ -141,7 +142,7 @@ void keep_only_net_admin()
     static_cast<void>(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     constexpr std::uint32_t net_admin = 1U << CAP_NET_ADMIN;
-    // A user who is not root passes it on to what is started by the ambient set, which takes it to be inheritable.
+    // A user other than root passes it to children by the ambient set, which needs it to be inheritable.
     std::array<__user_cap_data_struct, 2> const sets{
         {{.effective = net_admin, .permitted = net_admin, .inheritable = net_admin}, {}}};
     if (::syscall(SYS_capset, &header, sets.data()) != 0)
@@ -182,7 +183,7 @@ try {
     auto const chosen = parse_command_line(argc, argv, exit_code);
     if (!chosen)
         return exit_code;
-    // A process that was started from /proc/self/exe would be "exe" for ps and systemd.
+    // ps and systemd would show a process started from /proc/self/exe as "exe".
     static_cast<void>(::prctl(PR_SET_NAME, "gpurxd"));
     if (chosen->check)
         return check(*chosen);
