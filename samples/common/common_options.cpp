@@ -48,11 +48,11 @@ std::string read_secret(std::string const& path)
     std::ifstream file{path, std::ios::binary};
     std::string text{std::istreambuf_iterator<char>{file}, {}};
     if (!file)
-        throw CLI::ValidationError{"--secret-file", path + ": the file cannot be read"};
+        throw CLI::ValidationError{"--secret-file", path + ": cannot be read"};
     if (text.ends_with('\n'))
         text.pop_back();
     if (text.size() < shortest)
-        throw CLI::ValidationError{"--secret-file", path + ": the secret has less than 16 bytes"};
+        throw CLI::ValidationError{"--secret-file", path + ": has less than 16 bytes"};
     return text;
 }
 
@@ -123,7 +123,7 @@ void add_session_options(CLI::App& app, session_choice& chosen)
         ->transform(bytes)
         ->default_str("64MiB");
     app.add_option("--rx-page-size", chosen.session.rx_page_size,
-                   "Bytes of a page on the NIC, as 16KiB; default: the driver's choice")
+                   "Bytes of a page on the NIC, as 16KiB; default: a page of the kernel")
         ->transform(bytes);
 }
 

@@ -16,7 +16,8 @@ constexpr char footer[] =
     "  socat -u FILE:original.bin TCP:this-host:9000\n"
     "\n"
     "Exit status: 0 received; 1 the transfer failed; 2 the command line is wrong;\n"
-    "3 the SHA-256 is not the expected one; 4 the memory or the session could not be had; 130 interrupted.";
+    "3 the SHA-256 is not the expected one; 4 the memory could not be allocated, or the session could not be opened;\n"
+    "130 interrupted.";
 
 void add_source(CLI::App& app, options& parsed)
 {
@@ -26,7 +27,7 @@ void add_source(CLI::App& app, options& parsed)
             parsed.listens = listens;
         };
     };
-    auto* const where = app.add_option_group("where", "Where the bytes come from");
+    auto* const where = app.add_option_group("where", "Sender of the bytes");
     where->add_option_function<std::string>("--listen", endpoint(true), "Accept one connection here (ADDRESS:PORT)");
     where->add_option_function<std::string>("--connect", endpoint(false), "Connect to this HOST:PORT");
     where->require_option(1);
@@ -35,7 +36,7 @@ void add_source(CLI::App& app, options& parsed)
 void add_consumption(CLI::App& app, options& parsed)
 {
     app.add_flag("--loan", parsed.loans,
-                 "Consume the bytes where the NIC put them, instead of reading them into a range");
+                 "Borrow the bytes in the memory where the NIC wrote them, instead of reading them into a range");
     app.add_option(
         "--output", parsed.output,
         "Write the bytes to this file, which gets its name when they are complete and correct; -: to standard output");

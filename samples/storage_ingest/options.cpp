@@ -21,8 +21,9 @@ constexpr char footer[] =
     "  gpurx-fetch http://storage/model.safetensors --safetensors --memory gpu:0 --interface eth1\n"
     "  gpurx-fetch http://storage/object --output object.bin\n"
     "\n"
-    "Exit status: 0 received; 1 the transfer failed; 2 the command line is wrong; 3 the bytes are not the\n"
-    "expected ones; 4 the memory or the session could not be had; 128 and the number of the\nsignal that ended it.";
+    "Exit status: 0 received; 1 the transfer failed; 2 the command line is wrong; 3 the bytes differ from the\n"
+    "expected ones; 4 the memory could not be allocated, or the session could not be opened;\n"
+    "128 plus the number of the signal that ended it.";
 
 checksum parse_checksum(std::string_view name)
 {
@@ -46,7 +47,7 @@ void add_download(CLI::App& app, options& parsed)
                    "--safetensors also an index, a directory, or s3://BUCKET/PREFIX/")
         ->required();
     app.add_option("--mirror", parsed.http.mirrors,
-                   "Another URL of the same object, which serves a share; may be repeated")
+                   "Another URL of the same object; each serves a part; may be repeated")
         ->allow_extra_args(false);
     app.add_option("--flows", parsed.http.flows, "Connections at a time")
         ->capture_default_str()
@@ -55,12 +56,13 @@ void add_download(CLI::App& app, options& parsed)
         ->transform(CLI::AsSizeValue{false})
         ->check(CLI::PositiveNumber)
         ->default_str("8MiB");
-    app.add_option("--attempts", parsed.http.attempts, "Failures in a row of a connection before the transfer fails")
+    app.add_option("--attempts", parsed.http.attempts,
+                   "Failures of a connection in a row after which the transfer fails")
         ->capture_default_str()
         ->check(CLI::Range(1, 1000));
     app.add_option_function<unsigned>(
            "--timeout", [&parsed](unsigned seconds) { parsed.http.timeout = std::chrono::seconds{seconds}; },
-           "Seconds without a byte before a connection is replaced")
+           "Seconds without a byte after which a connection is replaced")
         ->check(CLI::Range(1, 86400))
         ->default_str("30");
     app.add_option("--min-speed", parsed.http.min_speed,
@@ -69,7 +71,7 @@ void add_download(CLI::App& app, options& parsed)
         ->default_str("1KiB");
     app.add_option_function<unsigned>(
            "--deadline", [&parsed](unsigned seconds) { parsed.http.deadline = std::chrono::seconds{seconds}; },
-           "Seconds for the whole transfer, which fails then; without it: no limit")
+           "Seconds after which the whole transfer fails; without it: no limit")
         ->check(CLI::Range(1, 31'536'000));
     app.add_option("--threads", parsed.threads, "Threads that receive; one at a time serves a connection")
         ->capture_default_str()
@@ -80,7 +82,7 @@ std::pair<std::string, std::string> parse_header(std::string const& line)
 {
     auto const colon = line.find(':');
     if (colon == 0 || colon == std::string::npos)
-        throw CLI::ValidationError{"--header", "write it like 'Name: value'"};
+        throw CLI::ValidationError{"--header", "must have the form 'Name: value'"};
     return {line.substr(0, colon), line.substr(std::min(line.find_first_not_of(' ', colon + 1), line.size()))};
 }
 
@@ -111,7 +113,7 @@ void add_identity(CLI::App& app, gpurx::ingest::fetch_options& parsed)
         "File with the bearer token in its first line");
 }
 
-// Credentials, and what is not given here, come from where AWS's own tools have them.
+// Credentials and other settings come from the places that AWS's own tools read.
 void add_s3(CLI::App& app, gpurx::ingest::s3_options& parsed)
 {
     app.add_option_function<std::vector<std::string>>(

@@ -11,14 +11,14 @@ constexpr char footer[] =
     "A tensor is\n"
     "  NAME=FILE                    a .npy or IDX file: its first dimension is the rows\n"
     "  NAME=FILE:DTYPE:2x3          raw rows of this shape, one after the other; DTYPE as F32, U8, BF16, I64\n"
-    "  NAME=synthetic:DTYPE:2x3     synthetic: --rows of them; an empty shape is one element\n"
+    "  NAME=synthetic:DTYPE:2x3     --rows synthetic rows of this shape; an empty shape is one element\n"
     "\n"
     "  tensor_source --to trainer:9000 --tensor image=train-images-idx3-ubyte --tensor label=train-labels-idx1-ubyte\n"
     "\n"
-    "Of several sources each sends its share: of the frames of an epoch, those whose number modulo --sources is\n"
-    "--source. RANK and WORLD_SIZE, as torchrun sets them, are the defaults of these two.\n"
+    "Each of several sources sends the frames of an epoch whose number modulo --sources is --source. torchrun's RANK\n"
+    "and WORLD_SIZE are the defaults of --source and --sources.\n"
     "\n"
-    "Exit status: 0 all was sent and acknowledged; 1 it was not; 2 the command line is wrong.";
+    "Exit status: 0 all frames were sent and acknowledged; 1 sending failed; 2 the command line is wrong.";
 
 void add_frames(CLI::App& app, options& parsed)
 {
@@ -29,11 +29,11 @@ void add_frames(CLI::App& app, options& parsed)
     app.add_option("--epochs", parsed.epochs, "Times to send everything")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
-    app.add_option("--rows-per-frame", parsed.rows_per_frame, "Default: as many as make about 4 MiB")
+    app.add_option("--rows-per-frame", parsed.rows_per_frame, "Rows of a frame; default: about 4 MiB of rows")
         ->check(CLI::PositiveNumber);
-    app.add_flag("--crc", parsed.crc, "Send CRC32Cs");
+    app.add_flag("--crc", parsed.crc, "Send a CRC32C with each frame");
     app.add_flag("--resume", parsed.resume,
-                 "Continue at the end of another process, which sent the same rows as this source");
+                 "Continue behind the frames that an earlier process with the same rows sent as this source");
     add_secret_option(app, parsed.secret);
     app.add_option_function<unsigned>(
            "--retry", [&parsed](unsigned seconds) { parsed.retry = std::chrono::seconds{seconds}; },

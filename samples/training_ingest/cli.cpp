@@ -16,8 +16,8 @@ constexpr char footer[] =
     "  WORLD_SIZE=2 RANK=0 tensor_source --to this-host:9000 --tensor image=train-images-idx3-ubyte\n"
     "  WORLD_SIZE=2 RANK=1 tensor_source --to this-host:9000 --tensor image=train-images-idx3-ubyte\n"
     "\n"
-    "RANK and WORLD_SIZE, as torchrun sets them, are defaults of --rank and --world-size: of several processes, the\n"
-    "one of rank r receives the sources whose number modulo the world's size is r.\n"
+    "torchrun's RANK and WORLD_SIZE are the defaults of --rank and --world-size. The process of rank r receives the\n"
+    "sources whose number modulo the world's size is r.\n"
     "\n"
     "Exit status: 0 all sources received to their ends; 1 the stream failed; 2 the command line is wrong;\n"
     "3 a source failed, and the others were received; 4 no memory or session; 130 interrupted.";
@@ -57,7 +57,7 @@ void add_sources(CLI::App& app, options& parsed)
         ->check(CLI::NonNegativeNumber)
         ->default_str("30");
     app.add_option_function<double>("--stall-timeout", seconds(parsed.stream.stall_timeout),
-                                    "Seconds without a byte before a source's connection is replaced; 0: without limit")
+                                    "Seconds to wait for bytes on a source's connection; 0: without limit")
         ->check(CLI::NonNegativeNumber)
         ->default_str("300");
     add_secret_option(app, parsed.stream.secret);
@@ -74,7 +74,7 @@ void add_batches(CLI::App& app, options& parsed)
     app.add_option("--queue-depth", parsed.stream.queue_depth, "Batches that are ready, or being filled, in advance")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
-    app.add_flag("--drop-last", parsed.stream.drop_last, "Leave out a last batch that has fewer rows");
+    app.add_flag("--drop-last", parsed.stream.drop_last, "Omit a last batch that has fewer rows");
     app.add_option_function<std::string>(
            "--order",
            [&parsed](std::string const& name) {

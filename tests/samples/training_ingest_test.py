@@ -228,7 +228,7 @@ class TrainingIngest(unittest.TestCase):
         self.run_process(start(SOURCE, "--to", where, *self.files, *written("same", "a secret of two hosts")), 0)
         out, _ = self.run_process(receiver, 0)
         self.check_hashes(out, x=self.x, image=self.image, label=self.label)
-        for text, complaint in (("short", "the secret has less than 16 bytes"), (None, "the file cannot be read")):
+        for text, complaint in (("short", ": has less than 16 bytes"), (None, ": cannot be read")):
             given = written("short", text) if text else ("--secret-file", str(self.folder / "nothing"))
             _, err = self.run_process(start(SOURCE, "--to", where, *self.files, *given), 2)
             self.assertIn(complaint, err)
