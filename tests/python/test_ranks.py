@@ -33,7 +33,7 @@ def test_addresses_in_the_order_of_ranks() -> None:
 @pytest.mark.parametrize(
     ("hosts", "change", "says"),
     [
-        (None, {}, "hosts= has to name the 2 machines"),
+        (None, {}, "hosts= must name the 2 machines"),
         (["a"], {}, "1 hosts cannot have 4 ranks"),
         (["a", "b"], {"WORLD_SIZE": "5"}, "2 hosts cannot have 5 ranks"),
         (["a", "b"], {"WORLD_SIZE": "four"}, "WORLD_SIZE is 'four' in the environment"),

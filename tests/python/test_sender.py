@@ -68,7 +68,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"": np.zeros(3)}, ValueError, "name"),
     ({"a b": np.zeros(3)}, ValueError, "name"),
     ({"ä": np.zeros(3)}, ValueError, "name"),
-    ({"a\0": np.zeros(3)}, ValueError, r"'a\\x00': a tensor has a name"),
+    ({"a\0": np.zeros(3)}, ValueError, r"'a\\x00': a tensor must have a name"),
 ]
 
 

@@ -13,8 +13,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpurx", description="Receive TCP straight into GPU memory, as tensors.")
     parser.add_argument("--version", action="version", version=f"gpurx {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    explain = commands.add_parser("explain", help="which transport would be in use here, and why not a better one")
-    explain.add_argument("--interface", default="", help="of the NIC")
+    explain = commands.add_parser("explain", help="print the transport of a session here, and the reason against a better one")
+    explain.add_argument("--interface", default="", help="name of the NIC")
     explain.add_argument("--memory", default="host", help="'host', or a GPU, such as 'gpu:0'")
     wanted = parser.parse_args()
     try:

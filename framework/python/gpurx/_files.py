@@ -48,7 +48,7 @@ class Files:
         given = [locations] if isinstance(locations, (str, os.PathLike)) else locations
         self._locations = [os.fspath(one) for one in given]
         if not self._locations:
-            raise ValueError("there has to be at least one file")
+            raise ValueError("pass at least one file")
         more = f" and {len(self._locations) - 1} more" if len(self._locations) > 1 else ""
         self.name = redacted(self._locations[0]) + more
         self._settings = settings
@@ -65,7 +65,7 @@ class Files:
         self._deadline = Deadline(settings.deadline)
         self._budget = FlowBudget(settings.http.flows)
         if self._is_list and settings.http.mirrors:
-            raise ValueError("mirrors are of one place, and these are several files: name their index")
+            raise ValueError("a list of files takes no mirrors: name their index")
 
     def open(self) -> Steps[None]:
         self._deadline = Deadline(self._settings.deadline)
@@ -194,9 +194,9 @@ class Files:
         """Raise an Error if the index does not match the files."""
         for name, file in shards.file_of.items():
             if name not in entries:
-                raise bad_files(f"tensor '{name}' is missing: it is to be in {redacted(file)}", self.name)
+                raise bad_files(f"tensor '{name}' is missing: the index has it in {redacted(file)}", self.name)
             if (there := shards.files[entries[name].file]) != file:
-                raise bad_files(f"tensor '{name}' is to be in {redacted(file)}, and is in {redacted(there)}", self.name)
+                raise bad_files(f"the index has tensor '{name}' in {redacted(file)}, and it is in {redacted(there)}", self.name)
         for name, one in entries.items():
             if name not in shards.file_of:
                 raise bad_files(f"tensor '{name}' of {redacted(shards.files[one.file])} is not in the index", self.name)

@@ -78,7 +78,7 @@ def select_files(locations: Sequence[str], where: str) -> tuple[str | None, list
     indices = [one for one in locations if one.endswith(INDEX_SUFFIX)]
     files = [one for one in locations if one.endswith(".safetensors")]
     if len(indices) > 1:
-        raise bad_files(f"it has several indices: {', '.join(map(redacted, indices))}; name one of them", where)
+        raise bad_files(f"it has several indices: {', '.join(map(redacted, indices))}; pass the URL or path of one", where)
     if not files:
         raise bad_files("there is no .safetensors file in it", where)
     return (indices[0] if indices else None), files
@@ -116,7 +116,7 @@ def is_beside(name: Any) -> bool:
 def _beside(index: str, name: str) -> str:
     """Return the location of a file that an index names."""
     if not is_beside(name):
-        raise bad_files(f"it names the file {name!r}, which is not one beside it", index)
+        raise bad_files(f"it names the file {name!r}, which is not one beside it or below", index)
     if (path := local_path(index)) is not None:
         return os.path.join(os.path.dirname(path), name)
     if is_s3(index):

@@ -87,7 +87,7 @@ class Model:
         **options: Unpack[Options],
     ) -> None:
         if memory_limit is not None and memory_limit <= 0:
-            raise ValueError(f"memory_limit is a number of bytes, not {memory_limit}")
+            raise ValueError(f"memory_limit must be a positive number of bytes, not {memory_limit}")
         self._convert = converter(framework)
         self._limit = memory_limit
         self._progress = progress
@@ -204,7 +204,7 @@ class Model:
 
     def _tensors(self) -> Steps[dict[str, Any]]:
         self._files.check_open()
-        self._check_fits(self.nbytes, "all of it")
+        self._check_fits(self.nbytes, "the model")
         made: dict[str, Any] = {}
         for group in groups(iter(self._files.entries.values()), 1 << 62, 1 << 62):
             tensors = yield from self._result_of(self._start(group))
@@ -272,26 +272,26 @@ class Model:
         self._files.check_open()
         if (entry := self._files.entries.get(name)) is not None:
             return entry
-        advice = f"it is not among those of {self._files.name}"
+        advice = f"{self._files.name} has no such tensor"
         raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
 
-    def _reserve(self, size: int, what: str) -> None:
+    def _reserve(self, size: int, subject: str) -> None:
         with self._lock:
-            self._check_fits(size, what, self._held)
+            self._check_fits(size, subject, self._held)
             self._held += size
 
     def _give_back(self, size: int) -> None:
         with self._lock:
             self._held -= size
 
-    def _check_fits(self, size: int, what: str, held: int = 0) -> None:
+    def _check_fits(self, size: int, subject: str, held: int = 0) -> None:
         if self._limit is None or size + held <= self._limit:
             return
-        advice = f"{what} has {size} bytes, and memory_limit is {self._limit}; take slices, or raise it"
+        advice = f"{subject} has {size} bytes, and memory_limit is {self._limit}; take slices, or raise memory_limit"
         if size <= self._limit:
             advice = (
-                f"{what} has {size} bytes, and of memory_limit, {self._limit}, prefetch() and iterating have {held}; take what "
-                "was prefetched before, or raise it"
+                f"{subject} has {size} bytes, and of memory_limit, {self._limit}, prefetch() and iteration have {held}; take "
+                "the prefetched tensors first, or raise memory_limit"
             )
         raise Error(f"fetch {self._files.name}: {advice}", 12, "system", "fetch", self._files.name, "", advice)
 

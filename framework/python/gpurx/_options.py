@@ -111,7 +111,7 @@ class Settings(NamedTuple):
 
 def settings_of(device: Any, options: Mapping[str, Any]) -> Settings:
     if unknown := [name for name in options if name not in NAMES]:
-        raise TypeError(f"there is no keyword argument {unknown[0]!r}; the options are {', '.join(NAMES)}")
+        raise TypeError(f"unknown keyword argument {unknown[0]!r}; the options are {', '.join(NAMES)}")
     gpu = parse_device(device)
     http = HttpOptions()
     for name in ("flows", "chunk_size", "min_speed", "attempts", "keep_connections"):
@@ -144,7 +144,7 @@ def _set_access(http: HttpOptions, options: Mapping[str, Any]) -> None:
     is_directory = os.path.isdir(ca)
     http.set_tls("" if is_directory else ca, ca if is_directory else "", _file(options, "cert"), _file(options, "key"))
     if not isinstance(anonymous := options.get("anonymous", False), bool):
-        raise TypeError(f"anonymous is a bool, not {type(anonymous).__name__}")
+        raise TypeError(f"anonymous must be a bool, not {type(anonymous).__name__}")
     endpoints = options.get("endpoint_url")
     endpoints = [endpoints] if isinstance(endpoints, str) else _texts(options, "endpoint_url", "a str or ")
     s3 = (endpoints, _text(options, "region"), anonymous, _text(options, "profile"))
@@ -154,21 +154,21 @@ def _set_access(http: HttpOptions, options: Mapping[str, Any]) -> None:
 def _texts(options: Mapping[str, Any], name: str, or_else: str = "") -> list[str]:
     given = options.get(name) or ()
     if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(one, str) for one in given):
-        raise TypeError(f"{name} is {or_else}a sequence of str: URLs")
+        raise TypeError(f"{name} must be {or_else}a sequence of str: URLs")
     return list(given)
 
 
 def _headers(options: Mapping[str, Any]) -> list[tuple[str, str]]:
     given = options.get("headers") or {}
     if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):
-        raise TypeError("headers is a mapping of str to str: names of header fields, and their values")
+        raise TypeError("headers must be a mapping of str to str: names and values of header fields")
     return list(given.items())
 
 
 def _text(options: Mapping[str, Any], name: str) -> str:
     value = options.get(name)
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} is a str, not {type(value).__name__}")
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     return value or ""
 
 
@@ -176,7 +176,7 @@ def _file(options: Mapping[str, Any], name: str) -> str:
     value = options.get(name)
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if path is not None and not isinstance(path, str):
-        raise TypeError(f"{name} is a path, not {type(value).__name__}")
+        raise TypeError(f"{name} must be a path, not {type(value).__name__}")
     if path and "\n" in path:
         raise ValueError(f"{name} is the path of a file, and this value is the content of one")
     if path and not os.path.exists(path):

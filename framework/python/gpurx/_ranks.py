@@ -25,7 +25,7 @@ class Rank(NamedTuple):
             if text is None and default is not None:
                 return default
             if text is None or not text.isdigit():
-                raise ValueError(f"{name} is {text!r} in the environment: torchrun sets it, for the processes that it starts")
+                raise ValueError(f"{name} is {text!r} in the environment: torchrun sets it for its processes")
             return int(text)
 
         world_size = number("WORLD_SIZE")
@@ -62,8 +62,8 @@ def rank_addresses(
         master = where.get("MASTER_ADDR")
         if master is None or nodes > 1:
             raise ValueError(
-                f"hosts= has to name the {nodes} machines of WORLD_SIZE {known.world_size}, LOCAL_WORLD_SIZE "
-                f"{known.local_world_size}: MASTER_ADDR, {master!r}, is the first alone"
+                f"hosts= must name the {nodes} machines of WORLD_SIZE {known.world_size}, LOCAL_WORLD_SIZE "
+                f"{known.local_world_size}: MASTER_ADDR, {master!r}, names only the first"
             )
         hosts = [master]
     if rest or len(hosts) != nodes:

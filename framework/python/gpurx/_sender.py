@@ -54,7 +54,7 @@ def _type_of(name: str, array: Any) -> tuple[int, int]:
         found = _TYPES.get(str(array.dtype).removeprefix("torch."))
     elif not all(hasattr(array, one) for one in ("dtype", "shape", "nbytes", "flags")):
         raise TypeError(
-            f"{name}: a {type(array).__name__} is no array of numpy's, such as numpy.asarray() makes, and no tensor of torch's"
+            f"{name}: a {type(array).__name__} is neither a numpy array, as numpy.asarray() makes, nor a torch tensor"
         )
     else:
         found = _TYPES.get(array.dtype.name) if array.dtype.isnative else None
@@ -69,12 +69,12 @@ def _described(name: str, array: Any) -> tuple[str, int, tuple[int, ...]]:
     """Return name, element type and shape of a row as the protocol encodes them."""
     kind, width = _type_of(name, array)
     if not 0 < len(name) < 16 or not all("!" <= one <= "~" for one in name):
-        raise ValueError(f"{name!r}: a tensor has a name of 1 to 15 printable ASCII characters, none of them a space")
+        raise ValueError(f"{name!r}: a tensor must have a name of 1 to 15 printable ASCII characters without spaces")
     if not array.shape:
         raise ValueError(f"{name}: a single number has no rows; the first dimension of a tensor is its rows")
     row = tuple(array.shape[1:])
     if len(row) > 7 or 0 in row:
-        raise ValueError(f"{name}: a row has at most 7 dimensions, and no dimension of 0; this one has {row}")
+        raise ValueError(f"{name}: a row must have at most 7 dimensions, and no dimension of 0; this one has {row}")
     return name, kind << 8 | width, row
 
 
@@ -104,7 +104,7 @@ def _as_python_has_it(error: Error) -> Exception:
         return ConnectionRefusedError(
             errno.ECONNREFUSED, f"{error.operation} {error.object}: the receiver refuses: {error.advice}"
         )
-    if error.category != "system":  # a name that is none: no number of errno
+    if error.category != "system":  # an unknown host name has no number of errno
         return error if error.category == "gpurx" else OSError(str(error))
     return ValueError(error.advice) if error.code == errno.EINVAL else OSError(error.code, str(error))
 

@@ -42,7 +42,7 @@ def _of_slice(one: slice, size: int) -> Extent:
 
 def _of_number(one: Any, size: int, dimension: int) -> Extent:
     if isinstance(one, bool) or not hasattr(one, "__index__"):
-        raise TypeError(f"an index has integers, slices and an ellipsis, and no {type(one).__name__}")
+        raise TypeError(f"an index must consist of integers, slices and an ellipsis, not of {type(one).__name__}")
     number = operator.index(one)
     if not -size <= number < size:
         raise IndexError(f"index {number} is out of bounds for dimension {dimension} of size {size}")

@@ -72,7 +72,7 @@ def _addresses(given: str | Sequence[str] | None, *, to_listen: bool) -> list[tu
         if not colon or not port.isdigit() or (":" in host and not host.startswith("[")):
             raise ValueError(f"{text!r} is not HOST:PORT")
         if not host and not to_listen:
-            raise ValueError(f"{text!r} does not say where to connect to")
+            raise ValueError(f"{text!r} has no host to connect to")
         known = socket.getaddrinfo(host.strip("[]") or "0.0.0.0", int(port), type=socket.SOCK_STREAM)
         found.append((str(known[0][4][0]), int(port)))
     return found
@@ -312,7 +312,7 @@ class TensorStream:
         self._check_open()
         if not self._ended:
             return
-        advice = "senders end an epoch with end_epoch(), and the last with close(); after that it takes another TensorStream"
+        advice = "senders end an epoch with end_epoch(), and the last one with close(); then open another TensorStream"
         raise Error(
             f"iterate over {self!r}: it has ended, as all of its sources have; {advice}",
             operation="iterate",
@@ -356,7 +356,7 @@ class TensorStream:
                 f"load the state of {self!r}: batches were taken; load it before the first", operation="load state"
             )
         if state.get("version") != 1:
-            raise ValueError(f"this is no state of a TensorStream of version 1, but {state.get('version')!r}")
+            raise ValueError(f"this is no state of a TensorStream of version 1: its version is {state.get('version')!r}")
         if state.get("shuffled") != self._mixes:
             raise ValueError(
                 f"the state is of a stream with shuffle, seed and batch_size {state.get('shuffled')}; this one has {self._mixes}"

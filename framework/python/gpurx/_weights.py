@@ -58,7 +58,7 @@ def _numbers(file: TensorFile, names: Iterable[str] | None, location: str) -> li
         return list(known.values())
     for name in (wanted := list(names)):
         if name not in known:
-            advice = f"it is not among those of {redacted(location)}"
+            advice = f"{redacted(location)} has no such tensor"
             raise Error(f"find tensor '{name}': {advice}", 22, "system", "find", f"tensor '{name}'", "", advice)
     return sorted({known[name] for name in wanted})
 

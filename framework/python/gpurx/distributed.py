@@ -67,7 +67,7 @@ def load(
     it.
     """
     if dist.get_backend(group) == "nccl":
-        raise ValueError("the group has to carry tensors of the host: group=torch.distributed.new_group(backend='gloo')")
+        raise ValueError("the group must carry tensors of the host: pass group=torch.distributed.new_group(backend='gloo')")
     mine = _Rank(group)
     file, failure = None, None
     try:

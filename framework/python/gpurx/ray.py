@@ -67,7 +67,7 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self._addresses = [addresses] if isinstance(addresses, str) else list(addresses)
         if not self._addresses or sources < 1 or rows_per_frame < 1:
-            raise ValueError("a TensorSink has an address at least, a source, and a row in a frame")
+            raise ValueError("a TensorSink needs at least one address, one source, and one row in a frame")
         self._sources = sources
         self._columns = columns if columns is None or isinstance(columns, Mapping) else {name: name for name in columns}
         self._rows = rows_per_frame
@@ -82,7 +82,7 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
     def on_write_start(self, *schema: Any) -> None:
         """Refuse a second write. Ray calls it."""
         if self._has_written:
-            raise ValueError("a TensorSink is for one write: make another one, for streams of the next epoch")
+            raise ValueError("a TensorSink is for one write: make another one for the streams of the next epoch")
         self._has_written = True
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
@@ -90,8 +90,8 @@ class TensorSink(Datasink):  # type: ignore[misc, unused-ignore]
         source = int(ctx.task_idx)
         if source >= self._sources:
             raise ValueError(
-                f"send to {', '.join(self._addresses)}: write task {source} is one more than the {self._sources} sources of "
-                f"the streams; repartition({self._sources}) the dataset, or give sink and streams more sources"
+                f"send to {', '.join(self._addresses)}: write task {source} exceeds the {self._sources} sources of the "
+                f"streams; repartition({self._sources}) the dataset, or give sink and streams more sources"
             )
         is_first = ray.get(self._begun.begin.remote(source))
         with self._sender(source, resume=not is_first) as sender:

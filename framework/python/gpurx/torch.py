@@ -29,7 +29,7 @@ from ._open import load_as
 from ._stream import TensorStream
 
 WHY_NO_WORKERS = (
-    "a gpurx stream is read in the process that made it: a worker of DataLoader is another, CUDA contexts do not survive "
+    "only the process that made a gpurx stream can read it, and a worker of DataLoader is another: CUDA contexts do not survive "
     "a fork, and the NIC's queues and the memory that they write into belong to this process. Use "
     "DataLoader(num_workers=0): receiving happens in threads of the library, which wait for no worker and no GIL"
 )

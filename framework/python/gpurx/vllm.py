@@ -61,8 +61,8 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
         path = local_path(where)
         if path is not None and not os.path.exists(path):
             raise ValueError(
-                f"load {where!r} with load_format 'gpurx': it is neither a URL nor on this machine; say where the weights are "
-                "with model_loader_extra_config={'url': …}"
+                f"load {where!r} with load_format 'gpurx': it is neither a URL nor a path of this machine; set the location of "
+                "the weights with model_loader_extra_config={'url': …}"
             )
         if path is not None or is_prefix(where) or not urlsplit(where).path.endswith("/"):
             return safe_open(where, "pt", device, **self._options)
