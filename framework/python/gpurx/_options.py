@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
 
     An invalid value raises a ValueError, a TypeError or an Error before gpurx connects.
 
-    Requests:
+    **Requests.**
 
     * flows=4: connections at a time, to all files of a model together.
     * chunk_size=8 << 20: bytes of one request.
@@ -29,38 +29,49 @@ class Options(TypedDict, total=False):
       limit.
     * attempts=12: failures in a row of a connection after which the load fails. An answer of the server that it cannot
       serve now counts as a failure.
-    * mirrors=(): more URLs of the same content. For a model of several files, a mirror is another URL of the index, prefix
-      or directory. Each connection uses one of them. Failing and slow mirrors get fewer connections, and another mirror
-      fetches the bytes that one did not bring. Different bytes raise an Error. gpurx lists prefixes of S3 at `url` only. A
-      list of files and files of this machine take no mirrors.
-    * checksum="automatic": compare the server's checksum of the whole file with the received bytes: CRC32C, or CRC-64/NVME
-      for bytes on the host. gpurx compares once all bytes of the file have arrived. A difference raises an Error,
-      WRONG_CHECKSUM, that names the file. The call that brings the last bytes raises it and returns nothing. gpurx asks S3
-      servers for a checksum; other servers may announce one for files of up to `chunk_size`. A load of only some tensors or
-      slices of a file compares nothing. A failed call restarts the comparison. "none": request and compute nothing.
-      "always": compute the CRC32C of all bytes even if the server announces none.
+    * mirrors=(): more URLs of the same content; see below.
+    * checksum="automatic": compare checksums; see below.
     * keep_connections=False: close connections after each fetch. True keeps the connections of a file open between fetches,
       which makes many small fetches faster. They count as flows of the session until the file is closed or another file of
       the model needs them.
 
-    Authentication and trust. A keyword that is absent, None or empty takes its value from the environment, as with curl and
-    AWS's tools. No message and no repr contains the value of a header, a token or a key.
+    **Mirrors.** For a model of several files, a mirror is another URL of the index, prefix or directory.
+
+    * Each connection uses one of the URLs. Failing and slow mirrors get fewer connections. If a mirror fails to bring some
+      bytes, another one does.
+    * Mirrors with different bytes raise an Error.
+    * gpurx lists prefixes of S3 at `url` only.
+    * A list of files, and files of this machine, take no mirrors.
+
+    **Checksums.** gpurx compares the server's checksum of a file with all received bytes of the file: CRC32C, or
+    CRC-64/NVME for bytes on the host.
+
+    * "automatic" compares if the server has a checksum. gpurx asks S3 servers for it. Other servers may announce one for
+      files of up to `chunk_size`.
+    * "none" requests and computes nothing.
+    * "always" computes the CRC32C of all bytes, also if the server has none.
+    * A difference raises an Error, WRONG_CHECKSUM, that names the file. The call that brings the last bytes raises it, and
+      returns nothing.
+    * A load of only some tensors or slices of a file compares nothing. A failed call restarts the comparison.
+
+    **Authentication and trust.** A keyword that is absent, None or empty takes its value from the environment, as with curl
+    and AWS's tools. No message and no repr contains the value of a header, a token or a key.
 
     * headers, bearer: more header fields, and a token, for http and https. gpurx does not send them to the target of a
       redirect.
     * ca: authorities that https trusts instead of the system's: a file of certificates, or a directory as `openssl rehash`
       makes it. All files are PEM.
-    * cert, key: the client's certificate and its key. The file of `cert` has the certificate first, then the chain to its
-      authority. The file of `key` has the key without a password. `key` may be absent if `cert` contains the key.
+    * cert, key: files of the client's certificate and of its key. The certificate comes first, then the chain to its
+      authority. The key has no password. `key` may be absent if `cert` contains the key.
     * endpoint_url, region: S3 server and region, if they are neither AWS's nor those of the environment. Several URLs are
-      servers with the same buckets, such as the nodes of one store. gpurx then requests each s3:// URL from all of them, as
-      from mirrors.
+      servers with the same buckets, such as the nodes of one store. gpurx then uses them for each s3:// URL as it uses
+      mirrors.
     * addressing_style="auto": place of the bucket's name in a URL of S3. "virtual": before the host. "path": in the path.
       "auto": as the profile sets it; without such a setting, before the host for AWS and in the path for others.
     * anonymous=True: do not sign requests to S3, and look for no credentials.
     * profile: profile of ~/.aws. Its credentials replace those of the environment.
 
-    Session, if the caller gives none:
+    **Session**, if the caller gives none:
 
     * size=64 << 20: bytes of memory of the device for the NIC to write into.
     * interface="", transport="automatic": NIC and transport; see Session.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpurx-perf: measures what it costs to receive TCP into device memory.
+// gpurx-perf: measures the cost of receiving TCP into device memory.
 #include <fmt/format.h>
 
 #include <cerrno>

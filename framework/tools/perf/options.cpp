@@ -74,7 +74,7 @@ std::vector<std::string> words_of(std::string_view text)
     return words;
 }
 
-// The first setting, but for what `text` says.
+// Returns the first setting with the options of `text` changed.
 setting other_setting(setting const& first, std::string const& text)
 {
     auto other = first;
