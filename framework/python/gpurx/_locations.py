@@ -116,7 +116,7 @@ def is_beside(name: Any) -> bool:
 def _beside(index: str, name: str) -> str:
     """Return the location of a file that an index names."""
     if not is_beside(name):
-        raise bad_files(f"it names the file {name!r}, which is not one beside it or below", index)
+        raise bad_files(f"it names the file {name!r}, which is not a name in its directory", index)
     if (path := local_path(index)) is not None:
         return os.path.join(os.path.dirname(path), name)
     if is_s3(index):
