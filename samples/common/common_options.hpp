@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options that several samples have: which NIC, which transport, which memory, where the other end is, a secret, a
-// hash.
+// Options of several samples: NIC, transport, memory, address of the other end, secret, hash.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +20,7 @@ struct endpoint_name {
     std::string port;
 };
 
-// A v6 address stands in brackets. For CLI11: throws CLI::ValidationError, which says what was expected.
+// Parses HOST:PORT; a v6 address is in brackets. Throws CLI::ValidationError, for CLI11, with the expected form.
 endpoint_name endpoint_argument(std::string const& text);
 
 struct session_choice {
@@ -33,15 +32,15 @@ struct session_choice {
 // --interface, --queues, --transport, --memory, --memory-size, --rx-page-size. `chosen` must outlive `app`.
 void add_session_options(CLI::App& app, session_choice& chosen);
 
-// Memory of the kind that was chosen. Throws gpurx::system_error.
+// Allocates memory of the chosen kind. Throws gpurx::system_error.
 gpurx::device_memory allocate(session_choice const& chosen, std::size_t bytes);
-// Notices go to standard error, and so does the reason if there is none.
+// Opens the session, and prints its notices to standard error. Nothing: it failed, and the reason is printed there.
 std::optional<gpurx::rx_session> open_session(session_choice const& chosen);
 
-// --secret-file, of both ends of a tensor stream. What the file holds, less the end of its last line, becomes `secret`,
-// which must outlive `app`. On the command line a secret would be everybody's to read.
+// --secret-file, for both ends of a tensor stream. The content of the file, without the end of its last line, becomes
+// `secret`, which must outlive `app`. All users of the machine could read a secret on the command line.
 void add_secret_option(CLI::App& app, std::string& secret);
 
-// --expect-sha256, of samples that write out what they received. `expected`, in lower case, must outlive `app`. `help`
-// says whose it is.
+// --expect-sha256, for samples that write the received bytes. `expected`, in lower case, must outlive `app`. `help`
+// names the hashed bytes.
 CLI::Option* add_expected_sha256(CLI::App& app, std::string& expected, std::string const& help);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a program writes what it has fetched.
+// Output of fetched bytes: a file, a pipe or standard output.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class output {
     // So many bytes are to come. A disk without room for them is an error now.
     void reserve(std::uint64_t size);
     void write(std::uint64_t offset, std::span<std::byte const> bytes);
-    // What was written there. Precondition: is_file().
+    // Returns the written bytes. Precondition: is_file().
     void read(std::uint64_t offset, std::span<std::byte> bytes) const;
     // All has been written: the disk has it, and the file its name.
     void commit();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ray prepares rows on all of its workers, and they send them to the ranks of a training job: prepare.py --help"""
+"""Prepare rows on all workers of Ray, and send them to the ranks of a training job: prepare.py --help"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEATURES = 32
 
 
 def decode(rows: dict[str, Any]) -> dict[str, Any]:
-    """Stands for reading and augmenting: features of each row, and what is to be learned of them."""
+    """Stand for reading and augmenting: return the features and the target of each row."""
     x = np.stack([np.random.default_rng(int(one)).standard_normal(FEATURES, dtype=np.float32) for one in rows["id"]])
     return {"id": rows["id"], "x": x, "y": x @ np.linspace(-1, 1, FEATURES, dtype=np.float32)}
 

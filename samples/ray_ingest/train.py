@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A training job of several ranks, for torchrun, each of which has a stream of rows from Ray's workers: train.py --help"""
+"""Train on several ranks of torchrun, each with a stream of rows from Ray's workers: train.py --help"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line of receive_file, and what it reports at the end.
+// Command line and final report of receive_file.
 #pragma once
 
 #include <chrono>

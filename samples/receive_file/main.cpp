@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// receive_file: receives what one TCP connection sends, until it ends, into device memory; writes it to a file, or only
-// says its SHA-256. The two ways to consume a stream are read_all() and lend_all().
+// receive_file: receives the bytes of one TCP connection into device memory, until it ends. It writes them to a file,
+// or only prints their SHA-256. The two ways to consume a stream are read_all() and lend_all().
 #include <fmt/format.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -35,7 +35,7 @@ void check(boost::system::error_code error, std::string operation, std::string o
         throw gpurx::system_error{error, {std::move(operation), std::move(object), {}, {}}};
 }
 
-// Gathers the stream, piece by piece, in a range of our own; the NIC has its pages back at once.
+// Gathers the stream, piece by piece, into a range of the program's own. The NIC gets its pages back at once.
 asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::memory_span landing, sink& out, progress& display)
 {
     for (;;) {
@@ -50,7 +50,7 @@ asio::awaitable<void> read_all(gpurx::receiver& rx, gpurx::memory_span landing, 
     }
 }
 
-// Takes the bytes where the NIC put them: no copy, and the NIC has its pages back when the loan dies.
+// Borrows the bytes where the NIC wrote them, without a copy. The NIC gets its pages back when the loan is destroyed.
 asio::awaitable<void> lend_all(gpurx::receiver& rx, sink& out, progress& display)
 {
     for (;;) {
@@ -88,7 +88,7 @@ asio::awaitable<void> transfer(options const& wanted, gpurx::rx_session& session
     auto const [error, found] = co_await resolver.async_resolve(host, port, asio::as_tuple(asio::use_awaitable));
     check(error, "resolve", host);
     auto const endpoint = found.begin()->endpoint();
-    // (Not `listens ? co_await … : co_await …`: g++ 12 destroys the result of the one that was chosen.)
+    // Not `listens ? co_await … : co_await …`: g++ 12 destroys the result of the chosen operand.
     auto opened = wanted.listens ? accept_one(session, endpoint) : connect(session, endpoint);
     auto rx = co_await std::move(opened);
     display.update(0);
@@ -102,7 +102,7 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
 {
     constexpr std::size_t landing_size = std::size_t{4} << 20;
     auto const landing = allocate(wanted.nic, landing_size);
-    // A reader that goes away is an error of the write.
+    // If the reader of a pipe exits, the write reports an error.
     std::signal(SIGPIPE, SIG_IGN);
     sink out{wanted.output};
     progress display;
@@ -127,7 +127,7 @@ exit_status run(options const& wanted, gpurx::rx_session& session)
         std::rethrow_exception(*outcome);
     report const result{session.transport(), session.explain(),     session.stats(), time,
                         out.finish(),        wanted.expected_sha256};
-    // Standard output may be where the bytes go.
+    // The bytes may go to standard output.
     auto* const to = wanted.output == "-" ? stderr : stdout;
     wanted.json ? print_json(result, to) : print_table(result, to);
     if (result.as_expected())

@@ -37,7 +37,7 @@ try {
                                    static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)))}};
 }
 
-// What is left of a deadline when the headers have been read.
+// Returns the rest of a deadline after the headers have been read.
 ingest::fetch_options with_rest_of_time(ingest::fetch_options options, steady_clock::time_point start)
 {
     using std::chrono::milliseconds;

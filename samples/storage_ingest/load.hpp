@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gpurx-fetch brings into memory: an object, or the tensors of a model in one file or in several.
+// Loading into memory: an object, or the tensors of a model in one file or in several.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -11,14 +11,14 @@
 #include "options.hpp"
 #include "report.hpp"
 
-// The whole object, contiguous.
+// Loads the whole object, contiguous.
 [[nodiscard]] boost::asio::awaitable<gpurx::ingest::buffer> fetch(gpurx::ingest::object& object, int gpu);
 
-// The tensors, each at its place in one block. The object is open, and not read yet.
+// Loads the tensors, each at its place in one block. Precondition: the object is open, and not read yet.
 [[nodiscard]] boost::asio::awaitable<gpurx::ingest::buffer> load_tensors(gpurx::ingest::object& file, int gpu,
                                                                          report& found);
 
-// The same for a model in several files, which `wanted` names: one file after the other, each through all flows. The
-// report then has what is to be said of the files.
+// Loads a model in several files, which `wanted` names: file after file, each through all flows. Adds the facts of the
+// files to the report.
 [[nodiscard]] boost::asio::awaitable<gpurx::ingest::buffer> load_checkpoint(options const& wanted,
                                                                             gpurx::rx_session& session, report& found);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gpurx-fetch: receives an object of a server through several flows: into device memory, or piece by piece into a file;
-// computes its checksums, or lists the tensors in it. What there is to learn from is in load.cpp, and in save().
+// gpurx-fetch: receives an object of a server through several flows, into device memory, or piece by piece into a file.
+// It computes checksums, or lists tensors. load.cpp and save() show the use of the library.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ namespace {
 
 enum exit_status : int { received = 0, transfer_failed = 1, unexpected_bytes = 3, no_session = 4 };
 
-// Of an object that is written or hashed, so much at a time.
+// Bytes of a piece, for an object that is written or hashed.
 constexpr std::size_t piece_size = std::size_t{4} << 20;
 
 std::chrono::duration<double> cpu_time_so_far()
@@ -58,17 +58,17 @@ std::chrono::duration<double> cpu_time_so_far()
     return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// SIGINT and SIGTERM. Watches on a thread of its own: the others may be held up in a write to a pipe or a disk.
+// Watches SIGINT and SIGTERM on a thread of its own: other threads may block in a write to a pipe or a disk.
 class interruption {
   public:
-    // `stop` runs on that thread. A program that has not ended half a second later is ended, with 128 and the number of
-    // the signal; what it leaves undone then on a NIC, the next session undoes.
+    // `stop` runs on that thread. If the program has not ended half a second later, it exits with 128 plus the number
+    // of the signal. The next session then undoes its changes of a NIC.
     explicit interruption(std::function<void()> stop);
     interruption(interruption const&) = delete;
     interruption& operator=(interruption const&) = delete;
     ~interruption();
 
-    // That came; 0: none.
+    // The received signal; 0: none.
     [[nodiscard]] int signal() const noexcept { return signal_; }
 
   private:
@@ -99,7 +99,7 @@ interruption::~interruption()
 
 using bytes = std::span<std::byte const>;
 
-// The object, in pieces, as they come; in the order of the object where `out` is no file.
+// Writes the object in pieces as they arrive, or in the order of the object if `out` is no file.
 asio::awaitable<void> save(ingest::object& object, output& out, sha256* hash)
 {
     out.reserve(object.size());
@@ -112,7 +112,7 @@ asio::awaitable<void> save(ingest::object& object, output& out, sha256* hash)
     co_await object.async_fetch_pieces(std::move(take));
 }
 
-// What was written: pieces came in no order.
+// Hashes the written file, because pieces arrived in any order.
 asio::awaitable<void> hash_file(output const& out, std::uint64_t size, sha256& hash)
 {
     std::vector<std::byte> piece(std::min<std::uint64_t>(size, piece_size));
@@ -120,12 +120,12 @@ asio::awaitable<void> hash_file(output const& out, std::uint64_t size, sha256& h
         auto const some = std::span{piece}.first(std::min<std::uint64_t>(piece.size(), size - at));
         out.read(at, some);
         hash.update(some);
-        // Whoever wants the program to end is heard between two pieces.
+        // A signal takes effect between two pieces.
         co_await asio::post(asio::use_awaitable);
     }
 }
 
-// Of memory: brought to the host, if it is a GPU's.
+// Writes and hashes memory; copies a GPU's to the host first.
 asio::awaitable<void> write_out(ingest::buffer const& landing, gpurx::cuda_stream_ref stream, output* out, sha256* hash)
 {
     auto const all = landing.span();
@@ -168,7 +168,7 @@ void describe(ingest::object const& object, report& found)
     found.crc32c_announced = object.announced_crc32c().has_value();
 }
 
-// Into memory, and from there wherever else it is to go.
+// Loads into memory, and writes from there to the output.
 asio::awaitable<void> load(asio::awaitable<ingest::buffer> landing, options const& wanted, output* out, sha256* hash)
 {
     auto const executor = co_await asio::this_coro::executor;
@@ -178,7 +178,7 @@ asio::awaitable<void> load(asio::awaitable<ingest::buffer> landing, options cons
         co_await write_out(block, wanted.http.stream, out, hash);
 }
 
-// What a URL names that is not a model in several files.
+// Loads the object of a URL, if it is not a model in several files.
 asio::awaitable<void> transfer_object(options const& wanted, gpurx::rx_session& session, output* out, sha256* hash,
                                       progress& display, report& found)
 {
@@ -232,7 +232,7 @@ asio::awaitable<void> show_progress(gpurx::rx_session const& session, progress& 
 
 void say(options const& wanted, report const& found)
 {
-    // Standard output may be where the object goes.
+    // The object may go to standard output.
     auto* const to = wanted.output == "-" ? stderr : stdout;
     wanted.json ? print_json(found, to) : print_table(found, to);
     if (!found.as_expected())
@@ -242,7 +242,7 @@ void say(options const& wanted, report const& found)
 int run(options wanted, gpurx::rx_session& session, output* out, asio::io_context& context,
         interruption const& interrupted)
 {
-    // Of our own, so that nothing else that the GPU does is waited for.
+    // A stream of its own, so that it waits for no other work of the GPU.
     gpurx::cuda_stream stream;
     if (wanted.nic.gpu >= 0)
         stream = gpurx::cuda_stream::on(wanted.nic.gpu);
@@ -284,12 +284,12 @@ int run(options wanted, gpurx::rx_session& session, output* out, asio::io_contex
     return found.as_expected() ? received : unexpected_bytes;
 }
 
-// The output comes first: where nothing can be written nothing has to be fetched.
+// Opens the output first: if it cannot be written, nothing is fetched.
 int fetch_as(options wanted)
 {
     asio::io_context context{static_cast<int>(wanted.threads)};
     interruption const interrupted{[&context] { context.stop(); }};
-    // A reader that goes away is an error of the write.
+    // If the reader of a pipe exits, the write reports an error.
     std::signal(SIGPIPE, SIG_IGN);
     std::optional<output> out;
     if (!wanted.output.empty())

@@ -95,7 +95,7 @@ std::string first_line_of(std::string const& path)
     return line;
 }
 
-// Whom to trust, and who asks. A token is read from a file: a command line is seen by all users of the machine.
+// Trust and authentication. A token comes from a file, because all users of the machine can see a command line.
 void add_identity(CLI::App& app, gpurx::ingest::fetch_options& parsed)
 {
     app.add_option("--ca", parsed.tls.ca_file, "File of the trusted authorities, instead of the system's");

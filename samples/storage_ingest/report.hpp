@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gpurx-fetch says at the end.
+// Final report of gpurx-fetch.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tensor_source: sends tensors from files, or made up, frame by frame.
+// tensor_source: sends tensors from files, or synthetic ones, frame by frame.
 #include <fmt/format.h>
 
 #include <boost/asio/awaitable.hpp>

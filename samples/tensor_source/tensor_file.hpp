@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of one tensor: a .npy file, an IDX file (MNIST's format), raw bytes, or made up; and which of them a source
-// sends in which frame.
+// Rows of tensors, from a .npy file, an IDX file (MNIST's format), raw bytes, or synthetic; and the frames of a source.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +21,11 @@ struct tensor_rows {
     std::span<std::byte const> bytes;   // row after row, as they go to the wire
 };
 
-// What an argument NAME=FILE, NAME=FILE:DTYPE:SHAPE or NAME=synthetic:DTYPE:SHAPE names. Throws std::runtime_error,
-// whose text says what is wrong with which argument.
+// Opens the tensor of an argument NAME=FILE, NAME=FILE:DTYPE:SHAPE or NAME=synthetic:DTYPE:SHAPE. Throws
+// std::runtime_error, whose text has the argument and its mistake.
 tensor_rows open_tensor(std::string const& argument, std::uint64_t synthetic_rows);
 
-// A frame has the same rows whenever it is asked for, so that another process can go on.
+// A frame always has the same rows, so that another process can continue.
 class shard {
   public:
     // Throws std::runtime_error if the tensors have different numbers of rows, or none.

@@ -118,7 +118,7 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
         return std::nullopt;
     }
     auto const all = parsed.connect.empty() ? parsed.stream.sources : static_cast<unsigned>(parsed.connect.size());
-    constexpr unsigned spare = 4;  // for those who come again, and for strangers
+    constexpr unsigned spare = 4;  // for senders that reconnect, and for other connections
     parsed.nic.session.max_flows = (all + parsed.stream.world_size - 1) / parsed.stream.world_size + spare;
     parsed.stream.gpu = parsed.nic.gpu;
     return parsed;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line of training_ingest, and what it reports at the end.
+// Command line and final report of training_ingest.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct options {
     session_choice nic;
     gpurx::ingest::tensor_stream_options stream;
 
-    std::chrono::microseconds train_time{0};  // that each batch is worked on, for want of a model
+    std::chrono::microseconds train_time{0};  // time of work for each batch, instead of a model
     unsigned threads = 1;
     bool sha256 = false;  // of each tensor's bytes
     bool json = false;
@@ -35,7 +35,7 @@ struct report {
     gpurx::ingest::tensor_stream_stats stream;
     std::uint64_t rows = 0;                                   // of the batches
     std::chrono::duration<double> time{};                     // from the first batch asked for to the end
-    std::chrono::duration<double> waiting{};                  // for batches: what the trainer lost
+    std::chrono::duration<double> waiting{};                  // time for which the trainer waited for batches
     std::vector<std::pair<std::string, std::string>> sha256;  // of tensors, by name
     std::vector<gpurx::ingest::source_error> errors;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// training_ingest: receives a stream of tensors and hands it to a trainer, batch by batch. The trainer is train(),
-// which only takes its time: put a model there.
+// training_ingest: receives a stream of tensors and passes it to a trainer, batch by batch. The trainer is train(),
+// which only waits: put a model there.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,8 +36,8 @@ namespace {
 
 enum exit_status : int { received = 0, stream_failed = 1, source_failed = 3, no_session = 4, interrupted = 130 };
 
-// What a model would do with a batch. On a GPU it would enqueue its work on `stream` and return; the batch's memory is
-// used again when that work has run.
+// Stands for a model. On a GPU a model would enqueue its work on `stream` and return. The batch's memory is used again
+// when that work has run.
 asio::awaitable<void> train(ingest::batch const& batch, std::chrono::microseconds time)
 {
     if (time.count() == 0 || batch.empty())

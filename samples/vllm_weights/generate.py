@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM goes on with a text, by weights that come from a server into memory, and over no disk: generate.py --help
+"""Continue a text in vLLM, with weights that gpurx loads from a server into memory, without a disk: generate.py --help
 
-vLLM finds gpurx by itself, as a load format, where both are installed.
+vLLM finds gpurx as a load format if both are installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, type=Path, help="the directory that has its config.json")
     parser.add_argument("--url", required=True, help="where its weights are: a file, an index, a prefix of S3")
-    parser.add_argument("--prompt", nargs="+", type=int, default=[1, 2, 3, 5, 8], metavar="TOKEN", help="what it goes on with")
+    parser.add_argument("--prompt", nargs="+", type=int, default=[1, 2, 3, 5, 8], metavar="TOKEN", help="tokens to continue")
     parser.add_argument("--dtype", default="auto", help="of the model, as vLLM names it")
     wanted = parser.parse_args()
     engine = LLM(
