@@ -127,6 +127,7 @@ class Tensor:
         """Return the same memory as elements of another type, by name or dtype.
 
         The size of the last dimension changes with the size of an element. Use it for consumers that lack this type.
+        Raises ValueError if the bytes of the last dimension are no multiple of an element.
         """
 
     def numpy(self, dtype: Any = None) -> Any:

@@ -275,7 +275,8 @@ Tensor or a consumer uses it. Any thread may use a Tensor.)";
 
 constexpr char about_view[] = R"(Return the same memory as elements of another type, by name or dtype.
 
-The size of the last dimension changes with the size of an element. Use it for consumers that lack this type.)";
+The size of the last dimension changes with the size of an element. Use it for consumers that lack this type.
+Raises ValueError if the bytes of the last dimension are no multiple of an element.)";
 
 constexpr char about_numpy[] = R"(Return a numpy array of the tensor's type, or converted to `dtype`.
 
