@@ -4,10 +4,10 @@
 #
 #   demo.sh [--kernel KERNEL] [FILE]
 #
-# FILE: by default the image of the kernel that the guest boots. KERNEL: as ./run lab takes it, by default Debian's own;
-# with 'branch' the pages are given back by array tokens, and what that costs is compared with Debian's.
+# FILE: by default the image of the kernel that the guest boots. KERNEL: as ./run lab takes it, by default Debian's own.
+# With 'branch', array tokens return the pages, and the demo compares the cost with Debian's kernel.
 #
-# Exit status 0 means: what landed has the file's SHA-256, and the NIC put it into device memory (transport devmem).
+# Exit status 0: the received bytes have the file's SHA-256, and the NIC wrote them into device memory (transport devmem).
 set -euo pipefail
 
 samples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -35,7 +35,7 @@ stage() {
     fi
 }
 
-# The CUDA compiler is worth its 100 MB only where the library would find a GPU: it is looked for as the library does.
+# The CUDA compiler is worth its 100 MB only if the library would find a GPU. Searches as the library does.
 cuda() {
     local found
     if found=$(python3 "$repo/tests/gpu/has_gpu.py"); then
@@ -53,7 +53,7 @@ compile() {
     cmake --build build/demo --parallel "$(nproc)" --target "${targets[@]}"
 }
 
-# QEMU and the kernel are fetched, or the kernel built where it is one of ours, while the library compiles.
+# Fetches QEMU and the kernel, or builds a kernel of this project, while the library compiles.
 prepare_lab() {
     "$lab_dir/packages.sh" module lab
     "$lab_dir/lab.sh" --kernel "$kernel" --prepare
@@ -77,7 +77,7 @@ in_guest() {
     ip netns exec peer socat -u -b 1048576 STDIN "TCP:10.77.0.1:$port,retry=300,interval=0.1" <"$file" &
     sender=$!
     wait "$receiver" || status=$?
-    # It has sent all, or nobody listens any more.
+    # The sender has sent all bytes, or the receiver has ended.
     kill "$sender" 2>/dev/null || true
     return "$status"
 }
@@ -88,19 +88,19 @@ receive() {
         "$samples/demo.sh" --in-guest "$1" "$2" >"$3"
 }
 
-# cost_of_tokens KERNEL KIND RESULT: what one received page costs in system calls, a line of two figures: instructions to
-# receive it, and to give it back. Pages of 4 KiB, 128 a call; the guest's clock counts instructions.
+# cost_of_tokens KERNEL KIND RESULT: writes a line with the cost of a received page in system calls: the instructions to
+# receive it, and to return it. Pages of 4 KiB, 128 a call; the guest's clock counts instructions.
 cost_of_tokens() {
     "$lab_dir/lab.sh" --kernel "$1" --exact --hugepages 112 --timeout 600 -- \
         "$repo/tests/bench/tokens/guest.sh" "$tokens_bench" 1 profile "$2" >"$3.log"
-    # The last round: the first warms up.
+    # Takes the last round: the first warms up.
     sed -n 's/^\(receive\|release\) .* round=1 .*instructions=\([0-9]*\) fragments=\([0-9]*\) .*/\1 \2 \3/p' "$3.log" |
         awk '{instructions[$1] += $2; pages[$1] += $3}
             END {if (!pages["release"]) exit 1; for (call in pages) cost[call] = instructions[call] / pages[call]
                 printf "%.0f %.0f\n", cost["receive"], cost["release"]}' >"$3"
 }
 
-# compare_tokens: on Debian's kernel, and on the branch
+# compare_tokens: measures Debian's kernel and the branch
 compare_tokens() {
     cost_of_tokens debian stock "$repo/build/demo-tokens-debian" &&
         cost_of_tokens branch owner "$repo/build/demo-tokens-branch"
@@ -118,7 +118,7 @@ kernels with one configuration):"
     done
 }
 
-# conclude FILE SIZE REPORT RELEASE: what happened, and what to try next.
+# conclude FILE SIZE REPORT RELEASE: prints the result and further commands.
 conclude() {
     local file=$1 size=$2 report=$3 release=$4 part
     cat "$report"
@@ -166,7 +166,7 @@ main() {
     : >"$log"
 
     "$lab_dir/packages.sh" build
-    # Nobody sees sudo ask for a password in the background.
+    # In the background, sudo's question for a password would be invisible.
     ((EUID == 0)) || sudo -n true 2>/dev/null || "$lab_dir/packages.sh" module lab
     cuda
     stage "compile receive_file and the library; fetch the lab's kernel" compile_and_prepare

@@ -99,7 +99,7 @@ void output::reserve(std::uint64_t size)
     if (::fstatvfs(file_, &space) == 0 && space.f_blocks > 0 && space.f_bavail < size / space.f_frsize)
         fail("write", ENOSPC, fmt::format("{} bytes are expected, {} are free", size, space.f_bavail * space.f_frsize));
     struct statfs system {};
-    // In memory: to take it all now would cost what it costs later, and nothing else happens meanwhile.
+    // A file system in memory: reserving now costs as much as writing later, and delays the transfer.
     if (::fstatfs(file_, &system) == 0 && system.f_type == TMPFS_MAGIC)
         return;
     if (::fallocate(file_, 0, 0, static_cast<off_t>(size)) != 0 &&

@@ -22,7 +22,7 @@ _gpurx_fetch() {
             ;;
     esac
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
-    # What is after a colon is a word of its own to readline.
+    # readline treats the text after a colon as a separate word.
     [[ $word != *:* ]] || COMPREPLY=("${COMPREPLY[@]#*:}")
 }
 complete -F _gpurx_fetch gpurx-fetch
