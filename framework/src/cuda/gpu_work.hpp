@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declares what the rest of the library uses of CUDA: work on streams, with no CUDA header. The files that include
-// driver.hpp implement it, and absent.cpp does so for a library that is built without CUDA.
+// The interface to CUDA for the rest of the library: work on streams, without a CUDA header. The files that include
+// driver.hpp implement it. absent.cpp implements it for builds without CUDA.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@
 
 #include "memory/memory_state.hpp"
 
-// What a CUcontext points to (CUDA driver API, cuda.h).
+// A CUcontext points to it (CUDA driver API, cuda.h).
 struct CUctx_st;
 
 namespace gpurx::detail {
 
-// A stream and the GPU that is meant where the stream is CUDA's default stream, which every context has: that of the
-// calling thread's current context, if it is the GPU's, unless resolve() has noted which.
+// A stream and, for CUDA's default stream, its GPU. Every context has a default stream. The calling thread's current
+// context selects it if that belongs to the GPU, unless resolve() has noted a context.
 struct gpu_stream {
     int ordinal = no_gpu;
     cuda_stream_ref stream;
@@ -33,38 +33,38 @@ struct gpu_stream {
     friend bool operator==(gpu_stream const&, gpu_stream const&) = default;
 };
 
-// Whose memory, or pinned host memory, lies at an address.
+// The GPU that owns memory, or pinned host memory, at an address.
 struct gpu_place {
-    int ordinal = no_gpu;         // no_gpu: none's, as far as is known
-    CUctx_st* context = nullptr;  // the only one whose kernels reach it; null: any of the GPU's
+    int ordinal = no_gpu;         // no_gpu: no known GPU
+    CUctx_st* context = nullptr;  // the only context whose kernels reach it; null: any of the GPU
 };
 [[nodiscard]] gpu_place place_of(std::uintptr_t address) noexcept;
 
-// Notes the context, for an operation whose steps run on several threads. Fails where the stream cannot be used so:
-// errc::wrong_gpu, errc::unusable_stream, what the driver reports.
+// Notes the context, for an operation whose steps run on several threads. Fails if such an operation cannot use the
+// stream: errc::wrong_gpu, errc::unusable_stream, the driver's errors.
 [[nodiscard]] error_code resolve(gpu_stream& stream) noexcept;
-// Loads the kernels for what is to be gathered on a resolved stream: that may wait for all streams of its context, and
-// is soon done where memory of that GPU was made or adopted in the context.
+// Loads the kernels for gathers on a resolved stream. That may wait for all streams of its context. It is fast if
+// memory of that GPU was made or adopted in the context.
 void prepare_gather(gpu_stream const& on) noexcept;
 
 // ---- streams ----
 
-// Notes the context and the GPU of a stream, whichever GPU's it is. Fails where it is being captured, and where nobody
-// can tell whose default stream is meant.
+// Notes the context and the GPU of a stream of any GPU. Fails if the stream is being captured, or if the context of a
+// default stream is ambiguous.
 [[nodiscard]] error_code locate(gpu_stream& stream) noexcept;
-// One that waits for no default stream. Throws system_error.
+// Returns a new stream that waits for no default stream. Throws system_error.
 [[nodiscard]] CUstream_st* create_stream(int ordinal);
-// What was enqueued on it is done first; nothing waits for that. Not null.
+// Destroys the stream after its enqueued work, without waiting. Not null.
 void destroy_stream(CUstream_st* stream) noexcept;
-// Work enqueued on `later` from now on runs after what was enqueued on `earlier` so far. Both are located.
+// Orders later work on `later` after earlier work on `earlier`. Precondition: both are located.
 [[nodiscard]] error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept;
 
 // ---- points in streams ----
 
-// Work that was enqueued on one stream or several, to be waited for. Null: none.
+// A point behind work that was enqueued on one stream or several. Null: none.
 struct stream_point;
 
-// Memory for one point: who cannot fail when there is something to wait for has it from before.
+// Memory for one point, allocated in advance for callers that must not fail later.
 class spare_point {
   public:
     spare_point() = default;
@@ -72,7 +72,7 @@ class spare_point {
     spare_point& operator=(spare_point const&) = delete;
     ~spare_point();
 
-    // There is one now. Throws std::bad_alloc.
+    // Makes sure that there is one. Throws std::bad_alloc.
     void provide();
     [[nodiscard]] stream_point* take() noexcept { return std::exchange(memory_, nullptr); }
 
@@ -80,124 +80,127 @@ class spare_point {
     stream_point* memory_ = nullptr;
 };
 
-// Adds to `point` all that was enqueued on `on` so far. Never fails, allocates or waits. `spare`, which has been
-// provided, may be used up.
+// Adds all work enqueued on `on` so far to `point`. Never fails, allocates or waits. It may use up `spare`.
+// Precondition: spare.provide().
 void mark(stream_point*& point, gpu_stream on, spare_point& spare) noexcept;
-// Whether all of it has finished, or never will because the GPU is in error: `point` is null then.
+// Returns whether all work of `point` has finished, or never will because the GPU is in an error state. `point` is then
+// null.
 [[nodiscard]] bool has_passed(stream_point*& point) noexcept;
-// Calls then(argument, error) when it has, from a thread of the library, or at once; the error is what the GPU reports
-// if it is in error for good. Takes the point, which is not null.
+// Calls then(argument, error) when the point has passed, from a thread of the library, or at once. The error is the
+// GPU's permanent error, if any. Takes the point, which is not null.
 enum class waiting_for : bool {
-    pages,   // may learn of it some milliseconds late once it has waited for long
+    pages,   // may be some milliseconds late after a long wait
     stream,  // sooner
 };
 void when_passed(stream_point* point, void (*then)(void*, error_code) noexcept, void* argument,
                  waiting_for what) noexcept;
-// For who can go on only when some stream has passed: none is asked for seldom now.
+// Polls all streams often now, because the caller can only continue when a stream has passed.
 void look_at_streams() noexcept;
 
 // ---- streams that do not keep up ----
 
-// What reads of all flows have enqueued on one stream, as far as it is not done. A stream's queue has an end, and who
-// enqueues beyond it is blocked. So reads stop long before: what arrives waits in the sockets, and makes fewer and
+// Unfinished commands that reads of all flows have enqueued on one stream. A stream's queue is limited, and a call that
+// exceeds it blocks. So reads stop far below the limit. Arriving bytes then wait in the sockets, and make fewer and
 // larger batches later. Any thread.
 class stream_backlog {
   public:
-    // Commands between two points that are kept. A stream is full with as many behind the second as it takes, and no
-    // more are enqueued while the first has not passed: about 400 of the 1,000 that a driver's queue takes, so that a
-    // program's own find room.
+    // Number of commands between two kept points. A stream is full with that many behind the second point, until the
+    // first point has passed. So reads use about 400 of the 1,000 commands of a driver's queue, and leave room for the
+    // program's own.
     static constexpr std::size_t window = 192;
 
     stream_backlog() = default;
     stream_backlog(stream_backlog const&) = delete;
     stream_backlog& operator=(stream_backlog const&) = delete;
 
-    // Reads must enqueue nothing now.
+    // Returns whether reads must enqueue nothing now.
     [[nodiscard]] bool is_full() noexcept;
-    // Writes to the eventfd `event`, once, when they may again. False: they may now.
+    // Writes to the eventfd `event`, once, when reads may enqueue again. Returns false if they may now.
     [[nodiscard]] bool notify(int event) noexcept;
-    // Before the descriptor is closed.
+    // Call it before the descriptor is closed.
     void forget(int event) noexcept;
-    // So many commands were enqueued up to `behind`, which the caller is a holder of. Nothing is enqueued to know that:
-    // of every window of commands a point is kept that somebody has recorded anyway.
+    // Notes `commands` enqueued up to `behind`, which the caller holds. It enqueues nothing: of each window of commands
+    // it keeps a point that was recorded anyway.
     void add(std::size_t commands, stream_point& behind) noexcept;
 
   private:
-    // With the mutex, as the next.
+    // The caller of this function and of the next holds the mutex.
     [[nodiscard]] bool looks_full() noexcept;
     void add_waiter(int event) noexcept;
     static void on_passed(void* backlog, error_code) noexcept;
 
-    std::mutex mutex_;               // guards what follows
+    std::mutex mutex_;               // guards the members below
     std::size_t open_ = 0;           // commands behind the last point that is kept
     stream_point* first_ = nullptr;  // behind a window of commands, and behind the next; null: not closed yet
     stream_point* second_ = nullptr;
     bool awaited_ = false;      // on_passed() will be called
     std::vector<int> waiters_;  // eventfds
 };
-// Of a resolved stream; lives until the process ends. Null: there was no memory for it, and nothing is bounded.
+// Returns the backlog of a resolved stream; it lives until the process ends. Null if memory ran out; the stream is then
+// not bounded.
 [[nodiscard]] stream_backlog* backlog_of(gpu_stream const& on) noexcept;
 
 // ---- gather ----
 
-// A gather reads aligned blocks of so many bytes: those that a fragment begins and ends in wholly.
+// Size of the aligned blocks that a gather reads. It reads all of the blocks in which a fragment begins and ends.
 inline constexpr std::size_t gather_block = 16;
 
-// What is known of both ends of a gather, and who waits for it.
+// Known facts about both ends of a gather, and its waiters.
 struct gather_source {
     memory_span memory{};                 // memory_state::known_to() the GPU
     CUctx_st* destination_of = nullptr;   // gpu_place::context
-    stream_point** read_until = nullptr;  // all that was enqueued is added to it if there is no error
-    stream_backlog* backlog = nullptr;    // the stream's; the same, if read_until is there
+    stream_point** read_until = nullptr;  // on success the enqueued work is added to it
+    stream_backlog* backlog = nullptr;    // the stream's; on success, if read_until is set, likewise
 };
 
-// Enqueues the copy of the fragments, in order, to the start of `destination` as far as both go; returns the bytes.
-// Fragments on the host that the GPU cannot read are copied out of the way before it returns.
+// Enqueues the copy of the fragments, in order, to the start of `destination`, up to the smaller size; returns the
+// bytes. Before it returns, it copies host fragments that the GPU cannot read to other memory.
 [[nodiscard]] std::size_t gather_on_gpu(std::span<fragment const> fragments, memory_span destination, gpu_stream on,
                                         gather_source const& from, error_code& code) noexcept;
-// And their CRC32C into the four bytes at `crc`, which the GPU can write. All fragments have to be within its reach.
+// Also computes their CRC32C into the four bytes at `crc`, which the GPU can write. The GPU must be able to read all
+// fragments.
 [[nodiscard]] std::size_t gather_crc32c_on_gpu(std::span<fragment const> fragments, memory_span destination,
                                                std::uintptr_t crc, gpu_stream on, error_code& code) noexcept;
-// Copies the fragments, in order, to `destination` as far as both go, once what was enqueued on `after` (null: nothing)
-// has run, and waits for it; returns the bytes.
+// Copies the fragments, in order, to `destination`, up to the smaller size, after the work enqueued on `after` (null:
+// none), and waits for the copy. Returns the bytes.
 [[nodiscard]] std::size_t copy_from_gpu(std::span<fragment const> fragments, std::span<std::byte> destination,
                                         int ordinal, cuda_stream_ref const* after, error_code& code) noexcept;
 
 // ---- staging ----
 
-// Pinned host memory that one flow receives into on the way to a GPU: while one chunk crosses PCIe, recv fills the
-// next. One thread at a time.
+// Pinned host memory of one flow on the way to a GPU. While one chunk crosses PCIe, recv fills the next. One thread at
+// a time.
 class staging {
   public:
-    // For this GPU. Throws system_error and std::bad_alloc.
+    // Makes staging memory for this GPU. Throws system_error and std::bad_alloc.
     explicit staging(int ordinal);
     staging(staging const&) = delete;
     staging& operator=(staging const&) = delete;
-    // What is under way still arrives.
+    // Unfinished copies still complete.
     ~staging();
 
-    // Bytes that recv may write now and that copy() will send along `on`; empty: all chunks are under way.
+    // Returns bytes that recv may fill now, for copy() on `on`; empty if all chunks are being copied.
     [[nodiscard]] std::span<std::byte> room(gpu_stream on, error_code& code);
     // Enqueues the copy of the next `size` bytes of room() to `address` on the GPU, and adds it to the stream's
     // `backlog`, if any. Does not wait.
     [[nodiscard]] error_code copy(std::uintptr_t address, std::size_t size, stream_backlog* backlog = nullptr) noexcept;
-    // Writes to the eventfd `event`, once, when there is room. False: there is room now.
+    // Writes to the eventfd `event`, once, when there is room. Returns false if there is room now.
     [[nodiscard]] bool notify(int event) noexcept;
 
   private:
     struct chunk;
     struct ring;
 
-    // What was filled is on its way, and comes back by itself.
+    // Ends the filling of the present chunk. The chunk is free again when its copies have passed.
     void send_off() noexcept;
-    // Has arrived() called for all that are under way, and `event` written to by the first. With an event and an idle
-    // chunk: false, and nothing is arranged.
+    // Has arrived() called for all chunks that are being copied; the first writes to `event`. With an event and an idle
+    // chunk it returns false and does nothing.
     bool await_all(int event) noexcept;
-    // On the thread that watches streams.
+    // Runs on the thread that watches streams.
     static void arrived(void* chunk, error_code) noexcept;
-    // With the mutex.
+    // The caller holds the mutex.
     [[nodiscard]] static bool is_idle(chunk& each) noexcept;
-    // Null: all are under way, or an error.
+    // Returns null if all chunks are being copied, or on an error.
     [[nodiscard]] chunk* find_idle(error_code& code);
 
     std::shared_ptr<ring> ring_;
@@ -205,13 +208,13 @@ class staging {
     chunk* filling_ = nullptr;
     std::size_t filled_ = 0;
     gpu_stream on_;
-    spare_point spare_;  // for what the chunk is filled with
+    spare_point spare_;  // for the copy of the chunk
 };
 
-// The stream that fills the memory of session GPUs, in the order of the calls of all flows.
+// Returns the stream that fills the memory of session GPUs, in the order of the calls of all flows.
 [[nodiscard]] gpu_stream copy_stream_of(int ordinal, error_code& code) noexcept;
 
-// Null with an error.
+// Returns null on an error.
 [[nodiscard]] std::unique_ptr<staging> make_staging(int ordinal, error_code& code) noexcept;
 
 }  // namespace gpurx::detail

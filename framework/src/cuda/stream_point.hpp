@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Points in streams: recorded events, kept for the next use, because to create one takes longer than to record it. And
-// the thread that sees them pass.
+// Points in streams: recorded events, which the library reuses, because creation takes longer than recording. Also the
+// thread that detects that they have passed.
 #pragma once
 
 #include <atomic>
@@ -17,67 +17,68 @@ struct stream_point {
     CUstream stream = nullptr;
     CUevent event = nullptr;
     bool kept = false;                        // the context lasts (is_kept)
-    stream_point* stands_for = nullptr;       // has passed when that has, which it is a holder of
+    stream_point* stands_for = nullptr;       // passes when that point passes; holds that point
     std::atomic<bool> lost{false};            // could not be recorded
-    std::atomic<bool> done{false};            // has passed, and whoever holds it need not ask
-    std::atomic<CUresult> end{CUDA_SUCCESS};  // what it has passed with
-    std::atomic<unsigned> holders{1};         // one may have it in a list, record it again and wait for it; others ask
-    stream_point* next = nullptr;             // another stream's point, to be waited for as well; or in the pool
+    std::atomic<bool> done{false};            // has passed; holders need not ask
+    std::atomic<CUresult> end{CUDA_SUCCESS};  // result with which it passed
+    std::atomic<unsigned> holders{1};         // one may list it, record it again and wait for it; others ask
+    stream_point* next = nullptr;             // point of another stream to wait for too; or in the pool
 
-    // For the thread.
+    // Members of the thread.
     void (*then)(void*, error_code) noexcept = nullptr;
     void* argument = nullptr;
     stream_point* behind = nullptr;          // recorded later on this stream
-    stream_point* last = nullptr;            // of the stream; kept by the first
+    stream_point* last = nullptr;            // last point of the stream; set in the first
     stream_point* other = nullptr;           // the first of the next stream
-    bool awaited = false;                    // somebody waits for the stream, and not for pages
-    cuda::poll_clock::time_point since{};    // is waited for as the first of its stream
-    cuda::poll_clock::time_point poll_at{};  // is asked for next
+    bool awaited = false;                    // an operation waits for the stream, not for pages
+    cuda::poll_clock::time_point since{};    // began to wait as the first of its stream
+    cuda::poll_clock::time_point poll_at{};  // next poll
 };
 
 namespace cuda {
 
 class context_scope;
 
-// Whether this point has passed; of the others in its list nothing is said. So it has when its context is in error for
-// good: nothing runs there any more, and `end` says why. What else the driver reports says nothing about the stream.
-// A lost point has when its stream has nothing to do and is not being captured. Nothing is enqueued, and nothing waited
-// for.
+// Returns whether this point has passed; ignores the others in its list. A point has also passed if its context is in a
+// permanent error state: no work runs there any more, and `end` has the error. Other errors of the driver do not
+// concern the stream. A lost point has passed if its stream is idle and is not being captured. The function enqueues
+// nothing and does not wait.
 [[nodiscard]] bool passed(stream_point& point) noexcept;
 [[nodiscard]] bool passed(stream_point& point, context_scope const& within) noexcept;
-// One that nobody uses, not recorded yet; lost if there can be no event. Its context is current. Null without memory:
-// so it is made before anything is enqueued that it is to be behind.
+// Returns an unused point that is not recorded yet. The point is lost if no event can be made. The context is current.
+// Returns null if memory runs out, so call it before the work of the point is enqueued.
 [[nodiscard]] stream_point* make_point(CUcontext context) noexcept;
-// One holder more.
+// Adds a holder.
 [[nodiscard]] stream_point* hold(stream_point& point) noexcept;
-// For who is to be told that a point has passed which another one has in its list, and only holds it. Null without
-// memory.
+// Returns a point that passes with `other`, for a caller that must be notified but only holds `other`, while another
+// holder lists it. Null if memory runs out.
 [[nodiscard]] stream_point* stand_in_for(stream_point& other) noexcept;
-// Waits until the points of a list have passed, as long as that takes, and takes them.
+// Waits, without a limit, until the points of a list have passed, and takes them.
 void wait_for(stream_point* point) noexcept;
-// Whether what it is given goes into a graph, and not into the stream; its context is current. True, too, if the driver
-// cannot say.
+// Returns whether commands on the stream go into a graph. Its context is current. Also returns true if the driver
+// cannot report it.
 [[nodiscard]] bool is_captured(CUstream stream) noexcept;
-// Behind what was enqueued on `stream`, which is of the point's context; lost if it is being captured.
+// Records the point behind the work enqueued on `stream`, which belongs to the point's context. If the stream is being
+// captured, the point is lost.
 void record(stream_point& point, CUstream stream, bool captured = false) noexcept;
-// Work enqueued on `later`, whose context is current within `within`, from now on runs after what was enqueued on
-// `earlier`, of this context, so far.
+// Orders later work on `later`, whose context is current within `within`, after earlier work on `earlier`, which
+// belongs to this context.
 [[nodiscard]] CUresult wait_behind(CUstream later, context_scope const& within, CUstream earlier,
                                    CUcontext of_earlier) noexcept;
-// Adds a point to a list, in the place of an earlier one of its stream.
+// Adds a point to a list. It replaces an earlier point of its stream.
 void add(stream_point*& list, stream_point* point) noexcept;
-// One holder less; without any it goes back to the pool.
+// Removes a holder. Without holders the point returns to the pool.
 void discard(stream_point* point) noexcept;
-// The same for who has seen it pass: the others need not ask any more.
+// The same for a holder that has seen the point pass. Other holders need not ask any more.
 void settle(stream_point* point) noexcept;
 
-// Starts the thread that sees streams pass, if it is not there: when the first GPU is opened, as there may be none left
-// to start when pages wait. Throws system_error and std::bad_alloc.
+// Starts the thread that watches streams, if it is not running. Call it when the first GPU is opened: later, when pages
+// wait, the system might not be able to start a thread. Throws system_error and std::bad_alloc.
 void watch_streams();
-// Whether this is the thread that sees streams pass.
+// Returns whether this is the thread that watches streams.
 [[nodiscard]] bool is_watching_streams() noexcept;
-// For the end of the process, once ending() says so: whoever waits is told, and no call of the driver is under way
-// after it returns.
+// Call it at the end of the process, after ending() returns true. It completes all waits. After it returns, no call of
+// the driver is running.
 void stop_watching_streams() noexcept;
 
 }  // namespace cuda
