@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The journal of one device on disk, locked for as long as a device_journal lives. Settings, owners and queues change
-// seldom: the whole is written anew. Rules come and go with connections: a line is added for each step, and who has
-// added the last one need not read it all again.
+// The journal of one device on disk, locked while a device_journal lives. Settings, owners and queues change rarely:
+// each change rewrites the file. Rules change with connections: each step adds a line, and the writer of the last line
+// need not read the file again.
 #pragma once
 
 #include <chrono>
@@ -21,21 +21,23 @@
 
 namespace gpurx::detail {
 
-// Makes it (0700) if it is absent. Throws system_error: EPERM if it is somebody else's, or others may write to it.
+// Makes the directory (0700) if it is absent. Throws system_error: EPERM if another user owns it, or if others may
+// write to it.
 [[nodiscard]] unique_fd open_state_directory(std::string const& path);
 
-// Why a journal is locked. Who gives back goes before all who take, so that what a session had is free as soon as it
-// ends, however many others wait to begin.
+// Purpose of a lock. Sessions that return resources go before all that take some, so that the resources of an ended
+// session are free at once, however many sessions wait to begin.
 enum class journal_use { take, give_back };
 
-// The file. Held by one session at a time, over all processes, by a lock on a file beside it.
-// In `directory`: ifindexI-netnsN.journal and .lock (an interface may be renamed, its index stays). The
-// directory is made (0700) if it is absent; one that others may write to is refused, for they could make us
-// change a NIC as they like.
+// The file. One session of all processes holds it at a time, by a lock on a second file. The files are
+// ifindexI-netnsN.journal and .lock in `directory`: an interface may be renamed, but its index stays. The function
+// makes the directory (0700) if it is absent. It refuses a directory that others may write to, because they could
+// control the changes of a NIC.
 class journal_file {
   public:
-    // Waits for the lock; who takes stands back for who gives back, for half of `timeout` at most. Throws
-    // system_error: ETIMEDOUT if it cannot be had in `timeout`; what opening and locking report.
+    // Waits for the lock. A session that takes resources lets sessions that return some go first, for at most half of
+    // `timeout`. Throws system_error: ETIMEDOUT if the lock is not free within `timeout`; the errors of opening and
+    // locking.
     journal_file(std::string const& directory, device_key const& device,
                  std::chrono::milliseconds timeout = std::chrono::seconds{10}, journal_use use = journal_use::take);
 
@@ -43,15 +45,15 @@ class journal_file {
     journal_file& operator=(journal_file const&) = delete;
     ~journal_file();
 
-    // Nothing: there is none. Of one of another boot the device only: a loss of power may have damaged the rest. Throws
-    // system_error: errc::journal_invalid, and what reading reports.
+    // Returns the journal; empty if there is none. Of a journal of another boot it returns only the device, because a
+    // loss of power may have damaged the rest. Throws system_error: errc::journal_invalid, and the errors of reading.
     [[nodiscard]] std::optional<journal> load() const;
-    // In one piece or not at all; an empty journal is no file. Throws system_error.
+    // Writes the journal atomically. An empty journal removes the file. Throws system_error.
     void store(journal const& value) const;
 
-    // The file as it is now, to add to; empty: there is none. Throws system_error.
+    // Opens the present file to append; empty if there is none. Throws system_error.
     [[nodiscard]] unique_fd open_to_append() const;
-    // Whether `file` still is the journal, and `size` bytes long.
+    // Returns whether `file` still is the journal and has `size` bytes.
     [[nodiscard]] bool is_now(unique_fd const& file, std::uint64_t size) const noexcept;
 
     [[nodiscard]] std::string const& path() const noexcept { return path_; }
@@ -61,23 +63,23 @@ class journal_file {
     void replace(std::string_view text) const;
 
     std::string boot_id_;
-    std::string name_;  // without its ending
+    std::string name_;  // without its suffix
     std::string path_;
     unique_fd directory_;
     unshared_fd lock_;
 };
 
-// The surroundings that a lease knows: where its journal is, who its owner is, and which processes live.
+// The environment of a lease: the place of its journal, its owner, and the live processes.
 struct lease_environment {
     std::string state_directory;
     std::string boot_id;
     std::uint64_t netns = 0;
     owner_key self;
-    // Whether the process of an owner lives; nothing: cannot be told from here.
+    // Returns whether the process of an owner lives; empty if this process cannot find out.
     std::function<std::optional<bool>(owner_key const&)> alive;
 
-    // How long to wait for another session that is changing the interface, and for a queue whose last user is just
-    // being cleaned up by the kernel.
+    // Most time to wait for another session that changes the interface, and for a queue whose last user the kernel is
+    // still cleaning up.
     std::chrono::milliseconds lock_timeout{std::chrono::seconds{10}};
     std::chrono::milliseconds busy_timeout{std::chrono::seconds{2}};
 };
@@ -85,17 +87,17 @@ struct lease_environment {
 // A new session of this process. Throws system_error.
 [[nodiscard]] lease_environment this_environment(std::string state_directory);
 
-// Packets that are steered by some rule of the journal.
+// Packets that a rule of the journal steers.
 struct flow_match_hash {
     [[nodiscard]] std::size_t operator()(flow_match const& match) const noexcept;
 };
 
-// A journal as it was read or written last. Stays between two times that the journal is locked.
+// The journal as last read or written. It is kept between two locks of the journal.
 struct journal_cache {
     journal value;
-    unique_fd file;           // of which it is; empty: there was none
+    unique_fd file;           // the file of the content; empty: there was none
     std::uint64_t size = 0;   // of the file
-    std::uint64_t whole = 0;  // of that, what was written in one piece
+    std::uint64_t whole = 0;  // of that, bytes written atomically
     struct place {
         std::size_t owner = 0;
         std::size_t rule = 0;
@@ -105,8 +107,8 @@ struct journal_cache {
 
 class device_journal {
   public:
-    // Waits for the lock, and reads the journal unless `cache` still is what is there. One of another boot or device is
-    // dropped: what it speaks of is gone. Throws system_error.
+    // Waits for the lock, and reads the journal unless `cache` is still up to date. It drops a journal of another boot
+    // or device, whose changes no longer exist. Throws system_error.
     device_journal(lease_environment const& environment, nic_device const& device, journal_cache& cache,
                    journal_use use = journal_use::take);
     device_journal(device_journal const&) = delete;
@@ -114,24 +116,24 @@ class device_journal {
 
     [[nodiscard]] journal const* operator->() const noexcept { return &cache_.value; }
     [[nodiscard]] journal const& operator*() const noexcept { return cache_.value; }
-    // To change anything but rules of owners that are there; then comes save().
+    // For all changes except rules of existing owners. Call save() afterwards.
     [[nodiscard]] journal& edit() noexcept { return cache_.value; }
-    // Writes what must be there before the next change is made. Throws system_error.
+    // Writes the journal, which must be on disk before the next change is made. Throws system_error.
     void save();
 
-    // A rule of the journal for just these packets, and whose it is.
+    // Returns the journal's rule for exactly these packets, and its owner.
     struct found_rule {
         owner_key owner;
         journal_rule entry;
     };
     [[nodiscard]] std::optional<found_rule> find(flow_match const& match) const;
-    // Adds a rule of an owner that is there, or changes its number. Written at once. Throws system_error,
-    // and nothing has changed.
+    // Adds a rule of an existing owner, or changes its number, and writes it at once. Throws system_error; nothing has
+    // changed then.
     void note(owner_key const& owner, journal_rule const& entry);
-    // Takes a rule out, if it is there. The same.
+    // Removes a rule if it exists; otherwise the same.
     void forget(owner_key const& owner, flow_rule const& rule);
 
-    // A sentence, if a journal was dropped.
+    // Returns a sentence if it has dropped a journal.
     [[nodiscard]] std::optional<std::string> const& dropped() const noexcept { return dropped_; }
 
   private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The journal of one interface: who uses it, what was changed on it and what it was before. A value, and its text form;
-// no I/O. The text, a line each, in this order:
+// The journal of one interface: its owners, its changes and the original values. A value, and its text form; no I/O.
+// The text has these lines, in this order:
 //
 //   gpurx-journal 1
 //   boot BOOT-ID
@@ -34,16 +34,11 @@
 
 namespace gpurx::detail {
 
-// Settings that are changed for all sessions of an interface together, in the order of change. The values are numbers:
-//   hardware_gro      0 off, 1 on
-//   data_split        0 automatic, 1 off, 2 on, 3 automatic and reported as on
-//   hds_threshold     bytes
-//   ntuple_filters    0 off, 1 on
-//   channels          RX, TX, combined
-//   rss_table         a queue per hash value
-//   rx_ring           frames of each RX queue
-//   link              0 down, 1 up
-// A session changes none of the last two: gpurx-doctor does, in a journal of its own.
+// Settings that change for all sessions of an interface together, in the order of change. The values are numbers:
+// hardware_gro      0 off, 1 on data_split        0 automatic, 1 off, 2 on, 3 automatic and reported as on
+// hds_threshold     bytes ntuple_filters    0 off, 1 on channels          RX, TX, combined rss_table         a queue
+// per hash value rx_ring           frames of each RX queue link              0 down, 1 up A session does not change the
+// last two. gpurx-doctor does, in its own journal.
 enum class setting : std::uint8_t {
     hardware_gro,
     data_split,
@@ -74,12 +69,12 @@ struct journal_rule {
 
 struct journal_context {
     std::optional<std::uint32_t> id;  // nothing: pending
-    std::vector<unsigned> queues;     // that it spreads over, in this order
+    std::vector<unsigned> queues;     // queues of the context, in this order
 
     friend bool operator==(journal_context const&, journal_context const&) = default;
 };
 
-// The memory bound to an owner's queues, which lives and dies with it.
+// The memory bound to an owner's queues. It ends with the owner.
 struct journal_binding {
     std::optional<std::uint32_t> id;  // nothing: pending, that is, not bound yet
 
@@ -96,7 +91,7 @@ struct journal_owner {
     friend bool operator==(journal_owner const&, journal_owner const&) = default;
 };
 
-// Which device a journal speaks of.
+// The device of a journal.
 struct device_key {
     std::string boot_id;
     std::string interface;  // for people: it may be renamed
@@ -128,7 +123,7 @@ struct journal {
     friend bool operator==(journal const&, journal const&) = default;
 };
 
-// Without the lines after the end: what they say is in it.
+// Omits the lines after the end: the value contains them.
 [[nodiscard]] std::string serialise(journal const& from);
 
 // A line after the end.
@@ -138,7 +133,7 @@ struct journal_record {
     bool gone = false;
 };
 [[nodiscard]] std::string serialise(journal_record const& from);
-// False: there is no such owner, or no such rule that could be gone.
+// Returns false if there is no such owner, or no such rule to remove.
 [[nodiscard]] bool apply(journal_record const& record, journal& to);
 
 struct journal_damage {
@@ -147,9 +142,9 @@ struct journal_damage {
 
     friend bool operator==(journal_damage const&, journal_damage const&) = default;
 };
-// Which device a journal speaks of, whatever comes after that; nothing: damage.
+// Returns the device of a journal, ignoring later lines; empty if the text is damaged.
 [[nodiscard]] std::optional<device_key> parse_device(std::string_view text);
-// Takes only what the functions above write: anything else is damage.
+// Accepts only text that the functions above write. Any other text is damaged.
 [[nodiscard]] std::variant<journal, journal_damage> parse_journal(std::string_view text);
 
 }  // namespace gpurx::detail

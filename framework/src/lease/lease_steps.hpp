@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps of a lease on a NIC, and how they are undone. The journal records each step before it is done, so that any
-// that was reached can be undone: by its owner, or by a session that finds the owner dead.
+// The steps of a lease on a NIC, and their undoing. The journal records each step before it is made. So the owner can
+// undo every step, or a session that finds the owner dead.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct acquisition_request {
     std::uint32_t rx_page_size = 0;
 };
 
-// Header split, ntuple filters, queues (and channels for them), RSS away from them, the memory bound. Throws
-// system_error in the middle of it; what was done is in the journal then. `notices` gets what a user should know.
+// Sets header split, ntuple filters, queues (and channels for them), moves RSS away from them, and binds the memory. If
+// it throws system_error, the journal has the steps made so far. It adds notices for the user to `notices`.
 [[nodiscard]] acquisition acquire(device_journal& log, nic_device& nic, lease_environment const& environment,
                                   acquisition_request const& request, std::vector<std::string>& notices);
 
@@ -39,18 +39,18 @@ struct steer_target {
     std::uint32_t number = 0;
 };
 
-// How wide a rule may be that is made because the NIC refuses a narrower one.
+// Limit of a wider rule, if the NIC refuses a narrower one.
 enum class rule_width : std::uint8_t {
-    exact,    // as it was asked for: a wider one would bring packets along that belong elsewhere
-    address,  // of one local address: for a port alone it would reach what goes through this host to others
+    exact,    // as requested: a wider rule would match packets of others
+    address,  // one local address: a rule for a port alone would match forwarded packets
     port,
 };
 
-// Makes a rule for `match`, or, if the NIC cannot match so much or lead there, the next best: first every target for
-// one match, then the next wider match, up to `most`. Returns the rule that was made; one that the owner has already
-// serves.
-// `refused` gets a sentence for each that the NIC did not take. Throws system_error: EEXIST if another session has a
-// rule for the same packets; what the last refusal was; what the NIC objects that no other rule would help against.
+// Makes a rule for `match`. If the NIC does not support the match or the target, makes the next best rule: first with
+// every target for one match, then with the next wider match, up to `most`. Returns the rule. A rule that the owner
+// already has is sufficient. Adds a sentence to `refused` for each rule that the NIC refuses. Throws system_error:
+// EEXIST if another session has a rule for the same packets; the last refusal; an error of the NIC that another rule
+// would not avoid.
 [[nodiscard]] flow_rule install_rule(device_journal& log, nic_device& nic, owner_key const& owner,
                                      flow_match const& match, std::span<steer_target const> targets,
                                      std::vector<std::string>& refused, rule_width most = rule_width::port);
@@ -59,24 +59,24 @@ enum class rule_width : std::uint8_t {
 [[nodiscard]] std::uint32_t install_context(device_journal& log, nic_device& nic, owner_key const& owner,
                                             std::vector<unsigned> const& queues);
 
-// ---- undoing: nothing below throws; what cannot be undone is reported and, where it makes sense to try again, stays
+// ---- undoing: no function below throws; a step that cannot be undone is reported and, if a retry may succeed, stays
 // in the journal ----
 
-// Removes one rule of the journal from the NIC: the rule with its id, if it still is this very rule; for a pending one,
-// a rule that is equal and belongs to nobody else in the journal. Takes it out of the journal.
+// Removes one rule of the journal from the NIC and from the journal. It removes the rule with its id, if that is still
+// the same rule. For a pending rule it removes an equal rule that has no other owner in the journal.
 void remove_rule(device_journal& log, nic_device& nic, owner_key const& owner, flow_rule const& rule, report& said);
 
 // Removes an owner's rules and RSS contexts. The memory may be unbound after this.
 void undo_steering(device_journal& log, nic_device& nic, owner_key const& owner, report& said);
 
-// Takes the owner out of the journal; its queues may be used again. With the last owner all settings go back to what
-// they were. The owner's memory must have been unbound before.
+// Removes the owner from the journal; its queues may be used again. With the last owner it restores all settings. The
+// owner's memory must already be unbound.
 void undo_lease(device_journal& log, nic_device& nic, owner_key const& owner, report& said);
 
-// A NIC that is gone has taken its settings with it. True if so: the journal is empty then.
+// Returns true if the NIC is gone, and with it its settings. The journal is then empty.
 [[nodiscard]] bool forget_if_gone(device_journal& log, nic_device const& nic, report& said);
 
-// Undoes what owners left that do not live any more, and what earlier attempts could not.
+// Undoes changes of dead owners, and changes that earlier attempts could not undo.
 void undo_dead(device_journal& log, nic_device& nic, lease_environment const& environment, report& said);
 
 }  // namespace gpurx::detail

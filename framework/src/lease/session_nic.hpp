@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A session asks its NIC these once the memory is bound: the narrow interface between the session, which knows no
-// netlink, and queue_lease. Tests put their own in its place.
+// A session's interface to its NIC after the memory is bound. It separates the session, which does not use netlink,
+// from queue_lease. Tests have their own implementation.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -14,8 +14,8 @@
 
 namespace gpurx::detail {
 
-// Rules that bring one flow, or the connections of one listener, to the session's queues. Destroying it removes them;
-// the NIC must still be held then.
+// Rules that steer one flow, or the connections of one listener, to the session's queues. Its destruction removes them;
+// the session must still hold the NIC then.
 class steering_rule {
   public:
     steering_rule() = default;
@@ -24,9 +24,9 @@ class steering_rule {
     virtual ~steering_rule() = default;
 };
 
-// How full the bound memory is. All counts are of pages of the size that was bound, over all queues of the session.
+// Fill level of the bound memory. All counts are pages of the bound size, over all queues of the session.
 struct pool_sample {
-    std::uint64_t in_flight = 0;  // held by the NIC, TCP, or a program; includes what the pool keeps for recycling
+    std::uint64_t in_flight = 0;  // held by the NIC, TCP, a program, or the pool for recycling
     // Losses of the queues since they were leased; empty: the driver does not count them.
     std::optional<std::uint64_t> allocation_failures;
     std::optional<std::uint64_t> overruns = {};  // packets that found no buffer posted
@@ -35,14 +35,14 @@ struct pool_sample {
 
 // The ring of each of a NIC's RX queues.
 struct nic_ring {
-    std::optional<std::uint32_t> frames;  // that it has room for; empty: the driver does not say
+    std::optional<std::uint32_t> frames;  // capacity; empty: the driver does not report it
     std::uint32_t mtu = 0;
 
     friend bool operator==(nic_ring const&, nic_ring const&) = default;
 };
 
-// Destroying it unbinds the memory and restores the NIC. All but the getters and sample() block; the session calls them
-// on a thread of its own (nic_worker.hpp). sample() may be called at the same time.
+// Its destruction unbinds the memory and restores the NIC. All functions except the getters and sample() block; the
+// session calls them on its own thread (nic_worker.hpp). sample() may be called at the same time.
 class session_nic {
   public:
     session_nic() = default;
@@ -55,19 +55,20 @@ class session_nic {
     [[nodiscard]] virtual std::vector<unsigned> queues() const = 0;
     // Bytes of one page of the binding.
     [[nodiscard]] virtual std::size_t page_size() const noexcept = 0;
-    // The kernel has them; else all tokens are xarray tokens.
+    // Returns whether the kernel has array tokens; otherwise all tokens are xarray tokens.
     [[nodiscard]] virtual bool has_array_tokens() const noexcept = 0;
-    // False: whoever leased the queues makes the rules that bring flows to them; those that are made here are none.
+    // Returns false if the owner of the leased queues makes the steering rules. Rules of this object then have no
+    // effect.
     [[nodiscard]] virtual bool steers() const noexcept { return true; }
 
-    // By 5-tuple, or else by local port. `socket`: bound to `local`, and proof that the flow is this process's own
-    // where somebody else makes the rule. Null with `code` set.
+    // Steers a flow by 5-tuple, or else by local port. `socket`: bound to `local`. It proves to another process that
+    // makes the rule that the flow belongs to this process. On an error returns null and sets `code`.
     [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_flow(int socket, asio::ip::tcp::endpoint const& local,
                                                                     asio::ip::tcp::endpoint const& remote,
                                                                     error_code& code, diagnostics& why) = 0;
-    // False: move_flow() never makes a rule.
+    // Returns false if move_flow() never makes a rule.
     [[nodiscard]] virtual bool moves_flows() const noexcept { return false; }
-    // The same for a flow that a wider rule brings elsewhere: by 5-tuple or not at all.
+    // The same for a flow that a wider rule steers elsewhere: by 5-tuple, or not at all.
     [[nodiscard]] virtual std::unique_ptr<steering_rule> move_flow(int /*socket*/,
                                                                    asio::ip::tcp::endpoint const& /*local*/,
                                                                    asio::ip::tcp::endpoint const& /*remote*/,
@@ -77,14 +78,14 @@ class session_nic {
         why = {.operation = "move", .object = "flow", .kernel_message = {}, .advice = {}};
         return nullptr;
     }
-    // All connections to this local address (which may be unspecified) and port. `also_v4`: a v6 listener that takes
-    // IPv4 as well. `socket`: as above. Null with `code` set.
+    // Steers all connections to this local address (which may be unspecified) and port. `also_v4`: a v6 listener that
+    // accepts IPv4 too. `socket`: as above. On an error returns null and sets `code`.
     [[nodiscard]] virtual std::unique_ptr<steering_rule> steer_port(int socket, asio::ip::tcp::endpoint const& local,
                                                                     bool also_v4, error_code& code,
                                                                     diagnostics& why) = 0;
-    // As it was just before the memory was bound.
+    // The state just before the memory was bound.
     [[nodiscard]] virtual nic_ring ring() const noexcept = 0;
-    // Empty: the kernel did not say.
+    // Empty if the kernel does not report it.
     [[nodiscard]] virtual std::optional<pool_sample> sample() noexcept = 0;
 };
 

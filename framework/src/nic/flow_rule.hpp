@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steering rules as values: which TCP packets go where. To and from the kernel's form (ethtool rxnfc); no I/O.
+// Steering rules of TCP packets as values, and their conversion to and from the kernel's form (ethtool rxnfc). No I/O.
 #pragma once
 
 #include <linux/ethtool.h>
@@ -13,7 +13,7 @@
 
 namespace gpurx::detail {
 
-// Which packets: TCP, sent to `local` from `remote`. What is absent matches everything.
+// A match of TCP packets from `remote` to `local`. An absent member matches everything.
 struct flow_match {
     bool v6 = false;                                // the family of the packets
     std::optional<boost::asio::ip::address> local;  // of that family, without scope
@@ -33,36 +33,37 @@ struct flow_rule {
     friend bool operator==(flow_rule const&, flow_rule const&) = default;
 };
 
-// A rule found on a NIC, perhaps not one of ours.
+// A rule found on a NIC, perhaps of another program.
 struct installed_rule {
     std::uint32_t id = 0;
-    std::optional<flow_rule> rule;  // nothing: it is of another form than ours
-    std::optional<unsigned> queue;  // where it sends packets, if to a queue
+    std::optional<flow_rule> rule;  // empty: not a form that gpurx makes
+    std::optional<unsigned> queue;  // target, if it is a queue
 
     friend bool operator==(installed_rule const&, installed_rule const&) = default;
 };
 
-// Without the scope, which is no part of a packet, and as IPv4 if the address is one that was mapped into IPv6.
+// Returns the address without its scope, which is not part of a packet, and as IPv4 if it is mapped into IPv6.
 [[nodiscard]] boost::asio::ip::tcp::endpoint on_the_wire(boost::asio::ip::tcp::endpoint const& end);
 
 // The match of one connection. IPv4 addresses mapped into IPv6 count as IPv4, as they do on the wire.
 [[nodiscard]] flow_match match_connection(boost::asio::ip::tcp::endpoint const& local,
                                           boost::asio::ip::tcp::endpoint const& remote);
-// The matches of a listener: one, or two for a v6 listener on the unspecified address that takes IPv4 as well.
+// Returns the matches of a listener: one, or two for a v6 listener on the unspecified address that accepts IPv4 too.
 [[nodiscard]] std::vector<flow_match> match_listener(boost::asio::ip::tcp::endpoint const& local, bool also_v4);
-// The match itself and ever wider ones, for NICs that cannot match so much: both ends, the local end, the local port.
+// Returns the match and successively wider ones, for NICs with fewer features: both ends, the local end, the local
+// port.
 [[nodiscard]] std::vector<flow_match> widened(flow_match const& match);
 
-// The places of a NIC's rules, where the driver leaves the choice to us. To take one and give it back again costs the
+// The places of a NIC's rules, if the driver leaves the choice to the caller. Taking and returning a place costs the
 // same however many are taken.
 class rule_places {
   public:
     rule_places() noexcept = default;
     rule_places(std::vector<std::uint32_t> const& used, std::uint32_t size);
 
-    // The last free place: the first ones rank highest, and people choose them by hand. For a rule of one connection
-    // the last in the first half, as long as there is one: it has to rank above that of a whole port. Nothing: all are
-    // taken.
+    // Returns the last free place, because the first ones have the highest priority and people choose them by hand. For
+    // a rule of one connection it returns the last free place in the first half, if any: that rule needs a higher
+    // priority than the rule of a whole port. Empty if all are taken.
     [[nodiscard]] std::optional<std::uint32_t> last_free(bool of_connection) noexcept;
     void take(std::uint32_t place) noexcept;
     void give_back(std::uint32_t place) noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A NIC as the kernel presents it: netlink (netdev and ethtool families) and, where netlink cannot, ethtool ioctls.
+// A NIC by the kernel's interfaces: netlink (netdev and ethtool families), and ethtool ioctls for the rest.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ namespace gpurx::detail {
 // The calls of nic_device with the same names.
 class ethtool_ioctl {
   public:
-    // An interface of this thread's network namespace, by its number: it may be renamed meanwhile.
+    // An interface of this thread's network namespace, by its number, because it may be renamed.
     explicit ethtool_ioctl(unsigned index);
 
-    // Nothing: the interface is gone.
+    // Empty if the interface is gone.
     [[nodiscard]] std::optional<std::string> name() const;
     [[nodiscard]] std::string driver() const;
     [[nodiscard]] std::uint32_t mtu() const;
@@ -40,12 +40,12 @@ class ethtool_ioctl {
 
     [[nodiscard]] std::vector<installed_rule> rules() const;
     [[nodiscard]] std::optional<installed_rule> rule(std::uint32_t id) const;
-    // Lists all rules at most once in the life of this object, and once more where the table seems full.
+    // Lists all rules at most once in the life of this object, and once more if the table seems full.
     [[nodiscard]] std::uint32_t add_rule(flow_rule const& rule);
     void remove_rule(std::uint32_t id);
 
   private:
-    // The places of all rules, and how many there can be (0: the driver does not say).
+    // The places of all rules, and the size of the table (0: the driver does not report it).
     struct rule_list {
         std::vector<std::uint32_t> used;
         std::uint32_t size = 0;
@@ -53,9 +53,9 @@ class ethtool_ioctl {
     };
     [[nodiscard]] rule_list list() const;
     void look_for_places();
-    // Nothing: all are taken.
+    // Empty if all are taken.
     [[nodiscard]] std::optional<std::uint32_t> free_place(bool of_connection);
-    // Fills the name in and asks. Throws system_error as `operation`.
+    // Fills in the name and calls the kernel. Throws system_error with `operation`.
     void ask(unsigned long what, ifreq& request, char const* operation) const;
     // 0, or errno.
     [[nodiscard]] int call(void* command) const;
@@ -63,7 +63,7 @@ class ethtool_ioctl {
 
     unsigned index_;
     unique_fd socket_;
-    std::optional<rule_places> places_;  // as far as known; others may take some, and give some back
+    std::optional<rule_places> places_;  // as far as known; other programs may take and return some
     bool driver_chooses_ = false;
 };
 
@@ -110,7 +110,7 @@ class kernel_nic final : public nic_device {
                                                       std::uint32_t rx_page_size) override;
 
   private:
-    // Asks, and throws what the kernel objects. `operation` names the request in the error.
+    // Sends a request and throws the kernel's error. `operation` names the request in the error.
     void ask(netlink::request what, std::string_view operation, netlink::socket::on_answer const& answer,
              std::function<void()> const& restart = {});
 
@@ -121,11 +121,11 @@ class kernel_nic final : public nic_device {
     ethtool_ioctl ioctl_;
 };
 
-// The bare bind-rx, on a netlink socket of its own that the binding lives and dies with. What the kernel objects is
-// thrown as system_error, with its text. Nothing is prepared or checked before.
+// Makes only the bind-rx request, on a new netlink socket; the binding ends with that socket. Throws the kernel's error
+// as system_error, with its text. It prepares and checks nothing before.
 [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx const& what);
 
-// The attributes that bind-rx accepts on this kernel, by number (uapi.hpp): how optional ones are found out about.
+// Returns the attributes that bind-rx accepts on this kernel, by number (uapi.hpp), to detect optional ones.
 [[nodiscard]] netlink::attribute_rules bind_rx_attributes();
 
 }  // namespace gpurx::detail

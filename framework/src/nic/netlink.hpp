@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Netlink messages as bytes: requests are built, replies are taken apart. Whatever the bytes are, reading them
-// stays within their bounds; what cannot be read is absent. Then the questions to the genetlink controller, and the
-// socket, which alone does I/O (netlink_socket.cpp).
+// Builds netlink requests and parses replies. Parsing stays within bounds, whatever the bytes; unreadable parts are
+// absent. Also the requests to the genetlink controller, and the socket. Only the socket does I/O (netlink_socket.cpp).
 #pragma once
 
 #include <linux/netlink.h>
@@ -65,13 +64,13 @@ class request {
     std::vector<std::byte> bytes_;  // after each put exactly the message
 };
 
-// The types of the attributes that enclose byte `offset` of a request, outermost first: how the kernel's
-// NLMSGERR_ATTR_OFFS becomes a name. Empty if no attribute starts there.
+// Returns the types of the attributes that enclose byte `offset` of a request, outermost first. It converts the
+// kernel's NLMSGERR_ATTR_OFFS into names. Empty if no attribute starts there.
 [[nodiscard]] std::vector<std::uint16_t> path_at(bytes_view request, std::uint32_t offset);
 
 // ---- reading ----
 
-// One attribute, which fits into what was received. A value of another size than asked for is absent.
+// One attribute, within the bounds of the message. A value of another size than requested is absent.
 class attribute {
   public:
     explicit attribute(nlattr const* at) noexcept : at_{at} {}
@@ -112,7 +111,7 @@ class attributes {
     }
 
   private:
-    // Null: none is left that fits.
+    // Null if no complete attribute is left.
     [[nodiscard]] nlattr const* first() const noexcept;
     [[nodiscard]] nlattr const* after(nlattr const* at) const noexcept;
 
@@ -128,7 +127,7 @@ struct message {
     bytes_view payload;
 };
 
-// Removes the first message from `datagram`; nothing at the end, or where the rest is not a whole message.
+// Removes the first message from `datagram`. Empty at the end, or if the rest is not a whole message.
 [[nodiscard]] std::optional<message> take_message(bytes_view& datagram) noexcept;
 
 // A generic netlink message's command and attributes.
@@ -148,7 +147,7 @@ struct verdict {
 
     friend bool operator==(verdict const&, verdict const&) = default;
 };
-// Nothing if `from` is neither of the two, or too short to hold an error number.
+// Returns an empty optional if `from` is neither of the two, or too short for an error number.
 [[nodiscard]] std::optional<verdict> read_verdict(message const& from);
 
 // ---- the genetlink controller: a family's number and groups by its name, and which attributes a command accepts ----
@@ -161,10 +160,10 @@ struct family {
 };
 
 [[nodiscard]] request family_request(std::string_view name);
-// Nothing if the answer holds no number.
+// Returns an empty optional if the reply has no number.
 [[nodiscard]] std::optional<family> read_family(attributes const& answer);
 
-// The kernel accepts this as the value of an attribute, as far as it says.
+// Values that the kernel accepts for an attribute, as far as it reports them.
 struct attribute_rule {
     std::uint32_t type = 0;            // uapi::nlctrl::rule_type_u32 and others
     std::optional<std::uint64_t> max;  // of an unsigned number
@@ -173,7 +172,7 @@ struct attribute_rule {
 };
 using attribute_rules = std::map<std::uint16_t, attribute_rule>;  // by the attribute's number
 
-// Which attributes a command accepts, gathered over the many answers to one request.
+// The attributes that a command accepts, collected from the replies to one request.
 [[nodiscard]] request policy_request(std::uint16_t family, std::uint8_t command);
 class policy {
   public:
@@ -188,31 +187,31 @@ class policy {
 
 // ---- the socket: one request at a time, until the kernel has said how it ended ----
 
-// Not thread-safe. The descriptor is closed on exec, and in a child that is forked: answers are for one process, and
-// memory that was bound to a NIC through it is unbound only when nobody has it open.
+// Not thread-safe. The descriptor is closed on exec and in a forked child: replies are for one process, and memory that
+// was bound to a NIC through it is unbound only when no process has it open.
 class socket {
   public:
     // Throws system_error.
     socket();
 
-    // Sends `what` and calls `answer` for every data message until the acknowledgement, or the end of the dump. What is
-    // no part of the answer is passed over. Returns the kernel's verdict; throws system_error only where there is none
-    // (the socket failed, or ETIMEDOUT). A dump that the kernel marks as torn by a change is asked for again, so
-    // `restart` must forget what `answer` has gathered.
+    // Sends `what` and calls `answer` for every data message until the acknowledgement, or the end of the dump. It
+    // skips messages that are not part of the reply. Returns the kernel's result. Throws system_error only if there is
+    // none (the socket failed, or ETIMEDOUT). If the kernel marks a dump as inconsistent, it sends the request again,
+    // so `restart` must discard everything that `answer` has collected.
     using on_answer = std::function<void(generic_message const&)>;
     [[nodiscard]] verdict exchange(request& what, on_answer const& answer, std::function<void()> const& restart = {});
 
-    // Multicast messages of `group` are kept by the kernel from now on, until take_notifications().
+    // Subscribes to multicast messages of `group`. The kernel keeps them until take_notifications().
     void join(std::uint32_t group);
     // Calls `each` for every message that has arrived. Does not wait.
     void take_notifications(on_answer const& each);
 
-    // How long the kernel may take to answer a request.
+    // Most time for the kernel's reply to a request.
     static constexpr std::chrono::seconds timeout{10};
 
   private:
     void send(bytes_view bytes);
-    // One datagram of the kernel, or nothing if none comes before `deadline`.
+    // Returns one datagram of the kernel; empty if none comes before `deadline`.
     [[nodiscard]] bytes_view receive(std::chrono::steady_clock::time_point deadline);
     [[nodiscard]] bool wait_readable(std::chrono::steady_clock::time_point deadline) const;
 

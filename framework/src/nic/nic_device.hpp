@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A lease asks one NIC these: the narrow interface between queue_lease, which knows no system call, and kernel_nic.
-// Tests put a NIC of their own in its place.
+// A lease's interface to one NIC. It separates queue_lease, which makes no system calls, from kernel_nic. Tests have
+// their own NIC.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gpurx::detail {
 
-// Memory bound to RX queues; destroying it unbinds.
+// Memory bound to RX queues. Its destruction unbinds it.
 class rx_binding {
   public:
     rx_binding() = default;
@@ -28,8 +28,7 @@ class rx_binding {
     [[nodiscard]] virtual std::uint32_t id() const noexcept = 0;
 };
 
-// Every member that is not const throws system_error, with the kernel's text where the kernel
-// gives one. Not thread-safe.
+// Every non-const member throws system_error, with the kernel's text if there is one. Not thread-safe.
 class nic_device {
   public:
     nic_device() = default;
@@ -40,16 +39,16 @@ class nic_device {
     // For people; a device may be renamed.
     [[nodiscard]] virtual std::string name() const = 0;
     [[nodiscard]] virtual unsigned index() const noexcept = 0;
-    // As `ethtool -i` calls it; empty: it does not say.
+    // Name of the driver, as from `ethtool -i`; empty if not reported.
     [[nodiscard]] virtual std::string driver() = 0;
-    // False: removed, or moved to another network namespace.
+    // Returns false if it was removed, or moved to another network namespace.
     [[nodiscard]] virtual bool present() const = 0;
 
     [[nodiscard]] virtual ethtool::rings rings() = 0;
     // Bytes of the largest packet, its IP header included.
     [[nodiscard]] virtual std::uint32_t mtu() = 0;
-    // Returns true if the configuration has changed, false if it was this very value already. What is in effect (see
-    // rings()) may be "on" all the same where the configuration is "automatic".
+    // Returns true if the configuration has changed, false if it already had this value. With the configuration
+    // "automatic" the effective value (see rings()) may also be "on".
     virtual bool set_data_split(ethtool::data_split value) = 0;
     virtual void set_hds_threshold(std::uint32_t value) = 0;
     // Of each RX queue. Restarts the queues.
@@ -66,15 +65,15 @@ class nic_device {
 
     // The RSS table; empty if the NIC has none.
     [[nodiscard]] virtual std::vector<std::uint32_t> rss_table() = 0;
-    // Empty: back to the driver's default, which follows the number of channels.
+    // Empty: restores the driver's default, which follows the number of channels.
     virtual void set_rss_table(std::span<std::uint32_t const> table) = 0;
     [[nodiscard]] virtual std::vector<ethtool::rss_context> rss_contexts() = 0;
     [[nodiscard]] virtual std::uint32_t add_rss_context(std::span<std::uint32_t const> table) = 0;
     virtual void remove_rss_context(std::uint32_t id) = 0;
 
-    // All rules on the NIC, ours or not.
+    // All rules on the NIC, including those of other programs.
     [[nodiscard]] virtual std::vector<installed_rule> rules() = 0;
-    // Nothing: there is none with this id.
+    // Empty if there is no rule with this id.
     [[nodiscard]] virtual std::optional<installed_rule> rule(std::uint32_t id) = 0;
     // Returns the rule's id.
     [[nodiscard]] virtual std::uint32_t add_rule(flow_rule const& rule) = 0;
@@ -83,10 +82,10 @@ class nic_device {
     // Empty while the interface is down.
     [[nodiscard]] virtual std::vector<netdev::rx_queue> rx_queues() = 0;
     [[nodiscard]] virtual std::vector<netdev::page_pool> page_pools() = 0;
-    // Per RX queue; empty if the driver counts nothing.
+    // Counters of each RX queue; empty if the driver has none.
     [[nodiscard]] virtual std::vector<netdev::rx_losses> rx_losses() = 0;
 
-    // Of the kernel: sockets get them of what bind_rx() binds.
+    // Whether the kernel has array tokens for sockets, of memory that bind_rx() binds.
     [[nodiscard]] virtual bool has_array_tokens() = 0;
     // rx_page_size 0: the default.
     [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
