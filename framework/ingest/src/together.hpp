@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Coroutines that run side by side, and their outcomes.
+// Coroutines that run at the same time, and their results.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -29,9 +29,10 @@ boost::asio::awaitable<outcomes> await_all(std::vector<Operation> operations, Co
     co_return outcomes{std::move(order), std::move(failures)};
 }
 
-// `operations`: deferred co_spawns, which may run on any executors. `until`: a condition as parallel_group takes it.
-// They are started within a strand. A parallel group still reads what it was made of when it has started the last one,
-// and if all were done by then on other threads the coroutine that has it would go on, and end, under it.
+// `operations`: deferred co_spawns, on any executors. `until`: a condition of parallel_group. The function starts the
+// operations within a strand. A parallel group still reads its own state after it has started the last operation. If
+// all operations finished by then on other threads, the waiting coroutine could otherwise resume and destroy that
+// state.
 template <class Operation, class Condition>
 boost::asio::awaitable<outcomes> run_together(boost::asio::any_io_executor executor, std::vector<Operation> operations,
                                               Condition until)
@@ -40,7 +41,7 @@ boost::asio::awaitable<outcomes> run_together(boost::asio::any_io_executor execu
                                  await_all(std::move(operations), std::move(until)), boost::asio::use_awaitable);
 }
 
-// Throws the first failure that is not there because of another.
+// Throws the first failure that is not the consequence of another.
 inline void rethrow_first(outcomes const& of)
 {
     for (auto const index : of.order) {

@@ -15,48 +15,50 @@
 
 namespace gpurx::ingest::detail {
 
-// A variable of the environment; empty as well as absent: it is not set. What decides by variables takes this.
+// Reads a variable of the environment; empty and absent both mean not set. Functions that depend on variables take it
+// as a parameter.
 using environment = std::function<std::string(std::string_view)>;
 
-// The process's own.
+// Variables of this process.
 [[nodiscard]] std::string variable(std::string_view name);
 // Empty if it cannot be read.
 [[nodiscard]] std::string content_of(std::string const& path);
 
-// The proxy for requests to `to`, by curl's rules: http_proxy (not in capitals: a CGI program's caller could set that),
-// https_proxy, HTTPS_PROXY, all_proxy, ALL_PROXY, and whom no_proxy or NO_PROXY spares. Errors: errc::bad_url for one
-// that is none of http.
+// Returns the proxy for requests to `to`, by curl's rules: http_proxy (not in capitals, because the caller of a CGI
+// program could set that), https_proxy, HTTPS_PROXY, all_proxy, ALL_PROXY, and the exceptions in no_proxy or NO_PROXY.
+// Errors: errc::bad_url for a proxy that is not http.
 [[nodiscard]] std::optional<url> proxy_for(url const& to, environment const& variable, error_code& code,
                                            diagnostics& why);
 
-// The same by the process's own variables. Errors: as system_error.
+// The same with this process' variables. Throws errors as system_error.
 [[nodiscard]] std::optional<url> proxy_for(url const& to);
 
-// Whether a list as that of no_proxy has the host: names with all below them, addresses, networks (10.0.0.0/8), or *.
+// Returns whether a list such as no_proxy has the host. Entries are names with all their subdomains, addresses,
+// networks (10.0.0.0/8), or *.
 [[nodiscard]] bool bypasses_proxy(std::string_view host, std::string_view list);
 
-// What the proxy is to be told of who asks: Proxy-Authorization, or nothing.
+// Returns the Proxy-Authorization for the proxy; empty if none.
 [[nodiscard]] header_fields proxy_fields(url const& proxy);
-// With the server's name, as a proxy wants it.
+// Returns the URL with the server's name in the target, as a proxy requires.
 [[nodiscard]] url in_absolute_form(url to);
-// Asks the proxy for a connection to there.
+// Returns the request to the proxy for a connection to `to`.
 [[nodiscard]] std::string connect_request(url const& to, url const& proxy);
 
-// "Basic ...", of name:password.
+// Returns "Basic ..." of name:password.
 [[nodiscard]] std::string basic_authorization(std::string_view user);
 
-// name:password for that host, or for all others (default); empty: there is none.
+// Returns name:password for the host, or for all other hosts (default); empty if there is none.
 [[nodiscard]] std::string find_in_netrc(std::string_view netrc, std::string_view host);
-// NETRC, or .netrc in the user's home.
+// Returns NETRC, or .netrc in the user's home.
 [[nodiscard]] std::string netrc_path(environment const& variable);
 
-// What requests to `to` say besides, and nobody else may see: `given` fields, and who asks. That is, the first of
-// these: an Authorization in `given`, the bearer token, the URL's user, and, over https only, HF_TOKEN where the host
-// is Hugging Face's or HF_ENDPOINT's, and netrc.
+// Returns secret fields of requests to `to`: the `given` fields and an Authorization. The latter is the first of: an
+// Authorization in `given`, the bearer token, the URL's user and, over https only, HF_TOKEN if the host is Hugging
+// Face's or HF_ENDPOINT's, and netrc.
 [[nodiscard]] header_fields authorization_fields(url const& to, header_fields given, std::string_view bearer,
                                                  environment const& variable, std::string_view netrc);
 
-// Why requests cannot have that field; nullptr: they can.
+// Returns the reason why requests cannot have the field; null if they can.
 [[nodiscard]] char const* what_is_wrong(header_field const& field) noexcept;
 
 }  // namespace gpurx::ingest::detail

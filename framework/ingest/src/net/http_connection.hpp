@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The HTTP client. A connection sends requests, reads headers to the host, and brings bodies to their places. Its
-// errors are exceptions of type boost::system::system_error without an object: the caller adds it.
+// The HTTP client. A connection sends requests, reads headers to the host, and delivers bodies to their places. It
+// throws boost::system::system_error without an object; the caller adds the object.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -26,10 +26,10 @@
 
 namespace gpurx::ingest::detail {
 
-// Whether somebody else is so much faster than this, in bytes per second, that the connection is to end.
+// Returns whether another connection is so much faster than this speed, in bytes per second, that this one must end.
 using speed_check = std::function<bool(double)>;
 
-// What a server may take its time for.
+// Time limits for a server.
 struct connection_limits {
     std::chrono::milliseconds timeout;
     std::uint64_t min_speed = 0;  // bytes of a body per second
@@ -40,36 +40,37 @@ struct connection_limits {
 // Belongs to one strand.
 class http_connection : public std::enable_shared_from_this<http_connection> {
   public:
-    // A connection that is slower than the limits allow is closed; what runs on it then ends with errc::gave_up.
+    // Closes the connection if it is slower than the limits allow. Its operation then fails with errc::gave_up.
     http_connection(asio::any_io_executor const& executor, std::unique_ptr<wire> below, connection_limits const& limits,
                     cuda_stream_ref stream);
 
-    // To the first of them that answers.
+    // Connects to the first endpoint that answers.
     [[nodiscard]] asio::awaitable<void> async_connect(std::vector<asio::ip::tcp::endpoint> const& to);
 
     [[nodiscard]] asio::awaitable<void> async_send(std::string request);
-    // The next header, within so much of the timeout. Interim answers (status 1xx) are left out.
+    // Reads the next header, within `looks` eighths of the timeout. It skips interim responses (status 1xx).
     [[nodiscard]] asio::awaitable<answer> async_answer(unsigned looks = looks_per_timeout);
 
-    // The same with its body, of so many bytes at most.
+    // The same with its body, of at most this number of bytes.
     [[nodiscard]] asio::awaitable<answer> async_whole_answer(std::string& body, std::size_t at_most);
 
-    // The next bytes of a body, to their place. The first is an error if not all came; the second says how many did.
+    // Reads the next bytes of a body to their place. The first result is an error if bytes are missing; the second is
+    // the number of bytes.
     using transferred = std::pair<error_code, std::size_t>;
     [[nodiscard]] asio::awaitable<transferred> async_body(memory_span to);
     [[nodiscard]] asio::awaitable<transferred> async_body(host_span to);
     [[nodiscard]] asio::awaitable<void> async_skip(std::uint64_t bytes);
-    // What has come of a body of unknown length, or comes next: some of it, at most so much.
+    // Reads some bytes of a body of unknown length, at most this number.
     [[nodiscard]] asio::awaitable<std::string> async_excerpt(std::size_t at_most);
-    // The beginning of the body behind that header, as far as it comes: for messages.
+    // Reads the beginning of the body behind the header, as far as it arrives, for messages.
     [[nodiscard]] asio::awaitable<std::string> async_beginning(answer of);
 
-    // Nothing is under way for now, and the limits do not hold: no timer runs.
+    // The connection is idle: no limits apply, and no timer runs.
     void rest() noexcept;
-    // It goes on. False: the peer has ended the connection meanwhile, or sent what nobody asked for.
+    // Resumes. Returns false if the peer has ended the connection, or has sent unrequested bytes.
     [[nodiscard]] bool wake();
 
-    // Throws an error, in the words for it: `why`, if there are no others.
+    // Throws `code` with its text, or with `why` if it has no other text.
     void check(error_code code, std::string why = {}) const;
 
   private:
@@ -77,7 +78,7 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     [[nodiscard]] asio::awaitable<answer> read(answer_reader& reader);
     [[nodiscard]] asio::awaitable<error_code> read_early();
     void watch();
-    // In words; empty: it is fast enough.
+    // Returns the reason as text; empty if the connection is fast enough.
     [[nodiscard]] std::string look();
     [[nodiscard]] bool is_outrun() const;
     [[nodiscard]] std::size_t place_early(memory_span to, error_code& code);
@@ -88,27 +89,27 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     stall_detector stall_;
     asio::steady_timer next_look_;
     bool rests_ = false;
-    std::string too_slow_;  // in words, once it has been closed for that
+    std::string too_slow_;  // the reason, once the connection was closed for it
 
-    boost::beast::flat_buffer early_{header_limit};  // what came along with a header
+    boost::beast::flat_buffer early_{header_limit};  // bytes that came with a header
 };
 
-// A request with a small answer, on the host: for credentials and listings. A connection of its own, outside of any
+// A request with a small response, on the host, for credentials and listings. It has its own connection, outside of any
 // session.
 struct exchange {
     std::string method = "GET";
     url to;
     header_fields fields;                     // besides Host
     tls_context tls = {};                     // for https; null: one of the system's authorities
-    std::optional<url> proxy = {};            // that is asked to ask there
+    std::optional<url> proxy = {};            // that forwards the request
     std::chrono::milliseconds limit{};        // for all of it
-    std::size_t most = std::size_t{1} << 20;  // bytes of the answer's body
+    std::size_t most = std::size_t{1} << 20;  // most bytes of the response's body
 };
 struct exchanged {
     answer head;
     std::string body;
 };
-// Errors: what resolving and connecting report, as system_error without an object; errc::gave_up, bad_response.
+// Errors: those of resolving and connecting, as system_error without an object; errc::gave_up, bad_response.
 [[nodiscard]] asio::awaitable<exchanged> async_exchange(exchange what);
 
 }  // namespace gpurx::ingest::detail

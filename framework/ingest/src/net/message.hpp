@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests and answers of HTTP/1.1 as text: header fields, the parts of an answer that a download uses, dates. Pure.
+// Requests and responses of HTTP/1.1 as text: header fields, parts of responses that a download uses, dates. Pure.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -25,7 +25,7 @@ struct header_field {
 };
 using header_fields = std::vector<header_field>;
 
-// Larger headers are refused: they are read to the host.
+// The parser refuses larger headers, because it reads headers to the host.
 inline constexpr std::size_t header_limit = std::size_t{16} << 10;
 
 struct answer {
@@ -40,12 +40,12 @@ struct answer {
     std::string etag;
     std::string last_modified;
     std::string location;
-    std::string bucket_region;      // x-amz-bucket-region: where the bucket is that was asked for
+    std::string bucket_region;      // x-amz-bucket-region: region of the requested bucket
     std::string content_encoding;   // other than "identity"
-    std::string transfer_encoding;  // likewise; a length is not known then, or is not that of the bytes
-    // How long the server asks to be left alone, with a refusal.
+    std::string transfer_encoding;  // likewise; the length is then unknown, or not that of the bytes
+    // The pause that the server requests with a refusal.
     std::optional<std::chrono::seconds> retry_after;
-    // x-amz-checksum-crc32c of the whole object, where the server says it is that.
+    // x-amz-checksum-crc32c, if the server states that it covers the whole object.
     std::optional<std::uint32_t> crc32c;
     std::optional<std::uint64_t> crc64nvme;  // the same for x-amz-checksum-crc64nvme
 
@@ -60,28 +60,29 @@ struct answer {
     }
 };
 
-// Of two fields of one name the one in `more` is sent.
+// If two fields have the same name, sends the one in `more`.
 [[nodiscard]] std::string request_text(std::string_view method, std::string_view target, header_fields const& fields,
                                        header_fields const& more);
 
-// Reads an answer as it comes.
+// Parses a response as it arrives.
 class answer_reader {
   public:
-    // Is done when the header is, whatever body that promises.
+    // Is done at the end of the header, whatever its body.
     answer_reader();
-    // With the body, of so many bytes at most: of a known length, in chunks, or up to the connection's end.
+    // Also parses the body, with at most this number of bytes: of known length, in chunks, or up to the connection's
+    // end.
     explicit answer_reader(std::size_t body_limit);
     answer_reader(answer_reader const&) = delete;
     answer_reader& operator=(answer_reader const&) = delete;
     ~answer_reader();
 
     [[nodiscard]] bool is_done() const noexcept;
-    // How many of the bytes it has taken. `code`: as Beast has it, need_more among them.
+    // Returns the number of bytes taken. `code`: Beast's errors, including need_more.
     [[nodiscard]] std::size_t put(asio::const_buffer bytes, error_code& code);
-    // The connection has ended: so has a body of no known length.
+    // The connection has ended, which also ends a body of unknown length.
     void put_end(error_code& code);
-    // What it has read. `code`: how that ended. Errors: asio::error::eof, errc::bad_response with `why` in words, and
-    // what is not of Beast.
+    // Returns the parsed response. `code`: result of the reads. Errors: asio::error::eof; errc::bad_response, with the
+    // reason in `why`; errors that are not Beast's.
     [[nodiscard]] answer take(error_code& code, std::string& why) const;
     [[nodiscard]] std::string take_body();
 
@@ -91,25 +92,26 @@ class answer_reader {
     std::unique_ptr<parser> parser_;
 };
 
-// Errors: errc::bad_response, and `why` in words.
+// Errors: errc::bad_response; `why` has the reason.
 [[nodiscard]] answer parse_answer(std::string_view header, error_code& code, std::string& why);
 
 // "it answers 404 Not Found"
 [[nodiscard]] std::string status_text(answer const& head);
 
-// The parts of `Content-Range: bytes 0-99/200`, the unit in any case. Each may be missing ("*"). False: it is no such
-// field.
+// Parses the parts of `Content-Range: bytes 0-99/200`, with the unit in any case. Each part may be missing ("*").
+// Returns false if the text is not such a field.
 [[nodiscard]] bool parse_content_range(std::string_view field, std::optional<byte_range>& range,
                                        std::optional<std::uint64_t>& total) noexcept;
 
-// As S3 writes it: four bytes or eight, the highest first, in base64.
+// Parses S3's form: four or eight bytes, highest first, in base64.
 [[nodiscard]] std::optional<std::uint32_t> parse_base64_crc(std::string_view field) noexcept;
 [[nodiscard]] std::optional<std::uint64_t> parse_base64_crc64(std::string_view field) noexcept;
 
-// "Sun, 06 Nov 1994 08:49:37 GMT", whatever the locale is. The two obsolete forms are none.
+// Parses "Sun, 06 Nov 1994 08:49:37 GMT", in any locale. It does not accept the two obsolete forms.
 [[nodiscard]] std::optional<std::chrono::sys_seconds> parse_http_date(std::string_view field) noexcept;
 
-// Retry-After: seconds, or a date, against the server's own Date, or our clock where it sends none. Never negative.
+// Parses Retry-After: seconds, or a date, relative to the server's own Date, or to the local clock if it sends none.
+// Never negative.
 [[nodiscard]] std::optional<std::chrono::seconds> parse_retry_after(std::string_view field, std::string_view date,
                                                                     std::chrono::sys_seconds now) noexcept;
 

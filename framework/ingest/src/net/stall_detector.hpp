@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Detects a server that is too slow. Pure: it counts time in looks, `looks_per_timeout` of them in
+// Detects a server that is too slow. Pure: it counts time in samples, `looks_per_timeout` of them in
 // fetch_options::timeout.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace gpurx::ingest::detail {
 
-// So a stall is noticed an eighth of its limit late at most.
+// So a stall is detected at most an eighth of its limit late.
 inline constexpr unsigned looks_per_timeout = 8;
 
 class stall_detector {
   public:
-    // What is waited for. A header that has not come whole within the timeout is one too slow, however many bytes, or
-    // interim answers, came of it; a body is measured by its speed.
+    // Kind of the awaited bytes. A header is too slow if it is not complete within the timeout, however many bytes, or
+    // interim responses, have arrived. A body is measured by its speed.
     enum class waiting_for { nothing, header, body };
     enum class verdict { fine, silent, header_too_slow, body_too_slow };
 
@@ -30,8 +30,8 @@ class stall_detector {
         header_looks_ = 0;
         silent_looks_ = 0;
     }
-    // Once per look: `arrived` are the connection's bytes so far. `at_hand`: some wait to be taken, so it is not the
-    // server that is slow.
+    // Call it once per sample. `arrived`: the connection's bytes so far. `at_hand`: bytes are available, so the server
+    // is not the slow side.
     [[nodiscard]] verdict look(std::uint64_t arrived, bool at_hand) noexcept
     {
         auto const came = arrived - std::exchange(arrived_, arrived);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Addresses of a name, within a time, and sockets with FD_CLOEXEC: Asio makes its own without the flag, and the
+// Resolution of names with a timeout, and sockets with FD_CLOEXEC. Asio makes sockets without the flag, and the
 // system's resolver has no timeout.
 #pragma once
 
@@ -20,18 +20,18 @@ struct resolution {
     std::vector<asio::ip::tcp::endpoint> endpoints;
 };
 
-// What does not come in time still keeps a thread of the system's resolver, until that gives up.
+// After the timeout, the request still occupies a thread of the system's resolver until that gives up.
 [[nodiscard]] asio::awaitable<resolution> async_resolve(asio::any_io_executor executor, std::string host,
                                                         std::string port, std::chrono::steady_clock::time_point until);
 
-// As open() of Asio's.
+// As Asio's open().
 void open_private(asio::ip::tcp::socket& what, asio::ip::tcp const& protocol, error_code& code);
 void open_private(asio::ip::tcp::acceptor& what, asio::ip::tcp const& protocol, error_code& code);
-// Of a socket that Asio has accepted.
+// Sets the flag on a socket that Asio has accepted.
 void make_private(asio::ip::tcp::socket& what) noexcept;
 
-// Connects to the first of `to` that answers, one after the other. Errors: that of the last; not_found if there is
-// none; operation_aborted if `what` was closed meanwhile, and no further one is tried then.
+// Connects to the first of `to` that answers; tries one after the other. Errors: that of the last; not_found if `to` is
+// empty; operation_aborted if `what` was closed meanwhile: it then tries no further one.
 [[nodiscard]] asio::awaitable<error_code> async_connect_private(asio::ip::tcp::socket& what,
                                                                 std::vector<asio::ip::tcp::endpoint> const& to);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TLS by OpenSSL: the context that all connections of a download share, and the session of one. A session never waits:
-// each step does what can be done, and says what to wait for.
+// TLS by OpenSSL: the context of all connections of a download, and the TLS session of one connection. A TLS session
+// never waits: each step makes progress if it can, and returns the event to wait for.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -26,32 +26,32 @@ using tls_context = std::shared_ptr<ssl_ctx_st>;
 
 class tls_session {
   public:
-    // `descriptor`: a connected socket that does not block. It has to stay open for as long as steps are made.
-    // `host`: whose certificate it has to be, a name or an address.
+    // `descriptor`: a connected, non-blocking socket. It must stay open while the caller makes steps. `host`: name or
+    // address that the certificate must have.
     tls_session(tls_context const& context, std::string host, int descriptor);
 
     enum class waits_for { nothing, bytes, room };
     struct step {
         waits_for what = waits_for::nothing;
-        error_code code;  // asio::error::eof: the peer has ended the connection, in order or not
+        error_code code;  // asio::error::eof: the peer has ended the connection, orderly or not
         std::size_t bytes = 0;
     };
     [[nodiscard]] step handshake();
     [[nodiscard]] step read(host_span to);
     [[nodiscard]] step write(asio::const_buffer from);
 
-    // Bytes, as they came.
+    // Received bytes.
     [[nodiscard]] std::uint64_t arrived() const noexcept { return peer_->arrived; }
-    // Why the last step failed, for people.
+    // Reason of the last failed step, for people.
     [[nodiscard]] std::string const& why() const noexcept { return why_; }
 
-    // What OpenSSL's callbacks see and leave behind.
+    // Input and results of OpenSSL's callbacks.
     struct peer {
         int descriptor;
         std::uint64_t arrived = 0;
         bool ended = false;
         int error = 0;
-        std::string names = {};  // of its certificate, if that was not good enough
+        std::string names = {};  // names of its certificate, if it was rejected
     };
 
   private:

@@ -22,7 +22,8 @@
 
 namespace gpurx::ingest::detail {
 
-// Belongs to one strand; one operation of each direction at a time. Errors are results; close() ends what is under way.
+// Belongs to one strand. One operation of each direction at a time. Errors are results. close() ends pending
+// operations.
 class wire {
   public:
     using transferred = std::tuple<error_code, std::size_t>;
@@ -32,32 +33,33 @@ class wire {
     wire& operator=(wire const&) = delete;
     virtual ~wire() = default;
 
-    // To the first of them that answers, and until requests can be sent.
+    // Connects to the first endpoint that answers. Completes when requests can be sent.
     [[nodiscard]] virtual asio::awaitable<error_code> async_connect(std::vector<asio::ip::tcp::endpoint> const& to) = 0;
-    // All of it.
+    // Writes all of it.
     [[nodiscard]] virtual asio::awaitable<transferred> async_write(asio::const_buffer from) = 0;
 
-    // All of it. On a GPU completion means "enqueued on the stream".
+    // Reads all of it. On a GPU, completion means "enqueued on the stream".
     [[nodiscard]] virtual asio::awaitable<transferred> async_read(memory_span to, cuda_stream_ref stream) = 0;
-    // At least one byte: for headers.
+    // Reads at least one byte, for headers.
     [[nodiscard]] virtual asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) = 0;
     [[nodiscard]] virtual asio::awaitable<transferred> async_skip(std::uint64_t bytes) = 0;
 
-    // Bytes so far, and whether more wait to be taken.
+    // Bytes so far, and whether more are available.
     [[nodiscard]] virtual std::uint64_t arrived() const noexcept = 0;
     [[nodiscard]] virtual bool at_hand() noexcept = 0;
-    // While nothing is read: whether nothing has come, the end neither.
+    // While no read is pending: whether neither bytes nor the end have arrived.
     [[nodiscard]] virtual bool is_quiet() = 0;
-    // More about the last failure, in words; empty: there is no more.
+    // More text about the last failure; empty if none.
     [[nodiscard]] virtual std::string why() const { return {}; }
     virtual void close() noexcept = 0;
 };
 
-// A flow of the session, whose bytes land where the session has them land.
+// A flow of the session. Its bytes land in the session's memory.
 [[nodiscard]] std::unique_ptr<wire> make_flow_wire(asio::any_io_executor const& executor, rx_session& session);
 
-// An ordinary socket, outside of any session; with a context a CPU decrypts its bytes. `host`: whose certificate the
-// server has to have. `tunnel`: what asks a proxy for a connection to it, if the endpoints are the proxy's; else empty.
+// An ordinary socket, outside of any session. With a context a CPU decrypts its bytes. `host`: name that the server's
+// certificate must have. `tunnel`: request to the proxy for a connection, if the endpoints are the proxy's; otherwise
+// empty.
 [[nodiscard]] std::unique_ptr<wire> make_socket_wire(asio::any_io_executor const& executor, tls_context context,
                                                      std::string host, std::string tunnel = {});
 

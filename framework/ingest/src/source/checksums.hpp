@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The checksums of an object that arrives in parts, in any order, and perhaps more than once. Each part's is computed
-// where the part lies.
+// The checksums of an object that arrives in parts, in any order, and perhaps more than once. The checksum of a part is
+// computed in its memory.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -22,7 +22,7 @@
 
 namespace gpurx::ingest::detail {
 
-// Checksums of parts, each joined with its neighbours as it comes: what they take grows with the gaps alone.
+// Checksums of parts, each joined with its neighbours on arrival. Memory grows only with the number of gaps.
 template <class Checksum>
 class joined_parts {
   public:
@@ -48,12 +48,12 @@ class joined_parts {
     std::map<std::uint64_t, part> parts_;  // by begin
 };
 
-// Checksums of ranges that may come again: of each byte that of the last time counts.
+// Checksums of ranges that may arrive again. The last arrival of a byte counts.
 template <class Checksum>
 class latest_ranges {
   public:
-    // Takes the place of the ranges within it. Of a range that is part of another, or shares bytes with one that goes
-    // on beyond it, the old one's checksum cannot be cut: that stays, and the new one is left out.
+    // Adds a range, which replaces the ranges within it. If the new range is part of an old one, or overlaps an old one
+    // that extends beyond it, the old checksum cannot be cut. The old range then stays, and the new one is ignored.
     void put(byte_range bytes, Checksum crc);
     // Empty: the ranges are not all of an object of that size.
     [[nodiscard]] std::optional<Checksum> whole(std::uint64_t size);
@@ -73,14 +73,14 @@ class latest_ranges {
 class crc_parts {
   public:
     void add(byte_range bytes, std::uint32_t crc) { on_host_.add(bytes, crc); }
-    // Where a GPU is to write the CRC32C of these bytes of the object.
+    // Returns the memory into which a GPU writes the CRC32C of these bytes of the object.
     [[nodiscard]] memory_span add_on_gpu(byte_range bytes);
-    // Whether a GPU writes any: wait for its stream before joined().
+    // Returns whether a GPU writes checksums. If so, wait for its stream before joined().
     [[nodiscard]] bool on_gpu() const noexcept { return !on_gpu_.empty(); }
     [[nodiscard]] joined_parts<std::uint32_t> joined() const;
-    // For other parts. A GPU may still be writing checksums.
+    // Begins other parts. A GPU may still be writing checksums.
     void forget() noexcept;
-    // The same, when it has written all: others take their room.
+    // The same after the GPU has written all: the memory is reused.
     void reuse() noexcept;
 
   private:
@@ -102,7 +102,7 @@ class object_checksums {
   public:
     object_checksums(fetch_options::checksum wanted, cuda_stream_ref stream) : wanted_{wanted}, stream_{stream} {}
 
-    // What the server says, before there is any byte.
+    // Sets the server's checksums, before the first byte.
     void announce(std::optional<std::uint32_t> crc32c, std::optional<std::uint64_t> crc64nvme) noexcept
     {
         announced_crc_ = crc32c;
@@ -110,12 +110,12 @@ class object_checksums {
     }
     // The next bytes of the front.
     void add_front(std::uint64_t offset, std::span<std::byte const> bytes);
-    // Of a fetch that begins; what one that failed has brought is forgotten.
+    // Begins a fetch. Forgets the bytes of a failed one.
     void begin();
-    // Bytes that it has brought, at their place; each byte once. From any thread.
+    // Adds bytes of the fetch, at their place; each byte once. From any thread.
     void add(std::uint64_t offset, memory_span bytes);
-    // It is over. Compares once all bytes have come, in however many fetches, and when they come anew. `on_gpu`: one of
-    // the places, if any was a GPU's. Errors: errc::wrong_checksum, with `about` and what differs.
+    // Ends the fetch. Compares when all bytes have arrived, in any number of fetches, and when they arrive again.
+    // `on_gpu`: one of the places on a GPU, if any. Errors: errc::wrong_checksum, with `about` and the difference.
     [[nodiscard]] asio::awaitable<void> async_verify(asio::any_io_executor executor, memory_span on_gpu,
                                                      diagnostics about, std::uint64_t size);
 
@@ -137,13 +137,13 @@ class object_checksums {
     std::optional<std::uint64_t> announced_crc64_;
     std::optional<std::uint64_t> computed_crc64_;
 
-    // Of the front, and of fetches that are over.
+    // Checksums of the front, and of ended fetches.
     std::uint32_t front_ = 0;
     std::uint64_t front_64_ = 0;
     latest_ranges<std::uint32_t> ranges_;
     latest_ranges<std::uint64_t> ranges_64_;
 
-    std::mutex mutex_;  // guards what follows: of the fetch that goes on
+    std::mutex mutex_;  // guards the members below, of the running fetch
     crc_parts parts_;
     crc64_parts parts_64_;
 };

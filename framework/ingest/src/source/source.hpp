@@ -42,7 +42,7 @@ class source {
     [[nodiscard]] virtual fetch_stats stats() const noexcept = 0;
 };
 
-// No failure of a connection, whatever its code: no other attempt would go better.
+// Not a failure of a connection, whatever its code: another attempt would not succeed.
 struct consumer_failure : std::exception {
     // NOLINTNEXTLINE(bugprone-throw-keyword-missing): the pointer is kept, not thrown
     explicit consumer_failure(std::exception_ptr failure) noexcept : why{std::move(failure)} {}
@@ -50,35 +50,36 @@ struct consumer_failure : std::exception {
     std::exception_ptr why;
 };
 
-// Several lanes deliver at a time.
+// Several lanes deliver at the same time.
 class delivery {
   public:
-    // Of what a consumer takes at a time: still in a core's cache when it does.
+    // Bytes that a consumer takes at a time: few enough to be in a core's cache.
     static constexpr std::uint64_t piece_size = 256 << 10;
 
     explicit delivery(object_checksums& sums) : sums_{sums} {}
 
-    // To these places. False if two of them share a byte, or if one begins before `front` or ends beyond `size`.
+    // Delivers to these places. Returns false if two of them share a byte, or if one begins before `front` or ends
+    // beyond `size`.
     [[nodiscard]] bool to(std::span<placement const> placements, std::uint64_t front, std::uint64_t size);
     void to(piece_consumer take);
 
-    // Whether pieces are handed on, and none has a place.
+    // Returns whether a consumer takes the pieces, and no bytes have a place.
     [[nodiscard]] bool hands_on() const noexcept { return take_ != nullptr; }
     [[nodiscard]] placement_map const& places() const noexcept { return places_; }
     // Bytes of the object that have a place.
     [[nodiscard]] std::vector<byte_range> wanted() const;
-    // One of the places that are a GPU's; empty: there is none.
+    // Returns one of the places on a GPU; empty if there is none.
     [[nodiscard]] memory_span on_gpu() const noexcept;
 
-    // Where the bytes from `at` on are to be received, at most so many; in `landing`, if they do not stay there.
+    // Returns the memory for the bytes from `at` on, at most this number; in `landing`, if they do not stay there.
     [[nodiscard]] memory_span place_of(std::uint64_t at, std::uint64_t at_most, std::vector<std::byte>& landing) const;
-    // They lie there. Throws consumer_failure.
+    // Reports that the bytes have arrived there. Throws consumer_failure.
     [[nodiscard]] asio::awaitable<void> async_deliver(std::uint64_t at, memory_span bytes);
 
   private:
     object_checksums& sums_;
     placement_map places_;
-    piece_consumer take_;  // in the place of places, if there is one
+    piece_consumer take_;  // used instead of places, if set
 };
 
 }  // namespace gpurx::ingest::detail
