@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A connection to an origin, and the requests that are under way on it.
+// A connection to an origin, and its requests in flight.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -21,11 +21,11 @@
 
 namespace gpurx::ingest::detail {
 
-// A request under way.
+// A request in flight.
 struct pending_request {
     byte_range asked;               // empty: for all of the object
     byte_range answer;              // that its answer still brings, once the header has been read
-    std::deque<byte_range> wanted;  // of these, what has not come yet
+    std::deque<byte_range> wanted;  // wanted bytes that have not arrived yet
     bool answered = false;
     bool ahead = false;  // it was sent before the answer to the last had come
     bool last = false;   // the server closes the connection behind it
@@ -34,7 +34,7 @@ struct pending_request {
 // Belongs to one strand.
 class lane {
   public:
-    // What it refers to outlives it.
+    // The referenced arguments must outlive it.
     lane(asio::any_io_executor executor, transfer_context& context) : executor_{std::move(executor)}, context_{&context}
     {}
 
@@ -51,12 +51,12 @@ class lane {
 
     // The connection; null: there is none.
     [[nodiscard]] std::shared_ptr<http_connection> const& on() const noexcept { return on_; }
-    // Precondition of this and what follows: the mirror is known.
+    // Precondition of this and the next members: the mirror is known.
     [[nodiscard]] asio::awaitable<void> async_connect();
-    // Finds where the mirror's object is, and what: connects, follows redirects, and reads the header of the answer to
-    // a request for the first `size` bytes. That request is then under way.
+    // Opens the mirror's object: connects, follows redirects, and reads the header of the response to a request for the
+    // first `size` bytes. That request is then in flight.
     [[nodiscard]] asio::awaitable<opened_object> async_open(std::uint64_t size);
-    // Requests stay: what they wanted is still to be had.
+    // Requests stay: their bytes are still to be fetched.
     void disconnect() noexcept
     {
         on_.reset();
@@ -80,7 +80,8 @@ class lane {
         return requests.size() < at_->from.pipelined && asked_ < at_->from.per_connection;
     }
     [[nodiscard]] asio::awaitable<void> async_ask(pending_request what);
-    // The header of the next answer, and which bytes it brings. Throws what is not as it was asked for.
+    // Reads the header of the next response, with the range of its bytes. Throws if the response does not match its
+    // request.
     [[nodiscard]] asio::awaitable<void> async_read_header(pending_request& what);
     // One more answer has come.
     void learn(answer const& head) noexcept;
@@ -98,7 +99,7 @@ class lane {
     // The request's answer brings the object elsewhere, or would without a range.
     [[nodiscard]] bool is_elsewhere(answer const& head);
     [[nodiscard]] bool is_refused_range(answer const& head);
-    // Throws what the server says.
+    // Throws the server's error.
     [[nodiscard]] asio::awaitable<void> refuse(answer head);
     [[nodiscard]] asio::awaitable<answer> answer_to(pending_request const& what);
 

@@ -27,24 +27,24 @@ class mirrors {
     // Errors: as of object's constructor. The context outlives it.
     mirrors(std::string_view text, transfer_context& context);
 
-    // The first that can be opened, through this lane, on which its answer is under way then; it says what the object
-    // is.
+    // Opens the first usable mirror through this lane. Its response is then in flight on the lane, and it defines the
+    // object.
     [[nodiscard]] asio::awaitable<void> async_open(lane& by);
     [[nodiscard]] mirror const& first() const noexcept { return *first_; }
     [[nodiscard]] bool are_several() const noexcept { return all_.size() > 1; }
 
-    // Connects the lane to the mirror whose turn it is, which is opened if it has not been. Errors: those of connecting
-    // and opening, and errc::mirrors_differ.
+    // Connects the lane to the next mirror, and opens the mirror if necessary. Errors: those of connecting and opening,
+    // and errc::mirrors_differ.
     [[nodiscard]] asio::awaitable<void> async_connect(lane& by);
-    // The lane has no connection any more, and will not have another.
+    // The lane has lost its connection, and gets no other.
     void leave(lane& by);
 
-    // What a failure of the lane's means: another attempt may go better, at its mirror or at another; else it is thrown
-    // on.
+    // Classifies a failure of the lane. Returns a passing_error if another attempt may succeed, at its mirror or at
+    // another. Otherwise rethrows the failure.
     [[nodiscard]] passing_error passing(system_error const& failure, lane const& of);
-    // Whether the next attempt is made elsewhere, so that it need not wait.
+    // Returns whether the next attempt uses another mirror, so that it need not wait.
     [[nodiscard]] bool has_sound() const;
-    // The lane's mirror has brought what it was asked for, in so many bytes per second.
+    // Notes that the lane's mirror has delivered the requested bytes, at this speed in bytes per second.
     void progressed(lane const& of, double speed);
 
     [[nodiscard]] std::vector<mirror_stats> stats() const;
@@ -53,10 +53,10 @@ class mirrors {
     class opening_turn;
 
     [[nodiscard]] bool assign(lane& to);
-    // The mirror has refused what it served before: it is to be found anew, from its URL. False: it was just now.
+    // The mirror refuses an object that it has served: resolve its URL again. Returns false if that was done just now.
     [[nodiscard]] bool renew(mirror& refused);
     [[nodiscard]] asio::awaitable<void> open(lane& by, mirror& what);
-    // Empty: there is nobody else.
+    // Empty if there is no other mirror.
     [[nodiscard]] speed_check check_of(mirror const& what);
     void exclude(mirror& what, system_error const& failure);
     [[nodiscard]] std::string words_of_others(mirror const& than) const;
@@ -67,7 +67,7 @@ class mirrors {
     std::shared_ptr<mirror> first_;             // to be opened; until then, of all
     url secrets_for_;
 
-    mutable std::mutex mutex_;  // guards what follows, and what is said to be guarded
+    mutable std::mutex mutex_;  // guards the members below, and those marked as guarded
     mirror_shares shares_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The place of an object, as far as redirects and a bucket's region have led, and the requests for it there: addresses,
-// proxy, TLS, credentials. It has no connections: lanes have (lane.hpp). A mirror is an origin and its statements about
-// the object.
+// The place of an object after redirects and the search for a bucket's region, and the data of requests to it:
+// addresses, proxy, TLS, credentials. It has no connections; lanes have them (lane.hpp). A mirror is an origin and its
+// statements about the object.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct http_counters {
     }
 };
 
-// What all connections of a download have in common.
+// Common data of all connections of a download.
 struct transfer_context {
     rx_session& session;
     fetch_options options;
@@ -58,21 +58,21 @@ struct transfer_context {
         return {options.timeout, options.min_speed, deadline, std::move(is_outrun)};
     }
 
-    // Whether a connection was worth its while: a server that brings a few bytes each time would never be done.
+    // Returns whether a connection has made enough progress. A server that sends a few bytes each time would never
+    // finish.
     [[nodiscard]] bool is_progress(std::uint64_t brought) const noexcept
     {
         return brought > 0 && brought >= std::min<std::uint64_t>(options.chunk_size / 64, 64 << 10);
     }
 };
 
-// Which of an object's URLs, and at which of the servers with the bucket if it is one of S3; empty: at that of
-// s3_options::endpoint.
+// One of an object's URLs and, for S3, one of the servers with the bucket. Empty: that of s3_options::endpoint.
 struct mirror_place {
     std::string url;
     std::string s3_endpoint;
 };
 
-// An object of S3, and who asks for it.
+// An object of S3, and the credentials of its requests.
 struct s3_target {
     s3_target(s3::location which, s3_options at, tls_options tls)
         : object{std::move(which)}, asked{std::move(at), std::move(tls)}
@@ -82,7 +82,7 @@ struct s3_target {
     s3::client asked;
 };
 
-// Once it has been opened it moves no more, and may be asked from several strands.
+// After it was opened it does not change, and several strands may use it.
 class origin {
   public:
     // Errors: as of object's constructor. The context outlives it.
@@ -90,34 +90,34 @@ class origin {
     origin(mirror_place const& place, transfer_context& context, url const* secrets_for = nullptr);
 
     [[nodiscard]] url const& where() const noexcept { return from_; }
-    // As it was given, for messages.
+    // The URL as given, for messages.
     [[nodiscard]] std::string const& given() const noexcept { return given_; }
-    // Finds its addresses, and what TLS needs, unless they are known.
+    // Resolves its addresses and prepares TLS, unless that was done.
     [[nodiscard]] asio::awaitable<void> async_locate(asio::any_io_executor executor);
 
     // ---- where it leads; throws where it cannot be followed ----
     void redirect(answer const& head);
-    // Whether the bucket is elsewhere, and is now asked for there.
+    // Returns whether the bucket is in another region. Later requests then go there.
     [[nodiscard]] bool move_to(std::string_view region);
-    // Throws what the server says with a status that is no success; `text` is the beginning of its body. The next
-    // attempt asks where the bucket is, or as somebody who still may.
+    // Throws the error of a status that is not a success; `text` is the beginning of the body. The next attempt goes to
+    // the bucket's region, or has new credentials.
     [[noreturn]] void refuse(answer const& head, std::string const& text);
 
     // ---- once it is located ----
     [[nodiscard]] std::vector<asio::ip::tcp::endpoint> const& endpoints() const noexcept { return endpoints_; }
     [[nodiscard]] std::optional<url> const& proxy() const noexcept { return proxy_; }
     [[nodiscard]] std::unique_ptr<wire> make_wire(asio::any_io_executor const& executor) const;
-    // The text of a request for a range; empty: for all of it.
+    // Returns the text of a request for a range; an empty range means all of the object.
     [[nodiscard]] asio::awaitable<std::string> async_get(byte_range asked);
-    // S3 says an object's checksum to who asks for all of it, or for nothing: so HEAD goes ahead of the first GET, once
-    // in each region. Empty: that is not for this one.
+    // S3 sends an object's checksum only with requests for all or none of its bytes. So a HEAD request precedes the
+    // first GET, once in each region. Empty if this origin needs none.
     [[nodiscard]] std::string ask_for_checksum();
 
-    // ---- what has been learned of the server ----
-    // How many requests it answers before it closes a connection, as far as is known. One more must not be under way
-    // then: the server would reset the connection, and the end of its last answer be lost.
+    // ---- observations of the server ----
+    // Number of requests that the server answers before it closes a connection, if known. Do not send more: the server
+    // would reset the connection, and the end of its last response would be lost.
     std::atomic<std::uint64_t> per_connection{UINT64_MAX};
-    // Requests of one connection that are under way together. One, once the server has not answered a second.
+    // Most requests in flight on one connection. One, after the server has not answered a second request.
     std::atomic<std::size_t> pipelined{2};
 
   private:
@@ -140,7 +140,7 @@ class origin {
     unsigned redirects_ = 0;
 };
 
-// A server that has an object, and what it has said of it.
+// A server that has an object, and its statements about the object.
 struct mirror {
     // `first`: the URL that secrets are for; null: this one.
     mirror(std::size_t number, mirror_place const& place, transfer_context& context, url const* first)
@@ -153,10 +153,10 @@ struct mirror {
     bool asks_for_range = true;  // in its first request
     std::atomic<std::uint64_t> bytes{0};
 
-    // ---- guarded by what it is one of ----
+    // ---- guarded by the owner's mutex ----
     bool is_open = false;
-    std::string failure;  // why it is not asked any more, in words
-    // It stands for one that was refused, once that had brought so many bytes.
+    std::string failure;  // reason why the library does not use it any more
+    // If set, it replaces a refused mirror, which had delivered this number of bytes.
     std::optional<std::uint64_t> renewed_at;
 };
 

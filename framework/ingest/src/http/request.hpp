@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests for an object, and the check that an answer is one to its request. Pure.
+// Requests for an object, and checks that a response matches its request. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace gpurx::ingest::detail {
 
-// GET, for a range of it unless that is empty. `more`: what shows who asks, where that has to be known;
-// of two of one name that is the one.
+// Returns a GET request, for a range unless it is empty. `more`: fields that authenticate the request. They override
+// fields of the same name.
 [[nodiscard]] header_fields get_fields(url const& from, byte_range range);
 [[nodiscard]] std::string get_request(url const& from, byte_range range, header_fields const& more = {});
 // HEAD, with the same fields.
@@ -29,8 +29,8 @@ struct object_identity {
     std::string last_modified;
 };
 
-// What the first answer says: the object, and which of its bytes follow. `asked` were asked for.
-// Errors: http_status, unknown_size, wrong_range, bad_response; `why` says more, in words.
+// Parses the first response: the object, and the range of the bytes that follow. `asked`: requested bytes. Errors:
+// http_status, unknown_size, wrong_range, bad_response; `why` has the reason.
 struct first_answer {
     object_identity object;
     byte_range follows;
@@ -38,7 +38,7 @@ struct first_answer {
 };
 [[nodiscard]] first_answer understand_first(answer const& head, byte_range asked, error_code& code, std::string& why);
 
-// What is known of an object, once it has been opened.
+// The known properties of an opened object.
 struct opened_object {
     object_identity object;
     bool serves_ranges = false;
@@ -46,15 +46,16 @@ struct opened_object {
     std::optional<std::uint64_t> crc64nvme;
 };
 
-// Why the object of another server cannot be taken for this one, in words; empty: it can. They have to have one size,
-// and one checksum of the whole or, where no checksum is known of both, one ETag, and that no weak one.
+// Returns the reason why the object of another server is not the same; empty if it is. Both must have the same size and
+// the same checksum of the whole. If no checksum of both is known, they must have the same ETag, which must not be
+// weak.
 [[nodiscard]] std::string what_differs(opened_object const& one, opened_object const& other);
 
-// Which bytes a later answer brings. Errors: as above, and object_changed.
+// Returns the range of the bytes of a later response. Errors: as above, and object_changed.
 [[nodiscard]] byte_range understand(answer const& head, byte_range asked, object_identity const& object,
                                     error_code& code, std::string& why);
 
-// What a server says with a status that is no success; `body` is the beginning of its answer's.
+// Returns the text of a status that is not a success; `body` is the beginning of the response's body.
 [[nodiscard]] std::string refusal_text(answer const& head, std::string_view body);
 
 }  // namespace gpurx::ingest::detail

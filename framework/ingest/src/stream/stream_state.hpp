@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state that the connections of a tensor_stream share: sources and their progress, the next frame's turn, the batch
-// that is being filled.
+// The shared state of the connections of a tensor_stream: sources and their progress, the order of frames, and the
+// batch that is being filled.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -33,14 +33,14 @@ namespace gpurx::ingest::detail {
 // Throws errc::bad_frame.
 [[noreturn]] void refuse_frame(std::string why);
 
-// Private members, and all that is not marked otherwise, are used on strand() only.
+// Use private members, and all members not marked otherwise, on strand() only.
 class stream_state : public std::enable_shared_from_this<stream_state> {
   public:
     using ticket = turns::ticket;
 
-    // Throws as tensor_stream's constructor.
+    // Throws the errors of tensor_stream's constructor.
     stream_state(asio::any_io_executor executor, rx_session& session, tensor_stream_options options);
-    // Once; listens, and begins.
+    // Listens and begins. Call it once.
     void start();
 
     // ---- from any thread ----
@@ -63,21 +63,21 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     struct meeting {
         welcome answer;
         ending refusal;
-        bool has_ended;  // the source: no frame comes any more
+        bool has_ended;  // the source has ended: no more frames
     };
-    // Its sender has said who it is, and has proved what it had to.
+    // The sender has sent its number and its proof.
     asio::awaitable<meeting> meet(std::shared_ptr<connection> who, hello const& said);
 
     // ---- the steps of a frame, in this order ----
 
-    // Its head has come: whether it is new; a duplicate has to be read all the same. Throws for a frame
-    // that cannot be used.
+    // The head has arrived. Returns whether the frame is new; the caller must also read a duplicate. Throws if the
+    // frame cannot be used.
     asio::awaitable<bool> admit(std::shared_ptr<connection> from, frame_head const& head);
-    // All of it has come, and is right. Throws if the source has another connection by now.
+    // All of the frame has arrived, and is right. Throws if the source has another connection by now.
     asio::awaitable<ticket> accept(std::shared_ptr<connection> from, frame_head const& head);
     // Waits for its turn, and for memory; then copies the connection's payload into batches.
     asio::awaitable<void> put_rows(std::shared_ptr<connection> from, frame_head const& head, ticket number);
-    // The connection is over.
+    // The connection has ended.
     asio::awaitable<void> leave(std::shared_ptr<connection> who, ending how);
 
   private:
@@ -89,12 +89,12 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
 
         std::uint32_t number;
         source_progress progress{};
-        std::shared_ptr<connection> now{};  // the connection that speaks for it
+        std::shared_ptr<connection> now{};  // the source's present connection
         asio::ip::tcp::endpoint last_peer{};
-        std::string last_trouble{};  // what ended its last connection
-        source_position placed{};    // what is in batches
+        std::string last_trouble{};  // reason of the end of its last connection
+        source_position placed{};    // position of the rows in batches
         std::uint64_t acknowledged = 0;
-        bool has_bare_end = false;  // its last frame came, and has no rows
+        bool has_bare_end = false;  // its last frame has arrived without rows
         bool epoch_over = false;    // it has sent all of this epoch
         bool ended = false;
         bool failed = false;
@@ -120,7 +120,7 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     [[nodiscard]] std::string who_else_came() const;
     asio::awaitable<void> connect_to(std::size_t index, asio::ip::tcp::endpoint there);
     asio::awaitable<error_code> connect_once(std::size_t index, asio::ip::tcp::endpoint there);
-    // Null: the stream is closed. Throws what receiver's constructors throw.
+    // Returns null if the stream is closed. Throws the errors of receiver's constructors.
     template <class... Socket>
     [[nodiscard]] std::shared_ptr<connection> make_connection(Socket... accepted);
 
@@ -172,16 +172,16 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     std::vector<asio::ip::tcp::endpoint> endpoints_;
 
     std::mutex session_mutex_;
-    rx_session* session_;  // null once close() was called: it may be gone then
+    rx_session* session_;  // null after close(): the session may be destroyed then
 
     std::list<asio::ip::tcp::acceptor> acceptors_;
     std::set<std::shared_ptr<connection>> connections_;
     std::uint64_t accepted_ = 0;
-    std::uint64_t strangers_ = 0;  // who came and were no source
-    std::string last_stranger_;    // and why it was none
+    std::uint64_t strangers_ = 0;  // number of peers that were not sources
+    std::string last_stranger_;    // reason of the last one
     std::deque<source> sources_;   // those of this rank
     std::optional<turns> turns_;
-    asio::steady_timer changed_;  // never expires; cancelled to wake who waits
+    asio::steady_timer changed_;  // never expires; cancelled to wake waiting connections
     bool all_ended_ = false;
     bool stopped_ = false;
 
@@ -196,7 +196,7 @@ class stream_state : public std::enable_shared_from_this<stream_state> {
     std::uint64_t batches_taken_ = 0;  // of the first window, before this stream began
     std::vector<row_copy> copies_;
 
-    mutable std::mutex told_mutex_;  // guards what follows
+    mutable std::mutex told_mutex_;  // guards the members below
     std::deque<source_error> errors_of_sources_;
     std::deque<source_error> errors_of_others_;
     tensor_stream_stats stats_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory for frames and batches, in a GPU's memory or the host's, and the work on it. That of batches is used again.
+// Memory of frames and batches, on a GPU or the host, and the work on it. Memory of batches is reused.
 #pragma once
 
 #include <atomic>
@@ -18,22 +18,22 @@
 
 namespace gpurx::ingest::detail {
 
-// Where frames and batches lie. Shared by everything that lies there.
+// The place of frames and batches, shared by all of them.
 class place {
   public:
-    // -1: the host's memory. Throws system_error: errc::no_cuda, what the driver reports.
+    // -1: host memory. Throws system_error: errc::no_cuda, the driver's errors.
     explicit place(int gpu);
 
     [[nodiscard]] int gpu() const noexcept { return gpu_; }
     [[nodiscard]] bool is_gpu() const noexcept { return gpu_ >= 0; }
-    // On which everything happens that is done to memory here; none on the host.
+    // Stream of all work on memory here; none on the host.
     [[nodiscard]] cuda_stream_ref stream() const noexcept { return stream_; }
 
-    // Bytes that exist now, and at most.
+    // Bytes allocated now, and at most.
     [[nodiscard]] std::uint64_t in_use() const noexcept { return in_use_; }
     [[nodiscard]] std::uint64_t high_water() const noexcept { return high_water_; }
 
-    // On the host at once, on a GPU on stream(). Throws system_error.
+    // Copies at once on the host, and on stream() on a GPU. Throws system_error.
     void copy(memory_span from, memory_span to, std::span<row_copy const> which) const;
 
   private:
@@ -46,17 +46,17 @@ class place {
     std::atomic<std::uint64_t> high_water_{0};
 };
 
-// Blocks until everything that was enqueued on `stream` so far has run.
+// Blocks until all work enqueued on `stream` so far has run.
 void finish(cuda_stream_ref stream) noexcept;
 
 class tensor_memory {
   public:
     tensor_memory() noexcept = default;
-    // Throws std::bad_alloc; system_error for what the driver reports.
+    // Throws std::bad_alloc, and system_error for the driver's errors.
     tensor_memory(std::shared_ptr<place> where, std::size_t size);
     tensor_memory(tensor_memory&& other) noexcept;
     tensor_memory& operator=(tensor_memory&& other) noexcept;
-    // Waits for what is on the place's stream: a GPU may still be writing here.
+    // Waits for the place's stream: a GPU may still be writing here.
     ~tensor_memory();
 
     [[nodiscard]] memory_span span() const noexcept { return bytes_.span(); }
@@ -74,16 +74,17 @@ struct block {
     ~block();
 
     tensor_memory memory;
-    // On a GPU: has passed when nobody reads the memory any more.
+    // On a GPU: passes when no work reads the memory any more.
     cuda_stream read_until;
 };
 
 // Thread safety: any call at any time.
 class batch_pool {
   public:
-    // Where work enqueued on `after` so far may read it. Never fails.
+    // Returns a block to the pool. Work enqueued on `after` so far may still read it. Never fails.
     void give_back(std::unique_ptr<block> memory, cuda_stream_ref after) noexcept;
-    // The one that has been back longest; null: none is. On a GPU wait for its read_until before writing to it.
+    // Takes the block that was returned first; null if there is none. On a GPU wait for its read_until before writing
+    // to it.
     [[nodiscard]] std::unique_ptr<block> take() noexcept { return take_beyond(0); }
     // The same, if there are more than `count`.
     [[nodiscard]] std::unique_ptr<block> take_beyond(std::size_t count) noexcept;
@@ -91,7 +92,7 @@ class batch_pool {
   private:
     std::mutex mutex_;
     std::deque<std::unique_ptr<block>> blocks_;
-    std::deque<std::unique_ptr<block>> spoilt_;  // nobody can say until when they are read
+    std::deque<std::unique_ptr<block>> spoilt_;  // end of their reads is unknown
 };
 
 }  // namespace gpurx::ingest::detail
