@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file that is open for reading. Its functions block; io_threads runs them.
+// A file open for reading. Its functions block; io_threads runs them.
 #pragma once
 
 #include <atomic>
@@ -29,41 +29,41 @@ class disk_file {
     disk_file& operator=(disk_file const&) = delete;
     ~disk_file();
 
-    // Once. Errors: what the system reports; EISDIR and EINVAL for what is no regular file, and `advice` says what.
+    // Call it once. Errors: the system's; EISDIR and EINVAL if it is not a regular file, with its kind in `advice`.
     [[nodiscard]] error_code open(std::string const& path, std::string& advice);
 
     // ---- once it is open ----
 
     [[nodiscard]] std::uint64_t size() const noexcept { return facts_.size; }
-    // As ETags are written.
+    // Returns the tag in the form of an ETag.
     [[nodiscard]] std::string tag() const;
     // Errors: errc::object_changed.
     [[nodiscard]] error_code check_unchanged() const noexcept;
 
-    // From now on read() goes past the page cache, if the file system can. Its reads have to be aligned() then.
+    // Lets read() bypass the page cache from now on, if the file system supports it. Reads must then be aligned().
     void read_directly();
     [[nodiscard]] read_alignment aligned() const noexcept { return aligned_; }
 
-    // At least `needed` bytes of those at `offset`, where the file may end. From any thread.
-    // Errors: errc::object_changed if there are fewer; what the system reports.
+    // Reads at least `needed` bytes at `offset`; the file may end after them. From any thread.
+    // Errors: errc::object_changed if there are fewer; the system's errors.
     [[nodiscard]] error_code read(std::uint64_t offset, std::span<std::byte> to, std::size_t needed) noexcept;
-    // All of it out of the page cache, wherever it is to go. False: some of it is not there. From any thread.
+    // Reads all bytes from the page cache, to any memory. Returns false if some are not cached. From any thread.
     [[nodiscard]] bool read_cached(std::uint64_t offset, std::span<std::byte> to) const noexcept;
 
   private:
-    // What tells it from another.
+    // Facts that identify the file and its content.
     struct facts {
         std::uint64_t device = 0;
         std::uint64_t number = 0;
         std::uint64_t size = 0;
-        std::int64_t seconds = 0;  // when it was written last
+        std::int64_t seconds = 0;  // time of the last write
         std::int64_t nanoseconds = 0;
 
         friend bool operator==(facts const&, facts const&) = default;
     };
 
     int descriptor_ = -1;
-    int direct_ = -1;  // the same file, to be read past the page cache
+    int direct_ = -1;  // the same file, for reads that bypass the page cache
     std::atomic<bool> reads_directly_{false};
     facts facts_;
     read_alignment aligned_;
@@ -73,7 +73,7 @@ class io_threads final : public asio::execution_context::service {
   public:
     static asio::execution_context::id id;
 
-    // Throws nothing.
+    // Must not throw.
     using job = std::function<error_code()>;
     using handler = asio::any_completion_handler<void(error_code)>;
 
@@ -83,14 +83,14 @@ class io_threads final : public asio::execution_context::service {
     void start(asio::any_io_executor const& executor, job work, handler done);
 
   private:
-    // Jobs under way are waited for, as they write to memory of coroutines that are destroyed after this.
+    // Waits for running jobs, because they write to memory of coroutines that are destroyed after this.
     void shutdown() override;
 
     std::unique_ptr<asio::thread_pool> threads_;
 };
 
-// Runs it on a thread of `executor`'s context. Cancellation: none, as what it does cannot be stopped; a coroutine that
-// is cancelled meanwhile ends with its next operation.
+// Runs the job on a thread of `executor`'s context. Cancellation: none, because the job cannot be stopped. A coroutine
+// that is cancelled meanwhile ends with its next operation.
 [[nodiscard]] asio::awaitable<error_code> async_run(asio::any_io_executor executor, io_threads::job work);
 
 }  // namespace gpurx::ingest::detail

@@ -26,7 +26,7 @@
 
 namespace gpurx::ingest::detail {
 
-// Allocated at the first use; the pages of what is on the host, as they are used.
+// Memory for reads, allocated at the first use. The system allocates pages of the host memory when they are written.
 class staging {
   public:
     [[nodiscard]] std::span<std::byte> on_host(std::size_t bytes)
@@ -79,36 +79,36 @@ class file_source final : public source {
 
     void check_time() const;
     [[noreturn]] void fail(char const* operation, error_code code, std::string advice) const;
-    // Throws what went wrong with a read.
+    // Throws the error of a read.
     void check(error_code code) const;
 
     // ---- the flows ----
-    // All that is in the plan.
+    // Fetches all bytes of the plan.
     [[nodiscard]] asio::awaitable<void> run();
     [[nodiscard]] asio::awaitable<void> work(lane& of);
     [[nodiscard]] asio::awaitable<void> hand_over(lane& of, fetch_piece const& piece);
     [[nodiscard]] asio::awaitable<void> bring(lane& of, fetch_piece const& piece);
-    // On a thread that may block.
+    // Runs on a thread that may block.
     [[nodiscard]] error_code read_in_place_of(byte_range bytes, memory_span place, read_in_place const& parts,
                                               std::span<std::byte> block);
-    // Out of the page cache, if all of it is there.
+    // Reads from the page cache, if it has all bytes.
     [[nodiscard]] bool read_cached(fetch_piece const& piece);
     [[nodiscard]] error_code read_and_spread(fetch_piece const& piece, std::span<std::byte> blocks);
     [[nodiscard]] error_code read(byte_range blocks, std::byte* to, std::uint64_t end);
-    // From where they were read to a GPU's memory, and until that is done.
+    // Copies the blocks to a GPU's memory, and waits for the end of the copy.
     [[nodiscard]] asio::awaitable<void> upload(lane& of, fetch_piece const& piece, std::span<std::byte> blocks);
 
     // ---- the plan ----
     [[nodiscard]] std::optional<fetch_piece> take();
     [[nodiscard]] bool is_for_gpu(fetch_piece const& piece) const noexcept;
     [[nodiscard]] std::size_t staging_size() const noexcept;
-    // Calls use(bytes of the file, their place) for each place of what is wanted.
+    // Calls use(bytes of the file, their place) for each place of the wanted bytes.
     template <class Use>
     void for_each_place(fetch_piece const& piece, Use use) const;
 
     asio::any_io_executor executor_;
     fetch_options options_;
-    std::string text_;  // as it was given
+    std::string text_;  // as given
     std::string path_;
     std::string etag_;
     std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
@@ -117,7 +117,7 @@ class file_source final : public source {
     object_checksums sums_{options_.crc32c, options_.stream};
     delivery to_{sums_};
 
-    std::mutex mutex_;  // guards what follows: lanes have strands of their own
+    std::mutex mutex_;  // guards the members below: each lane has its own strand
     fetch_plan plan_;
 
     struct {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The source of an object on servers. A first request opens it, its front is read to the host, and several connections
-// fetch the rest at once. Each of them is a lane.
+// The source of an object on servers. A first request opens the object. The source reads the front to the host, and
+// fetches the rest with several connections at the same time. Each connection is a lane.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -51,23 +51,23 @@ class download final : public source {
     [[nodiscard]] asio::awaitable<void> read_some(host_span destination);
 
     // ---- lanes (lanes.cpp) ----
-    // Brings these bytes, which are in the order of the object, by the lane of the front too. Throws consumer_failure.
+    // Fetches these bytes, in the order of the object, also with the lane of the front. Throws consumer_failure.
     [[nodiscard]] asio::awaitable<void> fetch(std::vector<byte_range> wanted);
     [[nodiscard]] std::vector<lane> make_lanes(lane first);
     void keep(std::vector<lane> all);
     void check(outcomes const& of);
     [[nodiscard]] asio::awaitable<void> work(lane& of);
-    // False: the last answer had less than was asked for.
+    // Returns false if the last response had fewer bytes than requested.
     [[nodiscard]] asio::awaitable<bool> converse(lane& of);
-    // False: the rest of the answer was left where it is.
+    // Returns false if the rest of the response was not read.
     [[nodiscard]] asio::awaitable<bool> receive(lane& of, pending_request& what);
     [[nodiscard]] asio::awaitable<void> receive_piece(lane& of, pending_request& what);
 
-    // ---- the plan, which all lanes share ----
+    // ---- the plan, shared by all lanes ----
     [[nodiscard]] std::optional<pending_request> take(bool ahead);
     void give_back(lane& of);
     void finish(lane& of);
-    // Whatever the lanes that have not ended do, no byte is left for them.
+    // Returns whether no byte is left, whatever the running lanes do.
     [[nodiscard]] bool is_done();
     [[nodiscard]] bool may_end(lane const& of, bool cannot_go_on);
 
@@ -77,14 +77,14 @@ class download final : public source {
     std::uint64_t front_ = 0;
     object_checksums sums_;
     delivery to_;
-    // Its requests are the one whose answer is read at the front.
+    // The lane of the front. Its request is the one with the response that read_front() reads.
     lane first_;
-    std::vector<lane> kept_;  // with connections that have nothing to do
+    std::vector<lane> kept_;  // with idle connections
 
-    std::mutex mutex_;  // guards what follows: lanes have strands of their own
+    std::mutex mutex_;  // guards the members below: each lane has its own strand
     fetch_plan plan_;
     std::size_t working_ = 0;    // lanes that have not ended
-    std::size_t under_way_ = 0;  // requests of theirs
+    std::size_t under_way_ = 0;  // their pending requests
 };
 
 }  // namespace gpurx::ingest::detail

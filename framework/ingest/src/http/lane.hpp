@@ -24,11 +24,11 @@ namespace gpurx::ingest::detail {
 // A request in flight.
 struct pending_request {
     byte_range asked;               // empty: for all of the object
-    byte_range answer;              // that its answer still brings, once the header has been read
+    byte_range answer;              // bytes still to come in its response, once the header was read
     std::deque<byte_range> wanted;  // wanted bytes that have not arrived yet
     bool answered = false;
-    bool ahead = false;  // it was sent before the answer to the last had come
-    bool last = false;   // the server closes the connection behind it
+    bool ahead = false;  // sent before the response to the previous request had arrived
+    bool last = false;   // the server closes the connection after it
 };
 
 // Belongs to one strand.
@@ -40,7 +40,7 @@ class lane {
 
     [[nodiscard]] asio::any_io_executor const& executor() const noexcept { return executor_; }
 
-    // Whose the connection is, or the next will be; null: that is not known.
+    // Returns the mirror of this connection, or of the next one; null if not known.
     [[nodiscard]] mirror* at() const noexcept { return at_.get(); }
     void serve(std::shared_ptr<mirror> whose, speed_check is_outrun)
     {
@@ -49,7 +49,7 @@ class lane {
     }
     void serve_none() noexcept { at_.reset(); }
 
-    // The connection; null: there is none.
+    // Returns the connection; null if there is none.
     [[nodiscard]] std::shared_ptr<http_connection> const& on() const noexcept { return on_; }
     // Precondition of this and the next members: the mirror is known.
     [[nodiscard]] asio::awaitable<void> async_connect();
@@ -62,19 +62,19 @@ class lane {
         on_.reset();
         kept_ = false;
     }
-    // Whether the connection has been kept, and nothing has come on it since: the server may have closed it.
+    // Returns whether the connection was kept and has received nothing since. The server may have closed it.
     [[nodiscard]] bool is_stale() const noexcept { return kept_; }
     // Keeps the connection until wake(), which closes it if the server has done so.
     void rest() noexcept;
     void wake();
-    // With the connection its requests are gone.
+    // Closes the connection and forgets its requests.
     void drop() noexcept
     {
         disconnect();
         requests.clear();
     }
 
-    // Whether another request may be sent before the answers to the last have come.
+    // Returns whether another request may be sent before the pending responses arrive.
     [[nodiscard]] bool has_room() const noexcept
     {
         return requests.size() < at_->from.pipelined && asked_ < at_->from.per_connection;
@@ -83,20 +83,20 @@ class lane {
     // Reads the header of the next response, with the range of its bytes. Throws if the response does not match its
     // request.
     [[nodiscard]] asio::awaitable<void> async_read_header(pending_request& what);
-    // One more answer has come.
+    // Counts a complete response.
     void learn(answer const& head) noexcept;
-    // Bytes per second of an answer of so many that has come just now.
+    // Returns bytes per second of a response of this size that has just arrived.
     [[nodiscard]] double speed_of(std::uint64_t bytes);
 
-    // Under way, in their order.
+    // Pending requests, in order.
     std::deque<pending_request> requests;
     std::uint64_t brought = 0;       // bytes
-    std::vector<std::byte> landing;  // of a piece that is taken from there
+    std::vector<std::byte> landing;  // for pieces that are consumed from host memory
 
   private:
-    // Empty: it is to be asked for in another way, or elsewhere.
+    // Empty: the next attempt must use another request, or another server.
     [[nodiscard]] asio::awaitable<std::optional<opened_object>> attempt(std::uint64_t size);
-    // The request's answer brings the object elsewhere, or would without a range.
+    // Returns whether the response leads to another place, or would do so for a request without a range.
     [[nodiscard]] bool is_elsewhere(answer const& head);
     [[nodiscard]] bool is_refused_range(answer const& head);
     // Throws the server's error.
@@ -111,7 +111,7 @@ class lane {
     std::uint64_t asked_ = 0;     // requests, on this connection
     std::uint64_t answered_ = 0;  // of these
     bool kept_ = false;
-    std::chrono::steady_clock::time_point since_;  // the next answer might come
+    std::chrono::steady_clock::time_point since_;  // earliest time of the next response
 };
 
 }  // namespace gpurx::ingest::detail

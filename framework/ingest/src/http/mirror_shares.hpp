@@ -14,8 +14,9 @@ class mirror_shares {
   public:
     explicit mirror_shares(std::size_t mirrors) : all_(mirrors) {}
 
-    // The next connection's: of those that have failed least in a row, the one with the most speed for each connection.
-    // What is not known to be slow is tried. Empty: none is left, or those that are left are not to be had now.
+    // Returns the mirror for the next connection: of those with the fewest failures in a row, the one with the most
+    // speed per connection. A mirror with unknown speed counts as fast. Empty if no mirror is left, or if those left
+    // are held.
     [[nodiscard]] std::optional<std::size_t> choose() const
     {
         double best_speed = 0;
@@ -35,7 +36,7 @@ class mirror_shares {
         }
         return found;
     }
-    // Whether one would be chosen that has not failed since it was last of use.
+    // Returns whether a free mirror has had no failure since its last progress.
     [[nodiscard]] bool has_sound() const
     {
         return std::ranges::any_of(all_, [](state const& each) { return each.is_free() && each.failures == 0; });
@@ -43,25 +44,25 @@ class mirror_shares {
 
     void began(std::size_t mirror) { ++all_[mirror].connections; }
     void ended(std::size_t mirror) { --all_[mirror].connections; }
-    // An attempt at it.
+    // An attempt at it failed.
     void failed(std::size_t mirror) { ++all_[mirror].failures; }
     void progressed(std::size_t mirror) { all_[mirror].failures = 0; }
-    // Not to be chosen: for the moment, or for good.
+    // Bars it from the choice: temporarily (hold), or permanently (exclude).
     void hold(std::size_t mirror, bool held) { all_[mirror].held = held; }
     void exclude(std::size_t mirror) { all_[mirror].excluded = true; }
-    // How many are not excluded.
+    // Returns the number of mirrors that are not excluded.
     [[nodiscard]] std::size_t left() const
     {
         return static_cast<std::size_t>(std::ranges::count(all_, false, &state::excluded));
     }
 
-    // What one of its connections has brought of late, in bytes per second.
+    // Records the recent speed of one of its connections, in bytes per second.
     void measured(std::size_t mirror, double speed)
     {
         auto& mean = all_[mirror].speed;
         mean = mean ? *mean + weight_of_last * (speed - *mean) : speed;
     }
-    // A connection to it that is no faster than this had better go to another.
+    // Returns whether a connection with this speed should move to another mirror.
     [[nodiscard]] bool is_outrun(std::size_t mirror, double speed) const
     {
         for (std::size_t i = 0; i < all_.size(); ++i) {
@@ -74,9 +75,9 @@ class mirror_shares {
     }
 
   private:
-    // A mirror is slow if another is so much faster.
+    // A mirror is slow if another is faster by this factor.
     static constexpr double far_faster = 4;
-    // Of the last measurement in the mean.
+    // Weight of the last measurement in the mean.
     static constexpr double weight_of_last = 0.5;
 
     struct state {

@@ -21,10 +21,10 @@
 
 namespace gpurx::ingest::detail {
 
-// From several strands, once async_open is done.
+// Safe from several strands after async_open() has completed.
 class mirrors {
   public:
-    // Errors: as of object's constructor. The context outlives it.
+    // Errors: those of object's constructor. The context must outlive this.
     mirrors(std::string_view text, transfer_context& context);
 
     // Opens the first usable mirror through this lane. Its response is then in flight on the lane, and it defines the
@@ -63,8 +63,8 @@ class mirrors {
 
     transfer_context& context_;
     std::vector<mirror_place> places_;          // of all
-    std::vector<std::shared_ptr<mirror>> all_;  // which of them there are is guarded
-    std::shared_ptr<mirror> first_;             // to be opened; until then, of all
+    std::vector<std::shared_ptr<mirror>> all_;  // mutex_ guards the pointers
+    std::shared_ptr<mirror> first_;             // first opened; before that, first of all
     url secrets_for_;
 
     mutable std::mutex mutex_;  // guards the members below, and those marked as guarded

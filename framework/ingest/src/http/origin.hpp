@@ -85,8 +85,8 @@ struct s3_target {
 // After it was opened it does not change, and several strands may use it.
 class origin {
   public:
-    // Errors: as of object's constructor. The context outlives it.
-    // `secrets_for`: the URL that fetch_options::headers and bearer are for; null: this one.
+    // Errors: those of object's constructor. The context must outlive this.
+    // `secrets_for`: the URL to which fetch_options::headers and bearer belong; null: this one.
     origin(mirror_place const& place, transfer_context& context, url const* secrets_for = nullptr);
 
     [[nodiscard]] url const& where() const noexcept { return from_; }
@@ -95,7 +95,7 @@ class origin {
     // Resolves its addresses and prepares TLS, unless that was done.
     [[nodiscard]] asio::awaitable<void> async_locate(asio::any_io_executor executor);
 
-    // ---- where it leads; throws where it cannot be followed ----
+    // ---- redirects; throws if they cannot be followed ----
     void redirect(answer const& head);
     // Returns whether the bucket is in another region. Later requests then go there.
     [[nodiscard]] bool move_to(std::string_view region);
@@ -129,20 +129,20 @@ class origin {
 
     transfer_context& context_;
     std::unique_ptr<s3_target> s3_;   // of an s3:// URL
-    bool asks_for_checksum_ = false;  // once, of each region
+    bool asks_for_checksum_ = false;  // once in each region
     url from_;
     std::vector<asio::ip::tcp::endpoint> endpoints_;
     std::string given_;
-    url first_;          // where it began
-    header_fields own_;  // for requests to there
+    url first_;          // the first URL
+    header_fields own_;  // for requests to it
     std::optional<url> proxy_;
-    tls_context tls_;  // once it is needed
+    tls_context tls_;  // set when needed
     unsigned redirects_ = 0;
 };
 
 // A server that has an object, and its statements about the object.
 struct mirror {
-    // `first`: the URL that secrets are for; null: this one.
+    // `first`: the URL to which secrets belong; null: this one.
     mirror(std::size_t number, mirror_place const& place, transfer_context& context, url const* first)
         : index{number}, from{place, context, first}
     {}

@@ -19,7 +19,7 @@ namespace gpurx::ingest::detail {
 // fields of the same name.
 [[nodiscard]] header_fields get_fields(url const& from, byte_range range);
 [[nodiscard]] std::string get_request(url const& from, byte_range range, header_fields const& more = {});
-// HEAD, with the same fields.
+// A HEAD request with the same fields.
 [[nodiscard]] std::string head_request(url const& from, header_fields const& more = {});
 
 // The object that a download began with.
@@ -42,7 +42,7 @@ struct first_answer {
 struct opened_object {
     object_identity object;
     bool serves_ranges = false;
-    std::optional<std::uint32_t> crc32c;  // of the whole object, as the server says
+    std::optional<std::uint32_t> crc32c;  // of the whole object, from the server
     std::optional<std::uint64_t> crc64nvme;
 };
 
