@@ -35,10 +35,15 @@
 namespace gpurx::detail {
 
 // Settings that change for all sessions of an interface together, in the order of change. The values are numbers:
-// hardware_gro      0 off, 1 on data_split        0 automatic, 1 off, 2 on, 3 automatic and reported as on
-// hds_threshold     bytes ntuple_filters    0 off, 1 on channels          RX, TX, combined rss_table         a queue
-// per hash value rx_ring           frames of each RX queue link              0 down, 1 up A session does not change the
-// last two. gpurx-doctor does, in its own journal.
+//   hardware_gro      0 off, 1 on
+//   data_split        0 automatic, 1 off, 2 on, 3 automatic and reported as on
+//   hds_threshold     bytes
+//   ntuple_filters    0 off, 1 on
+//   channels          RX, TX, combined
+//   rss_table         a queue per hash value
+//   rx_ring           frames of each RX queue
+//   link              0 down, 1 up
+// A session does not change the last two. gpurx-doctor does, in its own journal.
 enum class setting : std::uint8_t {
     hardware_gro,
     data_split,
