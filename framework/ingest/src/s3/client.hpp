@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The S3 client of a download or a listing. It has the credentials and renews them, finds the bucket's region, and
-// signs requests.
+// The S3 client of a download or a listing. It gets and renews credentials, finds the bucket's region, and signs
+// requests.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -19,34 +19,36 @@
 
 namespace gpurx::ingest::detail::s3 {
 
-// One for each server that has the buckets.
+// Returns the options of each server that has the buckets.
 [[nodiscard]] std::vector<s3_options> servers_of(s3_options const& options);
 
-// Once it has started, from any thread.
+// Safe from any thread after async_start() has completed.
 class client {
   public:
     client(s3_options options, tls_options tls) : options_{std::move(options)}, tls_{std::move(tls)} {}
 
-    // Reads what there is to know, and gets credentials; once. Errors: errc::no_credentials, bad_url.
+    // Reads the configuration and gets credentials. Call it once. Errors: errc::no_credentials, bad_url.
     [[nodiscard]] asio::awaitable<void> async_start();
-    // Gets new ones if those it has end soon. What fails is an error only if they have ended.
+    // Gets new credentials if the present ones expire soon. A failure is an error only if they have expired.
     [[nodiscard]] asio::awaitable<void> async_renew();
 
-    // Errors: errc::bad_url for an endpoint that cannot be used.
+    // Returns the URL of an object, or of a bucket. Errors: errc::bad_url for an unusable endpoint.
     [[nodiscard]] url where(location const& object);
     [[nodiscard]] url where(std::string_view bucket, parameters query);
 
-    // The fields that a request with these has to have besides. None if it is anonymous, or if a redirect has led to a
-    // server that is not the one of where(), nor AWS's as that: nobody else is to see a session's token.
+    // Returns the fields to add to a request with `fields`. Returns none if requests are anonymous. Returns none too if
+    // a redirect has led to another server than that of where(), unless both are AWS's: no other server may get a
+    // session token.
     [[nodiscard]] header_fields sign(std::string_view method, url const& to, header_fields const& fields) const;
 
-    // For who asks by himself.
+    // For callers that send their own requests.
     [[nodiscard]] tls_options const& tls() const noexcept { return tls_; }
 
-    // The server says that the bucket is in that region. False: it has said so before, or nothing new.
+    // Records the bucket's region as the server states it. Returns false if the server did so before, or if the region
+    // is not new.
     [[nodiscard]] bool move_to(std::string_view region);
-    // The server says that the credentials have ended: async_renew() gets others. False: it has said so before, or
-    // there are none to be had.
+    // Records that the server refuses the credentials as expired: async_renew() then gets others. Returns false if this
+    // is known, or if no others are available.
     [[nodiscard]] bool end_credentials();
 
   private:
@@ -56,7 +58,7 @@ class client {
     s3_options options_;
     tls_options tls_;
     bool started_ = false;
-    std::optional<credential_service> source_;  // of credentials that end
+    std::optional<credential_service> source_;  // of credentials that expire
 
     mutable std::mutex mutex_;
     service at_;

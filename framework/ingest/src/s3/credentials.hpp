@@ -23,14 +23,14 @@ struct credentials {
     std::optional<time_point> expires;
 };
 
-// {"AccessKeyId": …, "SecretAccessKey": …, "Token": …, "Expiration": …}. Empty: `why` says in words what is wrong, and
-// nothing of what is secret.
+// Parses {"AccessKeyId": …, "SecretAccessKey": …, "Token": …, "Expiration": …}. If the result is empty, `why` has the
+// reason, without secrets.
 [[nodiscard]] std::optional<credentials> parse_credentials(std::string_view json, std::string& why);
 
-// None is missing, and what is sent can stand in a header.
+// Returns whether no key is missing, and all that is sent is valid in a header.
 [[nodiscard]] bool are_usable(credentials const& found) noexcept;
 
-// "2026-11-23T10:00:00Z", also with a fraction of a second.
+// Parses "2026-11-23T10:00:00Z", also with a fraction of a second.
 [[nodiscard]] std::optional<time_point> parse_time(std::string_view text) noexcept;
 // "20261123T100000Z"
 [[nodiscard]] std::string basic_time(time_point when);
@@ -38,36 +38,36 @@ struct credentials {
 // By section and name: names in lower case.
 using profile_file = std::map<std::string, std::map<std::string, std::string>>;
 
-// What is nested in another is named by both: "s3.addressing_style".
+// A nested name includes its parent: "s3.addressing_style".
 [[nodiscard]] profile_file parse_profiles(std::string_view text);
 
-// Where the files are, in the user's home unless the environment says otherwise.
+// Paths of the files, in the user's home unless the environment sets others.
 struct profile_paths {
     std::string credentials;
     std::string config;
 };
 [[nodiscard]] profile_paths paths_of(environment const& variable);
 
-// Who hands out credentials that are not written down.
+// A service that hands out credentials.
 struct credential_service {
     enum class kind { container, instance };
     kind of = kind::instance;
     std::string url;            // of the document; of the service itself, for an instance
     std::string authorization;  // for the field of that name; empty: none
-    std::string token_file;     // where it is to be read instead
+    std::string token_file;     // file with the authorization, read instead
 };
 
 struct setup {
     std::string profile;
-    std::string region;    // empty: nobody says
+    std::string region;    // empty: not set
     std::string endpoint;  // empty: AWS
-    std::string style;     // s3.addressing_style; empty: nobody says
+    std::string style;     // s3.addressing_style; empty: not set
     std::optional<credentials> written;
-    std::optional<credential_service> service;  // to be asked where none are written; empty: forbidden
-    std::string obstacle;                       // why none are written, where a profile needs what is not done here
+    std::optional<credential_service> service;  // used if none are written; empty: forbidden
+    std::string obstacle;                       // reason if none are written: a profile needs an unsupported feature
 };
-// In the order of AWS's tools: environment, the two files, container, instance. `profile`, if it is not empty, takes
-// the place of AWS_PROFILE, and of credentials in the environment: the program has named it.
+// Returns the configuration in the order of AWS's tools: environment, the two files, container, instance. If `profile`
+// is not empty, it overrides AWS_PROFILE and credentials in the environment, because the program has set it.
 [[nodiscard]] setup set_up(environment const& variable, profile_file const& credentials_file,
                            profile_file const& config_file, std::string const& profile = {});
 

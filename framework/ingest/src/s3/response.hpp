@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// S3's answers: pages of ListObjectsV2, and refusals. They use little of XML: elements without attributes, none within
-// one of its own name. Pure.
+// S3's responses: pages of ListObjectsV2, and refusals. They use a subset of XML: elements without attributes, none
+// inside an element of the same name. Pure.
 #pragma once
 
 #include <optional>
@@ -13,38 +13,38 @@
 
 namespace gpurx::ingest::detail::s3 {
 
-// What stands in the first element of that name; empty: there is none, or it does not end.
+// Returns the content of the first element with this name; empty if there is none, or if it does not end.
 [[nodiscard]] std::optional<std::string_view> element(std::string_view xml, std::string_view name) noexcept;
-// The same, and `xml` begins behind it afterwards.
+// The same. Afterwards `xml` begins after the element.
 [[nodiscard]] std::optional<std::string_view> next_element(std::string_view& xml, std::string_view name) noexcept;
-// Text with &amp; and its like as characters.
+// Returns text with entities such as &amp; as characters.
 [[nodiscard]] std::string unescaped(std::string_view text);
-// The text of the first element of that name; empty: there is none.
+// Returns the text of the first element with this name; empty if there is none.
 [[nodiscard]] std::string text_of(std::string_view xml, std::string_view name);
 
 struct listing_page {
     std::vector<s3_object> objects;
-    std::string next;  // the token to ask for what follows with; empty: nothing does
+    std::string next;  // token for the request of the next page; empty: last page
 };
 
-// Of an answer in which keys are URL-encoded. Empty: it is no such page; `why` says in words what is wrong.
+// Parses a response with URL-encoded keys. Empty if it is not such a page; `why` then has the reason.
 [[nodiscard]] std::optional<listing_page> parse_listing(std::string_view xml, std::string_view bucket,
                                                         std::string& why);
 
 struct refusal {
     std::string code;     // "NoSuchKey"
-    std::string message;  // in words
-    std::string region;   // of the bucket, where another was asked
+    std::string message;  // text for people
+    std::string region;   // of the bucket, if the request went to another
     std::string request_time, server_time;
 };
 
-// Of the body of an answer, or of its beginning. Empty: it is not S3's.
+// Parses the body of a response, or its beginning. Empty if it is not S3's.
 [[nodiscard]] std::optional<refusal> parse_refusal(std::string_view body);
 
-// For people, with what to change where that is known.
+// Returns text for people, with advice if there is any.
 [[nodiscard]] std::string words_of(refusal const& said);
 
-// Other credentials might do: these have ended.
+// Returns whether the credentials have expired, so that others may succeed.
 [[nodiscard]] bool is_about_expiry(refusal const& said) noexcept;
 
 }  // namespace gpurx::ingest::detail::s3

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AWS Signature Version 4, as S3 takes it in the header of a request. Pure.
+// AWS Signature Version 4, in the form that S3 accepts in the header of a request. Pure.
 #pragma once
 
 #include <span>
@@ -12,26 +12,26 @@
 
 namespace gpurx::ingest::detail::s3 {
 
-// Of a request without a body: the SHA-256 of nothing.
+// For a request without a body: the SHA-256 of no bytes.
 inline constexpr std::string_view empty_payload = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-// The signature is not to cover the body.
+// For a signature that does not cover the body.
 inline constexpr std::string_view unsigned_payload = "UNSIGNED-PAYLOAD";
 
-// What a signature covers.
+// Input of a signature.
 struct signed_request {
     std::string_view method;
-    // As in the request line. S3 signs the path as it is written: not encoded a second time, nothing taken out of it.
+    // As in the request line. S3 signs the path as is: not encoded a second time, and not normalized.
     std::string_view target;
-    // All that is to be signed: Host and each that begins with x-amz- have to be among them.
+    // All fields to sign. They must include Host and each field that begins with x-amz-.
     std::span<header_field const> fields;
     std::string_view payload_hash;
 };
 
-// The value of the field Authorization. `time`: as x-amz-date has it.
+// Returns the value of the field Authorization. `time`: in the form of x-amz-date.
 [[nodiscard]] std::string authorization(signed_request const& request, credentials const& by, std::string_view region,
                                         std::string_view time);
 
-// The fields that make a request one of `by`: those of S3's own, and Authorization over them and `fields`.
+// Returns the fields that authenticate a request as `by`: S3's own fields, and Authorization over them and `fields`.
 [[nodiscard]] header_fields signature_fields(signed_request const& request, credentials const& by,
                                              std::string_view region, time_point now);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON in which no object has a name twice: Boost.JSON keeps the last without a word. Pure.
+// JSON without duplicate names in an object. Boost.JSON accepts duplicates and keeps the last. Pure.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -11,7 +11,7 @@
 
 namespace gpurx::ingest::detail {
 
-// `twice`: a name that one object has twice; empty: there is none.
+// `twice`: a name that one object has twice; empty if there is none.
 [[nodiscard]] boost::json::value parse_json_once(std::string_view text, error_code& code, std::string& twice);
 
 }  // namespace gpurx::ingest::detail
