@@ -273,7 +273,7 @@ def test_an_impostor_gets_no_rows() -> None:
 
 def test_a_secret_is_not_a_short_one(stream: Make) -> None:
     for make in (stream, lambda secret: gpurx.TensorSender("127.0.0.1:1", secret=secret)):
-        with pytest.raises(ValueError, match="at least 16 bytes"):
+        with pytest.raises(ValueError, match="at least 16 random bytes"):
             make(secret="hunter2")
 
 

@@ -310,7 +310,7 @@ def test_slices_are_those_of_numpy(where: str, server: Server, session: gpurx.Se
 
 def test_slices_that_are_none() -> None:
     for index, kind, words in [
-        (np.s_[::-1], ValueError, "forwards"), (np.s_[::0], ValueError, "zero"), (5, IndexError, "out of bounds"),
+        (np.s_[::-1], ValueError, "positive step"), (np.s_[::0], ValueError, "zero"), (5, IndexError, "out of bounds"),
         (np.s_[0, 0, 0], IndexError, "2 dimensions, and 3"), (np.s_[..., ...], IndexError, "one ellipsis"),
         (None, TypeError, "NoneType"), (True, TypeError, "bool"), ([0, 1], TypeError, "list"), (1.0, TypeError, "float"),
     ]:  # fmt: skip

@@ -335,7 +335,7 @@ def test_a_sender_is_that_of_its_process(stream: Make) -> None:
     if child == 0:
         status = 1
         try:
-            with pytest.raises(PermissionError, match="forked: make another"):
+            with pytest.raises(PermissionError, match="forked process: create another"):
                 sender.send(x=np.ones(4))
             del sender
             status = 0

@@ -479,7 +479,7 @@ def test_times_that_are_none(which: str, seconds: float) -> None:
 
 def test_an_interface_that_does_not_exist_is_an_error_and_not_a_copy(tmp_path: Path) -> None:
     for transport in ("automatic", "devmem", "copy"):
-        with pytest.raises(gpurx.Error, match="find interface eth77: No such device; there are .*lo") as met:
+        with pytest.raises(gpurx.Error, match="find interface eth77: No such device; interfaces in this network namespace: .*lo") as met:
             gpurx.TensorStream("127.0.0.1:0", interface="eth77", transport=transport)
         assert (met.value.category, met.value.code, met.value.object) == ("system", errno.ENODEV, "eth77")
     with gpurx.Session(interface="lo", state_directory=tmp_path) as session:

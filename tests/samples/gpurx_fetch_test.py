@@ -408,7 +408,7 @@ class Consumption(FetchTest):
         command = ["prlimit", "--as=4294967296", fetching.program, *fetching.options, server.url("huge")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         self.assertEqual(done.returncode, 1)
-        self.assertIn(f"fetch {server.url('huge')}: Cannot allocate memory; {HUGE} bytes", done.stderr)
+        self.assertIn(f"fetch {server.url('huge')}: Cannot allocate memory; the object needs {HUGE} bytes", done.stderr)
 
     def test_memory(self) -> None:
         if sanitized():

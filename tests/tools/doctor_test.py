@@ -187,7 +187,7 @@ class Doctor(unittest.TestCase):
 
     def test_nothing_to_fix(self) -> None:
         answer = run("lo", "--fix", "--dry-run")
-        self.assertTrue(answer.stdout.startswith("# nothing that --fix could do; "), answer.stdout)
+        self.assertTrue(answer.stdout.startswith("# --fix has nothing to do; "), answer.stdout)
         self.assertEqual(answer.returncode, 2)
 
     def test_wrong_usage(self) -> None:

@@ -71,7 +71,7 @@ std::vector<table_row> const rows{
      [](auto& nic) {
          nic.daemon = daemon_facts{true, {EBADF, "no memory"}};
      },
-     "gpurxd", severity::fine, "its answer", ""},
+     "gpurxd", severity::fine, "the answer of gpurxd", ""},
     {"gpurxd's policy does not allow it",
      [](auto& nic) {
          nic.daemon = daemon_facts{true, {EACCES, "open dms0 for user 7; add a line for it to /elsewhere/policy"}};

@@ -81,7 +81,7 @@ std::vector<machine_row> const machine_rows{
          machine.process.net_admin = false;
          machine.process.daemon = "/run/gpurxd.sock";
      },
-     "rights", severity::fine, "gpurxd at /run/gpurxd.sock is asked", ""},
+     "rights", severity::fine, "gpurxd at /run/gpurxd.sock does it", ""},
     {"no state directory", [](auto& machine) { machine.process.state_error = "/run/gpurx: Permission denied"; },
      "state-directory", severity::blocking, "journals", "install -d -m 0700 -o $USER /run/gpurx"},
 };

@@ -131,7 +131,7 @@ first_answer understand_first(answer const& head, byte_range asked, error_code& 
     found.object.size = head.status == 206 ? *head.total : found.follows.size();
     if (head.status == 206 && !begins_as_asked(found.follows, asked)) {
         code = errc::wrong_range;
-        why = fmt::format("{} was requested, it sends {}", text_of(asked), text_of(found.follows));
+        why = fmt::format("{} were requested, and it sends {}", text_of(asked), text_of(found.follows));
         return {};
     }
     return found;
