@@ -23,10 +23,10 @@ struct row_copy {
 
 class batch_layout {
   public:
-    // What a GPU's and PyTorch's allocators align to.
+    // Alignment of a GPU's and PyTorch's allocators.
     static constexpr std::size_t alignment = 256;
 
-    // Throws system_error, errc::bad_frame, if so many rows have more than `limit` bytes.
+    // Throws system_error, errc::bad_frame, if this number of rows has more than `limit` bytes.
     batch_layout(std::vector<tensor_spec> tensors, std::size_t rows, std::uint64_t limit);
 
     [[nodiscard]] std::span<tensor_spec const> tensors() const noexcept { return tensors_; }
@@ -34,7 +34,8 @@ class batch_layout {
     [[nodiscard]] std::size_t offset(std::size_t tensor) const noexcept { return offsets_[tensor]; }
     [[nodiscard]] std::size_t row_size(std::size_t tensor) const noexcept { return row_sizes_[tensor]; }
 
-    // `count` rows, from row `from` of a frame of `frame_rows` on, to row `to` of a batch on: a copy for each tensor.
+    // Computes the copies of `count` rows: from row `from` of a frame of `frame_rows`, to row `to` of a batch. There is
+    // one copy for each tensor.
     void copies(std::size_t frame_rows, std::size_t from, std::size_t to, std::size_t count,
                 std::vector<row_copy>& result) const;
 

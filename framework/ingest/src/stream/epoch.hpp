@@ -16,14 +16,14 @@ namespace gpurx::ingest::detail {
 class source_progress {
   public:
     enum class verdict {
-        next,       // the one that is to come
-        duplicate,  // was taken already: sent again after a connection ended
+        next,       // the expected frame
+        duplicate,  // taken before: sent again after a connection ended
         gap,        // frames before it are missing
         after_end,  // the source has sent its last frame
     };
 
     source_progress() noexcept = default;
-    // Where another process was: this frame is to come, or none.
+    // Continues from another process' position: expects frame `next`, or none.
     source_progress(std::uint64_t next, bool last_taken) noexcept : next_{next}, last_taken_{last_taken} {}
 
     [[nodiscard]] verdict judge(std::uint64_t sequence) const noexcept
@@ -50,13 +50,13 @@ class source_progress {
     bool last_taken_ = false;
 };
 
-// A frame that is complete takes a ticket, and is placed when it is that ticket's turn.
+// The order of complete frames. A frame takes a ticket, and is placed at that ticket's turn.
 class turns {
   public:
     using ticket = std::uint64_t;
 
-    // In rounds: one frame of each source that has not ended, in the order of their numbers; a source whose frame is
-    // not there is waited for. Else: in the order in which the tickets were taken.
+    // In rounds, each source that has not ended places one frame, in the order of the sources' numbers; a missing frame
+    // delays the others. Otherwise frames are placed in the order of their tickets.
     turns(std::size_t sources, bool in_rounds)
         : in_rounds_{in_rounds}, queues_(in_rounds ? sources : 1), ended_(sources, false)
     {}
@@ -68,7 +68,7 @@ class turns {
         return next_ticket_++;
     }
 
-    // Empty: nothing is there, or not from the source whose turn it is.
+    // Returns the next ticket. Empty if no frame waits, or none of the source in turn.
     [[nodiscard]] std::optional<ticket> next() const
     {
         auto const& queue = queues_[current_];
@@ -77,7 +77,7 @@ class turns {
         return queue.front();
     }
 
-    // The frame of next() is in its batches.
+    // Records that the frame of next() is in its batches.
     void placed()
     {
         queues_[current_].pop_front();
@@ -88,7 +88,7 @@ class turns {
         skip_ended();
     }
 
-    // Nothing more comes from this source; the tickets it has keep their turns.
+    // Records that this source sends no more frames. Its tickets keep their turns.
     void end(std::size_t source)
     {
         ended_[source] = true;
@@ -96,8 +96,8 @@ class turns {
             skip_ended();
     }
 
-    // Another round begins, without those that have ended, with this source or the next that has not. Precondition: no
-    // ticket is waiting.
+    // Begins another round without the ended sources. It starts with source `first`, or with the next that has not
+    // ended. Precondition: no ticket is waiting.
     void begin(std::vector<bool> ended, std::size_t first)
     {
         ended_ = std::move(ended);
@@ -128,7 +128,7 @@ class turns {
     ticket next_ticket_ = 0;
 };
 
-// SplitMix64, by Steele, Lea and Flood: each seed gives a sequence of its own.
+// SplitMix64, by Steele, Lea and Flood. Each seed gives a different sequence.
 class split_mix {
   public:
     explicit split_mix(std::uint64_t seed) noexcept : state_{seed} {}
@@ -141,10 +141,10 @@ class split_mix {
         z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
         return z ^ (z >> 31);
     }
-    // Below `bound`, which is not 0, each as likely as the others.
+    // Returns a number below `bound`, uniformly distributed. Precondition: bound > 0.
     std::uint64_t below(std::uint64_t bound) noexcept
     {
-        auto const unfair = (0 - bound) % bound;  // so many numbers would make the first more likely
+        auto const unfair = (0 - bound) % bound;  // count of numbers that would make the first results more likely
         for (;;) {
             if (auto const found = (*this)(); found >= unfair)
                 return found % bound;
@@ -155,7 +155,7 @@ class split_mix {
     std::uint64_t state_;
 };
 
-// 0 to count - 1, each order as likely as the others (Fisher and Yates).
+// Returns 0 to count - 1 in a random order, uniformly distributed (Fisher and Yates).
 [[nodiscard]] inline std::vector<std::size_t> shuffled(std::size_t count, std::uint64_t seed, std::uint64_t epoch,
                                                        std::uint64_t window)
 {

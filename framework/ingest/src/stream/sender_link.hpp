@@ -19,7 +19,7 @@
 
 namespace gpurx::ingest::detail {
 
-// Ends a connection. Another one may do better, unless it is final.
+// The end of a connection. Another connection may succeed, unless the end is final.
 struct link_lost {
     error_code code;
     std::string why{};
@@ -31,27 +31,27 @@ class sender_link {
   public:
     using time_point = std::chrono::steady_clock::time_point;
 
-    // Listens, if the options say so. Throws system_error.
+    // Listens if the options request it. Throws system_error.
     sender_link(asio::any_io_executor const& executor, tensor_sender_options const& options);
 
     [[nodiscard]] std::optional<asio::ip::tcp::endpoint> local_endpoint() const;
     [[nodiscard]] bool is_open() const noexcept { return socket_.is_open(); }
-    // The receiver has let a connection go on which nothing was said: all that can be there is its end.
+    // Returns whether the receiver has closed an idle connection, on which only the end of the stream can arrive.
     [[nodiscard]] bool has_ended();
 
     // Connects, or accepts.
     asio::awaitable<void> open(time_point until);
-    // All of the bytes.
+    // Read, or write, all of the bytes.
     asio::awaitable<void> read(std::span<std::byte> to);
     asio::awaitable<void> write(std::span<std::byte const> from);
-    // As many as can be without waiting.
+    // Read, or write, as many bytes as possible without waiting.
     [[nodiscard]] std::size_t read_some(std::span<std::byte> to);
     [[nodiscard]] std::size_t write_some(std::vector<asio::const_buffer> const& from);
-    // Until bytes can be read, or written.
+    // Waits until bytes can be read, or written.
     asio::awaitable<void> wait(bool writes);
     void close() noexcept;
 
-    // The receiver has answered. Until then it need not have a place.
+    // True after the receiver has responded. Until then it may have no room for this connection.
     bool is_greeted = false;
 
   private:

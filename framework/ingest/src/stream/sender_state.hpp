@@ -26,14 +26,14 @@
 
 namespace gpurx::ingest::detail {
 
-// A frame from the operation that brings it until it is acknowledged.
+// A frame, kept from the send operation until its acknowledgement.
 struct kept_frame {
     frame_head head{};
-    std::string refusal{};                              // why it cannot be sent
+    std::string refusal{};                              // reason why it cannot be sent
     std::vector<std::span<std::byte const>> payload{};  // tensor after tensor
-    std::shared_ptr<void const> owner{};                // of those bytes
-    std::vector<std::byte> encoded{};                   // the head, once the frame is kept
-    std::uint64_t size = 0;                             // of both, likewise
+    std::shared_ptr<void const> owner{};                // owner of these bytes
+    std::vector<std::byte> encoded{};                   // the head, set when the frame is kept
+    std::uint64_t size = 0;                             // of head and payload, set then too
 };
 
 class sender_state : public std::enable_shared_from_this<sender_state> {
@@ -48,10 +48,10 @@ class sender_state : public std::enable_shared_from_this<sender_state> {
     [[nodiscard]] tensor_sender_stats const& stats() const noexcept { return stats_; }
     [[nodiscard]] diagnostics const& why() const noexcept { return why_; }
 
-    // Of one operation at a time; false: another one has it.
+    // Takes the turn, which one operation has at a time. Returns false if another operation has it.
     [[nodiscard]] bool take_turn() noexcept { return !std::exchange(is_busy_, true); }
     void end_turn() noexcept { is_busy_ = false; }
-    // An operation, which has the turn. Ends it.
+    // Performs the operation that has the turn, and ends the turn.
     asio::awaitable<error_code> serve(sending what, std::shared_ptr<kept_frame> frame);
     [[nodiscard]] asio::cancellation_slot slot() noexcept { return cancelled_.slot(); }
     void cancel(asio::cancellation_type type) noexcept;
@@ -68,7 +68,7 @@ class sender_state : public std::enable_shared_from_this<sender_state> {
     asio::awaitable<void> put(std::shared_ptr<kept_frame> frame);
     void keep(std::shared_ptr<kept_frame> frame);
     asio::awaitable<void> say_goodbye();
-    // Writes and reads until `done`, through as many connections as that takes.
+    // Writes and reads until `done`, with as many connections as necessary.
     template <class Done>
     asio::awaitable<void> until(Done done);
     template <class Done>
@@ -78,7 +78,7 @@ class sender_state : public std::enable_shared_from_this<sender_state> {
     asio::awaitable<welcome> ask_for_welcome(hello const& said);
     void follow(welcome const& answer);
     [[nodiscard]] bool has_to_write() const noexcept { return received_ < next_; }
-    // Whether any byte was read, or written.
+    // Return whether any byte was read, or written.
     bool read_acknowledgements();
     bool write_frames();
     void forget(std::uint64_t count) noexcept;
@@ -96,21 +96,21 @@ class sender_state : public std::enable_shared_from_this<sender_state> {
     asio::cancellation_signal cancelled_;
 
     bool is_busy_ = false;
-    bool has_kept_ = false;  // the operation that has the turn, its frame
+    bool has_kept_ = false;  // the frame of the operation that has the turn
     bool has_connected_ = false;
     bool last_is_kept_ = false;
     bool is_closed_ = false;
     std::optional<system_error> ended_;
 
-    std::vector<tensor_spec> tensors_;                // of the first frame that has some
+    std::vector<tensor_spec> tensors_;                // of the first frame with tensors
     std::deque<std::shared_ptr<kept_frame>> kept_{};  // the last of them is frame next_ - 1
     std::uint64_t kept_size_ = 0;
     std::uint64_t next_ = 0;
     std::uint64_t acknowledged_ = 0;
-    std::uint64_t received_ = 0;  // frames before it are there, or were written to this connection
+    std::uint64_t received_ = 0;  // the receiver has the frames before it, or this connection has them
     std::uint64_t written_ = 0;   // bytes of frame received_
     std::array<std::byte, 4096> incoming_{};
-    std::size_t incoming_size_ = 0;  // of an acknowledgement that has not come whole
+    std::size_t incoming_size_ = 0;  // of an incomplete acknowledgement
     tensor_sender_stats stats_{};
     diagnostics why_{};
 };
