@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes memory from the driver, and gives it back.
+// Allocates memory from the driver, and frees it.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,27 @@
 
 namespace gpurx::detail::cuda {
 
-// Memory of a GPU that work in any of its contexts may use: physical memory and a mapping of our own. Where the GPU has
-// no such thing, memory of the primary context.
+// Memory of a GPU for work in any of its contexts: physical memory with its own mapping. If the GPU does not support
+// this, memory of the primary context.
 class device_block {
   public:
     static constexpr std::size_t unit = std::size_t{2} << 20;
 
     enum class use : bool {
         kernels,
-        rdma,  // a NIC is to write it
+        rdma,  // a NIC writes it
     };
 
-    // `bytes` is rounded up to whole units. The GPU's primary context is current. Throws system_error.
+    // Rounds `bytes` up to whole units. Precondition: the GPU's primary context is current. Throws system_error.
     device_block(gpu const& on, std::size_t bytes, use what_for);
     device_block(device_block const&) = delete;
     device_block& operator=(device_block const&) = delete;
-    // The same context is current, or the process ends.
+    // Precondition: the same context is current, or the process ends.
     ~device_block() { release(); }
 
     [[nodiscard]] CUdeviceptr address() const noexcept { return address_; }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
-    // By cuMemCreate, and not by cuMemAlloc.
+    // Returns whether the memory is of cuMemCreate, not of cuMemAlloc.
     [[nodiscard]] bool is_mapped() const noexcept { return mapped_; }
 
   private:
@@ -48,8 +48,9 @@ class device_block {
     CUdeviceptr address_ = 0;
 };
 
-// Pinned host memory of one GPU, for what flows receive on the host. It is used again and kept until the process ends:
-// to pin memory is slow, and to free it waits for all streams of the GPU, which no flow's end may.
+// Pinned host memory of one GPU, for bytes that flows receive on the host. The pool reuses it and keeps it until the
+// process ends. Pinning memory is slow, and freeing it waits for all streams of the GPU, which the end of a flow must
+// not do.
 class pinned_pool {
   public:
     explicit pinned_pool(gpu& owner) : gpu_{owner} {}
@@ -58,10 +59,10 @@ class pinned_pool {
     ~pinned_pool() = delete;
 
     [[nodiscard]] gpu& owner() const noexcept { return gpu_; }
-    // So many bytes, page aligned, within the reach of the GPU's kernels. A caller that finds none waits for the
-    // driver, and nobody else does. Throws std::bad_alloc.
+    // Takes a block of `size` bytes, page aligned, that the GPU's kernels reach. If none is free, only this caller
+    // waits for the driver. Throws std::bad_alloc.
     [[nodiscard]] CUresult take(std::size_t size, std::byte*& block);
-    // What take() gave, of this size.
+    // Returns a block of take(), of this size, to the pool.
     void put(std::byte* block, std::size_t size) noexcept;
 
   private:
@@ -72,15 +73,15 @@ class pinned_pool {
 
     gpu& gpu_;
     std::mutex mutex_;
-    std::map<std::size_t, shelf> of_size_;  // a few sizes that the library has chosen
+    std::map<std::size_t, shelf> of_size_;  // a few sizes, chosen by the library
 };
 
-// Destroys it. To free memory waits for all streams of the GPU, so the thread that watches streams leaves that to
-// another one: it sees them pass for everybody.
+// Destroys the memory. Freeing memory waits for all streams of the GPU. So the thread that watches streams leaves this
+// to another thread: all waits depend on it.
 void end_memory(memory_state* ending) noexcept;
 
-// For the end of the process, behind stop_watching_streams(): what is left ends here. One that waits for a stream is
-// given a second.
+// Call it at the end of the process, after stop_watching_streams(). Ends all remaining memory. Memory that waits for a
+// stream gets one second.
 void finish_memory_ends() noexcept;
 
 }  // namespace gpurx::detail::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA driver, found at run time: the library links to no part of CUDA, and the same binary runs where there is
-// none. cuda.h gives the types, and the names with their versions: driver.cuMemAlloc is cuMemAlloc_v2.
+// The CUDA driver, loaded at run time. The library links to no part of CUDA, so the same binary runs without CUDA.
+// cuda.h gives the types, and the names with their versions: driver.cuMemAlloc is cuMemAlloc_v2.
 #pragma once
 
 #include <cuda.h>
@@ -13,7 +13,7 @@
 
 namespace gpurx::detail::cuda {
 
-// What is used of it.
+// The functions that the library uses.
 // clang-format off
 #define GPURX_CUDA_FUNCTIONS(function)                     \
     function(cuGetErrorName)                               \
@@ -78,24 +78,24 @@ struct driver {
 #undef GPURX_DECLARE
 };
 
-// Loaded and initialised by the first call, and never unloaded. Null: there is none, or it is too old; `code`
-// and `why` say which.
+// Loads and initialises the driver at the first call. It is never unloaded. Null: there is no driver, or it is too old;
+// `code` and `why` have the reason.
 [[nodiscard]] driver const* find_driver(error_code& code, diagnostics& why);
-// The same for those who cannot do without. Throws system_error.
+// The same for callers that need a driver. Throws system_error.
 [[nodiscard]] driver const& require_driver();
 
-// A driver's answer, in cuda_category().
+// Returns the driver's result, in cuda_category().
 [[nodiscard]] error_code error_of(CUresult status) noexcept;
 
-// Nothing runs in a context that answers so, now or later.
+// Returns whether the status means that the context cannot run any work, now or later.
 [[nodiscard]] bool is_over(CUresult status) noexcept;
 
-// True once the process has begun to end: the driver undoes itself then, and must not be called any more. True as well
-// in a child that was forked.
+// Returns true after the process has begun to end: the driver then shuts down, and must not be called. Returns true in
+// a forked child too.
 [[nodiscard]] bool ending() noexcept;
 
-// What has to be there in static destructors, too, and the first time when the program has no memory left: the only one
-// of its type that is made so. The first call makes it, and it is never destroyed. Allocates nothing itself.
+// Returns the single object of this type that lives in static memory. The first call constructs it, and it is never
+// destroyed. So it exists in static destructors, and when the program has no memory left. Allocates nothing itself.
 template <class T>
 [[nodiscard]] T& immortal()
 {

@@ -15,7 +15,7 @@
 
 namespace gpurx::detail::cuda {
 
-// The kernels, and blocks of pinned memory for the descriptors of what is under way.
+// The kernels, and blocks of pinned memory for the descriptors of running gathers.
 class gather_engine {
   public:
     // Throws system_error if the kernels cannot be loaded.
@@ -24,26 +24,26 @@ class gather_engine {
     gather_engine& operator=(gather_engine const&) = delete;
     ~gather_engine() = delete;
 
-    // Launches the kernels once in another context of the GPU's, if that can be done now.
+    // Launches the kernels once in another context of the GPU, if possible now.
     void prepare(CUcontext context) noexcept;
 
-    // A stream that is not being captured, and its context, current.
+    // A stream that is not being captured, and its current context.
     struct place {
         CUstream stream;
         context_scope const& scope;
     };
 
-    // Enqueues the copy of the fragments, all within the GPU's reach but for gaps (address 0). Precondition: less than
-    // 4 GiB. `behind`, if not null, is of the stream's context and nobody else's yet, and is recorded behind it if all
-    // goes well; it is not without memory for its own.
+    // Enqueues the copy of the fragments. The GPU must reach all of them; gaps (address 0) are allowed. Precondition:
+    // less than 4 GiB. `behind`, if not null, is a point of the stream's context that only the caller uses. On success
+    // it is recorded after the copy. The engine allocates its own point only if `behind` is null.
     [[nodiscard]] CUresult launch(std::span<fragment const> fragments, std::uint64_t destination, place const& on,
                                   stream_point* behind = nullptr);
-    // And the CRC32C of all of it to `result`. Precondition: no gaps.
+    // The same, and writes the CRC32C of all bytes to `result`. Precondition: no gaps.
     [[nodiscard]] CUresult launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
                                          std::uint64_t size, std::uint64_t result, place const& on);
 
-    // Gathers into memory of its own, on gpu::fetches(), waits, and copies on to `destination`:
-    // at most bounce_size bytes.
+    // Gathers at most bounce_size bytes into its own memory, on gpu::fetches(). It waits for the gather, and copies the
+    // bytes to `destination`.
     static constexpr std::size_t bounce_size = 256 << 10;
     [[nodiscard]] CUresult bring(std::span<fragment const> fragments, std::span<std::byte> destination,
                                  context_scope const& within);
@@ -58,16 +58,16 @@ class gather_engine {
         stream_point* used = nullptr;  // null, and not taken: free
     };
 
-    // A block while a launch is enqueued, which is done without a lock: it waits where a stream's queue is full.
+    // A block during the enqueueing of a launch. The launch holds no lock, because a full queue of a stream blocks it.
     class taken_block {
       public:
-        // With these pieces in it.
+        // Takes a block and fills it with these pieces.
         taken_block(gather_engine& from, std::span<gather_piece const> pieces, context_scope const& within);
         taken_block(taken_block const&) = delete;
         taken_block& operator=(taken_block const&) = delete;
         ~taken_block();
 
-        // With an error there is no block.
+        // Returns the result; on an error there is no block.
         [[nodiscard]] CUresult status() const noexcept { return status_; }
         [[nodiscard]] block& operator*() const noexcept { return *block_; }
         [[nodiscard]] block* operator->() const noexcept { return block_; }
@@ -79,17 +79,18 @@ class gather_engine {
     };
 
     [[nodiscard]] std::uint32_t piece_size(std::uint64_t batch) const noexcept;
-    // What each warp is to copy; valid until this thread asks again.
+    // Returns the work of each warp; valid until this thread's next call.
     [[nodiscard]] std::span<gather_piece const> plan(std::span<fragment const> fragments,
                                                      std::uint64_t destination) const;
-    // One that is free, if it is soon found; with the mutex.
+    // Returns a free block, or null after a short search. The caller holds the mutex.
     [[nodiscard]] block* find_free(std::size_t pieces, context_scope const& within) noexcept;
     [[nodiscard]] CUresult make_blocks(std::size_t capacity, context_scope const& within, block*& taken);
     [[nodiscard]] CUresult provide_state(block& with) noexcept;
     void upload_tables(device_block const& memory, CUstream stream) const;
-    // On nothing; the one with a CRC needs memory that the stream's context reaches.
+    // Launches the kernels without pieces. The CRC kernel needs memory that the stream's context reaches.
     void launch_once(device_block const& memory, CUstream stream, bool reached) const;
-    // A kernel, and how many of its blocks the GPU runs at once: with more, the last would run by themselves.
+    // A kernel, and the number of its blocks that the GPU runs at the same time. With more, the last ones would run
+    // alone.
     struct kernel {
         CUfunction function = nullptr;
         unsigned blocks = 1;
@@ -107,19 +108,19 @@ class gather_engine {
     std::byte* bounce_ = nullptr;
 
     std::mutex bounce_mutex_;
-    std::mutex mutex_;  // guards what follows
+    std::mutex mutex_;  // guards the members below
     std::vector<CUcontext> prepared_;
     std::vector<block*> blocks_;
-    std::size_t next_ = 0;        // where to look for a free one
+    std::size_t next_ = 0;        // start of the search for a free block
     std::size_t crc_states_ = 2;  // given out: the first launch has used two
 };
 
-// Brings bytes that only the CPU reaches to a GPU, and waits for no stream. From memory that is not pinned a driver may
-// copy only when the stream has got there, and the call waits: on a thread that receives for other flows, too. So the
-// bytes are moved to pinned blocks, which come back when the stream has passed.
+// Copies bytes that only the CPU reaches to a GPU, without waiting for a stream. A driver may copy from unpinned memory
+// only when the stream has reached the copy, and the call waits, on a thread that also receives for other flows. So
+// this class moves the bytes to pinned blocks, which return to the pool when the stream has passed.
 class bounce_copy {
   public:
-    // On this stream, whose context is current within `within`. About `expected` bytes.
+    // Copies about `expected` bytes on this stream. The stream's context is current within `within`.
     bounce_copy(gpu& on, CUstream stream, context_scope const& within, std::size_t expected) noexcept
         : on_{on}, stream_{stream}, within_{within}, expected_{expected}
     {}
@@ -127,18 +128,18 @@ class bounce_copy {
     bounce_copy& operator=(bounce_copy const&) = delete;
     ~bounce_copy();
 
-    // Takes the bytes, and enqueues the copy of what is adjacent at the destination when all of it is there. Without
-    // pinned memory they take the direct way. Throws std::bad_alloc.
+    // Takes the bytes. Enqueues one copy for bytes that are adjacent at the destination, when all of them were taken.
+    // Without pinned memory it copies directly. Throws std::bad_alloc.
     [[nodiscard]] CUresult copy(fragment piece, std::uint64_t destination);
-    // Enqueues what was taken last.
+    // Enqueues the copy of the last bytes.
     [[nodiscard]] CUresult finish() noexcept;
-    // That it gives the stream, with the one at its end.
+    // Returns the number of commands for the stream, including the one at the end.
     [[nodiscard]] std::size_t commands() const noexcept { return copies_ + (blocks_ != nullptr ? 1 : 0); }
 
   private:
     struct block;
 
-    // False: there is no pinned memory. Throws std::bad_alloc.
+    // Returns false without pinned memory. Throws std::bad_alloc.
     [[nodiscard]] bool take_block();
     [[nodiscard]] CUresult copy_directly(fragment const& piece, std::uint64_t destination) noexcept;
     static void put_back(void* blocks, error_code) noexcept;
@@ -149,11 +150,11 @@ class bounce_copy {
     std::size_t expected_;
     std::size_t copies_ = 0;
     block* blocks_ = nullptr;         // the first is being filled
-    stream_point* behind_ = nullptr;  // that they will wait for; there before any of them
-    std::size_t sent_ = 0;            // of the first, as is:
+    stream_point* behind_ = nullptr;  // the point that frees the blocks; exists before the first block
+    std::size_t sent_ = 0;            // of the first, as are the next two:
     std::size_t filled_ = 0;
     std::size_t capacity_ = 0;
-    std::uint64_t destination_ = 0;  // of what is not sent
+    std::uint64_t destination_ = 0;  // of the bytes that are not enqueued yet
 };
 
 }  // namespace gpurx::detail::cuda
