@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// daemon_nic: queues that gpurxd leases for a process without the right to. The process's bytes do not pass through the
-// daemon: it binds and steers, and undoes both when the connection to it ends, however it ends.
+// daemon_nic: queues that gpurxd leases for a process without the necessary rights. The process' bytes do not pass
+// through the daemon. The daemon binds and steers. It undoes both when its connection ends, for any reason.
 #pragma once
 
 #include <chrono>
@@ -29,25 +29,27 @@ struct daemon_nic_config {
     std::uint32_t rx_page_size = 0;
     int dmabuf_fd = -1;  // used inside open() only
     std::string socket = "/run/gpurxd.sock";
-    // For an answer: the daemon may wait for another session that is just being opened.
+    // Limit for a response: the daemon may wait for another session to open.
     std::chrono::milliseconds timeout{std::chrono::seconds{30}};
-    // Called once, when the NIC is set up; refuses its ring by throwing system_error, which undoes it. May be empty.
+    // open() calls it once after the setup of the NIC. It throws system_error to refuse the ring; open() then undoes
+    // the setup. May be empty.
     std::function<void(nic_ring const&)> check_ring = {};
     std::function<void(std::string_view)> notice;  // must not throw; may be empty
 };
 
-// The daemon's socket on this machine: GPURXD_SOCKET, or /run/gpurxd.sock. Empty: there is none, or GPURXD_SOCKET is
-// set and empty.
+// Returns the path of the daemon's socket: GPURXD_SOCKET, or /run/gpurxd.sock. Empty if there is no socket, or if
+// GPURXD_SOCKET is set and empty.
 [[nodiscard]] std::string find_daemon();
 
 // Thread safety: safe, except destruction. Calls block as a lease's do (queue_lease.hpp), and no longer than the
 // timeout: ETIMEDOUT. sample() asks the kernel, not the daemon.
 class daemon_nic final : public session_nic {
   public:
-    // On an error: null, everything undone, `code` and `why` set: the daemon's own words where it refuses.
+    // On an error, undoes everything, sets `code` and `why`, and returns null. If the daemon refuses, `why` has its
+    // text.
     [[nodiscard]] static std::unique_ptr<daemon_nic> open(daemon_nic_config options, error_code& code,
                                                           diagnostics& why);
-    // Hangs up, and waits until the daemon has put the NIC back. In a child that was forked: neither.
+    // Disconnects, and waits until the daemon has restored the NIC. In a forked child it does neither.
     ~daemon_nic() override;
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return granted_.dmabuf_id; }
@@ -70,7 +72,7 @@ class daemon_nic final : public session_nic {
   private:
     class rule;
     explicit daemon_nic(daemon_nic_config options);
-    // Throws system_error: what the daemon refuses, and that it has gone.
+    // Throws system_error if the daemon refuses the request, or if it has closed the connection.
     void begin();
     [[nodiscard]] daemon_reply ask(daemon_request const& what, int descriptor = -1);
     [[nodiscard]] daemon_reply answer();
@@ -80,13 +82,13 @@ class daemon_nic final : public session_nic {
 
     birthplace born_;
     daemon_nic_config options_;
-    std::mutex mutex_;        // one question at a time
+    std::mutex mutex_;        // one request at a time
     daemon_channel channel_;  // guarded by it
-    bool broken_ = false;     // the same: what is said would not be the answer to what was asked
+    bool broken_ = false;     // the same; later messages would not match their requests
 
     opened_reply granted_;
     std::mutex look_mutex_;
-    std::unique_ptr<nic_device> device_;  // guarded by it. Null: cannot be looked at
+    std::unique_ptr<nic_device> device_;  // guarded by it. Null: no access
     pool_sample before_;
 };
 

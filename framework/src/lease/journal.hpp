@@ -7,15 +7,15 @@
 //   boot BOOT-ID
 //   device INTERFACE IFINDEX NETNS
 //   change SETTING ORIGINAL... -> OURS...          any number, one a setting
-//   owner PID START PIDNS SESSION                  any number; what follows belongs to it:
+//   owner PID START PIDNS SESSION                  any number; the lines below belong to it:
 //   binding ID|pending                             not there if an earlier version wrote it
 //   queues QUEUE...                                at most once
 //   rule ID|pending tcp4|tcp6 LOCAL|* PORT REMOTE|* PORT|* queue|context TARGET
 //   context ID|pending QUEUE...
 //   end
-//   at OWNER ID|pending|gone tcp4|tcp6 …           any number: what became of a rule of owner number OWNER (from 0)
-//   since;
-//                                                  the rest as for rule. One that is cut off was never written
+//   at OWNER ID|pending|gone tcp4|tcp6 …           any number: the new state of a rule of owner number OWNER
+//                                                  (from 0); the rest as for rule. A truncated line was never
+//                                                  written
 //
 // A binding is "pending" until it is made; a rule or context from before it is made until its number is known, and
 // while it is being removed.

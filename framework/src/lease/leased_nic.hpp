@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// leased_nic: RX queues of a NIC elsewhere that were leased to this interface (netkit), as a container has them. A
-// session binds its memory to them and does nothing else: header split, rings, RSS and rules are the NIC's, and the
-// business of whoever leased the queues. Not to be confused with queue_lease, which sets queues of a NIC aside for a
+// leased_nic: RX queues of another interface's NIC that were leased to this interface (netkit), for example in a
+// container. A session only binds its memory to them. Header split, rings, RSS and rules belong to the NIC, and the
+// program that leased the queues is responsible for them. queue_lease is different: it reserves queues of a NIC for a
 // session.
 #pragma once
 
@@ -25,22 +25,22 @@ struct leased_nic_config {
     unsigned rx_queues = 1;
     std::uint32_t rx_page_size = 0;  // bytes; 0: one system page
     int dmabuf_fd = -1;              // used inside open() only
-    // Called once before anything is bound; refuses the ring by throwing system_error. May be empty.
+    // open() calls it once before it binds memory. It throws system_error to refuse the ring. May be empty.
     std::function<void(nic_ring const&)> check_ring = {};
-    // For a queue whose last user has just died.
+    // Longest wait for a queue after the death of its last user.
     std::chrono::milliseconds busy_timeout{std::chrono::seconds{2}};
 };
 
-// Whether the queues of an interface with this driver, but its first, are queues of a NIC that were leased to it. The
-// driver is all there is to tell by: the kernel shows a lease on the NIC's side alone.
+// Returns whether the queues of an interface with this driver, except its first, are leased queues of a NIC. Only the
+// driver tells: the kernel shows a lease on the NIC's side only.
 [[nodiscard]] bool is_lessee(std::string_view driver);
-// Of the queues of such an interface those that are leased: the first is its own, and delivers into no memory.
+// Returns the leased queues of such an interface. The first queue is its own, and delivers into no memory.
 [[nodiscard]] std::vector<netdev::rx_queue> leased_queues(std::vector<netdev::rx_queue> const& all);
 
-// Thread-safe. No call but open() does anything that could block.
+// Thread safety: safe. Only open() may block.
 class leased_nic final : public session_nic {
   public:
-    // Throws system_error: what is wrong, and where that is on the other side of the lease, what its owner has to do.
+    // Throws system_error with the reason. If the cause is on the NIC's side, it has advice for the NIC's owner.
     [[nodiscard]] static std::unique_ptr<leased_nic> open(leased_nic_config const& options, nic_device& device);
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return binding_->id(); }
@@ -54,9 +54,9 @@ class leased_nic final : public session_nic {
                                                             diagnostics& why) override;
     [[nodiscard]] std::unique_ptr<steering_rule> steer_port(int socket, asio::ip::tcp::endpoint const& local,
                                                             bool also_v4, error_code& code, diagnostics& why) override;
-    // Without the number of frames: the ring is the NIC's.
+    // Returns the ring without its number of frames, because the ring is the NIC's.
     [[nodiscard]] nic_ring ring() const noexcept override { return ring_; }
-    // Empty: the kernel shows page pools in the network namespace of the NIC alone, and netkit counts no losses.
+    // Returns nothing: the kernel shows page pools only in the NIC's network namespace, and netkit counts no losses.
     [[nodiscard]] std::optional<pool_sample> sample() noexcept override { return std::nullopt; }
 
   private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The families of generic netlink that a NIC is asked through. netdev: bind-rx, and what the kernel tells about queues,
-// page pools and drops. ethtool: ring, channel, feature and RSS settings. Requests and answers only; no I/O.
+// The families of generic netlink for requests to a NIC. netdev: bind-rx, and the kernel's data on queues, page pools
+// and drops. ethtool: ring, channel, feature and RSS settings. Requests and answers only; no I/O.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct rx_queue {
     [[nodiscard]] bool taken() const noexcept { return dmabuf || io_uring || xsk || lease; }
     friend bool operator==(rx_queue const&, rx_queue const&) = default;
 };
-// The user of a queue that is taken, in words.
+// Returns a text that names the user of a taken queue.
 [[nodiscard]] std::string user_of(rx_queue const& queue);
 
 struct page_pool {
@@ -42,18 +42,18 @@ struct bind_rx {
     std::span<unsigned const> queues;
     int dmabuf_fd = -1;
     std::uint32_t rx_page_size = 0;  // 0: the default
-    // False: tokens that all sockets of the binding share. A session never says it: only the kernel's benchmark does.
+    // False: all sockets of the binding share the tokens. A session never sets it; only the kernel's benchmark does.
     std::optional<bool> autorelease = {};
 };
-// Whether a kernel whose bind-rx takes these attributes has array tokens: all that know autorelease do, and give them
-// unasked. The number of the attribute is not enough: no released kernel has it, and a later one may give the number to
-// another.
+// Returns whether a kernel with these attributes of bind-rx has array tokens. All kernels with autorelease have them,
+// and use them by default. The number of the attribute does not suffice: no released kernel has it, and a later kernel
+// may use the number for another attribute.
 [[nodiscard]] bool has_array_tokens(netlink::attribute_rules const& accepted);
 [[nodiscard]] netlink::request bind_rx_request(std::uint16_t family, bind_rx const& what);
-// The id of the binding.
+// Returns the id of the binding.
 [[nodiscard]] std::optional<std::uint32_t> read_binding(netlink::attributes const& answer);
-// Name of the attribute ("queues.id") of a bind-rx request that the kernel found at fault or missing; empty if it said
-// nothing of the kind.
+// Returns the name of the attribute ("queues.id") of a bind-rx request that the kernel reported as wrong or missing;
+// empty if it reported none.
 [[nodiscard]] std::string bind_rx_attribute(netlink::bytes_view request, netlink::verdict const& said);
 
 [[nodiscard]] netlink::request queues_request(std::uint16_t family, unsigned ifindex);
@@ -66,7 +66,7 @@ struct bind_rx {
 // Losses of an RX queue so far. Empty: the driver does not count them.
 struct rx_losses {
     unsigned queue = 0;
-    std::optional<std::uint64_t> allocation_failures;  // tries to get a page, or another buffer, that failed
+    std::optional<std::uint64_t> allocation_failures;  // failed attempts to get a page, or another buffer
     std::optional<std::uint64_t> overruns;             // packets that found no buffer posted
     std::optional<std::uint64_t> drops;                // packets dropped by the NIC for any reason, overruns included
 
@@ -81,15 +81,15 @@ struct rx_losses {
 namespace gpurx::detail::ethtool {
 
 enum class data_split : std::uint8_t {
-    automatic = 0,  // the driver decides; also what a driver reports that knows no header split
+    automatic = 0,  // the driver decides; drivers without header split report it too
     off = 1,
     on = 2,
 };
 
 struct rings {
-    data_split split = data_split::automatic;     // in effect, not necessarily asked for
+    data_split split = data_split::automatic;     // in effect, not necessarily as requested
     std::optional<std::uint32_t> hds_threshold;   // nothing: the driver has no such setting
-    std::optional<std::uint32_t> rx_frames = {};  // that the ring of an RX queue has room for
+    std::optional<std::uint32_t> rx_frames = {};  // frames in the ring of an RX queue
 
     friend bool operator==(rings const&, rings const&) = default;
 };

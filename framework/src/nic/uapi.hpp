@@ -2,8 +2,8 @@
 //
 // Numbers of the kernel interface that the headers of current distributions lack (Debian 12 has those of Linux 6.1).
 // Sources: include/uapi/linux/{netdev,ethtool_netlink_generated,ethtool,genetlink,netlink}.h of Linux 7.3, and the
-// specs netdev.yaml and ethtool.yaml in Documentation/netlink/specs. Only what is used here is listed; the numbers
-// never change, so they hold for every kernel that has the feature.
+// specs netdev.yaml and ethtool.yaml in Documentation/netlink/specs. The list has only numbers that are used here.
+// These never change, so they are valid for every kernel with the feature.
 #pragma once
 
 #include <cstdint>
@@ -109,7 +109,7 @@ inline constexpr std::uint16_t channels_rx_count = 6;
 inline constexpr std::uint16_t channels_tx_count = 7;
 inline constexpr std::uint16_t channels_combined_count = 9;
 
-inline constexpr std::uint16_t features_hw = 2;  // what can be changed
+inline constexpr std::uint16_t features_hw = 2;  // features that can be changed
 inline constexpr std::uint16_t features_wanted = 3;
 inline constexpr std::uint16_t features_active = 4;
 inline constexpr std::uint16_t bitset_bits = 3;
