@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one warp does in a gather: copy one piece of a fragment to its place in the destination, and fold it into a
-// CRC32C if asked to; and what a launch tells the kernels. Pure, and the same source for the GPU (gather.cu) and for
-// the CPU, where the 32 lanes take turns: so that every alignment is tested without a GPU.
+// The work of one warp in a gather, and the arguments of the kernels. A warp copies one piece of a fragment to its
+// place in the destination and, if requested, adds it to a CRC32C. Pure. The GPU (gather.cu) and the CPU use the same
+// source; on the CPU the 32 lanes take turns. So tests cover every alignment without a GPU.
 //
-// The destination is seen as aligned vectors of 16 bytes. Each is written by one lane, from the two aligned vectors of
-// the source that its bytes lie in: all loads are of 16 bytes, whatever the alignment. Only the vectors at the ends
+// The destination consists of aligned vectors of 16 bytes. One lane writes each vector, from the two aligned vectors of
+// the source that contain its bytes. So all loads have 16 bytes, whatever the alignment. Only the vectors at the ends
 // of a piece, which it may share with its neighbours, are stored byte by byte. A read may go up to 15 bytes beyond the
-// fragment, never beyond the aligned 16 bytes that its first and last byte lie in.
+// fragment, but never beyond the aligned 16 bytes that contain its first and last byte.
 //
-// CRC32C is linear: a piece counts as its vectors of the destination with zeros for what is not its own, and the CRC of
-// all pieces is the sum (XOR) of theirs, each times a power of x for the bytes that follow it (crc32c.hpp). A warp
-// weighs the sum of its pieces so far when it comes to the next, and by all that follows at its end.
+// CRC32C is linear. A piece counts as its vectors of the destination, with zeros for bytes of other pieces. The CRC of
+// all pieces is the sum (XOR) of their CRCs, each times a power of x for the bytes that follow it (crc32c.hpp). A warp
+// weighs the sum of its pieces so far before the next piece, and by all bytes that follow at its end.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace gpurx::detail {
 
-// One warp's work. The GPU reads these across PCIe: small, and loaded by one access.
+// One warp's work. It is small, and loaded by one access, because the GPU reads it across PCIe.
 struct alignas(16) gather_piece {
     std::uint64_t source;  // an address that the GPU can read
     std::uint32_t size;    // > 0, at most largest_piece
@@ -30,11 +30,11 @@ static_assert(sizeof(gather_piece) == 16);
 
 inline constexpr unsigned warp_lanes = 32;
 inline constexpr unsigned vector_bytes = 16;
-// What a warp moves in one round.
+// Bytes that a warp moves in one round.
 inline constexpr unsigned round_bytes = warp_lanes * vector_bytes;
-// What is longer is cut (gather_plan.hpp).
+// Longer pieces are cut (gather_plan.hpp).
 inline constexpr std::uint32_t largest_piece = 16 * round_bytes;
-// One more where it begins within a round.
+// One more if the piece begins within a round.
 inline constexpr unsigned most_rounds = largest_piece / round_bytes + 1;
 
 // Aligned bytes of memory; the first byte is the lowest of the first word.
@@ -52,8 +52,8 @@ GPURX_BOTH_SIDES inline std::uint32_t funnel(std::uint32_t lower, std::uint32_t 
 #endif
 }
 
-// Bytes `shift` (0 to 15) to `shift` + 15 of two vectors in a row, where `shift` is `Words` words and `bits` bits: what
-// the compiler knows of it needs no instruction.
+// Returns bytes `shift` (0 to 15) to `shift` + 15 of two vectors in a row. `shift` is `Words` words and `bits` bits.
+// The compiler knows `Words`, so that part needs no instruction.
 template <unsigned Words>
 GPURX_BOTH_SIDES vector16 bytes_from(vector16 const& low, vector16 const& high, unsigned bits) noexcept
 {
@@ -86,13 +86,13 @@ GPURX_BOTH_SIDES inline vector16 bytes_from(vector16 const& low, vector16 const&
     return {{funnel(b0, b1, bits), funnel(b1, b2, bits), funnel(b2, b3, bits), funnel(b3, b4, bits)}};
 }
 
-// A piece as vectors of the destination, numbered from the one that its first byte lies in.
+// A piece as vectors of the destination. Vector 0 contains its first byte.
 struct piece_layout {
     std::uint64_t begin;   // the address of vector 0
     std::uint32_t head;    // bytes of vector 0 that are not of this piece
     std::uint64_t source;  // the address that would be copied to `begin`
-    std::uint32_t end;     // where the piece ends, counted from `begin`
-    std::uint32_t rounds;  // that all vectors take
+    std::uint32_t end;     // end of the piece, relative to `begin`
+    std::uint32_t rounds;  // rounds for all vectors
 
     GPURX_BOTH_SIDES constexpr piece_layout(gather_piece const& piece, std::uint64_t destination) noexcept
         : begin{(destination + piece.offset) & ~std::uint64_t{vector_bytes - 1}},
@@ -102,18 +102,18 @@ struct piece_layout {
           rounds{(end + round_bytes - 1) / round_bytes}
     {}
 
-    // Whether all 16 bytes of the vector at `at` bytes from `begin` are of this piece, or none of them is.
+    // Return whether all 16 bytes of the vector at `at` bytes from `begin` are of this piece, or none of them.
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool whole(std::uint32_t at) const noexcept
     {
         return at >= head && at + vector_bytes <= end;
     }
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool outside(std::uint32_t at) const noexcept { return at >= end; }
-    // Where its last round ends, to which its sum counts.
+    // Returns the end of its last round; its sum counts up to there.
     [[nodiscard]] GPURX_BOTH_SIDES constexpr std::uint64_t counted_to() const noexcept
     {
         return begin + std::uint64_t{rounds} * round_bytes;
     }
-    // A piece that lies in its place already is read, for its CRC32C, and not written.
+    // Returns whether the piece is in its place already. It is then read for its CRC32C, and not written.
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool in_place() const noexcept { return source == begin; }
     [[nodiscard]] GPURX_BOTH_SIDES constexpr bool has(std::uint32_t at) const noexcept
     {
@@ -125,20 +125,20 @@ template <class T>
 GPURX_BOTH_SIDES T& at_address(std::uint64_t address) noexcept
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 800
-    // Not shared memory: accesses need not find that out.
+    // The address is not shared memory, so accesses need no check.
     return *static_cast<T*>(__cvta_global_to_generic(address));
 #else
     auto* const there = reinterpret_cast<T*>(address);
 #if defined(__CUDA_ARCH__)
-    // The same, which the compiler need not believe: where it does, it spills registers on sm_80.
+    // The same, as a hint that the compiler may ignore: with the conversion above it spills registers on sm_80.
     __builtin_assume(__isGlobal(there));
 #endif
     return *there;
 #endif
 }
 
-// Stores those of the 16 bytes at `at` that are of this piece, and returns them with zeros for the others. The last of
-// the 16 is among them only in a vector 0, which `may_be_first` says: elsewhere the piece ends before it.
+// Stores the bytes of this piece among the 16 bytes at `at`, and returns them with zeros for the others. The last of
+// the 16 can be one of them only in vector 0 (`may_be_first`): in other vectors the piece ends before it.
 GPURX_BOTH_SIDES inline vector16 store_partial(piece_layout const& piece, std::uint32_t at, vector16 const& bytes,
                                                bool may_be_first) noexcept
 {
@@ -156,10 +156,10 @@ GPURX_BOTH_SIDES inline vector16 store_partial(piece_layout const& piece, std::u
     return own;
 }
 
-// Products that every vector needs: in the GPU's shared memory.
+// Products that every vector needs, in the GPU's shared memory.
 struct alignas(16) crc_products {
-    crc32c_tables round_later;  // with what one round of bytes counts for
-    crc32c_tables word_later;   // with what four bytes count for
+    crc32c_tables round_later;  // multiplies by the weight of one round of bytes
+    crc32c_tables word_later;   // multiplies by the weight of four bytes
 };
 
 // The same sums as products of matrices of bits, for matrix_crc (gather.cu): in shared memory, too. A round is a matrix
@@ -169,13 +169,13 @@ struct alignas(16) crc_matrices {
     // By rounds that follow: 256 by 32 bits. Of lane 4g + t, for bits g, g + 8, g + 16 and g + 24 of the sum, the words
     // t and t + 4 of that column: two columns in a vector.
     vector16 of_round[most_rounds][2][warp_lanes];
-    // What the counts count for that a lane gets: by those eight bits, of rows g, g, g + 8, g + 8 each bits 2t, 2t + 1.
+    // Weights of the counts that a lane gets: by those eight bits, of rows g, g, g + 8, g + 8 each bits 2t, 2t + 1.
     vector16 of_row[4][warp_lanes];
 };
 
 // Powers of x that a piece needs, or a gather.
 struct crc_powers {
-    // What each bit of a sum counts for, by ten bits of the number of vectors that follow.
+    // Weight of each bit of a sum, by ten bits of the number of vectors that follow.
     std::uint32_t of_vectors[3][1 << 10][32];
     std::uint32_t of_lane[warp_lanes];  // of the vectors of a round that follow the lane's
 };
@@ -186,21 +186,21 @@ struct crc_tables {
     crc_powers powers;
 };
 
-// For one gather: from where pieces count, and what turns the sum of all into the CRC32C.
+// Parameters of one gather: the end from which pieces count, and the numbers that turn the sum into the CRC32C.
 struct crc_frame {
     std::uint64_t end;  // beyond the last round of the last piece
     std::uint32_t factor;
     std::uint32_t addend;
 };
 
-// One lane's part of a sum's product: what the bit of its number counts for. The product is the sum of 32 parts.
+// Returns one lane's part of a sum's product: the weight of the lane's bit. The product is the sum of 32 parts.
 GPURX_BOTH_SIDES constexpr std::uint32_t part_of(std::uint32_t sum, std::uint32_t const (&bits)[32],
                                                  unsigned lane) noexcept
 {
     return (0 - (sum >> lane & 1)) & bits[lane];
 }
 
-// What `sum` counts for with `vectors` vectors behind it. `product` multiplies: for a warp its lanes do, all at once.
+// Returns `sum`, weighed for `vectors` vectors after it. `product` multiplies; the lanes of a warp do so together.
 template <class Product>
 GPURX_BOTH_SIDES constexpr std::uint32_t weigh(std::uint32_t sum, std::uint32_t vectors, crc_powers const& powers,
                                                Product product) noexcept
@@ -240,7 +240,7 @@ class lane_crc {
     // Before add(), where lanes may have gone different ways.
     GPURX_BOTH_SIDES void join() const noexcept {}
 
-    // What the lane's vectors add to the sum of the piece.
+    // Returns the contribution of the lane's vectors to the sum of the piece.
     [[nodiscard]] GPURX_BOTH_SIDES std::uint32_t share(unsigned lane, crc_powers const& powers) const noexcept
     {
         auto sum = sum_[0];
@@ -365,10 +365,10 @@ GPURX_BOTH_SIDES constexpr std::uint32_t crc32c_of(std::uint32_t sum, crc_frame 
     return ~(crc32c_multiply(sum, frame.factor) ^ frame.addend);
 }
 
-// ---- what a launch hands to the kernels of gather.cu ----
+// ---- arguments of the kernels of gather.cu ----
 
 inline constexpr unsigned gather_block_threads = 256;
-// That a processor has room for: leaves a thread 64 registers, so that no compiler has to spill any.
+// Blocks that a processor has room for. A thread then has 64 registers, so no compiler has to spill.
 inline constexpr unsigned gather_blocks_at_least = 4;
 
 struct gather_arguments {
