@@ -100,8 +100,8 @@ struct fetch_options {
     /// smaller parts, because the checksum covers the whole.
     ///
     /// @par Cost
-    /// One pass over the bytes in the destination's memory. On a host's CPU: about 0.06 s per GiB for the CRC32C, 0.09
-    /// s for the CRC-64/NVME.
+    /// One pass over the bytes in the destination's memory. On a host's CPU: about 0.06 s per GiB for the CRC32C, and
+    /// 0.09 s for the CRC-64/NVME.
     checksum crc32c = checksum::automatic;
 
     /// @brief Stream for work on a GPU.
