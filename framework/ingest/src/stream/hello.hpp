@@ -78,7 +78,7 @@ struct welcome {
 [[nodiscard]] std::array<std::byte, challenge_size> encode(challenge const& what) noexcept;
 [[nodiscard]] std::array<std::byte, welcome_size> encode(welcome const& what) noexcept;
 
-// ---- what the secret is for; throws std::bad_alloc at most ----
+// ---- cryptography of the secret; throws only std::bad_alloc ----
 
 // Returns 32 unpredictable bytes.
 [[nodiscard]] nonce make_nonce();
