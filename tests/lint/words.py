@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-LONGEST = 30  # words
-LIMITS = {"long": 1, "openings": 0}
+LONGEST = 25  # words
+LIMITS = {"long": 2, "openings": 0}
 MEANINGS = {
     "long": f"sentences above {LONGEST} words in documentation",
     "openings": "comment sentences of public headers that begin with What, Who, Whoever, Where, How or One that",
