@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LONGEST = 25  # words
-LIMITS = {"long": 2, "openings": 0}
+LIMITS = {"long": 1, "openings": 0}
 MEANINGS = {
     "long": f"sentences above {LONGEST} words in documentation",
     "openings": "comment sentences of public headers that begin with What, Who, Whoever, Where, How or One that",

@@ -57,7 +57,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": np.zeros(3, "M8[s]")}, TypeError, "x: elements of type"),
     ({"x": np.zeros(3, np.longdouble)}, TypeError, r"x: elements of type float\d+ cannot be sent.*: .*float64"),
     ({"x": np.zeros(3, np.clongdouble)}, TypeError, r"x: elements of type complex\d+ cannot be sent.*: .*complex128"),
-    ({"x": [1, 2, 3]}, TypeError, "x: a list is no array"),
+    ({"x": [1, 2, 3]}, TypeError, "x: a list is neither a numpy array"),
     ({"x": np.float32(1)}, ValueError, "x: .* rows"),
     ({"x": np.zeros(3), "y": np.zeros(4)}, ValueError, "same number of rows"),
     ({"x": np.zeros(0)}, ValueError, "same number of rows"),

@@ -73,7 +73,7 @@ TEST_CASE("an inconsistent tensor is refused by name")
                ContainsSubstring("overlap"));
     CHECK_THAT(refused(R"({"e":)" + tensor("[0]", 4, 4) + R"(,"w":)" + tensor("[2]", 0, 8) + "}", 8),
                ContainsSubstring("overlap"));
-    CHECK_THAT(refused(one(tensor("[2]", 0, 8, "F33")), 8), ContainsSubstring("\"F33\" is not known"));
+    CHECK_THAT(refused(one(tensor("[2]", 0, 8, "F33")), 8), ContainsSubstring("\"F33\" is unknown"));
     CHECK_THAT(refused(one(tensor("[3]", 0, 1, "F4")), 1), ContainsSubstring("not a whole number of bytes"));
     CHECK_THAT(refused(one(tensor("[-2]", 0, 8)), 8), ContainsSubstring("whole numbers"));
     CHECK_THAT(refused(one(tensor("[2.0]", 0, 8)), 8), ContainsSubstring("whole numbers"));
