@@ -39,8 +39,8 @@ concept endpoint_sequence = static_cast<bool>(asio::is_endpoint_sequence<T>::val
 /// The rules below hold for all `async_` operations of this library.
 ///
 /// @par Executor
-/// The handler runs on its associated executor, by default the receiver's. It never runs inside the initiating
-/// function. An operation that can finish at once uses the handler's associated immediate executor. Internal steps run
+/// The handler runs on its associated executor, by default the receiver's. It runs inside the initiating function only
+/// if its associated immediate executor permits it, for an operation that can finish at once. Internal steps run
 /// on the handler's executor too. If several threads run the context, give token and receiver the same strand.
 ///
 /// @par Token
@@ -158,7 +158,7 @@ class basic_receiver : public receiver_base {
     /// Terminal and partial. Cancellation closes the receiver.
     ///
     /// @par Errors
-    /// - errc::too_many_flows.
+    /// - errc::too_many_flows and errc::already_running.
     /// - `asio::error::already_connected`.
     /// - The driver's error if it refuses the rule.
     /// - The errors of `connect`.
@@ -239,7 +239,7 @@ class basic_receiver : public receiver_base {
         return async_receive(std::numeric_limits<std::size_t>::max(), std::forward<Token>(token));
     }
 
-    /// @brief Receives at most `at_most` bytes; otherwise as above.
+    /// @brief Receives at most `at_most` bytes; otherwise as async_receive(token).
     ///
     /// Use it for protocols with lengths, if the next byte belongs to another message. Bytes beyond `at_most` stay in
     /// the socket. The operation splits a batch that an earlier operation left over.
@@ -327,13 +327,16 @@ class basic_receiver : public receiver_base {
     /// @param data A ConstBufferSequence of Asio.
     /// @param token Completion token with the signature `void(error_code, std::size_t bytes)`.
     ///
+    /// @par Per-operation cancellation
+    /// As `boost::asio::ip::tcp::socket::async_write_some`.
+    ///
     /// @par Lifetime
     /// `data` must stay valid until completion.
     ///
     /// @par Errors
     /// - The errors of Asio's operation.
-    /// - `operation_aborted`: the receiver was closed or destroyed.
-    /// - `boost::asio::error::bad_descriptor`: the receiver is not open.
+    /// - `asio::error::operation_aborted`: the receiver was closed or destroyed.
+    /// - `asio::error::bad_descriptor`: the receiver is not open.
     ///
     /// @par Cost
     /// One `send`, and a wait of the reactor if the socket's buffer is full.
