@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import sys
 import tempfile
 import unittest
@@ -197,24 +196,6 @@ class Figures(unittest.TestCase):
     def test_what_is_no_benchmark_has_its_place_as_well(self) -> None:
         self.add(self.measured, "overhead-branch", "this machine's")
         self.assertIn("## overhead-branch\n", self.page())
-
-
-class Copies(unittest.TestCase):
-    """Figures of the result in pages that are written by hand."""
-
-    def setUp(self) -> None:
-        tables = figures.read(figures.KEPT / "ingest.json")["tables"]
-        medians = {
-            table["title"]: {name: [f"{cell[0]:.2f}" for cell in cells[:2]] for name, cells in table["rows"].items()}
-            for table in tables[:4]
-        }
-        self.rows = [row for rows in medians.values() for row in rows.values()]
-
-    def test_samples_have_the_figures_of_ingest(self) -> None:
-        text = (figures.REPO / "samples/README.md").read_text(encoding="utf-8").replace("*", "")
-        pairs = re.findall(r"\| (\d+\.\d\d) \| (\d+\.\d\d) \|", text)
-        self.assertGreater(len(pairs), 15)
-        self.assertEqual([pair for pair in pairs if list(pair) not in self.rows], [])
 
 
 class Floors(unittest.TestCase):

@@ -3,6 +3,7 @@
 """Compares the figures of pages with the kept results, as framework/docs/figures.toml lists them, and the programs of
 README.md with samples/quick_start."""
 
+import functools
 import json
 import re
 import statistics
@@ -13,17 +14,21 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 LIST = "framework/docs/figures.toml"
+FIGURE = re.compile(r"\{([\w.-]+)\}")
 PRINTED = {"cpp": "samples/quick_start/receive.cpp", "python": "samples/quick_start/load.py"}
 
 
+@functools.cache
 def result(benchmark: str) -> dict[str, Any]:
     return json.loads((REPO / f"tests/bench/results/{benchmark}.json").read_text(encoding="utf-8"))
 
 
-def of_table(benchmark: str, title: str, row: str, column: str, digits: int) -> str:
+def of_row(benchmark: str, title: str, row: str, columns: dict[str, list[Any]]) -> dict[str, str]:
+    """By the short names of the columns that the table has."""
     (table,) = [one for one in result(benchmark)["tables"] if one["title"] == title]
-    cell = table["rows"][row][table["columns"].index(column)]
-    return f"{cell[0] if isinstance(cell, list) else cell:.{digits}f}"
+    cells = dict(zip(table["columns"], table["rows"][row]))
+    medians = {short: (cells.get(column), digits) for short, (column, digits) in columns.items()}
+    return {short: f"{cell[0]:.{digits}f}" for short, (cell, digits) in medians.items() if cell is not None}
 
 
 def of_bar(benchmark: str, name: str, digits: int) -> str:
@@ -38,18 +43,20 @@ def of_h200(loader: str, digits: int) -> str:
 
 
 def wrong_figures(listed: dict[str, Any]) -> list[str]:
-    figures = {name: of_table(*where) for name, where in listed["bench"].items()}
-    figures |= {name: of_bar(*where) for name, where in listed["bars"].items()}
+    figures = {name: of_bar(*where) for name, where in listed["bars"].items()}
     figures |= {name: of_h200(*where) for name, where in listed["h200"].items()}
+    for name, where in listed["rows"].items():
+        figures |= {f"{name}.{column}": figure for column, figure in of_row(*where, listed["columns"]).items()}
     found, used = [], set()
     for page, texts in listed["shown"].items():
         shown = " ".join((REPO / page).read_text(encoding="utf-8").split())
         for text in texts:
-            used |= set(re.findall(r"\{([\w-]+)\}", text))
-            expected = re.sub(r"\{([\w-]+)\}", lambda name: figures[name[1]], text)
+            used |= {name.partition(".")[0] for name in FIGURE.findall(text)}
+            expected = FIGURE.sub(lambda name: figures[name[1]], text)
             if expected not in shown:
                 found.append(f"{page}: does not have: {expected}")
-    return found + [f"{LIST}: no page shows {name}" for name in sorted(figures.keys() - used)]
+    names = listed["rows"] | listed["bars"] | listed["h200"]
+    return found + [f"{LIST}: no page shows {name}" for name in sorted(names.keys() - used)]
 
 
 def wrong_programs() -> list[str]:
