@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-BUILT = ("build/wheel/gpurx-*", "build/packages/*.deb")
+# Earlier versions may lie beside them.
+BUILT = ("build/wheel/gpurx-{}-*.whl", "build/wheel/gpurx-{}.tar.gz", "build/packages/*_{}-*.deb")
 
 
 def declared_version(cmake: str) -> str:
@@ -48,7 +49,11 @@ def obstacles(version: str, cmake: str, changelog: str, changed: str) -> list[st
 
 
 def open_steps(status: str) -> list[str]:
-    return [line.split()[1] for line in status.splitlines() if line.startswith("open ")]
+    """Raises ValueError if the text has no step: it is no status then, and says nothing of what passed."""
+    steps = [line.split() for line in status.splitlines() if re.match(r"(open|green|named) ", line)]
+    if not steps:
+        raise ValueError("./run test status lists no step")
+    return [step[1] for step in steps if step[0] == "open"]
 
 
 def output_of(*command: str) -> str:
@@ -59,13 +64,16 @@ def make(version: str, notes: str, to: Path) -> None:
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     for command in (
-        ["git", "archive", f"--prefix=gpurx-{version}/", f"--output={to}/gpurx-{version}.tar.gz", "HEAD"],
+        ["git", "archive", f"--prefix=gpurx-{version}/", f"--output={to}/gpurx-{version}-source.tar.gz", "HEAD"],
         ["./run", "wheel"],
         ["./run", "packages"],
     ):
         subprocess.run(command, cwd=REPO, check=True)
     for pattern in BUILT:
-        for path in sorted(REPO.glob(pattern)):
+        made = sorted(REPO.glob(pattern.format(version)))
+        if not made:
+            raise FileNotFoundError(f"no {pattern.format(version)} was made")
+        for path in made:
             shutil.copy(path, to)
     (to / "NOTES.md").write_text(notes, encoding="utf-8")
     files = sorted(path for path in to.iterdir() if path.is_file())

@@ -37,6 +37,8 @@ class Release(unittest.TestCase):
     def test_open_steps_are_found(self) -> None:
         status = "green  docs   2026-11-28    0:52\nopen   demo   -   - never run\nnamed  ml     -   - never run\n"
         self.assertEqual(release.open_steps(status), ["demo"])
+        with self.assertRaises(ValueError):
+            release.open_steps("error: no Python\n")
 
     def test_the_tree_has_one_version(self) -> None:
         """Others take CMake's: the Python package, the packages, find_package in README.md."""
