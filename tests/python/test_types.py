@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import gpurx
@@ -99,3 +101,22 @@ def test_no_module_imports_one_that_imports_it() -> None:
         for name in leaves:
             del left[name]
     assert not left, "a circle, and the modules above it"
+
+
+def documented(node: ast.Module | ast.ClassDef, of: object) -> Iterator[tuple[str, str | None, str]]:
+    """Names of the stub that have a docstring, that of the extension, and that of the stub."""
+    for each in node.body:
+        if isinstance(each, (ast.ClassDef, ast.FunctionDef)):
+            found = inspect.getattr_static(of, each.name)
+            if stub := ast.get_docstring(each):
+                yield each.name, found.__doc__, stub
+            if isinstance(each, ast.ClassDef):
+                yield from documented(each, found)
+
+
+def test_help_has_the_text_of_the_stub() -> None:
+    stub = ast.parse((Path(gpurx.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
+    found = list(documented(stub, gpurx._native))
+    assert len(found) > 20
+    # nanobind puts a signature in front.
+    assert [name for name, text, stub in found if not " ".join((text or "").split()).endswith(" ".join(stub.split()))] == []
