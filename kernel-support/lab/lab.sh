@@ -40,7 +40,7 @@ Environment: GPURX_LAB_ACCEL=kvm|tcg instead of a probe.
 In the guest the directory ${TMPDIR:-/tmp} is writable and is the one of this machine; the rest of this machine is read-only. TMPDIR
 is a directory of the guest'"'"'s own.
 
-Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel complained
+Exit status: that of the command; 124 when the time limit ended it; 125 when the lab failed, or when the kernel logged warnings
 although the command succeeded.'
 
 kernel=debian timeout='' cpus='' memory='' hugepages=96 append='' profile='' profile_to='' nic=1 modules=0 gdb=0 exact=0 interactive=0 prepare=0
