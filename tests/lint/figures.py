@@ -14,13 +14,18 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 LIST = "framework/docs/figures.toml"
+H200 = "tests/gpu/results/nvidia-h200.json"
 FIGURE = re.compile(r"\{([\w.-]+)\}")
 PRINTED = {"cpp": "samples/quick_start/receive.cpp", "python": "samples/quick_start/load.py"}
 
 
 @functools.cache
+def read(path: str) -> dict[str, Any]:
+    return json.loads((REPO / path).read_text(encoding="utf-8"))
+
+
 def result(benchmark: str) -> dict[str, Any]:
-    return json.loads((REPO / f"tests/bench/results/{benchmark}.json").read_text(encoding="utf-8"))
+    return read(f"tests/bench/results/{benchmark}.json")
 
 
 def of_row(benchmark: str, title: str, row: str, columns: dict[str, list[Any]]) -> dict[str, str]:
@@ -37,16 +42,22 @@ def of_bar(benchmark: str, name: str, digits: int) -> str:
 
 
 def of_h200(loader: str, digits: int) -> str:
-    load = json.loads((REPO / "tests/gpu/results/nvidia-h200.json").read_text(encoding="utf-8"))["load"]
+    load = read(H200)["load"]
     seconds = statistics.median(sample["seconds"] for sample in load["samples"][loader])
     return f"{load['bytes'] / 2**30 / seconds:.{digits}f}"
+
+
+def of_flow(sender: str, receiver: str) -> dict[str, str]:
+    (flow,) = [one for one in read(H200)["benchmarks"]["transport"] if (one["sender"], one["receiver"]) == (sender, receiver)]
+    return {"rate": f"{flow['gb_per_s']:.1f}", "cpu": f"{flow['process_cpu_s_per_gib']:.2f}"}
 
 
 def wrong_figures(listed: dict[str, Any]) -> list[str]:
     figures = {name: of_bar(*where) for name, where in listed["bars"].items()}
     figures |= {name: of_h200(*where) for name, where in listed["h200"].items()}
-    for name, where in listed["rows"].items():
-        figures |= {f"{name}.{column}": figure for column, figure in of_row(*where, listed["columns"]).items()}
+    rows = {name: of_row(*where, listed["columns"]) for name, where in listed["rows"].items()}
+    rows |= {name: of_flow(*where) for name, where in listed["h200-flows"].items()}
+    figures |= {f"{name}.{column}": figure for name, row in rows.items() for column, figure in row.items()}
     found, used = [], set()
     for page, texts in listed["shown"].items():
         shown = " ".join((REPO / page).read_text(encoding="utf-8").split())
@@ -55,8 +66,8 @@ def wrong_figures(listed: dict[str, Any]) -> list[str]:
             expected = FIGURE.sub(lambda name: figures[name[1]], text)
             if expected not in shown:
                 found.append(f"{page}: does not have: {expected}")
-    names = listed["rows"] | listed["bars"] | listed["h200"]
-    return found + [f"{LIST}: no page shows {name}" for name in sorted(names.keys() - used)]
+    names = rows.keys() | listed["bars"].keys() | listed["h200"].keys()
+    return found + [f"{LIST}: no page shows {name}" for name in sorted(names - used)]
 
 
 def wrong_programs() -> list[str]:
