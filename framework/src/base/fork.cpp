@@ -2,8 +2,12 @@
 #include "fork.hpp"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
+#include <cerrno>
 #include <utility>
+
+#include "failure.hpp"
 
 namespace gpurx::detail {
 
@@ -85,6 +89,41 @@ unshared_fd::~unshared_fd()
     std::scoped_lock const lock{all_mutex()};
     unlink();
     fd_.reset();
+}
+
+unshared_mapping::unshared_mapping(int fd, std::uint64_t offset, std::size_t size, char const* object) : size_{size}
+{
+    // A child that is forked between the two calls would have it.
+    std::scoped_lock const lock{unshared_fd::all_mutex()};
+    auto* const mapped =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, static_cast<off_t>(offset));
+    if (mapped == MAP_FAILED)
+        fail(errno, "map", object);
+    start_ = static_cast<std::byte*>(mapped);
+    if (::madvise(start_, size_, MADV_DONTFORK) != 0) {
+        auto const error = errno;
+        ::munmap(start_, size_);
+        fail(error, "keep out of children", object);
+    }
+}
+
+unshared_mapping::unshared_mapping(unshared_mapping&& other) noexcept
+    : born_{other.born_}, start_{std::exchange(other.start_, nullptr)}, size_{other.size_}
+{}
+
+unshared_mapping& unshared_mapping::operator=(unshared_mapping&& other) noexcept
+{
+    std::swap(born_, other.born_);
+    std::swap(start_, other.start_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+unshared_mapping::~unshared_mapping()
+{
+    // In a child something else may be mapped there.
+    if (start_ != nullptr && born_.is_here())
+        ::munmap(start_, size_);
 }
 
 }  // namespace gpurx::detail

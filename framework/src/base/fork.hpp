@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 
@@ -74,6 +76,7 @@ class unshared_fd {
 
   private:
     friend struct fork_handlers;
+    friend class unshared_mapping;
     [[nodiscard]] static std::mutex& all_mutex() noexcept;
     void link() noexcept;
     void unlink() noexcept;
@@ -82,6 +85,29 @@ class unshared_fd {
     // Links of the list of all objects, guarded by all_mutex().
     unshared_fd* next_ = nullptr;
     unshared_fd** link_ = nullptr;  // the pointer to this object; null: in no list
+};
+
+// Memory that a descriptor maps, and that a child does not have: as above, and a mapping keeps a ring of io_uring alive.
+class unshared_mapping {
+  public:
+    unshared_mapping() noexcept = default;
+    // Throws system_error; `object` names what is mapped.
+    unshared_mapping(int fd, std::uint64_t offset, std::size_t size, char const* object);
+    unshared_mapping(unshared_mapping&& other) noexcept;
+    unshared_mapping& operator=(unshared_mapping&& other) noexcept;
+    ~unshared_mapping();
+
+    [[nodiscard]] std::byte* at(std::size_t offset) const noexcept { return start_ + offset; }
+    template <class T>
+    [[nodiscard]] T* as(std::size_t offset) const noexcept
+    {
+        return reinterpret_cast<T*>(start_ + offset);
+    }
+
+  private:
+    birthplace born_;
+    std::byte* start_ = nullptr;
+    std::size_t size_ = 0;
 };
 
 }  // namespace gpurx::detail

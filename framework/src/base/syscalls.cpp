@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "syscalls.hpp"
 
+#include <sys/syscall.h>
+
 namespace gpurx::detail::sys {
 
 ssize_t recvmsg(int socket, msghdr* message, int flags) noexcept
@@ -16,6 +18,21 @@ int setsockopt(int socket, int level, int name, void const* value, socklen_t siz
 int shutdown(int socket, int how) noexcept
 {
     return ::shutdown(socket, how);
+}
+
+int io_uring_setup(unsigned entries, io_uring_params* params) noexcept
+{
+    return static_cast<int>(::syscall(SYS_io_uring_setup, entries, params));
+}
+
+int io_uring_enter(int ring, unsigned to_submit, unsigned least, unsigned flags) noexcept
+{
+    return static_cast<int>(::syscall(SYS_io_uring_enter, ring, to_submit, least, flags, nullptr, 0));
+}
+
+int io_uring_register(int ring, unsigned opcode, void* argument, unsigned count) noexcept
+{
+    return static_cast<int>(::syscall(SYS_io_uring_register, ring, opcode, argument, count));
 }
 
 std::size_t page_size() noexcept

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <utility>
 
+struct io_uring_params;
+
 namespace gpurx::detail {
 
 // An owned file descriptor. -1 is empty.
@@ -48,6 +50,9 @@ namespace gpurx::detail::sys {
 [[nodiscard]] ssize_t recvmsg(int socket, msghdr* message, int flags) noexcept;
 [[nodiscard]] int setsockopt(int socket, int level, int name, void const* value, socklen_t size) noexcept;
 int shutdown(int socket, int how) noexcept;
+[[nodiscard]] int io_uring_setup(unsigned entries, io_uring_params* params) noexcept;
+[[nodiscard]] int io_uring_enter(int ring, unsigned to_submit, unsigned least, unsigned flags) noexcept;
+[[nodiscard]] int io_uring_register(int ring, unsigned opcode, void* argument, unsigned count) noexcept;
 // Bytes of a page of the kernel: 4 KiB, or 64 KiB on some arm64 kernels.
 [[nodiscard]] std::size_t page_size() noexcept;
 

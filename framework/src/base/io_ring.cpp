@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io_ring.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "failure.hpp"
+#include "syscalls.hpp"
+
+namespace gpurx::detail {
+
+io_uring_params io_ring::parameters(unsigned completions, bool disabled) noexcept
+{
+    io_uring_params params{};
+    params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQE32 | IORING_SETUP_CQSIZE |
+                   (disabled ? IORING_SETUP_R_DISABLED : 0u);
+    params.cq_entries = completions;
+    return params;
+}
+
+io_ring::io_ring(unsigned submissions, unsigned completions, bool disabled)
+    : params_{parameters(completions, disabled)},
+      fd_{[&] {
+          auto const fd = sys::io_uring_setup(submissions, &params_);
+          if (fd < 0)
+              fail(errno, "set up", "io_uring");
+          return fd;
+      }},
+      rings_{fd_.get(), IORING_OFF_SQ_RING,
+             std::max<std::size_t>(params_.cq_off.cqes + std::size_t{params_.cq_entries} * sizeof(completion),
+                                   params_.sq_off.array + params_.sq_entries * sizeof(std::uint32_t)),
+             "io_uring"},
+      entries_{fd_.get(), IORING_OFF_SQES, params_.sq_entries * sizeof(io_uring_sqe), "io_uring entries"},
+      submissions_{entries_.as<io_uring_sqe>(0)},
+      sq_tail_{rings_.as<std::uint32_t>(params_.sq_off.tail)},
+      sq_mask_{params_.sq_entries - 1},
+      cq_head_{rings_.as<std::uint32_t>(params_.cq_off.head)},
+      cq_tail_{rings_.as<std::uint32_t>(params_.cq_off.tail)},
+      cq_mask_{params_.cq_entries - 1},
+      completions_{rings_.as<completion>(params_.cq_off.cqes)}
+{
+    auto* const places = rings_.as<std::uint32_t>(params_.sq_off.array);
+    for (std::uint32_t i = 0; i < params_.sq_entries; ++i)
+        places[i] = i;
+}
+
+io_uring_sqe& io_ring::next() noexcept
+{
+    auto& entry = submissions_[next_++ & sq_mask_];
+    std::memset(&entry, 0, sizeof entry);
+    return entry;
+}
+
+int io_ring::enter(unsigned least) noexcept
+{
+    std::atomic_ref{*sq_tail_}.store(next_, std::memory_order_release);
+    auto const taken = sys::io_uring_enter(fd_.get(), next_ - submitted_, least, IORING_ENTER_GETEVENTS);
+    if (taken < 0)
+        return errno;
+    submitted_ += static_cast<std::uint32_t>(taken);
+    return 0;
+}
+
+int io_ring::register_with(unsigned opcode, void* argument, unsigned count) noexcept
+{
+    return sys::io_uring_register(fd_.get(), opcode, argument, count) < 0 ? errno : 0;
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An io_uring that is used like a system call: one thread submits, and reaps what comes at once. Its mappings and its
+// descriptor stay out of children, which would keep the ring, and with it a NIC's queue, alive.
+#pragma once
+
+#include <linux/io_uring.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "fork.hpp"
+#include "io_uring_uapi.hpp"
+
+namespace gpurx::detail {
+
+class io_ring {
+  public:
+    using completion = uapi::zcrx::cqe;
+
+    // A ring whose submitter is the thread that makes it; or, `disabled`, one that nothing can be submitted to, and that
+    // any thread may register with. Throws system_error.
+    io_ring(unsigned submissions, unsigned completions, bool disabled);
+
+    // The next entry, cleared, at most `submissions` before the next enter().
+    [[nodiscard]] io_uring_sqe& next() noexcept;
+    // Submits what next() gave, and waits for `least` completions. 0, or errno: EINTR may have submitted.
+    [[nodiscard]] int enter(unsigned least) noexcept;
+    // Forgets entries that the kernel did not take.
+    void drop() noexcept { next_ = submitted_; }
+    // Calls visit(completion const&) for each completion that is there.
+    template <class Visit>
+    void reap(Visit&& visit) noexcept
+    {
+        auto at = *cq_head_;
+        auto const end = std::atomic_ref{*cq_tail_}.load(std::memory_order_acquire);
+        for (; at != end; ++at)
+            visit(completions_[at & cq_mask_]);
+        std::atomic_ref{*cq_head_}.store(at, std::memory_order_release);
+    }
+    // As io_uring_register(2) on this ring; 0, or errno. Only the ring's thread, or, disabled, any.
+    [[nodiscard]] int register_with(unsigned opcode, void* argument, unsigned count) noexcept;
+    [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+
+  private:
+    [[nodiscard]] static io_uring_params parameters(unsigned completions, bool disabled) noexcept;
+
+    io_uring_params params_;
+    unshared_fd fd_;
+    unshared_mapping rings_;
+    unshared_mapping entries_;
+    io_uring_sqe* submissions_;
+    std::uint32_t* sq_tail_;
+    std::uint32_t sq_mask_;
+    std::uint32_t next_ = 0;       // place of the next entry
+    std::uint32_t submitted_ = 0;  // entries that the kernel took
+    std::uint32_t* cq_head_;
+    std::uint32_t* cq_tail_;
+    std::uint32_t cq_mask_;
+    completion const* completions_;
+};
+
+}  // namespace gpurx::detail

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "zcrx_queue.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include "failure.hpp"
+#include "syscalls.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+using namespace uapi::zcrx;
+
+constexpr unsigned submissions = 4;          // two a receive: it, and what ends it
+constexpr std::size_t region_header = 4096;  // at least; offsets come from the kernel
+
+ifq_reg import_of(int exported) noexcept
+{
+    ifq_reg request{};
+    request.if_idx = static_cast<std::uint32_t>(exported);
+    request.flags = import;
+    return request;
+}
+
+}  // namespace
+
+zcrx_queue::thread_ring::thread_ring(zcrx_queue& queue) : ring{submissions, completions, false}
+{
+    auto request = import_of(queue.exported_.get());
+    if (auto const error = ring.register_with(register_ifq, &request, 1); error != 0)
+        fail(error, "import", "io_uring queue");
+    queue_id = request.zcrx_id;
+}
+
+// The rings of one thread: those of queues that are alive go with the thread.
+class zcrx_queue::own_rings {
+  public:
+    own_rings() = default;
+    own_rings(own_rings const&) = delete;
+    own_rings& operator=(own_rings const&) = delete;
+    ~own_rings()
+    {
+        for (auto const& one : all_)
+            if (auto const queue = one.queue.lock())
+                queue->close_ring(one.ring);
+    }
+
+    [[nodiscard]] thread_ring* find(zcrx_queue const* queue) const noexcept
+    {
+        for (auto const& one : all_)
+            if (one.address == queue && !one.queue.expired())
+                return one.ring;
+        return nullptr;
+    }
+    void add(std::shared_ptr<zcrx_queue> const& queue, thread_ring* ring)
+    {
+        std::erase_if(all_, [](auto const& one) { return one.queue.expired(); });
+        all_.push_back({queue.get(), queue, ring});
+    }
+
+    // Returns the ring that is no longer listed; null: there is none.
+    thread_ring* remove(zcrx_queue const* queue) noexcept
+    {
+        auto* const ring = find(queue);
+        std::erase_if(all_, [ring](auto const& one) { return one.ring == ring; });
+        return ring;
+    }
+
+  private:
+    struct entry {
+        zcrx_queue const* address;
+        std::weak_ptr<zcrx_queue> queue;
+        thread_ring* ring;
+    };
+    std::vector<entry> all_;
+};
+
+std::shared_ptr<zcrx_queue> zcrx_queue::open(config const& options)
+{
+    return std::shared_ptr<zcrx_queue>{new zcrx_queue{options}};
+}
+
+zcrx_queue::zcrx_queue(config const& options) : holder_{1, 2, true}
+{
+    register_queue(options);
+    export_queue(options.interface);
+}
+
+void zcrx_queue::register_queue(config const& options)
+{
+    auto const page_size = options.page_size != 0 ? options.page_size : sys::page_size();
+    page_shift_ = std::countr_zero(page_size);
+    entries_ = static_cast<std::uint32_t>(
+        std::min<std::size_t>(std::bit_ceil(options.memory / page_size), most_refill_entries));
+    auto const host_page = sys::page_size();
+    auto const size = (region_header + entries_ * sizeof(rqe) + host_page - 1) / host_page * host_page;
+
+    region_desc region{};
+    region.size = size;
+    area_reg area{};
+    area.len = options.memory;
+    area.flags = area_dmabuf;
+    area.dmabuf_fd = static_cast<std::uint32_t>(options.dmabuf_fd);
+    ifq_reg request{};
+    request.if_idx = options.ifindex;
+    request.if_rxq = options.queue;
+    request.rq_entries = entries_;
+    request.rx_buf_len = options.page_size;
+    request.area_ptr = reinterpret_cast<std::uintptr_t>(&area);
+    request.region_ptr = reinterpret_cast<std::uintptr_t>(&region);
+    auto const object = fmt::format("{} queue {}", options.interface, options.queue);
+    if (auto const error = holder_.register_with(register_ifq, &request, 1); error != 0)
+        fail(error, "register with io_uring", object, advice_on("register with io_uring", error));
+    id_ = request.zcrx_id;
+    entries_ = request.rq_entries;
+    area_token_ = area.rq_area_token;
+    region_ = unshared_mapping{holder_.fd(), region.mmap_offset, size, "io_uring refill ring"};
+    shared_head_ = region_.as<std::uint32_t>(request.head);
+    shared_tail_ = region_.as<std::uint32_t>(request.tail);
+    refill_ = region_.as<rqe>(request.rqes);
+}
+
+void zcrx_queue::export_queue(std::string const& object)
+{
+    exported_ = unshared_fd{[&] {
+        ctrl request{};
+        request.zcrx_id = id_;
+        request.op = ctrl_export;
+        if (auto const error = holder_.register_with(register_ctrl, &request, 0); error != 0)
+            fail(error, "export io_uring queue", object);
+        return static_cast<int>(request.zcrx_fd);
+    }};
+}
+
+zcrx_queue::~zcrx_queue() = default;
+
+zcrx_queue::own_rings& zcrx_queue::rings_of_this_thread() noexcept
+{
+    thread_local own_rings mine;
+    return mine;
+}
+
+zcrx_queue::thread_ring& zcrx_queue::ring_of_this_thread()
+{
+    auto& mine = rings_of_this_thread();
+    if (auto* const known = mine.find(this))
+        return *known;
+    auto made = std::make_unique<thread_ring>(*this);
+    auto* const ring = made.get();
+    {
+        std::lock_guard const lock{rings_mutex_};
+        rings_.push_back(std::move(made));
+    }
+    mine.add(shared_from_this(), ring);
+    return *ring;
+}
+
+void zcrx_queue::close_ring_of_this_thread() noexcept
+{
+    if (auto* const ring = rings_of_this_thread().remove(this))
+        close_ring(ring);
+}
+
+void zcrx_queue::close_ring(thread_ring* ring) noexcept
+{
+    // In a child another thread may have held the mutex for ever.
+    if (!born_.is_here())
+        return;
+    std::lock_guard const lock{rings_mutex_};
+    std::erase_if(rings_, [ring](auto const& one) { return one.get() == ring; });
+}
+
+void zcrx_queue::make_room(std::uint32_t tail) noexcept
+{
+    std::atomic_ref const head{*shared_head_};
+    head_seen_ = head.load(std::memory_order_acquire);
+    if (tail - head_seen_ >= entries_)
+        flush_up_to(tail);
+}
+
+void zcrx_queue::flush() noexcept
+{
+    std::lock_guard const lock{refill_lock_};
+    flush_up_to(tail_);
+}
+
+void zcrx_queue::flush_up_to(std::uint32_t tail) noexcept
+{
+    std::atomic_ref{*shared_tail_}.store(tail, std::memory_order_release);
+    ctrl request{};
+    request.zcrx_id = id_;
+    request.op = ctrl_flush_rq;
+    // It takes all of them and cannot fail on a queue that is registered.
+    (void)holder_.register_with(register_ctrl, &request, 0);
+    ++flushes_;
+    head_seen_ = std::atomic_ref{*shared_head_}.load(std::memory_order_acquire);
+}
+
+std::uint32_t zcrx_queue::waiting() const noexcept
+{
+    return std::atomic_ref{*shared_tail_}.load(std::memory_order_acquire) -
+           std::atomic_ref{*shared_head_}.load(std::memory_order_acquire);
+}
+
+std::string zcrx_obstacle()
+{
+    query found{};
+    query_header header{};
+    header.query_data = reinterpret_cast<std::uintptr_t>(&found);
+    header.query_op = query_zcrx;
+    header.size = sizeof found;
+    if (sys::io_uring_register(-1, register_query, &header, 0) < 0) {
+        auto const error = errno;
+        if (error == EPERM)
+            return "io_uring is forbidden (kernel.io_uring_disabled, or a seccomp profile)";
+        return error == ENOSYS ? "the kernel has no io_uring, or a seccomp profile hides it"
+                               : "the kernel has no zero-copy receive of io_uring to ask about (Linux 7.2)";
+    }
+    if (header.result != 0)
+        return "the kernel has no zero-copy receive of io_uring (CONFIG_IO_URING_ZCRX)";
+    if ((found.register_flags & import) == 0 || (found.area_flags & area_dmabuf) == 0 ||
+        found.nr_ctrl_opcodes <= ctrl_export)
+        return "the kernel's zero-copy receive of io_uring lacks dmabufs, imports or exports";
+    return {};
+}
+
+}  // namespace gpurx::detail

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One RX queue that delivers into a dmabuf through io_uring zero-copy receive (zcrx): its registration, a ring for each
+// thread that receives, and the refill ring that pages return by. A disabled ring registers and flushes, so any thread
+// may; the rings of threads import the queue.
+//
+// The queue ends with its last ring and exported descriptor. The kernel overwrites pages that are out then, so it must
+// outlive every loan.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fork.hpp"
+#include "io_ring.hpp"
+#include "thread.hpp"
+
+namespace gpurx::detail {
+
+class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
+  public:
+    // Of a thread's ring. One that is full is no error: what is left is received by the next call.
+    static constexpr unsigned completions = 1024;
+
+    struct config {
+        std::string interface;  // for messages
+        unsigned ifindex = 0;
+        unsigned queue = 0;
+        int dmabuf_fd = -1;  // used inside open() only
+        std::size_t memory = 0;
+        std::uint32_t page_size = 0;  // 0: the kernel's
+    };
+
+    // A ring of one thread, which has imported the queue.
+    struct thread_ring {
+        explicit thread_ring(zcrx_queue& queue);
+
+        io_ring ring;
+        std::uint32_t queue_id;  // on this ring
+    };
+
+    // Registers the queue. Throws system_error.
+    [[nodiscard]] static std::shared_ptr<zcrx_queue> open(config const& options);
+    zcrx_queue(zcrx_queue const&) = delete;
+    zcrx_queue& operator=(zcrx_queue const&) = delete;
+    ~zcrx_queue();
+
+    // The calling thread's; made at first use. Throws system_error.
+    [[nodiscard]] thread_ring& ring_of_this_thread();
+    // Ends what the kernel still does for it. The next receive makes another.
+    void close_ring_of_this_thread() noexcept;
+
+    // Returns one completion for each number of each range {first, count} of pages. Never waits for another thread for
+    // longer than a call of this takes. Returns the system calls it made: one whenever the refill ring was full.
+    template <class Ranges>
+    unsigned give_back(Ranges const& ranges) noexcept
+    {
+        std::lock_guard const lock{refill_lock_};
+        auto const before = flushes_;
+        auto tail = tail_;
+        for (auto const& range : ranges)
+            for (auto page = std::uint64_t{range.first}, end = page + range.count; page != end; ++page)
+                tail = put(tail, page);
+        tail_ = tail;
+        std::atomic_ref{*shared_tail_}.store(tail, std::memory_order_release);
+        return flushes_ - before;
+    }
+    // Makes the kernel take what waits in the refill ring, whose pages it counts as out of the pool until then.
+    void flush() noexcept;
+    // Completions that wait in the refill ring.
+    [[nodiscard]] std::uint32_t waiting() const noexcept;
+    [[nodiscard]] int page_shift() const noexcept { return page_shift_; }
+
+  private:
+    class own_rings;
+    [[nodiscard]] static own_rings& rings_of_this_thread() noexcept;
+    explicit zcrx_queue(config const& options);
+    void register_queue(config const& options);
+    void export_queue(std::string const& object);
+    [[nodiscard]] std::uint32_t put(std::uint32_t tail, std::uint64_t page) noexcept
+    {
+        if (tail - head_seen_ >= entries_)
+            make_room(tail);
+        auto& entry = refill_[tail & (entries_ - 1)];
+        entry.off = (page << page_shift_) | area_token_;
+        entry.len = 1;
+        entry.pad = 0;
+        return tail + 1;
+    }
+    [[gnu::noinline]] void make_room(std::uint32_t tail) noexcept;
+    void flush_up_to(std::uint32_t tail) noexcept;
+    void close_ring(thread_ring* ring) noexcept;
+
+    birthplace born_;
+    io_ring holder_;
+    std::uint32_t id_ = 0;  // on the holder
+    std::uint64_t area_token_ = 0;
+    int page_shift_ = 0;
+    std::uint32_t entries_ = 0;
+    unshared_mapping region_;
+    unshared_fd exported_;
+
+    brief_lock refill_lock_;  // guards what follows
+    std::uint32_t tail_ = 0;
+    std::uint32_t head_seen_ = 0;
+    std::uint32_t* shared_head_ = nullptr;
+    std::uint32_t* shared_tail_ = nullptr;
+    uapi::zcrx::rqe* refill_ = nullptr;
+    unsigned flushes_ = 0;
+
+    std::mutex rings_mutex_;
+    std::vector<std::unique_ptr<thread_ring>> rings_;  // of all threads
+};
+
+// What the kernel lacks for such queues: empty, or a sentence. Asks the kernel, and needs no rights.
+[[nodiscard]] std::string zcrx_obstacle();
+
+}  // namespace gpurx::detail
