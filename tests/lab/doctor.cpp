@@ -323,8 +323,9 @@ TEST_CASE_METHOD(unchanged_nic, "it names the users of the queues", "[doctor]")
             auto const bound = nic.bind_rx(last, memory->dmabuf_fd(), 0);
             auto const found = examine();
             CHECK(found.about("channels").severity == "ok");
-            CHECK_THAT(found.about("channels").evidence,
-                       ContainsSubstring(fmt::format("queue {}: memory {} is bound to it", last[0], bound->id())));
+            CHECK_THAT(
+                found.about("channels").evidence,
+                ContainsSubstring(fmt::format("queue {}: memory {} is bound to it", last[0], bound->id().value())));
         }
         nic.set_data_split(detail::ethtool::data_split::automatic);
     }

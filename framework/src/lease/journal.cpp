@@ -93,7 +93,8 @@ std::string serialise(journal const& from)
         fmt::format_to(out, "owner {} {} {} {}\n", owner.key.pid, owner.key.start_time, owner.key.pid_namespace,
                        owner.key.session);
         if (owner.binding)
-            fmt::format_to(out, "binding {}\n", number_or_pending(owner.binding->id));
+            fmt::format_to(out, "binding {}\n",
+                           owner.binding->io_uring ? "io_uring" : number_or_pending(owner.binding->id));
         if (!owner.queues.empty())
             fmt::format_to(out, "queues {}\n", fmt::join(owner.queues, " "));
         for (auto const& rule : owner.rules)
@@ -221,12 +222,23 @@ std::vector<std::uint32_t> numbers_to_end(words& line)
     return values;
 }
 
-std::optional<std::uint32_t> number_or_pending(words& line)
+std::optional<std::uint32_t> number_or_pending(std::string_view word)
 {
-    std::string_view const word = line.next();
     if (word == "pending")
         return std::nullopt;
     return words::to_number<std::uint32_t>(word);
+}
+
+std::optional<std::uint32_t> number_or_pending(words& line)
+{
+    return number_or_pending(line.next());
+}
+
+journal_binding binding_of(std::string_view word)
+{
+    if (word == "io_uring")
+        return {.id = std::nullopt, .io_uring = true};
+    return {.id = number_or_pending(word)};
 }
 
 setting to_setting(std::string_view word)
@@ -431,7 +443,7 @@ class parser {
         auto& owner = last_owner();
         if (owner.binding || !owner.queues.empty() || !owner.rules.empty() || !owner.contexts.empty())
             throw damage{"the lines are not in order"};
-        owner.binding = journal_binding{number_or_pending(line)};
+        owner.binding = binding_of(line.next());
     }
 
     void queues(words& line)

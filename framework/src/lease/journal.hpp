@@ -8,7 +8,7 @@
 //   device INTERFACE IFINDEX NETNS
 //   change SETTING ORIGINAL... -> OURS...          any number, one a setting
 //   owner PID START PIDNS SESSION                  any number; the lines below belong to it:
-//   binding ID|pending                             not there if an earlier version wrote it
+//   binding ID|io_uring|pending                    not there if an earlier version wrote it
 //   queues QUEUE...                                at most once
 //   rule ID|pending tcp4|tcp6 LOCAL|* PORT REMOTE|* PORT|* queue|context TARGET
 //   context ID|pending QUEUE...
@@ -81,7 +81,8 @@ struct journal_context {
 
 // The memory bound to an owner's queues. It ends with the owner.
 struct journal_binding {
-    std::optional<std::uint32_t> id;  // nothing: pending, that is, not bound yet
+    std::optional<std::uint32_t> id;  // nothing: of io_uring, or pending, that is, not bound yet
+    bool io_uring = false;
 
     friend bool operator==(journal_binding const&, journal_binding const&) = default;
 };

@@ -136,6 +136,8 @@ std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> c
 {
     return retry(timeout, [&](bool last) -> std::unique_ptr<rx_binding> {
         try {
+            if (request.zcrx)
+                return nic.bind_zcrx(queues.front(), request.dmabuf_fd, request.memory, request.rx_page_size);
             return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size);
         } catch (system_error const& error) {
             bool const busy = error.code() == errno_code(EEXIST) || error.code() == errno_code(EBUSY);
@@ -147,7 +149,7 @@ std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> c
 }
 
 // Does every queue deliver into our memory now? An interface that is down does not tell.
-void check_binding(nic_device& nic, std::vector<unsigned> const& queues, std::uint32_t id,
+void check_binding(nic_device& nic, std::vector<unsigned> const& queues, std::optional<std::uint32_t> id,
                    std::vector<std::string>& notices)
 {
     auto const present = nic.rx_queues();
@@ -156,7 +158,7 @@ void check_binding(nic_device& nic, std::vector<unsigned> const& queues, std::ui
     for (unsigned const number : queues) {
         auto const queue =
             std::find_if(present.begin(), present.end(), [number](auto const& one) { return one.id == number; });
-        if (queue != present.end() && queue->dmabuf != id) {
+        if (queue != present.end() && (id ? queue->dmabuf != id : !queue->io_uring)) {
             fail(EIO, "bind-rx", fmt::format("{} queue {}", nic.name(), number),
                  "the driver accepted the memory but does not use it: a fault of the driver");
         }
@@ -186,7 +188,7 @@ acquisition acquire(device_journal& log, nic_device& nic, lease_environment cons
 
     result.array_tokens = nic.has_array_tokens();
     result.binding = bind_memory(nic, result.queues, request, environment.busy_timeout);
-    log.edit().find(environment.self)->binding = journal_binding{result.binding->id()};
+    log.edit().find(environment.self)->binding = journal_binding{.id = result.binding->id(), .io_uring = request.zcrx};
     log.save();
     check_binding(nic, result.queues, result.binding->id(), notices);
     return result;
@@ -396,7 +398,7 @@ std::optional<bool> is_bound(journal_owner const& owner, nic_device& nic)
 {
     if (!owner.binding)
         return std::nullopt;
-    if (!owner.binding->id)
+    if (!owner.binding->id && !owner.binding->io_uring)
         return false;
     try {
         auto const shown = nic.rx_queues();
@@ -404,7 +406,7 @@ std::optional<bool> is_bound(journal_owner const& owner, nic_device& nic)
             return std::nullopt;  // the interface is down
         // Numbers are not used again before the kernel has been through all of them.
         return std::any_of(shown.begin(), shown.end(), [&owner](auto const& queue) {
-            return queue.dmabuf == owner.binding->id &&
+            return (owner.binding->io_uring ? queue.io_uring : queue.dmabuf == owner.binding->id) &&
                    std::find(owner.queues.begin(), owner.queues.end(), queue.id) != owner.queues.end();
         });
     } catch (system_error const&) {

@@ -43,7 +43,7 @@ class leased_nic final : public session_nic {
     // Throws system_error with the reason. If the cause is on the NIC's side, it has advice for the NIC's owner.
     [[nodiscard]] static std::unique_ptr<leased_nic> open(leased_nic_config const& options, nic_device& device);
 
-    [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return binding_->id(); }
+    [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return binding_->id().value_or(0); }
     [[nodiscard]] std::vector<unsigned> queues() const override { return queues_; }
     [[nodiscard]] std::size_t page_size() const noexcept override { return page_size_; }
     [[nodiscard]] bool has_array_tokens() const noexcept override { return array_tokens_; }

@@ -12,6 +12,7 @@
 
 #include "base/failure.hpp"
 #include "base/syscalls.hpp"
+#include "base/zcrx_queue.hpp"
 #include "lease_steps.hpp"
 #include "leased_nic.hpp"
 #include "nic/kernel_nic.hpp"
@@ -63,8 +64,14 @@ struct queue_lease::state {
     config options;
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
     lease_environment environment;
+    std::vector<std::uint64_t> pools_of_others;  // of io_uring, from before
     // With device_mutex.
-    [[nodiscard]] pool_sample look() const { return sample_pool(*device, acquired.binding->id(), acquired.queues); }
+    [[nodiscard]] pool_sample look() const
+    {
+        if (auto* const queue = acquired.binding->zcrx())
+            queue->flush();
+        return sample_pool(*device, acquired.binding->id(), acquired.queues, pools_of_others);
+    }
 
     nic_ring ring;
     pool_sample before;  // losses of the queues when they were leased
@@ -177,9 +184,13 @@ std::unique_ptr<queue_lease> queue_lease::open(config options, std::unique_ptr<n
             self.ring = {self.device->rings().rx_frames, self.device->mtu()};
             if (self.options.check_ring)
                 self.options.check_ring(self.ring);
-            self.acquired =
-                acquire(log, *self.device, self.environment,
-                        {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size}, notices);
+            if (self.options.zcrx)
+                for (auto const& pool : self.device->page_pools())
+                    self.pools_of_others.push_back(pool.id);
+            self.acquired = acquire(log, *self.device, self.environment,
+                                    {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size,
+                                     self.options.zcrx, self.options.memory},
+                                    notices);
             self.before = self.look();
         } catch (...) {
             report undone;
@@ -216,7 +227,12 @@ queue_lease::~queue_lease()
 
 std::uint32_t queue_lease::dmabuf_id() const noexcept
 {
-    return state_->acquired.binding->id();
+    return state_->acquired.binding->id().value_or(0);
+}
+
+zcrx_queue* queue_lease::zcrx() const noexcept
+{
+    return state_->acquired.binding->zcrx();
 }
 
 std::vector<unsigned> queue_lease::queues() const
@@ -386,11 +402,19 @@ void add(std::optional<std::uint64_t>& sum, std::optional<std::uint64_t> const& 
 
 }  // namespace
 
-pool_sample sample_pool(nic_device& device, std::uint32_t dmabuf, std::span<unsigned const> queues)
+pool_sample sample_pool(nic_device& device, std::optional<std::uint32_t> dmabuf, std::span<unsigned const> queues,
+                        std::span<std::uint64_t const> others)
 {
+    auto const is_ours = [&](netdev::page_pool const& pool) {
+        if (dmabuf)
+            return pool.dmabuf == dmabuf;
+        return pool.io_uring && (pool.ifindex == 0 || pool.ifindex == device.index()) &&
+               std::ranges::find(others, pool.id) == others.end();
+    };
     pool_sample result;
     for (auto const& pool : device.page_pools())
-        result.in_flight += pool.dmabuf == dmabuf ? pool.inflight : 0;
+        if (is_ours(pool))
+            result.in_flight += pool.inflight;
     for (auto const& queue : device.rx_losses()) {
         if (std::ranges::find(queues, queue.queue) == queues.end())
             continue;

@@ -33,6 +33,8 @@ struct queue_lease_config {
     unsigned rx_queues = 1;
     std::uint32_t rx_page_size = 0;  // bytes; 0: the driver's default, one system page
     int dmabuf_fd = -1;              // used inside open() only: the binding keeps its own reference
+    bool zcrx = false;               // bind by io_uring; rx_queues must be 1
+    std::size_t memory = 0;          // bytes of the dmabuf; for zcrx
     std::string state_directory = "/run/gpurx";
     // Rules may match a port with any address, if the address is unspecified or the driver refuses narrower rules. They
     // then also match packets that this host forwards. So a process that steers for another process sets false.
@@ -63,6 +65,7 @@ class queue_lease final : public session_nic {
     ~queue_lease() override;
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override;
+    [[nodiscard]] zcrx_queue* zcrx() const noexcept override;
     [[nodiscard]] std::vector<unsigned> queues() const override;
     [[nodiscard]] std::size_t page_size() const noexcept override;
     [[nodiscard]] bool has_array_tokens() const noexcept override;
@@ -113,7 +116,10 @@ class queue_lease final : public session_nic {
 
 // Returns the fill level of memory bound to these queues, and their losses since the driver began to count. It reads
 // them from the kernel, without rights. Throws system_error.
-[[nodiscard]] pool_sample sample_pool(nic_device& device, std::uint32_t dmabuf, std::span<unsigned const> queues);
+// `dmabuf`: id of the binding; nothing: queues of io_uring, whose page pools have no id of it. Then all pools of the
+// interface's io_uring count but `others`: those that were there before the queue was registered.
+[[nodiscard]] pool_sample sample_pool(nic_device& device, std::optional<std::uint32_t> dmabuf,
+                                      std::span<unsigned const> queues, std::span<std::uint64_t const> others = {});
 // Returns `now` with the losses since an earlier sample. Some drivers restart their counters with a queue; the result
 // then has the losses of `now`.
 [[nodiscard]] pool_sample losses_since(pool_sample const& before, pool_sample now) noexcept;

@@ -14,6 +14,8 @@
 
 namespace gpurx::detail {
 
+class zcrx_queue;  // base/zcrx_queue.hpp
+
 // Rules that steer one flow, or the connections of one listener, to the session's queues. Its destruction removes them;
 // the session must still hold the NIC then.
 class steering_rule {
@@ -52,6 +54,8 @@ class session_nic {
 
     // The kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
     [[nodiscard]] virtual std::uint32_t dmabuf_id() const noexcept = 0;
+    // The queue that delivers through io_uring; null: memory is bound by bind-rx (devmem).
+    [[nodiscard]] virtual zcrx_queue* zcrx() const noexcept { return nullptr; }
     [[nodiscard]] virtual std::vector<unsigned> queues() const = 0;
     // Bytes of one page of the binding.
     [[nodiscard]] virtual std::size_t page_size() const noexcept = 0;

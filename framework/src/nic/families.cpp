@@ -103,8 +103,10 @@ nl::request page_pools_request(std::uint16_t family)
 page_pool read_page_pool(nl::attributes const& answer)
 {
     page_pool result;
+    result.id = answer.uint(nd::page_pool_id).value_or(0);
     result.ifindex = answer.u32(nd::page_pool_ifindex).value_or(0);
     result.dmabuf = answer.u32(nd::page_pool_dmabuf);
+    result.io_uring = answer.find(nd::page_pool_io_uring).has_value();
     result.inflight = answer.uint(nd::page_pool_inflight).value_or(0);
     result.detached = answer.find(nd::page_pool_detach_time).has_value();
     return result;

@@ -10,10 +10,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <utility>
 
 #include "base/failure.hpp"
+#include "base/thread.hpp"
+#include "base/zcrx_queue.hpp"
 #include "process.hpp"
 #include "uapi.hpp"
 
@@ -314,11 +317,42 @@ class kernel_binding final : public rx_binding {
   public:
     kernel_binding(netlink::socket socket, std::uint32_t id) noexcept : socket_{std::move(socket)}, id_{id} {}
 
-    [[nodiscard]] std::uint32_t id() const noexcept override { return id_; }
+    [[nodiscard]] std::optional<std::uint32_t> id() const noexcept override { return id_; }
 
   private:
     netlink::socket socket_;  // the kernel unbinds when it is closed
     std::uint32_t id_;
+};
+
+// Ends with the last ring of the process. The kernel lets go of the queue later, so the end waits for it: a restoration
+// would find the queue in use.
+class zcrx_binding final : public rx_binding {
+  public:
+    zcrx_binding(std::shared_ptr<zcrx_queue> queue, std::string interface, unsigned number)
+        : queue_{std::move(queue)}, interface_{std::move(interface)}, number_{number}
+    {}
+    ~zcrx_binding() override
+    {
+        queue_.reset();
+        try {
+            kernel_nic device{interface_};
+            retry(std::chrono::seconds{5}, [&](bool last) {
+                auto const queues = device.rx_queues();
+                return last ||
+                       std::ranges::none_of(queues, [&](auto const& one) { return one.id == number_ && one.io_uring; });
+            });
+        } catch (std::exception const&) {
+            // The interface is gone, and the queue with it.
+        }
+    }
+
+    [[nodiscard]] std::optional<std::uint32_t> id() const noexcept override { return std::nullopt; }
+    [[nodiscard]] zcrx_queue* zcrx() const noexcept override { return queue_.get(); }
+
+  private:
+    std::shared_ptr<zcrx_queue> queue_;
+    std::string interface_;
+    unsigned number_;
 };
 
 std::unique_ptr<rx_binding> bind_with(netlink::socket via, std::uint16_t family, std::string_view interface,
@@ -491,6 +525,18 @@ std::unique_ptr<rx_binding> kernel_nic::bind_rx(std::span<unsigned const> queues
     if (rx_page_size != 0 && !bind_rx_attributes().contains(uapi::netdev::dmabuf_rx_page_size))
         fail(EOPNOTSUPP, "bind-rx", name(), advice_on("bind-rx", EOPNOTSUPP, "rx-page-size"));
     return bind_with(netlink::socket{}, netdev_.id, name(), {index_, queues, dmabuf_fd, rx_page_size});
+}
+
+std::unique_ptr<rx_binding> kernel_nic::bind_zcrx(unsigned queue, int dmabuf_fd, std::size_t memory,
+                                                  std::uint32_t rx_page_size)
+{
+    auto made = zcrx_queue::open({.interface = name(),
+                                  .ifindex = index_,
+                                  .queue = queue,
+                                  .dmabuf_fd = dmabuf_fd,
+                                  .memory = memory,
+                                  .page_size = rx_page_size});
+    return std::make_unique<zcrx_binding>(std::move(made), name(), queue);
 }
 
 std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx const& what)

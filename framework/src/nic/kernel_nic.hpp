@@ -108,6 +108,8 @@ class kernel_nic final : public nic_device {
     [[nodiscard]] bool has_array_tokens() override;
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
                                                       std::uint32_t rx_page_size) override;
+    [[nodiscard]] std::unique_ptr<rx_binding> bind_zcrx(unsigned queue, int dmabuf_fd, std::size_t memory,
+                                                        std::uint32_t rx_page_size) override;
 
   private:
     // Sends a request and throws the kernel's error. `operation` names the request in the error.

@@ -4,6 +4,7 @@
 // their own NIC.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,8 @@
 
 namespace gpurx::detail {
 
+class zcrx_queue;  // base/zcrx_queue.hpp
+
 // Memory bound to RX queues. Its destruction unbinds it.
 class rx_binding {
   public:
@@ -24,8 +27,10 @@ class rx_binding {
     rx_binding& operator=(rx_binding const&) = delete;
     virtual ~rx_binding() = default;
 
-    // The kernel's id (dmabuf_cmsg.dmabuf_id).
-    [[nodiscard]] virtual std::uint32_t id() const noexcept = 0;
+    // The kernel's id (dmabuf_cmsg.dmabuf_id); nothing: of a queue of io_uring.
+    [[nodiscard]] virtual std::optional<std::uint32_t> id() const noexcept = 0;
+    // The queue of io_uring; null: bound by bind-rx.
+    [[nodiscard]] virtual zcrx_queue* zcrx() const noexcept { return nullptr; }
 };
 
 // Every non-const member throws system_error, with the kernel's text if there is one. Not thread-safe.
@@ -90,6 +95,9 @@ class nic_device {
     // rx_page_size 0: the default.
     [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
                                                               std::uint32_t rx_page_size) = 0;
+    // The same by io_uring, for one queue.
+    [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_zcrx(unsigned queue, int dmabuf_fd, std::size_t memory,
+                                                                std::uint32_t rx_page_size) = 0;
 };
 
 }  // namespace gpurx::detail

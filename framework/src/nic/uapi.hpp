@@ -68,6 +68,7 @@ inline constexpr std::uint16_t page_pool_ifindex = 2;
 inline constexpr std::uint16_t page_pool_inflight = 4;
 inline constexpr std::uint16_t page_pool_detach_time = 6;
 inline constexpr std::uint16_t page_pool_dmabuf = 7;
+inline constexpr std::uint16_t page_pool_io_uring = 8;
 
 inline constexpr std::uint16_t qstats_ifindex = 1;
 inline constexpr std::uint16_t qstats_queue_type = 2;

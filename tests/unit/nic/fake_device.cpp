@@ -28,11 +28,28 @@ class fake_binding final : public rx_binding {
         std::erase_if(hw_.state.bound, [this](auto const& entry) { return entry.second == id_; });
         hw_.changes.emplace_back("unbind");
     }
-    [[nodiscard]] std::uint32_t id() const noexcept override { return id_; }
+    [[nodiscard]] std::optional<std::uint32_t> id() const noexcept override { return id_; }
 
   private:
     fake_hardware& hw_;
     std::uint32_t id_;
+};
+
+class fake_zcrx_binding final : public rx_binding {
+  public:
+    fake_zcrx_binding(fake_hardware& hardware, unsigned queue) : hw_{hardware}, queue_{queue} {}
+    fake_zcrx_binding(fake_zcrx_binding const&) = delete;
+    fake_zcrx_binding& operator=(fake_zcrx_binding const&) = delete;
+    ~fake_zcrx_binding() override
+    {
+        hw_.state.io_uring.erase(queue_);
+        hw_.changes.emplace_back("unbind");
+    }
+    [[nodiscard]] std::optional<std::uint32_t> id() const noexcept override { return std::nullopt; }
+
+  private:
+    fake_hardware& hw_;
+    unsigned queue_;
 };
 
 }  // namespace
@@ -271,6 +288,7 @@ std::vector<netdev::rx_queue> fake_device::rx_queues()
         queue.id = id;
         if (auto const bound = hw_.state.bound.find(id); bound != hw_.state.bound.end())
             queue.dmabuf = bound->second;
+        queue.io_uring = hw_.state.io_uring.contains(id);
         queue.lease = hw_.leased_away.contains(id);
         all.push_back(queue);
     }
@@ -282,8 +300,8 @@ std::vector<netdev::page_pool> fake_device::page_pools()
     check_present();
     std::vector<netdev::page_pool> all;
     for (auto const& [queue, binding] : hw_.state.bound)
-        all.push_back({4, binding, pages_per_queue, false});
-    all.push_back({4, std::nullopt, 1000, false});
+        all.push_back({.ifindex = 4, .dmabuf = binding, .inflight = pages_per_queue});
+    all.push_back({.ifindex = 4, .inflight = 1000});
     return all;
 }
 
@@ -296,28 +314,46 @@ std::vector<netdev::rx_losses> fake_device::rx_losses()
     return all;
 }
 
+// What the kernel asks of a queue before it gets its pages from elsewhere.
+void fake_device::check_queue(unsigned queue, std::string const& operation)
+{
+    if (hw_.state.split != ethtool::data_split::on)
+        refuse(EINVAL, operation, "tcp-data-split is disabled");
+    if (hw_.state.hds_threshold.value_or(0) != 0)
+        refuse(EINVAL, operation, "hds-thresh is not zero");
+    if (queue >= hw_.rx_queues())
+        refuse(EINVAL, operation);
+    if (hw_.leased_away.contains(queue))
+        refuse(EBUSY, operation, "rx queue leased to a virtual netdev");
+    if (hw_.state.bound.contains(queue) || hw_.state.io_uring.contains(queue))
+        refuse(EEXIST, operation, "designated queue already memory provider bound");
+}
+
 std::unique_ptr<rx_binding> fake_device::bind_rx(std::span<unsigned const> queues, int /*dmabuf_fd*/,
                                                  std::uint32_t rx_page_size)
 {
     std::unique_ptr<rx_binding> made;
     hw_.asked_page_size = rx_page_size;
     make("bind", [&] {
-        if (hw_.state.split != ethtool::data_split::on)
-            refuse(EINVAL, "bind-rx", "tcp-data-split is disabled");
-        if (hw_.state.hds_threshold.value_or(0) != 0)
-            refuse(EINVAL, "bind-rx", "hds-thresh is not zero");
-        for (unsigned const queue : queues) {
-            if (queue >= hw_.rx_queues())
-                refuse(EINVAL, "bind-rx");
-            if (hw_.leased_away.contains(queue))
-                refuse(EBUSY, "bind-rx", "rx queue leased to a virtual netdev");
-            if (hw_.state.bound.contains(queue))
-                refuse(EEXIST, "bind-rx", "designated queue already memory provider bound");
-        }
+        for (unsigned const queue : queues)
+            check_queue(queue, "bind-rx");
         auto const id = hw_.next_binding++;
         for (unsigned const queue : queues)
             hw_.state.bound[queue] = id;
         made = std::make_unique<fake_binding>(hw_, id);
+    });
+    return made;
+}
+
+std::unique_ptr<rx_binding> fake_device::bind_zcrx(unsigned queue, int /*dmabuf_fd*/, std::size_t /*memory*/,
+                                                   std::uint32_t rx_page_size)
+{
+    std::unique_ptr<rx_binding> made;
+    hw_.asked_page_size = rx_page_size;
+    make("bind", [&] {
+        check_queue(queue, "register with io_uring");
+        hw_.state.io_uring.insert(queue);
+        made = std::make_unique<fake_zcrx_binding>(hw_, queue);
     });
     return made;
 }

@@ -29,6 +29,7 @@ struct nic_state {
     std::map<std::uint32_t, indirection_table> contexts;
     std::map<std::uint32_t, installed_rule> rules;
     std::map<unsigned, std::uint32_t> bound;  // binding of a queue
+    std::set<unsigned> io_uring;              // queues that are registered with it
 
     friend bool operator==(nic_state const&, nic_state const&) = default;
 };
@@ -65,7 +66,7 @@ class fake_hardware {
 
     [[nodiscard]] unsigned rx_queues() const { return state.channels.rx_queues(); }
     // The kernel unbinds what a process had bound when the process ends.
-    void unbind_all() { state.bound.clear(); }
+    void unbind_all() { state.bound.clear(), state.io_uring.clear(); }
     void set_table_of_drivers_choice();
     // How many entries the table has with so many queues.
     [[nodiscard]] std::size_t table_size(unsigned queues) const;
@@ -116,11 +117,14 @@ class fake_device final : public nic_device {
     [[nodiscard]] bool has_array_tokens() override { return hw_.has_array_tokens; }
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
                                                       std::uint32_t rx_page_size) override;
+    [[nodiscard]] std::unique_ptr<rx_binding> bind_zcrx(unsigned queue, int dmabuf_fd, std::size_t memory,
+                                                        std::uint32_t rx_page_size) override;
 
   private:
     // Makes a change, with what is to happen before and after it.
     template <class Change>
     void make(std::string const& name, Change&& change);
+    void check_queue(unsigned queue, std::string const& operation);
     void check_present() const;
 
     fake_hardware& hw_;

@@ -38,6 +38,9 @@ std::string const full =
     "binding pending\n"
     "owner 1234 567890 4026531836 3\n"
     "rule 7 tcp6 fd77::1 65535 fd77::2 1 queue 0\n"
+    "owner 1234 567890 4026531836 4\n"
+    "binding io_uring\n"
+    "queues 1\n"
     "end\n";
 
 journal parsed(std::string const& text)
@@ -86,7 +89,7 @@ TEST_CASE("a journal reads as what was written")
     REQUIRE(read.changes.size() == 5);
     CHECK(read.changes[3] == setting_change{setting::channels, {0, 0, 2}, {0, 0, 4}});
     CHECK(read.changes[4] == setting_change{setting::rss_table, {0, 1, 0, 1}, {0, 1, 0, 0}});
-    REQUIRE(read.owners.size() == 3);
+    REQUIRE(read.owners.size() == 4);
     auto const& first = read.owners[0];
     CHECK(first.key == owner_key{1234, 567890, 4026531836, 1});
     CHECK(first.queues == std::vector<unsigned>{2, 3});
@@ -105,7 +108,8 @@ TEST_CASE("a journal reads as what was written")
     CHECK(first.binding == journal_binding{77});
     CHECK(read.owners[1].binding == journal_binding{std::nullopt});
     CHECK(read.owners[2].binding == std::nullopt);
-    CHECK(read.leased_queues() == std::set<unsigned>{2, 3});
+    CHECK(read.owners[3].binding == journal_binding{.id = std::nullopt, .io_uring = true});
+    CHECK(read.leased_queues() == std::set<unsigned>{1, 2, 3});
 }
 
 TEST_CASE("a journal writes as what was read")
@@ -150,14 +154,14 @@ TEST_CASE("a line that was being added when its writer was killed was not writte
 TEST_CASE("damage in an added line is found in that line")
 {
     auto const damaged =
-        GENERATE("at 3 5 tcp4 * 1 * * queue 2\n", "at 0 gone tcp4 * 1 * * queue 2\n", "at 0 tcp4 * 1 * * queue 2\n",
+        GENERATE("at 4 5 tcp4 * 1 * * queue 2\n", "at 0 gone tcp4 * 1 * * queue 2\n", "at 0 tcp4 * 1 * * queue 2\n",
                  "at 0 5 tcp4 * 1 * * queue\n", "at 0 5 tcp4 * 1 * * queue 2 \n", "at 00 5 tcp4 * 1 * * queue 2\n",
                  "rule 5 tcp4 * 1 * * queue 2\n", "\n", "at");
     std::string const text{damaged};
     if (text == "at")  // cut off, but not the last
-        CHECK(damaged_line(full + text + "\nat 0 5 tcp4 * 1 * * queue 2\n") == 21);
+        CHECK(damaged_line(full + text + "\nat 0 5 tcp4 * 1 * * queue 2\n") == 24);
     else
-        CHECK(damaged_line(full + text) == 21);
+        CHECK(damaged_line(full + text) == 24);
 }
 
 TEST_CASE("which device a damaged journal speaks of can be read")
@@ -218,8 +222,8 @@ TEST_CASE("damage is found in its line")
     CHECK(damaged_line(with("binding 77", "binding none")) == 10);
     CHECK(damaged_line(with("fd77::1", "fd77:0:0::1")) == 19);
     CHECK(damaged_line(with("fd77::1", "fe80::1%2")) == 19);
-    CHECK(damaged_line(full + "end\n") == 21);
-    CHECK(damaged_line(full + "x") == 21);
+    CHECK(damaged_line(full + "end\n") == 24);
+    CHECK(damaged_line(full + "x") == 24);
 }
 
 TEST_CASE("lines out of order are damage")
@@ -227,7 +231,7 @@ TEST_CASE("lines out of order are damage")
     CHECK(damaged_line(with("change tcp-data-split 0 -> 2\nchange hds-thresh 256 -> 0\n",
                             "change hds-thresh 256 -> 0\nchange tcp-data-split 0 -> 2\n")) == 5);
     CHECK(damaged_line(with("change hds-thresh 256 -> 0\n", "change tcp-data-split 0 -> 2\n")) == 5);
-    CHECK(damaged_line(with("end\n", "change hds-thresh 256 -> 0\nend\n")) == 20);
+    CHECK(damaged_line(with("end\n", "change hds-thresh 256 -> 0\nend\n")) == 23);
     CHECK(damaged_line(with("owner 1234 567890 4026531836 1\n", "")) == 9);
     CHECK(damaged_line(with("rule 7", "context 2 1\nrule 7")) == 20);
     CHECK(damaged_line(with("rule 7", "queues 2\nrule 7")) == 19);

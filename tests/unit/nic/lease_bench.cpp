@@ -64,7 +64,8 @@ std::unique_ptr<queue_lease> lease_bench::open(unsigned rx_queues, int process, 
 {
     queue_lease_config options;
     options.interface = "fake0";
-    options.rx_queues = rx_queues;
+    options.rx_queues = zcrx ? 1 : rx_queues;
+    options.zcrx = zcrx;
     options.dmabuf_fd = memory_;
     options.rules_by_port_alone = rules_by_port_alone;
     options.notice = [this](std::string_view sentence) {
@@ -85,6 +86,9 @@ void lease_bench::kill(std::unique_ptr<queue_lease> lease, int process, std::uni
 {
     auto const id = lease->dmabuf_id();
     std::erase_if(hardware.state.bound, [id](auto const& entry) { return entry.second == id; });
+    if (zcrx)
+        for (auto const queue : lease->queues())
+            hardware.state.io_uring.erase(queue);
     graveyard().push_back({lease.release(), flow.release()});
     dead_.insert(process);
 }

@@ -26,6 +26,7 @@ class lease_bench {
     fake_hardware hardware;
     std::vector<std::string> notices;
     std::function<void()> on_notice;
+    bool zcrx = false;  // sessions register with io_uring, one queue each
 
     // A session of a process of its own; its owner number is `process`. Throws system_error.
     [[nodiscard]] std::unique_ptr<queue_lease> open(unsigned rx_queues = 1, int process = 1,

@@ -35,6 +35,23 @@ TEST_CASE("a lease sets the NIC up")
     CHECK(bench.notices.empty());
 }
 
+TEST_CASE("a lease for io_uring has one queue, and its binding is in the journal")
+{
+    lease_bench bench;
+    auto const before = bench.hardware.state;
+    bench.zcrx = true;
+    {
+        auto const lease = bench.open();
+        auto const& nic = bench.hardware.state;
+        CHECK(nic.split == data_split::on);
+        CHECK(nic.bound.empty());
+        CHECK(nic.io_uring == std::set<unsigned>{3});
+        CHECK(lease->queues() == queues{3});
+        CHECK_THAT(bench.journal_text(), ContainsSubstring("binding io_uring\nqueues 3\n"));
+    }
+    CHECK(bench.hardware.state == before);
+}
+
 TEST_CASE("the system's own page size is not asked for: older kernels know no choice")
 {
     lease_bench bench;
@@ -235,7 +252,8 @@ TEST_CASE("a failure at any step undoes exactly what was done")
 {
     auto const failing = GENERATE(range(1, 7));
     lease_bench bench;
-    bench.hardware.state.channels.combined = 2;
+    bench.zcrx = GENERATE(false, true);
+    bench.hardware.state.channels.combined = bench.zcrx ? 1 : 2;
     bench.hardware.set_table_of_drivers_choice();
     auto const before = bench.hardware.state;
 
@@ -291,12 +309,14 @@ struct killing {
     unsigned channels = 2;
     bool split_needs_gro = false;
     bool in_a_container = false;
+    bool zcrx = false;
 };
 
 void check(killing const& how)
 {
     for (int number = 1, last = 1; number <= last; ++number) {
         lease_bench bench;
+        bench.zcrx = how.zcrx;
         bench.hardware.state.automatic_means_on = how.automatic_means_on;
         bench.hardware.state.channels.combined = how.channels;
         bench.hardware.split_needs_gro = how.split_needs_gro;
@@ -305,7 +325,7 @@ void check(killing const& how)
 
         auto const past = live(bench, number, how.after);
         last = past.changes;
-        CHECK(last >= 15);
+        CHECK(last >= (how.zcrx ? 13 : 15));
         CHECK(bench.hardware.state == before);
         REQUIRE(past.then);
         INFO("killed " << (how.after ? "after" : "before") << " change " << number << ": " << past.change);
@@ -330,12 +350,13 @@ TEST_CASE("the next process can undo the changes of one killed at any moment")
     check({.after = GENERATE(false, true),
            .automatic_means_on = GENERATE(false, true),
            .channels = GENERATE(2U, 4U),
-           .split_needs_gro = GENERATE(false, true)});
+           .split_needs_gro = GENERATE(false, true),
+           .zcrx = GENERATE(false, true)});
 }
 
 TEST_CASE("the next process can undo the changes of one killed at any moment in another container")
 {
-    check({.after = GENERATE(false, true), .in_a_container = true});
+    check({.after = GENERATE(false, true), .in_a_container = true, .zcrx = GENERATE(false, true)});
 }
 
 TEST_CASE("the next session undoes the changes of a killed one, with a notice")
