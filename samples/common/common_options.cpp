@@ -34,7 +34,7 @@ std::optional<int> parse_memory(std::string const& text)
 
 gpurx::transport parse_transport(std::string const& name)
 {
-    for (auto const value : {gpurx::transport::devmem, gpurx::transport::copy}) {
+    for (auto const value : {gpurx::transport::devmem, gpurx::transport::zcrx, gpurx::transport::copy}) {
         if (name == to_string(value))
             return value;
     }
@@ -95,14 +95,14 @@ endpoint_name endpoint_argument(std::string const& text)
 void add_session_options(CLI::App& app, session_choice& chosen)
 {
     auto const bytes = CLI::AsSizeValue{false};
-    app.add_option("--interface", chosen.session.interface, "The NIC (transport devmem needs one)");
+    app.add_option("--interface", chosen.session.interface, "The NIC (transports devmem and zcrx need one)");
     app.add_option("--queues", chosen.session.rx_queues, "RX queues to set aside")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     app.add_option_function<std::string>(
            "--transport", [&chosen](std::string const& name) { chosen.session.transport = parse_transport(name); },
-           "automatic, devmem or copy; automatic falls back to copy and reports the reason")
-        ->check(CLI::IsMember{{"automatic", "devmem", "copy"}}.description(""))
+           "automatic, devmem, zcrx or copy; automatic falls back to copy and reports the reason")
+        ->check(CLI::IsMember{{"automatic", "devmem", "zcrx", "copy"}}.description(""))
         ->option_text("NAME");
     app.add_option_function<std::string>(
            "--memory",

@@ -36,6 +36,9 @@ enum class transport : std::uint8_t {
     /// @brief The NIC writes into the memory (devmem TCP).
     /// @details Needs an interface, `CAP_NET_ADMIN` or gpurxd, and a driver that supports it.
     devmem,
+    /// @brief The NIC writes into the memory (io_uring zero-copy receive). Needs an interface, `CAP_NET_ADMIN` in the
+    /// initial user namespace, one queue, a driver as devmem does, and Linux 7.2.
+    zcrx,
     /// @brief `recv()` into the memory. Works everywhere and needs no privilege.
     copy,
 };

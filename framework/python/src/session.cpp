@@ -25,10 +25,10 @@ namespace {
 
 transport parse_transport(std::string_view name)
 {
-    for (auto const kind : {transport::automatic, transport::devmem, transport::copy})
+    for (auto const kind : {transport::automatic, transport::devmem, transport::zcrx, transport::copy})
         if (name == to_string(kind))
             return kind;
-    throw nb::value_error("transport must be 'automatic', 'devmem' or 'copy'");
+    throw nb::value_error("transport must be 'automatic', 'devmem', 'zcrx' or 'copy'");
 }
 
 // Precondition: Python's lock is held.

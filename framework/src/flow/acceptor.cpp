@@ -284,7 +284,7 @@ error_code acceptor_state::accept(receiver_state& into)
 {
     named_no_part_ = false;
     error_code code;
-    if (session_->transport() == transport::devmem)  // where all connections arrive
+    if (session_->transport() != transport::copy)  // where all connections arrive
         code = session_->memory().failure(true);
     if (code)
         return code;

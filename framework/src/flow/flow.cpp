@@ -32,9 +32,14 @@ unique_fd make_wake()
 
 std::unique_ptr<flow_transport> make_transport(flow_place& place, int socket)
 {
-    if (place.session().transport() == transport::devmem)
-        return make_devmem_transport(place, socket);
-    return make_copy_transport(place, socket);
+    switch (place.session().transport()) {
+        case transport::devmem:
+            return make_devmem_transport(place, socket);
+        case transport::zcrx:
+            return make_zcrx_transport(place, socket);
+        default:
+            return make_copy_transport(place, socket);
+    }
 }
 
 // Pages that others lend too stay on loan.

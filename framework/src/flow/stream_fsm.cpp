@@ -12,7 +12,8 @@ namespace {
 bool is_of_one_call(error_code met) noexcept
 {
     return met == asio::error::would_block || met == asio::error::no_buffer_space || met == asio::error::no_memory ||
-           met == asio::error::invalid_argument || met == asio::error::fault || met.category() == cuda_category();
+           met == asio::error::invalid_argument || met == asio::error::fault || met == asio::error::no_descriptors ||
+           met.category() == cuda_category();
 }
 
 }  // namespace

@@ -18,6 +18,9 @@
 
 namespace gpurx::detail {
 
+// Fragments of a segment, at most.
+inline constexpr std::size_t pieces_per_segment = 17;
+
 struct landing {
     memory_kind kind = memory_kind::host;
     std::uintptr_t address = 0;
@@ -81,6 +84,7 @@ class flow_transport {
 
 // Flow and socket must outlive the transport.
 [[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(flow_place& place, int socket);
+[[nodiscard]] std::unique_ptr<flow_transport> make_zcrx_transport(flow_place& place, int socket);
 [[nodiscard]] std::unique_ptr<flow_transport> make_copy_transport(flow_place& place, int socket);
 
 }  // namespace gpurx::detail

@@ -18,6 +18,7 @@
 #include "cuda/gpu_work.hpp"
 #include "devmem_cmsg.hpp"
 #include "devmem_uapi.hpp"
+#include "host_chunks.hpp"
 #include "loan.hpp"
 #include "transport.hpp"
 
@@ -26,14 +27,9 @@ namespace gpurx::detail {
 namespace {
 
 // A recvmsg that ends in the middle of a segment pays for tokens that it throws away again, so the control buffer is
-// many segments (of at most 17 fragments) long, and never less than one.
-constexpr std::size_t pieces_per_segment = 17;
+// many segments long, and never less than one.
 constexpr std::size_t pieces_per_call = 512;
 constexpr std::size_t most_pieces_per_call = 64 * pieces_per_call;
-// Bytes that can arrive on the host in one call, and a limit to all bytes of one call: as much as the pieces make up,
-// and at least half of that where loans of earlier calls have bytes in the same chunk.
-constexpr std::size_t chunk_size = pieces_per_call * 4096;
-constexpr std::size_t least_room = chunk_size / 2;
 
 // Not of a piece without bytes, and not where offset and size overflow.
 bool lies_in(memory_span memory, devmem_piece const& piece) noexcept
@@ -51,17 +47,11 @@ class devmem_transport final : public flow_transport {
           page_shift_{std::countr_zero(place.session().nic_page_size())},
           dmabuf_id_{place.session().dmabuf_id()},
           all_xarray_{!place.session().has_array_tokens()},
-          control_(devmem_control_size(pieces_))
+          control_(devmem_control_size(pieces_)),
+          host_{place}
     {}
     devmem_transport(devmem_transport const&) = delete;
     devmem_transport& operator=(devmem_transport const&) = delete;
-    ~devmem_transport() override
-    {
-        if (chunk_ != nullptr)
-            let_go(chunk_);
-        while (chunks_ != nullptr)
-            free_chunk(std::exchange(chunks_, chunks_->next));
-    }
 
     error_code receive(std::size_t limit, loan& into) override;
     void give_back(loan& from, bool hold) noexcept override;
@@ -83,18 +73,6 @@ class devmem_transport final : public flow_transport {
         [[nodiscard]] std::size_t total() const noexcept { return device + resteered + linear + undelivered; }
     };
 
-    // A chunk with room for the next call.
-    void provide_chunk();
-    [[nodiscard]] bool is_good_enough(host_chunk& chunk) const noexcept;
-    [[nodiscard]] host_chunk* allocate_chunk();
-    // Before the first of `received` bytes that came to the host are described.
-    void move_into_reach(std::size_t received) noexcept;
-    // Notes that `into` has the next `size` bytes of the chunk.
-    void share_chunk(loan& into, std::size_t size) noexcept;
-    // One holder fewer; with the last the chunk waits to be used again. With the mutex, or at the end.
-    void let_go(host_chunk* chunk) noexcept;
-    void free_chunk(host_chunk* chunk) noexcept;
-    [[nodiscard]] std::byte* host_bytes_now() const noexcept { return chunk_->bytes.get() + chunk_->used; }
     // For all that one call can say.
     void make_room(loan& into) const;
     [[nodiscard]] std::size_t control_size_for(std::size_t limit) const noexcept;
@@ -110,9 +88,8 @@ class devmem_transport final : public flow_transport {
     // has ended.
     [[nodiscard]] foreign_hold* hold_foreign(std::uint32_t dmabuf_id, loan& into);
     void count(tally const& sum, loan& into) noexcept;
-    // Adds them to the batch, which is handed over where it is full, and, without `hold`, at the end. Lets go of
-    // `chunk`, which may be null.
-    void gather(std::span<token_range const> ranges, host_chunk* chunk, bool hold) noexcept;
+    // Adds them to the batch, which is handed over where it is full, and, without `hold`, at the end.
+    void gather(std::span<token_range const> ranges, bool hold) noexcept;
     // Hands the batch to the kernel, without the mutex.
     void hand_over(std::unique_lock<std::mutex> lock) noexcept;
     // Hands tokens to the kernel as they are, as many as calls can take; returns the others.
@@ -128,12 +105,10 @@ class devmem_transport final : public flow_transport {
     bool all_xarray_;                       // tokens, and the bit that says so means nothing
     std::size_t pieces_ = pieces_per_call;  // that control_ has room for
     std::vector<std::byte> control_;
-    host_chunk* chunk_ = nullptr;  // what the next call offers for bytes on the host
-    bool got_host_bytes_ = false;  // as some flows never do
-    error_code ended_;             // met behind bytes that were delivered first
+    host_chunks host_;
+    error_code ended_;  // met behind bytes that were delivered first
 
     std::mutex mutex_;  // guards what follows
-    host_chunk* chunks_ = nullptr;
     release_batch batch_;
 };
 
@@ -142,7 +117,7 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
     if (ended_)
         return ended_;
     // All that can fail comes first: nothing may be lost once the bytes have left the socket.
-    provide_chunk();
+    host_.provide();
     make_room(into);
     std::size_t control_size = 0;
     auto const received = call(limit, into, control_size);
@@ -164,89 +139,10 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
     }
 }
 
-void devmem_transport::provide_chunk()
-{
-    if (chunk_ != nullptr && is_good_enough(*chunk_))
-        return;
-    {
-        std::lock_guard const lock{mutex_};
-        if (chunk_ != nullptr)
-            let_go(std::exchange(chunk_, nullptr));
-        if (chunks_ != nullptr && is_good_enough(*chunks_)) {
-            chunk_ = std::exchange(chunks_, chunks_->next);
-            chunk_->holders.store(1, std::memory_order_relaxed);
-            return;
-        }
-    }
-    chunk_ = allocate_chunk();
-}
-
-bool devmem_transport::is_good_enough(host_chunk& chunk) const noexcept
-{
-    // Acquire: whoever gave a loan back has read its bytes.
-    if (chunk.used > 0 && chunk.holders.load(std::memory_order_acquire) <= 1)
-        chunk.used = 0;
-    return chunk.size - chunk.used >= least_room && (chunk.in_reach || !got_host_bytes_);
-}
-
-// Memory that a GPU can reach is pinned, so it is not taken before it is known that host bytes come at all.
-host_chunk* devmem_transport::allocate_chunk()
-{
-    auto& memory = place_.session().memory();
-    auto fresh = std::make_unique<host_chunk>();
-    fresh->in_reach = got_host_bytes_ || memory.ordinal() == no_gpu;
-    fresh->bytes = fresh->in_reach ? memory.allocate_host(chunk_size) : memory_state::allocate_plain(chunk_size);
-    fresh->size = chunk_size;
-    place_.counters.host_memory.add(chunk_size);
-    return fresh.release();
-}
-
-// A GPU reads them where they are then. From memory that is not pinned its driver copies, and waits for the stream that
-// a read was given, on the thread that receives for others too. So it will if no memory can be pinned now.
-void devmem_transport::move_into_reach(std::size_t received) noexcept
-{
-    if (chunk_->in_reach)
-        return;
-    got_host_bytes_ = true;
-    try {
-        auto* const pinned = allocate_chunk();
-        std::memcpy(pinned->bytes.get(), host_bytes_now(), std::min(received, chunk_->size - chunk_->used));
-        std::lock_guard const lock{mutex_};
-        let_go(std::exchange(chunk_, pinned));
-    } catch (system_error const&) {
-    } catch (std::bad_alloc const&) {
-    }
-}
-
-void devmem_transport::share_chunk(loan& into, std::size_t size) noexcept
-{
-    into.host = chunk_;
-    // The next call writes nothing that a gather of these bytes reads.
-    chunk_->used += (size + gather_block - 1) / gather_block * gather_block;
-    chunk_->holders.fetch_add(1, std::memory_order_relaxed);
-    got_host_bytes_ = true;
-}
-
-void devmem_transport::let_go(host_chunk* chunk) noexcept
-{
-    if (chunk->holders.fetch_sub(1, std::memory_order_acq_rel) > 1)
-        return;
-    if (chunk->in_reach)
-        chunk->next = std::exchange(chunks_, chunk);
-    else
-        free_chunk(chunk);  // was only let go because others have to be
-}
-
 void devmem_transport::make_room(loan& into) const
 {
     into.fragments.reserve(pieces_);
     into.tokens.reserve(pieces_);
-}
-
-void devmem_transport::free_chunk(host_chunk* chunk) noexcept
-{
-    place_.counters.host_memory.subtract(chunk->size);
-    delete chunk;
 }
 
 // Fragments take a page each, or less: what the limit has no page for is not asked for.
@@ -258,7 +154,7 @@ std::size_t devmem_transport::control_size_for(std::size_t limit) const noexcept
 ssize_t devmem_transport::call(std::size_t limit, loan& into, std::size_t& control_size)
 {
     for (auto offered = control_size_for(limit);;) {
-        iovec bytes{.iov_base = host_bytes_now(), .iov_len = std::min(limit, chunk_->size - chunk_->used)};
+        iovec bytes{.iov_base = host_.place(), .iov_len = std::min(limit, host_.room())};
         msghdr message{};
         message.msg_iov = &bytes;
         message.msg_iovlen = 1;
@@ -311,7 +207,7 @@ error_code devmem_transport::deliver(std::span<std::byte const> control, std::si
     count(sum, into);
     into.charge = (sum.own_pages << page_shift_) + sum.linear + sum.resteered;
     if (sum.linear > 0)
-        share_chunk(into, sum.linear);
+        host_.share(into, sum.linear);
     return into.bytes > 0 ? error_code{} : ended_;
 }
 
@@ -369,10 +265,10 @@ std::size_t devmem_transport::deliver_own(devmem_cmsg_reader& reader, loan& into
 // Segments that did not land in device memory at all: a rule missed, or they came before it.
 void devmem_transport::deliver_plain(std::size_t received, loan& into)
 {
-    move_into_reach(received);
-    into.append({reinterpret_cast<std::uintptr_t>(host_bytes_now()), received, memory_kind::host});
+    host_.move_into_reach(received);
+    into.append({reinterpret_cast<std::uintptr_t>(host_.place()), received, memory_kind::host});
     into.charge = received;
-    share_chunk(into, received);
+    host_.share(into, received);
     place_.counters.host_bytes.add(received);
     place_.counters.fragments.add(1);
 }
@@ -390,13 +286,13 @@ void devmem_transport::add_other(devmem_piece const& piece, loan& into, tally& s
 
 fragment devmem_transport::locate_linear(devmem_piece const& piece, tally& sum)
 {
-    if (!ended_ && piece.size > chunk_->size - chunk_->used - sum.linear)
+    if (!ended_ && piece.size > host_.room() - sum.linear)
         ended_ = errno_code(EPROTO);
     if (ended_)
         return {};
     if (sum.linear == 0)
-        move_into_reach(sum.received);
-    auto* const address = host_bytes_now() + sum.linear;
+        host_.move_into_reach(sum.received);
+    auto* const address = host_.place() + sum.linear;
     sum.linear += piece.size;
     return {reinterpret_cast<std::uintptr_t>(address), piece.size, memory_kind::host};
 }
@@ -469,15 +365,17 @@ void devmem_transport::give_back(loan& from, bool hold) noexcept
     // Nothing has been gathered: a loan's tokens are as the kernel wants them.
     if (!hold && !gathered())
         rest = hand_over(rest, from.token_count);
-    if (!rest.empty() || from.host != nullptr)
-        gather(rest, std::exchange(from.host, nullptr), hold);
+    if (!rest.empty())
+        gather(rest, hold);
+    if (from.host != nullptr)
+        host_.let_go(std::exchange(from.host, nullptr));
     place_.counters.tokens_out.subtract(from.token_count);
     place_.session().tokens_returned(from.own_tokens);
     for (auto const& foreign : from.foreign)
         foreign.session->tokens_returned(foreign.tokens);
 }
 
-void devmem_transport::gather(std::span<token_range const> ranges, host_chunk* chunk, bool hold) noexcept
+void devmem_transport::gather(std::span<token_range const> ranges, bool hold) noexcept
 {
     std::unique_lock lock{mutex_};
     for (auto range : ranges) {
@@ -486,8 +384,6 @@ void devmem_transport::gather(std::span<token_range const> ranges, host_chunk* c
             lock = std::unique_lock{mutex_};
         }
     }
-    if (chunk != nullptr)
-        let_go(chunk);
     if (!hold)
         hand_over(std::move(lock));
     else if (!batch_.empty())

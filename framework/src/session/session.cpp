@@ -14,6 +14,7 @@
 
 #include "base/byte_size.hpp"
 #include "base/syscalls.hpp"
+#include "base/zcrx_queue.hpp"
 #include "budget.hpp"
 #include "lease/daemon_nic.hpp"
 #include "lease/queue_lease.hpp"
@@ -48,6 +49,8 @@ std::string_view to_string(transport value) noexcept
             return "automatic";
         case transport::devmem:
             return "devmem";
+        case transport::zcrx:
+            return "zcrx";
         case transport::copy:
             return "copy";
     }
@@ -255,6 +258,19 @@ void check_devmem(rx_session_options const& options, memory_state const& memory,
     check_budget(options, memory, {}, obstacle);
 }
 
+// Throws what speaks against zcrx before the NIC is asked anything.
+void check_zcrx(rx_session_options const& options, devmem_obstacle& obstacle)
+{
+    auto const because = [&](devmem_obstacle which, std::string advice) {
+        refuse(obstacle, which, errc::transport_unavailable,
+               {.operation = "open", .object = "transport zcrx", .kernel_message = {}, .advice = std::move(advice)});
+    };
+    if (auto lacking = zcrx_obstacle(); !lacking.empty())
+        because(devmem_obstacle::not_bound, std::move(lacking));
+    if (options.rx_queues != 1)
+        because(devmem_obstacle::too_few_queues, "a dmabuf serves one queue of io_uring: set rx_queues to 1");
+}
+
 // Throws what speaks against devmem here.
 std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state& memory,
                                               std::string const& daemon, bool& other_dmabuf, devmem_obstacle& obstacle)
@@ -278,6 +294,8 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
                          .rx_queues = options.rx_queues,
                          .rx_page_size = options.rx_page_size,
                          .dmabuf_fd = dmabuf,
+                         .zcrx = options.transport == gpurx::transport::zcrx,
+                         .memory = memory.span().size(),
                          .state_directory = options.state_directory,
                          .check_ring = check_ring,
                          .notice = options.notice},
@@ -325,6 +343,17 @@ std::string explain_devmem(rx_session_options const& options, session_nic const&
            explain_place(options, memory);
 }
 
+std::string explain_zcrx(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
+{
+    return fmt::format(
+               "zcrx: in use: {} writes into the memory from queue {} in pages of {} ({})\n"
+               "copy: not in use: it works too, but the CPU would copy each byte\n"
+               "memory: {}; {}",
+               options.interface, nic.queues().front(), size_text(nic.page_size()), memory.explain(),
+               size_text(memory.span().size()), describe(rings_of(nic), options.interface)) +
+           explain_place(options, memory);
+}
+
 void advise_on_ring(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
 {
     auto const rings = rings_of(nic);
@@ -363,12 +392,18 @@ std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
                                            std::shared_ptr<memory_state> const& memory, bool is_one_of_several,
                                            devmem_obstacle& obstacle)
 {
+    session_state::check_that_memory_is_free(memory->span(), options.transport);
     bool other_dmabuf = false;
-    auto const daemon = may_configure_nics() ? std::string{} : find_daemon();
+    auto const zcrx = options.transport == gpurx::transport::zcrx;
+    if (zcrx)
+        check_zcrx(options, obstacle);
+    // gpurxd binds for devmem only: a queue of io_uring cannot be taken back from a client.
+    auto const daemon = zcrx || may_configure_nics() ? std::string{} : find_daemon();
     auto nic = lease_for_devmem(options, *memory, daemon, other_dmabuf, obstacle);
     if (is_one_of_several)
         check_that_it_moves_flows(*nic, obstacle);
-    auto explanation = explain_devmem(options, *nic, *memory, daemon, other_dmabuf);
+    auto explanation =
+        zcrx ? explain_zcrx(options, *nic, *memory) : explain_devmem(options, *nic, *memory, daemon, other_dmabuf);
     advise_on_ring(options, *nic, *memory);
     return session_state::create(options, memory, std::move(nic), std::move(explanation));
 }
@@ -407,7 +442,7 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options,
                 return open_on_nic(options, memory, memories.size() > 1, obstacle);
             });
         } catch (system_error const& failure) {
-            if (options.transport == gpurx::transport::devmem)
+            if (options.transport != gpurx::transport::automatic)
                 throw;
             if (obstacle == devmem_obstacle::other)
                 obstacle = obstacle_of(failure.code(), failure.why().operation, false);

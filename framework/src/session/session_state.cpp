@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/failure.hpp"
 #include "memory/page_pool.hpp"
 
 namespace gpurx::detail {
@@ -46,6 +47,7 @@ struct session_registry {
     std::mutex mutex;
     std::vector<session_state*> all;
     std::unordered_map<std::uint32_t, std::weak_ptr<session_state>> bindings;
+    std::vector<std::weak_ptr<session_state>> of_zcrx;
 
     static session_registry& instance()
     {
@@ -66,6 +68,7 @@ struct session_registry {
         std::erase(all, &session);
         // Only an entry of its own: a later session may have got the id already, in a test.
         std::erase_if(bindings, [](auto const& entry) { return entry.second.expired(); });
+        std::erase_if(of_zcrx, [](auto const& entry) { return entry.expired(); });
     }
 
     // Nobody begins or ends a flow, in any session, while one lives.
@@ -126,7 +129,10 @@ std::shared_ptr<session_state> session_state::create(rx_session_options options,
         made->workers_ = std::make_shared<worker_list const>(1, made->worker_);
         auto& registry = session_registry::instance();
         std::scoped_lock const lock{registry.mutex};
-        registry.bindings[made->dmabuf_id()] = made;
+        if (made->nic_->zcrx() == nullptr)
+            registry.bindings[made->dmabuf_id()] = made;
+        else
+            registry.of_zcrx.push_back(made);
     }
     return made;
 }
@@ -203,6 +209,41 @@ std::shared_ptr<session_state> session_state::find_binding(std::uint32_t dmabuf_
             found = entry->second.lock();
     }
     return found && found->born_.is_here() ? found : nullptr;
+}
+
+void session_state::check_that_memory_is_free(memory_span memory, gpurx::transport kind)
+{
+    auto const is_taken = [&] {
+        auto& registry = session_registry::instance();
+        std::scoped_lock const lock{registry.mutex};
+        return std::ranges::any_of(registry.all, [&](session_state const* other) {
+            auto const theirs = other->memory_->span();
+            return (kind == gpurx::transport::zcrx || other->transport() == gpurx::transport::zcrx) &&
+                   other->born_.is_here() && memory.address() < theirs.address() + theirs.size() &&
+                   theirs.address() < memory.address() + memory.size();
+        });
+    };
+    if (!is_taken())
+        return;
+    nic_worker::wait_for_all();  // one that has been destroyed may be at its end
+    if (is_taken())
+        fail(EBUSY, "register with io_uring", "memory",
+             "another session has this memory, or a loan of it is out: two queues would write to the same pages; give "
+             "each session a memory of its own");
+}
+
+std::vector<std::shared_ptr<session_state>> session_state::all_of_zcrx()
+{
+    std::vector<std::shared_ptr<session_state>> all;
+    auto& registry = session_registry::instance();
+    {
+        std::scoped_lock const lock{registry.mutex};
+        for (auto const& each : registry.of_zcrx)
+            if (auto session = each.lock())
+                all.push_back(std::move(session));
+    }
+    std::erase_if(all, [](auto const& session) { return !session->born_.is_here(); });
+    return all;
 }
 
 std::vector<unsigned> session_state::queues() const

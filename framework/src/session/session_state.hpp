@@ -179,7 +179,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
 
     [[nodiscard]] gpurx::transport transport() const noexcept
     {
-        return nic_ ? gpurx::transport::devmem : gpurx::transport::copy;
+        if (nic_ == nullptr)
+            return gpurx::transport::copy;
+        return nic_->zcrx() != nullptr ? gpurx::transport::zcrx : gpurx::transport::devmem;
     }
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
     // Admits a flow. Errors: errc::too_many_flows; operation_not_supported in a forked child.
@@ -208,6 +210,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return nic_->dmabuf_id(); }
+    // Transport zcrx: the queue. It lives at least as long as the session.
+    [[nodiscard]] zcrx_queue& zcrx() noexcept { return *nic_->zcrx(); }
     // Transport devmem: whether the kernel has array tokens, and the binding is not too large for them.
     [[nodiscard]] bool has_array_tokens() const noexcept
     {
@@ -215,6 +219,11 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     }
     // Returns the live session of this process whose binding has this id; null if none. Thread-safe.
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
+    // Throws if a session of this process has some of this memory, and that session or this one uses io_uring: the
+    // kernel lets two queues write to the same pages, and loses data. `kind`: of this session. Thread-safe.
+    static void check_that_memory_is_free(memory_span memory, gpurx::transport kind);
+    // The live sessions of this process whose transport is zcrx. Thread-safe.
+    [[nodiscard]] static std::vector<std::shared_ptr<session_state>> all_of_zcrx();
 
     // Count device pages on loan of all flows, so that the watchdog and the high-water mark need no sum. Call them on
     // the session that owns the pages.

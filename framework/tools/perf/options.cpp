@@ -40,7 +40,7 @@ CLI::Option* add_size(CLI::App& app, std::string const& name, std::uint64_t& val
 
 transport transport_of(std::string_view name)
 {
-    auto const& all = {transport::automatic, transport::devmem, transport::copy};
+    auto const& all = {transport::automatic, transport::devmem, transport::zcrx, transport::copy};
     return *std::ranges::find(all, name, [](transport each) { return to_string(each); });
 }
 
@@ -51,7 +51,7 @@ void add_setting(CLI::App& app, setting& of)
     app.add_option_function<std::string>(
            "--transport", [&of](std::string const& name) { of.session.transport = transport_of(name); },
            "Transport of the session")
-        ->check(CLI::IsMember({"automatic", "devmem", "copy"}))
+        ->check(CLI::IsMember({"automatic", "devmem", "zcrx", "copy"}))
         ->default_str("automatic");
     add_size(app, "--memory", of.memory, "64MiB", "Memory that the NIC writes to, as 64MiB");
     app.add_option("--gpu", of.gpu, "Use memory of the GPU with this CUDA ordinal, not the host's");

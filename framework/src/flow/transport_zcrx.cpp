@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// io_uring zero-copy receive: the NIC has written the bytes into the session's memory, completions of a ring say where,
+// and pages return by a ring in memory, without a system call. The ring is used like a system call: Asio waits for the
+// socket, and one io_uring_enter submits the receive and what cancels the rest of it. So no thread ever waits in a ring,
+// and no request outlives the call that made it.
+#include <linux/io_uring.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/error.hpp>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "base/failure.hpp"
+#include "base/syscalls.hpp"
+#include "base/zcrx_queue.hpp"
+#include "devmem_cmsg.hpp"
+#include "devmem_uapi.hpp"
+#include "host_chunks.hpp"
+#include "loan.hpp"
+#include "transport.hpp"
+
+namespace gpurx::detail {
+
+namespace {
+
+namespace zc = uapi::zcrx;
+
+constexpr std::uint64_t of_receive = 1;  // user_data
+constexpr std::uint64_t of_cancel = 2;
+constexpr std::size_t most_pieces = zcrx_queue::completions;
+constexpr std::size_t longest = std::size_t{1} << 30;  // of one request, whose length has 32 bits
+
+class zcrx_transport final : public flow_transport {
+  public:
+    zcrx_transport(flow_place& place, int socket)
+        : place_{place}, socket_{socket}, host_{place}, piece_size_{place.session().nic_page_size()}
+    {}
+
+    error_code receive(std::size_t limit, loan& into) override;
+    void give_back(loan& from, bool hold) noexcept override;
+
+  private:
+    using session_ptr = std::shared_ptr<session_state>;
+
+    // What one request delivered, and how it ended.
+    struct outcome {
+        std::size_t bytes = 0;
+        std::uint64_t pieces = 0;
+        std::uint64_t pages = 0;  // each once where its pieces come together
+        std::uint64_t last_page = ~std::uint64_t{0};
+        bool over = false;  // the last completion is there
+        int error = 0;      // negative, of the last completion; 0: all that was asked for, or the end of the stream
+        bool stray = false;
+        int refused = 0;  // errno of the call, which took nothing
+    };
+
+    // Asks one session's queue; `from` is null for the flow's own.
+    [[nodiscard]] error_code receive_from(session_ptr const& from, std::size_t limit, loan& into);
+    // Asks each queue of the process but the one that was asked last.
+    [[nodiscard]] error_code receive_from_others(std::size_t limit, loan& into);
+    [[nodiscard]] outcome request(zcrx_queue& queue, memory_span memory, std::size_t size, loan& into);
+    static void take(zc::cqe const& completion, memory_span memory, int page_shift, outcome& so_far,
+                     loan& into) noexcept;
+    // After a request; `into` may have bytes.
+    [[nodiscard]] error_code conclude(outcome const& of, std::size_t asked, loan& into);
+    // Bytes that missed the memory.
+    [[nodiscard]] error_code receive_on_host(std::size_t limit, loan& into);
+    [[nodiscard]] error_code deliver_host_bytes(std::span<std::byte const> control, std::size_t size, loan& into);
+    void count(outcome const& of, session_ptr const& from, int page_shift, loan& into) noexcept;
+    // Bytes to ask for.
+    [[nodiscard]] std::size_t within(std::size_t limit, int page_shift) const noexcept;
+
+    flow_place& place_;
+    int socket_;
+    host_chunks host_;
+    // The session whose queue had the last bytes, if it is not the flow's own. A flow is moved once, if at all.
+    std::weak_ptr<session_state> source_;
+    std::size_t piece_size_;     // of the last requests, on average
+    bool host_is_next_ = false;  // the next byte is not in the memory of a queue
+    error_code met_;             // behind bytes that were delivered first; told once
+    bool broken_ = false;        // the kernel named a place outside of the memory
+};
+
+error_code zcrx_transport::receive(std::size_t limit, loan& into)
+{
+    if (met_)
+        return broken_ ? met_ : std::exchange(met_, {});
+    if (std::exchange(host_is_next_, false))
+        return receive_on_host(limit, into);
+    auto code = receive_from(source_.lock(), limit, into);
+    if (code == errc::foreign_memory)
+        code = receive_from_others(limit, into);
+    if (into.bytes == 0 && std::exchange(host_is_next_, false))
+        return receive_on_host(limit, into);
+    return code;
+}
+
+error_code zcrx_transport::receive_from(session_ptr const& from, std::size_t limit, loan& into)
+{
+    auto& session = from != nullptr ? *from : place_.session();
+    auto& queue = session.zcrx();
+    // All that can fail comes first: nothing may be lost once the bytes have left the socket.
+    into.fragments.reserve(most_pieces);
+    into.tokens.reserve(most_pieces);
+    into.foreign.reserve(from != nullptr ? 1 : 0);
+    auto const asked = within(limit, queue.page_shift());
+    auto const got = request(queue, session.memory().span(), asked, into);
+    if (got.refused != 0)
+        return errno_code(got.refused);
+    count(got, from, queue.page_shift(), into);
+    return conclude(got, asked, into);
+}
+
+error_code zcrx_transport::receive_from_others(std::size_t limit, loan& into)
+{
+    auto const asked = source_.lock();
+    for (auto const& each : session_state::all_of_zcrx()) {
+        auto const from = each.get() == &place_.session() ? nullptr : each;
+        if (from == asked)
+            continue;
+        auto const code = receive_from(from, limit, into);
+        if (code == errc::foreign_memory)
+            continue;
+        source_ = from;
+        return code;
+    }
+    return errc::foreign_memory;
+}
+
+// A limit is one of pages, too, and a piece takes a page whatever its size. A request has no limit but of bytes, so that
+// pieces that are suddenly smaller than those before take more pages than the limit has, for some requests. One small
+// piece says little about the next.
+std::size_t zcrx_transport::within(std::size_t limit, int page_shift) const noexcept
+{
+    auto const pieces = std::clamp(limit >> page_shift, pieces_per_segment, most_pieces);
+    return std::min({limit, pieces * piece_size_, longest});
+}
+
+zcrx_transport::outcome zcrx_transport::request(zcrx_queue& queue, memory_span memory, std::size_t size, loan& into)
+{
+    auto& mine = queue.ring_of_this_thread();
+    auto& ring = mine.ring;
+    auto& receiving = ring.next();
+    receiving.opcode = zc::op_recv_zc;
+    receiving.fd = socket_;
+    receiving.len = static_cast<std::uint32_t>(size);
+    receiving.ioprio = zc::recv_multishot;
+    receiving.splice_fd_in = static_cast<std::int32_t>(mine.queue_id);
+    receiving.user_data = of_receive;
+    auto const page_shift = queue.page_shift();
+    outcome result;
+    // What is not there now is not waited for. The cancellation finds nothing if the kernel is just about to look again.
+    for (unsigned least = 0; !result.over; least = 1) {
+        auto& cancelling = ring.next();
+        cancelling.opcode = IORING_OP_ASYNC_CANCEL;
+        cancelling.fd = -1;
+        cancelling.addr = of_receive;
+        cancelling.user_data = of_cancel;
+        int error = 0;
+        do {
+            error = ring.enter(least);
+            place_.counters.receive_calls.add(1);
+            ring.reap([&](zc::cqe const& completion) {
+                if (completion.user_data == of_receive)
+                    take(completion, memory, page_shift, result, into);
+            });
+        } while (error == EINTR || error == EAGAIN || error == EBUSY);
+        if (error == 0)
+            continue;
+        if (least == 0) {
+            ring.drop();
+            result.refused = error;
+        } else {
+            result.stray = true;  // the kernel has the request, whose bytes nobody will see
+            queue.close_ring_of_this_thread();
+        }
+        break;
+    }
+    return result;
+}
+
+void zcrx_transport::take(zc::cqe const& completion, memory_span memory, int page_shift, outcome& so_far,
+                          loan& into) noexcept
+{
+    if ((completion.flags & IORING_CQE_F_MORE) == 0) {
+        so_far.over = true;
+        so_far.error = std::min(completion.res, 0);
+        return;
+    }
+    auto const offset = completion.off & ((std::uint64_t{1} << zc::area_shift) - 1);
+    auto const size = static_cast<std::size_t>(completion.res);
+    if (completion.res <= 0 || offset >= memory.size() || size > memory.size() - offset) {
+        so_far.stray = true;  // and nobody knows its page
+        return;
+    }
+    auto const page = offset >> page_shift;
+    into.append_token(static_cast<std::uint32_t>(page));
+    ++so_far.pieces;
+    if (std::exchange(so_far.last_page, page) != page)
+        ++so_far.pages;
+    if (so_far.stray)
+        return;  // behind a hole
+    into.append({memory.address() + offset, size, memory.kind()});
+    so_far.bytes += size;
+}
+
+error_code zcrx_transport::conclude(outcome const& of, std::size_t asked, loan& into)
+{
+    set_drained(false);
+    switch (of.error) {
+        case 0:
+            if (of.bytes < asked)
+                met_ = asio::error::eof;
+            break;
+        case -ECANCELED:
+            set_drained(true);
+            break;
+        case -ENOSPC:  // the ring is full: there is more
+            break;
+        case -ENOMEM:
+            host_is_next_ = true;
+            break;
+        case -EFAULT:
+            met_ = into.bytes > 0 ? error_code{} : error_code{errc::foreign_memory};
+            break;
+        default:
+            met_ = errno_code(-of.error);
+    }
+    if (of.stray) {
+        met_ = errno_code(EPROTO);
+        broken_ = true;
+    }
+    if (into.bytes > 0)
+        return {};
+    if (!met_)
+        return asio::error::would_block;
+    return broken_ ? met_ : std::exchange(met_, {});
+}
+
+error_code zcrx_transport::receive_on_host(std::size_t limit, loan& into)
+{
+    host_.provide();
+    into.fragments.reserve(1);
+    // For the pieces of linear payload of one segment; those of pages end the call.
+    alignas(cmsghdr) std::array<std::byte, devmem_control_size(2)> control;
+    iovec bytes{.iov_base = host_.place(), .iov_len = std::min(limit, host_.room())};
+    msghdr message{};
+    ssize_t received = 0;
+    do {
+        message = {};
+        message.msg_iov = &bytes;
+        message.msg_iovlen = 1;
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+        received = sys::recvmsg(socket_, &message, uapi::msg_sock_devmem | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        place_.counters.receive_calls.add(1);
+    } while (received < 0 && errno == EINTR);
+    set_drained(false);
+    if (received > 0)
+        return deliver_host_bytes(std::span{control}.first(std::min(message.msg_controllen, control.size())),
+                                  static_cast<std::size_t>(received), into);
+    if (received == 0)
+        return asio::error::eof;
+    switch (errno) {
+        case EAGAIN:
+            return asio::error::would_block;
+        case ENODEV:
+            // Linear payload behind pages of the same segment, as GRO makes them of packets that were split badly:
+            // the kernel gives it neither to a ring nor to recvmsg.
+            return errc::mixed_fragments;
+        case ENOBUFS:  // would say that a page is lacking
+            return errno_code(ENOMEM);
+        default:
+            return errno_code(errno);
+    }
+}
+
+error_code zcrx_transport::deliver_host_bytes(std::span<std::byte const> control, std::size_t size, loan& into)
+{
+    std::size_t linear = 0;
+    devmem_cmsg_reader reader{control};
+    for (devmem_piece piece; reader.next(piece);)
+        linear += piece.kind == devmem_piece::where::linear ? piece.size : 0;
+    linear = std::min(linear, size);
+    host_.move_into_reach(size);
+    into.append({reinterpret_cast<std::uintptr_t>(host_.place()), size, memory_kind::host});
+    into.charge = size;
+    host_.share(into, size);
+    place_.counters.linear_bytes.add(linear);
+    place_.counters.host_bytes.add(size - linear);
+    place_.counters.fragments.add(1);
+    return {};
+}
+
+void zcrx_transport::count(outcome const& of, session_ptr const& from, int page_shift, loan& into) noexcept
+{
+    if (of.pieces > 0)
+        piece_size_ = std::max<std::size_t>({of.bytes / of.pieces, piece_size_ / 2, 1});
+    into.token_count = of.pieces;
+    into.charge = of.pages << page_shift;
+    auto& counters = place_.counters;
+    counters.tokens_high_water.raise_to(counters.tokens_out.add(of.pieces));
+    counters.fragments.add(into.fragments.size());
+    if (from == nullptr) {
+        into.own_tokens = of.pieces;
+        place_.session().tokens_taken(of.pieces);
+        counters.device_bytes.add(of.bytes);
+    } else if (of.pieces > 0) {
+        into.foreign.push_back({.session = from, .dmabuf_id = 0, .tokens = of.pieces});
+        from->tokens_taken(of.pieces);
+        counters.resteered_bytes.add(of.bytes);
+    }
+}
+
+void zcrx_transport::give_back(loan& from, bool /*hold*/) noexcept
+{
+    // All pages of a loan are of one queue.
+    auto& owner = from.foreign.empty() ? place_.session() : *from.foreign.front().session;
+    if (!from.tokens.empty())
+        place_.counters.release_calls.add(owner.zcrx().give_back(from.tokens));
+    if (from.host != nullptr)
+        host_.let_go(std::exchange(from.host, nullptr));
+    place_.counters.tokens_out.subtract(from.token_count);
+    owner.tokens_returned(from.token_count);
+}
+
+}  // namespace
+
+std::unique_ptr<flow_transport> make_zcrx_transport(flow_place& place, int socket)
+{
+    return std::make_unique<zcrx_transport>(place, socket);
+}
+
+}  // namespace gpurx::detail
