@@ -81,7 +81,7 @@ TEST_CASE("this program counts allocations")
 
 TEST_CASE("no allocation per receive or read after the first few, with callbacks")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(1024)}};
+    world in{any_transport(), {.receive_memory = pages(1024)}};
     auto const wait = GENERATE(false, true);
     auto const what = GENERATE(call::receive, call::at_most, call::exactly, call::read, call::read_some);
     auto const where = GENERATE(place::context, place::strand, place::erased_strand, place::pool_strand,
@@ -166,7 +166,7 @@ TEST_CASE("no allocation per receive or read after the first few, with callbacks
 
 TEST_CASE("no allocation per receive or read after the first few, in a coroutine that keeps loans")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(1024)}};
+    world in{any_transport(), {.receive_memory = pages(1024)}};
     sender to{in.wires};
     std::size_t in_library = 0;
     bool finished = false;
@@ -196,7 +196,7 @@ TEST_CASE("no allocation per receive or read after the first few, in a coroutine
 TEST_CASE("no allocation per frame after the first few: a header to the host, its body on loan")
 {
     constexpr std::size_t header_size = 16;
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(1024)}};
+    world in{any_transport(), {.receive_memory = pages(1024)}};
     sender to{in.wires};
     std::size_t in_library = 0;
     bool finished = false;
@@ -228,7 +228,7 @@ TEST_CASE("no allocation per frame after the first few: a header to the host, it
 
 TEST_CASE("small segments for a receive of an exact size need no record for each byte")
 {
-    auto const kind = GENERATE(transport::copy, transport::devmem);
+    auto const kind = any_transport();
     auto const on_host = GENERATE(true, false);
     world in{kind, {.receive_memory = pages(1024), .loan_limit = pages(1024)}};
     sender to{in.wires};

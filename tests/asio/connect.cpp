@@ -81,7 +81,7 @@ class few_descriptors {
 
 TEST_CASE("a connection is steered before it is made, and sized")
 {
-    auto const kind = GENERATE(transport::copy, transport::devmem);
+    auto const kind = any_transport();
     world in{kind, {.receive_memory = pages(256)}};
     receiver rx{*in.io, *in.session};
     CHECK_FALSE(rx.is_open());
@@ -92,7 +92,7 @@ TEST_CASE("a connection is steered before it is made, and sized")
     CHECK(rx.is_open());
     CHECK(rx.remote_endpoint() == in.acceptor.local_endpoint());
     auto const& rules = in.session.nic().flows;
-    if (kind == transport::devmem) {
+    if (kind != transport::copy) {
         REQUIRE(rules.size() == 1);
         CHECK(rules[0].first == rx.local_endpoint());
         CHECK(rules[0].second == rx.remote_endpoint());
@@ -110,7 +110,7 @@ TEST_CASE("a connection is steered before it is made, and sized")
 
 TEST_CASE("IPv6 works the same")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     tcp::acceptor listener{in.wires, {asio::ip::address_v6::loopback(), 0}};
     receiver rx{*in.io, *in.session};
     REQUIRE_FALSE(connect(in, rx, listener.local_endpoint()));
@@ -124,7 +124,7 @@ TEST_CASE("IPv6 works the same")
 
 TEST_CASE("a connect that fails leaves the receiver as it was")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 1}};
+    world in{any_transport(), {.max_flows = 1}};
     receiver rx{*in.io, *in.session};
     CHECK(connect(in, rx, nobody_there(in)) == error::connection_refused);
     CHECK_FALSE(rx.is_open());
@@ -138,7 +138,7 @@ TEST_CASE("a connect that fails leaves the receiver as it was")
 
 TEST_CASE("a rule that the NIC refuses is the error of the connect")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     in.session.nic().refusal = error_code{ENOSPC, boost::system::system_category()};
     receiver rx{*in.io, *in.session};
     CHECK(connect(in, rx, in.acceptor.local_endpoint()) == error_code(ENOSPC, boost::system::system_category()));
@@ -148,7 +148,7 @@ TEST_CASE("a rule that the NIC refuses is the error of the connect")
 
 TEST_CASE("a connect for which descriptors run out fails, and a later one works")
 {
-    auto const kind = GENERATE(transport::copy, transport::devmem);
+    auto const kind = any_transport();
     world in{kind, {.max_flows = 1}};
     receiver rx{*in.io, *in.session};
     auto const before = open_descriptors();
@@ -175,7 +175,7 @@ TEST_CASE("a connect for which descriptors run out fails, and a later one works"
 
 TEST_CASE("a socket for which descriptors run out is not adopted, and the next one is")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 1}};
+    world in{any_transport(), {.max_flows = 1}};
     receiver const first{*in.io, *in.session};  // makes what Asio needs
     bool adopted = false;
     for (int left = 0; !adopted && left < 20; ++left) {
@@ -198,7 +198,7 @@ TEST_CASE("a socket for which descriptors run out is not adopted, and the next o
 
 TEST_CASE("why a connection was not made can be had")
 {
-    auto const kind = GENERATE(transport::copy, transport::devmem);
+    auto const kind = any_transport();
     world in{kind, {.max_flows = 1}};
     receiver rx{*in.io, *in.session};
     auto const why = [&] { return rx.why(); };
@@ -209,7 +209,7 @@ TEST_CASE("why a connection was not made can be had")
     CHECK(why().object.find("127.0.0.1:") == 0);
     CHECK(why().object.find(" to 127.0.0.1:" + std::to_string(nobody.port())) != std::string::npos);
 
-    if (kind == transport::devmem) {
+    if (kind != transport::copy) {
         in.session.nic().refusal = error_code{EEXIST, boost::system::system_category()};
         CHECK(connect(in, rx, in.acceptor.local_endpoint()) == error_code(EEXIST, boost::system::system_category()));
         CHECK(why().operation == "add rule");
@@ -265,7 +265,7 @@ struct held_connect {
         CHECK(in.session.nic().rules == 0);
     }
 
-    world in{transport::devmem, {.max_flows = 1}};
+    world in{nic_transport(), {.max_flows = 1}};
     std::optional<receiver> rx{std::in_place, *in.io, *in.session};
     asio::cancellation_signal signal;
     completion_ptr result = make_completion();
@@ -347,7 +347,7 @@ TEST_CASE("a connect that is cancelled when its rule is there is aborted, and th
 
 TEST_CASE("cancel() reaches an operation whose wait is over, but which has not heard of it")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     asio::io_context later{1};  // where the steps of operations run, when told
     SECTION("a connect that has its rule")
     {
@@ -384,7 +384,7 @@ TEST_CASE("cancel() reaches an operation whose wait is over, but which has not h
 
 TEST_CASE("cancel() ends a connect to one of several between two attempts")
 {
-    auto const kind = GENERATE(transport::copy, transport::devmem);
+    auto const kind = any_transport();
     world in{kind};
     in.acceptor.non_blocking(true);
     asio::io_context later{1};  // where the steps of the connect run, when told
@@ -400,7 +400,7 @@ TEST_CASE("cancel() ends a connect to one of several between two attempts")
     asio::cancellation_signal signal;
     auto const result = make_completion();
     rx.async_connect(peers, asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(later, noting{result})));
-    if (kind == transport::devmem)
+    if (kind != transport::copy)
         step();  // a rule comes first
     in.settle();
     REQUIRE_FALSE(result->done());
@@ -418,7 +418,7 @@ TEST_CASE("cancel() ends a connect to one of several between two attempts")
     CHECK(result->calls == 1);
     CHECK(result->code == error::operation_aborted);
     CHECK_FALSE(rx.is_open());
-    CHECK(in.session.nic().flows.size() == (kind == transport::devmem ? 1 : 0));
+    CHECK(in.session.nic().flows.size() == (kind != transport::copy ? 1 : 0));
     error_code code;
     static_cast<void>(in.acceptor.accept(code));
     CHECK(code == error::would_block);
@@ -429,7 +429,7 @@ TEST_CASE("cancel() ends a connect to one of several between two attempts")
 
 TEST_CASE("the end of a flow does not wait for the NIC")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     receiver rx{*in.io, *in.session};
     REQUIRE_FALSE(connect(in, rx, in.acceptor.local_endpoint()));
     in.session.nic().hold();
@@ -442,7 +442,7 @@ TEST_CASE("the end of a flow does not wait for the NIC")
 
 TEST_CASE("a session has max_flows places")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 2}};
+    world in{any_transport(), {.max_flows = 2}};
     sender a{in.wires};
     sender b{in.wires};
     std::optional first{in.flow(a)};
@@ -478,7 +478,7 @@ TEST_CASE("a session has max_flows places")
 
 TEST_CASE("a closed receiver can connect again")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(10);
@@ -495,7 +495,7 @@ TEST_CASE("a closed receiver can connect again")
 
 TEST_CASE("the end of one connection is not that of the next")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.finish();
@@ -509,7 +509,7 @@ TEST_CASE("the end of one connection is not that of the next")
 
 TEST_CASE("a connection is ended when it is closed, while a loan keeps its socket")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(10);
@@ -526,7 +526,7 @@ TEST_CASE("a connection is ended when it is closed, while a loan keeps its socke
 
 TEST_CASE("an adopted connection works on another io_context than its acceptor's")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.receive_memory = pages(256)}};
+    world in{any_transport(), {.receive_memory = pages(256)}};
     sender to{in.wires};
     auto accepted = in.connection(to);
     to.send(100);
@@ -539,7 +539,7 @@ TEST_CASE("an adopted connection works on another io_context than its acceptor's
 
 TEST_CASE("a socket that is not connected cannot be adopted")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 1}};
+    world in{any_transport(), {.max_flows = 1}};
     CHECK_THROWS_AS((receiver{*in.io, *in.session, tcp::socket{in.wires}}), system_error);
     CHECK_THROWS_AS((receiver{*in.io, *in.session, tcp::socket{in.wires, tcp::v4()}}), system_error);
     sender to{in.wires};
@@ -548,7 +548,7 @@ TEST_CASE("a socket that is not connected cannot be adopted")
 
 TEST_CASE("receiving before the connection stands")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     full_backlog busy{in.wires};
     receiver rx{*in.io, *in.session};
     auto const connected = make_completion();
@@ -563,7 +563,7 @@ TEST_CASE("receiving before the connection stands")
 
 TEST_CASE("the session's counters include flows that are gone")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender a{in.wires};
     sender b{in.wires};
     {

@@ -126,7 +126,7 @@ TEST_CASE("packets that the NIC did not split are delivered in their place")
 
 TEST_CASE("bytes on the host stay while their loan lives")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     std::vector<rx_buffer> kept;
@@ -144,7 +144,7 @@ TEST_CASE("bytes on the host stay while their loan lives")
 
 TEST_CASE("data that came by another way are delivered as host bytes")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     in.kernel.deliver({{way::plain, 5000}, {way::device, 5000, own}, {way::plain, 10}});
@@ -166,7 +166,7 @@ TEST_CASE("data that came by another way are delivered as host bytes")
 
 TEST_CASE("memory for bytes on the host is used again")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     std::set<std::uintptr_t> addresses;
@@ -181,7 +181,7 @@ TEST_CASE("memory for bytes on the host is used again")
 
 TEST_CASE("bytes of each kind are read as well")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     in.kernel.set_fragment_size(1000);
     sender to{in.wires};
     auto rx = in.flow(to);
@@ -225,7 +225,7 @@ TEST_CASE("a flow that moves to another session's queues goes on")
 
 TEST_CASE("data in foreign memory end the flow, after the data before them")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     std::vector<std::byte> memory(1 << 20);
     in.kernel.bind(stranger, memory);
     sender to{in.wires};
@@ -357,7 +357,7 @@ TEST_CASE("pages that the kernel does not accept are counted, and not returned a
 
 TEST_CASE("without memory for a moment nothing is consumed, and the stream goes on")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(5000);
@@ -383,7 +383,7 @@ TEST_CASE("without memory for a moment nothing is consumed, and the stream goes 
 
 TEST_CASE("loans of few bytes on the host share the memory that these lie in")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     auto const kind = GENERATE(way::linear, way::plain);
     sender to{in.wires};
     auto rx = in.flow(to);
@@ -435,7 +435,7 @@ TEST_CASE("one call takes many fragments, but only as many as the loan limit all
 {
     SECTION("many")
     {
-        world in{transport::devmem, {.receive_memory = pages(1024), .loan_limit = pages(512)}};
+        world in{nic_transport(), {.receive_memory = pages(1024), .loan_limit = pages(512)}};
         in.kernel.set_fragment_size(100);
         sender to{in.wires};
         auto rx = in.flow(to);
@@ -446,7 +446,7 @@ TEST_CASE("one call takes many fragments, but only as many as the loan limit all
     }
     SECTION("limited")
     {
-        world in{transport::devmem, {.loan_limit = 10000}};
+        world in{nic_transport(), {.loan_limit = 10000}};
         sender to{in.wires};
         auto rx = in.flow(to);
         to.send(30000);
@@ -457,8 +457,8 @@ TEST_CASE("one call takes many fragments, but only as many as the loan limit all
 
 TEST_CASE("random mixtures of everything arrive whole")
 {
-    world in{transport::devmem, {.loan_limit = 64 << 20}};  // a page for each byte, at the worst
-    test_session second{transport::devmem, in.kernel, {}, pages(1024), other};
+    world in{nic_transport(), {.loan_limit = 64 << 20}};  // a page for each byte, at the worst
+    test_session second{(*in.session).transport(), in.kernel, {}, pages(1024), other};
     in.kernel.set_noise(GENERATE(false, true));
     in.kernel.set_packing(GENERATE(false, true));
     sender to{in.wires};

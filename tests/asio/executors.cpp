@@ -86,7 +86,7 @@ asio::awaitable<void> write_and_receive(with_tuples& rx, sender& to)
 
 TEST_CASE("a token that the executor names is the default of every operation")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     with_tuples rx{in.io->get_executor(), *in.session};
     sender to{in.wires};
     run(in, connect(rx, in.acceptor, to));
@@ -97,7 +97,7 @@ TEST_CASE("a token that the executor names is the default of every operation")
 #if BOOST_VERSION >= 108600
 TEST_CASE("adapters of tokens stand for a token by themselves")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(10);
@@ -110,7 +110,7 @@ TEST_CASE("adapters of tokens stand for a token by themselves")
 
 TEST_CASE("a receiver may have an executor of any type, and runs its handlers there")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     asio::strand<asio::io_context::executor_type> const strand{in.io->get_executor()};
     on_strand rx{strand, *in.session, in.connection(to)};
@@ -130,7 +130,7 @@ TEST_CASE("a receiver may have an executor of any type, and runs its handlers th
 
 TEST_CASE("a handler bound to a strand runs on it, whatever the strand is around")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const is_there = GENERATE(false, true);
@@ -167,7 +167,7 @@ TEST_CASE("a handler bound to a strand runs on it, whatever the strand is around
 
 TEST_CASE("a receiver can change the type of its executor, with its connection")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     on_io_context narrow{*in.io, *in.session, in.connection(to)};
     to.send(10);
@@ -186,7 +186,7 @@ TEST_CASE("a receiver can change the type of its executor, with its connection")
 
 TEST_CASE("a receiver that was moved from may be asked, assigned to and destroyed")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const executor = rx.get_executor();
@@ -219,7 +219,7 @@ TEST_CASE("a receiver that was moved from may be asked, assigned to and destroye
 
 TEST_CASE("operations of a receiver that was moved from complete with an error")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     receiver rx{*in.io, *in.session};
     auto const owner = std::move(rx);
     std::array<std::byte, 5> bytes{};

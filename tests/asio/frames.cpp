@@ -137,7 +137,7 @@ TEST_CASE("frames of all sizes: a header to the host, the body on loan")
 
 TEST_CASE("the pages of a batch go back with the last of its parts")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     sender to{in.wires};
     std::optional rx{in.flow(to)};
     to.send(20000);
@@ -164,7 +164,7 @@ TEST_CASE("the pages of a batch go back with the last of its parts")
 
 TEST_CASE("a batch whose parts are lent counts as one loan, and no more when they are back")
 {
-    world in{transport::devmem, {.loan_limit = pages(2)}};
+    world in{nic_transport(), {.loan_limit = pages(2)}};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const& account = detail::receiver_access::state(rx)->connection()->place().on_loan;
@@ -198,7 +198,7 @@ TEST_CASE("a receive of an exact size waits for loans that fill the limit")
     in.settle();
     CHECK_FALSE(got->done());
     CHECK(rx.stats().loan_waits == 1);
-    if ((*in.session).transport() == transport::devmem)
+    if ((*in.session).transport() != transport::copy)
         CHECK_THAT((*in.session).explain(), Catch::Matchers::ContainsSubstring("waits for its loans"));
     first.release();
     wait_for(in, got);
@@ -209,7 +209,7 @@ TEST_CASE("a receive of an exact size waits for loans that fill the limit")
 
 TEST_CASE("parts that come back while a receive waits for the limit let it go on")
 {
-    world in{transport::devmem, {.loan_limit = 8192}};
+    world in{nic_transport(), {.loan_limit = 8192}};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(8000);
@@ -257,15 +257,20 @@ TEST_CASE("bytes that do not fit into the memory are refused whatever the limit 
 
 TEST_CASE("bytes that take more pages than may be on loan are refused, and stay receivable")
 {
-    world in{transport::devmem, {.loan_limit = 16384}};
+    world in{nic_transport(), {.loan_limit = 16384}};
     in.kernel.set_fragment_size(100);  // a page each
     sender to{in.wires};
     auto rx = in.flow(to);
+    // A ring's requests have no limit of pages, so the transport learns how large pieces are.
+    for (int i = 0; i < 10; ++i) {
+        to.send(100);
+        CHECK(read_pattern(in, rx, 100, 100 * i));
+    }
     to.send(4000);
     auto const refused = wait_for(in, begin_exactly(rx, 4000));
     CHECK(refused->code == errc::beyond_loan_limit);
     CHECK(rx.available() == 4000);
-    CHECK(read_pattern(in, rx, 4000, 0));
+    CHECK(read_pattern(in, rx, 4000, 1000));
     CHECK(in.kernel.tokens_out() == 0);
 }
 

@@ -70,7 +70,7 @@ fault const faults[] = {
 };
 
 // What the session says, after it was held against what the fake kernel knows.
-pool_stats account_of(test_session& session, fake_kernel const& kernel, agreement wanted, std::uint32_t id = own)
+pool_stats account_of(test_session& session, fake_kernel& kernel, agreement wanted, std::uint32_t id = own)
 {
     auto const all = session.state().memory().span().size() / pages(1);
     auto const out = all - kernel.free_pages(id);
@@ -98,7 +98,7 @@ pool_stats account_of(test_session& session, fake_kernel const& kernel, agreemen
 
 TEST_CASE("every page is in one place, under every fault of the kernel")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     for (auto const& [name, make, wanted] : faults) {
         CAPTURE(name);
         in.kernel.set_ascending(false);
@@ -144,7 +144,7 @@ TEST_CASE("every page is in one place, under every fault of the kernel")
 
 TEST_CASE("loans and what reads have left over are told apart, and by flow")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     in.kernel.set_fragment_size(pages(1));
     sender first{in.wires};
     sender second{in.wires};
@@ -178,14 +178,17 @@ TEST_CASE("loans and what reads have left over are told apart, and by flow")
 TEST_CASE("pages of another session's memory are that session's")
 {
     constexpr std::uint32_t other = 8;
-    world in{transport::devmem};
-    test_session second{transport::devmem, in.kernel, {}, pages(1024), other};
+    world in{nic_transport()};
+    test_session second{(*in.session).transport(), in.kernel, {}, pages(1024), other};
     sender to{in.wires};
     auto rx = in.flow(to);
     in.kernel.deliver({{way::device, 5000, own}, {way::device, 9000, other}});
     to.send(14000);
-    auto const got = receive(in, rx);
-    REQUIRE(got->bytes == 14000);
+    auto got = receive(in, rx);
+    auto const of_own = std::move(got->loan);
+    if (of_own.size() < 14000)  // a request of a ring ends where the memory does
+        got = receive(in, rx);
+    CHECK(of_own.size() + (of_own.size() < 14000 ? got->bytes : 0) == 14000);
     CHECK(account_of(in.session, in.kernel, agreement::exact).on_loan == 2);
     auto const said = account_of(second, in.kernel, agreement::exact, other);
     CHECK(said.on_loan == 3);
@@ -218,7 +221,7 @@ TEST_CASE("pages of transport copy add up as well")
 // For the thread sanitizer, too.
 TEST_CASE("pages are counted while they are received, read and given back")
 {
-    world in{transport::devmem};
+    world in{nic_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     in.session.nic().in_flight = 2048;

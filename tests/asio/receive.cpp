@@ -20,7 +20,7 @@ namespace error = asio::error;
 
 TEST_CASE("available data is received at once")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(10000);
@@ -37,7 +37,7 @@ TEST_CASE("available data is received at once")
 
 TEST_CASE("a receive waits for missing data")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const got = make_completion();
@@ -55,7 +55,7 @@ TEST_CASE("a receive waits for missing data")
 
 TEST_CASE("a receive makes one attempt for each arrival of data")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     std::size_t received = 0;
@@ -75,7 +75,7 @@ TEST_CASE("a receive makes one attempt for each arrival of data")
 
 TEST_CASE("a receive of available data does not wait")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     std::size_t received = 0;
@@ -91,7 +91,7 @@ TEST_CASE("a receive of available data does not wait")
 
 TEST_CASE("a stream is delivered in order and whole, in whatever portions")
 {
-    world in{GENERATE(transport::copy, transport::devmem), {.loan_limit = pages(2048)}};
+    world in{any_transport(), {.loan_limit = pages(2048)}};
     in.kernel.set_fragment_size(GENERATE(4096U, 1448U, 100U));
     sender to{in.wires};
     auto rx = in.flow(to);
@@ -116,7 +116,7 @@ TEST_CASE("a stream is delivered in order and whole, in whatever portions")
 
 TEST_CASE("loans stay intact while others come and go")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     struct kept_loan {
@@ -141,7 +141,8 @@ TEST_CASE("loans stay intact while others come and go")
 
 TEST_CASE("the end of the stream is reported to every later receive")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    auto const kind = any_transport();
+    world in{kind};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(100);
@@ -153,13 +154,14 @@ TEST_CASE("the end of the stream is reported to every later receive")
         CHECK(end->loan.empty());
         CHECK(end->loan.fragments().empty());
     }
-    CHECK(rx.stats().receive_calls == 2);  // the kernel is not asked again
+    // The kernel is not asked again. A ring says it with the last bytes.
+    CHECK(rx.stats().receive_calls == (kind == transport::zcrx ? 1 : 2));
     CHECK(rx.is_open());
 }
 
 TEST_CASE("a connection that is reset stays reset")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.reset();
@@ -169,7 +171,7 @@ TEST_CASE("a connection that is reset stays reset")
 
 TEST_CASE("a connection that the watchdog has ended has an error of its own")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const got = make_completion();
@@ -185,7 +187,7 @@ TEST_CASE("a connection that the watchdog has ended has an error of its own")
 
 TEST_CASE("a receiver that is not connected fails with not_connected")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     receiver rx{*in.io, *in.session};
     CHECK(receive(in, rx)->code == error::not_connected);
     sender to{in.wires};
@@ -198,7 +200,7 @@ TEST_CASE("a receiver that is not connected fails with not_connected")
 
 TEST_CASE("one operation at a time: the second is refused and disturbs nothing")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const first = make_completion();
@@ -232,7 +234,7 @@ TEST_CASE("one operation at a time: the second is refused and disturbs nothing")
 
 TEST_CASE("a refused operation does not free the place of the first")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const first = make_completion();
@@ -246,7 +248,7 @@ TEST_CASE("a refused operation does not free the place of the first")
 
 TEST_CASE("signals are survived")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(100);
@@ -258,7 +260,7 @@ TEST_CASE("signals are survived")
 
 TEST_CASE("an error of the kernel ends the stream and is reported unchanged")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(100);

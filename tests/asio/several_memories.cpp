@@ -64,7 +64,7 @@ class two_memories {
     // What `to` sends arrives in the first memory at first, and then in that of the flow.
     void check_bytes(receiver& rx, sender& to, std::uint32_t dmabuf_id)
     {
-        if (kind_ == transport::devmem)
+        if (kind_ != transport::copy)
             in.kernel.deliver({{way::device, 1000, first_id}, {way::device, 2000, dmabuf_id}});
         auto const at = to.sent();
         to.send(3000);
@@ -136,12 +136,12 @@ TEST_CASE("64 flows over two memories, however the memory is chosen")
         REQUIRE_FALSE(of.accept(rx));
         if (how == choice::callback)
             CHECK(asked.back() == to.socket().local_endpoint().port());
-        if (kind == transport::devmem && i % 2 == 1)
+        if (kind != transport::copy && i % 2 == 1)
             moved.emplace_back(of.from->local_endpoint(), to.socket().local_endpoint());
         of.check_bytes(rx, to, i % 2 == 0 ? first_id : second_id);
         auto const stats = rx.stats();
         CHECK(stats.bytes() == 3000);
-        if (kind == transport::devmem) {
+        if (kind != transport::copy) {
             CHECK(stats.resteered_bytes == (i % 2 == 0 ? 0U : 1000U));
             CHECK(stats.device_bytes == (i % 2 == 0 ? 3000U : 2000U));
         }
@@ -183,7 +183,7 @@ TEST_CASE("an accept that makes its receiver puts it on a memory as well")
 
 TEST_CASE("a connection that Asio accepted is moved to the part that its receiver is of")
 {
-    two_memories of{transport::devmem};
+    two_memories of{nic_transport()};
     auto part = (*of.in.session).part(1);
     sender to{of.in.wires};
     receiver rx{*of.in.io, part, of.in.connection(to)};
@@ -197,7 +197,7 @@ TEST_CASE("a connection that Asio accepted is moved to the part that its receive
 TEST_CASE("a moved flow whose rule is refused stays in its memory, with one notice")
 {
     std::vector<std::string> notices;
-    two_memories of{transport::devmem, {.notice = [&](std::string_view said) { notices.emplace_back(said); }}};
+    two_memories of{nic_transport(), {.notice = [&](std::string_view said) { notices.emplace_back(said); }}};
     auto part = (*of.in.session).part(1);
     for (int i = 0; i < 2; ++i) {
         of.second.nic().refusal = make_error_code(boost::system::errc::operation_not_supported);
@@ -217,7 +217,7 @@ TEST_CASE("a moved flow whose rule is refused stays in its memory, with one noti
 
 TEST_CASE("a flow that is closed while its rule is made leaves none")
 {
-    two_memories of{transport::devmem};
+    two_memories of{nic_transport()};
     auto part = (*of.in.session).part(1);
     of.second.nic().hold();
     of.call();
@@ -274,7 +274,7 @@ TEST_CASE("a part that is full is left out, and one that was named refuses")
 
 TEST_CASE("a flow keeps the memory that it arrived in")
 {
-    two_memories of{transport::devmem};
+    two_memories of{nic_transport()};
     auto& to = of.call();
     std::optional<rx_session> part{(*of.in.session).part(1)};
     std::optional<receiver> rx{std::in_place, *of.in.io, *part};

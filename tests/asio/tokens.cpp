@@ -57,7 +57,7 @@ asio::awaitable<thrown> failing(Awaitable operation)
 
 TEST_CASE("awaitables, by default")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     run(in, [&]() -> asio::awaitable<void> {
         receiver rx{co_await asio::this_coro::executor, *in.session};
         co_await rx.async_connect(in.acceptor.local_endpoint());
@@ -93,7 +93,7 @@ TEST_CASE("awaitables, by default")
 
 TEST_CASE("an exception of the default token has the reason")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     run(in, [&]() -> asio::awaitable<void> {
         auto const executor = co_await asio::this_coro::executor;
         receiver rx{executor, *in.session};
@@ -150,7 +150,7 @@ TEST_CASE("an exception of the default token has the reason")
 
 TEST_CASE("an exception of the default token is about its own operation")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.finish();
@@ -203,7 +203,7 @@ TEST_CASE("Asio's own use_awaitable, named, throws what it always has")
 
 TEST_CASE("deferred: nothing happens before the operation is launched")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     std::optional rx{in.flow(to)};
     std::array<std::byte, 4> bytes{};
@@ -248,7 +248,7 @@ TEST_CASE("deferred: nothing happens before the operation is launched")
 
 TEST_CASE("deferred: chained")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(100);
@@ -261,7 +261,7 @@ TEST_CASE("deferred: chained")
 
 TEST_CASE("futures", "[native]")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(104);
@@ -300,7 +300,7 @@ TEST_CASE("futures", "[native]")
 
 TEST_CASE("move-only handlers")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     std::size_t got = 0;
@@ -315,7 +315,7 @@ TEST_CASE("move-only handlers")
 
 TEST_CASE("detached")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     to.send(10);
@@ -327,7 +327,7 @@ TEST_CASE("detached")
 
 TEST_CASE("a parallel group keeps both results")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     asio::steady_timer timer{*in.io};
@@ -369,7 +369,7 @@ TEST_CASE("a parallel group keeps both results")
 // As docs/threads.md has it.
 TEST_CASE("a limit in time, in a coroutine")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const receive_for = [&](std::chrono::milliseconds limit) -> asio::awaitable<rx_buffer> {
@@ -393,7 +393,7 @@ TEST_CASE("a limit in time, in a coroutine")
 
 TEST_CASE("a coroutine passes on only terminal cancellation, unless told otherwise")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     auto const told = GENERATE(false, true);
     sender to{in.wires};
     auto rx = in.flow(to);
@@ -417,7 +417,7 @@ TEST_CASE("a coroutine passes on only terminal cancellation, unless told otherwi
 
 TEST_CASE("a timer that cancels a coroutine's operation")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     asio::cancellation_signal signal;

@@ -25,7 +25,7 @@ constexpr std::size_t too_much = 64 << 20;
 
 TEST_CASE("a receiver sends beside what it receives")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender peer{in.wires};
     auto rx = in.flow(peer);
     auto const received = make_completion();
@@ -52,7 +52,7 @@ TEST_CASE("a receiver sends beside what it receives")
 
 TEST_CASE("a write that the peer does not take waits for it, and loses nothing")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender peer{in.wires};
     auto rx = in.flow(peer);
     auto const message = pattern(0, too_much);
@@ -70,7 +70,7 @@ TEST_CASE("a write that the peer does not take waits for it, and loses nothing")
 
 TEST_CASE("a write of more buffers than one system call takes sends all of them, in order")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender peer{in.wires};
     auto rx = in.flow(peer);
     auto const message = pattern(0, 300);
@@ -89,7 +89,7 @@ TEST_CASE("a write of more buffers than one system call takes sends all of them,
 
 TEST_CASE("a write ends with operation_aborted when it is cancelled, and when the receiver goes")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     sender peer{in.wires};
     auto rx = in.flow(peer);
     auto const message = pattern(0, too_much);
@@ -115,7 +115,7 @@ TEST_CASE("a write ends with operation_aborted when it is cancelled, and when th
 
 TEST_CASE("a receiver that is not connected sends nothing")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     receiver rx{*in.io, *in.session};
     auto const sent = make_completion();
     rx.async_write_some(asio::buffer("x", 1), noting{sent});

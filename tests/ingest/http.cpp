@@ -579,7 +579,7 @@ TEST_CASE("an answer that is not HTTP is an error")
 
 TEST_CASE("a refused connection is an error with the address")
 {
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     // A port of those that a system gives to nobody.
     std::string const url = "http://127.0.0.1:1/object";
     auto const result = fetch(in, url);
@@ -602,7 +602,7 @@ TEST_CASE("the front is read to the host, and the rest goes to its places")
         object.serve(request, reply);
     }};
     auto const front_size = GENERATE(8U, 9'999U, 10'000U, 25'000U, 60'000U);
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     std::string front(front_size, '\xee');
     std::string rest;
@@ -655,7 +655,7 @@ TEST_CASE("to read the front beyond the end is an error")
 {
     http_content const object{content_of(20)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
-    world in{GENERATE(transport::copy, transport::devmem)};
+    world in{any_transport()};
     ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     std::string front(21, ' ');
     outcome result;
@@ -671,7 +671,7 @@ TEST_CASE("only ranges with a place are requested")
 {
     http_content const object{content_of(200'000)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
+    world in{any_transport(), {.max_flows = 5}};
     ingest::object file{in.io->get_executor(), *in.session, server.url(), options_for_tests()};
     // In the first chunk, with gaps; far away, in no order; two that touch in the file and not in memory.
     std::map<std::uint64_t, std::string> pieces{
@@ -821,7 +821,7 @@ TEST_CASE("a checksum is computed over pieces, cuts and the front")
             object.serve(request, reply);
         }
     }};
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
+    world in{any_transport(), {.max_flows = 5}};
     auto options = options_for_tests();
     options.crc32c = fetch_options::checksum::always;
     ingest::object file{in.io->get_executor(), *in.session, server.url(), options};
@@ -842,7 +842,7 @@ TEST_CASE("a session with room for fewer flows is used with those")
 {
     http_content const object{content_of(200'000)};
     http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 2}};
+    world in{any_transport(), {.max_flows = 2}};
     auto options = options_for_tests();
     options.flows = 4;
     auto const result = fetch(in, server.url(), options);
@@ -858,7 +858,7 @@ TEST_CASE("a download that is cancelled ends, and writes nothing any more")
         reply.send(object.header(request));
         reply.send(object.body(request).substr(0, 5'000));  // and nothing else, for now
     }};
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
+    world in{any_transport(), {.max_flows = 5}};
     std::string bytes(object.bytes.size(), ' ');
     asio::cancellation_signal signal;
     std::optional<std::exception_ptr> ended;
@@ -896,7 +896,7 @@ TEST_CASE("an io_context that is destroyed takes a download with it")
         reply.send(object.header(request));
         reply.send(object.body(request).substr(0, 5'000));
     }};
-    world in{GENERATE(transport::copy, transport::devmem), {.max_flows = 5}};
+    world in{any_transport(), {.max_flows = 5}};
     std::string bytes(object.bytes.size(), ' ');
     auto file = std::make_shared<ingest::object>(in.io->get_executor(), *in.session, server.url(), options_for_tests());
     asio::co_spawn(

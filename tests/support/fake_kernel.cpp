@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "base/syscalls.hpp"
+#include "eventually.hpp"
 #include "session/nic_worker.hpp"
 
 namespace gpurx::detail::sys {
@@ -41,6 +43,27 @@ int setsockopt(int socket, int level, int name, void const* value, socklen_t siz
 int shutdown(int socket, int how) noexcept
 {
     return ::shutdown(socket, how);
+}
+
+int io_uring_setup(unsigned entries, io_uring_params* params) noexcept
+{
+    if (auto* const kernel = fake.load(); kernel != nullptr)
+        return kernel->io_uring_setup(entries, *params);
+    return static_cast<int>(::syscall(SYS_io_uring_setup, entries, params));
+}
+
+int io_uring_enter(int ring, unsigned to_submit, unsigned least, unsigned flags) noexcept
+{
+    if (auto* const kernel = fake.load(); kernel != nullptr)
+        return kernel->io_uring_enter(ring, to_submit, least, flags);
+    return static_cast<int>(::syscall(SYS_io_uring_enter, ring, to_submit, least, flags, nullptr, 0));
+}
+
+int io_uring_register(int ring, unsigned opcode, void* argument, unsigned count) noexcept
+{
+    if (auto* const kernel = fake.load(); kernel != nullptr)
+        return kernel->io_uring_register(ring, opcode, argument);
+    return static_cast<int>(::syscall(SYS_io_uring_register, ring, opcode, argument, count));
 }
 
 std::size_t page_size() noexcept
@@ -104,24 +127,6 @@ struct fake_kernel::delivery {
     }
 };
 
-// Books what is allocated while it lives.
-class fake_kernel::allocation_scope {
-  public:
-    explicit allocation_scope(fake_kernel& of) : of_{of}, before_{count()} {}
-    allocation_scope(allocation_scope const&) = delete;
-    allocation_scope& operator=(allocation_scope const&) = delete;
-    ~allocation_scope() { of_.allocations_ += count() - before_; }
-
-  private:
-    [[nodiscard]] std::size_t count() const
-    {
-        return of_.allocation_counter_ == nullptr ? 0 : of_.allocation_counter_();
-    }
-
-    fake_kernel& of_;
-    std::size_t before_;
-};
-
 fake_kernel::fake_kernel()
 {
     detail::sys::fake.store(this);
@@ -129,7 +134,14 @@ fake_kernel::fake_kernel()
 
 fake_kernel::~fake_kernel()
 {
+    // A session's worker may be the last that has it, and closes rings in a thread of its own.
+    auto const any_open = [this] {
+        return std::ranges::any_of(rings_, [](auto const& entry) { return entry.second->file().is_open(); });
+    };
+    if (!eventually([&] { return !any_open(); }))
+        violation("a ring was left open");
     detail::sys::fake.store(nullptr);
+    check_end_of_queues();
     for (auto const& text : violations_)
         FAIL_CHECK(text);
     for (auto const& [inode, state] : sockets_)
@@ -138,6 +150,8 @@ fake_kernel::~fake_kernel()
     for (auto const& [id, where] : memories_)
         if (auto const out = where.pages_owned(); out > 0)
             FAIL_CHECK("of memory " << id << " " << out << " array tokens were kept");
+    if (auto const out = pages_of_io_uring(); out > 0)
+        FAIL_CHECK("of io_uring " << out << " fragments did not return");
 }
 
 void fake_kernel::bind(std::uint32_t dmabuf_id, std::span<std::byte> bytes)
@@ -226,6 +240,31 @@ void fake_kernel::lie_about_offset()
     offset_lie_ = true;
 }
 
+void fake_kernel::fail_setup(int error)
+{
+    std::lock_guard const lock{mutex_};
+    setup_fault_ = error;
+}
+
+void fake_kernel::fail_register(int error)
+{
+    std::lock_guard const lock{mutex_};
+    register_fault_ = error;
+}
+
+void fake_kernel::fail_enter(int error, int after)
+{
+    std::lock_guard const lock{mutex_};
+    enter_fault_ = error;
+    enter_fault_in_ = after;
+}
+
+void fake_kernel::miss_cancellations(int times)
+{
+    std::lock_guard const lock{mutex_};
+    cancel_misses_ = times;
+}
+
 std::vector<fake_kernel::release> fake_kernel::releases() const
 {
     std::lock_guard const lock{mutex_};
@@ -238,10 +277,11 @@ std::size_t fake_kernel::receive_calls() const
     return receive_calls_;
 }
 
-std::size_t fake_kernel::tokens_out() const
+std::size_t fake_kernel::tokens_out()
 {
     std::lock_guard const lock{mutex_};
-    std::size_t count = 0;
+    refill_all();
+    auto count = pages_of_io_uring();
     for (auto const& [inode, state] : sockets_)
         count += state.tokens.size();
     for (auto const& [id, where] : memories_)
@@ -249,9 +289,10 @@ std::size_t fake_kernel::tokens_out() const
     return count;
 }
 
-std::size_t fake_kernel::free_pages(std::uint32_t dmabuf_id) const
+std::size_t fake_kernel::free_pages(std::uint32_t dmabuf_id)
 {
     std::lock_guard const lock{mutex_};
+    refill_all();
     return memories_.at(dmabuf_id).free.size();
 }
 
@@ -268,6 +309,7 @@ std::size_t fake_kernel::reap_closed()
         take_all_back(at->second);
         at = sockets_.erase(at);
     }
+    check_end_of_queues();
     return sockets_.size();
 }
 
@@ -296,8 +338,8 @@ ssize_t fake_kernel::recvmsg(int socket, msghdr* message, int flags)
     }
     if ((flags & detail::uapi::msg_sock_devmem) == 0)
         return ::recvmsg(socket, message, flags);
-    check_call(*message, flags);
     auto const inode = inode_of(socket);
+    check_call(*message, flags, inode != 0 && sockets_[inode].io_uring);
     if (inode == 0) {
         violation("recvmsg on a descriptor that is no socket");
         errno = EBADF;
@@ -306,13 +348,13 @@ ssize_t fake_kernel::recvmsg(int socket, msghdr* message, int flags)
     return receive_devmem(socket, sockets_[inode], *message);
 }
 
-void fake_kernel::check_call(msghdr const& message, int flags)
+void fake_kernel::check_call(msghdr const& message, int flags, bool io_uring)
 {
     if (flags != (detail::uapi::msg_sock_devmem | MSG_DONTWAIT | MSG_CMSG_CLOEXEC))
         violation("recvmsg with flags " + std::to_string(flags));
     if (message.msg_iovlen != 1 || message.msg_iov->iov_base == nullptr || message.msg_iov->iov_len == 0)
         violation("recvmsg without memory for bytes on the host");
-    if (message.msg_controllen < 17 * CMSG_SPACE(sizeof(dmabuf_cmsg)))
+    if (!io_uring && message.msg_controllen < 17 * CMSG_SPACE(sizeof(dmabuf_cmsg)))
         violation("a control buffer that ends inside a segment");
 }
 
@@ -362,6 +404,10 @@ ssize_t fake_kernel::deliver_one(int socket, tcp_socket& state, route const& how
 {
     if (how.kind == way::device)
         return deliver_device(socket, state, how, into);
+    if (how.kind == way::lost) {
+        errno = ENODEV;
+        return -1;
+    }
     auto const linear = how.kind == way::linear;
     if (linear && !into.has_room(sizeof(dmabuf_cmsg))) {
         errno = detail::uapi::etoosmall;
@@ -383,11 +429,15 @@ ssize_t fake_kernel::deliver_one(int socket, tcp_socket& state, route const& how
 
 ssize_t fake_kernel::deliver_device(int socket, tcp_socket& state, route const& how, delivery& into)
 {
+    auto& where = memories_.at(how.dmabuf_id);
+    if (where.io_uring) {
+        errno = ENODEV;
+        return -1;
+    }
     if (!into.has_room(sizeof(dmabuf_cmsg))) {
         errno = detail::uapi::etoosmall;
         return -1;
     }
-    auto& where = memories_.at(how.dmabuf_id);
     auto size = std::min({how.bytes, into.limit - into.bytes, fragment_size_});
     std::size_t page = 0;
     auto* const to = place_for(where, size, page);
@@ -398,12 +448,8 @@ ssize_t fake_kernel::deliver_device(int socket, tcp_socket& state, route const& 
     auto const received = ::recv(socket, to, size, MSG_DONTWAIT);
     if (received <= 0)
         return received;
-    where.free.erase(page);
-    where.packing_page = page;
-    where.packed =
-        static_cast<std::size_t>(to - where.bytes.data()) - page * page_size + static_cast<std::size_t>(received);
+    auto offset = take_page(where, page, to, static_cast<std::size_t>(received));
     auto const token = hand_out(state, how.dmabuf_id, page);
-    auto offset = static_cast<std::uint64_t>(to - where.bytes.data());
     if (std::exchange(offset_lie_, false))
         offset = where.bytes.size() - static_cast<std::size_t>(received) + 1;
     dmabuf_cmsg const payload{offset, static_cast<std::uint32_t>(received) + std::exchange(size_lie_, 0), token,
@@ -433,6 +479,15 @@ std::byte* fake_kernel::place_for(memory& where, std::size_t& size, std::size_t&
     page = *at;
     size = std::min(size, page_size);
     return where.bytes.data() + page * page_size;
+}
+
+std::uint64_t fake_kernel::take_page(memory& where, std::size_t page, std::byte const* to, std::size_t size)
+{
+    auto const offset = static_cast<std::size_t>(to - where.bytes.data());
+    where.free.erase(page);
+    where.packing_page = page;
+    where.packed = offset - page * page_size + size;
+    return offset;
 }
 
 // ---- releasing ----

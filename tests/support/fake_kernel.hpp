@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel's side of devmem TCP, over ordinary sockets: what arrives at a socket is placed into "device memory" page
-// by page and told in control messages, as recvmsg(MSG_SOCK_DEVMEM) would; epoll sees the real socket. It checks that
-// its user keeps the rules, and misbehaves on request. While one exists it stands behind syscalls.hpp for the whole
-// process; calls without MSG_SOCK_DEVMEM pass through to the real kernel, except for faults.
+// The kernel's side of devmem TCP and of io_uring's zero-copy receive, over ordinary sockets: what arrives at a socket
+// is placed into "device memory" page by page and told in control messages, as recvmsg(MSG_SOCK_DEVMEM) would, or in
+// completions of a ring; epoll sees the real socket. It checks that its user keeps the rules, and misbehaves on request.
+// While one exists it stands behind syscalls.hpp for the whole process; calls of recvmsg without MSG_SOCK_DEVMEM pass
+// through to the real kernel, except for faults.
 //
 // Thread safety: safe.
 #pragma once
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -23,7 +25,13 @@
 #include <string>
 #include <vector>
 
+#include "base/io_uring_uapi.hpp"
+#include "fake_ring.hpp"
 #include "flow/devmem_uapi.hpp"
+
+namespace gpurx::detail {
+class zcrx_queue;
+}
 
 namespace gpurx::test {
 
@@ -39,8 +47,11 @@ class fake_kernel {
     // Checks the rules (Catch2, so on the test's thread): everything kept, and every token returned.
     ~fake_kernel();
 
-    // Memory that is bound to the NIC under this id. The first one takes what no route names.
+    // Memory that is bound to the NIC under this id, or that a queue of io_uring is registered with, whose descriptor the
+    // id stands for. The first one takes what no route names.
     void bind(std::uint32_t dmabuf_id, std::span<std::byte> memory);
+    // Whose refill ring is read; a race detector sees that order through it.
+    void watch(std::weak_ptr<detail::zcrx_queue> queue);
     // Before anything is received. Array tokens name pages, each of which one socket has; what is in a page that is out
     // already gets an xarray token, as everything does on a kernel without array tokens.
     void set_array_tokens(bool on);
@@ -48,7 +59,8 @@ class fake_kernel {
 
     // ---- how what arrives next is delivered ----
 
-    enum class way { device, linear, plain };
+    // lost: in a segment that io_uring began, so that recvmsg refuses it, too.
+    enum class way { device, linear, plain, lost };
     struct route {
         way kind = way::device;
         std::size_t bytes = 0;
@@ -67,7 +79,8 @@ class fake_kernel {
 
     // ---- faults ----
 
-    // The next `times` receive calls fail with this errno, before anything is taken.
+    // The next `times` receive calls fail with this errno, before anything is taken. With io_uring EINTR, EAGAIN and
+    // ENOMEM are of the call, and others of the request.
     void fail_receive(int error, int times = 1);
     // The next release calls: find so many tokens back already, as if somebody else had been faster; or fail.
     void shorten_release(std::size_t tokens);
@@ -76,6 +89,12 @@ class fake_kernel {
     void lie_about_size(std::uint32_t bytes);
     // The next device piece lies beyond the end of its memory.
     void lie_about_offset();
+    // The next call of io_uring to set up a ring; to register or import a queue; to enter, after so many others.
+    void fail_setup(int error);
+    void fail_register(int error);
+    void fail_enter(int error, int after);
+    // The next cancellations find nothing, as the kernel is about to look at the socket again.
+    void miss_cancellations(int times);
 
     // ---- what it saw ----
 
@@ -85,9 +104,9 @@ class fake_kernel {
     };
     [[nodiscard]] std::vector<release> releases() const;
     [[nodiscard]] std::size_t receive_calls() const;
-    // Over all sockets.
-    [[nodiscard]] std::size_t tokens_out() const;
-    [[nodiscard]] std::size_t free_pages(std::uint32_t dmabuf_id) const;
+    // Over all sockets; of io_uring fragments that did not return.
+    [[nodiscard]] std::size_t tokens_out();
+    [[nodiscard]] std::size_t free_pages(std::uint32_t dmabuf_id);
     // As the kernel does when the last descriptor of a socket closes: its tokens are gone and their pages overwritten.
     // Returns the sockets seen and not closed.
     std::size_t reap_closed();
@@ -101,6 +120,9 @@ class fake_kernel {
 
     ssize_t recvmsg(int socket, msghdr* message, int flags);
     int setsockopt(int socket, int level, int name, void const* value, socklen_t size);
+    int io_uring_setup(unsigned entries, io_uring_params& params);
+    int io_uring_enter(int ring, unsigned to_submit, unsigned least, unsigned flags);
+    int io_uring_register(int ring, unsigned opcode, void* argument);
 
   private:
     struct tcp_socket;
@@ -112,6 +134,7 @@ class fake_kernel {
         std::size_t packing_page = 0;
         std::size_t packed = page_size;  // bytes of packing_page in use
         std::size_t next = 0;            // where the search for a scattered page begins
+        bool io_uring = false;           // a queue of it has the pages
 
         [[nodiscard]] std::size_t pages_owned() const
         {
@@ -125,17 +148,46 @@ class fake_kernel {
     struct tcp_socket {
         std::map<std::uint32_t, token_target> tokens;  // xarray
         std::vector<std::uint32_t> slots;              // memories that it gets array tokens of
+        bool io_uring = false;                         // received by a ring
+    };
+    // A queue that was registered.
+    struct zcrx {
+        std::uint32_t interface;
+        std::uint32_t number;
+        std::uint32_t dmabuf_id;
+        std::uint32_t entries;  // of its refill ring
+        std::byte* region;
+        std::vector<std::uint64_t> rings;  // that have it
+        std::unique_ptr<shared_file> exported{};
     };
     struct delivery;
-    class allocation_scope;
+    // Books what is allocated while it lives.
+    class allocation_scope {
+      public:
+        explicit allocation_scope(fake_kernel& of) : of_{of}, before_{count()} {}
+        allocation_scope(allocation_scope const&) = delete;
+        allocation_scope& operator=(allocation_scope const&) = delete;
+        ~allocation_scope() { of_.allocations_ += count() - before_; }
 
-    void check_call(msghdr const& message, int flags);
+      private:
+        [[nodiscard]] std::size_t count() const
+        {
+            return of_.allocation_counter_ == nullptr ? 0 : of_.allocation_counter_();
+        }
+
+        fake_kernel& of_;
+        std::size_t before_;
+    };
+
+    void check_call(msghdr const& message, int flags, bool io_uring);
     [[nodiscard]] route next_route() const;
     void consume_route(std::size_t bytes);
     ssize_t receive_devmem(int socket, tcp_socket& state, msghdr& message);
     ssize_t deliver_one(int socket, tcp_socket& state, route const& how, delivery& into);
     ssize_t deliver_device(int socket, tcp_socket& state, route const& how, delivery& into);
     std::byte* place_for(memory& where, std::size_t& size, std::size_t& page);
+    // After `size` bytes were written at `to` in the page; returns their offset.
+    std::uint64_t take_page(memory& where, std::size_t page, std::byte const* to, std::size_t size);
     [[nodiscard]] std::uint32_t hand_out(tcp_socket& state, std::uint32_t dmabuf_id, std::size_t page);
     [[nodiscard]] std::optional<std::uint32_t> slot_of(tcp_socket& state, std::uint32_t dmabuf_id) const;
     // Where an array token points; nothing: nowhere, or the socket has not got it.
@@ -143,14 +195,34 @@ class fake_kernel {
     // Takes the token back; false: the socket has not got it, and nothing is done.
     bool take_back(tcp_socket& state, std::uint32_t token);
     void take_all_back(tcp_socket& state);
-    void put_page(token_target const& target);
+    void put_page(token_target const& target, bool overwrite = true);
     std::size_t release_tokens(tcp_socket& state, std::span<detail::uapi::dmabuf_token const> tokens);
     void violation(std::string text);
+
+    [[nodiscard]] fake_ring* find_ring(int fd);
+    int answer_query(detail::uapi::zcrx::query_header& header);
+    int register_queue(fake_ring& ring, detail::uapi::zcrx::ifq_reg& request);
+    int import_queue(fake_ring& ring, detail::uapi::zcrx::ifq_reg& request);
+    int control(fake_ring& ring, detail::uapi::zcrx::ctrl& request);
+    [[nodiscard]] bool is_alive(zcrx const& queue) const;
+    // Takes what is in the refill ring, and overwrites its pages. Only a receive knows that their memory is there.
+    void refill(zcrx& queue, bool memory_is_there = true);
+    void refill_all();
+    [[nodiscard]] std::size_t pages_of_io_uring() const;
+    void check_end_of_queues();
+    void submit(fake_ring& ring, io_uring_sqe const& entry);
+    void cancel(fake_ring& ring, io_uring_sqe const& entry);
+    void look(fake_ring& ring);
+    [[nodiscard]] std::optional<int> receive_pages(fake_ring& ring, fake_ring::request& request);
+    [[nodiscard]] std::size_t receive_page(fake_ring& ring, fake_ring::request const& request, route const& how);
 
     mutable std::mutex mutex_;
     std::map<std::uint32_t, memory> memories_;
     std::uint32_t first_id_ = 0;
     std::map<std::uint64_t, tcp_socket> sockets_;  // by inode
+    std::map<std::uint64_t, std::unique_ptr<fake_ring>> rings_;
+    std::map<std::uint64_t, zcrx> queues_;  // by the ring that registered
+    std::vector<std::weak_ptr<detail::zcrx_queue>> watched_;
     std::deque<route> routes_;
     std::size_t fragment_size_ = 4096;
     bool array_tokens_ = false;
@@ -160,6 +232,11 @@ class fake_kernel {
     std::deque<int> receive_faults_;
     std::size_t release_short_ = 0;
     int release_fault_ = 0;
+    int setup_fault_ = 0;
+    int register_fault_ = 0;
+    int enter_fault_ = 0;
+    int enter_fault_in_ = 0;
+    int cancel_misses_ = 0;
     std::uint32_t size_lie_ = 0;
     bool offset_lie_ = false;
     std::vector<release> releases_;

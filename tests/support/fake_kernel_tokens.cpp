@@ -89,14 +89,15 @@ void fake_kernel::take_all_back(tcp_socket& state)
     }
 }
 
-void fake_kernel::put_page(token_target const& target)
+void fake_kernel::put_page(token_target const& target, bool overwrite)
 {
     auto& where = memories_.at(target.dmabuf_id);
     if (--where.tokens_on[target.page] > 0)
         return;
     where.free.insert(target.page);
     // The NIC may write here from now on: who still reads must notice.
-    std::memset(where.bytes.data() + target.page * page_size, std::to_integer<int>(poison), page_size);
+    if (overwrite)
+        std::memset(where.bytes.data() + target.page * page_size, std::to_integer<int>(poison), page_size);
 }
 
 }  // namespace gpurx::test

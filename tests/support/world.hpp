@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a test of the data plane stands on: a session over memory of its own, flows over loopback, and a sender of a
-// known pattern at the other end. Transport devmem runs against the fake kernel.
+// known pattern at the other end. Transports devmem and zcrx run against the fake kernel.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,7 @@
 #include <gpurx/receiver.hpp>
 #include <gpurx/session.hpp>
 
+#include "base/zcrx_queue.hpp"
 #include "completion.hpp"
 #include "fake_kernel.hpp"
 #include "fake_nic.hpp"
@@ -67,7 +68,7 @@ struct session_memory {
     }
 };
 
-// A session of the transport, with its memory bound to the fake kernel's NIC where it is devmem.
+// A session of the transport, with its memory bound to the fake kernel's NIC where the NIC writes into it.
 class test_session {
   public:
     static constexpr std::uint32_t first_id = 7;
@@ -105,9 +106,18 @@ class test_session {
         options.max_flows = options.max_flows == 16 ? 4 : options.max_flows;
         options.lock_up_limit = options.lock_up_limit == 5000ms ? 0ms : options.lock_up_limit;
         std::unique_ptr<detail::session_nic> nic;
-        if (kind == transport::devmem) {
+        if (kind != transport::copy)
             kernel.bind(dmabuf_id, memory.seen_by_nic);
+        if (kind == transport::devmem) {
             nic = std::make_unique<fake_nic>(nic_, dmabuf_id, fake_kernel::page_size, kernel.has_array_tokens());
+        } else if (kind == transport::zcrx) {
+            auto queue = detail::zcrx_queue::open({.interface = "fake0",
+                                                   .ifindex = 1,
+                                                   .queue = dmabuf_id,
+                                                   .dmabuf_fd = static_cast<int>(dmabuf_id),
+                                                   .memory = memory.seen_by_nic.size()});
+            kernel.watch(queue);
+            nic = std::make_unique<fake_nic>(nic_, std::move(queue), fake_kernel::page_size);
         }
         return detail::session_state::create(std::move(options), std::move(memory.state), std::move(nic), "test");
     }
@@ -212,10 +222,16 @@ class world {
     }
 };
 
-// For tests that hold for either.
+// For tests that hold for each.
 inline transport any_transport()
 {
-    return GENERATE(transport::copy, transport::devmem);
+    return GENERATE(transport::copy, transport::devmem, transport::zcrx);
+}
+
+// For tests of what the NIC writes.
+inline transport nic_transport()
+{
+    return GENERATE(transport::devmem, transport::zcrx);
 }
 
 // A port that nobody listens on.

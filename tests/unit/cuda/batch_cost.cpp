@@ -65,7 +65,7 @@ class call_count {
     std::map<std::string, std::size_t> before_ = fake_cuda::calls_of_this_thread();
 };
 
-struct measured : devmem_on_gpu {
+struct measured : nic_into_gpu {
     static constexpr std::size_t size = 1 << 20;
     static constexpr std::size_t batch_size = 20000;
 
@@ -98,7 +98,7 @@ struct measured : devmem_on_gpu {
 
 }  // namespace
 
-TEST_CASE("devmem into a GPU: a read of one batch records one event and makes few calls of the driver")
+TEST_CASE("a NIC into a GPU: a read of one batch records one event and makes few calls of the driver")
 {
     measured in;
     in.read_batches(100);
@@ -113,7 +113,7 @@ TEST_CASE("devmem into a GPU: a read of one batch records one event and makes fe
     in.finish();
 }
 
-TEST_CASE("devmem into a GPU: a batch of a long read records one event and makes few calls of the driver")
+TEST_CASE("a NIC into a GPU: a batch of a long read records one event and makes few calls of the driver")
 {
     measured in;
     for (int i = 0; i < 12; ++i)
@@ -129,7 +129,7 @@ TEST_CASE("devmem into a GPU: a batch of a long read records one event and makes
     in.finish();
 }
 
-TEST_CASE("devmem into a GPU: the end of a batch, read later on the same stream, keeps its pages as long as its start")
+TEST_CASE("a NIC into a GPU: the end of a batch, read later on the same stream, keeps its pages as long as its start")
 {
     measured in;
     in.to.send(measured::batch_size);

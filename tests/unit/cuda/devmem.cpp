@@ -19,9 +19,9 @@ using way = fake_kernel::way;
 
 }  // namespace
 
-TEST_CASE("devmem into a GPU: fragments are where the NIC wrote them")
+TEST_CASE("a NIC into a GPU: fragments are where the NIC wrote them")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     gpu_test_stream stream{gpu_or_skip()};
@@ -33,9 +33,9 @@ TEST_CASE("devmem into a GPU: fragments are where the NIC wrote them")
     CHECK(is_pattern(read_loan(gpu_or_skip(), stream, got->loan), 0));
 }
 
-TEST_CASE("devmem into a GPU: reads gather, on the GPU and to the host, and pages wait for the stream")
+TEST_CASE("a NIC into a GPU: reads gather, on the GPU and to the host, and pages wait for the stream")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -72,9 +72,9 @@ TEST_CASE("devmem into a GPU: reads gather, on the GPU and to the host, and page
     CHECK(soon([&] { return (*in.session).pool_stats()->parked == 0; }));
 }
 
-TEST_CASE("devmem into a GPU: pages of loans of several batches and of parts are told where they are")
+TEST_CASE("a NIC into a GPU: pages of loans of several batches and of parts are told where they are")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -122,9 +122,9 @@ TEST_CASE("devmem into a GPU: pages of loans of several batches and of parts are
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
 }
 
-TEST_CASE("devmem into a GPU: a batch that was read stays on loan while a part of it is")
+TEST_CASE("a NIC into a GPU: a batch that was read stays on loan while a part of it is")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -149,9 +149,9 @@ TEST_CASE("devmem into a GPU: a batch that was read stays on loan while a part o
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
 }
 
-TEST_CASE("devmem into a GPU: two streams read one batch, and its pages wait for both")
+TEST_CASE("a NIC into a GPU: two streams read one batch, and its pages wait for both")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -173,9 +173,9 @@ TEST_CASE("devmem into a GPU: two streams read one batch, and its pages wait for
     CHECK(soon([&] { return in.kernel.tokens_out() == 0; }));
 }
 
-TEST_CASE("devmem into a GPU: a read whose stream stands still leaves the memory to others")
+TEST_CASE("a NIC into a GPU: a read whose stream stands still leaves the memory to others")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     sender other{in.wires};
     auto rx = in.flow(to);
@@ -207,9 +207,9 @@ TEST_CASE("devmem into a GPU: a read whose stream stands still leaves the memory
     CHECK(is_pattern(tensor.read(), 0));
 }
 
-TEST_CASE("devmem into a GPU: host memory is pinned only for a flow whose bytes come to the host")
+TEST_CASE("a NIC into a GPU: host memory is pinned only for a flow whose bytes come to the host")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto const pinned = fake_cuda::calls("cuMemHostAlloc");
@@ -228,10 +228,10 @@ TEST_CASE("devmem into a GPU: host memory is pinned only for a flow whose bytes 
     CHECK(rx.stats().host_memory == 2 << 20);
 }
 
-TEST_CASE("devmem into a GPU: a call writes no host memory that a gather of an earlier call's bytes reads")
+TEST_CASE("a NIC into a GPU: a call writes no host memory that a gather of an earlier call's bytes reads")
 {
     constexpr std::uintptr_t block = 16;
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     std::vector<rx_buffer> loans;
@@ -246,9 +246,9 @@ TEST_CASE("devmem into a GPU: a call writes no host memory that a gather of an e
     }
 }
 
-TEST_CASE("devmem into a GPU: linear bytes and device bytes are gathered in one launch")
+TEST_CASE("a NIC into a GPU: linear bytes and device bytes are gathered in one launch")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in{transport::devmem};  // a ring's request ends where the memory does
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -268,9 +268,9 @@ TEST_CASE("devmem into a GPU: linear bytes and device bytes are gathered in one 
     CHECK(fake_cuda::calls("cuMemcpyAsync") == copies);
 }
 
-TEST_CASE("devmem into a GPU: receives and reads of all kinds in any order lose and change nothing")
+TEST_CASE("a NIC into a GPU: receives and reads of all kinds in any order lose and change nothing")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -321,8 +321,8 @@ TEST_CASE("devmem into a GPU: receives and reads of all kinds in any order lose 
 TEST_CASE("several GPUs: one in error for good ends its flows and no others, and gets no new ones")
 {
     constexpr std::uint32_t second_id = test_session::first_id + 1;
-    devmem_on_gpu in;
-    test_session second{transport::devmem, in.kernel, {}, memory_on_gpu(8 << 20, 1), second_id};
+    nic_into_gpu in;
+    test_session second{(*in.session).transport(), in.kernel, {}, memory_on_gpu(8 << 20, 1), second_id};
     static_cast<void>(
         detail::session_state::join({in.session.state().shared_from_this(), second.state().shared_from_this()}));
     acceptor from{in.io->get_executor(), *in.session, {asio::ip::address_v4::loopback(), 0}};
@@ -382,7 +382,7 @@ TEST_CASE("several GPUs: one in error for good ends its flows and no others, and
 
 TEST_CASE("the first of several GPUs in error: nothing can arrive, and accepts fail")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     acceptor from{in.io->get_executor(), *in.session, {asio::ip::address_v4::loopback(), 0}};
     auto& on = gpu_or_skip();
     static_cast<void>(on.fetches());

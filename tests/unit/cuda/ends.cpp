@@ -42,7 +42,7 @@ std::shared_ptr<detail::memory_state> make_memory(int kind, gpu_bytes const& ado
 
 TEST_CASE("a flow that ends with its last loan keeps no other flow's pages back, whatever stream stands still")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     sender to_other{in.wires};
     auto rx = in.flow(to);
@@ -121,7 +121,7 @@ TEST_CASE("a session that ends with its last loan keeps no pages of others back,
     gpu_test_stream const second{gpu_or_skip()};
     std::atomic<bool> is_asked{false};
     std::atomic<bool> may_answer{false};
-    world in{transport::devmem, {.lock_up_limit = 40ms}, memory_on_gpu()};
+    world in{nic_transport(), {.lock_up_limit = 40ms}, memory_on_gpu()};
     auto& nic = in.session.nic();
     nic.at_look = [&] {
         is_asked = true;

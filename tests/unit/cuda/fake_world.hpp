@@ -77,13 +77,13 @@ struct stalled_stream {
     return {std::move(state), {fake_cuda::bytes_at(span.address(), span.size()), span.size()}};
 }
 
-// Transport devmem into a GPU's memory.
-struct devmem_on_gpu : clean_driver, world {
-    devmem_on_gpu() : world{transport::devmem, {}, memory_on_gpu()} {}
-    devmem_on_gpu(devmem_on_gpu const&) = delete;
-    devmem_on_gpu& operator=(devmem_on_gpu const&) = delete;
+// A GPU's memory that the NIC writes into.
+struct nic_into_gpu : clean_driver, world {
+    explicit nic_into_gpu(transport kind = nic_transport()) : world{kind, {}, memory_on_gpu()} {}
+    nic_into_gpu(nic_into_gpu const&) = delete;
+    nic_into_gpu& operator=(nic_into_gpu const&) = delete;
     // Pages that wait for a stream have to be back before the fake kernel looks.
-    ~devmem_on_gpu()
+    ~nic_into_gpu()
     {
         static_cast<void>(soon([this] { return kernel.tokens_out() == 0; }));
     }

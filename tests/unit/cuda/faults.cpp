@@ -98,7 +98,7 @@ TEST_CASE("a point that cannot be recorded means waiting for all of the context"
 
 TEST_CASE("a stream that is being captured is refused, and pages released after it wait for its end")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -206,7 +206,7 @@ TEST_CASE("memory is not freed under bytes that are on their way into it")
 
 TEST_CASE("a stream that is another in each thread is refused for reads")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     gpu_bytes tensor{gpu_or_skip(), 100};
@@ -310,7 +310,7 @@ TEST_CASE("kernels for which there was no memory are loaded when there is")
 
 TEST_CASE("an error of the driver about a gather is the read's error, and the bytes stay in the stream")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -337,7 +337,7 @@ TEST_CASE("a stream of a context of the program's own is served in it")
         REQUIRE(on.calls().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
         CUcontext popped = nullptr;
         REQUIRE(on.calls().cuCtxPopCurrent(&popped) == CUDA_SUCCESS);
-        devmem_on_gpu in;
+        nic_into_gpu in;
         sender to{in.wires};
         auto rx = in.flow(to);
         gpu_bytes tensor{on, 5000};

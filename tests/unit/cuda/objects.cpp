@@ -89,7 +89,7 @@ TEST_CASE("an object comes into a GPU's memory through transport copy")
 
 TEST_CASE("an object comes into a GPU's memory through transport devmem")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     load(in);
 }
 

@@ -25,7 +25,7 @@ void give_work(gpu_test_stream const& stream, gpu_bytes const& to, std::size_t c
 
 TEST_CASE("pages go back after each error that ends a GPU's work")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     gpu_test_stream stream{gpu_or_skip()};
@@ -65,7 +65,7 @@ TEST_CASE("a wait reports the error that ended its stream, if no other operation
 
 TEST_CASE("pages released after a stream that is being captured leave the capture alone, and other streams too")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -93,7 +93,7 @@ TEST_CASE("pages released after a stream that is being captured leave the captur
 
 TEST_CASE("pages released in a capture keep no others back when the stream is full after it")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -118,7 +118,7 @@ TEST_CASE("pages released in a capture keep no others back when the stream is fu
 
 TEST_CASE("pages released in a capture go back with those released after it, on a stream that always has work")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip();
@@ -185,7 +185,7 @@ TEST_CASE("a loan is acquired on a stream that is being captured: its bytes are 
 
 TEST_CASE("a stream that was captured is not asked for where a later event of it tells as much")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     gpu_test_stream stream{gpu_or_skip()};

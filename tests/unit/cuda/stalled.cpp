@@ -360,7 +360,7 @@ TEST_CASE("pinned host memory of a GPU is made with the kernels loaded")
 TEST_CASE("a read onto another GPU than the session's memory is of loads the kernels when it begins")
 {
     clean_driver const clean;
-    world in{transport::devmem, {}, memory_on_gpu()};
+    world in{nic_transport(), {}, memory_on_gpu()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip(17);
@@ -380,7 +380,7 @@ TEST_CASE("a read onto another GPU than the session's memory is of loads the ker
 
 TEST_CASE("a flow's first bytes on the host block no thread on their way onto a stream that stands still")
 {
-    two_flows in{transport::devmem};
+    two_flows in{nic_transport()};
     auto& on = gpu_or_skip();
     {
         detail::cuda::context_scope const scope{on};
@@ -465,7 +465,7 @@ TEST_CASE("bounce buffers bring bytes where they belong, in a copy for each row 
 TEST_CASE("bytes on the host come to a GPU though no memory can be pinned")
 {
     clean_driver const clean;
-    world in{transport::devmem};
+    world in{nic_transport()};
     sender to{in.wires};
     auto rx = in.flow(to);
     auto& on = gpu_or_skip(21);  // which has no blocks from before
@@ -524,7 +524,7 @@ TEST_CASE("while memory is pinned for one flow another gives back its own")
 
 TEST_CASE("while a GPU is opened the pages of another one go back")
 {
-    devmem_on_gpu in;
+    nic_into_gpu in;
     sender to{in.wires};
     auto rx = in.flow(to);
     gpu_test_stream const stream{gpu_or_skip()};

@@ -19,7 +19,7 @@ using detail::cuda::poll_clock;
 constexpr poll_clock::time_point start{1h};
 
 // Loans that wait for as many streams, which stand still.
-struct parked : devmem_on_gpu {
+struct parked : nic_into_gpu {
     static constexpr std::size_t count = 64;
 
     parked()

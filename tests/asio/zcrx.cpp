@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transport zcrx against the fake kernel: its rings, what they can refuse, and how the NIC's queue ends. devmem.cpp has
+// the kinds of data that arrive.
+#include <array>
+#include <atomic>
+#include <boost/asio/strand.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <thread>
+#include <vector>
+
+#include "completion.hpp"
+#include "world.hpp"
+
+namespace gpurx::test {
+
+namespace {
+
+namespace error = asio::error;
+using way = fake_kernel::way;
+
+constexpr std::uint32_t own = test_session::first_id;
+constexpr std::uint32_t other = 8;
+constexpr std::uint32_t stranger = 9;
+
+error_code system_error_of(int code)
+{
+    return {code, boost::system::system_category()};
+}
+
+// All of the stream up to `end`, checked; returns the loans.
+std::vector<rx_buffer> receive_all(world& in, receiver& rx, std::size_t end, std::size_t from = 0)
+{
+    std::vector<rx_buffer> loans;
+    for (std::size_t received = from; received < end;) {
+        auto const got = receive(in, rx);
+        REQUIRE_FALSE(got->code);
+        REQUIRE(is_pattern(got->loan, received));
+        received += got->bytes;
+        loans.push_back(std::move(got->loan));
+    }
+    return loans;
+}
+
+bool lies_in(fragment const& piece, detail::session_state const& session)
+{
+    auto const memory = session.memory().span();
+    return piece.address >= memory.address() && piece.address + piece.size <= memory.address() + memory.size();
+}
+
+}  // namespace
+
+TEST_CASE("a ring delivers with one call, and pages return without one", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(20000);
+    auto const got = receive(in, rx);
+    CHECK(got->bytes == 20000);
+    CHECK(got->loan.fragments().size() == 5);
+    for (auto const& piece : got->loan.fragments())
+        CHECK(lies_in(piece, in.session.state()));
+    CHECK(is_pattern(got->loan, 0));
+    CHECK(rx.stats().receive_calls == 1);
+    CHECK(rx.stats().device_bytes == 20000);
+    CHECK(rx.stats().tokens_out == 5);
+    CHECK(in.session.state().zcrx().waiting() == 0);
+    got->loan.release();
+    CHECK(rx.stats().release_calls == 0);
+    CHECK(rx.stats().tokens_out == 0);
+    CHECK((*in.session).stats().tokens_high_water == 5);
+    CHECK(in.session.state().zcrx().waiting() == 5);
+}
+
+TEST_CASE("each fragment of a page returns once", "[zcrx]")
+{
+    world in{transport::zcrx};
+    in.kernel.set_packing(true);
+    in.kernel.set_fragment_size(1448);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(4096);
+    auto const got = receive(in, rx);
+    CHECK(got->loan.fragments().size() == 1);
+    CHECK(rx.stats().tokens_out == 3);
+    auto const all = in.session.state().memory().span().size() / pages(1);
+    CHECK(in.kernel.free_pages(own) == all - 1);
+    got->loan.release();
+    CHECK(in.kernel.free_pages(own) == all);
+}
+
+TEST_CASE("a cancellation that finds nothing is repeated, and no byte is lost", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(5000);
+    in.kernel.miss_cancellations(GENERATE(1, 2, 7));
+    receive_all(in, rx, 5000);
+    to.send(3000);
+    receive_all(in, rx, 8000, 5000);
+}
+
+TEST_CASE("a stream larger than a completion ring needs more requests", "[zcrx]")
+{
+    world in{transport::zcrx, {.receive_memory = pages(2048), .loan_limit = pages(2048)}, pages(4096)};
+    in.kernel.set_fragment_size(16);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    constexpr std::size_t pieces = 2 * detail::zcrx_queue::completions - 100;
+    to.send(16 * pieces);
+    auto const loans = receive_all(in, rx, 16 * pieces);
+    CHECK(loans.size() == 2);
+    CHECK(loans[0].size() == 16 * detail::zcrx_queue::completions);
+}
+
+TEST_CASE("bytes that missed the memory are received on the host, in their place", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, own}, {way::linear, 3000}, {way::device, 1, own}, {way::plain, 10}});
+    to.send(8011);
+    receive_all(in, rx, 8011);
+    CHECK(rx.stats().device_bytes == 5001);
+    CHECK(rx.stats().linear_bytes == 3000);
+    CHECK(rx.stats().host_bytes == 10);
+    CHECK(rx.stats().bytes() == 8011);
+}
+
+TEST_CASE("payload that the kernel gives neither to a ring nor to recvmsg ends the flow", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, own}, {way::lost, 10}});
+    to.send(5010);
+    receive_all(in, rx, 5000);
+    CHECK(receive(in, rx)->code == errc::mixed_fragments);
+    CHECK(receive(in, rx)->code == errc::mixed_fragments);
+}
+
+TEST_CASE("a flow that moves to another session's queue goes on with that queue's ring", "[zcrx]")
+{
+    world in{transport::zcrx};
+    test_session second{transport::zcrx, in.kernel, {}, pages(1024), other};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, own}, {way::device, 6000, other}, {way::device, 100, own}});
+    to.send(11100);
+    auto loans = receive_all(in, rx, 11100);
+    REQUIRE(loans.size() == 3);
+    CHECK(lies_in(loans[0].fragments()[0], in.session.state()));
+    CHECK(lies_in(loans[1].fragments()[0], second.state()));
+    CHECK(lies_in(loans[2].fragments()[0], in.session.state()));
+    CHECK(rx.stats().device_bytes == 5100);
+    CHECK(rx.stats().resteered_bytes == 6000);
+    CHECK(rx.stats().tokens_out == 5);
+    CHECK((*in.session).stats().tokens_high_water == 3);
+    CHECK((*second).stats().tokens_high_water == 2);
+
+    // The loan holds the other session's memory, and the flow does not.
+    second.drop();
+    CHECK_FALSE(second.ended());
+    CHECK(is_pattern(loans[1], 5000));
+    loans.clear();
+    CHECK(second.ended());
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("bytes in a queue of no session of the process end the flow, after the bytes before them", "[zcrx]")
+{
+    world in{transport::zcrx};
+    std::vector<std::byte> memory(1 << 20);
+    in.kernel.bind(stranger, memory);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, own}, {way::device, 5000, stranger}});
+    to.send(10000);
+    receive_all(in, rx, 5000);
+    CHECK(receive(in, rx)->code == errc::foreign_memory);
+    CHECK(receive(in, rx)->code == errc::foreign_memory);
+}
+
+TEST_CASE("one flow that several threads receive in turns arrives in order, by a ring for each", "[zcrx]")
+{
+    constexpr std::size_t size = 1 << 20;
+    asio::io_context io;
+    world in{transport::zcrx, {.loan_limit = pages(64)}};
+    sender to{in.wires};
+    auto strand = asio::make_strand(io);
+    std::optional rx{in.flow(to, strand)};
+    std::size_t received = 0;
+    bool whole = true;
+    std::array<std::atomic<int>, 3> turns{};
+    thread_local std::size_t mine = 0;
+    std::function<void()> next = [&] {
+        rx->async_receive(asio::bind_executor(strand, [&](error_code code, rx_buffer loan) {
+            ++turns[mine];
+            whole = whole && !code && is_pattern(loan, received);
+            received += loan.size();
+            if (!code && received < size)
+                // Not by this thread, if another one is free.
+                asio::post(io, [&] { asio::post(strand, next); });
+        }));
+    };
+    asio::post(strand, next);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < turns.size(); ++i)
+        threads.emplace_back([&, i] {
+            mine = i;
+            io.run();
+        });
+    to.send(size);
+    for (auto& each : threads)
+        each.join();
+    CHECK(whole);
+    CHECK(received == size);
+    // The rings of threads that have ended are closed; a receive here makes another.
+    rx.reset();
+}
+
+TEST_CASE("a thread's ring that the kernel refuses fails the receive, and the next one makes it", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(1000);
+    SECTION("no ring")
+    {
+        in.kernel.fail_setup(EMFILE);
+        CHECK(receive(in, rx)->code == system_error_of(EMFILE));
+    }
+    SECTION("no import")
+    {
+        in.kernel.fail_register(ENOMEM);
+        CHECK(receive(in, rx)->code == system_error_of(ENOMEM));
+    }
+    receive_all(in, rx, 1000);
+}
+
+TEST_CASE("a call of a ring that fails is an error of the receive", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(1000);
+    SECTION("before the kernel has the request: nothing is lost")
+    {
+        in.kernel.fail_enter(ENOMEM, 0);
+        CHECK(receive(in, rx)->code == system_error_of(ENOMEM));
+        receive_all(in, rx, 1000);
+    }
+    SECTION("afterwards: the stream may have a hole, and the ring is closed")
+    {
+        in.kernel.miss_cancellations(1);
+        in.kernel.fail_enter(EBADF, 1);
+        auto const got = receive(in, rx);
+        CHECK(got->bytes == 1000);
+        CHECK(receive(in, rx)->code == system_error_of(EPROTO));
+        CHECK(receive(in, rx)->code == system_error_of(EPROTO));
+        got->loan.release();
+        rx.close();
+        // Another flow of the thread has a new ring.
+        sender second{in.wires};
+        auto fresh = in.flow(second);
+        second.send(1000);
+        receive_all(in, fresh, 1000);
+        CHECK(in.kernel.take_violations() == std::vector<std::string>{});
+    }
+}
+
+TEST_CASE("a completion that lies beyond the end of the memory ends the flow", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(5000);
+    in.kernel.lie_about_offset();
+    CHECK(receive(in, rx)->code == system_error_of(EPROTO));
+    CHECK(receive(in, rx)->code == system_error_of(EPROTO));
+}
+
+TEST_CASE("a full refill ring is handed to the kernel", "[zcrx]")
+{
+    // As many fragments as places in the ring, twice: a page each.
+    world in{transport::zcrx, {.max_flows = 1}, pages(64)};
+    in.kernel.set_packing(true);
+    in.kernel.set_fragment_size(16);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    std::vector<rx_buffer> loans;
+    to.send(16 * 200);
+    loans = receive_all(in, rx, 16 * 200);
+    CHECK(rx.stats().release_calls == 0);
+    loans.clear();
+    CHECK(rx.stats().release_calls == 3);
+    CHECK(in.kernel.tokens_out() == 0);
+}
+
+TEST_CASE("the queue ends after the last loan", "[zcrx]")
+{
+    rx_buffer kept;
+    {
+        world in{transport::zcrx};
+        sender to{in.wires};
+        std::optional rx{in.flow(to)};
+        to.send(5000);
+        kept = std::move(receive(in, *rx)->loan);
+        rx.reset();
+        in.session.drop();
+        CHECK(in.session.nic().alive);
+        CHECK(is_pattern(kept, 0));
+        kept.release();
+        in.kernel.reap_closed();
+        CHECK_FALSE(in.session.nic().alive);
+    }
+}
+
+TEST_CASE("memory of a session is refused for another, if one of them uses io_uring", "[zcrx]")
+{
+    auto const kind = nic_transport();
+    world in{kind};
+    auto const span = in.session.state().memory().span();
+    using detail::session_state;
+    auto const second_half =
+        memory_span{span.kind(), span.address() + span.size() / 2, span.size()};  // and beyond the end
+    auto const behind = memory_span{span.kind(), span.address() + span.size(), span.size()};
+    for (auto const& memory : {span, second_half}) {
+        CHECK_THROWS_AS(session_state::check_that_memory_is_free(memory, transport::zcrx), system_error);
+        if (kind == transport::zcrx)
+            CHECK_THROWS_AS(session_state::check_that_memory_is_free(memory, transport::devmem), system_error);
+        else
+            session_state::check_that_memory_is_free(memory, transport::devmem);
+    }
+    session_state::check_that_memory_is_free(behind, transport::zcrx);
+    in.session.drop();
+    session_state::check_that_memory_is_free(span, transport::zcrx);
+}
+
+TEST_CASE("sixteen threads give pages of one queue back at once, and none is lost", "[zcrx]")
+{
+    world in{transport::zcrx, {.receive_memory = pages(1024), .loan_limit = pages(1024)}, pages(2048)};
+    in.kernel.set_fragment_size(pages(1));
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    for (std::size_t round = 0; round < 4; ++round) {
+        std::vector<rx_buffer> loans;
+        for (std::size_t i = 0; i < 160; ++i) {
+            auto const at = to.sent();
+            to.send(pages(1));
+            for (auto& loan : receive_all(in, rx, at + pages(1), at))
+                loans.push_back(std::move(loan));
+        }
+        std::vector<std::thread> threads;
+        for (std::size_t i = 0; i < 16; ++i)
+            threads.emplace_back([&, i] {
+                for (std::size_t at = i; at < loans.size(); at += 16)
+                    loans[at].release();
+            });
+        for (auto& each : threads)
+            each.join();
+        CHECK(in.kernel.tokens_out() == 0);
+    }
+}
+
+}  // namespace gpurx::test
