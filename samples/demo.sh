@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Receive a real file over TCP straight into device memory, in the lab, and check every byte.
 #
-#   demo.sh [--kernel KERNEL] [FILE]
+#   demo.sh [--kernel KERNEL] [--transport TRANSPORT] [FILE]
 #
 # FILE: by default the image of the kernel that the guest boots. KERNEL: as ./run lab takes it, by default Debian's own.
 # With 'branch', array tokens return the pages, and the demo compares the cost with Debian's kernel.
+# TRANSPORT: devmem (default) or zcrx.
 #
-# Exit status 0: the received bytes have the file's SHA-256, and the NIC wrote them into device memory (transport devmem).
+# Exit status 0: the received bytes have the file's SHA-256, and the NIC wrote them into device memory (transport devmem or zcrx).
 set -euo pipefail
 
 samples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -71,8 +72,8 @@ compile_and_prepare() {
 
 # in_guest FILE SHA256: dms0 receives, the namespace "peer" at the other end of the wire sends.
 in_guest() {
-    local file=$1 expected=$2 receiver sender status=0
-    "$receive_file" --listen "10.77.0.1:$port" --interface dms0 --transport devmem --expect-sha256 "$expected" &
+    local file=$1 expected=$2 transport=$3 receiver sender status=0
+    "$receive_file" --listen "10.77.0.1:$port" --interface dms0 --transport "$transport" --expect-sha256 "$expected" &
     receiver=$!
     ip netns exec peer socat -u -b 1048576 STDIN "TCP:10.77.0.1:$port,retry=300,interval=0.1" <"$file" &
     sender=$!
@@ -85,7 +86,7 @@ in_guest() {
 # receive FILE SHA256 REPORT. The time is enough for 1 MB/s on a slow machine without KVM.
 receive() {
     "$lab_dir/lab.sh" --kernel "$kernel" --timeout $((300 + $(stat -c %s -- "$1") / 1000000)) -- \
-        "$samples/demo.sh" --in-guest "$1" "$2" >"$3"
+        "$samples/demo.sh" --in-guest "$1" "$2" "$transport" >"$3"
 }
 
 # cost_of_tokens KERNEL KIND RESULT: writes a line with the cost of a received page in system calls: the instructions to
@@ -149,11 +150,16 @@ main() {
                 kernel=$2
                 shift
                 ;;
+            --transport)
+                [[ ${2:-} == devmem || ${2:-} == zcrx ]] || die "--transport needs devmem or zcrx"
+                transport=$2
+                shift
+                ;;
             -h | --help)
                 sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
                 exit 0
                 ;;
-            -*) die "unknown option '$1': demo.sh [--kernel KERNEL] [FILE]" ;;
+            -*) die "unknown option '$1': demo.sh [--kernel KERNEL] [--transport TRANSPORT] [FILE]" ;;
             *) file=$1 ;;
         esac
         shift
@@ -177,7 +183,7 @@ main() {
     expected=$(sha256sum <"$file" | cut -d' ' -f1)
     stage "boot the lab, send $(numfmt --to=iec-i "$size")B, receive them into device memory" receive "$file" "$expected" "$report"
 
-    grep -q '^devmem: in use' "$report" || die "the transport was not devmem"
+    grep -q "^$transport: in use" "$report" || die "the transport was not $transport"
     grep -q "^  in device memory *$size " "$report" ||
         note "note: not every byte came through device memory; the table shows the paths of the others"
     [[ $kernel != branch ]] || stage "measure the cost of returned pages on both kernels" compare_tokens
@@ -185,8 +191,9 @@ main() {
 }
 
 kernel=debian
+transport=devmem
 if [[ ${1:-} == --in-guest ]]; then
-    in_guest "$2" "$3"
+    in_guest "$2" "$3" "$4"
 else
     main "$@"
 fi
