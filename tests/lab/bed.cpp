@@ -8,11 +8,14 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <cstdlib>
 #include <deque>
 #include <list>
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "nic.hpp"
@@ -94,6 +97,16 @@ std::ostream& operator<<(std::ostream& out, outcome const& result)
                result.stats.host_bytes, result.stats.release_shortfalls, result.stats.release_failures);
 }
 
+transport lab_transport()
+{
+    auto const* const name = std::getenv("GPURX_LAB_TRANSPORT");
+    if (name == nullptr || to_string(transport::devmem) == name)
+        return transport::devmem;
+    if (to_string(transport::zcrx) == name)
+        return transport::zcrx;
+    throw std::runtime_error{std::string{"GPURX_LAB_TRANSPORT must be devmem or zcrx, and is "} + name};
+}
+
 rx_session open_session(std::size_t memory, rx_session_options options)
 {
     return open_session(device_memory::on_host(memory), std::move(options));
@@ -102,7 +115,9 @@ rx_session open_session(std::size_t memory, rx_session_options options)
 rx_session open_session(device_memory memory, rx_session_options options)
 {
     options.interface = near_interface;
-    options.transport = transport::devmem;
+    options.transport = lab_transport();
+    if (options.transport == transport::zcrx)
+        options.rx_queues = 1;  // a dmabuf has one
     if (!options.notice)
         options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
     return rx_session{std::move(options), std::move(memory)};

@@ -44,7 +44,10 @@ struct outcome {
 [[nodiscard]] bool intact(outcome const& result, std::uint64_t bytes);
 std::ostream& operator<<(std::ostream& out, outcome const& result);
 
-// A session on dms0 with transport devmem. Notices are printed.
+// Transport of the sessions here: GPURX_LAB_TRANSPORT, devmem or zcrx; default: devmem.
+[[nodiscard]] transport lab_transport();
+
+// A session on dms0 with that transport. Notices are printed.
 [[nodiscard]] rx_session open_session(std::size_t memory, rx_session_options options = {});
 [[nodiscard]] rx_session open_session(device_memory memory, rx_session_options options = {});
 

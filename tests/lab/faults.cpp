@@ -47,22 +47,14 @@ fault_row const rows[] = {
     {"pack", 1, 8 * mebibyte, all_in_device_memory},
 };
 
-// Frames of the MTU's size, as without hardware GRO.
-class small_frames {
-  public:
-    small_frames() { run_command("ethtool -K dms0 rx-gro-hw off"); }
-    small_frames(small_frames const&) = delete;
-    small_frames& operator=(small_frames const&) = delete;
-    ~small_frames() { run_command("ethtool -K dms0 rx-gro-hw on"); }
-};
-
 }  // namespace
 
 TEST_CASE_METHOD(unchanged_nic, "a stream survives every fault of the NIC", "[faults]")
 {
     auto const version = GENERATE(family::v4, family::v6);
     auto const small = GENERATE(false, true);
-    auto const frames = small ? std::make_unique<small_frames>() : nullptr;
+    // zcrx loses a flow whose linear payload GRO has put behind pages (errc::mixed_fragments).
+    without_gro const frames{small, lab_transport() == transport::zcrx};
     std::uint64_t seed = 100;
     for (auto const& [name, value, bytes, counted] : rows) {
         for (auto const how : {way::read, way::loan}) {

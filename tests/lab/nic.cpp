@@ -122,7 +122,7 @@ dmabuf_pools pools_now()
 {
     dmabuf_pools found;
     for (auto const& pool : detail::kernel_nic{near_interface}.page_pools()) {
-        if (!pool.dmabuf)
+        if (!pool.dmabuf && !pool.io_uring)
             continue;
         ++found.count;
         found.in_flight += pool.inflight;
@@ -174,6 +174,22 @@ nic_fault::~nic_fault()
 std::uint64_t nic_fault::injected() const
 {
     return injected_so_far(name_) - before_;
+}
+
+without_gro::without_gro(bool of_nic, bool of_kernel) : of_nic_{of_nic}, of_kernel_{of_kernel}
+{
+    if (of_nic_)
+        run_command("ethtool -K dms0 rx-gro-hw off");
+    if (of_kernel_)
+        run_command("ethtool -K dms0 gro off");
+}
+
+without_gro::~without_gro()
+{
+    if (of_kernel_)
+        run_command("ethtool -K dms0 gro on");
+    if (of_nic_)
+        run_command("ethtool -K dms0 rx-gro-hw on");
 }
 
 ordinary_pages::ordinary_pages() : size_{free_huge_pages() << 21}

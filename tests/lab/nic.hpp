@@ -61,6 +61,19 @@ class nic_fault {
     std::uint64_t before_;
 };
 
+// While this lives, the NIC, or the kernel, or both, combine no frames.
+class without_gro {
+  public:
+    without_gro(bool of_nic, bool of_kernel);
+    without_gro(without_gro const&) = delete;
+    without_gro& operator=(without_gro const&) = delete;
+    ~without_gro();
+
+  private:
+    bool of_nic_;
+    bool of_kernel_;
+};
+
 // While this lives, host memory is made of ordinary pages: all free huge pages are reserved here.
 class ordinary_pages {
   public:

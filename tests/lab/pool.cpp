@@ -231,11 +231,12 @@ bool kernel_says_the_same(gpurx::rx_session const& session)
 TEST_CASE_METHOD(unchanged_nic, "the pages of a memory add up under every fault of the NIC", "[faults][pool]")
 {
     // Frames of the MTU's size, so that packed pages are shared by many loans.
-    run_command("ethtool -K dms0 rx-gro-hw off");
+    without_gro const frames{true, lab_transport() == gpurx::transport::zcrx};
     fmt::print("{:>18}: {:>4} + {:>4} + {:>5} + {:>4} + {:>6} + {:>5} = {:>5}; {:>10} {:>8} {:>5}\n", "fault", "free",
                "ring", "queue", "loan", "parked", "reads", "pages", "high water", "failures", "drops");
     for (auto const& [name, value] : rows) {
         CAPTURE(name, value);
+        REQUIRE(pools_vanish());  // of the session before
         auto session = open_session(pool_memory, {.max_flows = 2, .loan_limit = 6 * mebibyte});
         auto const idle = account_of(session);
         CHECK(idle.free == idle.pages - ring);
@@ -268,7 +269,6 @@ TEST_CASE_METHOD(unchanged_nic, "the pages of a memory add up under every fault 
         if (std::string_view{name} == "alloc_fail")
             CHECK(after.allocation_failures > 0U);
     }
-    run_command("ethtool -K dms0 rx-gro-hw on");
 }
 
 #ifdef GPURX_LAB_HAS_GPU
@@ -276,7 +276,7 @@ TEST_CASE_METHOD(unchanged_nic, "the pages add up under every fault, too, while 
                  "[faults][pool][gpu]")
 {
     auto& on = gpurx::test::gpu_or_skip();
-    run_command("ethtool -K dms0 rx-gro-hw off");
+    without_gro const frames{true, lab_transport() == gpurx::transport::zcrx};
     for (auto const& [name, value] : rows) {
         CAPTURE(name, value);
         gpurx::test::gpu_test_stream stream{on};
@@ -304,7 +304,6 @@ TEST_CASE_METHOD(unchanged_nic, "the pages add up under every fault, too, while 
         CHECK(account_of(session).on_loan == flows.pages_lent());
         CHECK(session.stats().release_shortfalls == 0);
     }
-    run_command("ethtool -K dms0 rx-gro-hw on");
 }
 #endif
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One boot of the lab with a part of all that receives over devmem: the way of the demo, the cases of lab_tests with the tag
+# One boot of the lab with a part of all that receives over devmem and zcrx: the way of the demo, the cases of lab_tests with the tag
 # [smoke], a server of public headers alone, gpurx-fetch, and the Python package:  smoke.sh [--kernel KERNEL]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -10,17 +10,21 @@ readonly fake_cuda=$build/tests/fake_cuda gpurxd=$build/framework/tools/gpurxd/g
 
 # in_guest PYTHON: a failure of one part does not end the others.
 in_guest() {
-    local status=0 file=$gpurxd
-    echo "==== demo"
-    if GPURX_RECEIVE_FILE=$build/samples/receive_file/receive_file \
-        samples/demo.sh --in-guest "$file" "$(sha256sum "$file" | cut -d' ' -f1)"; then
-        echo "ok - the file arrived"
-    else
-        echo "not ok - the file arrived"
-        status=1
-    fi
+    local status=0 file=$gpurxd transport
+    for transport in devmem zcrx; do
+        echo "==== demo over $transport"
+        if GPURX_RECEIVE_FILE=$build/samples/receive_file/receive_file \
+            samples/demo.sh --in-guest "$file" "$(sha256sum "$file" | cut -d' ' -f1)" "$transport"; then
+            echo "ok - the file arrived over $transport"
+        else
+            echo "not ok - the file arrived over $transport"
+            status=1
+        fi
+    done
     echo "==== lab_tests"
     "$build/tests/lab_tests" --durations yes "[smoke]" || status=1
+    echo "==== lab_tests over zcrx"
+    GPURX_LAB_TRANSPORT=zcrx "$build/tests/lab_tests" --durations yes "[smoke][transfer],[zcrx],[move]" || status=1
     echo "==== server"
     if "$build/tests/server" dms0; then
         echo "ok - a server of public headers alone"

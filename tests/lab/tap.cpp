@@ -159,15 +159,6 @@ class listening {
     tcp::acceptor acceptor_;
 };
 
-// Each frame is a packet.
-class single_frames {
-  public:
-    single_frames() { run_command("ethtool -K dms0 rx-gro-hw off gro off"); }
-    single_frames(single_frames const&) = delete;
-    single_frames& operator=(single_frames const&) = delete;
-    ~single_frames() { run_command("ethtool -K dms0 rx-gro-hw on gro on"); }
-};
-
 // As GRO makes them.
 constexpr std::uint64_t largest_packet = 64 << 10;
 
@@ -311,6 +302,8 @@ TEST_CASE_METHOD(unchanged_nic, "the tap counts packets that the NIC did not spl
     }
     SECTION("in part")
     {
+        // zcrx loses a flow whose linear payload GRO has put behind pages.
+        without_gro const frames{false, lab_transport() == gpurx::transport::zcrx};
         nic_fault const fault{"linear_bytes", 100};
         auto const result = bed.receive(8 * mebibyte);
         auto const flow = bed.flow(tap.stop());
@@ -323,7 +316,7 @@ TEST_CASE_METHOD(unchanged_nic, "the tap counts packets that the NIC did not spl
 
 TEST_CASE_METHOD(unchanged_nic, "the tap counts its drops, and no flow suffers", "[tap]")
 {
-    single_frames const frames;
+    without_gro const frames{true, true};  // each frame is a packet
     listening bed;
     tapping tap{{"--buffer", "128KiB"}};
     tap.signal(SIGSTOP);

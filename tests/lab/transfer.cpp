@@ -100,6 +100,7 @@ TEST_CASE_METHOD(unchanged_nic, "pages larger than 4 KiB carry the stream in few
         SKIP("bind-rx takes a page size since Linux 7.3");
     std::map<std::uint32_t, std::uint64_t> fragments;
     for (std::uint32_t const page : {0U, 16384U, 65536U}) {
+        REQUIRE(pools_vanish());  // and the huge pages of the session before are free
         auto session = open_session(64 * mebibyte, {.rx_page_size = page, .max_flows = 2});
         auto const outcomes = transfer(session, {{7, 8 * mebibyte}}, family::v4, way::loan, role::accepts);
         INFO(outcomes[0]);
