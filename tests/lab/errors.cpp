@@ -88,11 +88,11 @@ void set_combined_channels(gpurx::detail::kernel_nic& nic, std::uint32_t count)
     nic.set_channels(channels);
 }
 
-using gpurx::devmem_obstacle;
 using gpurx::transport;
+using gpurx::transport_obstacle;
 
 // Opens a session, on dms0 unless `options` say otherwise. Returns why it is without devmem.
-devmem_obstacle open_with(gpurx::rx_session_options options)
+transport_obstacle open_with(gpurx::rx_session_options options)
 {
     if (options.interface.empty())
         options.interface = near_interface;
@@ -100,13 +100,13 @@ devmem_obstacle open_with(gpurx::rx_session_options options)
     return session.why_not_devmem();
 }
 
-devmem_obstacle open_without_net_admin(transport how)
+transport_obstacle open_without_net_admin(transport how)
 {
     without_net_admin const rights;
     return open_with({.transport = how});
 }
 
-devmem_obstacle open_with_large_pages_on_small_ones(transport how)
+transport_obstacle open_with_large_pages_on_small_ones(transport how)
 {
     ordinary_pages const no_huge_ones;
     return open_with({.transport = how, .rx_page_size = 16384, .max_flows = 1});
@@ -119,8 +119,8 @@ struct refusal {
     char const* advises;  // a part of what follows
     void (*provoke)();
     // Instead of that, where a session is refused: opens it. With transport::automatic it has `obstacle`.
-    devmem_obstacle (*open)(transport how) = nullptr;
-    devmem_obstacle obstacle = devmem_obstacle::none;
+    transport_obstacle (*open)(transport how) = nullptr;
+    transport_obstacle obstacle = transport_obstacle::none;
 };
 
 std::ostream& operator<<(std::ostream& out, refusal const& row)
@@ -165,7 +165,7 @@ constexpr std::array refusals{
             "needs queue management in the driver", [] { (void)bind_bare({0}, memory_fd(), "lo"); }},
     refusal{"a session on an interface without header split", EOPNOTSUPP, "get rings lo: ", "the interface cannot split headers",
             nullptr, [](transport how) { return open_with({.interface = "lo", .transport = how}); },
-            devmem_obstacle::no_header_split},
+            transport_obstacle::no_header_split},
     refusal{"a session on no interface", ENODEV, "find interface nosuch0: ", "in this network namespace: lo",
             [] { (void)open_with({.interface = "nosuch0", .transport = transport::devmem}); }},
     refusal{"a queue that is bound", EEXIST,
@@ -173,7 +173,7 @@ constexpr std::array refusals{
             "end the program that uses it",
             [] { while_bound([](auto&) { (void)bind_bare({3}, memory_fd()); }); }},
     refusal{"no right to", EPERM, "set tcp-data-split dms0: ", "run with CAP_NET_ADMIN",
-            nullptr, open_without_net_admin, devmem_obstacle::no_rights},
+            nullptr, open_without_net_admin, transport_obstacle::no_rights},
     refusal{"header split off while bound", EINVAL,
             "set tcp-data-split dms0 (kernel: can't disable tcp-data-split while device has memory provider enabled)",
             "another setting prevents header split",
@@ -193,17 +193,17 @@ constexpr std::array refusals{
             }},
     refusal{"a session of all queues", ERANGE, "lease dms0 (16 queues wanted, 15 possible): ", "ask for fewer rx_queues",
             nullptr, [](transport how) { return open_with({.rx_queues = 16, .transport = how}); },
-            devmem_obstacle::too_few_queues},
+            transport_obstacle::too_few_queues},
 };
 
 constexpr std::array page_size_refusals{
     refusal{"pages larger than the memory's own", EINVAL,
             "bind-rx dms0 queue 3 (kernel: dmabuf sg entry (", "pages larger than the kernel's need huge pages",
-            nullptr, open_with_large_pages_on_small_ones, devmem_obstacle::not_bound},
+            nullptr, open_with_large_pages_on_small_ones, transport_obstacle::not_bound},
     refusal{"pages larger than the driver's largest", ERANGE, "bind-rx dms0 queue 3 (kernel: devmemsim: rx-page-size",
             "the driver does not support this rx_page_size", nullptr,
             [](transport how) { return open_with({.transport = how, .rx_page_size = 128 << 10, .max_flows = 1}); },
-            devmem_obstacle::not_bound},
+            transport_obstacle::not_bound},
 };
 // clang-format on
 
@@ -303,7 +303,7 @@ TEST_CASE_METHOD(unchanged_nic, "a kernel without rx-page-size refuses it by nam
     expect_refusal({"pages of 16 KiB", EOPNOTSUPP,
                     "bind-rx dms0: ", "this kernel has no rx-page-size: leave rx_page_size 0", nullptr,
                     [](transport how) { return open_with({.transport = how, .rx_page_size = 16384, .max_flows = 1}); },
-                    devmem_obstacle::not_bound});
+                    transport_obstacle::not_bound});
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused with its name", "[errors]")
@@ -320,5 +320,5 @@ TEST_CASE_METHOD(unchanged_nic, "a queue that another process has is refused wit
         CHECK(text.find("queue 3 used by ") != std::string::npos);
         CHECK(text.find(fmt::format("{}", other.pid())) != std::string::npos);
     }
-    CHECK(open_with({.rx_queues = 15}) == devmem_obstacle::too_few_queues);
+    CHECK(open_with({.rx_queues = 15}) == transport_obstacle::too_few_queues);
 }

@@ -301,7 +301,7 @@ TEST_CASE_METHOD(unchanged_nic, "a session that gpurxd refuses falls back, and a
         drop_rights(false);
         gpurx::rx_session const session{{.interface = near_interface}, gpurx::device_memory::on_host(8 * mebibyte)};
         child.expect(session.transport() == gpurx::transport::copy, session.explain().c_str());
-        child.expect(session.why_not_devmem() == gpurx::devmem_obstacle::refused_by_gpurxd,
+        child.expect(session.why_not_devmem() == gpurx::transport_obstacle::refused_by_gpurxd,
                      std::string{to_string(session.why_not_devmem())}.c_str());
     }};
     CHECK(program.succeeds());

@@ -183,7 +183,7 @@ TEST_CASE_METHOD(leased_nic_fixture, "several memories on leased queues are refu
                       options.transport = gpurx::transport::automatic;
                       gpurx::rx_session const fallen_back{options, two()};
                       expect_text(child, fallen_back.explain(), "open a session for each memory");
-                      child.expect(fallen_back.why_not_devmem() == gpurx::devmem_obstacle::flows_not_movable,
+                      child.expect(fallen_back.why_not_devmem() == gpurx::transport_obstacle::flows_not_movable,
                                    "a program learns that, too");
                       child.expect(open_leased(2).queues().size() == 2, "both queues are free");
                   }};

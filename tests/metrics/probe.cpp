@@ -26,6 +26,7 @@ std::string library()
                   .transport = "devmem",
                   .tokens = "array",
                   .obstacle = "none",
+                  .zcrx_obstacle = "not_allowed",
                   .counted = {}};
     gpurx::pool_stats pool;
     pool.dry_time = std::chrono::milliseconds{1500};
@@ -39,6 +40,7 @@ std::string library()
                   .transport = "copy",
                   .tokens = "none",
                   .obstacle = "no_rights",
+                  .zcrx_obstacle = "not_allowed",
                   .counted = {}};
     return detail::format_metrics(GPURX_VERSION, samples);
 }

@@ -91,16 +91,16 @@ class acceptor_base {
     /// - The errors of rx_session::steer().
     ///
     /// @par Cost
-    /// With transport `devmem` the call blocks for some ms of netlink calls.
+    /// Except with transport `copy`, the call blocks for some ms of netlink calls.
     void steer();
     /// @brief Sets `code` instead of throwing; otherwise as the overload above.
     void steer(error_code& code);
     /// @brief Listens for connections. Calls steer() first if the program did not.
     ///
-    /// With transport `devmem` a waiting connection takes as much session memory as a flow (docs/memory-budget.md). So
-    /// fewer connections may wait when flows exist. Waiting connections and flows together are at most `max_flows`, as
-    /// of the last accept. One connection may always wait. Several acceptors of one session do not count each other's
-    /// connections.
+    /// Except with transport `copy`, a waiting connection takes as much session memory as a flow
+    /// (docs/memory-budget.md). So fewer connections may wait when flows exist. Waiting connections and flows together
+    /// are at most `max_flows`, as of the last accept. One connection may always wait. Several acceptors of one session
+    /// do not count each other's connections.
     ///
     /// @param backlog Most connections that may wait to be accepted. 0: as many as the session has flows.
     /// @throws system_error See Errors.

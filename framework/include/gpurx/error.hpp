@@ -84,8 +84,8 @@ enum class errc {
     /// stream.
     unusable_stream,
     /// @brief async_receive_exactly() exceeds the loan limit of a flow. Nothing was consumed.
-    /// @details With transport `devmem` whole pages count. Raise `rx_session_options::loan_limit`, receive in parts, or
-    /// read the bytes into the program's own memory.
+    /// @details Whole pages count, except with transport `copy`. Raise `rx_session_options::loan_limit`, receive in
+    /// parts, or read the bytes into the program's own memory.
     beyond_loan_limit,
 };
 

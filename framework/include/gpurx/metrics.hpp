@@ -9,9 +9,9 @@
 /// of a restarted process. All values are those of rx_session::stats() and rx_session::pool_stats(), in bytes and
 /// numbers; stats.hpp documents each. Two more metrics have the value 1 and describe the program:
 /// - `gpurx_build_info`, with the label `version`;
-/// - `gpurx_session_info`, with the labels `interface`, `transport`, `tokens` and `obstacle`. `tokens` is "array",
-///   "xarray" or "none". `obstacle` is the reason why the transport is not `devmem`, as in
-///   rx_session::why_not_devmem().
+/// - `gpurx_session_info`, with the labels `interface`, `transport`, `tokens`, `obstacle` and `zcrx_obstacle`. `tokens`
+///   is "array", "xarray" or "none". `obstacle` is the reason why the transport is not `devmem`, as in
+///   rx_session::why_not_devmem(); `zcrx_obstacle` is rx_session::why_not_zcrx().
 ///
 /// @par Thread safety
 /// Threads may call the functions at the same time, and while they use the sessions.

@@ -148,8 +148,9 @@ class basic_receiver : public receiver_base {
 
     /// @brief Connects to `peer`.
     ///
-    /// With transport `devmem` a rule steers the flow to the session's queues. The session installs the rule before the
-    /// first packet leaves. The rule matches the 5-tuple, or the local port if the driver does not support 5-tuples.
+    /// Except with transport `copy`, a rule steers the flow to the session's queues. The session installs the rule
+    /// before the first packet leaves. The rule matches the 5-tuple, or the local port if the driver does not support
+    /// 5-tuples.
     ///
     /// @param peer Endpoint to connect to.
     /// @param token Completion token with the signature `void(error_code)`.
@@ -164,8 +165,8 @@ class basic_receiver : public receiver_base {
     /// - The errors of `connect`.
     ///
     /// @par Cost
-    /// With `devmem` some ms of ioctl calls in a thread of the session, and longer while another session opens on the
-    /// interface. The calling thread does not wait.
+    /// Except with transport `copy`, some ms of ioctl calls in a thread of the session, and longer while another
+    /// session opens on the interface. The calling thread does not wait.
     template <asio::completion_token_for<void(error_code)> Token = detail::default_token<Executor>>
     auto async_connect(asio::ip::tcp::endpoint peer, Token&& token = Token())
     {
@@ -269,8 +270,8 @@ class basic_receiver : public receiver_base {
     /// @par Errors
     /// - The errors of async_receive().
     /// - `asio::error::eof`: the stream ends earlier.
-    /// - errc::beyond_loan_limit: `bytes` exceeds `rx_session_options::loan_limit`, or the size of the memory. With
-    ///   `devmem` the whole pages of the bytes count.
+    /// - errc::beyond_loan_limit: `bytes` exceeds `rx_session_options::loan_limit`, or the size of the memory. Except
+    ///   with `copy`, the whole pages of the bytes count.
     ///
     /// @par Back-pressure
     /// If other loans fill the limit, the operation waits until a loan of this flow returns.

@@ -36,8 +36,9 @@ enum class transport : std::uint8_t {
     /// @brief The NIC writes into the memory (devmem TCP).
     /// @details Needs an interface, `CAP_NET_ADMIN` or gpurxd, and a driver that supports it.
     devmem,
-    /// @brief The NIC writes into the memory (io_uring zero-copy receive). Needs an interface, `CAP_NET_ADMIN` in the
-    /// initial user namespace, one queue, a driver as devmem does, and Linux 7.2.
+    /// @brief The NIC writes into the memory (io_uring zero-copy receive).
+    /// @details Needs an interface, `CAP_NET_ADMIN` in the initial user namespace, and a driver as `devmem` does. The
+    /// session has one queue, and gpurxd does not help (docs/transports.md).
     zcrx,
     /// @brief `recv()` into the memory. Works everywhere and needs no privilege.
     copy,
@@ -46,19 +47,24 @@ enum class transport : std::uint8_t {
 /// @brief Returns the enumerator's name.
 [[nodiscard]] std::string_view to_string(transport value) noexcept;
 
-/// @brief Missing prerequisite of transport `devmem`, for programs and metrics.
+/// @brief Reason against transport `devmem` or `zcrx`, for programs and metrics.
 ///
 /// rx_session::explain() has the text for people, with advice. Later versions may add values.
-enum class devmem_obstacle : std::uint8_t {
-    none,                 ///< Transport `devmem` is in use.
-    copy_asked_for,       ///< `rx_session_options::transport` is `copy`.
+enum class transport_obstacle : std::uint8_t {
+    none,           ///< The transport is in use.
+    not_asked_for,  ///< `rx_session_options::transport` names another transport.
+    better_in_use,  ///< Transport `automatic` found a better one.
+    not_allowed,    ///< `rx_session_options::allow_zcrx` is false. Only `zcrx`.
+
     no_interface,         ///< `rx_session_options::interface` is empty.
     interface_down,       ///< The interface is down or gone.
     memory_not_exported,  ///< The memory has no dmabuf: device_memory::dmabuf_fd() is -1.
 
     /// @brief The memory is too small for `max_flows` flows and the NIC's rings.
     memory_too_small,
-    no_rights,  ///< The process has no `CAP_NET_ADMIN`, and no gpurxd runs.
+    /// @brief The process has no `CAP_NET_ADMIN`.
+    /// @details `devmem`: and no gpurxd runs. `zcrx`: it has none in the initial user namespace.
+    no_rights,
 
     /// @brief gpurxd refuses because of its policy or its limits, or does not answer.
     refused_by_gpurxd,
@@ -68,16 +74,23 @@ enum class devmem_obstacle : std::uint8_t {
     no_header_split,
     too_few_queues,  ///< The NIC has no more queues, or others use them.
 
-    /// @brief The driver or the kernel does not bind this memory to queues (bind-rx).
+    /// @brief The driver or the kernel does not bind this memory to queues.
     not_bound,
     /// @brief A session with several memories has leased queues.
     /// @details The process cannot install rules for leased queues.
     flows_not_movable,
+
+    several_queues,       ///< `rx_session_options::rx_queues` is above 1. Only `zcrx`.
+    leased_queues,        ///< The interface has its queues from a NIC (netkit). Only `zcrx`.
+    io_uring_disabled,    ///< The setting `kernel.io_uring_disabled` forbids io_uring. Only `zcrx`.
+    io_uring_filtered,    ///< A seccomp profile forbids or hides io_uring. Only `zcrx`.
+    io_uring_lacks_zcrx,  ///< The kernel's io_uring receives into no dmabuf, or shares no queues. Only `zcrx`.
+
     other,  ///< The kernel or the driver refused something else.
 };
 
 /// @brief Returns the enumerator's name, such as "no_rights".
-[[nodiscard]] std::string_view to_string(devmem_obstacle value) noexcept;
+[[nodiscard]] std::string_view to_string(transport_obstacle value) noexcept;
 
 /// @brief Options of a session.
 struct rx_session_options {
@@ -92,13 +105,27 @@ struct rx_session_options {
     /// @brief Number of RX queues to set aside.
     ///
     /// The session takes the highest queues: with 8 queues and `rx_queues` 2, queues 6 and 7.
+    ///
+    /// Transport `zcrx` has one queue.
     unsigned rx_queues = 1;
 
     /// @brief Transport to use.
     ///
     /// `automatic` falls back to `copy`, and explain() has the reason. With another value the session fails with an
     /// error if that transport cannot work.
+    ///
+    /// `automatic` tries in this order: `devmem` if the kernel has array tokens, `zcrx` if allow_zcrx, `devmem`,
+    /// `copy`.
     gpurx::transport transport = gpurx::transport::automatic;
+
+    /// @brief Whether `automatic` may use transport `zcrx`.
+    ///
+    /// Without array tokens, which is every stock kernel, `zcrx` costs less than `devmem`. No hardware NIC has run it.
+    ///
+    /// The session then makes a ring of io_uring. A service or container whose seccomp profile ends the process for
+    /// that must permit the system calls of io_uring first. Without the option no session makes them, except with
+    /// `transport::zcrx`.
+    bool allow_zcrx = false;
 
     /// @brief Bytes of a page at the NIC.
     ///
@@ -134,7 +161,7 @@ struct rx_session_options {
     /// If some pages are on loan, the session tells `notice` the holders, and the flow continues to wait. Zero means
     /// never. `milliseconds::max()` is practically never.
     ///
-    /// A thread of the session checks, with transport `devmem` only. It sleeps unless an operation waits.
+    /// A thread of the session checks, except with transport `copy`. It sleeps unless an operation waits.
     std::chrono::milliseconds lock_up_limit{5000};
 
     /// @brief Most bytes that one flow may have on loan, in live rx_buffers.
@@ -142,8 +169,8 @@ struct rx_session_options {
     /// At the limit async_receive() waits until a loan returns. One call may exceed the limit by a segment. Bytes left
     /// over from an async_read() may exceed it by their batch.
     ///
-    /// Transport `devmem` counts the pages of a loan's fragments, each page once. With many drivers a page holds one
-    /// packet, so 1 MiB of pages may hold 362 KiB of data.
+    /// Except with transport `copy`, the pages of a loan's fragments count, each page once. With many drivers a page
+    /// holds one packet, so 1 MiB of pages may hold 362 KiB of data.
     ///
     /// 0 means half of the memory that receive_memory leaves, divided by `max_flows`. The other half is for
     /// async_read(). Pages that wait for the streams of a flow's reads take nothing from its loans, nor from other
@@ -198,15 +225,21 @@ struct rx_session_options {
 /// makes the changes above as far as its policy allows. It keeps the journal in a directory of its own choice. It
 /// undoes the changes when the session, or its process, ends. explain() reports the use of the daemon.
 ///
+/// Transport `zcrx` needs:
+/// - Linux 7.2 or later with `CONFIG_IO_URING_ZCRX`, and io_uring permitted to the process;
+/// - a driver as `devmem` does;
+/// - `CAP_NET_ADMIN` in the initial user namespace. Each thread needs it until it has received once;
+/// - `rx_queues` 1, and no leased queues.
+///
 /// @par Cost
-/// Opening a session with transport `devmem` blocks for some 100 ms.
+/// Opening a session blocks for some 100 ms, except with transport `copy`.
 ///
 /// @par Lifetime
 /// Receivers, operations and rx_buffers keep the state alive, so the program may destroy the session early. When the
-/// last of them is gone, the NIC is restored. With transport `devmem` a thread of the session restores it, with some
-/// 100 ms of netlink calls. The same thread installs and removes the rules of flows. If the session is the last user,
-/// its destructor waits for that thread. The destructors of a receiver and of an rx_buffer do not wait. The end of the
-/// process waits, with `exit()` but not with `_exit()`.
+/// last of them is gone, the NIC is restored. A thread of the session restores it, with some 100 ms of netlink calls.
+/// The same thread installs and removes the rules of flows. If the session is the last user, its destructor waits for
+/// that thread. The destructors of a receiver and of an rx_buffer do not wait. The end of the process waits, with
+/// `exit()` but not with `_exit()`.
 ///
 /// @par Thread safety
 /// Distinct sessions are safe. A shared session is unsafe, except for const members.
@@ -219,7 +252,7 @@ class rx_session {
     /// @brief Opens a session.
     ///
     /// The text of the exception has the kernel's own message (extack) and advice. With transport `automatic`, other
-    /// obstacles to `devmem` are not errors: explain() lists them.
+    /// obstacles to `devmem` and `zcrx` are not errors: explain() lists them.
     ///
     /// @throws system_error See Errors.
     ///
@@ -240,8 +273,8 @@ class rx_session {
     /// Use it for several GPUs.
     ///
     /// Each memory is a part of the session. A part has its own `rx_queues` queues, its own `max_flows` flows and its
-    /// own division of memory, all with the same options. All parts use the same transport. If `devmem` fails for one
-    /// part, the error names it.
+    /// own division of memory, all with the same options. All parts use the same transport. If it fails for one part,
+    /// the error names it.
     ///
     /// Connections of an acceptor arrive in the first memory. acceptor::choose_memory() or the program (part()) assigns
     /// a flow to a memory. The flow's own rule moves it there. The receiver also delivers bytes that came before the
@@ -283,21 +316,24 @@ class rx_session {
     [[nodiscard]] gpurx::transport transport() const noexcept;
     /// @brief Returns a report for people, with one line per transport.
     ///
-    /// The first line names the transport in use. The line of the transport in use names its tokens. The line of
-    /// another transport has the reason why it is not in use, and advice. With transport `devmem` more lines follow:
+    /// The first line names the transport in use. The line of `devmem` in use names its tokens. The line of
+    /// another transport has the reason why it is not in use, and advice. Except with transport `copy`, more lines
+    /// follow:
     /// - the part of the memory that the NIC's ring keeps posted;
     /// - the places of the pages (pool_stats());
     /// - each flow that does not wait for its sender: it waits for its own loans, for GPU streams, or for pages of
     ///   others. The line names the holders.
     ///
     /// @par Cost
-    /// Some netlink calls with transport `devmem`.
+    /// Some netlink calls, except with transport `copy`.
     [[nodiscard]] std::string explain() const;
     /// @brief Returns the reason why transport `devmem` is not in use.
     ///
     /// With several memories, the value belongs to the first that could not use it. All memories use the same
     /// transport.
-    [[nodiscard]] devmem_obstacle why_not_devmem() const noexcept;
+    [[nodiscard]] transport_obstacle why_not_devmem() const noexcept;
+    /// @brief Returns the reason why transport `zcrx` is not in use; otherwise as why_not_devmem().
+    [[nodiscard]] transport_obstacle why_not_zcrx() const noexcept;
     /// @brief Returns the sums of the counters of all past and present flows.
     ///
     /// `stats::tokens_high_water` is that of the session; with several memories, the largest.
@@ -332,9 +368,9 @@ class rx_session {
     /// memories the queues are those of the first. A receiver constructed with another part() moves its flow there.
     ///
     /// A connection that waits to be accepted already receives. It takes as much of the memory as any flow, and no
-    /// operation reads it. So pass `listen()` a small backlog with transport `devmem`. Keep the sum of accepted flows
-    /// and of backlog + 1 of each acceptor within `max_flows`. Otherwise a program that stops accepting can starve its
-    /// own flows (docs/memory-budget.md).
+    /// operation reads it. So pass `listen()` a small backlog, except with transport `copy`. Keep the sum of accepted
+    /// flows and of backlog + 1 of each acceptor within `max_flows`. Otherwise a program that stops accepting can
+    /// starve its own flows (docs/memory-budget.md).
     ///
     /// @throws system_error See Errors.
     ///

@@ -19,7 +19,7 @@ namespace gpurx {
 /// The sum of `device_bytes`, `resteered_bytes`, `linear_bytes` and `host_bytes` is the number of bytes that the stream
 /// delivered.
 struct stats {
-    /// @brief Bytes that landed in the session's own device memory (`devmem`).
+    /// @brief Bytes that landed in the session's own device memory (`devmem`, `zcrx`).
     ///
     /// No CPU has touched them.
     std::uint64_t device_bytes = 0;
@@ -49,9 +49,9 @@ struct stats {
     /// pages already on loan, as when packets share a page.
     std::uint64_t xarray_tokens = 0;
 
-    /// @brief System calls `recvmsg` and `recv`.
+    /// @brief System calls `recvmsg` and `recv`, and with transport `zcrx` `io_uring_enter`.
     std::uint64_t receive_calls = 0;
-    /// @brief System calls `setsockopt(SO_DEVMEM_DONTNEED)`.
+    /// @brief System calls `setsockopt(SO_DEVMEM_DONTNEED)`; 0 with transport `zcrx`.
     std::uint64_t release_calls = 0;
     /// @brief Times an operation waited for the socket.
     std::uint64_t waits = 0;

@@ -60,9 +60,23 @@ struct advice {
 // Of the kernel, and of no header for programs (include/linux/errno.h): NVIDIA's driver answers so since 580.
 constexpr int enotsupp = 524;
 
-// The first that fits is given. Causes: net/core/{netdev-genl,devmem,netdev_rx_queue,page_pool_user}.c and
-// net/ethtool/rings.c of Linux 7.3.
+constexpr std::string_view no_mapping =
+    "the exporter does not map its memory for this NIC (error 524 is ENOTSUPP); for a GPU's memory, NIC and "
+    "GPU must be under one PCIe switch or root port (nvidia-smi topo -m: PIX or PXB), and neither access "
+    "control (ACS) on the bridges between them nor an IOMMU may redirect the writes; option "
+    "GrdmaPciTopoCheckOverride=1 of the module nvidia skips the check";
+
+// The first that fits is given. Causes: net/core/{netdev-genl,devmem,netdev_rx_queue,page_pool_user}.c,
+// net/ethtool/rings.c and io_uring/{io_uring,zcrx}.c of Linux 7.3.
 constexpr std::array table{
+    advice{"register with io_uring", EPERM, "",
+           "run with CAP_NET_ADMIN in the initial user namespace, that of the host; transport devmem takes that of the "
+           "network namespace"},
+    advice{"import with io_uring", EPERM, "",
+           "keep CAP_NET_ADMIN, in the initial user namespace, until each thread that receives has begun to"},
+    advice{"make ring", EPERM, "",
+           "permit io_uring: set kernel.io_uring_disabled to 0, and permit its system calls in the seccomp profile of "
+           "the container or service"},
     advice{"", EPERM, "", "run with CAP_NET_ADMIN in the user namespace that owns the network namespace, or as root"},
 
     advice{"bind-rx", EINVAL, "queues.id", "the interface has no such RX queue: raise its channels, or ask for fewer"},
@@ -89,15 +103,40 @@ constexpr std::array table{
     advice{"bind-rx", E2BIG, "", "the driver's page pools have another page size: choose another rx_page_size"},
     advice{"bind-rx", ENODATA, "",
            "the driver did not take pages from the memory: header split is not in effect (on mlx5, turn rx-gro-hw on)"},
-    advice{"bind-rx", enotsupp, "",
-           "the exporter does not map its memory for this NIC (error 524 is ENOTSUPP); for a GPU's memory, NIC and "
-           "GPU must be under one PCIe switch or root port (nvidia-smi topo -m: PIX or PXB), and neither access "
-           "control (ACS) on the bridges between them nor an IOMMU may redirect the writes; option "
-           "GrdmaPciTopoCheckOverride=1 of the module nvidia skips the check"},
+    advice{"bind-rx", enotsupp, "", no_mapping},
     advice{"bind-rx", ENOMEM, "",
            "the exporter could not map the memory for this NIC, or the kernel has no memory left; a GPU's memory is "
            "mapped into its BAR1 (nvidia-smi -q -d MEMORY shows its free part): use a smaller memory, or a larger BAR "
            "(resizable BAR in the firmware)"},
+
+    advice{"register with io_uring", EINVAL, "",
+           "check that the descriptor is a dmabuf, all of it the session's memory, and that header split is on "
+           "(tcp-data-split on, hds-thresh 0)"},
+    advice{"register with io_uring", ERANGE, "",
+           "the interface has no such RX queue, the driver does not support this rx_page_size, or the memory is not "
+           "contiguous over it: larger pages need huge pages"},
+    advice{"register with io_uring", ENODEV, "", "the interface is gone, or its driver needs it up: set it up"},
+    advice{"register with io_uring", ENETDOWN, "", "set the interface up"},
+    advice{"register with io_uring", EOPNOTSUPP, "",
+           "the driver cannot bind memory to its queues in this state, with this rx_page_size, or at all: zcrx needs "
+           "queue management in the driver"},
+    advice{"register with io_uring", EBADF, "", "the descriptor of the dmabuf is closed"},
+    advice{"register with io_uring", EEXIST, "",
+           "the queue has other memory bound, a former owner that still ends, or an XDP program: end the program that "
+           "uses it, or detach XDP"},
+    advice{"register with io_uring", EBUSY, "",
+           "the queue serves an AF_XDP socket or is leased to a virtual device: end that use"},
+    advice{"register with io_uring", ENODATA, "",
+           "the driver did not take pages from the memory: header split is not in effect (on mlx5, turn rx-gro-hw on)"},
+    advice{"register with io_uring", enotsupp, "", no_mapping},
+    advice{"register with io_uring", ENOMEM, "",
+           "raise RLIMIT_MEMLOCK (ulimit -l), which the ring of returned pages counts against: 16 bytes a page; or the "
+           "exporter could not map the memory for this NIC, or the kernel has no memory left"},
+    advice{"make ring", ENOSYS, "",
+           "permit the system calls of io_uring in the seccomp profile of the container or service, or boot a kernel "
+           "with CONFIG_IO_URING"},
+    advice{"make ring", ENOMEM, "", "raise RLIMIT_MEMLOCK (ulimit -l), or free memory"},
+    advice{"make ring", EMFILE, "", "raise the limit of open files (ulimit -n)"},
 
     // Of what is on the other side of a lease, by somebody who sees only this one.
     advice{"bind-rx of a leased queue", EINVAL, "",

@@ -23,8 +23,8 @@ io_ring::io_ring(unsigned submissions, unsigned completions, bool disabled)
     : params_{parameters(completions, disabled)},
       fd_{[&] {
           auto const fd = sys::io_uring_setup(submissions, &params_);
-          if (fd < 0)
-              fail(errno, "set up", "io_uring");
+          if (auto const error = errno; fd < 0)
+              fail(error, "make ring", "io_uring", advice_on("make ring", error));
           return fd;
       }},
       rings_{fd_.get(), IORING_OFF_SQ_RING,

@@ -34,7 +34,7 @@ zcrx_queue::thread_ring::thread_ring(zcrx_queue& queue) : ring{submissions, comp
 {
     auto request = import_of(queue.exported_.get());
     if (auto const error = ring.register_with(register_ifq, &request, 1); error != 0)
-        fail(error, "import", "io_uring queue");
+        fail(error, "import with io_uring", "queue", advice_on("import with io_uring", error));
     queue_id = request.zcrx_id;
 }
 
@@ -206,28 +206,6 @@ std::uint32_t zcrx_queue::waiting() const noexcept
 {
     return std::atomic_ref{*shared_tail_}.load(std::memory_order_acquire) -
            std::atomic_ref{*shared_head_}.load(std::memory_order_acquire);
-}
-
-std::string zcrx_obstacle()
-{
-    query found{};
-    query_header header{};
-    header.query_data = reinterpret_cast<std::uintptr_t>(&found);
-    header.query_op = query_zcrx;
-    header.size = sizeof found;
-    if (sys::io_uring_register(-1, register_query, &header, 0) < 0) {
-        auto const error = errno;
-        if (error == EPERM)
-            return "io_uring is forbidden (kernel.io_uring_disabled, or a seccomp profile)";
-        return error == ENOSYS ? "the kernel has no io_uring, or a seccomp profile hides it"
-                               : "the kernel has no zero-copy receive of io_uring to ask about (Linux 7.2)";
-    }
-    if (header.result != 0)
-        return "the kernel has no zero-copy receive of io_uring (CONFIG_IO_URING_ZCRX)";
-    if ((found.register_flags & import) == 0 || (found.area_flags & area_dmabuf) == 0 ||
-        found.nr_ctrl_opcodes <= ctrl_export)
-        return "the kernel's zero-copy receive of io_uring lacks dmabufs, imports or exports";
-    return {};
 }
 
 }  // namespace gpurx::detail

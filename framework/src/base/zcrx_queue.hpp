@@ -117,7 +117,4 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     std::vector<std::unique_ptr<thread_ring>> rings_;  // of all threads
 };
 
-// What the kernel lacks for such queues: empty, or a sentence. Asks the kernel, and needs no rights.
-[[nodiscard]] std::string zcrx_obstacle();
-
 }  // namespace gpurx::detail

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <mutex>
 #include <unordered_map>
@@ -374,6 +375,9 @@ std::unique_ptr<session_nic> open_nic(queue_lease_config options, error_code& co
         kernel_nic device{options.interface};
         if (!is_lessee(device.driver()))
             return nullptr;
+        if (options.zcrx)
+            fail(EOPNOTSUPP, "use leased queues", options.interface + " by io_uring",
+                 "transport zcrx needs queues of the NIC itself: use transport devmem here");
         return leased_nic::open({.rx_queues = options.rx_queues,
                                  .rx_page_size = options.rx_page_size,
                                  .dmabuf_fd = options.dmabuf_fd,

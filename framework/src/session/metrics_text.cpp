@@ -144,13 +144,14 @@ void add_infos(std::string& to, std::string_view version, std::span<session_samp
     fmt::format_to(std::back_inserter(to), "gpurx_build_info{{version=\"{}\"}} 1\n", escaped_label(version));
     if (samples.empty())
         return;
-    add_header(to, "gpurx_session_info", "Interface, transport, tokens and obstacle to devmem of a session.");
+    add_header(to, "gpurx_session_info",
+               "Interface, transport and tokens of a session; its obstacles to devmem and to zcrx.");
     for (auto const& each : samples)
         fmt::format_to(std::back_inserter(to),
                        "gpurx_session_info{{session=\"{}\",interface=\"{}\",transport=\"{}\",tokens=\"{}\","
-                       "obstacle=\"{}\"}} 1\n",
+                       "obstacle=\"{}\",zcrx_obstacle=\"{}\"}} 1\n",
                        escaped_label(each.name), escaped_label(each.interface), each.transport, each.tokens,
-                       each.obstacle);
+                       each.obstacle, each.zcrx_obstacle);
 }
 
 void add_metric(std::string& to, metric const& what, std::span<session_sample const> samples)
@@ -210,6 +211,7 @@ detail::session_sample sample_of(named_session const& named)
             .transport = std::string{to_string(session.transport())},
             .tokens = tokens,
             .obstacle = std::string{to_string(session.why_not_devmem())},
+            .zcrx_obstacle = std::string{to_string(session.why_not_zcrx())},
             .memory_bytes = session.memory().size(),
             .queues = session.queues().size(),
             .counted = session.stats(),

@@ -18,7 +18,8 @@ struct session_sample {
     std::string interface;
     std::string transport;
     std::string tokens;
-    std::string obstacle;
+    std::string obstacle;       // to devmem
+    std::string zcrx_obstacle;  // to zcrx
     std::uint64_t memory_bytes = 0;
     std::uint64_t queues = 0;
     gpurx::stats counted;

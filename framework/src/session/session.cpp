@@ -14,11 +14,12 @@
 
 #include "base/byte_size.hpp"
 #include "base/syscalls.hpp"
-#include "base/zcrx_queue.hpp"
+#include "base/zcrx_support.hpp"
 #include "budget.hpp"
 #include "lease/daemon_nic.hpp"
 #include "lease/queue_lease.hpp"
 #include "memory/topology.hpp"
+#include "nic/kernel_nic.hpp"
 #include "nic/process.hpp"
 #include "session_state.hpp"
 #include "transport_choice.hpp"
@@ -134,9 +135,14 @@ std::string rx_session::explain() const
     return is_part_ ? state_->explain() : state_->explain_all();
 }
 
-devmem_obstacle rx_session::why_not_devmem() const noexcept
+transport_obstacle rx_session::why_not_devmem() const noexcept
 {
     return state_->why_not_devmem();
+}
+
+transport_obstacle rx_session::why_not_zcrx() const noexcept
+{
+    return state_->why_not_zcrx();
 }
 
 stats rx_session::stats() const
@@ -195,7 +201,7 @@ namespace {
 }
 
 // Notes the obstacle, and throws its words.
-[[noreturn]] void refuse(devmem_obstacle& noted, devmem_obstacle obstacle, error_code code, diagnostics why)
+[[noreturn]] void refuse(transport_obstacle& noted, transport_obstacle obstacle, error_code code, diagnostics why)
 {
     noted = obstacle;
     refuse(code, std::move(why));
@@ -228,7 +234,7 @@ std::size_t page_size_of(rx_session_options const& options)
 
 // Throws what is lacking, if the memory cannot feed these rings and the flows.
 void check_budget(rx_session_options const& options, memory_state const& memory, ring_demand const& rings,
-                  devmem_obstacle& obstacle)
+                  transport_obstacle& obstacle)
 {
     error_code code;
     diagnostics why;
@@ -241,41 +247,45 @@ void check_budget(rx_session_options const& options, memory_state const& memory,
                        .interface = options.interface},
                       code, why);
     if (code)
-        refuse(obstacle, devmem_obstacle::memory_too_small, code, std::move(why));
+        refuse(obstacle, transport_obstacle::memory_too_small, code, std::move(why));
 }
 
-// Throws what speaks against devmem before the NIC is asked anything.
-void check_devmem(rx_session_options const& options, memory_state const& memory, devmem_obstacle& obstacle)
+// Throws what speaks against `kind`, which needs a NIC, before that is asked anything.
+void check_memory(rx_session_options const& options, gpurx::transport kind, memory_state const& memory,
+                  transport_obstacle& obstacle)
 {
     if (options.interface.empty())
-        refuse(obstacle, devmem_obstacle::no_interface, errc::transport_unavailable,
+        refuse(obstacle, transport_obstacle::no_interface, errc::transport_unavailable,
                {.operation = "open",
-                .object = "transport devmem",
+                .object = fmt::format("transport {}", to_string(kind)),
                 .kernel_message = {},
                 .advice = "name the NIC in rx_session_options::interface"});
     if (memory.dmabuf_fd() < 0)
-        refuse(obstacle, devmem_obstacle::memory_not_exported, memory.export_error(), memory.why_not_exported());
+        refuse(obstacle, transport_obstacle::memory_not_exported, memory.export_error(), memory.why_not_exported());
     check_budget(options, memory, {}, obstacle);
 }
 
 // Throws what speaks against zcrx before the NIC is asked anything.
-void check_zcrx(rx_session_options const& options, devmem_obstacle& obstacle)
+void check_zcrx(rx_session_options const& options, transport_obstacle& obstacle)
 {
-    auto const because = [&](devmem_obstacle which, std::string advice) {
+    auto const because = [&](transport_obstacle which, std::string advice) {
         refuse(obstacle, which, errc::transport_unavailable,
                {.operation = "open", .object = "transport zcrx", .kernel_message = {}, .advice = std::move(advice)});
     };
-    if (auto lacking = zcrx_obstacle(); !lacking.empty())
-        because(devmem_obstacle::not_bound, std::move(lacking));
     if (options.rx_queues != 1)
-        because(devmem_obstacle::too_few_queues, "a dmabuf serves one queue of io_uring: set rx_queues to 1");
+        because(transport_obstacle::several_queues,
+                fmt::format("it has one queue, and rx_queues is {}: set it to 1", options.rx_queues));
+    auto const support = observe_zcrx();
+    if (auto const lack = find_lack(support); lack != zcrx_lack::nothing)
+        because(obstacle_of(lack), describe(support));
 }
 
-// Throws what speaks against devmem here.
-std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options, memory_state& memory,
-                                              std::string const& daemon, bool& other_dmabuf, devmem_obstacle& obstacle)
+// Throws what speaks against `kind` here.
+std::unique_ptr<session_nic> lease_for_transport(rx_session_options const& options, gpurx::transport kind,
+                                                 memory_state& memory, std::string const& daemon, bool& other_dmabuf,
+                                                 transport_obstacle& obstacle)
 {
-    check_devmem(options, memory, obstacle);
+    check_memory(options, kind, memory, obstacle);
     // Before the NIC is touched.
     auto const check_ring = [&](nic_ring const& ring) {
         check_budget(options, memory, demand_of(ring, options.rx_queues, page_size_of(options)), obstacle);
@@ -294,7 +304,7 @@ std::unique_ptr<session_nic> lease_for_devmem(rx_session_options const& options,
                          .rx_queues = options.rx_queues,
                          .rx_page_size = options.rx_page_size,
                          .dmabuf_fd = dmabuf,
-                         .zcrx = options.transport == gpurx::transport::zcrx,
+                         .zcrx = kind == gpurx::transport::zcrx,
                          .memory = memory.span().size(),
                          .state_directory = options.state_directory,
                          .check_ring = check_ring,
@@ -332,25 +342,26 @@ std::string explain_devmem(rx_session_options const& options, session_nic const&
 {
     auto const queues = nic.queues();
     return fmt::format(
-               "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}{}), with {}{}\n"
-               "copy: not in use: it works too, but the CPU would copy each byte\n"
-               "{}memory: {}; {}",
-               options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
-               memory.explain(), other_dmabuf ? "; exported again, as the NIC cannot attach to the first dmabuf" : "",
-               explain_tokens(nic.has_array_tokens(), memory.span().size(), nic.page_size()),
-               daemon.empty() ? "" : "; set up by gpurxd (" + daemon + "), as this process has no CAP_NET_ADMIN",
-               explain_lease(nic), size_text(memory.span().size()), describe(rings_of(nic), options.interface)) +
-           explain_place(options, memory);
+        "devmem: in use: {} writes into the memory from queue{} {} in pages of {} ({}{}), with {}{}\n",
+        options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "), size_text(nic.page_size()),
+        memory.explain(), other_dmabuf ? "; exported again, as the NIC cannot attach to the first dmabuf" : "",
+        explain_tokens(nic.has_array_tokens(), memory.span().size(), nic.page_size()),
+        daemon.empty() ? "" : "; set up by gpurxd (" + daemon + "), as this process has no CAP_NET_ADMIN");
 }
 
-std::string explain_zcrx(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
+std::string explain_zcrx(rx_session_options const& options, session_nic const& nic, memory_state const& memory,
+                         bool other_dmabuf)
 {
-    return fmt::format(
-               "zcrx: in use: {} writes into the memory from queue {} in pages of {} ({})\n"
-               "copy: not in use: it works too, but the CPU would copy each byte\n"
-               "memory: {}; {}",
-               options.interface, nic.queues().front(), size_text(nic.page_size()), memory.explain(),
-               size_text(memory.span().size()), describe(rings_of(nic), options.interface)) +
+    return fmt::format("zcrx: in use: {} writes into the memory from queue {} in pages of {} ({}{})\n",
+                       options.interface, nic.queues().front(), size_text(nic.page_size()), memory.explain(),
+                       other_dmabuf ? "; exported again, as the NIC cannot attach to the first dmabuf" : "");
+}
+
+// The lines that follow those on the transports.
+std::string explain_nic(rx_session_options const& options, session_nic const& nic, memory_state const& memory)
+{
+    return fmt::format("{}memory: {}; {}", explain_lease(nic), size_text(memory.span().size()),
+                       describe(rings_of(nic), options.interface)) +
            explain_place(options, memory);
 }
 
@@ -361,13 +372,12 @@ void advise_on_ring(rx_session_options const& options, session_nic const& nic, m
         options.notice(advice_on_tight_ring(rings, options.interface, memory.span().size()));
 }
 
-std::string explain_copy(rx_session_options const& options, std::string_view why_not_devmem, memory_state const& memory)
+std::string explain_copy(rx_session_options const& options, transport_choice const& choice, memory_state const& memory)
 {
-    return fmt::format(
-               "copy: in use: the CPU copies each byte from the socket into the memory ({})\n"
-               "devmem: not in use: {}",
-               size_text(memory.span().size()), why_not_devmem) +
-           explain_place(options, memory);
+    auto text = fmt::format("copy: in use: the CPU copies each byte from the socket into the memory ({})\n{}",
+                            size_text(memory.span().size()), explain_others(choice));
+    text.pop_back();  // the last line has no end
+    return text + explain_place(options, memory);
 }
 
 // Without the part that says "asked for": automatic asks for nothing.
@@ -377,35 +387,53 @@ std::string reason(system_error const& failure)
 }
 
 // Another part's port rule brings the flows, so this one must be able to take them over.
-void check_that_it_moves_flows(session_nic const& nic, devmem_obstacle& obstacle)
+void check_that_it_moves_flows(session_nic const& nic, gpurx::transport kind, transport_obstacle& obstacle)
 {
     if (!nic.moves_flows())
-        refuse(obstacle, devmem_obstacle::flows_not_movable, errc::transport_unavailable,
+        refuse(obstacle, transport_obstacle::flows_not_movable, errc::transport_unavailable,
                {.operation = "open",
-                .object = "transport devmem",
+                .object = fmt::format("transport {}", to_string(kind)),
                 .kernel_message = {},
                 .advice = "open a session for each memory, each with a port of its own: the queues are leased, and no "
                           "flow can be moved from here"});
 }
 
+// `choice` has the transport; the rest of it is noted.
 std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
                                            std::shared_ptr<memory_state> const& memory, bool is_one_of_several,
-                                           devmem_obstacle& obstacle)
+                                           transport_choice& choice, transport_obstacle& obstacle)
 {
     session_state::check_that_memory_is_free(memory->span(), options.transport);
     bool other_dmabuf = false;
-    auto const zcrx = options.transport == gpurx::transport::zcrx;
+    auto const kind = choice.in_use;
+    auto const zcrx = kind == gpurx::transport::zcrx;
     if (zcrx)
         check_zcrx(options, obstacle);
     // gpurxd binds for devmem only: a queue of io_uring cannot be taken back from a client.
     auto const daemon = zcrx || may_configure_nics() ? std::string{} : find_daemon();
-    auto nic = lease_for_devmem(options, *memory, daemon, other_dmabuf, obstacle);
+    auto nic = lease_for_transport(options, kind, *memory, daemon, other_dmabuf, obstacle);
     if (is_one_of_several)
-        check_that_it_moves_flows(*nic, obstacle);
-    auto explanation =
-        zcrx ? explain_zcrx(options, *nic, *memory) : explain_devmem(options, *nic, *memory, daemon, other_dmabuf);
+        check_that_it_moves_flows(*nic, kind, obstacle);
+    choice.array_tokens =
+        !zcrx && nic->has_array_tokens() && fits_array_tokens(memory->span().size(), nic->page_size());
+    auto explanation = (zcrx ? explain_zcrx(options, *nic, *memory, other_dmabuf)
+                             : explain_devmem(options, *nic, *memory, daemon, other_dmabuf)) +
+                       explain_others(choice) + explain_nic(options, *nic, *memory);
     advise_on_ring(options, *nic, *memory);
     return session_state::create(options, memory, std::move(nic), std::move(explanation));
+}
+
+// Whether devmem would have them here, as far as that can be told before the NIC is set up.
+bool expects_array_tokens(rx_session_options const& options, std::vector<std::shared_ptr<memory_state>> const& memories)
+{
+    auto const fits = [&](auto const& one) { return fits_array_tokens(one->span().size(), page_size_of(options)); };
+    if (options.interface.empty() || !std::ranges::all_of(memories, fits))
+        return false;
+    try {
+        return kernel_nic{options.interface}.has_array_tokens();
+    } catch (system_error const&) {
+        return false;  // what the NIC lacks, each attempt says
+    }
 }
 
 // Calls open(memory) for each: all or none. Of several the error says which.
@@ -433,27 +461,38 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options,
                                                    std::vector<std::shared_ptr<memory_state>> const& memories)
 {
     check(options, memories);
-    std::string why_not = "transport copy was requested";
-    auto obstacle = devmem_obstacle::copy_asked_for;
-    if (options.transport != gpurx::transport::copy) {
-        obstacle = devmem_obstacle::other;
+    transport_choice choice{.asked = options.transport, .rx_queues = options.rx_queues};
+    // The kernel is asked only where the order depends on it.
+    auto const asks = options.transport == gpurx::transport::automatic && options.allow_zcrx;
+    auto const order =
+        transports_to_try(options.transport, options.allow_zcrx, asks && expects_array_tokens(options, memories));
+    for (auto const kind : order) {
+        choice.in_use = kind;
+        if (kind == gpurx::transport::copy)
+            break;
+        auto obstacle = transport_obstacle::other;
         try {
             return open_each(memories, [&](auto const& memory) {
-                return open_on_nic(options, memory, memories.size() > 1, obstacle);
+                return open_on_nic(options, memory, memories.size() > 1, choice, obstacle)->note(choice);
             });
         } catch (system_error const& failure) {
-            if (options.transport != gpurx::transport::automatic)
+            if (order.size() == 1)
                 throw;
-            if (obstacle == devmem_obstacle::other)
+            if (obstacle == transport_obstacle::other)
                 obstacle = obstacle_of(failure.code(), failure.why().operation, false);
-            why_not = reason(failure);
+            choice.refused.push_back({kind, obstacle, reason(failure)});
         }
     }
     return open_each(memories, [&](auto const& memory) {
-        auto made = create(options, memory, nullptr, explain_copy(options, why_not, *memory));
-        made->obstacle_ = obstacle;
-        return made;
+        return create(options, memory, nullptr, explain_copy(options, choice, *memory))->note(choice);
     });
+}
+
+std::shared_ptr<session_state> session_state::note(transport_choice const& choice)
+{
+    not_devmem_ = why_not(gpurx::transport::devmem, choice).obstacle;
+    not_zcrx_ = why_not(gpurx::transport::zcrx, choice).obstacle;
+    return shared_from_this();
 }
 
 }  // namespace gpurx::detail

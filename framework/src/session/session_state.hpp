@@ -139,6 +139,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
                                                  std::unique_ptr<session_nic> nic, std::string explanation);
     // Returns the first of `parts`, with all of them as its parts. Each is a session of one memory from create().
     static std::shared_ptr<session_state> join(std::vector<std::shared_ptr<session_state>> parts);
+    // Notes how a session came to its transport, and returns it.
+    std::shared_ptr<session_state> note(transport_choice const& choice);
     session_state(session_state const&) = delete;
     session_state& operator=(session_state const&) = delete;
     ~session_state();
@@ -162,8 +164,9 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
 
     [[nodiscard]] rx_session_options const& options() const noexcept { return options_; }
     [[nodiscard]] device_memory const& memory_handle() const noexcept { return handle_; }
-    // Set by the code that makes its text.
-    [[nodiscard]] devmem_obstacle why_not_devmem() const noexcept { return obstacle_; }
+    // Set by note().
+    [[nodiscard]] transport_obstacle why_not_devmem() const noexcept { return not_devmem_; }
+    [[nodiscard]] transport_obstacle why_not_zcrx() const noexcept { return not_zcrx_; }
     // Describes the session, with a line for each flow that does not wait for data.
     [[nodiscard]] std::string explain() const;
     [[nodiscard]] stats total() const;
@@ -286,7 +289,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     std::size_t loan_limit_;
     std::size_t read_share_;
     std::string explanation_;
-    devmem_obstacle obstacle_ = devmem_obstacle::none;
+    transport_obstacle not_devmem_ = transport_obstacle::none;
+    transport_obstacle not_zcrx_ = transport_obstacle::none;
 
     std::unique_ptr<page_pool> pages_;  // null with transport devmem
     session_nic* nic_;                  // null with transport copy; restoration_ has it

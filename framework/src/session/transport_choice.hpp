@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a session gets its transport: which prerequisite of devmem is missing, which dmabuf the NIC takes, and which
-// tokens the kernel lends pages by (docs/setup.md, Tokens).
+// How a session gets its transport: which it tries, which prerequisite of another is missing, which dmabuf the NIC
+// takes, and which tokens the kernel lends pages by (docs/transports.md).
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gpurx/error.hpp>
 #include <gpurx/session.hpp>
 
+#include "base/zcrx_support.hpp"
 #include "lease/session_nic.hpp"
 #include "memory/memory_state.hpp"
 
@@ -21,7 +23,36 @@ namespace gpurx::detail {
 
 // Of an error that setting up a NIC ended with. `operation`: that of its diagnostics, a name of ours. `by_daemon`:
 // gpurxd was asked to.
-[[nodiscard]] devmem_obstacle obstacle_of(error_code code, std::string_view operation, bool by_daemon) noexcept;
+[[nodiscard]] transport_obstacle obstacle_of(error_code code, std::string_view operation, bool by_daemon) noexcept;
+// Of what this process lacks for queues of io_uring.
+[[nodiscard]] transport_obstacle obstacle_of(zcrx_lack lack) noexcept;
+
+// The transports that a session tries, best first. `array_tokens`: devmem would have them here.
+[[nodiscard]] std::vector<gpurx::transport> transports_to_try(gpurx::transport asked, bool allow_zcrx,
+                                                              bool array_tokens);
+
+// A transport that is not in use: why, as a value and for people.
+struct reason_against {
+    gpurx::transport which = gpurx::transport::automatic;
+    transport_obstacle obstacle = transport_obstacle::none;
+    std::string text{};
+
+    friend bool operator==(reason_against const&, reason_against const&) = default;
+};
+
+// How a session came to its transport.
+struct transport_choice {
+    gpurx::transport asked = gpurx::transport::automatic;
+    unsigned rx_queues = 1;
+    gpurx::transport in_use = gpurx::transport::copy;
+    bool array_tokens = false;              // with devmem in use: it has them
+    std::vector<reason_against> refused{};  // those that were tried
+};
+
+// `which`: devmem or zcrx, not in use.
+[[nodiscard]] reason_against why_not(gpurx::transport which, transport_choice const& made);
+// The lines of explain() on the transports that are not in use, each with its line end.
+[[nodiscard]] std::string explain_others(transport_choice const& made);
 
 // Leases queues and binds this dmabuf to them. Null with `code` and `why` set.
 using dmabuf_lease = std::function<std::unique_ptr<session_nic>(int dmabuf, error_code& code, diagnostics& why)>;

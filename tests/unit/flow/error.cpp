@@ -75,6 +75,23 @@ TEST_CASE("advice goes by operation, errno and attribute")
     CHECK_THAT(advice_on("bind-rx", ENODATA), ContainsSubstring("header split"));
 }
 
+TEST_CASE("advice on queues of io_uring names their own rights and limits")
+{
+    constexpr char registration[] = "register with io_uring";
+    CHECK_THAT(advice_on(registration, EPERM), ContainsSubstring("initial user namespace"));
+    CHECK_THAT(advice_on(registration, EEXIST), ContainsSubstring("former owner"));
+    CHECK_THAT(advice_on(registration, EBUSY), ContainsSubstring("leased"));
+    CHECK_THAT(advice_on(registration, EOPNOTSUPP), ContainsSubstring("queue management"));
+    CHECK_THAT(advice_on(registration, ERANGE), ContainsSubstring("no such RX queue"));
+    CHECK_THAT(advice_on(registration, EINVAL), ContainsSubstring("tcp-data-split on"));
+    CHECK_THAT(advice_on(registration, ENOMEM), ContainsSubstring("RLIMIT_MEMLOCK"));
+    CHECK(advice_on(registration, 524) == advice_on("bind-rx", 524));
+    CHECK(advice_on(registration, EXDEV).empty());
+    CHECK_THAT(advice_on("import with io_uring", EPERM), ContainsSubstring("each thread"));
+    CHECK_THAT(advice_on("make ring", EPERM), ContainsSubstring("kernel.io_uring_disabled"));
+    CHECK_THAT(advice_on("make ring", ENOSYS), ContainsSubstring("seccomp"));
+}
+
 TEST_CASE("advice on an unknown error is empty, or names the attribute of the kernel")
 {
     CHECK(advice_on("bind-rx", EXDEV).empty());

@@ -72,6 +72,7 @@ session_sample sample_named(std::string name)
             .transport = "devmem",
             .tokens = "array",
             .obstacle = "none",
+            .zcrx_obstacle = "better_in_use",
             .memory_bytes = 1017,
             .queues = 1018,
             .counted = distinct_counters(),
@@ -116,7 +117,7 @@ TEST_CASE("metrics have every counter of a session, once")
     CHECK(std::ranges::count(lines, "gpurx_build_info{version=\"1.2.3\"} 1") == 1);
     CHECK(std::ranges::count(lines,
                              "gpurx_session_info{session=\"loader\",interface=\"eth0\",transport=\"devmem\","
-                             "tokens=\"array\",obstacle=\"none\"} 1") == 1);
+                             "tokens=\"array\",obstacle=\"none\",zcrx_obstacle=\"better_in_use\"} 1") == 1);
     CHECK(std::ranges::count(lines, "gpurx_received_bytes_total{session=\"loader\",way=\"linear\"} 1003") == 1);
     CHECK(std::ranges::count(lines, "gpurx_waits_total{session=\"loader\",reason=\"loans\"} 1012") == 1);
     CHECK(std::ranges::count(lines, "gpurx_tokens_out{session=\"loader\"} 1006") == 1);

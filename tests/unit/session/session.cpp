@@ -41,7 +41,9 @@ TEST_CASE("transport copy works without an interface, and explain() names it")
     CHECK(session.transport() == gpurx::transport::copy);
     CHECK_THAT(session.explain(),
                StartsWith("copy: in use") && ContainsSubstring("devmem: not in use: transport copy was requested"));
-    CHECK(session.why_not_devmem() == gpurx::devmem_obstacle::copy_asked_for);
+    CHECK_THAT(session.explain(), ContainsSubstring("\nzcrx: not in use: transport copy was requested"));
+    CHECK(session.why_not_devmem() == gpurx::transport_obstacle::not_asked_for);
+    CHECK(session.why_not_zcrx() == gpurx::transport_obstacle::not_asked_for);
     CHECK(session.queues().empty());
     CHECK(session.receive_buffer_size() == 0);
     CHECK(session.memory().size() >= mebibyte);
@@ -56,10 +58,12 @@ TEST_CASE("automatic falls back to copy, and explain() has the reason and advice
         CHECK(session.transport() == gpurx::transport::copy);
         CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: ") &&
                                           ContainsSubstring("rx_session_options::interface"));
-        CHECK(session.why_not_devmem() == gpurx::devmem_obstacle::no_interface);
+        CHECK(session.why_not_devmem() == gpurx::transport_obstacle::no_interface);
         CHECK(gpurx::to_string(session.why_not_devmem()) == "no_interface");
         gpurx::named_session const named{"loader", session};
-        CHECK_THAT(gpurx::metrics_text({&named, 1}), ContainsSubstring("obstacle=\"no_interface\""));
+        CHECK_THAT(gpurx::metrics_text({&named, 1}),
+                   ContainsSubstring("obstacle=\"no_interface\",zcrx_obstacle=\"not_allowed\""));
+        CHECK_THAT(session.explain(), ContainsSubstring("\nzcrx: not in use: rx_session_options::allow_zcrx is false"));
     }
     SECTION("an interface that cannot do it, or memory that cannot be exported")
     {
@@ -68,14 +72,33 @@ TEST_CASE("automatic falls back to copy, and explain() has the reason and advice
         CHECK(session.transport() == gpurx::transport::copy);
         CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: "));
         CHECK_THAT(session.explain(), ContainsSubstring(session.memory().dmabuf_fd() < 0 ? "/dev/udmabuf" : "lo"));
-        CHECK((session.why_not_devmem() == gpurx::devmem_obstacle::memory_not_exported) ==
+        CHECK((session.why_not_devmem() == gpurx::transport_obstacle::memory_not_exported) ==
               (session.memory().dmabuf_fd() < 0));
     }
 }
 
+TEST_CASE("automatic tries zcrx only if it is allowed, and then falls back, too")
+{
+    auto const open = [](unsigned rx_queues, bool allowed) {
+        return rx_session{
+            {.interface = "lo", .rx_queues = rx_queues, .allow_zcrx = allowed, .state_directory = "/nonexistent/gpurx"},
+            device_memory::on_host(8 * mebibyte)};
+    };
+    CHECK(open(1, false).why_not_zcrx() == gpurx::transport_obstacle::not_allowed);
+    CHECK(open(2, true).why_not_zcrx() == gpurx::transport_obstacle::several_queues);
+    auto const session = open(1, true);
+    CHECK(session.transport() == gpurx::transport::copy);
+    CHECK(session.why_not_zcrx() != gpurx::transport_obstacle::not_allowed);
+    CHECK(session.why_not_zcrx() != gpurx::transport_obstacle::none);
+    CHECK(session.why_not_devmem() != gpurx::transport_obstacle::none);
+    CHECK_THAT(session.explain(), StartsWith("copy: in use") && ContainsSubstring("\ndevmem: not in use: ") &&
+                                      ContainsSubstring("\nzcrx: not in use: "));
+}
+
 TEST_CASE("an interface that is named and does not exist is an error, whatever was asked for")
 {
-    auto const kind = GENERATE(gpurx::transport::automatic, gpurx::transport::devmem, gpurx::transport::copy);
+    auto const kind =
+        GENERATE(gpurx::transport::automatic, gpurx::transport::devmem, gpurx::transport::zcrx, gpurx::transport::copy);
     CAPTURE(to_string(kind));
     // The second is longer than a name can be.
     auto const* const name = GENERATE("gpurx-no-such", "gpurx-no-such-and-longer");
@@ -108,6 +131,18 @@ TEST_CASE("a transport that was named is never replaced")
         gpurx::system_error);
 }
 
+TEST_CASE("transport zcrx has one queue, and says so")
+{
+    error_code code;
+    gpurx::diagnostics why;
+    CHECK_FALSE(rx_session::open({.interface = "lo", .rx_queues = 2, .transport = gpurx::transport::zcrx},
+                                 device_memory::on_host(8 * mebibyte), code, why)
+                    .has_value());
+    CHECK(code == gpurx::errc::transport_unavailable);
+    CHECK(why.object == "transport zcrx");
+    CHECK_THAT(why.advice, ContainsSubstring("rx_queues is 2"));
+}
+
 TEST_CASE("options that cannot work are refused by name")
 {
     error_code code;
@@ -121,7 +156,8 @@ TEST_CASE("options that cannot work are refused by name")
     CHECK(refused({.rx_queues = 0}, device_memory::on_host(mebibyte)));
     CHECK_THAT(why.advice, ContainsSubstring("rx_queues"));
     // Whatever the transport.
-    for (auto const kind : {gpurx::transport::copy, gpurx::transport::automatic, gpurx::transport::devmem}) {
+    for (auto const kind :
+         {gpurx::transport::copy, gpurx::transport::automatic, gpurx::transport::devmem, gpurx::transport::zcrx}) {
         auto const half_a_page = static_cast<std::uint32_t>(gpurx::detail::sys::page_size() / 2);
         for (std::uint32_t const page : {1U, half_a_page, 3000U, 5000U, 12288U, ~0U}) {
             CAPTURE(to_string(kind), page);
@@ -156,7 +192,7 @@ TEST_CASE("a session on a NIC shares its memory out and is found by its binding"
 
     auto const handle = session_access::handle(session);
     CHECK(handle.transport() == gpurx::transport::devmem);
-    CHECK(handle.why_not_devmem() == gpurx::devmem_obstacle::none);
+    CHECK(handle.why_not_devmem() == gpurx::transport_obstacle::none);
     CHECK(handle.receive_buffer_size() == 512 * 1024);
     session.reset();
     CHECK(session_state::find_binding(4711) != nullptr);

@@ -20,7 +20,7 @@ namespace gpurx::detail {
 
 namespace {
 
-devmem_obstacle of(int error, std::string_view operation, bool by_daemon = false)
+transport_obstacle of(int error, std::string_view operation, bool by_daemon = false)
 {
     return obstacle_of({error, boost::system::system_category()}, operation, by_daemon);
 }
@@ -29,7 +29,7 @@ devmem_obstacle of(int error, std::string_view operation, bool by_daemon = false
 
 TEST_CASE("an error of a NIC is mapped to the missing prerequisite of devmem")
 {
-    using enum devmem_obstacle;
+    using enum transport_obstacle;
     CHECK(obstacle_of(errc::memory_too_small, "share out memory", false) == memory_too_small);
     CHECK(obstacle_of(errc::queue_busy, "lease", false) == too_few_queues);
     CHECK(obstacle_of(errc::journal_invalid, "read journal", true) == state_directory);
@@ -44,11 +44,85 @@ TEST_CASE("an error of a NIC is mapped to the missing prerequisite of devmem")
     CHECK(of(ENODEV, "bind-rx") == interface_down);
     CHECK(of(EOPNOTSUPP, "bind-rx") == not_bound);
     CHECK(of(ENOSPC, "add RSS context") == other);
+    CHECK(of(EOPNOTSUPP, "register with io_uring") == not_bound);
+    CHECK(of(EPERM, "register with io_uring") == no_rights);
+    CHECK(of(EOPNOTSUPP, "use leased queues") == leased_queues);
+}
+
+TEST_CASE("each obstacle of io_uring has a reason of its own")
+{
+    using enum transport_obstacle;
+    CHECK(obstacle_of(zcrx_lack::nothing) == none);
+    CHECK(obstacle_of(zcrx_lack::permission) == io_uring_disabled);
+    CHECK(obstacle_of(zcrx_lack::system_calls) == io_uring_filtered);
+    for (auto const lack : {zcrx_lack::io_uring, zcrx_lack::zcrx, zcrx_lack::dmabuf, zcrx_lack::sharing})
+        CHECK(obstacle_of(lack) == io_uring_lacks_zcrx);
+    CHECK(obstacle_of(zcrx_lack::net_admin) == no_rights);
+    CHECK(obstacle_of(zcrx_lack::ring) == other);
+}
+
+TEST_CASE("automatic tries zcrx if it is allowed, before devmem unless that has array tokens")
+{
+    using enum gpurx::transport;
+    CHECK(transports_to_try(automatic, false, false) == std::vector{devmem, copy});
+    CHECK(transports_to_try(automatic, false, true) == std::vector{devmem, copy});
+    CHECK(transports_to_try(automatic, true, false) == std::vector{zcrx, devmem, copy});
+    CHECK(transports_to_try(automatic, true, true) == std::vector{devmem, zcrx, copy});
+    for (auto const asked : {devmem, zcrx, copy}) {
+        CAPTURE(to_string(asked));
+        CHECK(transports_to_try(asked, true, true) == std::vector{asked});
+        CHECK(transports_to_try(asked, false, false) == std::vector{asked});
+    }
+}
+
+TEST_CASE("the reason against a transport is the one that was met, or that automatic preferred another")
+{
+    using enum transport_obstacle;
+    constexpr auto devmem = gpurx::transport::devmem;
+    constexpr auto zcrx = gpurx::transport::zcrx;
+    constexpr auto copy = gpurx::transport::copy;
+    auto const reason = [](gpurx::transport which, transport_choice const& made) {
+        return why_not(which, made).obstacle;
+    };
+
+    CHECK(reason(devmem, {.in_use = devmem}) == none);
+    CHECK(reason(zcrx, {.in_use = zcrx}) == none);
+    CHECK(why_not(devmem, {.asked = copy}) == reason_against{devmem, not_asked_for, "transport copy was requested"});
+    CHECK(reason(devmem, {.asked = zcrx, .in_use = zcrx}) == not_asked_for);
+    CHECK(reason(zcrx, {.asked = devmem, .in_use = devmem}) == not_asked_for);
+
+    CHECK(reason(zcrx, {.in_use = devmem, .array_tokens = true}) == better_in_use);
+    CHECK(reason(devmem, {.in_use = zcrx}) == better_in_use);
+    CHECK(reason(zcrx, {.in_use = copy}) == not_allowed);
+    CHECK(reason(zcrx, {.rx_queues = 2, .in_use = devmem}) == several_queues);
+
+    // On a stock kernel it is recommended, with its figure.
+    auto const recommended = why_not(zcrx, {.in_use = devmem});
+    CHECK(recommended.obstacle == not_allowed);
+    CHECK_THAT(recommended.text, ContainsSubstring("set rx_session_options::allow_zcrx") &&
+                                     ContainsSubstring("0.17x") && ContainsSubstring("no hardware NIC"));
+
+    // What was tried has its own.
+    std::vector<reason_against> const met{{zcrx, no_rights, "first"}, {devmem, not_bound, "second"}};
+    CHECK(why_not(zcrx, {.in_use = copy, .refused = met}) == met[0]);
+    CHECK(why_not(devmem, {.in_use = copy, .refused = met}) == met[1]);
+}
+
+TEST_CASE("explain() has a line for each transport that is not in use")
+{
+    std::vector<reason_against> const met{{gpurx::transport::zcrx, transport_obstacle::no_rights, "first"},
+                                          {gpurx::transport::devmem, transport_obstacle::not_bound, "second"}};
+    CHECK(explain_others({.in_use = gpurx::transport::copy, .refused = met}) ==
+          "devmem: not in use: second\nzcrx: not in use: first\n");
+    CHECK(explain_others({.in_use = gpurx::transport::devmem, .refused = {met[0]}}) ==
+          "zcrx: not in use: first\ncopy: not in use: it works too, but the CPU would copy each byte\n");
+    CHECK_THAT(explain_others({.in_use = gpurx::transport::zcrx}),
+               StartsWith("devmem: not in use: zcrx costs less") && ContainsSubstring("\ncopy: not in use: "));
 }
 
 TEST_CASE("refusals of gpurxd and of the NIC have different obstacles")
 {
-    using enum devmem_obstacle;
+    using enum transport_obstacle;
     CHECK(of(EACCES, "open", true) == refused_by_gpurxd);
     CHECK(of(EUSERS, "open", true) == refused_by_gpurxd);
     CHECK(of(ECONNRESET, "ask", true) == refused_by_gpurxd);
@@ -174,6 +248,9 @@ TEST_CASE("the other dmabuf is not tried where the first was taken, was not the 
     nic_that_takes unable{.taken = {second_dmabuf}, .operation = "set channels"};
     CHECK(unable.lease(both, other, code, why) == nullptr);
     CHECK(unable.asked.size() == 1);
+    nic_that_takes by_io_uring{.taken = {second_dmabuf}, .operation = "register with io_uring"};
+    CHECK(by_io_uring.lease(both, other, code, why) != nullptr);
+    CHECK(other);
     nic_that_takes nothing_else{.taken = {second_dmabuf}};
     CHECK(nothing_else.lease(one, other, code, why) == nullptr);
     CHECK(nothing_else.asked.size() == 1);

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/zcrx_support.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cerrno>
+#include <string>
+
+using Catch::Matchers::ContainsSubstring;
+
+namespace gpurx::detail {
+
+namespace {
+
+// As Linux 7.3.4 answers a process with every right.
+zcrx_support of_linux_7_3()
+{
+    return {.disabled = 0,
+            .offers = {.register_flags = 3,
+                       .area_flags = 1,
+                       .nr_ctrl_opcodes = 4,
+                       .features = 3,
+                       .rq_hdr_size = 128,
+                       .rq_hdr_alignment = 64,
+                       .reserved = 0},
+            .right_error = EFAULT};
+}
+
+struct row {
+    void (*change)(zcrx_support&);
+    zcrx_lack lack;
+    char const* words;
+};
+
+constexpr row rows[]{
+    {[](auto& it) { it.ring_error = EPERM, it.disabled = 2; }, zcrx_lack::permission, "io_uring_disabled is 2"},
+    {[](auto& it) { it.ring_error = EPERM, it.disabled = 1; }, zcrx_lack::permission, "io_uring_group"},
+    {[](auto& it) { it.ring_error = EPERM; }, zcrx_lack::system_calls, "filtered (EPERM)"},
+    {[](auto& it) { it.ring_error = EACCES; }, zcrx_lack::system_calls, "seccomp"},
+    {[](auto& it) { it.ring_error = EPERM, it.disabled = {}; }, zcrx_lack::system_calls, "seccomp"},
+    {[](auto& it) { it.ring_error = ENOSYS; }, zcrx_lack::system_calls, "filtered (ENOSYS)"},
+    {[](auto& it) { it.ring_error = ENOSYS, it.disabled = {}; }, zcrx_lack::io_uring, "CONFIG_IO_URING"},
+    {[](auto& it) { it.ring_error = EINVAL; }, zcrx_lack::zcrx, "Linux 7.2"},
+    {[](auto& it) { it.ring_error = ENOMEM; }, zcrx_lack::ring, "memory"},
+    {[](auto& it) { it.query_error = EINVAL; }, zcrx_lack::zcrx, "Linux 7.2"},
+    {[](auto& it) { it.result = -EOPNOTSUPP; }, zcrx_lack::zcrx, "CONFIG_IO_URING_ZCRX"},
+    {[](auto& it) { it.offers.area_flags = 2; }, zcrx_lack::dmabuf, "no dmabuf"},
+    {[](auto& it) { it.offers.register_flags = 2; }, zcrx_lack::sharing, "imports"},
+    {[](auto& it) { it.offers.nr_ctrl_opcodes = 1; }, zcrx_lack::sharing, "exports"},
+    {[](auto& it) { it.right_error = EPERM; }, zcrx_lack::net_admin, "CAP_NET_ADMIN in the initial user namespace"},
+};
+
+}  // namespace
+
+TEST_CASE("the first obstacle to queues of io_uring is named, with advice")
+{
+    CHECK(find_lack(of_linux_7_3()) == zcrx_lack::nothing);
+    CHECK(describe(of_linux_7_3()).empty());
+    // As 7.2.12 does, which cannot add areas.
+    auto older = of_linux_7_3();
+    older.offers.nr_ctrl_opcodes = 3;
+    CHECK(find_lack(older) == zcrx_lack::nothing);
+    // The setting lets administrators and its group through.
+    auto permitted = of_linux_7_3();
+    permitted.disabled = 1;
+    CHECK(find_lack(permitted) == zcrx_lack::nothing);
+    for (auto const& [change, lack, words] : rows) {
+        auto seen = of_linux_7_3();
+        change(seen);
+        CAPTURE(words);
+        CHECK(find_lack(seen) == lack);
+        CHECK_THAT(describe(seen), ContainsSubstring(words));
+    }
+}
+
+TEST_CASE("obstacles are told in their order: rings, then the kernel, then the right")
+{
+    auto seen = of_linux_7_3();
+    seen.right_error = EPERM;
+    seen.offers.area_flags = 0;
+    CHECK(find_lack(seen) == zcrx_lack::dmabuf);
+    seen.query_error = EINVAL;
+    CHECK(find_lack(seen) == zcrx_lack::zcrx);
+    seen.ring_error = EPERM;
+    CHECK(find_lack(seen) == zcrx_lack::system_calls);
+}
+
+TEST_CASE("the kernel of this machine answers", "[native]")
+{
+    auto const seen = observe_zcrx();
+    // Without a ring nothing more is asked; with one, a registration of nothing never succeeds.
+    CHECK((seen.ring_error != 0) == (seen.right_error == 0));
+    CHECK((find_lack(seen) == zcrx_lack::nothing) == describe(seen).empty());
+}
+
+}  // namespace gpurx::detail
