@@ -104,6 +104,8 @@ void add_session_options(CLI::App& app, session_choice& chosen)
            "automatic, devmem, zcrx or copy; automatic falls back to copy and reports the reason")
         ->check(CLI::IsMember{{"automatic", "devmem", "zcrx", "copy"}}.description(""))
         ->option_text("NAME");
+    app.add_flag("--allow-zcrx", chosen.session.allow_zcrx,
+                 "Let automatic use zcrx, which costs less than devmem on a stock kernel");
     app.add_option_function<std::string>(
            "--memory",
            [&chosen](std::string const& text) {

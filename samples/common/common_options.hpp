@@ -29,7 +29,8 @@ struct session_choice {
     std::size_t memory_size = std::size_t{64} << 20;
 };
 
-// --interface, --queues, --transport, --memory, --memory-size, --rx-page-size. `chosen` must outlive `app`.
+// --interface, --queues, --transport, --allow-zcrx, --memory, --memory-size, --rx-page-size. `chosen` must outlive
+// `app`.
 void add_session_options(CLI::App& app, session_choice& chosen);
 
 // Allocates memory of the chosen kind. Throws gpurx::system_error.

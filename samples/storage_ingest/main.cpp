@@ -147,7 +147,7 @@ void explain_way(std::string_view url, report& found)
 {
     std::string_view why;
     if (url.starts_with("https:"))
-        why = "https: the CPU decrypts the data, so transport devmem cannot be used";
+        why = "https: the CPU decrypts the data, so neither transport devmem nor zcrx can be used";
     else if (ingest::object::is_file(url))
         why = "file: the bytes came from a disk of this machine, or its page cache, without a NIC";
     else

@@ -237,6 +237,7 @@ def test_cancelling_a_task_loses_nothing(stream: Make) -> None:
 def test_a_session_says_why_it_has_no_devmem() -> None:
     with gpurx.Session(size=8 << 20) as session:
         assert (session.transport, session.why_not_devmem) == ("copy", "no_interface")
+        assert session.why_not_zcrx == "not_allowed"
 
 
 def test_closing_ends_it_for_who_waits(stream: Make) -> None:

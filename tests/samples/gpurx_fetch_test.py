@@ -450,7 +450,7 @@ class Consumption(FetchTest):
 
     def test_an_interface_that_does_not_exist(self) -> None:
         """Nothing is copied instead. All samples have their session of the same options."""
-        for transport in "automatic", "devmem", "copy":
+        for transport in "automatic", "devmem", "zcrx", "copy":
             with self.subTest(transport):
                 arguments = ("--transport", transport, "--interface", "gpurx-eht0", "--output", str(self.output))
                 err = self.refused(server.url("small"), *arguments, status=4)

@@ -170,8 +170,9 @@ class Session:
     * memory: memory for the NIC: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
     * size: bytes of the memory. More flows need more (MEMORY_TOO_SMALL).
     * interface: name of the NIC. Empty: only transport copy works. If set, the interface must exist, whatever the transport.
-    * transport: "devmem", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another value that
-      cannot work raises Error.
+    * transport: "devmem", "zcrx", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another
+      value that cannot work raises Error.
+    * allow_zcrx: whether "automatic" may use zcrx, which costs less than devmem on a stock kernel. No hardware NIC has run it.
     * rx_queues: RX queues to set aside, the last ones of the NIC.
     * max_flows: flows at one time.
     * rx_page_size: bytes of a page at the NIC: a power of two, at least a page of the kernel. 0: a page of the kernel.
@@ -188,6 +189,7 @@ class Session:
         size: int = ...,
         interface: str = "",
         transport: str = "automatic",
+        allow_zcrx: bool = False,
         rx_queues: int = 1,
         max_flows: int = 16,
         rx_page_size: int = 0,
@@ -195,13 +197,20 @@ class Session:
     ) -> None: ...
     @property
     def transport(self) -> str:
-        """Transport in use: "devmem" or "copy"."""
+        """Transport in use: "devmem", "zcrx" or "copy"."""
 
     @property
     def why_not_devmem(self) -> str:
-        """Missing prerequisite of devmem, as the name of a gpurx::devmem_obstacle (session.hpp), such as "no_rights".
+        """Reason against devmem, as the name of a gpurx::transport_obstacle (session.hpp), such as "no_rights".
 
         "none" if devmem is in use. explain() has the text.
+        """
+
+    @property
+    def why_not_zcrx(self) -> str:
+        """Reason against zcrx, as the name of a gpurx::transport_obstacle (session.hpp), such as "not_allowed".
+
+        "none" if zcrx is in use. explain() has the text.
         """
 
     @property
@@ -223,7 +232,7 @@ class Session:
     def explain(self) -> str:
         """Return the transport in use and the reason against a better one, a line for each.
 
-        After a load by https it adds that devmem cannot receive https.
+        After a load by https it adds that neither devmem nor zcrx can receive https.
         """
 
     def stats(self) -> dict[str, int]:

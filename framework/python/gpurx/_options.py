@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from ._native import HttpOptions, Session, parse_device
 
 Checksum = Literal["none", "automatic", "always"]
-Transport = Literal["automatic", "devmem", "copy"]
+Transport = Literal["automatic", "devmem", "zcrx", "copy"]
 
 
 class Options(TypedDict, total=False):

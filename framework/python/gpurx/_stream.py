@@ -174,7 +174,7 @@ class TensorStream:
         source_errors: Literal["raise", "warn", "ignore"] = "raise",
         size: int = 64 << 20,
         interface: str = "",
-        transport: Literal["automatic", "devmem", "copy"] = "automatic",
+        transport: Literal["automatic", "devmem", "zcrx", "copy"] = "automatic",
     ) -> None:
         if source_errors not in ("raise", "warn", "ignore"):
             raise ValueError("source_errors must be 'raise', 'warn' or 'ignore'")

@@ -31,7 +31,7 @@ class Weights(dict[str, Tensor]):
     * url: the URL after redirects, or the path.
     * etag: the server's name for this version of the file.
     * file_size: bytes of the file.
-    * transport: the transport that received it: "devmem" or "copy"; "file" for a file of this machine. Files over https
+    * transport: the transport that received it: "devmem", "zcrx" or "copy"; "file" for a file of this machine. Files over https
       arrive by "copy".
     """
 

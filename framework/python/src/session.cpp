@@ -114,13 +114,14 @@ nb::object pool_stats_of(session const& self)
 
 // NOLINTNEXTLINE(readability-function-size): the keywords that Python has
 void make_session(session* self, nb::handle memory, std::size_t size, std::string interface,
-                  std::string_view transport_name, unsigned rx_queues, unsigned max_flows, std::uint32_t rx_page_size,
-                  std::filesystem::path const& state_directory)
+                  std::string_view transport_name, bool allow_zcrx, unsigned rx_queues, unsigned max_flows,
+                  std::uint32_t rx_page_size, std::filesystem::path const& state_directory)
 {
     rx_session_options options{
         .interface = std::move(interface),
         .rx_queues = rx_queues,
         .transport = parse_transport(transport_name),
+        .allow_zcrx = allow_zcrx,
         .rx_page_size = rx_page_size,
         .max_flows = max_flows,
         .state_directory = state_directory.string(),
@@ -185,7 +186,7 @@ std::string session::explain() const
 {
     auto text = get()->explain();
     if (*met_tls_)
-        text += "\nhttps: the CPU decrypts the data, so transport devmem cannot be used";
+        text += "\nhttps: the CPU decrypts the data, so neither transport devmem nor zcrx can be used";
     return text;
 }
 
@@ -198,8 +199,9 @@ TensorStream and the loading functions open a session if they get none. Several 
 * memory: memory for the NIC: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
 * size: bytes of the memory. More flows need more (MEMORY_TOO_SMALL).
 * interface: name of the NIC. Empty: only transport copy works. If set, the interface must exist, whatever the transport.
-* transport: "devmem", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another value that
-  cannot work raises Error.
+* transport: "devmem", "zcrx", "copy" or "automatic". "automatic" falls back to copy, and explain() has the reason. Another
+  value that cannot work raises Error.
+* allow_zcrx: whether "automatic" may use zcrx, which costs less than devmem on a stock kernel. No hardware NIC has run it.
 * rx_queues: RX queues to set aside, the last ones of the NIC.
 * max_flows: flows at one time.
 * rx_page_size: bytes of a page at the NIC: a power of two, at least a page of the kernel. 0: a page of the kernel.
@@ -210,12 +212,17 @@ So does receiving in a forked child.)";
 
 constexpr char about_explain[] = R"(Return the transport in use and the reason against a better one, a line for each.
 
-After a load by https it adds that devmem cannot receive https.)";
+After a load by https it adds that neither devmem nor zcrx can receive https.)";
 
 constexpr char about_why_not_devmem[] =
-    R"(Missing prerequisite of devmem, as the name of a gpurx::devmem_obstacle (session.hpp), such as "no_rights".
+    R"(Reason against devmem, as the name of a gpurx::transport_obstacle (session.hpp), such as "no_rights".
 
 "none" if devmem is in use. explain() has the text.)";
+
+constexpr char about_why_not_zcrx[] =
+    R"(Reason against zcrx, as the name of a gpurx::transport_obstacle (session.hpp), such as "not_allowed".
+
+"none" if zcrx is in use. explain() has the text.)";
 
 constexpr char about_pool_stats[] =
     R"(Return the states of the memory's pages. The fields are those of gpurx::pool_stats (stats.hpp).
@@ -236,15 +243,18 @@ void bind_session(nb::module_& module)
     nb::class_<session>(module, "Session", nb::is_weak_referenceable(), about_session)
         .def("__init__", &make_session, nb::arg("memory").none() = "host", nb::kw_only(),
              nb::arg("size") = std::size_t{64} << 20, nb::arg("interface") = "", nb::arg("transport") = "automatic",
-             nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16, nb::arg("rx_page_size") = 0,
-             nb::arg("state_directory") = "/run/gpurx")
+             nb::arg("allow_zcrx") = false, nb::arg("rx_queues") = 1, nb::arg("max_flows") = 16,
+             nb::arg("rx_page_size") = 0, nb::arg("state_directory") = "/run/gpurx")
         .def("explain", &session::explain, about_explain)
         .def_prop_ro(
             "transport", [](session const& self) { return to_string(self.get()->transport()); },
-            "Transport in use: \"devmem\" or \"copy\".")
+            "Transport in use: \"devmem\", \"zcrx\" or \"copy\".")
         .def_prop_ro(
             "why_not_devmem", [](session const& self) { return to_string(self.get()->why_not_devmem()); },
             about_why_not_devmem)
+        .def_prop_ro(
+            "why_not_zcrx", [](session const& self) { return to_string(self.get()->why_not_zcrx()); },
+            about_why_not_zcrx)
         .def_prop_ro(
             "memory", [](session const& self) { return self.get()->memory().explain(); },
             "Description of the memory and of its exporter.")

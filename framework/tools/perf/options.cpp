@@ -53,6 +53,7 @@ void add_setting(CLI::App& app, setting& of)
            "Transport of the session")
         ->check(CLI::IsMember({"automatic", "devmem", "zcrx", "copy"}))
         ->default_str("automatic");
+    app.add_flag("--allow-zcrx", of.session.allow_zcrx, "Let transport automatic use zcrx");
     add_size(app, "--memory", of.memory, "64MiB", "Memory that the NIC writes to, as 64MiB");
     app.add_option("--gpu", of.gpu, "Use memory of the GPU with this CUDA ordinal, not the host's");
     app.add_option("--max-flows", of.session.max_flows, "Connections that share the memory")

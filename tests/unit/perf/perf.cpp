@@ -162,7 +162,7 @@ TEST_CASE("perf: percentiles are exact to 1.6 percent, and the largest is itself
 TEST_CASE("perf: compared settings differ in their text")
 {
     auto const made = parsed({"server", "--transport", "copy", "--memory", "8MiB", "--compare",
-                              "--loan --transport devmem", "--compare", "--max-flows 3", "--rounds", "6"});
+                              "--loan --transport devmem", "--compare", "--max-flows 3 --allow-zcrx", "--rounds", "6"});
     REQUIRE(made);
     auto const& server = std::get<server_options>(*made);
     REQUIRE(server.settings.size() == 3);
@@ -172,6 +172,8 @@ TEST_CASE("perf: compared settings differ in their text")
     CHECK((server.settings[1].loans && !server.settings[0].loans && !server.settings[2].loans));
     CHECK(server.settings[1].session.transport == transport::devmem);
     CHECK(server.settings[2].session.transport == transport::copy);
+    CHECK(server.settings[2].session.allow_zcrx);
+    CHECK_FALSE(server.settings[0].session.allow_zcrx);
     CHECK(server.settings[2].session.max_flows == 3);
     CHECK(server.settings[2].memory == 8 << 20);
 }
