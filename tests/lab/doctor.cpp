@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/syscalls.hpp"
+#include "base/zcrx_support.hpp"
 #include "bed.hpp"
 #include "container.hpp"
 #include "findings.hpp"
@@ -350,6 +351,36 @@ TEST_CASE_METHOD(unchanged_nic, "without rights it reports that, and everything 
     CHECK(found.about("driver").severity == "note");
     CHECK(found.about("header-split").severity == "ok");
     CHECK(found.about("channels").severity == "ok");
+}
+
+TEST_CASE_METHOD(unchanged_nic, "it takes a queue for io_uring and gives it back, or names the obstacle",
+                 "[smoke][doctor]")
+{
+    if (auto const why = detail::describe(detail::observe_zcrx()); !why.empty())
+        SKIP("transport zcrx: " << why);
+    auto const found = examine("--try-zcrx");
+    CHECK(found.status == 0);
+    CHECK(found.about("zcrx").severity == "ok");
+    CHECK_THAT(found.about("zcrx").evidence, ContainsSubstring("IORING_REGISTER_QUERY: register flags"));
+    CHECK(found.about("zcrx-queue").severity == "ok");
+    CHECK(examine().about("zcrx-queue").severity == "none");
+    {
+        auto const most = detail::kernel_nic{near_interface}.channels().combined_max;
+        auto const session =
+            open_session(64 * mebibyte, {.rx_queues = most - 1, .transport = gpurx::transport::devmem});
+        auto const busy = examine("--try-zcrx").about("zcrx-queue");
+        CHECK(busy.severity == "note");
+        CHECK_THAT(busy.evidence, ContainsSubstring("used by the gpurx session of process"));
+    }
+    run_command("sysctl -qw kernel.io_uring_disabled=2");
+    auto const disabled = examine().about("zcrx");
+    CHECK(disabled.severity == "note");
+    CHECK_THAT(disabled.evidence, ContainsSubstring("kernel.io_uring_disabled is 2"));
+    run_command(disabled.command);
+    CHECK(examine().about("zcrx").severity == "ok");
+    auto const without = examine({}, "setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all");
+    CHECK(without.about("zcrx").severity == "note");
+    CHECK(without.about("zcrx").command == "setcap cap_net_admin+ep PROGRAM");
 }
 
 TEST_CASE_METHOD(unchanged_nic, "it undoes the changes of a killed process", "[smoke][doctor]")

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/zcrx_support.hpp"
 #include "bed.hpp"
 #include "container.hpp"
 #include "lease/leased_nic.hpp"
@@ -141,6 +142,59 @@ TEST_CASE_METHOD(leased_nic_fixture, "a session on a leased queue receives in a 
                       child.expect(intact(result, leased_bytes),
                                    fmt::format("intact: {}", fmt::streamed(result)).c_str());
                       child.expect(result.stats.host_bytes == 0, "no byte arrived in host memory");
+                  }};
+    one.enter(leased);
+    auto const said = one.report();
+    INFO(said);
+    CHECK(said.empty());
+}
+
+TEST_CASE_METHOD(leased_nic_fixture, "transport zcrx is refused on leased queues, and automatic takes devmem",
+                 "[lease]")
+{
+    if (auto const why = gpurx::detail::describe(gpurx::detail::observe_zcrx()); !why.empty())
+        SKIP("transport zcrx: " << why);
+    leased_queues leased{{1}};
+    container one{
+        rights::of_the_host, [](child_report& child) {
+            gpurx::rx_session_options options{
+                .interface = leased_interface, .transport = gpurx::transport::zcrx, .max_flows = 1};
+            gpurx::error_code code;
+            gpurx::diagnostics why;
+            child.expect(!gpurx::rx_session::open(options, gpurx::device_memory::on_host(8 * mebibyte), code, why),
+                         "it is refused");
+            child.expect(code == boost::system::errc::operation_not_supported, code.message().c_str());
+            expect_text(child, why.operation, "use leased queues");
+            options.transport = gpurx::transport::automatic;
+            options.allow_zcrx = true;
+            gpurx::rx_session const taken{options, gpurx::device_memory::on_host(8 * mebibyte)};
+            child.expect(taken.transport() == gpurx::transport::devmem, "devmem");
+            child.expect(taken.why_not_zcrx() == (kernel_has_array_tokens() ? gpurx::transport_obstacle::better_in_use
+                                                                            : gpurx::transport_obstacle::leased_queues),
+                         std::string{to_string(taken.why_not_zcrx())}.c_str());
+        }};
+    one.enter(leased);
+    auto const said = one.report();
+    INFO(said);
+    CHECK(said.empty());
+}
+
+TEST_CASE_METHOD(leased_nic_fixture, "a program in a user namespace of its own learns that zcrx needs the host's",
+                 "[lease]")
+{
+    if (auto const why = gpurx::detail::describe(gpurx::detail::observe_zcrx()); !why.empty())
+        SKIP("transport zcrx: " << why);
+    leased_queues leased{{1}};
+    container one{rights::of_nobody_else, [](child_report& child) {
+                      gpurx::rx_session const taken{{.interface = leased_interface, .allow_zcrx = true, .max_flows = 1},
+                                                    gpurx::device_memory::on_host(8 * mebibyte)};
+                      child.expect(taken.transport() == gpurx::transport::devmem, "devmem");
+                      auto const arrays = kernel_has_array_tokens();
+                      child.expect(taken.why_not_zcrx() == (arrays ? gpurx::transport_obstacle::better_in_use
+                                                                   : gpurx::transport_obstacle::no_rights),
+                                   std::string{to_string(taken.why_not_zcrx())}.c_str());
+                      if (!arrays)
+                          expect_text(child, taken.explain(), "CAP_NET_ADMIN in the initial user namespace");
                   }};
     one.enter(leased);
     auto const said = one.report();

@@ -109,6 +109,18 @@ class Doctor(unittest.TestCase):
         self.assertIn("loopback", driver["what"])
         self.assertIn("the loopback device cannot", run("lo").stdout)
 
+    def test_a_queue_for_io_uring(self) -> None:
+        """It is taken where that was asked for only; and the loopback has none."""
+        untried = json.loads(run("lo", "--json").stdout)["interfaces"][0]
+        self.assertNotIn("zcrx-queue", [one["topic"] for one in untried["findings"]])
+        self.assertTrue(finding(untried, "zcrx")["evidence"])
+        answer = run("lo", "--try-zcrx", "--json")
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        tried = finding(json.loads(answer.stdout)["interfaces"][0], "zcrx-queue")
+        self.assertEqual(tried["severity"], "note")
+        self.assertIn("no queue of lo can be registered", tried["what"])
+        self.assertTrue(tried["evidence"])
+
     def test_all_interfaces(self) -> None:
         answer = run()
         self.assertIn(answer.returncode, (0, 1, 2), answer.stderr)
@@ -191,7 +203,8 @@ class Doctor(unittest.TestCase):
         self.assertEqual(answer.returncode, 2)
 
     def test_wrong_usage(self) -> None:
-        for arguments in (["--no-such"], ["no-such-if0"], ["--fix"], ["lo", "--dry-run"], ["lo", "--memory", "much"]):
+        for arguments in (["--no-such"], ["no-such-if0"], ["--fix"], ["--try-zcrx"], ["lo", "--dry-run"],
+                          ["lo", "--memory", "much"]):
             answer = run(*arguments)
             self.assertEqual(answer.returncode, 3, arguments)
             self.assertTrue(answer.stderr, arguments)

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/zcrx_support.hpp"
 #include "lease/journal.hpp"
 #include "nic/families.hpp"
 #include "nic/flow_rule.hpp"
@@ -58,6 +59,14 @@ struct machine_facts {
     kernel_facts kernel;
     host_memory_facts memory;
     process_facts process;
+    detail::zcrx_support zcrx;
+};
+
+// A queue that was taken for transport zcrx, and given back.
+struct zcrx_trial {
+    std::vector<unsigned> queues = {};  // that were registered
+    std::string failure = {};           // why none was; empty: it was
+    std::vector<std::string> notices = {};
 };
 
 // A gpurx session that the journal of an interface names.
@@ -105,6 +114,7 @@ struct interface_facts {
     std::vector<detail::netdev::rx_queue> queues;              // empty while it is down, or without queues of its own
 
     std::optional<daemon_facts> daemon;  // nothing: it was not asked
+    std::optional<zcrx_trial> trial;     // nothing: none was asked for
 
     std::vector<session_facts> sessions;
     std::vector<detail::setting_change> session_changes;

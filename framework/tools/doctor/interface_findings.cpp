@@ -232,6 +232,25 @@ std::optional<finding> check_daemon(interface_facts const& nic, process_facts co
     return found;
 }
 
+std::optional<finding> check_trial(interface_facts const& nic)
+{
+    constexpr char topic[] = "zcrx-queue";
+    if (!nic.trial)
+        return std::nullopt;
+    auto const& trial = *nic.trial;
+    if (!trial.failure.empty())
+        return finding{.level = severity::note,
+                       .topic = topic,
+                       .what = fmt::format("no queue of {} can be registered with io_uring", nic.name),
+                       .evidence = trial.failure};
+    return finding{
+        .level = trial.notices.empty() ? severity::fine : severity::note,
+        .topic = topic,
+        .what = fmt::format("queue {} was registered with io_uring, and given back", fmt::join(trial.queues, ", ")),
+        .evidence = trial.notices.empty() ? "a session with transport zcrx was opened and ended"
+                                          : fmt::format("{}", fmt::join(trial.notices, "; "))};
+}
+
 }  // namespace
 
 std::vector<finding> check_interface(interface_facts const& nic, machine_facts const& machine, gpu_facts const* gpu,
@@ -241,6 +260,8 @@ std::vector<finding> check_interface(interface_facts const& nic, machine_facts c
     auto found = is_lessee ? check_lessee(nic) : std::vector{check_driver(nic)};
     if (auto daemon = check_daemon(nic, machine.process, wanted))
         found.push_back(*std::move(daemon));
+    if (auto trial = check_trial(nic))
+        found.push_back(*std::move(trial));
     if (is_lessee)
         return found;
     if (found.front().level == severity::blocking && nic.settings.error == 0 && !nic.channels) {

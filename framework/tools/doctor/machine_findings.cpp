@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <system_error>
 
 #include "base/byte_size.hpp"
 #include "findings.hpp"
@@ -145,6 +146,52 @@ finding check_rights(process_facts const& process)
         .command = "setcap cap_net_admin+ep PROGRAM"};
 }
 
+// The command that removes it; empty: none does.
+std::string command_against(detail::zcrx_support const& seen)
+{
+    switch (detail::find_lack(seen)) {
+        case detail::zcrx_lack::permission:
+            return "sysctl kernel.io_uring_disabled=0";
+        case detail::zcrx_lack::net_admin:
+            return "setcap cap_net_admin+ep PROGRAM";
+        default:
+            return {};
+    }
+}
+
+std::string evidence_of(detail::zcrx_support const& seen)
+{
+    if (seen.ring_error != 0)
+        return fmt::format("io_uring_setup answers {}{}", std::generic_category().message(seen.ring_error),
+                           seen.disabled ? fmt::format(", kernel.io_uring_disabled is {}", *seen.disabled) : "");
+    if (seen.query_error != 0 || seen.result != 0)
+        return fmt::format("IORING_REGISTER_QUERY answers {}",
+                           std::generic_category().message(seen.query_error != 0 ? seen.query_error : -seen.result));
+    return fmt::format(
+        "IORING_REGISTER_QUERY: register flags {:#x}, area flags {:#x}, {} operations; a registration of "
+        "nothing answers {}",
+        seen.offers.register_flags, seen.offers.area_flags, seen.offers.nr_ctrl_opcodes,
+        std::generic_category().message(seen.right_error));
+}
+
+// No session needs it, so it never blocks.
+finding check_zcrx(machine_facts const& machine)
+{
+    constexpr char topic[] = "zcrx";
+    auto const& seen = machine.zcrx;
+    if (auto const lack = detail::describe(seen); !lack.empty())
+        return {.level = severity::note,
+                .topic = topic,
+                .what = "transport zcrx is not possible: " + lack,
+                .evidence = evidence_of(seen),
+                .command = command_against(seen)};
+    return {.topic = topic,
+            .what = machine.kernel.has_array_tokens
+                        ? "transport zcrx is possible; devmem has array tokens, and is preferred"
+                        : "transport zcrx is possible, and costs less than devmem: set rx_session_options::allow_zcrx",
+            .evidence = evidence_of(seen)};
+}
+
 }  // namespace
 
 std::string_view to_string(severity value) noexcept
@@ -196,6 +243,7 @@ std::vector<finding> check_machine(machine_facts const& machine, bool with_gpu, 
     if (!with_gpu && machine.memory.udmabuf_error == 0)
         found.push_back(check_huge_pages(machine.memory, wanted));
     found.push_back(check_rights(machine.process));
+    found.push_back(check_zcrx(machine));
     if (machine.process.net_admin && !machine.process.state_error.empty()) {
         found.push_back({.level = severity::blocking,
                          .topic = "state-directory",

@@ -69,7 +69,8 @@ int examine(options const& chosen)
                             .gpu = chosen.gpu,
                             .wanted = {chosen.memory},
                             .state_directory = chosen.state_directory,
-                            .own_directory = own_directory(chosen)};
+                            .own_directory = own_directory(chosen),
+                            .try_zcrx = chosen.try_zcrx};
     auto seen = observe(scope);
     if (chosen.fix && !chosen.dry_run) {
         fix(chosen, diagnose(seen, seen.interfaces.front()));

@@ -247,6 +247,8 @@ void observe_interface(interface_facts& interface, observation const& what)
     observe_journals(interface, what);
     if (auto const socket = detail::find_daemon(); !socket.empty())
         interface.daemon = ask_daemon_about(socket, interface.name, what.wanted.memory);
+    if (what.try_zcrx)
+        interface.trial = try_zcrx(interface.name, what.wanted.memory, what.state_directory);
 }
 
 }  // namespace

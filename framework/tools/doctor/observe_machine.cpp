@@ -122,7 +122,8 @@ machine_facts observe_machine(std::string const& state_directory)
             {.net_admin = detail::may_configure_nics(),
              .state_error = state_error(state_directory),
              .user = ::getuid(),
-             .daemon = detail::find_daemon()}};
+             .daemon = detail::find_daemon()},
+            detail::observe_zcrx()};
 }
 
 pci_facts observe_pci(std::string const& address)

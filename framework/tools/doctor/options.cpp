@@ -12,7 +12,7 @@ namespace {
 constexpr char description[] =
     "Checks whether device memory TCP works here: on INTERFACE, or on each interface. Each finding has the evidence "
     "and "
-    "the command that fixes it. Changes nothing without --fix.";
+    "the command that fixes it. Changes nothing without --fix or --try-zcrx.";
 
 constexpr char footer[] =
     "Exit status: 0 ready; 1 degraded: it works, but below its best; 2 not possible; 3 the command line is wrong, or\n"
@@ -50,6 +50,11 @@ std::optional<options> parse_command_line(int argc, char** argv, int& exit_code)
                           ->needs(interface);
     app.add_flag("--dry-run", parsed.dry_run, "With --fix: print the commands, and change nothing")->needs(fix);
     app.add_flag("--undo", parsed.undo, "Restore the settings that --fix has changed")->needs(interface)->excludes(fix);
+    app.add_flag("--try-zcrx", parsed.try_zcrx,
+                 "Also take a queue of INTERFACE, register it with io_uring, and give it back")
+        ->needs(interface)
+        ->excludes(fix)
+        ->excludes("--undo");
     try {
         app.parse(argc, argv);
     } catch (CLI::ParseError const& error) {

@@ -22,6 +22,7 @@ struct options {
     bool fix = false;
     bool dry_run = false;
     bool undo = false;
+    bool try_zcrx = false;
 };
 
 enum exit_status : int { ready = 0, degraded = 1, not_possible = 2, bad_usage = 3 };

@@ -93,6 +93,16 @@ std::vector<table_row> const rows{
      },
      "gpurxd", severity::note, "Permission denied", "systemctl restart gpurxd.socket gpurxd"},
 
+    {"a queue for zcrx", [](auto& nic) { nic.trial = zcrx_trial{.queues = {3}}; }, "zcrx-queue", severity::fine,
+     "opened and ended", ""},
+    {"a queue for zcrx, and a setting that was left",
+     [](auto& nic) { nic.trial = zcrx_trial{.queues = {3}, .notices = {"dms0: ntuple is left on"}}; }, "zcrx-queue",
+     severity::note, "ntuple is left on", ""},
+    {"no queue for zcrx",
+     [](auto& nic) { nic.trial = zcrx_trial{.failure = "register with io_uring dms0 queue 3: File exists"}; },
+     "zcrx-queue", severity::note, "File exists", ""},
+    {"no trial of zcrx", [](auto&) {}, "zcrx-queue", severity::fine, "", ""},
+
     {"down", [](auto& nic) { nic.up = false; }, "link", severity::blocking, "IFF_UP", "ip link set dev dms0 up",
      fix_action{fix_action::kind::link_up, 1}},
     {"no carrier", [](auto& nic) { nic.carrier = false; }, "link", severity::degraded, "without carrier", ""},

@@ -82,6 +82,25 @@ std::vector<machine_row> const machine_rows{
          machine.process.daemon = "/run/gpurxd.sock";
      },
      "rights", severity::fine, "gpurxd at /run/gpurxd.sock does it", ""},
+    {"array tokens, and zcrx", [](auto&) {}, "zcrx", severity::fine, "devmem has array tokens", ""},
+    {"xarray tokens, and zcrx", [](auto& machine) { machine.kernel.has_array_tokens = false; }, "zcrx", severity::fine,
+     "set rx_session_options::allow_zcrx", ""},
+    {"io_uring disabled",
+     [](auto& machine) {
+         machine.zcrx.disabled = 2;
+         machine.zcrx.ring_error = EPERM;
+     },
+     "zcrx", severity::note, "kernel.io_uring_disabled is 2", "sysctl kernel.io_uring_disabled=0"},
+    {"io_uring filtered", [](auto& machine) { machine.zcrx.ring_error = ENOSYS; }, "zcrx", severity::note, "seccomp",
+     ""},
+    {"no zero-copy receive", [](auto& machine) { machine.zcrx.query_error = EINVAL; }, "zcrx", severity::note,
+     "CONFIG_IO_URING_ZCRX", ""},
+    {"no areas of dmabufs", [](auto& machine) { machine.zcrx.offers.area_flags = 0; }, "zcrx", severity::note,
+     "takes no dmabuf", ""},
+    {"no imports", [](auto& machine) { machine.zcrx.offers.register_flags = 2; }, "zcrx", severity::note, "imports",
+     ""},
+    {"rights in a user namespace", [](auto& machine) { machine.zcrx.right_error = EPERM; }, "zcrx", severity::note,
+     "initial user namespace", "setcap cap_net_admin+ep PROGRAM"},
     {"no state directory", [](auto& machine) { machine.process.state_error = "/run/gpurx: Permission denied"; },
      "state-directory", severity::blocking, "journals", "install -d -m 0700 -o $USER /run/gpurx"},
 };
@@ -111,6 +130,18 @@ TEST_CASE("a GPU makes host memory a side matter")
     machine.memory.free_huge_pages = 0;
     CHECK(judge(check_machine(machine, false, {})) == verdict::not_possible);
     CHECK(judge(check_machine(machine, true, {})) == verdict::ready);
+}
+
+TEST_CASE("the evidence of zcrx is what the kernel answered")
+{
+    auto machine = good_machine();
+    auto const evidence = [&machine] { return about(check_machine(machine, false, {}), "zcrx").evidence; };
+    CHECK_THAT(evidence(), ContainsSubstring("register flags 0x3, area flags 0x1, 4 operations"));
+    machine.zcrx.result = -EOPNOTSUPP;
+    CHECK_THAT(evidence(), ContainsSubstring("IORING_REGISTER_QUERY answers Operation not supported"));
+    machine.zcrx.ring_error = EPERM;
+    CHECK_THAT(evidence(), ContainsSubstring("io_uring_setup answers Operation not permitted") &&
+                               ContainsSubstring("kernel.io_uring_disabled is 0"));
 }
 
 TEST_CASE("the worst finding is the verdict")

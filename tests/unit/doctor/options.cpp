@@ -40,6 +40,11 @@ TEST_CASE("a command line is taken apart")
     CHECK(all->json);
     CHECK(all->fix);
     CHECK(all->dry_run);
+    CHECK_FALSE(all->try_zcrx);
+
+    auto const trial = parse({"eth1", "--try-zcrx"}, status);
+    REQUIRE(trial);
+    CHECK(trial->try_zcrx);
 }
 
 TEST_CASE("a wrong command line is status 3, help and version are 0")
@@ -50,6 +55,9 @@ TEST_CASE("a wrong command line is status 3, help and version are 0")
                                                                    {"eth1", "--dry-run"},
                                                                    {"--undo"},
                                                                    {"eth1", "--undo", "--fix"},
+                                                                   {"--try-zcrx"},
+                                                                   {"eth1", "--try-zcrx", "--fix"},
+                                                                   {"eth1", "--try-zcrx", "--undo"},
                                                                    {"eth1", "--gpu", "-1"},
                                                                    {"eth1", "--memory", "much"},
                                                                    {"eth1", "eth2"}}) {

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/zcrx_support.hpp"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+
+#include "child.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 
@@ -83,6 +92,39 @@ TEST_CASE("obstacles are told in their order: rings, then the kernel, then the r
     CHECK(find_lack(seen) == zcrx_lack::zcrx);
     seen.ring_error = EPERM;
     CHECK(find_lack(seen) == zcrx_lack::system_calls);
+}
+
+namespace {
+
+// As container runtimes do: io_uring_setup fails with this error in this process. Returns whether it does.
+bool filter_rings(unsigned error)
+{
+    sock_filter program[]{
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    sock_fprog const all{.len = std::size(program), .filter = program};
+    return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("a filter of system calls is told from a kernel without io_uring", "[native]")
+{
+    auto const setting = observe_zcrx().disabled;
+    if (!setting || *setting != 0)
+        SKIP("kernel.io_uring_disabled is not 0 here: the filter is not what a ring fails by");
+    for (unsigned const error : {EPERM, ENOSYS}) {
+        CAPTURE(error);
+        CHECK(test::in_child([error](test::child_report& child) {
+                  child.expect(filter_rings(error), "a filter can be installed");
+                  auto const seen = observe_zcrx();
+                  child.expect(seen.ring_error == static_cast<int>(error), "io_uring_setup fails by the filter");
+                  child.expect(find_lack(seen) == zcrx_lack::system_calls, "the filter is the obstacle");
+              }).empty());
+    }
 }
 
 TEST_CASE("the kernel of this machine answers", "[native]")
