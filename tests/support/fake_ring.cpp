@@ -110,7 +110,7 @@ std::optional<io_uring_sqe> fake_ring::next()
     if (at == std::atomic_ref{word(sq_tail)}.load(std::memory_order_acquire))
         return std::nullopt;
     auto const mask = params_.sq_entries - 1;
-    auto const place = word(sq_array + (at & mask) * sizeof(std::uint32_t));
+    auto const place = word(static_cast<std::uint32_t>(sq_array + (at & mask) * sizeof(std::uint32_t)));
     io_uring_sqe entry;
     std::memcpy(&entry, file_.at(IORING_OFF_SQES + place * sizeof entry), sizeof entry);
     word(sq_head) = at + 1;
