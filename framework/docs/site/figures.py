@@ -25,6 +25,7 @@ MISSED = ": missed"
 WHAT = {
     "ingest": "Loading objects, beside programs and libraries that do the same",
     "overhead": "Instructions of the library for each receive, beside those of plain calls",
+    "overhead-zcrx": "The same of transport zcrx on Debian's kernel, beside io_uring in C and devmem",
     "tokens": "The kernel's cost of giving pages back, with each kind of token",
     "gather": "The gather kernels, counted instruction by instruction in an interpreter of PTX",
     "perf": "Throughput, CPU and latency over the software NIC",

@@ -6,8 +6,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <system_error>
 #include <vector>
 
@@ -49,23 +52,6 @@ int connect_to(char const* address, std::uint16_t port)
     return fd;
 }
 
-void send_all(int fd, std::uint64_t bytes, std::uint64_t chunk, std::uint64_t pause_microseconds)
-{
-    static std::vector<char> const data(1u << 20, 'x');
-    for (std::uint64_t sent = 0, in_chunk = 0; sent < bytes;) {
-        std::uint64_t const size = std::min({bytes - sent, chunk - in_chunk, std::uint64_t{data.size()}});
-        ssize_t const done = ::send(fd, data.data(), size, MSG_NOSIGNAL);
-        if (done < 0)
-            die("send");
-        sent += static_cast<std::uint64_t>(done);
-        in_chunk += static_cast<std::uint64_t>(done);
-        if (in_chunk == chunk) {
-            in_chunk = 0;
-            ::usleep(static_cast<useconds_t>(pause_microseconds));
-        }
-    }
-}
-
 }  // namespace
 
 struct sender::command {
@@ -77,8 +63,19 @@ struct sender::command {
     std::uint64_t pause_microseconds;
 };
 
+std::uint64_t monotonic_time() noexcept
+{
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
 sender::sender(std::string const& network_namespace)
 {
+    void* const shared = ::mmap(nullptr, sizeof *times_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        throw std::system_error{errno, std::system_category(), "mmap"};
+    times_ = new (shared) write_times{};
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
         throw std::system_error{errno, std::system_category(), "pipe2"};
@@ -101,6 +98,7 @@ sender::~sender()
     static_cast<void>(::write(commands_, &what, sizeof what) == static_cast<ssize_t>(sizeof what));
     ::close(commands_);
     ::waitpid(child_, nullptr, 0);
+    ::munmap(times_, sizeof *times_);
 }
 
 void sender::serve(int commands, std::string const& network_namespace)
@@ -113,7 +111,7 @@ void sender::serve(int commands, std::string const& network_namespace)
                 connection = connect_to(what.address, what.port);
                 break;
             case command::kind::send:
-                send_all(connection, what.bytes, what.chunk, what.pause_microseconds);
+                send_all(connection, what);
                 break;
             case command::kind::close:
                 ::close(connection);
@@ -123,6 +121,27 @@ void sender::serve(int commands, std::string const& network_namespace)
         }
     }
     std::_Exit(0);
+}
+
+void sender::send_all(int fd, command const& what)
+{
+    static std::vector<char> const data(1u << 20, 'x');
+    std::uint64_t in_chunk = 0;
+    for (std::uint64_t sent = 0, chunks = 0; sent < what.bytes;) {
+        std::uint64_t const size = std::min({what.bytes - sent, what.chunk - in_chunk, std::uint64_t{data.size()}});
+        if (in_chunk == 0 && chunks < times_->size())
+            (*times_)[chunks] = monotonic_time();
+        ssize_t const done = ::send(fd, data.data(), size, MSG_NOSIGNAL);
+        if (done < 0)
+            die("send");
+        sent += static_cast<std::uint64_t>(done);
+        in_chunk += static_cast<std::uint64_t>(done);
+        if (in_chunk == what.chunk) {
+            in_chunk = 0;
+            ++chunks;
+            ::usleep(static_cast<useconds_t>(what.pause_microseconds));
+        }
+    }
 }
 
 void sender::tell(command const& what)

@@ -33,9 +33,10 @@ detail::unique_fd huge_pages(std::size_t bytes)
     detail::unique_fd fd{::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB)};
     if (fd.get() < 0 || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
         fail("memory in huge pages");
-    // Taking them now tells whether there are enough.
-    if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
-        fail("huge pages (./run lab --hugepages)");
+    // Taking them now tells whether there are enough. The end of an io_uring interrupts calls of its threads.
+    while (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
+        if (errno != EINTR)
+            fail("huge pages (./run lab --hugepages)");
     if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0)
         fail("F_SEAL_SHRINK");
     return fd;
