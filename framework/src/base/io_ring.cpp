@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "failure.hpp"
 #include "syscalls.hpp"
@@ -43,13 +42,6 @@ io_ring::io_ring(unsigned submissions, unsigned completions, bool disabled)
     auto* const places = rings_.as<std::uint32_t>(params_.sq_off.array);
     for (std::uint32_t i = 0; i < params_.sq_entries; ++i)
         places[i] = i;
-}
-
-io_uring_sqe& io_ring::next() noexcept
-{
-    auto& entry = submissions_[next_++ & sq_mask_];
-    std::memset(&entry, 0, sizeof entry);
-    return entry;
 }
 
 int io_ring::enter(unsigned least) noexcept

@@ -6,9 +6,11 @@
 
 #include <linux/io_uring.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "fork.hpp"
 #include "io_uring_uapi.hpp"
@@ -24,20 +26,35 @@ class io_ring {
     io_ring(unsigned submissions, unsigned completions, bool disabled);
 
     // The next entry, cleared, at most `submissions` before the next enter().
-    [[nodiscard]] io_uring_sqe& next() noexcept;
+    [[nodiscard]] io_uring_sqe& next() noexcept
+    {
+        auto& entry = submissions_[next_++ & sq_mask_];
+        std::memset(&entry, 0, sizeof entry);
+        return entry;
+    }
     // Submits what next() gave, and waits for `least` completions. 0, or errno: EINTR may have submitted.
     [[nodiscard]] int enter(unsigned least) noexcept;
     // Forgets entries that the kernel did not take.
     void drop() noexcept { next_ = submitted_; }
-    // Calls visit(completion const&) for each completion that is there.
-    template <class Visit>
-    void reap(Visit&& visit) noexcept
+    // Completions that are there.
+    [[nodiscard]] std::uint32_t ready() const noexcept
     {
-        auto at = *cq_head_;
-        auto const end = std::atomic_ref{*cq_tail_}.load(std::memory_order_acquire);
-        for (; at != end; ++at)
-            visit(completions_[at & cq_mask_]);
-        std::atomic_ref{*cq_head_}.store(at, std::memory_order_release);
+        return std::atomic_ref{*cq_tail_}.load(std::memory_order_acquire) - *cq_head_;
+    }
+    // Calls visit(completion const&) for each of the first `count` of them.
+    template <class Visit>
+    void reap(std::uint32_t count, Visit&& visit) noexcept
+    {
+        auto const begin = *cq_head_;
+        // At most two runs, as the ring may wrap within them: a run costs less than a place computed for each.
+        for (auto at = begin, end = begin + count; at != end;) {
+            auto const place = at & cq_mask_;
+            auto const run = std::min(end - at, cq_mask_ + 1 - place);
+            for (auto const *one = completions_ + place, *const last = one + run; one != last; ++one)
+                visit(*one);
+            at += run;
+        }
+        std::atomic_ref{*cq_head_}.store(begin + count, std::memory_order_release);
     }
     // As io_uring_register(2) on this ring; 0, or errno. Only the ring's thread, or, disabled, any.
     [[nodiscard]] int register_with(unsigned opcode, void* argument, unsigned count) noexcept;

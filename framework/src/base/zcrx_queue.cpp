@@ -176,12 +176,36 @@ void zcrx_queue::close_ring(thread_ring* ring) noexcept
     std::erase_if(rings_, [ring](auto const& one) { return one.get() == ring; });
 }
 
-void zcrx_queue::make_room(std::uint32_t tail) noexcept
+unsigned zcrx_queue::give_back(std::span<std::uint32_t const> pages) noexcept
 {
-    std::atomic_ref const head{*shared_head_};
-    head_seen_ = head.load(std::memory_order_acquire);
-    if (tail - head_seen_ >= entries_)
+    std::lock_guard const lock{refill_lock_};
+    auto const before = flushes_;
+    // The stores into the ring may alias members, which would be read again for each page.
+    auto tail = tail_;
+    auto full = full_;
+    auto* const refill = refill_;
+    auto const mask = entries_ - 1;
+    auto const area = area_token_;
+    auto const shift = page_shift_;
+    while (!pages.empty()) {
+        if (tail == full)
+            full = make_room(tail);
+        auto const now = pages.first(std::min<std::size_t>(pages.size(), full - tail));
+        for (auto const page : now)
+            refill[tail++ & mask] = {.off = std::uint64_t{page} << shift | area, .len = 1, .pad = 0};
+        pages = pages.subspan(now.size());
+    }
+    tail_ = tail;
+    std::atomic_ref{*shared_tail_}.store(tail, std::memory_order_release);
+    return flushes_ - before;
+}
+
+std::uint32_t zcrx_queue::make_room(std::uint32_t tail) noexcept
+{
+    full_ = std::atomic_ref{*shared_head_}.load(std::memory_order_acquire) + entries_;
+    if (tail == full_)
         flush_up_to(tail);
+    return full_;
 }
 
 void zcrx_queue::flush() noexcept
@@ -199,7 +223,7 @@ void zcrx_queue::flush_up_to(std::uint32_t tail) noexcept
     // It takes all of them and cannot fail on a queue that is registered.
     (void)holder_.register_with(register_ctrl, &request, 0);
     ++flushes_;
-    head_seen_ = std::atomic_ref{*shared_head_}.load(std::memory_order_acquire);
+    full_ = std::atomic_ref{*shared_head_}.load(std::memory_order_acquire) + entries_;
 }
 
 std::uint32_t zcrx_queue::waiting() const noexcept

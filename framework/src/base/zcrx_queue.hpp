@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,21 +56,9 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     // Ends what the kernel still does for it. The next receive makes another.
     void close_ring_of_this_thread() noexcept;
 
-    // Returns one completion for each number of each range {first, count} of pages. Never waits for another thread for
-    // longer than a call of this takes. Returns the system calls it made: one whenever the refill ring was full.
-    template <class Ranges>
-    unsigned give_back(Ranges const& ranges) noexcept
-    {
-        std::lock_guard const lock{refill_lock_};
-        auto const before = flushes_;
-        auto tail = tail_;
-        for (auto const& range : ranges)
-            for (auto page = std::uint64_t{range.first}, end = page + range.count; page != end; ++page)
-                tail = put(tail, page);
-        tail_ = tail;
-        std::atomic_ref{*shared_tail_}.store(tail, std::memory_order_release);
-        return flushes_ - before;
-    }
+    // Returns each page as often as completions named it. Never waits for another thread for longer than a call of this
+    // takes. Returns the system calls it made: one whenever the refill ring was full.
+    unsigned give_back(std::span<std::uint32_t const> pages) noexcept;
     // Makes the kernel take what waits in the refill ring, whose pages it counts as out of the pool until then.
     void flush() noexcept;
     // Completions that wait in the refill ring.
@@ -82,17 +71,8 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     explicit zcrx_queue(config const& options);
     void register_queue(config const& options);
     void export_queue(std::string const& object);
-    [[nodiscard]] std::uint32_t put(std::uint32_t tail, std::uint64_t page) noexcept
-    {
-        if (tail - head_seen_ >= entries_)
-            make_room(tail);
-        auto& entry = refill_[tail & (entries_ - 1)];
-        entry.off = (page << page_shift_) | area_token_;
-        entry.len = 1;
-        entry.pad = 0;
-        return tail + 1;
-    }
-    [[gnu::noinline]] void make_room(std::uint32_t tail) noexcept;
+    // Returns the place that the ring is full at now.
+    [[nodiscard, gnu::noinline]] std::uint32_t make_room(std::uint32_t tail) noexcept;
     void flush_up_to(std::uint32_t tail) noexcept;
     void close_ring(thread_ring* ring) noexcept;
 
@@ -107,7 +87,7 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
 
     brief_lock refill_lock_;  // guards what follows
     std::uint32_t tail_ = 0;
-    std::uint32_t head_seen_ = 0;
+    std::uint32_t full_ = 0;  // the tail that finds no room, as far as known
     std::uint32_t* shared_head_ = nullptr;
     std::uint32_t* shared_tail_ = nullptr;
     uapi::zcrx::rqe* refill_ = nullptr;

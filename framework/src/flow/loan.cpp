@@ -73,7 +73,7 @@ bool can_absorb(loan const& into, loan const& batch) noexcept
     return is_unlent(into) && is_unlent(batch) && into.use.load() == batch.use.load() && into.foreign.empty() &&
            batch.foreign.empty() && (into.host == nullptr || batch.host == nullptr || into.host == batch.host) &&
            batch.fragments.size() <= into.fragments.spare_room() && batch.tokens.size() <= into.tokens.spare_room() &&
-           batch.pages.size() <= into.pages.capacity() - into.pages.size();
+           batch.pages.size() <= into.pages.spare_room();
 }
 
 void absorb(loan& into, loan& batch) noexcept
@@ -86,7 +86,8 @@ void absorb(loan& into, loan& batch) noexcept
             into.tokens.push_back(range);
     into.token_count += batch.token_count;
     into.own_tokens += batch.own_tokens;
-    into.pages.insert(into.pages.end(), batch.pages.begin(), batch.pages.end());
+    for (auto const page : batch.pages)
+        into.pages.push_back(page);
     if (into.host == nullptr)
         into.host = batch.host;
     else if (batch.host != nullptr)

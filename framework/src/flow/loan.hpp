@@ -122,11 +122,12 @@ struct loan {
     reused_list<token_range> tokens;              // transport devmem
     std::uint64_t token_count = 0;                // in all ranges of `tokens`
     std::uint64_t own_tokens = 0;                 // tokens of the flow's own session
-    std::vector<std::uint32_t> pages;             // transport copy: pages of the session's pool, one reference each
-    host_chunk* host = nullptr;                   // chunk that this loan holds; may be null
-    std::vector<foreign_hold> foreign;            // usually empty
-    stream_point* read_until = nullptr;           // work that reads the bytes; the pages wait for it
-    spare_point spare;                            // for more such work, when the loan returns
+    // transport copy: pages of the session's pool, one reference each; zcrx: the page of each piece.
+    reused_list<std::uint32_t> pages;
+    host_chunk* host = nullptr;          // chunk that this loan holds; may be null
+    std::vector<foreign_hold> foreign;   // usually empty
+    stream_point* read_until = nullptr;  // work that reads the bytes; the pages wait for it
+    spare_point spare;                   // for more such work, when the loan returns
     // A part of another loan (split_front) has no pages of its own. The other loan has them, and keeps them for its
     // parts.
     loan* of = nullptr;

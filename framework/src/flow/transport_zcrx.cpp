@@ -40,7 +40,11 @@ constexpr std::size_t longest = std::size_t{1} << 30;  // of one request, whose 
 class zcrx_transport final : public flow_transport {
   public:
     zcrx_transport(flow_place& place, int socket)
-        : place_{place}, socket_{socket}, host_{place}, piece_size_{place.session().nic_page_size()}
+        : place_{place},
+          socket_{socket},
+          queue_{place.session().zcrx()},
+          host_{place},
+          piece_size_{place.session().nic_page_size()}
     {}
 
     error_code receive(std::size_t limit, loan& into) override;
@@ -49,25 +53,29 @@ class zcrx_transport final : public flow_transport {
   private:
     using session_ptr = std::shared_ptr<session_state>;
 
-    // What one request delivered, and how it ended.
+    // How one request ended; the loan has what it delivered.
     struct outcome {
-        std::size_t bytes = 0;
-        std::uint64_t pieces = 0;
-        std::uint64_t pages = 0;  // each once where its pieces come together
-        std::uint64_t last_page = ~std::uint64_t{0};
-        bool over = false;  // the last completion is there
+        std::uint64_t shared_pages = 0;  // pieces on the page of the piece before
         int error = 0;      // negative, of the last completion; 0: all that was asked for, or the end of the stream
+        bool over = false;  // the last completion is there
         bool stray = false;
         int refused = 0;  // errno of the call, which took nothing
+
+        void end(int result) noexcept
+        {
+            over = true;
+            error = std::min(result, 0);
+        }
     };
 
     // Asks one session's queue; `from` is null for the flow's own.
     [[nodiscard]] error_code receive_from(session_ptr const& from, std::size_t limit, loan& into);
     // Asks each queue of the process but the one that was asked last.
-    [[nodiscard]] error_code receive_from_others(std::size_t limit, loan& into);
+    [[nodiscard, gnu::noinline]] error_code receive_from_others(std::size_t limit, loan& into);
     [[nodiscard]] outcome request(zcrx_queue& queue, memory_span memory, std::size_t size, loan& into);
-    static void take(zc::cqe const& completion, memory_span memory, int page_shift, outcome& so_far,
-                     loan& into) noexcept;
+    // Takes the completions that are there.
+    [[gnu::noinline]] static void take(io_ring& ring, memory_span const& memory, int page_shift, outcome& so_far,
+                                       loan& into) noexcept;
     // After a request; `into` may have bytes.
     [[nodiscard]] error_code conclude(outcome const& of, std::size_t asked, loan& into);
     // Bytes that missed the memory.
@@ -79,6 +87,7 @@ class zcrx_transport final : public flow_transport {
 
     flow_place& place_;
     int socket_;
+    zcrx_queue& queue_;  // of the flow's own session
     host_chunks host_;
     // The session whose queue had the last bytes, if it is not the flow's own. A flow is moved once, if at all.
     std::weak_ptr<session_state> source_;
@@ -95,7 +104,7 @@ error_code zcrx_transport::receive(std::size_t limit, loan& into)
     if (std::exchange(host_is_next_, false))
         return receive_on_host(limit, into);
     auto code = receive_from(source_.lock(), limit, into);
-    if (code == errc::foreign_memory)
+    if (code && code == errc::foreign_memory)
         code = receive_from_others(limit, into);
     if (into.bytes == 0 && std::exchange(host_is_next_, false))
         return receive_on_host(limit, into);
@@ -105,11 +114,12 @@ error_code zcrx_transport::receive(std::size_t limit, loan& into)
 error_code zcrx_transport::receive_from(session_ptr const& from, std::size_t limit, loan& into)
 {
     auto& session = from != nullptr ? *from : place_.session();
-    auto& queue = session.zcrx();
+    auto& queue = from != nullptr ? session.zcrx() : queue_;
     // All that can fail comes first: nothing may be lost once the bytes have left the socket.
     into.fragments.reserve(most_pieces);
-    into.tokens.reserve(most_pieces);
-    into.foreign.reserve(from != nullptr ? 1 : 0);
+    into.pages.reserve(most_pieces);
+    if (from != nullptr)
+        into.foreign.reserve(1);
     auto const asked = within(limit, queue.page_shift());
     auto const got = request(queue, session.memory().span(), asked, into);
     if (got.refused != 0)
@@ -167,10 +177,7 @@ zcrx_transport::outcome zcrx_transport::request(zcrx_queue& queue, memory_span m
         do {
             error = ring.enter(least);
             place_.counters.receive_calls.add(1);
-            ring.reap([&](zc::cqe const& completion) {
-                if (completion.user_data == of_receive)
-                    take(completion, memory, page_shift, result, into);
-            });
+            take(ring, memory, page_shift, result, into);
         } while (error == EINTR || error == EAGAIN || error == EBUSY);
         if (error == 0)
             continue;
@@ -186,29 +193,56 @@ zcrx_transport::outcome zcrx_transport::request(zcrx_queue& queue, memory_span m
     return result;
 }
 
-void zcrx_transport::take(zc::cqe const& completion, memory_span memory, int page_shift, outcome& so_far,
+// Nearly all instructions of a piece are in this loop. It changes only local variables, the lists have room for all
+// pieces, and the function is not inlined, so that the variables fit into registers.
+void zcrx_transport::take(io_ring& ring, memory_span const& memory, int page_shift, outcome& so_far,
                           loan& into) noexcept
 {
-    if ((completion.flags & IORING_CQE_F_MORE) == 0) {
-        so_far.over = true;
-        so_far.error = std::min(completion.res, 0);
-        return;
+    auto const count = ring.ready();
+    if (count > into.pages.spare_room()) [[unlikely]] {
+        into.fragments.reserve(into.pages.size() + count);
+        into.pages.reserve(into.pages.size() + count);
     }
-    auto const offset = completion.off & ((std::uint64_t{1} << zc::area_shift) - 1);
-    auto const size = static_cast<std::size_t>(completion.res);
-    if (completion.res <= 0 || offset >= memory.size() || size > memory.size() - offset) {
-        so_far.stray = true;  // and nobody knows its page
-        return;
-    }
-    auto const page = offset >> page_shift;
-    into.append_token(static_cast<std::uint32_t>(page));
-    ++so_far.pieces;
-    if (std::exchange(so_far.last_page, page) != page)
-        ++so_far.pages;
-    if (so_far.stray)
-        return;  // behind a hole
-    into.append({memory.address() + offset, size, memory.kind()});
-    so_far.bytes += size;
+    auto const start = memory.address();
+    auto const size = memory.size();
+    auto const kind = memory.kind();
+    auto const within_page = (std::uint64_t{1} << page_shift) - 1;
+    auto reachable = so_far.stray ? 0 : size;
+    std::size_t bytes = 0;
+    auto* fragments = into.fragments.end();
+    std::uintptr_t last_end = 0;
+    auto* const first_page = into.pages.begin();
+    auto* pages = into.pages.end();
+    ring.reap(count, [&](zc::cqe const& completion) {
+        auto const offset = completion.off & ((std::uint64_t{1} << zc::area_shift) - 1);
+        auto const page = static_cast<std::uint32_t>(offset >> page_shift);
+        auto const length = static_cast<std::size_t>(completion.res);
+        auto const more = (completion.flags & IORING_CQE_F_MORE) != 0;
+        if (!more || completion.res <= 0 || offset + length > reachable) [[unlikely]] {
+            if (more)
+                reachable = 0;
+            else if (completion.user_data == of_receive)
+                so_far.end(completion.res);
+            if (more && completion.res > 0 && offset + length <= size)
+                *pages++ = page;  // behind a hole: the page goes back all the same
+            return;
+        }
+        // Only a piece behind the begin of its page can share it with the one before.
+        if ((offset & within_page) != 0 && pages != first_page && pages[-1] == page) [[unlikely]]
+            ++so_far.shared_pages;
+        *pages++ = page;
+        bytes += length;
+        auto const address = start + offset;
+        if (address == last_end)
+            fragments[-1].size += length;
+        else
+            *fragments++ = {address, length, kind};
+        last_end = address + length;
+    });
+    into.pages.extend_to(pages);
+    into.fragments.extend_to(fragments);
+    into.bytes += bytes;
+    so_far.stray = reachable == 0;
 }
 
 error_code zcrx_transport::conclude(outcome const& of, std::size_t asked, loan& into)
@@ -216,7 +250,7 @@ error_code zcrx_transport::conclude(outcome const& of, std::size_t asked, loan& 
     set_drained(false);
     switch (of.error) {
         case 0:
-            if (of.bytes < asked)
+            if (into.bytes < asked)
                 met_ = asio::error::eof;
             break;
         case -ECANCELED:
@@ -301,30 +335,32 @@ error_code zcrx_transport::deliver_host_bytes(std::span<std::byte const> control
 
 void zcrx_transport::count(outcome const& of, session_ptr const& from, int page_shift, loan& into) noexcept
 {
-    if (of.pieces > 0)
-        piece_size_ = std::max<std::size_t>({of.bytes / of.pieces, piece_size_ / 2, 1});
-    into.token_count = of.pieces;
-    into.charge = of.pages << page_shift;
+    auto const pieces = into.pages.size();
+    if (pieces > 0)
+        piece_size_ = std::max<std::size_t>({into.bytes / pieces, piece_size_ / 2, 1});
+    into.token_count = pieces;
+    into.charge = (pieces - of.shared_pages) << page_shift;
     auto& counters = place_.counters;
-    counters.tokens_high_water.raise_to(counters.tokens_out.add(of.pieces));
+    counters.tokens_high_water.raise_to(counters.tokens_out.add(pieces));
     counters.fragments.add(into.fragments.size());
     if (from == nullptr) {
-        into.own_tokens = of.pieces;
-        place_.session().tokens_taken(of.pieces);
-        counters.device_bytes.add(of.bytes);
-    } else if (of.pieces > 0) {
-        into.foreign.push_back({.session = from, .dmabuf_id = 0, .tokens = of.pieces});
-        from->tokens_taken(of.pieces);
-        counters.resteered_bytes.add(of.bytes);
+        into.own_tokens = pieces;
+        place_.session().tokens_taken(pieces);
+        counters.device_bytes.add(into.bytes);
+    } else if (pieces > 0) {
+        into.foreign.push_back({.session = from, .dmabuf_id = 0, .tokens = pieces});
+        from->tokens_taken(pieces);
+        counters.resteered_bytes.add(into.bytes);
     }
 }
 
 void zcrx_transport::give_back(loan& from, bool /*hold*/) noexcept
 {
     // All pages of a loan are of one queue.
-    auto& owner = from.foreign.empty() ? place_.session() : *from.foreign.front().session;
-    if (!from.tokens.empty())
-        place_.counters.release_calls.add(owner.zcrx().give_back(from.tokens));
+    auto const own = from.foreign.empty();
+    auto& owner = own ? place_.session() : *from.foreign.front().session;
+    if (!from.pages.empty())
+        place_.counters.release_calls.add((own ? queue_ : owner.zcrx()).give_back(from.pages));
     if (from.host != nullptr)
         host_.let_go(std::exchange(from.host, nullptr));
     place_.counters.tokens_out.subtract(from.token_count);
