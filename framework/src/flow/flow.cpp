@@ -105,13 +105,12 @@ void flow::keep_record(std::unique_ptr<loan> record) noexcept
     static_cast<void>(record.release());
 }
 
-// A call that finds nothing costs a third of a wait. Where data come one by one each receive would be followed by such
-// a call; where they come faster than they are taken there is none. So the last try decides about the next ones.
+// Where data come one by one each receive would be followed by a call that finds nothing; where they come faster than
+// they are taken there is none. So the last try decides about the next ones.
 void flow::note_end_of_receive(error_code code) noexcept
 {
-    constexpr unsigned waits_between_tries = 16;
     if (drained_)
-        in_vain_ = code == asio::error::would_block ? waits_between_tries : 0;
+        in_vain_ = code == asio::error::would_block ? transport_->waits_between_tries() : 0;
     drained_ = !code && transport_->drained();
 }
 

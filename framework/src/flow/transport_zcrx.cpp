@@ -45,7 +45,10 @@ class zcrx_transport final : public flow_transport {
           queue_{place.session().zcrx()},
           host_{place},
           piece_size_{place.session().nic_page_size()}
-    {}
+    {
+        // A request that finds nothing is armed and cancelled, which costs more than a wait.
+        set_waits_between_tries(256);
+    }
 
     error_code receive(std::size_t limit, loan& into) override;
     void give_back(loan& from, bool hold) noexcept override;
