@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -36,6 +37,16 @@ constexpr std::uint64_t of_receive = 1;  // user_data
 constexpr std::uint64_t of_cancel = 2;
 constexpr std::size_t most_pieces = zcrx_queue::completions;
 constexpr std::size_t longest = std::size_t{1} << 30;  // of one request, whose length has 32 bits
+
+// For more pieces than the first call of a request can have told.
+[[gnu::noinline]] bool make_room(loan& into, std::size_t pieces) noexcept
+try {
+    into.fragments.reserve(into.fragments.size() + pieces);
+    into.pages.reserve(into.pages.size() + pieces);
+    return true;
+} catch (std::bad_alloc const&) {
+    return false;
+}
 
 class zcrx_transport final : public flow_transport {
   public:
@@ -202,9 +213,13 @@ void zcrx_transport::take(io_ring& ring, memory_span const& memory, int page_shi
                           loan& into) noexcept
 {
     auto const count = ring.ready();
-    if (count > into.pages.spare_room()) [[unlikely]] {
-        into.fragments.reserve(into.pages.size() + count);
-        into.pages.reserve(into.pages.size() + count);
+    if (count > into.pages.spare_room() && !make_room(into, count)) [[unlikely]] {
+        ring.reap(count, [&](zc::cqe const& completion) {
+            if ((completion.flags & IORING_CQE_F_MORE) == 0 && completion.user_data == of_receive)
+                so_far.end(completion.res);
+        });
+        so_far.stray = true;  // their pages return when the queue ends
+        return;
     }
     auto const start = memory.address();
     auto const size = memory.size();

@@ -254,7 +254,7 @@ TEST_CASE("a small batch becomes part of the one before it, with all that it hol
         CHECK(into.token_count == 2);
         CHECK(into.own_tokens == 2);
         CHECK(all_of(into.tokens) == std::vector{token_range{7, 2}});
-        CHECK(into.pages == std::vector{7U, 8U});
+        CHECK(all_of(into.pages) == std::vector{7U, 8U});
         CHECK(into.host == has_chunk);
         CHECK(chunk.holders == 3);
         CHECK(taken(into, 6) == "bcfghi");
