@@ -122,7 +122,7 @@ reason_against why_zcrx_was_not_tried(transport_choice const& made)
     if (made.rx_queues != 1)
         return {which, several_queues, "it has one queue, and rx_queues is " + std::to_string(made.rx_queues)};
     return {which, not_allowed,
-            "set rx_session_options::allow_zcrx to try it: without array tokens it takes 0.17x of devmem's "
+            "set rx_session_options::allow_zcrx to try it: without array tokens it takes 0.14x of devmem's "
             "instructions for queued data, but no hardware NIC has run it (gpurx-doctor checks it)"};
 }
 

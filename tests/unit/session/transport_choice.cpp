@@ -100,7 +100,7 @@ TEST_CASE("the reason against a transport is the one that was met, or that autom
     auto const recommended = why_not(zcrx, {.in_use = devmem});
     CHECK(recommended.obstacle == not_allowed);
     CHECK_THAT(recommended.text, ContainsSubstring("set rx_session_options::allow_zcrx") &&
-                                     ContainsSubstring("0.17x") && ContainsSubstring("no hardware NIC"));
+                                     ContainsSubstring("0.14x") && ContainsSubstring("no hardware NIC"));
 
     // What was tried has its own.
     std::vector<reason_against> const met{{zcrx, no_rights, "first"}, {devmem, not_bound, "second"}};
