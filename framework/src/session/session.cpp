@@ -201,9 +201,9 @@ namespace {
 }
 
 // Notes the obstacle, and throws its words.
-[[noreturn]] void refuse(transport_obstacle& noted, transport_obstacle obstacle, error_code code, diagnostics why)
+[[noreturn]] void refuse(transport_obstacle& noted, transport_obstacle met, error_code code, diagnostics why)
 {
-    noted = obstacle;
+    noted = met;
     refuse(code, std::move(why));
 }
 
@@ -268,8 +268,8 @@ void check_memory(rx_session_options const& options, gpurx::transport kind, memo
 // Throws what speaks against zcrx before the NIC is asked anything.
 void check_zcrx(rx_session_options const& options, transport_obstacle& obstacle)
 {
-    auto const because = [&](transport_obstacle which, std::string advice) {
-        refuse(obstacle, which, errc::transport_unavailable,
+    auto const because = [&](transport_obstacle lacking, std::string advice) {
+        refuse(obstacle, lacking, errc::transport_unavailable,
                {.operation = "open", .object = "transport zcrx", .kernel_message = {}, .advice = std::move(advice)});
     };
     if (options.rx_queues != 1)
