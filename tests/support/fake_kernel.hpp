@@ -2,9 +2,9 @@
 //
 // The kernel's side of devmem TCP and of io_uring's zero-copy receive, over ordinary sockets: what arrives at a socket
 // is placed into "device memory" page by page and told in control messages, as recvmsg(MSG_SOCK_DEVMEM) would, or in
-// completions of a ring; epoll sees the real socket. It checks that its user keeps the rules, and misbehaves on request.
-// While one exists it stands behind syscalls.hpp for the whole process; calls of recvmsg without MSG_SOCK_DEVMEM pass
-// through to the real kernel, except for faults.
+// completions of a ring; epoll sees the real socket. It checks that its user keeps the rules, and misbehaves on
+// request. While one exists it stands behind syscalls.hpp for the whole process; calls of recvmsg without
+// MSG_SOCK_DEVMEM pass through to the real kernel, except for faults.
 //
 // Thread safety: safe.
 #pragma once
@@ -47,8 +47,8 @@ class fake_kernel {
     // Checks the rules (Catch2, so on the test's thread): everything kept, and every token returned.
     ~fake_kernel();
 
-    // Memory that is bound to the NIC under this id, or that a queue of io_uring is registered with, whose descriptor the
-    // id stands for. The first one takes what no route names.
+    // Memory that is bound to the NIC under this id, or that a queue of io_uring is registered with, whose descriptor
+    // the id stands for. The first one takes what no route names.
     void bind(std::uint32_t dmabuf_id, std::span<std::byte> memory);
     // Whose refill ring is read; a race detector sees that order through it.
     void watch(std::weak_ptr<detail::zcrx_queue> queue);

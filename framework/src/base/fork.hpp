@@ -87,7 +87,8 @@ class unshared_fd {
     unshared_fd** link_ = nullptr;  // the pointer to this object; null: in no list
 };
 
-// Memory that a descriptor maps, and that a child does not have: as above, and a mapping keeps a ring of io_uring alive.
+// Memory that a descriptor maps, and that a child does not have: as above, and a mapping keeps a ring of io_uring
+// alive.
 class unshared_mapping {
   public:
     unshared_mapping() noexcept = default;

@@ -21,8 +21,8 @@ class io_ring {
   public:
     using completion = uapi::zcrx::cqe;
 
-    // A ring whose submitter is the thread that makes it; or, `disabled`, one that nothing can be submitted to, and that
-    // any thread may register with. Throws system_error.
+    // A ring whose submitter is the thread that makes it; or, `disabled`, one that nothing can be submitted to, and
+    // that any thread may register with. Throws system_error.
     io_ring(unsigned submissions, unsigned completions, bool disabled);
 
     // The next entry, cleared, at most `submissions` before the next enter().

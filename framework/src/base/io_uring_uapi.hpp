@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernel's interface of io_uring zero-copy receive (zcrx): numbers and layouts of Linux 7.2 and 7.3 that no
-// distribution's headers have yet. Source: include/uapi/linux/io_uring.h and include/uapi/linux/io_uring/{zcrx,query}.h.
+// distribution's headers have yet. Source: include/uapi/linux/io_uring.h and
+// include/uapi/linux/io_uring/{zcrx,query}.h.
 #pragma once
 
 #include <cstddef>

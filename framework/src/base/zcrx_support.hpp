@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether this process can have queues of io_uring zero-copy receive: the kernel's answers, and their judgement, which is
-// pure. A filter of system calls may end the process that asks, so only those ask who may use such queues.
+// Whether this process can have queues of io_uring zero-copy receive: the kernel's answers, and their judgement, which
+// is pure. A filter of system calls may end the process that asks, so only those ask who may use such queues.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 //
 // io_uring zero-copy receive: the NIC has written the bytes into the session's memory, completions of a ring say where,
 // and pages return by a ring in memory, without a system call. The ring is used like a system call: Asio waits for the
-// socket, and one io_uring_enter submits the receive and what cancels the rest of it. So no thread ever waits in a ring,
-// and no request outlives the call that made it.
+// socket, and one io_uring_enter submits the receive and what cancels the rest of it. So no thread ever waits in a
+// ring, and no request outlives the call that made it.
 #include <linux/io_uring.h>
 #include <sys/socket.h>
 
@@ -158,9 +158,9 @@ error_code zcrx_transport::receive_from_others(std::size_t limit, loan& into)
     return errc::foreign_memory;
 }
 
-// A limit is one of pages, too, and a piece takes a page whatever its size. A request has no limit but of bytes, so that
-// pieces that are suddenly smaller than those before take more pages than the limit has, for some requests. One small
-// piece says little about the next.
+// A limit is one of pages, too, and a piece takes a page whatever its size. A request has no limit but of bytes, so
+// that pieces that are suddenly smaller than those before take more pages than the limit has, for some requests. One
+// small piece says little about the next.
 std::size_t zcrx_transport::within(std::size_t limit, int page_shift) const noexcept
 {
     auto const pieces = std::clamp(limit >> page_shift, pieces_per_segment, most_pieces);
@@ -180,7 +180,8 @@ zcrx_transport::outcome zcrx_transport::request(zcrx_queue& queue, memory_span m
     receiving.user_data = of_receive;
     auto const page_shift = queue.page_shift();
     outcome result;
-    // What is not there now is not waited for. The cancellation finds nothing if the kernel is just about to look again.
+    // What is not there now is not waited for. The cancellation finds nothing if the kernel is just about to look
+    // again.
     for (unsigned least = 0; !result.over; least = 1) {
         auto& cancelling = ring.next();
         cancelling.opcode = IORING_OP_ASYNC_CANCEL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Observes this machine, its interfaces and a GPU; changes nothing, a trial aside, and judges nothing. A fact that cannot
-// be found out stays absent. Throws system_error only where nothing is left to observe.
+// Observes this machine, its interfaces and a GPU; changes nothing, a trial aside, and judges nothing. A fact that
+// cannot be found out stays absent. Throws system_error only where nothing is left to observe.
 #pragma once
 
 #include <optional>
