@@ -38,13 +38,13 @@ std::size_t allocations_of_reader()
     return std::this_thread::get_id() == reader ? allocations() : 0;
 }
 
-struct bench : devmem_on_gpu {
+struct bench : nic_into_gpu {
     sender to{wires};
     receiver rx{flow(to)};
     gpu_test_stream stream{gpu_or_skip()};
     gpu_bytes tensor{gpu_or_skip(), read_size};
 
-    bench()
+    bench() : nic_into_gpu{transport::devmem}
     {
         static_cast<void>(allocations_of_reader());
         kernel.set_allocation_counter(allocations_of_reader);
