@@ -124,7 +124,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run bench overhead", description=__doc__)
     parser.add_argument("program", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("rounds", type=int, nargs="?", default=7)
-    parser.add_argument("--transport", choices=[*KERNELS], default="devmem")
+    parser.add_argument("--transport", choices=[*KERNELS], default="devmem", help="(devmem)")
     parser.add_argument("--kernel", choices=["stock", "branch", "debian"],
                         help="devmem: stock or branch (stock); zcrx: any that has it (debian, as Debian ships it)")
     arguments = parser.parse_args()

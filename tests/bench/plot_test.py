@@ -105,7 +105,10 @@ class Results(unittest.TestCase):
                 content = json.loads(file.read_text(encoding="utf-8"))
                 self.assertEqual(content["name"], file.stem)
                 self.assertTrue(content["date"] and content["commit"])
-                self.assertTrue(content["command"].startswith(f"./run bench {file.stem}"))
+                # NAME, or a NAME-OPTION
+                name, *option = file.stem.split("-")
+                self.assertTrue(content["command"].startswith(f"./run bench {name}"))
+                self.assertTrue(all(part in content["command"] for part in option))
                 self.assertEqual([bar["holds"] for bar in content["bars"]],
                                  [Bar(**{key: bar[key] for key in bar if key != "holds"}).holds for bar in content["bars"]])
                 self.assertEqual(file.read_text(encoding="utf-8"), report.dumped(content) + "\n")
