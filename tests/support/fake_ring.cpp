@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace gpurx::test {
@@ -63,8 +64,10 @@ bool shared_file::is_open() const
     auto* const directory = ::opendir("/proc/self/fd");
     bool found = false;
     while (auto const* const entry = found ? nullptr : ::readdir(directory)) {
+        // By its name: to use the descriptor of another thread's file is a race.
         struct stat status {};
-        found = ::fstat(std::atoi(entry->d_name), &status) == 0 && status.st_ino == inode_ && status.st_dev == device_;
+        found = ::stat((std::string{"/proc/self/fd/"} + entry->d_name).c_str(), &status) == 0 &&
+                status.st_ino == inode_ && status.st_dev == device_;
     }
     ::closedir(directory);
     return found;
