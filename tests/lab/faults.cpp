@@ -54,7 +54,7 @@ TEST_CASE_METHOD(unchanged_nic, "a stream survives every fault of the NIC", "[fa
     auto const version = GENERATE(family::v4, family::v6);
     auto const small = GENERATE(false, true);
     // zcrx loses a flow whose linear payload GRO has put behind pages (errc::mixed_fragments).
-    without_gro const frames{small, lab_transport() == transport::zcrx};
+    without_gro const frames{small, lab_transport() == gpurx::transport::zcrx};
     std::uint64_t seed = 100;
     for (auto const& [name, value, bytes, counted] : rows) {
         for (auto const how : {way::read, way::loan}) {

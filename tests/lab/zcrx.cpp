@@ -65,9 +65,7 @@ TEST_CASE_METHOD(unchanged_nic, "a queue of io_uring is free as soon as its sess
 TEST_CASE_METHOD(unchanged_nic, "the first receive of a thread needs CAP_NET_ADMIN, and later ones do not",
                  "[smoke][zcrx]")
 {
-    auto session = open_session(16 * mebibyte, over_zcrx());
-    if (session.transport() != transport::zcrx)
-        SKIP("GPURX_LAB_TRANSPORT is not zcrx");
+    rx_session session{over_zcrx(), device_memory::on_host(16 * mebibyte)};
     asio::io_context io{1};
     auto acceptor = listen_on(session, io.get_executor(), family::v4);
     CHECK(receive_from(acceptor, io, session, 1) == asio::error::eof);

@@ -114,9 +114,9 @@ int fake_kernel::register_queue(fake_ring& ring, zc::ifq_reg& request)
 {
     auto& area = *reinterpret_cast<zc::area_reg*>(request.area_ptr);
     auto& region = *reinterpret_cast<zc::region_desc*>(request.region_ptr);
-    auto const memory = memories_.find(area.dmabuf_fd);
-    if (area.flags != zc::area_dmabuf || area.addr != 0 || memory == memories_.end() ||
-        area.len != memory->second.bytes.size() || request.rq_entries > zc::most_refill_entries ||
+    auto const exported = memories_.find(area.dmabuf_fd);
+    if (area.flags != zc::area_dmabuf || area.addr != 0 || exported == memories_.end() ||
+        area.len != exported->second.bytes.size() || request.rq_entries > zc::most_refill_entries ||
         !std::has_single_bit(request.rq_entries) || region.size % 4096 != 0 || region.size > fake_ring::region_size ||
         region.size < entries_offset + request.rq_entries * sizeof(zc::rqe))
         return fail_with(EINVAL);
@@ -128,7 +128,7 @@ int fake_kernel::register_queue(fake_ring& ring, zc::ifq_reg& request)
         if (queue.dmabuf_id == area.dmabuf_fd)
             violation("one dmabuf on two queues");
     }
-    memory->second.io_uring = true;
+    exported->second.io_uring = true;
     queues_[ring.inode()] = {.interface = request.if_idx,
                              .number = request.if_rxq,
                              .dmabuf_id = area.dmabuf_fd,

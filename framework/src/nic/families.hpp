@@ -29,12 +29,12 @@ struct rx_queue {
 [[nodiscard]] std::string user_of(rx_queue const& queue);
 
 struct page_pool {
-    std::uint64_t id = 0;                 // used once
-    unsigned ifindex = 0;                 // 0: its device is gone, or it waits for its last pages
-    std::optional<std::uint32_t> dmabuf;  // id of the binding its pages come from
-    bool io_uring = false;                // its pages come from a queue of io_uring
-    std::uint64_t inflight = 0;           // pages that are not in the pool
-    bool detached = false;                // its queue is gone; it waits for its last pages
+    std::uint64_t id = 0;                      // used once
+    unsigned ifindex = 0;                      // 0: its device is gone, or it waits for its last pages
+    std::optional<std::uint32_t> dmabuf = {};  // id of the binding its pages come from
+    bool io_uring = false;                     // its pages come from a queue of io_uring
+    std::uint64_t inflight = 0;                // pages that are not in the pool
+    bool detached = false;                     // its queue is gone; it waits for its last pages
 
     friend bool operator==(page_pool const&, page_pool const&) = default;
 };

@@ -238,6 +238,9 @@ TEST_CASE("a page pool has its binding and the number of its pages in use")
     CHECK(is_request(netdev::page_pools_request(family), 5, 1, dump, {}));
     bytes const small = bytes{8, 0, 2, 0, 4, 0, 0, 0, 8, 0, 4, 0, 0, 1, 0, 0, 8, 0, 7, 0, 12, 0, 0, 0};
     CHECK(netdev::read_page_pool(attributes{small}) == netdev::page_pool{.ifindex = 4, .dmabuf = 12, .inflight = 256});
+    // Those of io_uring have no id of their memory.
+    bytes const ring = bytes{8, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 4, 0, 0, 0, 4, 0, 8, 0x80};
+    CHECK(netdev::read_page_pool(attributes{ring}) == netdev::page_pool{.id = 9, .ifindex = 4, .io_uring = true});
     // A count of 8 bytes, and a pool without device that waits for its last pages.
     bytes const left = bytes{12, 0, 4, 0, 1, 0, 0, 0, 1, 0, 0, 0, 8, 0, 6, 0, 5, 0, 0, 0};
     CHECK(netdev::read_page_pool(attributes{left}) == netdev::page_pool{.inflight = 0x100000001, .detached = true});
