@@ -73,7 +73,7 @@ class FetchTest(unittest.TestCase):
         transport = options[options.index("--transport") + 1]
         self.assertEqual(report["transport"], transport)
         for way, received in report["bytes"].items():
-            if way == ("device" if transport == "devmem" else "host"):
+            if way == ("host" if transport == "copy" else "device"):
                 self.assertGreaterEqual(received, size)
                 self.assertLess(received, size + OVERHEAD * report["requests"])
             else:

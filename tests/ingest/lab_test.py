@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpurx-fetch over devmem, in the lab's guest: lab_test.py PROGRAM GPURXD DIRECTORY [NAME...]
+"""gpurx-fetch over the transport GPURX_LAB_TRANSPORT (devmem), in the lab's guest:
+lab_test.py PROGRAM GPURXD DIRECTORY [NAME...]
 
 nginx, and an S3 server that checks signatures, serve in the namespace `peer`; dms0 receives. DIRECTORY has the fake CUDA
 driver, whose memory the NIC can write.
@@ -33,6 +34,7 @@ IN_PEER = ("ip", "netns", "exec", "peer")
 SHARDS = {"second.safetensors": ODD_TENSORS[4:], "first.safetensors": ODD_TENSORS[:4]}
 DATA = random.Random(1).randbytes(5_000_001)
 DAEMON = ""
+TRANSPORT = os.environ.get("GPURX_LAB_TRANSPORT", "devmem")
 BEFORE = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--bounding-set=-all")
 SERVER = """
     location /single/ { alias ROOT/; keepalive_requests 1; }
@@ -78,7 +80,7 @@ class Devmem(FetchTest):
         block = self.output.read_bytes()
         for found, one in zip(report["tensors"], expected):
             self.assertEqual(block[found["offset"]:found["offset"] + found["bytes"]], one.data, one.name)
-        self.assertEqual(report["transport"], "devmem")
+        self.assertEqual(report["transport"], TRANSPORT)
         self.assertEqual(report["bytes"]["host"], 0)
         self.assertGreater(report["bytes"]["device"], sum(len(one.data) for one in expected))
         return report
@@ -148,6 +150,7 @@ class Devmem(FetchTest):
         report = self.check_odd_tensors(self.server.url("tensors"), ODD_TENSORS, "--memory", "gpu:0")
         self.check_report(report, (self.root / "tensors").stat().st_size)
 
+    @unittest.skipIf(TRANSPORT != "devmem", "gpurxd has no other transport")
     def test_without_rights(self) -> None:
         with gpurxd(DAEMON, self.directory), mock.patch.object(fetching, "before", BEFORE):
             report = json.loads(self.fetch(self.server.url("object"), "--json", "--sha256", "--chunk-size", "300kB"))
@@ -182,7 +185,7 @@ def main() -> None:
     global DAEMON
     fetching.program, DAEMON = sys.argv[1:3]
     fetching.driver = sys.argv[3]
-    fetching.options = ("--interface", "dms0", "--transport", "devmem")
+    fetching.options = ("--interface", "dms0", "--transport", TRANSPORT)
     unittest.main(argv=[sys.argv[0], *sys.argv[4:]], verbosity=2)
 
 

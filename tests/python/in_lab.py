@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package over transport devmem, in the lab's guest: the software NIC writes into the memory of the tensors' session.
+"""The package over the transport GPURX_LAB_TRANSPORT (devmem), in the lab's guest: the software NIC writes into the memory of the tensors' session.
 
     in_lab.py GPURXD        (tests/python/lab.sh runs it)
 """
@@ -32,7 +32,8 @@ sys.path.insert(0, str(HERE.parent / "ingest"))
 from daemon import NOBODY, gpurxd  # noqa: E402: found by the line above
 
 DAEMON = ""
-NIC = {"interface": "dms0", "transport": "devmem", "size": 16 << 20}
+TRANSPORT = os.environ.get("GPURX_LAB_TRANSPORT", "devmem")
+NIC = {"interface": "dms0", "transport": TRANSPORT, "size": 16 << 20}
 INDEX = "model.safetensors.index.json"
 WEIGHTS = {
     "a": np.random.default_rng(1).standard_normal((1000, 300), dtype=np.float32),
@@ -104,7 +105,7 @@ from pathlib import Path
 group, url, transport, whole = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "whole"
 (group / "cgroup.procs").write_text(str(os.getpid()))
 import numpy, gpurx
-nic = {"interface": "dms0"} if transport == "devmem" else {}
+nic = {"interface": "dms0"} if transport != "copy" else {}
 limit = {} if whole else {"memory_limit": 6 << 20}
 with gpurx.Session(transport=transport, size=5 << 20, **nic) as session, \\
         gpurx.safe_open(url, "np", session=session, chunk_size=256 << 10, **limit) as file:
@@ -158,7 +159,7 @@ class OverDevmem(unittest.TestCase):
     def receive(self, **options: Any) -> None:
         """20,000 rows, all of which the NIC has written."""
         with gpurx.TensorStream("10.77.0.1:9000", batch_size=512, **options) as stream:
-            self.assertIn("devmem: in use", stream.explain())
+            self.assertIn(f"{TRANSPORT}: in use", stream.explain())
             with in_peer(sys.executable, "-c", SEND, "10.77.0.1:9000"):
                 at = 0
                 for batch in stream:
@@ -202,7 +203,7 @@ class OverDevmem(unittest.TestCase):
             weights = gpurx.load_safetensors(root + "model.safetensors", session=session, chunk_size=256 << 10)
             arrays = {name: np.from_dlpack(one) for name, one in weights.items()}
             self.check_arrays(arrays, session.stats()["device_bytes"])
-            self.assertEqual(weights.transport, "devmem")
+            self.assertEqual(weights.transport, TRANSPORT)
             pool = session.pool_stats()
             assert pool
             parts = ("free", "in_ring", "in_queues", "on_loan", "parked", "in_reads")
@@ -253,6 +254,7 @@ class OverDevmem(unittest.TestCase):
             with self.assertRaises(gpurx.NotFound):
                 gpurx.load_safetensors(root + "absent", session=session)
 
+    @unittest.skipIf(TRANSPORT != "devmem", "gpurxd has no other transport")
     def test_without_rights(self) -> None:
         directory = Path(tempfile.mkdtemp(prefix="gpurx-python-"))
         self.addCleanup(shutil.rmtree, directory)
@@ -273,7 +275,7 @@ class OverDevmem(unittest.TestCase):
         tensors = {f"{i:02}": np.full(1 << 20, i, np.int32) for i in range(40)}
         safetensors.numpy.save_file(tensors, directory / "large.safetensors")
         with serving(directory, 8080) as root:
-            for transport, whole in ("copy", False), ("devmem", False), ("copy", True):
+            for transport, whole in ("copy", False), (TRANSPORT, False), ("copy", True):
                 with self.subTest(transport=transport, whole=whole), memory_cgroup() as group:
                     command = [sys.executable, "-c", LOAD_UNDER_LIMIT, str(group), root + "large.safetensors", transport]
                     command.append("whole" if whole else "one by one")
