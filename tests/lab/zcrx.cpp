@@ -41,9 +41,10 @@ TEST_CASE_METHOD(unchanged_nic, "two sessions over io_uring never share memory, 
     rx_session const first{over_zcrx(), memory};
     error_code code;
     diagnostics why;
-    for (auto const kind : {transport::zcrx, transport::devmem}) {
+    for (auto const kind : {transport::zcrx, transport::devmem, transport::copy, transport::automatic}) {
         auto options = over_zcrx();
         options.transport = kind;
+        options.allow_zcrx = true;
         CHECK_FALSE(rx_session::open(options, memory, code, why));
         CHECK(code == error_code(EBUSY, boost::system::system_category()));
         CHECK_THAT(describe(code, why), ContainsSubstring("give each session a memory of its own"));

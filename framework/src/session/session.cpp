@@ -403,7 +403,7 @@ std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
                                            std::shared_ptr<memory_state> const& memory, bool is_one_of_several,
                                            transport_choice& choice, transport_obstacle& obstacle)
 {
-    session_state::check_that_memory_is_free(memory->span(), options.transport);
+    session_state::check_that_memory_is_free(memory->span(), choice.in_use);
     bool other_dmabuf = false;
     auto const kind = choice.in_use;
     auto const zcrx = kind == gpurx::transport::zcrx;
@@ -484,6 +484,7 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options,
         }
     }
     return open_each(memories, [&](auto const& memory) {
+        check_that_memory_is_free(memory->span(), gpurx::transport::copy);
         return create(options, memory, nullptr, explain_copy(options, choice, *memory))->note(choice);
     });
 }

@@ -227,9 +227,10 @@ void session_state::check_that_memory_is_free(memory_span memory, gpurx::transpo
         return;
     nic_worker::wait_for_all();  // one that has been destroyed may be at its end
     if (is_taken())
-        fail(EBUSY, "register with io_uring", "memory",
-             "another session has this memory, or a loan of it is out: two queues would write to the same pages; give "
-             "each session a memory of its own");
+        fail(EBUSY, "open session on", "memory",
+             "another session has this memory, or a loan of it is out, and one of the two uses io_uring: both would "
+             "write "
+             "to the same pages; give each session a memory of its own");
 }
 
 std::vector<std::shared_ptr<session_state>> session_state::all_of_zcrx()

@@ -223,7 +223,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // Returns the live session of this process whose binding has this id; null if none. Thread-safe.
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
     // Throws if a session of this process has some of this memory, and that session or this one uses io_uring: the
-    // kernel lets two queues write to the same pages, and loses data. `kind`: of this session. Thread-safe.
+    // kernel lets two queues write to the same pages, and loses data. `kind`: of this session, never automatic.
+    // Thread-safe.
     static void check_that_memory_is_free(memory_span memory, gpurx::transport kind);
     // The live sessions of this process whose transport is zcrx. Thread-safe.
     [[nodiscard]] static std::vector<std::shared_ptr<session_state>> all_of_zcrx();
