@@ -65,13 +65,29 @@ struct queue_lease::state {
     config options;
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
     lease_environment environment;
-    std::vector<std::uint64_t> pools_of_others;  // of io_uring, from before
+    // Page pools of io_uring, by their numbers: those that were there before, and the queue's.
+    std::vector<std::uint64_t> pools_of_others;
+    std::vector<std::uint64_t> pools;
     // With device_mutex.
-    [[nodiscard]] pool_sample look() const
+    [[nodiscard]] pool_sample look()
     {
+        if (options.zcrx)
+            find_pools();
         if (auto* const queue = acquired.binding->zcrx())
             queue->flush();
-        return sample_pool(*device, acquired.binding->id(), acquired.queues, pools_of_others);
+        return sample_pool(*device, acquired.binding->id(), acquired.queues, pools);
+    }
+    // The pool that came with the registration, and one in its place: a driver makes a new pool when its rings change.
+    void find_pools()
+    {
+        auto const has = [](auto const& list, std::uint64_t id) { return std::ranges::find(list, id) != list.end(); };
+        auto const all = device->page_pools();
+        if (std::ranges::any_of(all, [&](auto const& pool) { return !pool.detached && has(pools, pool.id); }))
+            return;
+        for (auto const& pool : all)
+            if (pool.io_uring && pool.ifindex == device->index() && !has(pools_of_others, pool.id) &&
+                !has(pools, pool.id))
+                pools.push_back(pool.id);
     }
 
     nic_ring ring;
@@ -407,13 +423,10 @@ void add(std::optional<std::uint64_t>& sum, std::optional<std::uint64_t> const& 
 }  // namespace
 
 pool_sample sample_pool(nic_device& device, std::optional<std::uint32_t> dmabuf, std::span<unsigned const> queues,
-                        std::span<std::uint64_t const> others)
+                        std::span<std::uint64_t const> pools)
 {
     auto const is_ours = [&](netdev::page_pool const& pool) {
-        if (dmabuf)
-            return pool.dmabuf == dmabuf;
-        return pool.io_uring && (pool.ifindex == 0 || pool.ifindex == device.index()) &&
-               std::ranges::find(others, pool.id) == others.end();
+        return dmabuf ? pool.dmabuf == dmabuf : std::ranges::find(pools, pool.id) != pools.end();
     };
     pool_sample result;
     for (auto const& pool : device.page_pools())

@@ -115,11 +115,10 @@ class queue_lease final : public session_nic {
 [[nodiscard]] std::unique_ptr<session_nic> open_nic(queue_lease_config options, error_code& code, diagnostics& why);
 
 // Returns the fill level of memory bound to these queues, and their losses since the driver began to count. It reads
-// them from the kernel, without rights. Throws system_error.
-// `dmabuf`: id of the binding; nothing: queues of io_uring, whose page pools have no id of it. Then all pools of the
-// interface's io_uring count but `others`: those that were there before the queue was registered.
+// them from the kernel, without rights. Throws system_error. `dmabuf`: id of the binding; nothing: memory of io_uring,
+// which has none. Then `pools` has the numbers of its page pools.
 [[nodiscard]] pool_sample sample_pool(nic_device& device, std::optional<std::uint32_t> dmabuf,
-                                      std::span<unsigned const> queues, std::span<std::uint64_t const> others = {});
+                                      std::span<unsigned const> queues, std::span<std::uint64_t const> pools = {});
 // Returns `now` with the losses since an earlier sample. Some drivers restart their counters with a queue; the result
 // then has the losses of `now`.
 [[nodiscard]] pool_sample losses_since(pool_sample const& before, pool_sample now) noexcept;
