@@ -272,6 +272,32 @@ TEST_CASE("a call of a ring that fails is an error of the receive", "[zcrx]")
     }
 }
 
+TEST_CASE("urgent data do not stop a stream, nor keep a thread busy", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, own}, {way::urgent, 1}, {way::device, 100, own}});
+    to.send(5101);
+    receive_all(in, rx, 5000);
+    receive_all(in, rx, 5101, 5001);
+    CHECK(in.kernel.receive_calls() < 10);
+}
+
+TEST_CASE("the end of a request that is never told breaks the stream, and closes the ring", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(1000);
+    to.finish();
+    in.kernel.lose_end();
+    auto const got = receive(in, rx);
+    CHECK(got->bytes == 1000);
+    CHECK(receive(in, rx)->code == system_error_of(EPROTO));
+    got->loan.release();
+}
+
 TEST_CASE("a completion that lies beyond the end of the memory ends the flow", "[zcrx]")
 {
     world in{transport::zcrx};

@@ -265,6 +265,12 @@ void fake_kernel::miss_cancellations(int times)
     cancel_misses_ = times;
 }
 
+void fake_kernel::lose_end()
+{
+    std::lock_guard const lock{mutex_};
+    loses_end_ = true;
+}
+
 std::vector<fake_kernel::release> fake_kernel::releases() const
 {
     std::lock_guard const lock{mutex_};
@@ -404,6 +410,13 @@ ssize_t fake_kernel::deliver_one(int socket, tcp_socket& state, route const& how
 {
     if (how.kind == way::device)
         return deliver_device(socket, state, how, into);
+    if (how.kind == way::urgent) {
+        std::byte passed;
+        if (::recv(socket, &passed, 1, MSG_DONTWAIT) == 1)
+            consume_route(1);
+        errno = EAGAIN;
+        return -1;
+    }
     if (how.kind == way::lost) {
         errno = ENODEV;
         return -1;

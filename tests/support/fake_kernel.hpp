@@ -60,7 +60,8 @@ class fake_kernel {
     // ---- how what arrives next is delivered ----
 
     // lost: in a segment that io_uring began, so that recvmsg refuses it, too.
-    enum class way { device, linear, plain, lost };
+    // urgent: a byte that recvmsg passes over, and that a ring never sees.
+    enum class way { device, linear, plain, lost, urgent };
     struct route {
         way kind = way::device;
         std::size_t bytes = 0;
@@ -95,6 +96,8 @@ class fake_kernel {
     void fail_enter(int error, int after);
     // The next cancellations find nothing, as the kernel is about to look at the socket again.
     void miss_cancellations(int times);
+    // The end of the next request is never told: the ring was full, and the kernel without memory.
+    void lose_end();
 
     // ---- what it saw ----
 
@@ -237,6 +240,7 @@ class fake_kernel {
     int enter_fault_ = 0;
     int enter_fault_in_ = 0;
     int cancel_misses_ = 0;
+    bool loses_end_ = false;
     std::uint32_t size_lie_ = 0;
     bool offset_lie_ = false;
     std::vector<release> releases_;

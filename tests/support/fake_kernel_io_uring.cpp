@@ -321,7 +321,9 @@ void fake_kernel::look(fake_ring& ring)
         if (!std::exchange(request.looks, false))
             return false;
         auto const end = receive_pages(ring, request);
-        if (end)
+        if (end && std::exchange(loses_end_, false))
+            ring.lose();
+        else if (end)
             ring.post({.user_data = request.user_data, .res = *end, .flags = 0, .off = 0, .pad = 0});
         return end.has_value();
     });
@@ -344,6 +346,8 @@ std::optional<int> fake_kernel::receive_pages(fake_ring& ring, fake_ring::reques
         if (there < 0)
             return errno == EAGAIN ? std::nullopt : std::optional{-errno};
         auto const how = next_route();
+        if (how.kind == way::urgent)
+            return std::nullopt;
         if (how.kind != way::device)
             return -ENOMEM;
         if (how.dmabuf_id != queue.dmabuf_id)

@@ -26,6 +26,7 @@ constexpr std::uint32_t sq_tail = 64;
 constexpr std::uint32_t cq_head = 128;
 constexpr std::uint32_t cq_tail = 192;
 constexpr std::uint32_t sq_array = 256;
+constexpr std::uint32_t cq_overflow = 512;
 constexpr std::uint32_t cqes = 1024;
 
 pid_t this_thread()
@@ -93,6 +94,7 @@ fake_ring::fake_ring(unsigned entries, io_uring_params& params)
     params_.cq_off = {};
     params_.cq_off.head = cq_head;
     params_.cq_off.tail = cq_tail;
+    params_.cq_off.overflow = cq_overflow;
     params_.cq_off.cqes = cqes;
     params = params_;
 }
@@ -128,6 +130,11 @@ std::size_t fake_ring::completions() const noexcept
 bool fake_ring::has_room() const noexcept
 {
     return kept_.empty() && completions() < params_.cq_entries;
+}
+
+void fake_ring::lose()
+{
+    std::atomic_ref{word(cq_overflow)}.fetch_add(1);
 }
 
 void fake_ring::post(cqe const& completion)

@@ -67,6 +67,8 @@ class fake_ring {
     [[nodiscard]] std::optional<io_uring_sqe> next();
     // Space for a completion beside those that wait.
     [[nodiscard]] bool has_room() const noexcept;
+    // Drops a completion for good, as a kernel without memory does.
+    void lose();
     // Posts it, or keeps it until there is space.
     void post(detail::uapi::zcrx::cqe const& completion);
     // Posts what was kept.

@@ -36,6 +36,7 @@ io_ring::io_ring(unsigned submissions, unsigned completions, bool disabled)
       sq_mask_{params_.sq_entries - 1},
       cq_head_{rings_.as<std::uint32_t>(params_.cq_off.head)},
       cq_tail_{rings_.as<std::uint32_t>(params_.cq_off.tail)},
+      cq_lost_{rings_.as<std::uint32_t>(params_.cq_off.overflow)},
       cq_mask_{params_.cq_entries - 1},
       completions_{rings_.as<completion>(params_.cq_off.cqes)}
 {

@@ -36,6 +36,11 @@ class io_ring {
     [[nodiscard]] int enter(unsigned least) noexcept;
     // Forgets entries that the kernel did not take.
     void drop() noexcept { next_ = submitted_; }
+    // Whether the kernel has had no memory to keep a completion that found the ring full. It never comes then.
+    [[nodiscard]] bool has_lost() const noexcept
+    {
+        return std::atomic_ref{*cq_lost_}.load(std::memory_order_relaxed) != 0;
+    }
     // Completions that are there.
     [[nodiscard]] std::uint32_t ready() const noexcept
     {
@@ -74,6 +79,7 @@ class io_ring {
     std::uint32_t submitted_ = 0;  // entries that the kernel took
     std::uint32_t* cq_head_;
     std::uint32_t* cq_tail_;
+    std::uint32_t* cq_lost_;
     std::uint32_t cq_mask_;
     completion const* completions_;
 };

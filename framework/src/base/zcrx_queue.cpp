@@ -176,7 +176,7 @@ void zcrx_queue::close_ring(thread_ring* ring) noexcept
     std::erase_if(rings_, [ring](auto const& one) { return one.get() == ring; });
 }
 
-unsigned zcrx_queue::give_back(std::span<std::uint32_t const> pages) noexcept
+zcrx_queue::given zcrx_queue::give_back(std::span<std::uint32_t const> pages) noexcept
 {
     std::lock_guard const lock{refill_lock_};
     auto const before = flushes_;
@@ -190,6 +190,8 @@ unsigned zcrx_queue::give_back(std::span<std::uint32_t const> pages) noexcept
     while (!pages.empty()) {
         if (tail == full)
             full = make_room(tail);
+        if (tail == full)
+            break;
         auto const now = pages.first(std::min<std::size_t>(pages.size(), full - tail));
         for (auto const page : now)
             refill[tail++ & mask] = {.off = std::uint64_t{page} << shift | area, .len = 1, .pad = 0};
@@ -197,7 +199,7 @@ unsigned zcrx_queue::give_back(std::span<std::uint32_t const> pages) noexcept
     }
     tail_ = tail;
     std::atomic_ref{*shared_tail_}.store(tail, std::memory_order_release);
-    return flushes_ - before;
+    return {.calls = flushes_ - before, .failed = !pages.empty()};
 }
 
 std::uint32_t zcrx_queue::make_room(std::uint32_t tail) noexcept
@@ -220,7 +222,7 @@ void zcrx_queue::flush_up_to(std::uint32_t tail) noexcept
     ctrl request{};
     request.zcrx_id = id_;
     request.op = ctrl_flush_rq;
-    // It takes all of them and cannot fail on a queue that is registered.
+    // It takes all of them. It cannot fail on a queue that is registered, unless a filter of system calls came later.
     (void)holder_.register_with(register_ctrl, &request, 0);
     ++flushes_;
     full_ = std::atomic_ref{*shared_head_}.load(std::memory_order_acquire) + entries_;

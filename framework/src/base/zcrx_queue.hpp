@@ -56,9 +56,13 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     // Ends what the kernel still does for it. The next receive makes another.
     void close_ring_of_this_thread() noexcept;
 
+    struct given {
+        unsigned calls = 0;   // of the system: one whenever the refill ring was full
+        bool failed = false;  // a call did, and pages stay out until the queue ends
+    };
     // Returns each page as often as completions named it. Never waits for another thread for longer than a call of this
-    // takes. Returns the system calls it made: one whenever the refill ring was full.
-    unsigned give_back(std::span<std::uint32_t const> pages) noexcept;
+    // takes.
+    given give_back(std::span<std::uint32_t const> pages) noexcept;
     // Makes the kernel take what waits in the refill ring, whose pages it counts as out of the pool until then.
     void flush() noexcept;
     // Completions that wait in the refill ring.

@@ -5,6 +5,8 @@
 // socket, and one io_uring_enter submits the receive and what cancels the rest of it. So no thread ever waits in a
 // ring, and no request outlives the call that made it.
 #include <linux/io_uring.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -92,6 +94,12 @@ class zcrx_transport final : public flow_transport {
                                        loan& into) noexcept;
     // After a request; `into` may have bytes.
     [[nodiscard]] error_code conclude(outcome const& of, std::size_t asked, loan& into);
+    // Whether the socket counts bytes as readable.
+    [[nodiscard]] bool has_bytes() const noexcept
+    {
+        int bytes = 0;
+        return ::ioctl(socket_, SIOCINQ, &bytes) == 0 && bytes > 0;
+    }
     // Bytes that missed the memory.
     [[nodiscard]] error_code receive_on_host(std::size_t limit, loan& into);
     [[nodiscard]] error_code deliver_host_bytes(std::span<std::byte const> control, std::size_t size, loan& into);
@@ -122,6 +130,11 @@ error_code zcrx_transport::receive(std::size_t limit, loan& into)
         code = receive_from_others(limit, into);
     if (into.bytes == 0 && std::exchange(host_is_next_, false))
         return receive_on_host(limit, into);
+    if (code == asio::error::would_block && has_bytes()) {
+        // A ring stops at urgent data for good, and recvmsg passes over them. Bytes may have come since, too.
+        auto const passed = receive_on_host(limit, into);
+        return passed == errc::mixed_fragments ? code : passed;
+    }
     return code;
 }
 
@@ -194,9 +207,9 @@ zcrx_transport::outcome zcrx_transport::request(zcrx_queue& queue, memory_span m
             place_.counters.receive_calls.add(1);
             take(ring, memory, page_shift, result, into);
         } while (error == EINTR || error == EAGAIN || error == EBUSY);
-        if (error == 0)
+        if (error == 0 && (result.over || !ring.has_lost())) [[likely]]
             continue;
-        if (least == 0) {
+        if (least == 0 && error != 0) {
             ring.drop();
             result.refused = error;
         } else {
@@ -214,7 +227,8 @@ void zcrx_transport::take(io_ring& ring, memory_span const& memory, int page_shi
                           loan& into) noexcept
 {
     auto const count = ring.ready();
-    if (count > into.pages.spare_room() && !make_room(into, count)) [[unlikely]] {
+    if (count > std::min(into.pages.spare_room(), into.fragments.spare_room()) && !make_room(into, count))
+        [[unlikely]] {
         ring.reap(count, [&](zc::cqe const& completion) {
             if ((completion.flags & IORING_CQE_F_MORE) == 0 && completion.user_data == of_receive)
                 so_far.end(completion.res);
@@ -378,8 +392,11 @@ void zcrx_transport::give_back(loan& from, bool /*hold*/) noexcept
     // All pages of a loan are of one queue.
     auto const own = from.foreign.empty();
     auto& owner = own ? place_.session() : *from.foreign.front().session;
-    if (!from.pages.empty())
-        place_.counters.release_calls.add((own ? queue_ : owner.zcrx()).give_back(from.pages));
+    if (!from.pages.empty()) {
+        auto const given = (own ? queue_ : owner.zcrx()).give_back(from.pages);
+        place_.counters.release_calls.add(given.calls);
+        place_.counters.release_failures.add(given.failed ? 1 : 0);
+    }
     if (from.host != nullptr)
         host_.let_go(std::exchange(from.host, nullptr));
     place_.counters.tokens_out.subtract(from.token_count);
