@@ -33,12 +33,6 @@ void receive_all(world& in, receiver& rx, std::size_t end)
     }
 }
 
-bool lies_in(fragment const& piece, detail::session_state const& session)
-{
-    auto const memory = session.memory().span();
-    return piece.address >= memory.address() && piece.address + piece.size <= memory.address() + memory.size();
-}
-
 error_code protocol_error()
 {
     return {EPROTO, boost::system::system_category()};

@@ -17,7 +17,6 @@ namespace gpurx::test {
 
 namespace {
 
-namespace error = asio::error;
 using way = fake_kernel::way;
 
 constexpr std::uint32_t own = test_session::first_id;
@@ -41,12 +40,6 @@ std::vector<rx_buffer> receive_all(world& in, receiver& rx, std::size_t end, std
         loans.push_back(std::move(got->loan));
     }
     return loans;
-}
-
-bool lies_in(fragment const& piece, detail::session_state const& session)
-{
-    auto const memory = session.memory().span();
-    return piece.address >= memory.address() && piece.address + piece.size <= memory.address() + memory.size();
 }
 
 }  // namespace
@@ -296,6 +289,26 @@ TEST_CASE("the end of a request that is never told breaks the stream, and closes
     CHECK(got->bytes == 1000);
     CHECK(receive(in, rx)->code == system_error_of(EPROTO));
     got->loan.release();
+    // Another flow of the thread has a new ring.
+    sender second{in.wires};
+    auto fresh = in.flow(second);
+    second.send(1000);
+    receive_all(in, fresh, 1000);
+}
+
+TEST_CASE("a lost completion that no request needs breaks no later request of the ring", "[zcrx]")
+{
+    world in{transport::zcrx};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(1000);
+    in.kernel.lose_cancellation();
+    receive_all(in, rx, 1000);
+    to.send(1000);
+    in.kernel.miss_cancellations(1);
+    receive_all(in, rx, 2000, 1000);
+    to.send(1000);
+    receive_all(in, rx, 3000, 2000);
 }
 
 TEST_CASE("a completion that lies beyond the end of the memory ends the flow", "[zcrx]")

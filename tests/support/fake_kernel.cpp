@@ -265,6 +265,12 @@ void fake_kernel::miss_cancellations(int times)
     cancel_misses_ = times;
 }
 
+void fake_kernel::lose_cancellation()
+{
+    std::lock_guard const lock{mutex_};
+    loses_cancellation_ = true;
+}
+
 void fake_kernel::lose_end()
 {
     std::lock_guard const lock{mutex_};

@@ -96,8 +96,10 @@ class fake_kernel {
     void fail_enter(int error, int after);
     // The next cancellations find nothing, as the kernel is about to look at the socket again.
     void miss_cancellations(int times);
-    // The end of the next request is never told: the ring was full, and the kernel without memory.
+    // The end of the next request, or of its cancellation, is never told: the ring was full, and the kernel without
+    // memory.
     void lose_end();
+    void lose_cancellation();
 
     // ---- what it saw ----
 
@@ -241,6 +243,7 @@ class fake_kernel {
     int enter_fault_in_ = 0;
     int cancel_misses_ = 0;
     bool loses_end_ = false;
+    bool loses_cancellation_ = false;
     std::uint32_t size_lie_ = 0;
     bool offset_lie_ = false;
     std::vector<release> releases_;

@@ -312,7 +312,10 @@ void fake_kernel::cancel(fake_ring& ring, io_uring_sqe const& entry)
         ring.requests.erase(found);
         result = 0;
     }
-    ring.post({.user_data = entry.user_data, .res = result, .flags = 0, .off = 0, .pad = 0});
+    if (std::exchange(loses_cancellation_, false))
+        ring.lose();
+    else
+        ring.post({.user_data = entry.user_data, .res = result, .flags = 0, .off = 0, .pad = 0});
 }
 
 void fake_kernel::look(fake_ring& ring)

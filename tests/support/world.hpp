@@ -49,6 +49,12 @@ using namespace std::chrono_literals;
     return true;
 }
 
+[[nodiscard]] inline bool lies_in(fragment const& piece, detail::session_state const& session)
+{
+    auto const memory = session.memory().span();
+    return piece.address >= memory.address() && piece.address + piece.size <= memory.address() + memory.size();
+}
+
 // Bytes.
 [[nodiscard]] inline std::size_t pages(std::size_t count)
 {

@@ -36,10 +36,10 @@ class io_ring {
     [[nodiscard]] int enter(unsigned least) noexcept;
     // Forgets entries that the kernel did not take.
     void drop() noexcept { next_ = submitted_; }
-    // Whether the kernel has had no memory to keep a completion that found the ring full. It never comes then.
-    [[nodiscard]] bool has_lost() const noexcept
+    // Completions that never come: they found the ring full, and the kernel had no memory to keep them.
+    [[nodiscard]] std::uint32_t lost() const noexcept
     {
-        return std::atomic_ref{*cq_lost_}.load(std::memory_order_relaxed) != 0;
+        return std::atomic_ref{*cq_lost_}.load(std::memory_order_relaxed);
     }
     // Completions that are there.
     [[nodiscard]] std::uint32_t ready() const noexcept

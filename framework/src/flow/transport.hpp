@@ -87,6 +87,9 @@ class flow_transport {
     std::atomic<bool> gathered_{false};
 };
 
+// Of a recvmsg(MSG_SOCK_DEVMEM) that failed with this errno, as receive() returns it.
+[[nodiscard]] error_code error_of_recvmsg(int error) noexcept;
+
 // Flow and socket must outlive the transport.
 [[nodiscard]] std::unique_ptr<flow_transport> make_devmem_transport(flow_place& place, int socket);
 [[nodiscard]] std::unique_ptr<flow_transport> make_zcrx_transport(flow_place& place, int socket);

@@ -123,20 +123,7 @@ error_code devmem_transport::receive(std::size_t limit, loan& into)
     auto const received = call(limit, into, control_size);
     if (received > 0)
         return deliver(std::span{control_}.first(control_size), static_cast<std::size_t>(received), into);
-    if (received == 0)
-        return asio::error::eof;
-    switch (errno) {
-        case EAGAIN:
-            return asio::error::would_block;
-        case ENODEV:
-            return errc::mixed_fragments;
-        case uapi::etoosmall:
-            return errno_code(EMSGSIZE);
-        case ENOBUFS:  // would say that a page is lacking
-            return errno_code(ENOMEM);
-        default:
-            return errno_code(errno);
-    }
+    return received == 0 ? error_code{asio::error::eof} : error_of_recvmsg(errno);
 }
 
 void devmem_transport::make_room(loan& into) const
@@ -447,6 +434,22 @@ void devmem_transport::call_dontneed(void const* tokens, std::size_t entries, st
 }
 
 }  // namespace
+
+error_code error_of_recvmsg(int error) noexcept
+{
+    switch (error) {
+        case EAGAIN:
+            return asio::error::would_block;
+        case ENODEV:
+            return errc::mixed_fragments;
+        case uapi::etoosmall:
+            return errno_code(EMSGSIZE);
+        case ENOBUFS:  // would say that a page is lacking
+            return errno_code(ENOMEM);
+        default:
+            return errno_code(error);
+    }
+}
 
 std::unique_ptr<flow_transport> make_devmem_transport(flow_place& place, int socket)
 {

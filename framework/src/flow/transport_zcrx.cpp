@@ -192,6 +192,7 @@ zcrx_transport::outcome zcrx_transport::request(zcrx_queue& queue, memory_span m
     receiving.splice_fd_in = static_cast<std::int32_t>(mine.queue_id);
     receiving.user_data = of_receive;
     auto const page_shift = queue.page_shift();
+    auto const lost = ring.lost();
     outcome result;
     // What is not there now is not waited for. The cancellation finds nothing if the kernel is just about to look
     // again.
@@ -207,7 +208,7 @@ zcrx_transport::outcome zcrx_transport::request(zcrx_queue& queue, memory_span m
             place_.counters.receive_calls.add(1);
             take(ring, memory, page_shift, result, into);
         } while (error == EINTR || error == EAGAIN || error == EBUSY);
-        if (error == 0 && (result.over || !ring.has_lost())) [[likely]]
+        if (error == 0 && (result.over || ring.lost() == lost)) [[likely]]
             continue;
         if (least == 0 && error != 0) {
             ring.drop();
@@ -333,20 +334,9 @@ error_code zcrx_transport::receive_on_host(std::size_t limit, loan& into)
     if (received > 0)
         return deliver_host_bytes(std::span{control}.first(std::min(message.msg_controllen, control.size())),
                                   static_cast<std::size_t>(received), into);
-    if (received == 0)
-        return asio::error::eof;
-    switch (errno) {
-        case EAGAIN:
-            return asio::error::would_block;
-        case ENODEV:
-            // Linear payload behind pages of the same segment, as GRO makes them of packets that were split badly:
-            // the kernel gives it neither to a ring nor to recvmsg.
-            return errc::mixed_fragments;
-        case ENOBUFS:  // would say that a page is lacking
-            return errno_code(ENOMEM);
-        default:
-            return errno_code(errno);
-    }
+    // mixed_fragments: linear payload behind pages of the same segment, as GRO makes them of packets that were split
+    // badly. The kernel gives it neither to a ring nor to recvmsg.
+    return received == 0 ? error_code{asio::error::eof} : error_of_recvmsg(errno);
 }
 
 error_code zcrx_transport::deliver_host_bytes(std::span<std::byte const> control, std::size_t size, loan& into)
