@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "findings.hpp"
+#include "zcrx_answers.hpp"
 
 namespace gpurx::doctor::test {
 
@@ -20,15 +21,7 @@ inline machine_facts good_machine()
                       .has_array_tokens = true};
     machine.memory = {.udmabuf_error = 0, .udmabuf_size_limit = std::nullopt, .page_size = 4096, .free_huge_pages = 96};
     machine.process.net_admin = true;
-    machine.zcrx = {.disabled = 0,
-                    .offers = {.register_flags = 3,
-                               .area_flags = 1,
-                               .nr_ctrl_opcodes = 4,
-                               .features = 3,
-                               .rq_hdr_size = 128,
-                               .rq_hdr_alignment = 64,
-                               .reserved = 0},
-                    .right_error = EFAULT};
+    machine.zcrx = gpurx::test::zcrx_of_linux_7_3();
     return machine;
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "child.hpp"
+#include "zcrx_answers.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 
@@ -21,19 +22,7 @@ namespace gpurx::detail {
 
 namespace {
 
-// As Linux 7.3.4 answers a process with every right.
-zcrx_support of_linux_7_3()
-{
-    return {.disabled = 0,
-            .offers = {.register_flags = 3,
-                       .area_flags = 1,
-                       .nr_ctrl_opcodes = 4,
-                       .features = 3,
-                       .rq_hdr_size = 128,
-                       .rq_hdr_alignment = 64,
-                       .reserved = 0},
-            .right_error = EFAULT};
-}
+using test::zcrx_of_linux_7_3;
 
 struct row {
     void (*change)(zcrx_support&);
@@ -63,18 +52,18 @@ constexpr row rows[]{
 
 TEST_CASE("the first obstacle to queues of io_uring is named, with advice")
 {
-    CHECK(find_lack(of_linux_7_3()) == zcrx_lack::nothing);
-    CHECK(describe(of_linux_7_3()).empty());
+    CHECK(find_lack(zcrx_of_linux_7_3()) == zcrx_lack::nothing);
+    CHECK(describe(zcrx_of_linux_7_3()).empty());
     // As 7.2.12 does, which cannot add areas.
-    auto older = of_linux_7_3();
+    auto older = zcrx_of_linux_7_3();
     older.offers.nr_ctrl_opcodes = 3;
     CHECK(find_lack(older) == zcrx_lack::nothing);
     // The setting lets administrators and its group through.
-    auto permitted = of_linux_7_3();
+    auto permitted = zcrx_of_linux_7_3();
     permitted.disabled = 1;
     CHECK(find_lack(permitted) == zcrx_lack::nothing);
     for (auto const& [change, lack, words] : rows) {
-        auto seen = of_linux_7_3();
+        auto seen = zcrx_of_linux_7_3();
         change(seen);
         CAPTURE(words);
         CHECK(find_lack(seen) == lack);
@@ -84,7 +73,7 @@ TEST_CASE("the first obstacle to queues of io_uring is named, with advice")
 
 TEST_CASE("obstacles are told in their order: rings, then the kernel, then the right")
 {
-    auto seen = of_linux_7_3();
+    auto seen = zcrx_of_linux_7_3();
     seen.right_error = EPERM;
     seen.offers.area_flags = 0;
     CHECK(find_lack(seen) == zcrx_lack::dmabuf);
