@@ -3,12 +3,10 @@
 
 #include <fmt/format.h>
 #include <grp.h>
-#include <linux/bpf.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include <system_error>
 #include <utility>
 
+#include "bpf.hpp"
 #include "lease/queue_plan.hpp"
 #include "nic.hpp"
 #include "nic/netlink.hpp"
@@ -59,11 +58,6 @@ std::uint16_t netdev_family(nl::socket& via)
 [[noreturn]] void fail_bpf(char const* what)
 {
     throw std::system_error{errno, std::generic_category(), what};
-}
-
-int bpf(int command, bpf_attr& what)
-{
-    return static_cast<int>(::syscall(SYS_bpf, command, &what, sizeof what));
 }
 
 bpf_insn instruction(int code, unsigned dst, unsigned src, std::int16_t offset, std::int32_t number)
@@ -105,7 +99,7 @@ detail::unique_fd load_redirection(unsigned ifindex, std::uint32_t address)
     what.insn_cnt = program.size();
     what.insns = reinterpret_cast<std::uintptr_t>(program.data());
     what.license = reinterpret_cast<std::uintptr_t>("GPL");
-    detail::unique_fd made{bpf(BPF_PROG_LOAD, what)};
+    auto made = bpf(BPF_PROG_LOAD, what);
     if (!made)
         fail_bpf("load the program that redirects");
     return made;
@@ -147,11 +141,27 @@ std::string why_no_leases()
     auto const said = via.exchange(request, [&found](nl::generic_message const& one) { found.add(one.attrs); });
     if (said.error != 0 || !found.accepted().contains(detail::uapi::netdev::queue_lease))
         return "this kernel leases no queues: Linux 7.1 and later do";
-    auto const made = output_of(fmt::format("ip link add {} type netkit && ip link del {}", host_end, host_end));
+    auto const made = output_of(fmt::format("ip link add {0} type netkit && ip link del {0}", host_end));
     return made.empty() ? "" : "this kernel has no netkit: " + made;
 }
 
 leased_queues::leased_queues(std::vector<unsigned> queues) : nic_{near_interface}, queues_{std::move(queues)}
+{
+    // Else one failure makes each later test fail, too.
+    try {
+        set_up();
+    } catch (...) {
+        undo();
+        throw;
+    }
+}
+
+leased_queues::~leased_queues()
+{
+    undo();
+}
+
+void leased_queues::set_up()
 {
     auto const table = nic_.rss_table();
     nic_.set_rss_table(detail::avoid_queues(table, nic_.channels().rx_queues(), {queues_.begin(), queues_.end()}));
@@ -166,7 +176,7 @@ leased_queues::leased_queues(std::vector<unsigned> queues) : nic_{near_interface
     redirect();
 }
 
-leased_queues::~leased_queues()
+void leased_queues::undo()
 {
     redirection_.reset();
     for (auto const rule : rules_)
@@ -207,7 +217,7 @@ void leased_queues::redirect()
     what.link_create.prog_fd = static_cast<std::uint32_t>(program.get());
     what.link_create.target_ifindex = nic_.index();
     what.link_create.attach_type = tcx_ingress;
-    redirection_.reset(bpf(BPF_LINK_CREATE, what));
+    redirection_ = bpf(BPF_LINK_CREATE, what);
     if (!redirection_)
         fail_bpf("attach the program that redirects");
 }

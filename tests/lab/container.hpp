@@ -40,6 +40,8 @@ class leased_queues {
     void split_headers(bool on);
 
   private:
+    void set_up();
+    void undo();
     void lease(unsigned queue);
     void redirect();
 

@@ -3,8 +3,6 @@
 // gpurx-doctor on dms0, in the states that devmemsim can show. What it says to do is done, word for word, and it is
 // asked again.
 #include <fmt/format.h>
-#include <linux/bpf.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +28,7 @@
 #include "base/syscalls.hpp"
 #include "base/zcrx_support.hpp"
 #include "bed.hpp"
+#include "bpf.hpp"
 #include "container.hpp"
 #include "findings.hpp"
 #include "memory/memory_state.hpp"
@@ -149,7 +148,7 @@ class xdp_program {
         load.insn_cnt = static_cast<std::uint32_t>(pass.size());
         load.license = reinterpret_cast<std::uintptr_t>(license);
         load.prog_flags = BPF_F_XDP_HAS_FRAGS;  // one that does not is refused beside header split
-        detail::unique_fd const program{call(BPF_PROG_LOAD, load)};
+        auto const program = bpf(BPF_PROG_LOAD, load);
         if (!program) {
             REQUIRE(errno == ENOSYS);
             return;
@@ -158,17 +157,13 @@ class xdp_program {
         link.link_create.prog_fd = static_cast<std::uint32_t>(program.get());
         link.link_create.target_ifindex = detail::kernel_nic{near_interface}.index();
         link.link_create.attach_type = BPF_XDP;
-        link_.reset(call(BPF_LINK_CREATE, link));
+        link_ = bpf(BPF_LINK_CREATE, link);
         INFO(std::strerror(errno));
         REQUIRE(link_);
     }
     [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(link_); }
 
   private:
-    static int call(bpf_cmd what, bpf_attr& attributes)
-    {
-        return static_cast<int>(::syscall(SYS_bpf, what, &attributes, sizeof attributes));
-    }
     detail::unique_fd link_;
 };
 
@@ -432,14 +427,32 @@ TEST_CASE_METHOD(unchanged_nic, "it knows queues that are leased, from both side
     CHECK(said.empty());
 }
 
+// Sets back what the states change, also if a check ends the test.
+class restored_states {
+  public:
+    ~restored_states()
+    {
+        (void)output_of(fmt::format("ethtool -L dms0 combined {}", channels_));
+        nic_.set_hds_threshold(before_.hds_threshold.value());
+        nic_.set_data_split(detail::ethtool::data_split::automatic);
+        nic_.set_feature(detail::ethtool::feature::ntuple_filters, true);
+        nic_.set_rx_ring(before_.rx_frames.value());
+        (void)output_of("ip link set dms0 mtu 1500");
+    }
+
+  private:
+    detail::kernel_nic nic_{near_interface};
+    detail::ethtool::rings before_ = nic_.rings();
+    unsigned channels_ = nic_.channels().combined;
+};
+
 TEST_CASE_METHOD(unchanged_nic,
                  "each finding follows its rule for any setting of the NIC, and the status is the worst finding",
                  "[doctor][matrix]")
 {
     detail::kernel_nic nic{near_interface};
     auto const channels = nic.channels().combined;
-    auto const frames = nic.rings().rx_frames.value();
-    auto const threshold_before = nic.rings().hds_threshold.value();
+    restored_states const restored;
     unsigned looked = 0;
     std::set<doctor::verdict> seen;
     auto const look = [&](nic_state const& set) {
@@ -470,11 +483,6 @@ TEST_CASE_METHOD(unchanged_nic,
     fmt::print("{} states of dms0 were looked at{}\n", looked, looked == 48 ? ", none with XDP: no BPF here" : "");
     CHECK((looked == 96 || looked == 48));
     CHECK(seen.size() == 3);
-    nic.set_hds_threshold(threshold_before);
-    nic.set_data_split(detail::ethtool::data_split::automatic);
-    nic.set_feature(detail::ethtool::feature::ntuple_filters, true);
-    nic.set_rx_ring(frames);
-    run_command("ip link set dms0 mtu 1500");
 }
 
 TEST_CASE_METHOD(unchanged_nic, "an alias and another name of the interface are seen", "[doctor]")

@@ -69,7 +69,7 @@ std::size_t free_huge_pages()
 std::string output_of(std::string const& command)
 {
     std::string text;
-    auto* const pipe = ::popen((command + " 2>&1").c_str(), "re");
+    auto* const pipe = ::popen(("{ " + command + "\n} 2>&1").c_str(), "re");
     if (pipe == nullptr)
         throw std::runtime_error{"cannot run " + command};
     std::array<char, 4096> part{};
