@@ -32,7 +32,7 @@ from pathlib import Path
 
 from record import Records, state_of
 from steps import Step, Table, may_start, of_tiers, read_table
-from tally import Tally, read_log
+from tally import Tally, first_fault, read_log
 
 LOGS = Path("build/test-logs")
 FLAKY = Path("build/flaky.json")
@@ -202,7 +202,10 @@ class Run:
             total.add(tally)
             lasted = "-" if tally.seconds is None else clock(tally.seconds)
             print(f"{name:<18} {tally.passed:>7} {len(tally.failures):>7} {len(tally.skips):>8} {lasted:>8}")
-            print("".join(f"    failed: {failure}\n" for failure in tally.failures), end="")
+            for failure in tally.failures:
+                print(f"    failed: {failure}")
+                if fault := first_fault(tally.printed.get(failure, "")):
+                    print(f"      {fault}")
             print("".join(f"    skipped: {skip}\n" for skip in tally.skips), end="")
             if tally.failures:
                 print(f"    log: {LOGS}/{name}.log")

@@ -46,6 +46,24 @@ class Tally:
 SKIPPED = re.compile(r"\bSKIPPED:\n(?:explicitly with message:\n)?\s*(.+(?:\n  .+)*)")
 
 
+# What Catch2 prints of a test case with a failure, up to the next one: its name, sections, place, and messages.
+CATCH2_CASE = re.compile(r"^-{79}\n(\S.*)\n(?:.*\n)*?-{79}\n.+:\d+\n\.{79}\n((?:(?![-=]{79}$).*\n)*)", re.MULTILINE)
+
+
+def catch2_failures(log: str) -> dict[str, str]:
+    printed: dict[str, str] = {}
+    for case in CATCH2_CASE.finditer(log):
+        if first_fault(case[2]):
+            printed[case[1]] = printed.get(case[1], "") + case[0]
+    return printed
+
+
+def first_fault(text: str) -> str:
+    """The first failed assertion of Catch2 in TEXT on one line: its place, itself, its values."""
+    fault = re.search(r"^(\S+:\d+): FAILED:\n((?:.*\S.*\n?){1,8})", text, re.MULTILINE)
+    return f"{fault[1]}: {' '.join(fault[2].split())[:300]}" if fault else ""
+
+
 def from_junit(path: Path) -> Tally:
     tally = Tally()
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
@@ -110,10 +128,13 @@ def from_closing_lines(log: str) -> Tally:
     closing = "\n".join(re.findall(f"^(?:{forms})$", log, re.MULTILINE))
     if not closing:
         return Tally()
-    failures = re.findall(r"^(?:FAIL|not ok)[: ]\s*(.+)$", log, re.MULTILINE)
+    printed = catch2_failures(log)
+    failures = re.findall(r"^(?:FAIL|not ok)[: ]\s*(.+)$", log, re.MULTILINE) + list(printed)
     skips = skip_lines(log) + [f"skipped: {' '.join(message.split())}" for message in SKIPPED.findall(log)]
-    return with_names(total(r"(\d+) (?:passed|test cases?\)$)", closing), total(r"(\d+) failed", closing),
-                      total(r"(\d+) skipped", closing), failures, skips)  # fmt: skip
+    tally = with_names(total(r"(\d+) (?:passed|test cases?\)$)", closing), total(r"(\d+) failed", closing),
+                       total(r"(\d+) skipped", closing), failures, skips)  # fmt: skip
+    tally.printed = printed
+    return tally
 
 
 def from_unittest(log: str) -> Tally:

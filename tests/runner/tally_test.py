@@ -42,6 +42,14 @@ FAILED (failures=1, errors=1, skipped=1, expected failures=1)
 OF_UNITTEST = ["test_d (__main__.T.test_d)", "test_c (__main__.T.test_c)"]
 CLOSING = "ok    x\nFAIL  y   (1 = 2)\nSKIP a: no KVM\n7 passed, 2 failed, 2 skipped\n"
 CATCH2 = "a.cpp:5: SKIPPED:\nexplicitly with message:\n  no NIC\n\ntest cases: 6 | 4 passed | 1 failed | 1 skipped\n"
+BAR, DOTS = "-" * 79 + "\n", "." * 79 + "\n"
+FAULT = "a.cpp:9: FAILED:\n  CHECK( a == 2 )\nwith expansion:\n  1 == 2\n\n0.1 s: second\n"
+FAILED_CASES = (
+    f"0.1 s: zeroth\n{BAR}first, with a name\nof two lines\n  section\n{BAR}a.cpp:3\n{DOTS}\na.cpp:5: SKIPPED:\n  no NIC\n\n"
+    f"{BAR}second\n{BAR}a.cpp:8\n{DOTS}\n{FAULT}{BAR}second\n  section\n{BAR}a.cpp:8\n{DOTS}\n"
+    "a.cpp:10: FAILED:\ndue to unexpected exception with message:\n  no\n\n"
+    f"{'=' * 79}\ntest cases: 3 | 1 passed | 1 failed | 1 skipped\n"
+)
 ALL_PASSED = "All tests passed (9 assertions in 4 test cases)\n"
 TAP = "TAP version 13\n1..4\nok 1 - a\nnot ok 2 b\nok 3 c # SKIP no GPU\n# ok 4 nested\nok 4 d\nok 5 # SKIP\n"
 ERRORS = "Ran 1 test in 1s\n\nFAILED (errors=1)\n"
@@ -80,6 +88,14 @@ class Tallies(unittest.TestCase):
         for status, log, passed, failures, skips in LOGS:
             with self.subTest(log=log):
                 self.assertEqual(tally.count_tests(status, log), tally.Tally(passed, failures, skips))
+
+    def test_failed_cases_of_catch2_have_their_names_and_messages(self) -> None:
+        result = tally.count_tests(1, FAILED_CASES)
+        self.assertEqual((result.passed, result.failures, result.skips), (1, ["second"], ["skipped: no NIC"]))
+        self.assertEqual(tally.first_fault(result.printed["second"]), "a.cpp:9: CHECK( a == 2 ) with expansion: 1 == 2")
+        self.assertIn("due to unexpected exception", result.printed["second"])
+        self.assertNotIn("no NIC", result.printed["second"])
+        self.assertEqual(tally.first_fault("all is well\n"), "")
 
     def test_junit(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
