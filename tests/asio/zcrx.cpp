@@ -59,12 +59,12 @@ TEST_CASE("a ring delivers with one call, and pages return without one", "[zcrx]
     CHECK(rx.stats().receive_calls == 1);
     CHECK(rx.stats().device_bytes == 20000);
     CHECK(rx.stats().tokens_out == 5);
-    CHECK(in.session.state().zcrx().waiting() == 0);
+    CHECK(in.session.state().zcrx().front()->waiting() == 0);
     got->loan.release();
     CHECK(rx.stats().release_calls == 0);
     CHECK(rx.stats().tokens_out == 0);
     CHECK((*in.session).stats().tokens_high_water == 5);
-    CHECK(in.session.state().zcrx().waiting() == 5);
+    CHECK(in.session.state().zcrx().front()->waiting() == 5);
 }
 
 TEST_CASE("each fragment of a page returns once", "[zcrx]")
@@ -133,6 +133,39 @@ TEST_CASE("payload that the kernel gives neither to a ring nor to recvmsg ends t
     receive_all(in, rx, 5000);
     CHECK(receive(in, rx)->code == errc::mixed_fragments);
     CHECK(receive(in, rx)->code == errc::mixed_fragments);
+}
+
+TEST_CASE("a flow is found on each queue of its session, and pages return to the queue that they are of", "[zcrx]")
+{
+    constexpr std::uint32_t third = own + 2 * test_session::next_part;
+    world in{transport::zcrx, {.rx_queues = 3}, pages(6144)};
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.deliver({{way::device, 5000, third}, {way::device, 3000, own}, {way::device, 100, third}});
+    to.send(8100);
+    {
+        auto const loans = receive_all(in, rx, 8100);
+        REQUIRE(loans.size() == 3);
+        auto const begin = in.session.state().memory().span().address();
+        auto const part_of = [&](rx_buffer const& loan) {
+            return (loan.fragments().front().address - begin) / pages(2048);
+        };
+        CHECK(part_of(loans[0]) == 2);
+        CHECK(part_of(loans[1]) == 0);
+        CHECK(part_of(loans[2]) == 2);
+        CHECK(rx.stats().device_bytes == 8100);
+        CHECK(rx.stats().resteered_bytes == 0);
+        CHECK(in.kernel.free_pages(third) == 2048 - 3);
+        CHECK(in.kernel.free_pages(own) == 2048 - 1);
+    }
+    CHECK(in.kernel.free_pages(third) == 2048);
+    CHECK(in.kernel.free_pages(own) == 2048);
+    // It is asked first from now on.
+    auto const calls = rx.stats().receive_calls;
+    in.kernel.deliver({{way::device, 100, third}});
+    to.send(100);
+    receive_all(in, rx, 8200, 8100);
+    CHECK(rx.stats().receive_calls == calls + 1);
 }
 
 TEST_CASE("a flow that moves to another session's queue goes on with that queue's ring", "[zcrx]")

@@ -61,6 +61,12 @@ TEST_CASE("memory of a GPU is rounded up, exported, and the caller's context sta
     }
     REQUIRE(memory.dmabuf_fd() >= 0);
     CHECK(size_of(memory.dmabuf_fd()) == static_cast<off_t>(memory.size()));
+    error_code code;
+    diagnostics why;
+    auto const state = detail::make_gpu_memory(0, 8 * mebibyte);
+    auto const part = state->export_part(state->dmabuf_fd(), 4 * mebibyte, 2 * mebibyte, code, why);
+    INFO(describe(code, why));
+    REQUIRE(part);
     CHECK((::fcntl(memory.dmabuf_fd(), F_GETFD) & FD_CLOEXEC) != 0);
     CHECK_THAT(memory.explain(), ContainsSubstring("exported by"));
     WARN(memory.explain());

@@ -116,8 +116,6 @@ rx_session open_session(device_memory memory, rx_session_options options)
 {
     options.interface = near_interface;
     options.transport = lab_transport();
-    if (options.transport == transport::zcrx)
-        options.rx_queues = 1;  // a dmabuf has one
     if (!options.notice)
         options.notice = [](std::string_view sentence) { fmt::print(stderr, "note: {}\n", sentence); };
     return rx_session{std::move(options), std::move(memory)};

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the real io_uring does of which tests/asio/zcrx.cpp has only a fake.
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
+#include <list>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -33,7 +38,65 @@ error_code receive_from(tcp::acceptor& acceptor, asio::io_context& io, rx_sessio
     return result.error;
 }
 
+// Receives a stream to its end, and notes which of `count` equal parts of the memory it landed in.
+asio::awaitable<void> note_parts(receiver rx, memory_span all, std::size_t count, std::set<std::size_t>& parts)
+{
+    for (;;) {
+        auto const [error, loan] = co_await rx.async_receive(asio::as_tuple(asio::use_awaitable));
+        if (error)
+            co_return;
+        for (auto const& piece : loan.fragments())
+            parts.insert((piece.address - all.address()) / (all.size() / count));
+    }
+}
+
+asio::awaitable<void> connect_and_note_parts(rx_session& session, tcp::endpoint there, std::size_t count,
+                                             std::set<std::size_t>& parts)
+{
+    receiver rx{co_await asio::this_coro::executor, session};
+    co_await rx.async_connect(there);
+    co_await note_parts(std::move(rx), session.memory().span(), count, parts);
+}
+
 }  // namespace
+
+TEST_CASE_METHOD(unchanged_nic, "several queues have a part of the memory each, and a flow lands in that of its queue",
+                 "[smoke][zcrx]")
+{
+    constexpr std::size_t flows = 12;
+    constexpr unsigned queues = 3;
+    auto options = over_zcrx();
+    options.rx_queues = queues;
+    options.max_flows = flows;
+    rx_session session{options, device_memory::on_host(48 * mebibyte)};
+    CHECK(session.queues().size() == queues);
+    CHECK_THAT(session.explain(), ContainsSubstring("each into a part of it"));
+    asio::io_context io{1};
+    auto acceptor = listen_on(session, io.get_executor(), family::v4);
+    std::list<peer_sender> senders;
+    std::array<std::set<std::size_t>, flows> parts;
+    // An RSS context spreads the connections to a port by hash, and those from here take turns.
+    for (std::size_t i = 0; i < flows; ++i) {
+        if (i < flows / 2) {
+            senders.emplace_back(acceptor.local_endpoint(), stream{1, mebibyte});
+            asio::co_spawn(io, note_parts({io, session, acceptor.accept()}, session.memory().span(), queues, parts[i]),
+                           rethrow);
+        } else {
+            auto const& sender = senders.emplace_back(family::v4, stream{1, mebibyte});
+            asio::co_spawn(io, connect_and_note_parts(session, sender.endpoint(), queues, parts[i]), rethrow);
+        }
+    }
+    io.run();
+    std::set<std::size_t> all;
+    for (auto& of_flow : parts) {
+        CHECK(of_flow.size() == 1);
+        all.merge(of_flow);
+    }
+    CHECK(all == std::set<std::size_t>{0, 1, 2});
+    CHECK(session.stats().device_bytes == flows * (mebibyte + 8));
+    CHECK(session.stats().tokens_out == 0);
+    CHECK(session.pool_stats()->on_loan == 0);
+}
 
 TEST_CASE_METHOD(unchanged_nic, "two sessions over io_uring never share memory, and share the NIC", "[smoke][zcrx]")
 {

@@ -81,8 +81,8 @@ class fake_nic final : public detail::session_nic {
     {
         log_->alive = true;
     }
-    fake_nic(std::shared_ptr<nic_log> log, std::shared_ptr<detail::zcrx_queue> queue, std::size_t page)
-        : log_{std::move(log)}, id_{0}, page_{page}, array_tokens_{false}, zcrx_{std::move(queue)}
+    fake_nic(std::shared_ptr<nic_log> log, std::vector<std::shared_ptr<detail::zcrx_queue>> queues, std::size_t page)
+        : log_{std::move(log)}, id_{0}, page_{page}, array_tokens_{false}, zcrx_{std::move(queues)}
     {
         log_->alive = true;
     }
@@ -96,7 +96,7 @@ class fake_nic final : public detail::session_nic {
     }
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return id_; }
-    [[nodiscard]] detail::zcrx_queue* zcrx() const noexcept override { return zcrx_.get(); }
+    [[nodiscard]] detail::zcrx_queues zcrx() const noexcept override { return zcrx_; }
     [[nodiscard]] std::vector<unsigned> queues() const override { return {6, 7}; }
     [[nodiscard]] std::size_t page_size() const noexcept override { return page_; }
     [[nodiscard]] bool has_array_tokens() const noexcept override { return array_tokens_; }
@@ -178,7 +178,7 @@ class fake_nic final : public detail::session_nic {
     std::uint32_t id_;
     std::size_t page_;
     bool array_tokens_;
-    std::shared_ptr<detail::zcrx_queue> zcrx_;
+    std::vector<std::shared_ptr<detail::zcrx_queue>> zcrx_;
 };
 
 }  // namespace gpurx::test

@@ -78,6 +78,7 @@ struct session_memory {
 class test_session {
   public:
     static constexpr std::uint32_t first_id = 7;
+    static constexpr std::uint32_t next_part = 100;
 
     test_session(transport kind, fake_kernel& kernel, rx_session_options options = {}, std::size_t bytes = pages(2048),
                  std::uint32_t dmabuf_id = first_id)
@@ -112,20 +113,34 @@ class test_session {
         options.max_flows = options.max_flows == 16 ? 4 : options.max_flows;
         options.lock_up_limit = options.lock_up_limit == 5000ms ? 0ms : options.lock_up_limit;
         std::unique_ptr<detail::session_nic> nic;
-        if (kind != transport::copy)
-            kernel.bind(dmabuf_id, memory.seen_by_nic);
         if (kind == transport::devmem) {
+            kernel.bind(dmabuf_id, memory.seen_by_nic);
             nic = std::make_unique<fake_nic>(nic_, dmabuf_id, fake_kernel::page_size, kernel.has_array_tokens());
         } else if (kind == transport::zcrx) {
-            auto queue = detail::zcrx_queue::open({.interface = "fake0",
-                                                   .ifindex = 1,
-                                                   .queue = dmabuf_id,
-                                                   .dmabuf_fd = static_cast<int>(dmabuf_id),
-                                                   .memory = memory.seen_by_nic.size()});
-            kernel.watch(queue);
-            nic = std::make_unique<fake_nic>(nic_, std::move(queue), fake_kernel::page_size);
+            nic = std::make_unique<fake_nic>(nic_, queues_of(kernel, options.rx_queues, memory.seen_by_nic, dmabuf_id),
+                                             fake_kernel::page_size);
         }
         return detail::session_state::create(std::move(options), std::move(memory.state), std::move(nic), "test");
+    }
+
+    // Each with an equal part of the memory; the dmabufs are dmabuf_id, dmabuf_id + next_part, ...
+    static std::vector<std::shared_ptr<detail::zcrx_queue>> queues_of(fake_kernel& kernel, unsigned count,
+                                                                      std::span<std::byte> memory,
+                                                                      std::uint32_t dmabuf_id)
+    {
+        std::vector<std::shared_ptr<detail::zcrx_queue>> queues;
+        auto const size = memory.size() / count;
+        for (unsigned i = 0; i < count; ++i) {
+            auto const id = dmabuf_id + i * next_part;
+            kernel.bind(id, memory.subspan(i * size, size));
+            queues.push_back(detail::zcrx_queue::open(
+                {.interface = "fake0",
+                 .ifindex = 1,
+                 .queue = id,
+                 .memory = {.dmabuf_fd = static_cast<int>(id), .offset = i * size, .size = size}}));
+            kernel.watch(queues.back());
+        }
+        return queues;
     }
 
     std::shared_ptr<nic_log> nic_;

@@ -80,7 +80,6 @@ enum class transport_obstacle : std::uint8_t {
     /// @details The process cannot install rules for leased queues.
     flows_not_movable,
 
-    several_queues,       ///< `rx_session_options::rx_queues` is above 1. Only `zcrx`.
     leased_queues,        ///< The interface has its queues from a NIC (netkit). Only `zcrx`.
     io_uring_disabled,    ///< The setting `kernel.io_uring_disabled` forbids io_uring. Only `zcrx`.
     io_uring_filtered,    ///< A seccomp profile forbids or hides io_uring. Only `zcrx`.
@@ -106,7 +105,8 @@ struct rx_session_options {
     ///
     /// The session takes the highest queues: with 8 queues and `rx_queues` 2, queues 6 and 7.
     ///
-    /// Transport `zcrx` has one queue.
+    /// Transport `zcrx` cuts the memory into `rx_queues` parts of equal size, one for each queue. A flow receives into
+    /// the part of the queue that it arrives on, so each part has room for all `max_flows` flows (receive_memory).
     unsigned rx_queues = 1;
 
     /// @brief Transport to use.
@@ -149,8 +149,8 @@ struct rx_session_options {
     /// The kernel counts whole pages per segment.
     ///
     /// 0 means half of the memory that the NIC's rings leave. Each flow gets `receive_memory / max_flows` as
-    /// `SO_RCVBUF`, before it begins. If the value exceeds the memory, flows can lock up; errc::memory_locked_up ends
-    /// such a flow.
+    /// `SO_RCVBUF`, before it begins; with transport `zcrx`, the `rx_queues`-th part of that. If the value exceeds the
+    /// memory, flows can lock up; errc::memory_locked_up ends such a flow.
     std::size_t receive_memory = 0;
 
     /// @brief Time without data after which a locked-up flow fails.
@@ -229,7 +229,7 @@ struct rx_session_options {
 /// - Linux 7.2 or later with `CONFIG_IO_URING_ZCRX`, and io_uring permitted to the process;
 /// - a driver as `devmem` does;
 /// - `CAP_NET_ADMIN` in the initial user namespace. Each thread needs it until it has received once;
-/// - `rx_queues` 1, and no leased queues.
+/// - no leased queues.
 ///
 /// @par Cost
 /// Opening a session blocks for some 100 ms, except with transport `copy`.

@@ -86,7 +86,8 @@ std::shared_ptr<zcrx_queue> zcrx_queue::open(config const& options)
     return std::shared_ptr<zcrx_queue>{new zcrx_queue{options}};
 }
 
-zcrx_queue::zcrx_queue(config const& options) : holder_{1, 2, true}
+zcrx_queue::zcrx_queue(config const& options)
+    : holder_{1, 2, true}, offset_{options.memory.offset}, size_{options.memory.size}
 {
     register_queue(options);
     export_queue(options.interface);
@@ -96,17 +97,16 @@ void zcrx_queue::register_queue(config const& options)
 {
     auto const page_size = options.page_size != 0 ? options.page_size : sys::page_size();
     page_shift_ = std::countr_zero(page_size);
-    entries_ = static_cast<std::uint32_t>(
-        std::min<std::size_t>(std::bit_ceil(options.memory / page_size), most_refill_entries));
+    entries_ = static_cast<std::uint32_t>(std::min<std::size_t>(std::bit_ceil(size_ / page_size), most_refill_entries));
     auto const host_page = sys::page_size();
     auto const size = (region_header + entries_ * sizeof(rqe) + host_page - 1) / host_page * host_page;
 
     region_desc region{};
     region.size = size;
     area_reg area{};
-    area.len = options.memory;
+    area.len = size_;
     area.flags = area_dmabuf;
-    area.dmabuf_fd = static_cast<std::uint32_t>(options.dmabuf_fd);
+    area.dmabuf_fd = static_cast<std::uint32_t>(options.memory.dmabuf_fd);
     ifq_reg request{};
     request.if_idx = options.ifindex;
     request.if_rxq = options.queue;

@@ -19,6 +19,7 @@
 
 #include "fork.hpp"
 #include "io_ring.hpp"
+#include "memory_part.hpp"
 #include "thread.hpp"
 
 namespace gpurx::detail {
@@ -32,8 +33,7 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
         std::string interface;  // for messages
         unsigned ifindex = 0;
         unsigned queue = 0;
-        int dmabuf_fd = -1;  // used inside open() only
-        std::size_t memory = 0;
+        memory_part memory;           // its descriptor is used inside open() only
         std::uint32_t page_size = 0;  // 0: the kernel's
     };
 
@@ -68,6 +68,9 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     // Completions that wait in the refill ring.
     [[nodiscard]] std::uint32_t waiting() const noexcept;
     [[nodiscard]] int page_shift() const noexcept { return page_shift_; }
+    // Where its bytes are in the session's memory.
+    [[nodiscard]] std::size_t offset() const noexcept { return offset_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
   private:
     class own_rings;
@@ -85,6 +88,8 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     std::uint32_t id_ = 0;  // on the holder
     std::uint64_t area_token_ = 0;
     int page_shift_ = 0;
+    std::size_t offset_;
+    std::size_t size_;
     std::uint32_t entries_ = 0;
     unshared_mapping region_;
     unshared_fd exported_;

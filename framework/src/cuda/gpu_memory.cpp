@@ -162,6 +162,17 @@ class cuda_memory : public memory_state {
         return other_export_.get();
     }
 
+    [[nodiscard]] unique_fd export_part(int like, std::size_t offset, std::size_t size, error_code& code,
+                                        diagnostics& why) override
+    {
+        auto const is_first = like == dmabuf_fd();
+        std::array<unsigned long long, 1> const way{is_first && export_.pcie ? mappings.front() : 0};
+        auto made = export_dmabuf(on_, span().address() + offset, size, object_of(on_, size), way);
+        code = made.code;
+        why = std::move(made.why);
+        return std::move(made.fd);
+    }
+
     void acquire(cuda_stream_ref stream) noexcept override
     {
         CUcontext context = nullptr;
@@ -372,6 +383,11 @@ class registered_memory final : public cuda_memory {
         return fmt::format("host memory pinned for GPU {} ({}): {}", on().ordinal(), on().name(), host_->explain());
     }
     void acquire(cuda_stream_ref stream) noexcept override { host_->acquire(stream); }
+    [[nodiscard]] unique_fd export_part(int like, std::size_t offset, std::size_t size, error_code& code,
+                                        diagnostics& why) override
+    {
+        return host_->export_part(like, offset, size, code, why);
+    }
 
   private:
     [[nodiscard]] void* address() const noexcept { return reinterpret_cast<void*>(host_->span().address()); }

@@ -124,6 +124,7 @@ struct loan {
     std::uint64_t own_tokens = 0;                 // tokens of the flow's own session
     // transport copy: pages of the session's pool, one reference each; zcrx: the page of each piece.
     reused_list<std::uint32_t> pages;
+    std::uint32_t queue = 0;             // transport zcrx: of the session, the one that has these pages
     host_chunk* host = nullptr;          // chunk that this loan holds; may be null
     std::vector<foreign_hold> foreign;   // usually empty
     stream_point* read_until = nullptr;  // work that reads the bytes; the pages wait for it

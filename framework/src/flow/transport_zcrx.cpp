@@ -55,7 +55,7 @@ class zcrx_transport final : public flow_transport {
     zcrx_transport(flow_place& place, int socket)
         : place_{place},
           socket_{socket},
-          queue_{place.session().zcrx()},
+          queues_{place.session().zcrx()},
           host_{place},
           piece_size_{place.session().nic_page_size()}
     {
@@ -84,8 +84,8 @@ class zcrx_transport final : public flow_transport {
         }
     };
 
-    // Asks one session's queue; `from` is null for the flow's own.
-    [[nodiscard]] error_code receive_from(session_ptr const& from, std::size_t limit, loan& into);
+    // Asks one queue of a session; `from` is null for the flow's own.
+    [[nodiscard]] error_code receive_from(session_ptr const& from, std::uint32_t queue, std::size_t limit, loan& into);
     // Asks each queue of the process but the one that was asked last.
     [[nodiscard, gnu::noinline]] error_code receive_from_others(std::size_t limit, loan& into);
     [[nodiscard]] outcome request(zcrx_queue& queue, memory_span memory, std::size_t size, loan& into);
@@ -109,10 +109,12 @@ class zcrx_transport final : public flow_transport {
 
     flow_place& place_;
     int socket_;
-    zcrx_queue& queue_;  // of the flow's own session
+    zcrx_queues queues_;  // of the flow's own session
     host_chunks host_;
-    // The session whose queue had the last bytes, if it is not the flow's own. A flow is moved once, if at all.
+    // The session whose queue had the last bytes, if it is not the flow's own, and the queue. The NIC puts a flow on
+    // one queue, and a flow is moved once, if at all.
     std::weak_ptr<session_state> source_;
+    std::uint32_t source_queue_ = 0;
     std::size_t piece_size_;     // of the last requests, on average
     bool host_is_next_ = false;  // the next byte is not in the memory of a queue
     error_code met_;             // behind bytes that were delivered first; told once
@@ -125,7 +127,9 @@ error_code zcrx_transport::receive(std::size_t limit, loan& into)
         return broken_ ? met_ : std::exchange(met_, {});
     if (std::exchange(host_is_next_, false))
         return receive_on_host(limit, into);
-    auto code = receive_from(source_.lock(), limit, into);
+    auto const source = source_.lock();
+    auto const most = static_cast<std::uint32_t>((source != nullptr ? source->zcrx() : queues_).size() - 1);
+    auto code = receive_from(source, std::min(source_queue_, most), limit, into);
     if (code && code == errc::foreign_memory)
         code = receive_from_others(limit, into);
     if (into.bytes == 0 && std::exchange(host_is_next_, false))
@@ -138,17 +142,18 @@ error_code zcrx_transport::receive(std::size_t limit, loan& into)
     return code;
 }
 
-error_code zcrx_transport::receive_from(session_ptr const& from, std::size_t limit, loan& into)
+error_code zcrx_transport::receive_from(session_ptr const& from, std::uint32_t number, std::size_t limit, loan& into)
 {
     auto& session = from != nullptr ? *from : place_.session();
-    auto& queue = from != nullptr ? session.zcrx() : queue_;
+    auto& queue = *(from != nullptr ? session.zcrx() : queues_)[number];
     // All that can fail comes first: nothing may be lost once the bytes have left the socket.
     into.fragments.reserve(most_pieces);
     into.pages.reserve(most_pieces);
     if (from != nullptr)
         into.foreign.reserve(1);
     auto const asked = within(limit, queue.page_shift());
-    auto const got = request(queue, session.memory().span(), asked, into);
+    into.queue = number;
+    auto const got = request(queue, session.memory().span().subspan(queue.offset(), queue.size()), asked, into);
     if (got.refused != 0)
         return errno_code(got.refused);
     count(got, from, queue.page_shift(), into);
@@ -160,13 +165,17 @@ error_code zcrx_transport::receive_from_others(std::size_t limit, loan& into)
     auto const asked = source_.lock();
     for (auto const& each : session_state::all_of_zcrx()) {
         auto const from = each.get() == &place_.session() ? nullptr : each;
-        if (from == asked)
-            continue;
-        auto const code = receive_from(from, limit, into);
-        if (code == errc::foreign_memory)
-            continue;
-        source_ = from;
-        return code;
+        auto const count = static_cast<std::uint32_t>(each->zcrx().size());
+        for (std::uint32_t queue = 0; queue < count; ++queue) {
+            if (from == asked && queue == source_queue_)
+                continue;
+            auto const code = receive_from(from, queue, limit, into);
+            if (code == errc::foreign_memory)
+                continue;
+            source_ = from;
+            source_queue_ = queue;
+            return code;
+        }
     }
     return errc::foreign_memory;
 }
@@ -383,7 +392,7 @@ void zcrx_transport::give_back(loan& from, bool /*hold*/) noexcept
     auto const own = from.foreign.empty();
     auto& owner = own ? place_.session() : *from.foreign.front().session;
     if (!from.pages.empty()) {
-        auto const given = (own ? queue_ : owner.zcrx()).give_back(from.pages);
+        auto const given = (own ? queues_ : owner.zcrx())[from.queue]->give_back(from.pages);
         place_.counters.release_calls.add(given.calls);
         place_.counters.release_failures.add(given.failed ? 1 : 0);
     }

@@ -136,8 +136,8 @@ std::unique_ptr<rx_binding> bind_memory(nic_device& nic, std::vector<unsigned> c
 {
     return retry(timeout, [&](bool last) -> std::unique_ptr<rx_binding> {
         try {
-            if (request.zcrx)
-                return nic.bind_zcrx(queues.front(), request.dmabuf_fd, request.memory, request.rx_page_size);
+            if (!request.parts.empty())
+                return nic.bind_zcrx(queues, request.parts, request.rx_page_size);
             return nic.bind_rx(queues, request.dmabuf_fd, request.rx_page_size);
         } catch (system_error const& error) {
             bool const busy = error.code() == errno_code(EEXIST) || error.code() == errno_code(EBUSY);
@@ -188,7 +188,8 @@ acquisition acquire(device_journal& log, nic_device& nic, lease_environment cons
 
     result.array_tokens = nic.has_array_tokens();
     result.binding = bind_memory(nic, result.queues, request, environment.busy_timeout);
-    log.edit().find(environment.self)->binding = journal_binding{.id = result.binding->id(), .io_uring = request.zcrx};
+    log.edit().find(environment.self)->binding =
+        journal_binding{.id = result.binding->id(), .io_uring = !request.parts.empty()};
     log.save();
     check_binding(nic, result.queues, result.binding->id(), notices);
     return result;

@@ -27,8 +27,7 @@ struct acquisition_request {
     unsigned rx_queues = 1;
     int dmabuf_fd = -1;
     std::uint32_t rx_page_size = 0;
-    bool zcrx = false;       // by io_uring; rx_queues is 1
-    std::size_t memory = 0;  // bytes of the dmabuf
+    std::span<memory_part const> parts = {};  // by io_uring: one for each queue
 };
 
 // Sets header split, ntuple filters, queues (and channels for them), moves RSS away from them, and binds the memory. If

@@ -65,24 +65,25 @@ struct queue_lease::state {
     config options;
     std::unique_ptr<nic_device> device;  // guarded by device_mutex
     lease_environment environment;
-    // Page pools of io_uring, by their numbers: those that were there before, and the queue's.
+    // Page pools of io_uring, by their numbers: those that were there before, and the queues'.
     std::vector<std::uint64_t> pools_of_others;
     std::vector<std::uint64_t> pools;
     // With device_mutex.
     [[nodiscard]] pool_sample look()
     {
-        if (options.zcrx)
+        if (!options.parts.empty())
             find_pools();
-        if (auto* const queue = acquired.binding->zcrx())
+        for (auto const& queue : acquired.binding->zcrx())
             queue->flush();
         return sample_pool(*device, acquired.binding->id(), acquired.queues, pools);
     }
-    // The pool that came with the registration, and one in its place: a driver makes a new pool when its rings change.
+    // Pools that came with the registrations, and those in their place: a driver makes new pools when its rings change.
     void find_pools()
     {
         auto const has = [](auto const& list, std::uint64_t id) { return std::ranges::find(list, id) != list.end(); };
         auto const all = device->page_pools();
-        if (std::ranges::any_of(all, [&](auto const& pool) { return !pool.detached && has(pools, pool.id); }))
+        auto const is_in_use = [&](auto const& pool) { return !pool.detached && has(pools, pool.id); };
+        if (std::cmp_greater_equal(std::ranges::count_if(all, is_in_use), acquired.queues.size()))
             return;
         for (auto const& pool : all)
             if (pool.io_uring && pool.ifindex == device->index() && !has(pools_of_others, pool.id) &&
@@ -201,13 +202,13 @@ std::unique_ptr<queue_lease> queue_lease::open(config options, std::unique_ptr<n
             self.ring = {self.device->rings().rx_frames, self.device->mtu()};
             if (self.options.check_ring)
                 self.options.check_ring(self.ring);
-            if (self.options.zcrx)
+            if (!self.options.parts.empty())
                 for (auto const& pool : self.device->page_pools())
                     self.pools_of_others.push_back(pool.id);
-            self.acquired = acquire(log, *self.device, self.environment,
-                                    {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size,
-                                     self.options.zcrx, self.options.memory},
-                                    notices);
+            self.acquired =
+                acquire(log, *self.device, self.environment,
+                        {self.options.rx_queues, self.options.dmabuf_fd, self.options.rx_page_size, self.options.parts},
+                        notices);
             self.before = self.look();
         } catch (...) {
             report undone;
@@ -247,7 +248,7 @@ std::uint32_t queue_lease::dmabuf_id() const noexcept
     return state_->acquired.binding->id().value_or(0);
 }
 
-zcrx_queue* queue_lease::zcrx() const noexcept
+zcrx_queues queue_lease::zcrx() const noexcept
 {
     return state_->acquired.binding->zcrx();
 }
@@ -391,7 +392,7 @@ std::unique_ptr<session_nic> open_nic(queue_lease_config options, error_code& co
         kernel_nic device{options.interface};
         if (!is_lessee(device.driver()))
             return nullptr;
-        if (options.zcrx)
+        if (!options.parts.empty())
             fail(EOPNOTSUPP, "use leased queues", options.interface + " by io_uring",
                  "transport zcrx needs queues of the NIC itself: use transport devmem here");
         return leased_nic::open({.rx_queues = options.rx_queues,

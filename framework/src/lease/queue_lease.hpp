@@ -33,8 +33,8 @@ struct queue_lease_config {
     unsigned rx_queues = 1;
     std::uint32_t rx_page_size = 0;  // bytes; 0: the driver's default, one system page
     int dmabuf_fd = -1;              // used inside open() only: the binding keeps its own reference
-    bool zcrx = false;               // bind by io_uring; rx_queues must be 1
-    std::size_t memory = 0;          // bytes of the dmabuf; for zcrx
+    // Bind by io_uring, instead: a part for each queue. Their descriptors are used inside open() only.
+    std::vector<memory_part> parts = {};
     std::string state_directory = "/run/gpurx";
     // Rules may match a port with any address, if the address is unspecified or the driver refuses narrower rules. They
     // then also match packets that this host forwards. So a process that steers for another process sets false.
@@ -65,7 +65,7 @@ class queue_lease final : public session_nic {
     ~queue_lease() override;
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override;
-    [[nodiscard]] zcrx_queue* zcrx() const noexcept override;
+    [[nodiscard]] zcrx_queues zcrx() const noexcept override;
     [[nodiscard]] std::vector<unsigned> queues() const override;
     [[nodiscard]] std::size_t page_size() const noexcept override;
     [[nodiscard]] bool has_array_tokens() const noexcept override;

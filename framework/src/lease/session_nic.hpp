@@ -12,9 +12,9 @@
 
 #include <gpurx/error.hpp>
 
-namespace gpurx::detail {
+#include "base/memory_part.hpp"
 
-class zcrx_queue;  // base/zcrx_queue.hpp
+namespace gpurx::detail {
 
 // Rules that steer one flow, or the connections of one listener, to the session's queues. Its destruction removes them;
 // the session must still hold the NIC then.
@@ -54,8 +54,9 @@ class session_nic {
 
     // The kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
     [[nodiscard]] virtual std::uint32_t dmabuf_id() const noexcept = 0;
-    // The queue that delivers through io_uring; null: memory is bound by bind-rx (devmem).
-    [[nodiscard]] virtual zcrx_queue* zcrx() const noexcept { return nullptr; }
+    // The queues that deliver through io_uring, each into its part of the memory; none: memory is bound by bind-rx
+    // (devmem).
+    [[nodiscard]] virtual zcrx_queues zcrx() const noexcept { return {}; }
     [[nodiscard]] virtual std::vector<unsigned> queues() const = 0;
     // Bytes of one page of the binding.
     [[nodiscard]] virtual std::size_t page_size() const noexcept = 0;

@@ -41,6 +41,14 @@ host_bytes memory_state::allocate_host(std::size_t size)
     return allocate_plain(size);
 }
 
+unique_fd memory_state::export_part(int /*like*/, std::size_t /*offset*/, std::size_t /*size*/, error_code& code,
+                                    diagnostics& why)
+{
+    code = make_error_code(boost::system::errc::operation_not_supported);
+    why = {.operation = "export", .object = "a part of " + explain(), .kernel_message = {}, .advice = {}};
+    return {};
+}
+
 host_bytes memory_state::allocate_plain(std::size_t size)
 {
     return host_bytes{new std::byte[size], {}};
@@ -158,7 +166,7 @@ void note_failure(std::string operation, std::string object, std::size_t bytes, 
 
 }  // namespace
 
-unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnostics& why)
+unique_fd export_memfd(int memfd, std::size_t offset, std::size_t bytes, error_code& code, diagnostics& why)
 {
     unique_fd const device{::open(device_path, O_RDWR | O_CLOEXEC)};
     if (!device) {
@@ -168,6 +176,7 @@ unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnosti
     udmabuf_create request{};
     request.memfd = static_cast<__u32>(memfd);
     request.flags = UDMABUF_FLAGS_CLOEXEC;
+    request.offset = offset;
     request.size = bytes;
     unique_fd dmabuf{::ioctl(device.get(), UDMABUF_CREATE, &request)};
     if (!dmabuf)
@@ -249,7 +258,7 @@ class host_memory final : public memory_state {
         place(mapped_.span(), page_size);
         error_code code;
         diagnostics why;
-        dmabuf_ = export_memfd(mapped_.memfd(), span().size(), code, why);
+        dmabuf_ = export_memfd(mapped_.memfd(), 0, span().size(), code, why);
         set_export(dmabuf_.get(), code, std::move(why));
     }
 
@@ -259,6 +268,12 @@ class host_memory final : public memory_state {
         if (dmabuf_fd() >= 0)
             return what + ", exported by udmabuf";
         return fmt::format("{}, for transport copy only: {}", what, describe(export_error(), why_not_exported()));
+    }
+
+    [[nodiscard]] unique_fd export_part(int /*like*/, std::size_t offset, std::size_t size, error_code& code,
+                                        diagnostics& why) override
+    {
+        return export_memfd(mapped_.memfd(), offset, size, code, why);
     }
 
     void acquire(cuda_stream_ref /*stream*/) noexcept override

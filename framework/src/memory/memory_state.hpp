@@ -43,6 +43,10 @@ class memory_state {
     [[nodiscard]] int dmabuf_fd() const noexcept { return dmabuf_fd_; }
     // Another dmabuf of the same bytes, for a device that cannot attach to the first one; -1: none.
     [[nodiscard]] virtual int other_dmabuf_fd() { return -1; }
+    // Exports a part as the dmabuf `like`, one of the two above, exports all. `offset` and `size`: multiples of
+    // page_size(). On an error returns an empty descriptor and sets `code` and `why`: EOPNOTSUPP if it has no parts.
+    [[nodiscard]] virtual unique_fd export_part(int like, std::size_t offset, std::size_t size, error_code& code,
+                                                diagnostics& why);
     // Reason why dmabuf_fd() is -1; no error if it is not -1.
     [[nodiscard]] error_code export_error() const noexcept { return export_error_; }
     [[nodiscard]] diagnostics const& why_not_exported() const noexcept { return why_not_exported_; }
@@ -101,9 +105,10 @@ class memory_state {
 
 // ---- /dev/udmabuf: a memfd becomes a dmabuf ----
 
-// Returns a dmabuf of the first `bytes` of `memfd`. On an error returns an empty descriptor and sets `code` and `why`.
-// The memfd must be sealed against shrinking.
-[[nodiscard]] unique_fd export_memfd(int memfd, std::size_t bytes, error_code& code, diagnostics& why);
+// Returns a dmabuf of `bytes` of `memfd` from `offset` on. On an error returns an empty descriptor and sets `code` and
+// `why`. The memfd must be sealed against shrinking.
+[[nodiscard]] unique_fd export_memfd(int memfd, std::size_t offset, std::size_t bytes, error_code& code,
+                                     diagnostics& why);
 
 // Returns advice for an export that failed with `code`. `size_limit` is the module's limit in MiB, if known.
 [[nodiscard]] std::string export_advice(error_code code, std::size_t bytes, std::optional<std::size_t> size_limit);

@@ -324,35 +324,38 @@ class kernel_binding final : public rx_binding {
     std::uint32_t id_;
 };
 
-// Ends with the last ring of the process. The kernel lets go of the queue later, so the end waits for it: a restoration
-// would find the queue in use.
+// Ends with the last rings of the process. The kernel lets go of the queues later, so the end waits for it: a
+// restoration would find them in use.
 class zcrx_binding final : public rx_binding {
   public:
-    zcrx_binding(std::shared_ptr<zcrx_queue> queue, std::string interface, unsigned number)
-        : queue_{std::move(queue)}, interface_{std::move(interface)}, number_{number}
-    {}
+    explicit zcrx_binding(std::string interface) : interface_{std::move(interface)} {}
     ~zcrx_binding() override
     {
-        queue_.reset();
+        queues_.clear();
         try {
             kernel_nic device{interface_};
-            retry(std::chrono::seconds{5}, [&](bool last) {
-                auto const queues = device.rx_queues();
-                return last ||
-                       std::ranges::none_of(queues, [&](auto const& one) { return one.id == number_ && one.io_uring; });
-            });
+            auto const is_ours = [&](auto const& queue) {
+                return queue.io_uring && std::ranges::find(numbers_, queue.id) != numbers_.end();
+            };
+            retry(std::chrono::seconds{5},
+                  [&](bool last) { return last || std::ranges::none_of(device.rx_queues(), is_ours); });
         } catch (std::exception const&) {
-            // The interface is gone, and the queue with it.
+            // The interface is gone, and the queues with it.
         }
+    }
+    void add(zcrx_queue::config const& options)
+    {
+        numbers_.push_back(options.queue);
+        queues_.push_back(zcrx_queue::open(options));
     }
 
     [[nodiscard]] std::optional<std::uint32_t> id() const noexcept override { return std::nullopt; }
-    [[nodiscard]] zcrx_queue* zcrx() const noexcept override { return queue_.get(); }
+    [[nodiscard]] zcrx_queues zcrx() const noexcept override { return queues_; }
 
   private:
-    std::shared_ptr<zcrx_queue> queue_;
     std::string interface_;
-    unsigned number_;
+    std::vector<unsigned> numbers_;
+    std::vector<std::shared_ptr<zcrx_queue>> queues_;
 };
 
 std::unique_ptr<rx_binding> bind_with(netlink::socket via, std::uint16_t family, std::string_view interface,
@@ -527,16 +530,17 @@ std::unique_ptr<rx_binding> kernel_nic::bind_rx(std::span<unsigned const> queues
     return bind_with(netlink::socket{}, netdev_.id, name(), {index_, queues, dmabuf_fd, rx_page_size});
 }
 
-std::unique_ptr<rx_binding> kernel_nic::bind_zcrx(unsigned queue, int dmabuf_fd, std::size_t memory,
+std::unique_ptr<rx_binding> kernel_nic::bind_zcrx(std::span<unsigned const> queues, std::span<memory_part const> parts,
                                                   std::uint32_t rx_page_size)
 {
-    auto made = zcrx_queue::open({.interface = name(),
-                                  .ifindex = index_,
-                                  .queue = queue,
-                                  .dmabuf_fd = dmabuf_fd,
-                                  .memory = memory,
-                                  .page_size = rx_page_size});
-    return std::make_unique<zcrx_binding>(std::move(made), name(), queue);
+    auto made = std::make_unique<zcrx_binding>(name());
+    for (std::size_t i = 0; i < queues.size(); ++i)
+        made->add({.interface = name(),
+                   .ifindex = index_,
+                   .queue = queues[i],
+                   .memory = parts[i],
+                   .page_size = rx_page_size});
+    return made;
 }
 
 std::unique_ptr<rx_binding> bind_rx(std::string_view interface, netdev::bind_rx const& what)

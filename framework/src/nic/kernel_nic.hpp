@@ -108,7 +108,8 @@ class kernel_nic final : public nic_device {
     [[nodiscard]] bool has_array_tokens() override;
     [[nodiscard]] std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
                                                       std::uint32_t rx_page_size) override;
-    [[nodiscard]] std::unique_ptr<rx_binding> bind_zcrx(unsigned queue, int dmabuf_fd, std::size_t memory,
+    [[nodiscard]] std::unique_ptr<rx_binding> bind_zcrx(std::span<unsigned const> queues,
+                                                        std::span<memory_part const> parts,
                                                         std::uint32_t rx_page_size) override;
 
   private:

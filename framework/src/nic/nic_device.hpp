@@ -12,12 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_part.hpp"
 #include "families.hpp"
 #include "flow_rule.hpp"
 
 namespace gpurx::detail {
-
-class zcrx_queue;  // base/zcrx_queue.hpp
 
 // Memory bound to RX queues. Its destruction unbinds it.
 class rx_binding {
@@ -27,10 +26,10 @@ class rx_binding {
     rx_binding& operator=(rx_binding const&) = delete;
     virtual ~rx_binding() = default;
 
-    // The kernel's id (dmabuf_cmsg.dmabuf_id); nothing: of a queue of io_uring.
+    // The kernel's id (dmabuf_cmsg.dmabuf_id); nothing: of queues of io_uring.
     [[nodiscard]] virtual std::optional<std::uint32_t> id() const noexcept = 0;
-    // The queue of io_uring; null: bound by bind-rx.
-    [[nodiscard]] virtual zcrx_queue* zcrx() const noexcept { return nullptr; }
+    // The queues of io_uring; none: bound by bind-rx.
+    [[nodiscard]] virtual zcrx_queues zcrx() const noexcept { return {}; }
 };
 
 // Every non-const member throws system_error, with the kernel's text if there is one. Not thread-safe.
@@ -95,8 +94,9 @@ class nic_device {
     // rx_page_size 0: the default.
     [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_rx(std::span<unsigned const> queues, int dmabuf_fd,
                                                               std::uint32_t rx_page_size) = 0;
-    // The same by io_uring, for one queue.
-    [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_zcrx(unsigned queue, int dmabuf_fd, std::size_t memory,
+    // The same by io_uring: a part of the memory for each queue.
+    [[nodiscard]] virtual std::unique_ptr<rx_binding> bind_zcrx(std::span<unsigned const> queues,
+                                                                std::span<memory_part const> parts,
                                                                 std::uint32_t rx_page_size) = 0;
 };
 

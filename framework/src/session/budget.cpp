@@ -88,10 +88,12 @@ bool has_flows(budget_request const& request, error_code& code, diagnostics& why
     return false;
 }
 
-diagnostics too_small(std::size_t available, std::size_t least, unsigned flows, std::string const& remedy)
+diagnostics too_small(std::size_t available, std::size_t least, budget_request const& request,
+                      std::string const& remedy)
 {
+    auto const places = request.parts == 1 ? std::string{} : fmt::format(" on any of {} queues", request.parts);
     return {.operation = "share out",
-            .object = fmt::format("{} among {} flows", size_text(available), flows),
+            .object = fmt::format("{} among {} flows{}", size_text(available), request.max_flows, places),
             .kernel_message = {},
             .advice = fmt::format("each needs {}: {}", size_text(least), remedy)};
 }
@@ -114,6 +116,12 @@ std::size_t sayable(std::size_t bytes) noexcept
     return round_up(bytes, bytes < mebibyte ? kibibyte : bytes < gibibyte ? mebibyte : gibibyte / 2);
 }
 
+// Shares of the memory: one for each flow on each queue that it may be on.
+std::size_t shares_of(budget_request const& request) noexcept
+{
+    return request.max_flows * request.parts;
+}
+
 std::size_t receive_memory_of(budget_request const& request) noexcept
 {
     return request.receive_memory != 0 ? request.receive_memory : left_by_rings(request) / 2;
@@ -130,7 +138,7 @@ std::size_t part_of_rest(budget_request const& request, std::size_t receive_memo
 {
     auto const all = left_by_rings(request);
     auto const rest = all - std::min(all, receive_memory);
-    return std::max(rest / request.max_flows / 2, smallest_part(request.page_size));
+    return std::max(rest / shares_of(request) / 2, smallest_part(request.page_size));
 }
 
 // A flow needs at least this of what the rings leave: half of it is for receiving, unless the caller says how much.
@@ -142,9 +150,9 @@ std::size_t least_per_flow(budget_request const& request) noexcept
 diagnostics too_little_receive_memory(budget_request const& request)
 {
     auto const least = smallest_share(request.page_size);
-    auto why = too_small(request.receive_memory, least, request.max_flows,
-                         fmt::format("raise receive_memory to {}", size_text(least * request.max_flows)));
-    offer_fewer_flows(why, request.receive_memory / least);
+    auto why = too_small(request.receive_memory, least, request,
+                         fmt::format("raise receive_memory to {}", size_text(least * shares_of(request))));
+    offer_fewer_flows(why, request.receive_memory / least / request.parts);
     return why;
 }
 
@@ -154,16 +162,16 @@ diagnostics too_little_memory(budget_request const& request)
     auto const each = least_per_flow(request);
     auto const ring = request.rings.bytes();
     auto const half = request.receive_memory == 0;
-    auto why = too_small(half ? left / 2 : left, smallest_share(request.page_size), request.max_flows,
-                         fmt::format("give a memory of {}{}", size_text(sayable(ring + each * request.max_flows)),
+    auto why = too_small(half ? left / 2 : left, smallest_share(request.page_size), request,
+                         fmt::format("give a memory of {}{}", size_text(sayable(ring + each * shares_of(request))),
                                      half ? ", of which half is for receiving" : ""));
     if (ring > 0) {
         why.object += fmt::format(", as {}", describe(request.rings, request.interface));
-        auto const spare = request.memory - std::min(request.memory, each * request.max_flows);
+        auto const spare = request.memory - std::min(request.memory, each * shares_of(request));
         if (auto const frames = request.rings.frames_within(spare))
             why.advice += fmt::format(", or a smaller ring (ethtool -G {} rx {})", request.interface, *frames);
     }
-    offer_fewer_flows(why, left / each);
+    offer_fewer_flows(why, left / each / request.parts);
     return why;
 }
 
@@ -184,8 +192,8 @@ budget plan_budget(budget_request const& request, error_code& code, diagnostics&
     if (!has_flows(request, code, why))
         return {};
     auto const total = receive_memory_of(request);
-    auto const share = total / request.max_flows;
-    bool const memory_suffices = left_by_rings(request) / request.max_flows >= least_per_flow(request);
+    auto const share = total / shares_of(request);
+    bool const memory_suffices = left_by_rings(request) / shares_of(request) >= least_per_flow(request);
     if (!memory_suffices || share < smallest_share(request.page_size)) {
         code = errc::memory_too_small;
         why = memory_suffices ? too_little_receive_memory(request) : too_little_memory(request);
@@ -204,7 +212,7 @@ budget plan_copy_budget(budget_request const& request, std::size_t smallest, err
         return {};
     if (request.memory < smallest) {
         code = errc::memory_too_small;
-        why = too_small(request.memory, smallest / request.max_flows, request.max_flows,
+        why = too_small(request.memory, smallest / request.max_flows, request,
                         fmt::format("give a memory of {}", size_text(smallest)));
         offer_fewer_flows(why, request.memory / (smallest / request.max_flows));
         return {};
@@ -216,6 +224,15 @@ budget plan_copy_budget(budget_request const& request, std::size_t smallest, err
             .receive_buffer_size = request.receive_memory != 0 ? buffer_for(share) : 0,
             .loan_limit = request.loan_limit != 0 ? request.loan_limit : std::max(share, std::size_t{1}),
             .read_share = std::max(share, std::size_t{1})};
+}
+
+std::vector<std::size_t> offsets_of_parts(std::size_t memory, std::size_t page_size, std::size_t count)
+{
+    auto const size = memory / page_size / count * page_size;
+    std::vector<std::size_t> offsets(size > 0 ? count : 0);
+    for (std::size_t i = 0; i < offsets.size(); ++i)
+        offsets[i] = i * size;
+    return offsets;
 }
 
 std::optional<std::size_t> part_turns::next(std::span<part_condition const> parts) noexcept

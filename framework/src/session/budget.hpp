@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gpurx/error.hpp>
 
@@ -58,7 +59,14 @@ struct budget_request {
     std::size_t loan_limit = 0;  // bytes on loan to one flow; 0: half of its share of the rest
     ring_demand rings = {};
     std::string_view interface = {};  // interface of the rings
+    // Queues that have a part of the memory each, transport zcrx. A flow may be on any of them, so that each part has
+    // room for all flows.
+    std::size_t parts = 1;
 };
+
+// Cuts `memory` bytes into `count` parts of whole pages; the last has the rest. Their offsets, or none if a part would
+// be empty.
+[[nodiscard]] std::vector<std::size_t> offsets_of_parts(std::size_t memory, std::size_t page_size, std::size_t count);
 
 struct budget {
     std::size_t receive_memory = 0;

@@ -233,8 +233,8 @@ std::size_t page_size_of(rx_session_options const& options)
 }
 
 // Throws what is lacking, if the memory cannot feed these rings and the flows.
-void check_budget(rx_session_options const& options, memory_state const& memory, ring_demand const& rings,
-                  transport_obstacle& obstacle)
+void check_budget(rx_session_options const& options, gpurx::transport kind, memory_state const& memory,
+                  ring_demand const& rings, transport_obstacle& obstacle)
 {
     error_code code;
     diagnostics why;
@@ -244,7 +244,8 @@ void check_budget(rx_session_options const& options, memory_state const& memory,
                        .receive_memory = options.receive_memory,
                        .loan_limit = options.loan_limit,
                        .rings = rings,
-                       .interface = options.interface},
+                       .interface = options.interface,
+                       .parts = kind == gpurx::transport::zcrx ? options.rx_queues : 1},
                       code, why);
     if (code)
         refuse(obstacle, transport_obstacle::memory_too_small, code, std::move(why));
@@ -262,22 +263,41 @@ void check_memory(rx_session_options const& options, gpurx::transport kind, memo
                 .advice = "name the NIC in rx_session_options::interface"});
     if (memory.dmabuf_fd() < 0)
         refuse(obstacle, transport_obstacle::memory_not_exported, memory.export_error(), memory.why_not_exported());
-    check_budget(options, memory, {}, obstacle);
+    check_budget(options, kind, memory, {}, obstacle);
 }
 
 // Throws what speaks against zcrx before the NIC is asked anything.
-void check_zcrx(rx_session_options const& options, transport_obstacle& obstacle)
+void check_zcrx(transport_obstacle& obstacle)
 {
-    auto const because = [&](transport_obstacle lacking, std::string advice) {
-        refuse(obstacle, lacking, errc::transport_unavailable,
-               {.operation = "open", .object = "transport zcrx", .kernel_message = {}, .advice = std::move(advice)});
-    };
-    if (options.rx_queues != 1)
-        because(transport_obstacle::several_queues,
-                fmt::format("it has one queue, and rx_queues is {}: set it to 1", options.rx_queues));
     auto const support = observe_zcrx();
     if (auto const lack = find_lack(support); lack != zcrx_lack::nothing)
-        because(obstacle_of(lack), describe(support));
+        refuse(obstacle, obstacle_of(lack), errc::transport_unavailable,
+               {.operation = "open", .object = "transport zcrx", .kernel_message = {}, .advice = describe(support)});
+}
+
+// The memory for queues of io_uring, with the descriptors in `own`: as it is for one, and cut for several.
+std::vector<memory_part> parts_of(memory_state& memory, int dmabuf, unsigned count, std::vector<unique_fd>& own,
+                                  error_code& code, diagnostics& why)
+{
+    auto const all = memory.span().size();
+    if (count == 1)
+        return {{.dmabuf_fd = dmabuf, .offset = 0, .size = all}};
+    std::vector<memory_part> parts;
+    auto const offsets = offsets_of_parts(all, memory.page_size(), count);
+    if (offsets.empty()) {
+        code = errc::memory_too_small;
+        why = {.operation = "share out",
+               .object = fmt::format("{} among {} queues", size_text(all), count),
+               .kernel_message = {},
+               .advice = fmt::format("each needs a page of {}: give more memory, or lower rx_queues",
+                                     size_text(memory.page_size()))};
+    }
+    for (std::size_t i = 0; i < offsets.size() && !code; ++i) {
+        auto const size = (i + 1 < offsets.size() ? offsets[i + 1] : all) - offsets[i];
+        auto const& made = own.emplace_back(memory.export_part(dmabuf, offsets[i], size, code, why));
+        parts.push_back({.dmabuf_fd = made.get(), .offset = offsets[i], .size = size});
+    }
+    return parts;
 }
 
 // Throws what speaks against `kind` here.
@@ -288,7 +308,7 @@ std::unique_ptr<session_nic> lease_for_transport(rx_session_options const& optio
     check_memory(options, kind, memory, obstacle);
     // Before the NIC is touched.
     auto const check_ring = [&](nic_ring const& ring) {
-        check_budget(options, memory, demand_of(ring, options.rx_queues, page_size_of(options)), obstacle);
+        check_budget(options, kind, memory, demand_of(ring, options.rx_queues, page_size_of(options)), obstacle);
     };
     auto const lease = [&](int dmabuf, error_code& failed, diagnostics& reason) -> std::unique_ptr<session_nic> {
         if (!daemon.empty())
@@ -300,12 +320,17 @@ std::unique_ptr<session_nic> lease_for_transport(rx_session_options const& optio
                                      .check_ring = check_ring,
                                      .notice = options.notice},
                                     failed, reason);
+        std::vector<unique_fd> own;
+        std::vector<memory_part> parts;
+        if (kind == gpurx::transport::zcrx)
+            parts = parts_of(memory, dmabuf, options.rx_queues, own, failed, reason);
+        if (failed)
+            return nullptr;
         return open_nic({.interface = options.interface,
                          .rx_queues = options.rx_queues,
                          .rx_page_size = options.rx_page_size,
                          .dmabuf_fd = dmabuf,
-                         .zcrx = kind == gpurx::transport::zcrx,
-                         .memory = memory.span().size(),
+                         .parts = std::move(parts),
                          .state_directory = options.state_directory,
                          .check_ring = check_ring,
                          .notice = options.notice},
@@ -352,8 +377,11 @@ std::string explain_devmem(rx_session_options const& options, session_nic const&
 std::string explain_zcrx(rx_session_options const& options, session_nic const& nic, memory_state const& memory,
                          bool other_dmabuf)
 {
-    return fmt::format("zcrx: in use: {} writes into the memory from queue {} in pages of {} ({}{})\n",
-                       options.interface, nic.queues().front(), size_text(nic.page_size()), memory.explain(),
+    auto const queues = nic.queues();
+    return fmt::format("zcrx: in use: {} writes into the memory from queue{} {}{} in pages of {} ({}{})\n",
+                       options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "),
+                       queues.size() == 1 ? "" : ", each into a part of it,", size_text(nic.page_size()),
+                       memory.explain(),
                        other_dmabuf ? "; exported again, as the NIC cannot attach to the first dmabuf" : "");
 }
 
@@ -408,7 +436,7 @@ std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
     auto const kind = choice.in_use;
     auto const zcrx = kind == gpurx::transport::zcrx;
     if (zcrx)
-        check_zcrx(options, obstacle);
+        check_zcrx(obstacle);
     // gpurxd binds for devmem only: a queue of io_uring cannot be taken back from a client.
     auto const daemon = zcrx || may_configure_nics() ? std::string{} : find_daemon();
     auto nic = lease_for_transport(options, kind, *memory, daemon, other_dmabuf, obstacle);
@@ -461,7 +489,7 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options,
                                                    std::vector<std::shared_ptr<memory_state>> const& memories)
 {
     check(options, memories);
-    transport_choice choice{.asked = options.transport, .rx_queues = options.rx_queues};
+    transport_choice choice{.asked = options.transport};
     // The kernel is asked only where the order depends on it.
     auto const asks = options.transport == gpurx::transport::automatic && options.allow_zcrx;
     auto const order =

@@ -21,13 +21,15 @@ namespace {
 
 budget plan_for(rx_session_options const& options, std::size_t memory, session_nic const* nic)
 {
+    auto const parts = nic != nullptr ? std::max(nic->zcrx().size(), std::size_t{1}) : 1;
     budget_request const request{.memory = memory,
                                  .page_size = nic != nullptr ? nic->page_size() : 0,
                                  .max_flows = options.max_flows,
                                  .receive_memory = options.receive_memory,
                                  .loan_limit = options.loan_limit,
                                  .rings = nic != nullptr ? rings_of(*nic) : ring_demand{},
-                                 .interface = options.interface};
+                                 .interface = options.interface,
+                                 .parts = parts};
     error_code code;
     diagnostics why;
     auto const plan = nic != nullptr
@@ -129,7 +131,7 @@ std::shared_ptr<session_state> session_state::create(rx_session_options options,
         made->workers_ = std::make_shared<worker_list const>(1, made->worker_);
         auto& registry = session_registry::instance();
         std::scoped_lock const lock{registry.mutex};
-        if (made->nic_->zcrx() == nullptr)
+        if (made->nic_->zcrx().empty())
             registry.bindings[made->dmabuf_id()] = made;
         else
             registry.of_zcrx.push_back(made);

@@ -184,7 +184,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     {
         if (nic_ == nullptr)
             return gpurx::transport::copy;
-        return nic_->zcrx() != nullptr ? gpurx::transport::zcrx : gpurx::transport::devmem;
+        return !nic_->zcrx().empty() ? gpurx::transport::zcrx : gpurx::transport::devmem;
     }
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
     // Admits a flow. Errors: errc::too_many_flows; operation_not_supported in a forked child.
@@ -213,8 +213,8 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     [[nodiscard]] page_pool& pages() noexcept { return *pages_; }
     // Transport devmem: the kernel's id of the binding (dmabuf_cmsg.dmabuf_id).
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept { return nic_->dmabuf_id(); }
-    // Transport zcrx: the queue. It lives at least as long as the session.
-    [[nodiscard]] zcrx_queue& zcrx() noexcept { return *nic_->zcrx(); }
+    // Transport zcrx: the queues. They live at least as long as the session.
+    [[nodiscard]] zcrx_queues zcrx() const noexcept { return nic_->zcrx(); }
     // Transport devmem: whether the kernel has array tokens, and the binding is not too large for them.
     [[nodiscard]] bool has_array_tokens() const noexcept
     {

@@ -119,8 +119,6 @@ reason_against why_zcrx_was_not_tried(transport_choice const& made)
         return {which, better_in_use, "devmem with array tokens is preferred"};
     if (!on_devmem)
         return {which, not_allowed, "rx_session_options::allow_zcrx is false"};
-    if (made.rx_queues != 1)
-        return {which, several_queues, "it has one queue, and rx_queues is " + std::to_string(made.rx_queues)};
     return {which, not_allowed,
             "set rx_session_options::allow_zcrx to try it: without array tokens it takes 0.14x of devmem's "
             "instructions for queued data, but no hardware NIC has run it (gpurx-doctor checks it)"};
@@ -222,8 +220,6 @@ std::string_view to_string(transport_obstacle value) noexcept
             return "not_bound";
         case transport_obstacle::flows_not_movable:
             return "flows_not_movable";
-        case transport_obstacle::several_queues:
-            return "several_queues";
         case transport_obstacle::leased_queues:
             return "leased_queues";
         case transport_obstacle::io_uring_disabled:

@@ -43,7 +43,6 @@ struct reason_against {
 // How a session came to its transport.
 struct transport_choice {
     gpurx::transport asked = gpurx::transport::automatic;
-    unsigned rx_queues = 1;
     gpurx::transport in_use = gpurx::transport::copy;
     bool array_tokens = false;              // with devmem in use: it has them
     std::vector<reason_against> refused{};  // those that were tried

@@ -64,7 +64,7 @@ detail::unique_fd dmabuf_of(detail::unique_fd const& memory, std::size_t bytes)
 {
     gpurx::error_code code;
     gpurx::diagnostics why;
-    auto result = detail::export_memfd(memory.get(), bytes, code, why);
+    auto result = detail::export_memfd(memory.get(), 0, bytes, code, why);
     if (code)
         throw gpurx::system_error{code, why};
     return result;

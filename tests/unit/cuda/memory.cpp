@@ -230,6 +230,26 @@ TEST_CASE("memory that is mapped for PCIe can be exported for a NIC that is not 
     CHECK(fake_cuda::find_export(other)->size == memory->span().size());
 }
 
+TEST_CASE("a part of a GPU's memory is exported as all of it is")
+{
+    clean_driver const clean;
+    fake_cuda::set_pcie_mapping(0, true);
+    auto const memory = detail::make_gpu_memory(0, 4 << 20);
+    error_code code;
+    diagnostics why;
+    for (auto const like : {memory->dmabuf_fd(), memory->other_dmabuf_fd()}) {
+        auto const part = memory->export_part(like, 2 << 20, 1 << 20, code, why);
+        REQUIRE(part);
+        CHECK(fake_cuda::find_export(part.get())->flags == fake_cuda::find_export(like)->flags);
+        CHECK(fake_cuda::find_export(part.get())->address == memory->span().address() + (2 << 20));
+        CHECK(fake_cuda::find_export(part.get())->size == 1 << 20);
+    }
+    fake_cuda::fail("cuMemGetHandleForAddressRange", CUDA_ERROR_NOT_SUPPORTED, 0, 1);
+    CHECK_FALSE(memory->export_part(memory->dmabuf_fd(), 0, 1 << 20, code, why));
+    CHECK(code == detail::cuda::error_of(CUDA_ERROR_NOT_SUPPORTED));
+    CHECK_THAT(describe(code, why), ContainsSubstring("1 MiB of GPU 0"));
+}
+
 TEST_CASE("host memory that the driver cannot export is udmabuf's, and pinned for the GPU")
 {
     clean_driver const clean;

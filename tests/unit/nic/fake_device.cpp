@@ -37,19 +37,24 @@ class fake_binding final : public rx_binding {
 
 class fake_zcrx_binding final : public rx_binding {
   public:
-    fake_zcrx_binding(fake_hardware& hardware, unsigned queue) : hw_{hardware}, queue_{queue} {}
+    fake_zcrx_binding(fake_hardware& hardware, std::span<unsigned const> queues)
+        : hw_{hardware}, queues_{queues.begin(), queues.end()}
+    {
+        hw_.state.io_uring.insert(queues.begin(), queues.end());
+    }
     fake_zcrx_binding(fake_zcrx_binding const&) = delete;
     fake_zcrx_binding& operator=(fake_zcrx_binding const&) = delete;
     ~fake_zcrx_binding() override
     {
-        hw_.state.io_uring.erase(queue_);
+        for (unsigned const queue : queues_)
+            hw_.state.io_uring.erase(queue);
         hw_.changes.emplace_back("unbind");
     }
     [[nodiscard]] std::optional<std::uint32_t> id() const noexcept override { return std::nullopt; }
 
   private:
     fake_hardware& hw_;
-    unsigned queue_;
+    std::vector<unsigned> queues_;
 };
 
 }  // namespace
@@ -345,15 +350,17 @@ std::unique_ptr<rx_binding> fake_device::bind_rx(std::span<unsigned const> queue
     return made;
 }
 
-std::unique_ptr<rx_binding> fake_device::bind_zcrx(unsigned queue, int /*dmabuf_fd*/, std::size_t /*memory*/,
+std::unique_ptr<rx_binding> fake_device::bind_zcrx(std::span<unsigned const> queues, std::span<memory_part const> parts,
                                                    std::uint32_t rx_page_size)
 {
     std::unique_ptr<rx_binding> made;
     hw_.asked_page_size = rx_page_size;
     make("bind", [&] {
-        check_queue(queue, "register with io_uring");
-        hw_.state.io_uring.insert(queue);
-        made = std::make_unique<fake_zcrx_binding>(hw_, queue);
+        if (parts.size() != queues.size())
+            fail(EINVAL, "register with io_uring", "a part of the memory for each queue");
+        for (unsigned const queue : queues)
+            check_queue(queue, "register with io_uring");
+        made = std::make_unique<fake_zcrx_binding>(hw_, queues);
     });
     return made;
 }

@@ -64,9 +64,10 @@ std::unique_ptr<queue_lease> lease_bench::open(unsigned rx_queues, int process, 
 {
     queue_lease_config options;
     options.interface = "fake0";
-    options.rx_queues = zcrx ? 1 : rx_queues;
-    options.zcrx = zcrx;
+    options.rx_queues = rx_queues;
     options.dmabuf_fd = memory_;
+    if (zcrx)
+        options.parts.assign(rx_queues, {.dmabuf_fd = memory_, .offset = 0, .size = 4096});
     options.rules_by_port_alone = rules_by_port_alone;
     options.notice = [this](std::string_view sentence) {
         notices.emplace_back(sentence);

@@ -68,9 +68,9 @@ TEST_CASE("an owner in another container lives while a queue shows its memory")
     bench.hide(1);
     CHECK(bench.recover().empty());
     auto second = bench.open(1, 2);
-    CHECK(second->queues() == queues{bench.zcrx ? 2U : 1U});
+    CHECK(second->queues() == queues{1U});
     second.reset();
-    CHECK(bench.hardware.state.bound.size() + bench.hardware.state.io_uring.size() == (bench.zcrx ? 1 : 2));
+    CHECK(bench.hardware.state.bound.size() + bench.hardware.state.io_uring.size() == 2);
 
     bench.kill(std::move(first), 1);
     CHECK_THAT(joined(bench.recover()), ContainsSubstring("process 1 of another pid namespace has ended"));

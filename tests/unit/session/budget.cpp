@@ -178,6 +178,40 @@ gpurx::detail::ring_demand ring_of(std::uint32_t frames, std::size_t queues = 1)
 
 }  // namespace
 
+TEST_CASE("queues with a part of the memory each have room for every flow in each part")
+{
+    gpurx::error_code code;
+    gpurx::diagnostics why;
+    budget_request request{.memory = 64 * mebibyte,
+                           .page_size = 4 * kibibyte,
+                           .max_flows = 4,
+                           .rings = ring_of(4096, 2),
+                           .interface = "eth0",
+                           .parts = 2};
+    auto const plan = plan_budget(request, code, why);
+    CHECK_FALSE(code);
+    // Of each part of 32 MiB the ring leaves 16.
+    CHECK(plan == budget{16 * mebibyte, 2 * mebibyte, mebibyte, mebibyte, mebibyte});
+    request.receive_memory = 16 * mebibyte;
+    CHECK(plan_budget(request, code, why).share == 2 * mebibyte);
+    request = {.memory = 8 * mebibyte, .page_size = 4 * kibibyte, .max_flows = 20, .parts = 2};
+    CHECK(plan_budget(request, code, why) == budget{});
+    CHECK_THAT(describe(code, why), ContainsSubstring("4 MiB among 20 flows on any of 2 queues") &&
+                                        ContainsSubstring("each needs 128 KiB") &&
+                                        ContainsSubstring("give a memory of 10 MiB") &&
+                                        ContainsSubstring("lower max_flows to 16"));
+    request.max_flows = 16;
+    CHECK(plan_budget(request, code, why).share == 128 * kibibyte);
+}
+
+TEST_CASE("a memory is cut into equal parts of whole pages")
+{
+    using offsets = std::vector<std::size_t>;
+    CHECK(gpurx::detail::offsets_of_parts(64 * mebibyte, 4 * kibibyte, 2) == offsets{0, 32 * mebibyte});
+    CHECK(gpurx::detail::offsets_of_parts(8 * mebibyte, 2 * mebibyte, 3) == offsets{0, 2 * mebibyte, 4 * mebibyte});
+    CHECK(gpurx::detail::offsets_of_parts(4 * mebibyte, 2 * mebibyte, 3) == offsets{});
+}
+
 TEST_CASE("pages posted in the NIC's rings are not shared out")
 {
     gpurx::error_code code;

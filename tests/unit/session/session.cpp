@@ -79,14 +79,12 @@ TEST_CASE("automatic falls back to copy, and explain() has the reason and advice
 
 TEST_CASE("automatic tries zcrx only if it is allowed, and then falls back, too")
 {
-    auto const open = [](unsigned rx_queues, bool allowed) {
-        return rx_session{
-            {.interface = "lo", .rx_queues = rx_queues, .allow_zcrx = allowed, .state_directory = "/nonexistent/gpurx"},
-            device_memory::on_host(8 * mebibyte)};
+    auto const open = [](bool allowed) {
+        return rx_session{{.interface = "lo", .allow_zcrx = allowed, .state_directory = "/nonexistent/gpurx"},
+                          device_memory::on_host(8 * mebibyte)};
     };
-    CHECK(open(1, false).why_not_zcrx() == gpurx::transport_obstacle::not_allowed);
-    CHECK(open(2, true).why_not_zcrx() == gpurx::transport_obstacle::several_queues);
-    auto const session = open(1, true);
+    CHECK(open(false).why_not_zcrx() == gpurx::transport_obstacle::not_allowed);
+    auto const session = open(true);
     CHECK(session.transport() == gpurx::transport::copy);
     CHECK(session.why_not_zcrx() != gpurx::transport_obstacle::not_allowed);
     CHECK(session.why_not_zcrx() != gpurx::transport_obstacle::none);
@@ -129,18 +127,6 @@ TEST_CASE("a transport that was named is never replaced")
         rx_session({.interface = "lo", .transport = gpurx::transport::devmem, .state_directory = "/nonexistent/gpurx"},
                    device_memory::on_host(8 * mebibyte)),
         gpurx::system_error);
-}
-
-TEST_CASE("transport zcrx has one queue, and says so")
-{
-    error_code code;
-    gpurx::diagnostics why;
-    CHECK_FALSE(rx_session::open({.interface = "lo", .rx_queues = 2, .transport = gpurx::transport::zcrx},
-                                 device_memory::on_host(8 * mebibyte), code, why)
-                    .has_value());
-    CHECK(code == gpurx::errc::transport_unavailable);
-    CHECK(why.object == "transport zcrx");
-    CHECK_THAT(why.advice, ContainsSubstring("rx_queues is 2"));
 }
 
 TEST_CASE("options that cannot work are refused by name")

@@ -94,7 +94,6 @@ TEST_CASE("the reason against a transport is the one that was met, or that autom
     CHECK(reason(zcrx, {.in_use = devmem, .array_tokens = true}) == better_in_use);
     CHECK(reason(devmem, {.in_use = zcrx}) == better_in_use);
     CHECK(reason(zcrx, {.in_use = copy}) == not_allowed);
-    CHECK(reason(zcrx, {.rx_queues = 2, .in_use = devmem}) == several_queues);
 
     // On a stock kernel it is recommended, with its figure.
     auto const recommended = why_not(zcrx, {.in_use = devmem});
