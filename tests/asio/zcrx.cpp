@@ -401,15 +401,20 @@ TEST_CASE("memory of a session is refused for another, if one of them uses io_ur
         memory_span{span.kind(), span.address() + span.size() / 2, span.size()};  // and beyond the end
     auto const behind = memory_span{span.kind(), span.address() + span.size(), span.size()};
     for (auto const& memory : {span, second_half}) {
-        CHECK_THROWS_AS(session_state::check_that_memory_is_free(memory, transport::zcrx), system_error);
-        if (kind == transport::zcrx)
-            CHECK_THROWS_AS(session_state::check_that_memory_is_free(memory, transport::devmem), system_error);
-        else
-            session_state::check_that_memory_is_free(memory, transport::devmem);
+        CHECK_THROWS_AS(session_state::claim(memory, transport::zcrx), system_error);
+        CHECK((session_state::try_claim(memory, transport::devmem) == nullptr) == (kind == transport::zcrx));
     }
-    session_state::check_that_memory_is_free(behind, transport::zcrx);
-    in.session.drop();
-    session_state::check_that_memory_is_free(span, transport::zcrx);
+    CHECK(session_state::try_claim(behind, transport::zcrx) != nullptr);
+    // Until the NIC has let go of it.
+    in.session.nic().hold();
+    std::thread last_user{[&] { in.session.drop(); }};
+    in.session.nic().wait_until_busy();
+    CHECK(session_state::try_claim(span, transport::zcrx) == nullptr);
+    in.session.nic().let_go();
+    last_user.join();
+    // A session that is being opened has it already.
+    auto const first = session_state::claim(span, transport::zcrx);
+    CHECK_THROWS_AS(session_state::claim(span, transport::copy), system_error);
 }
 
 TEST_CASE("sixteen threads give pages of one queue back at once, and none is lost", "[zcrx]")

@@ -431,7 +431,7 @@ std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
                                            std::shared_ptr<memory_state> const& memory, bool is_one_of_several,
                                            transport_choice& choice, transport_obstacle& obstacle)
 {
-    session_state::check_that_memory_is_free(memory->span(), choice.in_use);
+    auto claim = session_state::claim(memory->span(), choice.in_use);
     bool other_dmabuf = false;
     auto const kind = choice.in_use;
     auto const zcrx = kind == gpurx::transport::zcrx;
@@ -448,7 +448,7 @@ std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
                              : explain_devmem(options, *nic, *memory, daemon, other_dmabuf)) +
                        explain_others(choice) + explain_nic(options, *nic, *memory);
     advise_on_ring(options, *nic, *memory);
-    return session_state::create(options, memory, std::move(nic), std::move(explanation));
+    return session_state::create(options, memory, std::move(nic), std::move(explanation), std::move(claim));
 }
 
 // Whether devmem would have them here, as far as that can be told before the NIC is set up.
@@ -512,7 +512,6 @@ std::shared_ptr<session_state> session_state::open(rx_session_options options,
         }
     }
     return open_each(memories, [&](auto const& memory) {
-        check_that_memory_is_free(memory->span(), gpurx::transport::copy);
         return create(options, memory, nullptr, explain_copy(options, choice, *memory))->note(choice);
     });
 }

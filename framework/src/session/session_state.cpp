@@ -40,6 +40,13 @@ budget plan_for(rx_session_options const& options, std::size_t memory, session_n
     return plan;
 }
 
+gpurx::transport transport_of(session_nic const* nic) noexcept
+{
+    if (nic == nullptr)
+        return gpurx::transport::copy;
+    return nic->zcrx().empty() ? gpurx::transport::devmem : gpurx::transport::zcrx;
+}
+
 }  // namespace
 
 // All sessions of this process, and which of them a dmabuf id belongs to: the kernel gives an id to one binding at a
@@ -50,6 +57,7 @@ struct session_registry {
     std::vector<session_state*> all;
     std::unordered_map<std::uint32_t, std::weak_ptr<session_state>> bindings;
     std::vector<std::weak_ptr<session_state>> of_zcrx;
+    std::vector<claimed_memory const*> claims;
 
     static session_registry& instance()
     {
@@ -117,15 +125,19 @@ void session_state::restoration::run() noexcept
     delete ending;
     listeners.clear();
     nic.reset();
+    claim.reset();
 }
 
 std::shared_ptr<session_state> session_state::create(rx_session_options options, std::shared_ptr<memory_state> memory,
-                                                     std::unique_ptr<session_nic> nic, std::string explanation)
+                                                     std::unique_ptr<session_nic> nic, std::string explanation,
+                                                     memory_claim claim)
 {
     auto const plan = plan_for(options, memory->span().size(), nic.get());
-    std::shared_ptr<session_state> made{
-        new session_state{std::move(options), std::move(memory), std::move(nic), std::move(explanation), plan},
-        restoration::end};
+    if (!claim)
+        claim = session_state::claim(memory->span(), transport_of(nic.get()));
+    std::shared_ptr<session_state> made{new session_state{std::move(options), std::move(memory), std::move(nic),
+                                                          std::move(explanation), plan, std::move(claim)},
+                                        restoration::end};
     if (made->nic_ != nullptr) {
         made->worker_ = nic_worker::start();
         made->workers_ = std::make_shared<worker_list const>(1, made->worker_);
@@ -172,7 +184,8 @@ part_condition session_state::condition() const
 }
 
 session_state::session_state(rx_session_options options, std::shared_ptr<memory_state> memory,
-                             std::unique_ptr<session_nic> nic, std::string explanation, budget const& plan)
+                             std::unique_ptr<session_nic> nic, std::string explanation, budget const& plan,
+                             memory_claim claim)
     : options_{std::move(options)},
       memory_{std::move(memory)},
       handle_{session_access::handle(memory_)},
@@ -181,10 +194,11 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
       read_share_{plan.read_share},
       explanation_{std::move(explanation)},
       nic_{nic.get()},
-      restoration_{nic ? new restoration{memory_, std::move(nic)} : nullptr},
+      restoration_{nic ? new restoration{memory_, std::move(claim), std::move(nic)} : nullptr},
       rings_{nic_ != nullptr ? rings_of(*nic_) : ring_demand{}}
 {
     if (nic_ == nullptr) {
+        claim_ = std::move(claim);
         pages_ = std::make_unique<page_pool>(memory_->span().size(), options_.max_flows);
     } else if (auto const limit = options_.lock_up_limit; limit.count() > 0) {
         auto const page_size = nic_->page_size();
@@ -213,26 +227,45 @@ std::shared_ptr<session_state> session_state::find_binding(std::uint32_t dmabuf_
     return found && found->born_.is_here() ? found : nullptr;
 }
 
-void session_state::check_that_memory_is_free(memory_span memory, gpurx::transport kind)
+memory_claim session_state::try_claim(memory_span memory, gpurx::transport kind)
 {
-    auto const is_taken = [&] {
+    auto const excludes = [&](claimed_memory const* other) {
+        auto const theirs = other->bytes;
+        return (kind == gpurx::transport::zcrx || other->kind == gpurx::transport::zcrx) && other->born.is_here() &&
+               memory.address() < theirs.address() + theirs.size() &&
+               theirs.address() < memory.address() + memory.size();
+    };
+    auto made = std::make_unique<claimed_memory>(claimed_memory{.bytes = memory, .kind = kind, .born = {}});
+    auto& registry = session_registry::instance();
+    std::scoped_lock const lock{registry.mutex};
+    if (std::ranges::any_of(registry.claims, excludes))
+        return {};
+    registry.claims.push_back(made.get());
+    return memory_claim{made.release()};
+}
+
+void claim_end::operator()(claimed_memory* claim) const noexcept
+{
+    {
         auto& registry = session_registry::instance();
         std::scoped_lock const lock{registry.mutex};
-        return std::ranges::any_of(registry.all, [&](session_state const* other) {
-            auto const theirs = other->memory_->span();
-            return (kind == gpurx::transport::zcrx || other->transport() == gpurx::transport::zcrx) &&
-                   other->born_.is_here() && memory.address() < theirs.address() + theirs.size() &&
-                   theirs.address() < memory.address() + memory.size();
-        });
-    };
-    if (!is_taken())
-        return;
-    nic_worker::wait_for_all();  // one that has been destroyed may be at its end
-    if (is_taken())
+        std::erase(registry.claims, claim);
+    }
+    delete claim;
+}
+
+memory_claim session_state::claim(memory_span memory, gpurx::transport kind)
+{
+    auto made = try_claim(memory, kind);
+    if (!made) {
+        nic_worker::wait_for_all();  // one that has been destroyed may be at its end
+        made = try_claim(memory, kind);
+    }
+    if (!made)
         fail(EBUSY, "open session on", "memory",
              "another session has this memory, or a loan of it is out, and one of the two uses io_uring: both would "
-             "write "
-             "to the same pages; give each session a memory of its own");
+             "write to the same pages; give each session a memory of its own");
+    return made;
 }
 
 std::vector<std::shared_ptr<session_state>> session_state::all_of_zcrx()
@@ -247,6 +280,11 @@ std::vector<std::shared_ptr<session_state>> session_state::all_of_zcrx()
     }
     std::erase_if(all, [](auto const& session) { return !session->born_.is_here(); });
     return all;
+}
+
+gpurx::transport session_state::transport() const noexcept
+{
+    return transport_of(nic_);
 }
 
 std::vector<unsigned> session_state::queues() const

@@ -126,6 +126,17 @@ class flow_place {
     page_holder const* holder_ = nullptr;  // the same
 };
 
+// Bytes of a memory that a session of this process has, from before its NIC is set up until after that is undone.
+struct claimed_memory {
+    memory_span bytes;
+    gpurx::transport kind;
+    birthplace born;
+};
+struct claim_end {
+    void operator()(claimed_memory* claim) const noexcept;
+};
+using memory_claim = std::unique_ptr<claimed_memory, claim_end>;
+
 class session_state final : public std::enable_shared_from_this<session_state>, private watchdog_subject {
   public:
     // Finds a transport and sets it up. Throws system_error.
@@ -134,9 +145,10 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     // Makes a session on a NIC that is already set up, with transport devmem; or without a NIC (null), with transport
     // copy. Throws system_error: errc::memory_too_small. explain() returns `explanation`. On a NIC the session's thread
     // destroys the session at the end and restores the NIC, so the last user does not wait. In a forked child the
-    // session is only destroyed.
+    // session is only destroyed. `claim`: of the memory; null: it makes one.
     static std::shared_ptr<session_state> create(rx_session_options options, std::shared_ptr<memory_state> memory,
-                                                 std::unique_ptr<session_nic> nic, std::string explanation);
+                                                 std::unique_ptr<session_nic> nic, std::string explanation,
+                                                 memory_claim claim = {});
     // Returns the first of `parts`, with all of them as its parts. Each is a session of one memory from create().
     static std::shared_ptr<session_state> join(std::vector<std::shared_ptr<session_state>> parts);
     // Notes how a session came to its transport, and returns it.
@@ -180,12 +192,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
 
     // ---- for flows ----
 
-    [[nodiscard]] gpurx::transport transport() const noexcept
-    {
-        if (nic_ == nullptr)
-            return gpurx::transport::copy;
-        return !nic_->zcrx().empty() ? gpurx::transport::zcrx : gpurx::transport::devmem;
-    }
+    [[nodiscard]] gpurx::transport transport() const noexcept;
     [[nodiscard]] memory_state& memory() const noexcept { return *memory_; }
     // Admits a flow. Errors: errc::too_many_flows; operation_not_supported in a forked child.
     [[nodiscard]] std::unique_ptr<flow_place> admit(error_code& code);
@@ -222,10 +229,12 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     }
     // Returns the live session of this process whose binding has this id; null if none. Thread-safe.
     [[nodiscard]] static std::shared_ptr<session_state> find_binding(std::uint32_t dmabuf_id);
-    // Throws if a session of this process has some of this memory, and that session or this one uses io_uring: the
-    // kernel lets two queues write to the same pages, and loses data. `kind`: of this session, never automatic.
-    // Thread-safe.
-    static void check_that_memory_is_free(memory_span memory, gpurx::transport kind);
+    // Claims memory for a session of transport `kind`, never automatic. Throws EBUSY if a session of this process has
+    // some of it, and that session or this one uses io_uring: the kernel lets two queues write to the same pages, and
+    // loses data. Waits for sessions that are at their end. Thread-safe.
+    [[nodiscard]] static memory_claim claim(memory_span memory, gpurx::transport kind);
+    // The same without waiting; null: it is taken.
+    [[nodiscard]] static memory_claim try_claim(memory_span memory, gpurx::transport kind);
     // The live sessions of this process whose transport is zcrx. Thread-safe.
     [[nodiscard]] static std::vector<std::shared_ptr<session_state>> all_of_zcrx();
 
@@ -238,19 +247,20 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     friend class flow_place;
     friend struct session_registry;
     session_state(rx_session_options options, std::shared_ptr<memory_state> memory, std::unique_ptr<session_nic> nic,
-                  std::string explanation, budget const& plan);
+                  std::string explanation, budget const& plan, memory_claim claim);
 
     class steering_job;
     // Ends a session on a NIC. Destroys the memory after the binding.
     struct restoration final : nic_worker::job {
-        restoration(std::shared_ptr<memory_state> of, std::unique_ptr<session_nic> given)
-            : memory{std::move(of)}, nic{std::move(given)}
+        restoration(std::shared_ptr<memory_state> of, memory_claim claimed, std::unique_ptr<session_nic> given)
+            : memory{std::move(of)}, claim{std::move(claimed)}, nic{std::move(given)}
         {}
         static void end(session_state* session) noexcept;
         void run() noexcept override;
 
         session_state* ending = nullptr;
         std::shared_ptr<memory_state> memory;
+        memory_claim claim;
         std::unique_ptr<session_nic> nic;
         std::vector<std::unique_ptr<steering_rule>> listeners;  // added by the session's thread
     };
@@ -293,6 +303,7 @@ class session_state final : public std::enable_shared_from_this<session_state>, 
     transport_obstacle not_devmem_ = transport_obstacle::none;
     transport_obstacle not_zcrx_ = transport_obstacle::none;
 
+    memory_claim claim_;                // of transport copy; restoration_ has the others'
     std::unique_ptr<page_pool> pages_;  // null with transport devmem
     session_nic* nic_;                  // null with transport copy; restoration_ has it
     process_ptr<restoration> restoration_;
