@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
@@ -217,6 +219,52 @@ TEST_CASE("s3: an unsupported profile ends the search for credentials")
     CHECK_FALSE(missing.service);
     CHECK_THAT(missing.obstacle, ContainsSubstring("no profile \"absent\""));
     CHECK_FALSE(found_in({{"AWS_PROFILE", "half"}}, credentials_text, config_text).written);
+}
+
+TEST_CASE("s3: a role that is set is never replaced by keys of a profile or by the machine's role")
+{
+    variables const pod{{"AWS_ROLE_ARN", "arn:aws:iam::1:role/r"}, {"AWS_WEB_IDENTITY_TOKEN_FILE", "/var/token"}};
+    for (auto const file : {std::string_view{}, credentials_text}) {
+        auto const found = found_in(pod, file);
+        CHECK_FALSE(found.written);
+        CHECK_FALSE(found.service);
+        CHECK_THAT(found.obstacle, ContainsSubstring("AWS_WEB_IDENTITY_TOKEN_FILE"));
+    }
+    // As with AWS's tools, keys in the environment come first, and a profile that the program names.
+    auto with_keys = pod;
+    with_keys.insert({{"AWS_ACCESS_KEY_ID", "id"}, {"AWS_SECRET_ACCESS_KEY", "key"}});
+    CHECK(found_in(with_keys).written);
+    CHECK(found_in(pod, credentials_text, {}, "work").written);
+
+    for (auto const* const way : {"role_arn = a", "web_identity_token_file = /f", "sso_session = s"}) {
+        auto const found =
+            found_in({{"AWS_PROFILE", "work"}}, credentials_text, fmt::format("[profile work]\n{}\n", way));
+        CHECK_FALSE(found.written);
+        CHECK_FALSE(found.service);
+        CHECK_THAT(found.obstacle, ContainsSubstring("profile \"work\""));
+    }
+}
+
+TEST_CASE("s3: endpoint and authorities come from the profile's services and ca_bundle")
+{
+    constexpr std::string_view config =
+        "[profile work]\n"
+        "services = lab\n"
+        "endpoint_url = http://general\n"
+        "ca_bundle = /etc/lab.pem\n"
+        "[services lab]\n"
+        "dynamodb =\n"
+        "  endpoint_url = http://other\n"
+        "s3 =\n"
+        "  endpoint_url = http://storage:9000\n"
+        "[profile direct]\n"
+        "endpoint_url = http://general\n"
+        "ignore_configured_endpoint_urls = true\n";
+    CHECK(found_in({{"AWS_PROFILE", "work"}}, {}, config).endpoint == "http://storage:9000");
+    CHECK(found_in({{"AWS_PROFILE", "work"}, {"AWS_ENDPOINT_URL", "http://all"}}, {}, config).endpoint == "http://all");
+    CHECK(found_in({{"AWS_PROFILE", "direct"}}, {}, config).endpoint.empty());
+    CHECK(found_in({{"AWS_PROFILE", "work"}}, {}, config).ca_bundle == "/etc/lab.pem");
+    CHECK(found_in({{"AWS_PROFILE", "work"}, {"AWS_CA_BUNDLE", "/ca"}}, {}, config).ca_bundle == "/ca");
 }
 
 TEST_CASE("s3: the profile files are in the home directory, or at the paths in the environment")

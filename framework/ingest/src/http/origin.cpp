@@ -82,7 +82,7 @@ asio::awaitable<void> origin::async_locate(asio::any_io_executor executor)
     if (endpoints_.empty())
         co_await resolve(std::move(executor));
     if (from_.secure && tls_ == nullptr)
-        tls_ = make_tls_context(context_.options.tls);
+        tls_ = make_tls_context(s3_ != nullptr ? s3_->asked.tls() : context_.options.tls);
 }
 
 asio::awaitable<void> origin::resolve(asio::any_io_executor executor)

@@ -190,6 +190,8 @@ asio::awaitable<void> client::async_start()
     at_.endpoint = options_.endpoint.empty() ? found.endpoint : options_.endpoint;
     at_.region = options_.region.empty() ? found.region : options_.region;
     at_.style = options_.style == s3_options::addressing::automatic ? style_in(found) : options_.style;
+    if (tls_.ca_file.empty() && tls_.ca_directory.empty())
+        tls_.ca_file = found.ca_bundle;
     check(at_);
     if (at_.region.empty())
         at_.region = usual_region;

@@ -41,7 +41,7 @@ class client {
     // session token.
     [[nodiscard]] header_fields sign(std::string_view method, url const& to, header_fields const& fields) const;
 
-    // For callers that send their own requests.
+    // For callers that send their own requests, once async_start() has completed.
     [[nodiscard]] tls_options const& tls() const noexcept { return tls_; }
 
     // Records the bucket's region as the server states it. Returns false if the server did so before, or if the region

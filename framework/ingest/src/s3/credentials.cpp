@@ -100,14 +100,33 @@ std::optional<credentials> written_in(environment const& variable)
     return are_usable(found) ? std::optional{found} : std::nullopt;
 }
 
+std::string unsupported(std::string const& place, std::string_view way)
+{
+    return fmt::format(
+        "{} gets them by {}, which gpurx does not support: put the output of `aws configure "
+        "export-credentials --format env` into the environment",
+        place, way);
+}
+
+// An identity that AWS's tools prefer to keys in the profile files.
+std::string role_in(environment const& variable, profile_file const& credentials_file, profile_file const& config_file,
+                    setup const& found, bool profile_was_named)
+{
+    if (!profile_was_named && !variable("AWS_WEB_IDENTITY_TOKEN_FILE").empty())
+        return unsupported("the environment", "AWS_WEB_IDENTITY_TOKEN_FILE (as of a Kubernetes service account)");
+    for (auto const* const way : {"role_arn", "web_identity_token_file", "sso_session", "sso_start_url"}) {
+        if (!value_in(config_file, found.profile, way).empty() ||
+            !value_in(credentials_file, found.profile, way).empty())
+            return unsupported(fmt::format("profile \"{}\"", found.profile), way);
+    }
+    return {};
+}
+
 std::string obstacle_in(profile_file const& credentials_file, profile_file const& config_file, std::string const& name)
 {
-    for (auto const* const way : {"sso_session", "sso_start_url", "role_arn", "credential_process"}) {
+    for (auto const* const way : {"credential_process", "login_session"}) {
         if (!value_in(config_file, name, way).empty() || !value_in(credentials_file, name, way).empty())
-            return fmt::format(
-                "profile \"{}\" gets them by {}, which gpurx does not support: put the output of `aws configure "
-                "export-credentials --format env` into the environment",
-                name, way);
+            return unsupported(fmt::format("profile \"{}\"", name), way);
     }
     if (name != "default" && !credentials_file.contains(name) && !config_file.contains(name))
         return fmt::format("there is no profile \"{}\"", name);
@@ -267,13 +286,22 @@ setup set_up(environment const& variable, profile_file const& credentials_file, 
     auto const& name = found.profile;
     found.region = first_of({variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"),
                              value_in(config_file, name, "region"), value_in(credentials_file, name, "region")});
-    if (!boost::beast::iequals(variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"), "true"))
-        found.endpoint = first_of({variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"),
-                                   value_in(config_file, name, "endpoint_url")});
+    auto const ignores_endpoints = first_of({variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"),
+                                             value_in(config_file, name, "ignore_configured_endpoint_urls")});
+    if (!boost::beast::iequals(ignores_endpoints, "true"))
+        found.endpoint =
+            first_of({variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"),
+                      value_in(config_file, "services " + value_in(config_file, name, "services"), "s3.endpoint_url"),
+                      value_in(config_file, name, "endpoint_url")});
+    found.ca_bundle = first_of({variable("AWS_CA_BUNDLE"), value_in(config_file, name, "ca_bundle")});
     found.style = first_of(
         {value_in(config_file, name, "s3.addressing_style"), value_in(credentials_file, name, "s3.addressing_style")});
     if (profile.empty())
         found.written = written_in(variable);
+    if (!found.written)
+        found.obstacle = role_in(variable, credentials_file, config_file, found, !profile.empty());
+    if (!found.obstacle.empty())
+        return found;
     if (!found.written)
         found.written = written_in(credentials_file, name);
     if (!found.written)

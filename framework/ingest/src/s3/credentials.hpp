@@ -59,15 +59,17 @@ struct credential_service {
 
 struct setup {
     std::string profile;
-    std::string region;    // empty: not set
-    std::string endpoint;  // empty: AWS
-    std::string style;     // s3.addressing_style; empty: not set
+    std::string region;     // empty: not set
+    std::string endpoint;   // empty: AWS
+    std::string style;      // s3.addressing_style; empty: not set
+    std::string ca_bundle;  // file of the trusted authorities; empty: the system's
     std::optional<credentials> written;
     std::optional<credential_service> service;  // used if none are written; empty: forbidden
     std::string obstacle;                       // reason if none are written: a profile needs an unsupported feature
 };
-// Returns the configuration in the order of AWS's tools: environment, the two files, container, instance. If `profile`
-// is not empty, it overrides AWS_PROFILE and credentials in the environment, because the program has set it.
+// Returns the configuration in the order of AWS's tools: environment, the two files, container, instance. Another
+// identity never stands in for one that is set and unsupported: that is an obstacle. If `profile` is not empty, it
+// overrides AWS_PROFILE and credentials in the environment, because the program has set it.
 [[nodiscard]] setup set_up(environment const& variable, profile_file const& credentials_file,
                            profile_file const& config_file, std::string const& profile = {});
 
