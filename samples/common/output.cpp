@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <poll.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -146,9 +147,34 @@ void output::commit()
         fail("write", errno);
     if (temporary_.empty())
         give_name();
-    if (!temporary_.empty() && ::rename(temporary_.c_str(), target_.c_str()) != 0)
-        fail("rename", errno);
-    temporary_.clear();
+    if (!temporary_.empty() && ::rename(temporary_.c_str(), target_.c_str()) != 0) {
+        if (errno != EBUSY)
+            fail("rename", errno);
+        overwrite();
+    } else {
+        temporary_.clear();
+    }
+}
+
+// A mount point, as a file of a container's volume, cannot be replaced. An error leaves all bytes in the temporary
+// file.
+void output::overwrite()
+{
+    auto const kept = std::exchange(temporary_, {});
+    auto const advice = [&] { return fmt::format("all bytes are in {}", kept.string()); };
+    auto const into = ::open(target_.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+    if (into < 0)
+        fail("open", errno, advice());
+    off_t offset = 0;
+    ssize_t count = 0;
+    do
+        count = ::sendfile(into, file_, &offset, std::size_t{1} << 30);
+    while (count > 0 || (count < 0 && errno == EINTR));
+    auto const failed = count < 0 || ::fsync(into) != 0 ? errno : 0;
+    ::close(into);
+    if (failed != 0)
+        fail("write", failed, advice());
+    temporary_ = kept;  // to be removed
 }
 
 // Its own, if that is free; otherwise one for the moment, as a link replaces nothing.

@@ -11,7 +11,8 @@
 
 // A file has its name only once it is whole: until commit() the bytes are in a file without a name, next to it, and a
 // file that was there stays as it is, whatever happens. (Where the file system has no files without a name, it has one
-// that begins with ".gpurx-", which a killed program leaves behind.) "-", pipes and devices are written to directly.
+// that begins with ".gpurx-", which a killed program leaves behind.) A mount point cannot be replaced: commit() copies
+// the bytes into it. "-", pipes and devices are written to directly.
 //
 // Errors: gpurx::system_error, which names the path. Thread safety: write() at several offsets of a file at a time.
 class output {
@@ -37,6 +38,7 @@ class output {
     void open_file(unsigned old_mode);
     void open_named(std::filesystem::path const& directory);
     void give_name();
+    void overwrite();
     [[noreturn]] void fail(char const* operation, int reason, std::string advice = {}) const;
 
     std::filesystem::path path_;       // as it was asked for

@@ -359,6 +359,21 @@ class Consumption(FetchTest):
         self.assertEqual(self.output.stat().st_mode & 0o777, 0o640)
         self.assertEqual(sorted(each.name for each in self.directory.iterdir()), ["link", "received"])
 
+    def test_mount_point(self) -> None:
+        """A file of a container's volume, which no rename replaces."""
+        volume = self.directory / "volume"
+        volume.write_bytes(b"older, and longer" * len(DATA))
+        self.output.touch()
+        inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+        script = f"mount --bind {volume} {self.output}"
+        probe = subprocess.run([*inside, script], capture_output=True, text=True, check=False)
+        if probe.returncode != 0:
+            self.skipTest(f"nothing can be mounted here: {probe.stderr.strip()}")
+        with unittest.mock.patch.object(fetching, "before", (*inside, script + ' && exec "$@"', "sh")):
+            self.finish(start(server.url("object"), "--output", str(self.output)), 0)
+        self.assertEqual(volume.read_bytes(), DATA)
+        self.assertEqual(sorted(each.name for each in self.directory.iterdir()), ["received", "volume"])
+
     def test_standard_output(self) -> None:
         for place in "object", "whole/object":
             command = [fetching.program, *fetching.options, server.url(place), "--output", "-", "--chunk-size",
