@@ -152,14 +152,61 @@ void check_same(object const& file, checkpoint_shard const& shard)
                             .advice = "its size or its ETag changed after its header was read"}};
 }
 
-asio::awaitable<void> fetch_shard(object& file, checkpoint_shard const& shard, std::span<placement const> placements)
+// A shard that is being fetched.
+struct fetched_shard {
+    checkpoint_shard const& shard;
+    std::vector<placement> placements;
+    fetch_options options;
+    fetch_stats stats = {};
+};
+
+asio::awaitable<void> fetch_shard(asio::any_io_executor executor, rx_session& session, fetched_shard& of)
 {
+    object file{std::move(executor), session, of.shard.url, of.options};
     co_await file.async_open();
-    check_same(file, shard);
+    check_same(file, of.shard);
     // A checksum is one of all bytes. Those in front of the tensors are on their way as it is.
-    std::string header(shard.tensors.empty() ? 0 : shard.tensors.front().offset, '\0');
+    std::string header(of.shard.tensors.empty() ? 0 : of.shard.tensors.front().offset, '\0');
     co_await file.async_read_front(host_span{std::span{header}});
-    co_await file.async_fetch(placements);
+    co_await file.async_fetch(of.placements);
+    of.stats = file.stats();
+}
+
+asio::awaitable<void> fetch_at_once(asio::any_io_executor executor, rx_session& session,
+                                    std::span<fetched_shard> shards)
+{
+    using operation = decltype(asio::co_spawn(executor, fetch_shard(executor, session, shards[0]), asio::deferred));
+    std::vector<operation> operations;
+    for (auto& shard : shards)
+        operations.push_back(asio::co_spawn(executor, fetch_shard(executor, session, shard), asio::deferred));
+    rethrow_first(
+        co_await run_together(std::move(executor), std::move(operations), asio::experimental::wait_for_one_error()));
+}
+
+// How many flows a file can use: one for each chunk.
+unsigned flows_for(checkpoint_shard const& shard, fetch_options const& options) noexcept
+{
+    auto const chunks = shard.size / std::max<std::uint64_t>(options.chunk_size, 1) + 1;
+    return static_cast<unsigned>(std::clamp<std::uint64_t>(chunks, 1, std::max(options.flows, 1U)));
+}
+
+// The next shards whose flows together are no more than the options have; at least one.
+std::vector<fetched_shard> next_shards(std::span<checkpoint_shard const> left, tensor_layout const& layout,
+                                       std::size_t& tensors, memory_span block, fetch_options const& options)
+{
+    std::vector<fetched_shard> next;
+    for (unsigned used = 0; auto const& shard : left) {
+        auto own = options;
+        own.flows = flows_for(shard, options);
+        used += own.flows;
+        if (!next.empty() && used > options.flows)
+            break;
+        auto const first = layout.offsets.begin() + static_cast<std::ptrdiff_t>(tensors);
+        tensors += shard.tensors.size();
+        tensor_layout const of_shard{{first, first + std::ssize(shard.tensors)}, layout.size};
+        next.push_back({shard, placements_of(shard.tensors, of_shard, block), std::move(own)});
+    }
+    return next;
 }
 
 void add(fetch_stats& to, fetch_stats const& more)
@@ -272,14 +319,13 @@ asio::awaitable<fetch_stats> async_fetch_checkpoint(asio::any_io_executor execut
     check_fit(layout, tensors, block);
     auto const start = std::chrono::steady_clock::now();
     fetch_stats done;
-    auto offset = layout.offsets.begin();
-    for (auto const& shard : of.shards) {
-        tensor_layout const own{{offset, offset + std::ssize(shard.tensors)}, layout.size};
-        offset += std::ssize(shard.tensors);
-        object file{executor, session, shard.url, with_rest_of_deadline(options, start)};
-        auto const placements = placements_of(shard.tensors, own, block);
-        co_await fetch_shard(file, shard, placements);
-        add(done, file.stats());
+    std::size_t placed = 0;
+    for (std::span<checkpoint_shard const> left{of.shards}; !left.empty();) {
+        auto shards = next_shards(left, layout, placed, block, with_rest_of_deadline(options, start));
+        left = left.subspan(shards.size());
+        co_await fetch_at_once(executor, session, shards);
+        for (auto const& each : shards)
+            add(done, each.stats);
     }
     co_return done;
 }

@@ -83,9 +83,9 @@ struct checkpoint {
 
 /// @brief Reads the index of a checkpoint and the headers of its shards.
 ///
-/// The shards are in the directory of their index, `model.safetensors.index.json`. Index and shards must agree. The
-/// operation fails if the index does not name a tensor, if the tensor's shard does not have it, or if another shard has
-/// it. Otherwise the operation works as async_read_shards().
+/// The shards are in the directory of their index, `model.safetensors.index.json`. The operation fails if the shard of
+/// a tensor in the index does not have it. Tensors that the index does not name belong to the checkpoint, too.
+/// Otherwise the operation works as async_read_shards().
 ///
 /// @param executor Executor of the connections, as for object.
 /// @param session Session of the flows, as for object.
@@ -104,9 +104,9 @@ struct checkpoint {
 
 /// @brief Receives all tensors into their places in the block.
 ///
-/// The operation fetches one shard after the other, each through `options.flows` flows. So it uses no more flows of the
-/// session than one file does. It receives headers again, so it can compare the checksum that a server announces for a
-/// file.
+/// The operation uses `options.flows` flows of the session, as one file does. A shard takes one for each chunk, at most
+/// all of them. So small shards are fetched at a time, and large ones one after the other. It receives headers again,
+/// so it can compare the checksum that a server announces for a file.
 ///
 /// @param executor Executor of the connections, as for object.
 /// @param session Session of the flows, as for object.
