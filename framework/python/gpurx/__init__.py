@@ -53,7 +53,10 @@ __all__ = [
     "safe_open",
 ]
 
-__version__ = importlib.metadata.version("gpurx")
+try:
+    __version__ = importlib.metadata.version("gpurx")
+except importlib.metadata.PackageNotFoundError:  # its directory was copied without the metadata of the installation
+    __version__ = "unknown"
 
 # atexit runs the last handler first: streams end, then their threads.
 atexit.register(_stop)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from ._error import Error
 from ._native import IngestErrorCode, redacted_url
@@ -73,10 +73,17 @@ def is_index(location: str) -> bool:
     return urlsplit(location).path.endswith(".json")
 
 
+def _one_form(locations: list[str]) -> list[str]:
+    """Return those of the model's first form, of model* and consolidated*, which some publishers put side by side."""
+    if not any(os.path.basename(one).startswith("model") for one in locations):
+        return locations
+    return [one for one in locations if not os.path.basename(one).startswith("consolidated")]
+
+
 def select_files(locations: Sequence[str], where: str) -> tuple[str | None, list[str]]:
     """Return the index or None, and the files of tensors."""
-    indices = [one for one in locations if one.endswith(INDEX_SUFFIX)]
-    files = [one for one in locations if one.endswith(".safetensors")]
+    indices = _one_form([one for one in locations if one.endswith(INDEX_SUFFIX)])
+    files = _one_form([one for one in locations if one.endswith(".safetensors")])
     if len(indices) > 1:
         raise bad_files(f"it has several indices: {', '.join(map(redacted, indices))}; pass the URL or path of one", where)
     if not files:
@@ -113,6 +120,15 @@ def is_beside(name: Any) -> bool:
     return not ("\\" in name or "\0" in name or ".." in name.split("/") or "://" in name)
 
 
+def _opens_neighbours(query: str) -> bool:
+    """Return whether it is a SAS token of Azure for a container, a directory or an account.
+
+    Another signature or a version in the query belongs to the index alone.
+    """
+    fields = dict(parse_qsl(query))
+    return bool(fields.get("sig")) and (fields.get("sr") in ("c", "d") or "o" in fields.get("srt", ""))
+
+
 def _beside(index: str, name: str) -> str:
     """Return the location of a file that an index names."""
     if not is_beside(name):
@@ -122,7 +138,8 @@ def _beside(index: str, name: str) -> str:
     if is_s3(index):
         return index.rpartition("/")[0] + "/" + name
     parts = urlsplit(index)
-    return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + quote(name), fragment=""))
+    query = parts.query if _opens_neighbours(parts.query) else ""
+    return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + quote(name), query=query, fragment=""))
 
 
 def shards_of(index: str, text: bytes) -> Shards:

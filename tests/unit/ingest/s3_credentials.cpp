@@ -250,15 +250,15 @@ TEST_CASE("s3: endpoint and authorities come from the profile's services and ca_
     constexpr std::string_view config =
         "[profile work]\n"
         "services = lab\n"
-        "endpoint_url = http://general\n"
+        "endpoint_url = http://storage:9001\n"
         "ca_bundle = /etc/lab.pem\n"
         "[services lab]\n"
         "dynamodb =\n"
-        "  endpoint_url = http://other\n"
+        "  endpoint_url = http://storage:9002\n"
         "s3 =\n"
         "  endpoint_url = http://storage:9000\n"
         "[profile direct]\n"
-        "endpoint_url = http://general\n"
+        "endpoint_url = http://storage:9001\n"
         "ignore_configured_endpoint_urls = true\n";
     CHECK(found_in({{"AWS_PROFILE", "work"}}, {}, config).endpoint == "http://storage:9000");
     CHECK(found_in({{"AWS_PROFILE", "work"}, {"AWS_ENDPOINT_URL", "http://all"}}, {}, config).endpoint == "http://all");

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstring>
+#include <gpurx/ingest/error.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 #include <span>
 #include <stdexcept>
@@ -153,6 +156,28 @@ TEST_CASE("the size of the header has to fit the format and the file")
     CHECK(size_in({0, 0xe1, 0xf5, 5, 0, 0, 0, 0}, UINT64_MAX) == 100'000'000);
     CHECK_THROWS_AS(size_in({1, 0xe1, 0xf5, 5, 0, 0, 0, 0}, UINT64_MAX), system_error);
     CHECK_THROWS_AS(size_in({0, 0, 0, 0, 0, 0, 0, 0x80}, UINT64_MAX), system_error);
+}
+
+TEST_CASE("a file of another kind is refused by what it is")
+{
+    auto const said = [](std::string_view begin) -> std::string {
+        std::array<std::byte, 8> prefix{};
+        std::memcpy(prefix.data(), begin.data(), std::min(begin.size(), prefix.size()));
+        try {
+            static_cast<void>(safetensors_header_size(prefix, 1 << 20));
+        } catch (system_error const& error) {
+            CHECK(error.code() == errc::bad_safetensors);
+            return error.what();
+        }
+        return "accepted";
+    };
+    CHECK_THAT(said("version https://git-lfs.github.com/spec/v1"), ContainsSubstring("Git LFS"));
+    CHECK_THAT(said("<!DOCTYPE html>"), ContainsSubstring("HTML page"));
+    CHECK_THAT(said("<html lang=en>"), ContainsSubstring("HTML page"));
+    CHECK_THAT(said("GGUF\3"), ContainsSubstring("GGUF"));
+    CHECK_THAT(said("PK\3\4"), ContainsSubstring("zip"));
+    CHECK_THAT(said("\x80\2ctorch"), ContainsSubstring("pickle"));
+    CHECK_THAT(said("anything"), ContainsSubstring("is it a safetensors file?"));
 }
 
 TEST_CASE("tensors lie as in the file, unless that would misalign them")

@@ -32,6 +32,29 @@ TEST_CASE("the files of an index are beside it, their names written as its place
     CHECK(found_beside("s3://bucket/what?/m#1/index.json", "a") == "s3://bucket/what?/m#1/a");
 }
 
+TEST_CASE("a query goes on to the files of an index only if it opens them, too")
+{
+    auto const kept = [](std::string const& query) {
+        return found_beside("https://h/c/index.json?" + query + "#part", "a") == "https://h/c/a?" + query;
+    };
+    CHECK(kept("sv=2024-11-04&sr=c&sp=rl&sig=x%2By"));
+    CHECK(kept("sr=d&sdd=1&sig=x"));
+    CHECK(kept("sv=2024-11-04&ss=b&srt=sco&sig=x"));
+    for (auto const* const query : {"sr=b&sig=x", "sr=c", "sr=c&sig=", "srt=s&sig=x", "token=sr=c&sig=x", "version=3",
+                                    "X-Amz-Signature=x", "asr=c&sig=x", ""})
+        CHECK(found_beside(fmt::format("https://h/c/index.json?{}", query), "a") == "https://h/c/a");
+}
+
+TEST_CASE("of a model in two forms one is loaded")
+{
+    using names = std::vector<std::string>;
+    CHECK(files_among({"m/consolidated.safetensors", "m/model.safetensors"}, "m") == names{"m/model.safetensors"});
+    CHECK(files_among({"consolidated.safetensors.index.json", "model.safetensors.index.json"}, "m") ==
+          names{"model.safetensors.index.json"});
+    CHECK(files_among({"consolidated.00.safetensors", "consolidated.01.safetensors"}, "m").size() == 2);
+    CHECK(files_among({"consolidated.safetensors", "adapter_model.safetensors"}, "m").size() == 2);
+}
+
 TEST_CASE("a file of an index may have two dots in its name, and none of its steps may be that")
 {
     for (auto const* const name : {"a..b", "..a", "a../b", "..."})

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/json/value.hpp>
 #include <gpurx/ingest/safetensors.hpp>
+#include <string>
+#include <string_view>
 
 #include "../net/url.hpp"
 #include "json.hpp"
@@ -158,11 +161,41 @@ constexpr std::uint64_t fresh_alignment = 256;
 
 }  // namespace
 
+namespace {
+
+// What a file is by its first bytes, and what to do; empty: not known.
+std::string_view describe_other(std::string_view begin)
+{
+    struct kind {
+        std::string_view begin;
+        std::string_view text;
+    };
+    static constexpr std::array kinds{
+        kind{"version ", "it is a pointer of Git LFS, not the file: fetch that with `git lfs pull`, or from the hub"},
+        kind{"<!DOCTYP", "it is an HTML page: the server wants a login, or the URL is that of a page"},
+        kind{"<!doctyp", "it is an HTML page: the server wants a login, or the URL is that of a page"},
+        kind{"<html", "it is an HTML page: the server wants a login, or the URL is that of a page"},
+        kind{"<?xml", "it is an XML document, as stores send for errors"},
+        kind{"GGUF", "it is a GGUF file: gpurx reads safetensors"},
+        kind{"PK\x03\x04", "it is a zip file, as torch.save writes: gpurx reads safetensors"},
+        kind{"\x80\x02", "it is a pickle, as torch.save writes: gpurx reads safetensors"},
+        kind{"\x89HDF", "it is an HDF5 file: gpurx reads safetensors"},
+    };
+    auto const* const found =
+        std::ranges::find_if(kinds, [&](auto const& each) { return begin.starts_with(each.begin); });
+    return found == kinds.end() ? std::string_view{} : found->text;
+}
+
+}  // namespace
+
 std::uint64_t safetensors_header_size(std::span<std::byte const, safetensors_prefix> prefix, std::uint64_t file_size)
 {
     std::uint64_t size = 0;
     for (std::size_t i = prefix.size(); i > 0; --i)
         size = size << 8 | std::to_integer<std::uint64_t>(prefix[i - 1]);
+    std::string_view const begin{reinterpret_cast<char const*>(prefix.data()), prefix.size()};
+    if (auto const other = describe_other(begin); !other.empty())
+        refuse_file(std::string{other});
     if (size > safetensors_header_limit)
         refuse_file(
             fmt::format("its first 8 bytes announce a header of {} bytes; the format allows {} (is it a "

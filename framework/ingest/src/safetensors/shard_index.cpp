@@ -46,6 +46,27 @@ bool is_beside(std::string_view name)
            name.find('\0') == std::string_view::npos && name.find("://") == std::string_view::npos;
 }
 
+// Returns the value of a parameter of a query; empty: it has none.
+std::string_view parameter(std::string_view query, std::string_view name)
+{
+    while (!query.empty()) {
+        auto const one = query.substr(0, query.find('&'));
+        query.remove_prefix(std::min(one.size() + 1, query.size()));
+        if (one.size() > name.size() && one.starts_with(name) && one[name.size()] == '=')
+            return one.substr(name.size() + 1);
+    }
+    return {};
+}
+
+// A shared access signature (SAS) of Azure, of a container, a directory or an account. Another signature or a version
+// in the query would be that of the index alone.
+bool opens_neighbours(std::string_view query)
+{
+    auto const of = parameter(query, "sr");
+    return !parameter(query, "sig").empty() &&
+           (of == "c" || of == "d" || parameter(query, "srt").find('o') != std::string_view::npos);
+}
+
 std::string beside(std::string_view where, std::string_view name)
 {
     if (!is_beside(name))
@@ -53,10 +74,12 @@ std::string beside(std::string_view where, std::string_view name)
                       fmt::format("the index names the file \"{}\", which is not a name in its directory", name));
     if (is_literal(where))
         return fmt::format("{}{}", where.substr(0, where.rfind('/') + 1), name);
-    // A signature or a version in the query would be that of the index.
-    auto const path = where.substr(0, where.find_first_of("?#"));
+    where = where.substr(0, where.find('#'));
+    auto const path = where.substr(0, where.find('?'));
+    auto const query = where.substr(std::min(path.size() + 1, where.size()));
     auto const written = boost::urls::encode({name.data(), name.size()}, boost::urls::pchars + '/');
-    return fmt::format("{}{}", path.substr(0, path.rfind('/') + 1), written);
+    return fmt::format("{}{}{}{}", path.substr(0, path.rfind('/') + 1), written, opens_neighbours(query) ? "?" : "",
+                       opens_neighbours(query) ? query : "");
 }
 
 }  // namespace
@@ -92,6 +115,20 @@ shard_index parse_index(std::string_view text, std::string_view where)
     return index;
 }
 
+namespace {
+
+// The same model twice, as some publish it: in Transformers' form, model*, and whole, consolidated*. The first stays.
+void leave_one_form(std::vector<std::string>& names)
+{
+    auto const is_called = [](std::string_view name, std::string_view prefix) {
+        return name.substr(name.rfind('/') + 1).starts_with(prefix);
+    };
+    if (std::ranges::any_of(names, [&](auto const& one) { return is_called(one, "model"); }))
+        std::erase_if(names, [&](auto const& one) { return is_called(one, "consolidated"); });
+}
+
+}  // namespace
+
 std::vector<std::string> files_among(std::vector<std::string> names, std::string_view where)
 {
     std::vector<std::string> indices;
@@ -102,6 +139,8 @@ std::vector<std::string> files_among(std::vector<std::string> names, std::string
         else if (name.ends_with(".safetensors"))
             files.push_back(std::move(name));
     }
+    leave_one_form(indices);
+    leave_one_form(files);
     if (indices.size() > 1)
         refuse_shards(where, "it has several indices; load one of them by its name");
     if (indices.empty() && files.empty())
@@ -127,13 +166,9 @@ void check_once(checkpoint const& of)
 void check_index(checkpoint const& of, shard_index const& index, std::string_view where)
 {
     std::map<std::string_view, std::size_t> found;
-    for (std::size_t i = 0; i < of.shards.size(); ++i) {
-        for (auto const& tensor : of.shards[i].tensors) {
-            if (!index.shards.contains(tensor.name))
-                refuse_shards(of.shards[i].url, fmt::format("tensor \"{}\" is not in the index", tensor.name));
+    for (std::size_t i = 0; i < of.shards.size(); ++i)
+        for (auto const& tensor : of.shards[i].tensors)
             found.emplace(tensor.name, i);
-        }
-    }
     for (auto const& [name, shard] : index.shards) {
         auto const there = found.find(name);
         if (there == found.end() || there->second != shard)
