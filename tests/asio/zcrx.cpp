@@ -267,6 +267,26 @@ TEST_CASE("a thread's ring that the kernel refuses fails the receive, and the ne
     receive_all(in, rx, 1000);
 }
 
+TEST_CASE("a thread takes a ring that was made for it, and imports nothing", "[zcrx]")
+{
+    world in{transport::zcrx};
+    auto& queue = in.session.state().zcrx();
+    queue.add_spare_rings(2);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    in.kernel.fail_register(EPERM);  // as a thread without CAP_NET_ADMIN meets it
+    for (std::size_t turn = 0; turn < 2; ++turn) {
+        to.send(1000);
+        completion_ptr got;
+        std::thread{[&] { got = receive(in, rx); }}.join();
+        CHECK_FALSE(got->code);
+        CHECK(is_pattern(got->loan, 1000 * turn));
+        CHECK(got->bytes == 1000);
+    }
+    to.send(1000);
+    CHECK(receive(in, rx)->code == system_error_of(EPERM));
+}
+
 TEST_CASE("a call of a ring that fails is an error of the receive", "[zcrx]")
 {
     world in{transport::zcrx};

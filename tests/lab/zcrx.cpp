@@ -126,6 +126,26 @@ TEST_CASE_METHOD(unchanged_nic, "a queue of io_uring is free as soon as its sess
     }
 }
 
+TEST_CASE_METHOD(unchanged_nic, "a thread without CAP_NET_ADMIN receives with a spare ring, and the next has none",
+                 "[smoke][zcrx]")
+{
+    auto options = over_zcrx();
+    options.zcrx_spare_rings = 1;
+    rx_session session{options, device_memory::on_host(16 * mebibyte)};
+    asio::io_context io{1};
+    auto acceptor = listen_on(session, io.get_executor(), family::v4);
+    auto const receive_without_rights = [&](std::uint64_t seed) {
+        error_code code;
+        std::thread{[&] {
+            without_net_admin const rights;
+            code = receive_from(acceptor, io, session, seed);
+        }}.join();
+        return code;
+    };
+    CHECK(receive_without_rights(1) == asio::error::eof);
+    CHECK(receive_without_rights(2) == error_code(EPERM, boost::system::system_category()));
+}
+
 TEST_CASE_METHOD(unchanged_nic, "the first receive of a thread needs CAP_NET_ADMIN, and later ones do not",
                  "[smoke][zcrx]")
 {

@@ -86,6 +86,12 @@ int fake_kernel::io_uring_register(int fd, unsigned opcode, void* argument)
         return fail_with(EBADF);
     if (!ring->is_disabled() && !ring->is_of_this_thread())
         return fail_with(EEXIST);
+    if (opcode == IORING_REGISTER_ENABLE_RINGS) {
+        if (!ring->is_disabled())
+            return fail_with(EBADFD);
+        ring->enable();
+        return 0;
+    }
     if (opcode == zc::register_ctrl)
         return control(*ring, *static_cast<zc::ctrl*>(argument));
     if (opcode != zc::register_ifq)

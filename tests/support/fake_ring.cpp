@@ -104,6 +104,12 @@ bool fake_ring::is_of_this_thread() const noexcept
     return submitter_ == this_thread();
 }
 
+void fake_ring::enable() noexcept
+{
+    disabled_ = false;
+    submitter_ = this_thread();
+}
+
 std::uint32_t& fake_ring::word(std::uint32_t offset) const noexcept
 {
     return *reinterpret_cast<std::uint32_t*>(file_.at(offset));

@@ -62,6 +62,8 @@ class fake_ring {
     [[nodiscard]] std::uint64_t inode() const noexcept { return file_.inode(); }
     [[nodiscard]] bool is_disabled() const noexcept { return disabled_; }
     [[nodiscard]] bool is_of_this_thread() const noexcept;
+    // Makes it that of this thread, once.
+    void enable() noexcept;
 
     // The next entry that is submitted; nothing: the owner promised more than there are.
     [[nodiscard]] std::optional<io_uring_sqe> next();

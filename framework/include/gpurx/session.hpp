@@ -127,6 +127,12 @@ struct rx_session_options {
     /// `transport::zcrx`.
     bool allow_zcrx = false;
 
+    /// @brief Rings of transport `zcrx` to make in advance, for threads that give up `CAP_NET_ADMIN`.
+    ///
+    /// Each thread that receives takes one, for good, until none is left; a later thread makes its own, and needs the
+    /// capability for that. The ring of a thread that ends serves no other thread. A ring takes 32 KiB.
+    unsigned zcrx_spare_rings = 0;
+
     /// @brief Bytes of a page at the NIC.
     ///
     /// 0 means a page of the kernel: 4 KiB, or 64 KiB on some arm64 kernels. Another value must meet these conditions:
@@ -228,7 +234,8 @@ struct rx_session_options {
 /// Transport `zcrx` needs:
 /// - Linux 7.2 or later with `CONFIG_IO_URING_ZCRX`, and io_uring permitted to the process;
 /// - a driver as `devmem` does;
-/// - `CAP_NET_ADMIN` in the initial user namespace. Each thread needs it until it has received once;
+/// - `CAP_NET_ADMIN` in the initial user namespace. Each thread needs it until it has received once, except for threads
+///   that take a ring of rx_session_options::zcrx_spare_rings;
 /// - no leased queues.
 ///
 /// @par Cost

@@ -61,6 +61,8 @@ class io_ring {
         }
         std::atomic_ref{*cq_head_}.store(begin + count, std::memory_order_release);
     }
+    // Makes the calling thread the submitter of a disabled ring, for good. 0, or errno.
+    [[nodiscard]] int enable() noexcept { return register_with(IORING_REGISTER_ENABLE_RINGS, nullptr, 0); }
     // As io_uring_register(2) on this ring; 0, or errno. Only the ring's thread, or, disabled, any.
     [[nodiscard]] int register_with(unsigned opcode, void* argument, unsigned count) noexcept;
     [[nodiscard]] int fd() const noexcept { return fd_.get(); }

@@ -30,7 +30,7 @@ ifq_reg import_of(int exported) noexcept
 
 }  // namespace
 
-zcrx_queue::thread_ring::thread_ring(zcrx_queue& queue) : ring{submissions, completions, false}
+zcrx_queue::thread_ring::thread_ring(zcrx_queue& queue, bool disabled) : ring{submissions, completions, disabled}
 {
     auto request = import_of(queue.exported_.get());
     if (auto const error = ring.register_with(register_ifq, &request, 1); error != 0)
@@ -151,7 +151,7 @@ zcrx_queue::thread_ring& zcrx_queue::ring_of_this_thread()
     auto& mine = rings_of_this_thread();
     if (auto* const known = mine.find(this))
         return *known;
-    auto made = std::make_unique<thread_ring>(*this);
+    auto made = new_ring();
     auto* const ring = made.get();
     {
         std::lock_guard const lock{rings_mutex_};
@@ -159,6 +159,29 @@ zcrx_queue::thread_ring& zcrx_queue::ring_of_this_thread()
     }
     mine.add(shared_from_this(), ring);
     return *ring;
+}
+
+std::unique_ptr<zcrx_queue::thread_ring> zcrx_queue::new_ring()
+{
+    std::unique_ptr<thread_ring> spare;
+    if (std::lock_guard const lock{rings_mutex_}; !spare_.empty()) {
+        spare = std::move(spare_.back());
+        spare_.pop_back();
+    }
+    if (spare == nullptr)
+        return std::make_unique<thread_ring>(*this, false);
+    if (auto const error = spare->ring.enable(); error != 0)
+        fail(error, "enable ring", "io_uring");
+    return spare;
+}
+
+void zcrx_queue::add_spare_rings(unsigned count)
+{
+    for (unsigned i = 0; i < count; ++i) {
+        auto made = std::make_unique<thread_ring>(*this, true);
+        std::lock_guard const lock{rings_mutex_};
+        spare_.push_back(std::move(made));
+    }
 }
 
 void zcrx_queue::close_ring_of_this_thread() noexcept

@@ -39,7 +39,8 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
 
     // A ring of one thread, which has imported the queue.
     struct thread_ring {
-        explicit thread_ring(zcrx_queue& queue);
+        // `disabled`: of no thread yet.
+        thread_ring(zcrx_queue& queue, bool disabled);
 
         io_ring ring;
         std::uint32_t queue_id;  // on this ring
@@ -51,7 +52,9 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     zcrx_queue& operator=(zcrx_queue const&) = delete;
     ~zcrx_queue();
 
-    // The calling thread's; made at first use. Throws system_error.
+    // Makes rings for threads without CAP_NET_ADMIN, which an import needs. Throws system_error.
+    void add_spare_rings(unsigned count);
+    // The calling thread's. At first use it takes a spare one for good, or makes one. Throws system_error.
     [[nodiscard]] thread_ring& ring_of_this_thread();
     // Ends what the kernel still does for it. The next receive makes another.
     void close_ring_of_this_thread() noexcept;
@@ -81,6 +84,7 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     // Returns the place that the ring is full at now.
     [[nodiscard, gnu::noinline]] std::uint32_t make_room(std::uint32_t tail) noexcept;
     void flush_up_to(std::uint32_t tail) noexcept;
+    [[nodiscard]] std::unique_ptr<thread_ring> new_ring();
     void close_ring(thread_ring* ring) noexcept;
 
     birthplace born_;
@@ -104,6 +108,7 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
 
     std::mutex rings_mutex_;
     std::vector<std::unique_ptr<thread_ring>> rings_;  // of all threads
+    std::vector<std::unique_ptr<thread_ring>> spare_;  // of no thread yet
 };
 
 }  // namespace gpurx::detail

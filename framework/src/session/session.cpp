@@ -14,6 +14,7 @@
 
 #include "base/byte_size.hpp"
 #include "base/syscalls.hpp"
+#include "base/zcrx_queue.hpp"
 #include "base/zcrx_support.hpp"
 #include "budget.hpp"
 #include "lease/daemon_nic.hpp"
@@ -440,6 +441,8 @@ std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
     // gpurxd binds for devmem only: a queue of io_uring cannot be taken back from a client.
     auto const daemon = zcrx || may_configure_nics() ? std::string{} : find_daemon();
     auto nic = lease_for_transport(options, kind, *memory, daemon, other_dmabuf, obstacle);
+    for (auto const& queue : nic->zcrx())
+        queue->add_spare_rings(options.zcrx_spare_rings);
     if (is_one_of_several)
         check_that_it_moves_flows(*nic, kind, obstacle);
     choice.array_tokens =
