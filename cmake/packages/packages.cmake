@@ -43,7 +43,7 @@ install(DIRECTORY ${module_source}/ DESTINATION src/devmemsim-${DEVMEMSIM_VERSIO
     FILES_MATCHING PATTERN "*.[ch]" PATTERN Kbuild PATTERN Makefile PATTERN dkms.conf PATTERN tests EXCLUDE)
 install(FILES ${module_source}/README.md DESTINATION share/doc/devmemsim-dkms COMPONENT devmemsim)
 
-add_custom_target(packages DEPENDS gpurx gpurx_ingest gpurx-doctor gpurx-fetch gpurx-perf gpurxd _native)
+add_custom_target(packages DEPENDS gpurx gpurx_ingest gpurx-doctor gpurx-fetch gpurx-perf gpurx-run gpurxd _native)
 
 # For which release: packages of one have other names of libraries in them than those of another.
 file(STRINGS /etc/os-release release REGEX "^(ID|VERSION_ID)=")

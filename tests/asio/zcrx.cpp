@@ -270,7 +270,7 @@ TEST_CASE("a thread's ring that the kernel refuses fails the receive, and the ne
 TEST_CASE("a thread takes a ring that was made for it, and imports nothing", "[zcrx]")
 {
     world in{transport::zcrx};
-    auto& queue = in.session.state().zcrx();
+    auto& queue = *in.session.state().zcrx().front();
     queue.add_spare_rings(2);
     sender to{in.wires};
     auto rx = in.flow(to);
@@ -283,6 +283,50 @@ TEST_CASE("a thread takes a ring that was made for it, and imports nothing", "[z
         CHECK(is_pattern(got->loan, 1000 * turn));
         CHECK(got->bytes == 1000);
     }
+    to.send(1000);
+    CHECK(receive(in, rx)->code == system_error_of(EPERM));
+}
+
+TEST_CASE("a queue that was handed on serves as many threads as rings came with it", "[zcrx]")
+{
+    world in{transport::copy};
+    auto memory = session_memory::on_host(pages(256));
+    in.kernel.bind(stranger, memory.seen_by_nic);
+    auto granted = detail::zcrx_queue::open(
+        {.interface = "fake0",
+         .ifindex = 1,
+         .queue = stranger,
+         .memory = {.dmabuf_fd = static_cast<int>(stranger), .offset = 0, .size = memory.seen_by_nic.size()}});
+    std::vector<detail::io_ring> rings;
+    std::vector<detail::unshared_fd> inherited;
+    // Any ring that has the queue will do, and here only this one has the refill ring in its file.
+    inherited.emplace_back([&] { return ::dup(in.kernel.ring_that_registered(stranger)); });
+    for (int i = 0; i < 2; ++i) {
+        rings.push_back(detail::zcrx_queue::make_ring());
+        inherited.emplace_back([&] { return ::dup(rings.back().fd()); });
+    }
+    auto const known = granted->hand_on(rings);
+    rings.clear();
+    granted.reset();
+
+    auto queue = detail::zcrx_queue::adopt(known, std::move(inherited));
+    in.kernel.watch(queue);
+    auto session = detail::session_access::handle(detail::session_state::create(
+        {.max_flows = 2, .lock_up_limit = 0ms}, memory.state,
+        std::make_unique<fake_nic>(std::make_shared<nic_log>(), std::vector{std::move(queue)}, fake_kernel::page_size),
+        "test"));
+    sender to{in.wires};
+    receiver rx{in.io->get_executor(), session, in.connection(to)};
+    in.kernel.deliver({{way::device, 3000, stranger}});
+    for (std::size_t turn = 0; turn < 2; ++turn) {
+        to.send(1000);
+        completion_ptr got;
+        std::thread{[&] { got = receive(in, rx); }}.join();
+        CHECK_FALSE(got->code);
+        CHECK(is_pattern(got->loan, 1000 * turn));
+        CHECK(got->bytes == 1000);
+    }
+    CHECK(in.kernel.free_pages(stranger) == 256);
     to.send(1000);
     CHECK(receive(in, rx)->code == system_error_of(EPERM));
 }

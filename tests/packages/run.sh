@@ -107,7 +107,7 @@ install_in() {
 use_tools() {
     local program
     install_in "$at" "${libraries[@]}" gpurx-tools gpurxd
-    for program in gpurx-doctor gpurx-fetch gpurx-perf gpurxd; do
+    for program in gpurx-doctor gpurx-fetch gpurx-perf gpurx-run gpurxd; do
         [[ $(alone "$at" "$program" --version) == "$program $version" ]]
     done
 }

@@ -103,6 +103,9 @@ class fake_kernel {
 
     // ---- what it saw ----
 
+    // The descriptor of the ring whose file has the refill ring of that queue; -1: there is none.
+    [[nodiscard]] int ring_that_registered(unsigned queue) const;
+
     struct release {
         std::size_t entries = 0;
         std::size_t pages = 0;

@@ -50,6 +50,15 @@ void fake_kernel::watch(std::weak_ptr<detail::zcrx_queue> queue)
     watched_.push_back(std::move(queue));
 }
 
+int fake_kernel::ring_that_registered(unsigned queue) const
+{
+    std::lock_guard const lock{mutex_};
+    for (auto const& [holder, known] : queues_)
+        if (known.number == queue)
+            return rings_.at(holder)->descriptor;
+    return -1;
+}
+
 fake_ring* fake_kernel::find_ring(int fd)
 {
     struct stat status {};
@@ -69,6 +78,7 @@ int fake_kernel::io_uring_setup(unsigned entries, io_uring_params& params)
         violation("a ring that cannot receive without copies");
     auto made = std::make_unique<fake_ring>(entries, params);
     auto const fd = made->file().hand_out();
+    made->descriptor = fd;
     rings_[made->inode()] = std::move(made);
     return fd;
 }
@@ -160,7 +170,8 @@ int fake_kernel::import_queue(fake_ring& ring, zc::ifq_reg& request)
         if (queue.exported == nullptr || queue.exported->inode() != status.st_ino)
             continue;
         queue.rings.push_back(ring.inode());
-        request.zcrx_id = first_number + 1 + static_cast<std::uint32_t>(ring.queues.size());
+        // The first of a ring's queues always has the same number; a mistake would not be seen by that.
+        request.zcrx_id = first_number + (ring.is_disabled() ? 0 : 1) + static_cast<std::uint32_t>(ring.queues.size());
         ring.queues[request.zcrx_id] = holder;
         return 0;
     }

@@ -77,6 +77,7 @@ class fake_ring {
     void flush();
     [[nodiscard]] std::size_t completions() const noexcept;
 
+    int descriptor = -1;  // its owner's
     std::vector<request> requests;
     std::map<std::uint32_t, std::uint64_t> queues;  // by number on this ring: the inode of the one that registered
 

@@ -127,7 +127,7 @@ struct rx_session_options {
     /// `transport::zcrx`.
     bool allow_zcrx = false;
 
-    /// @brief Rings of transport `zcrx` to make in advance, for threads that give up `CAP_NET_ADMIN`.
+    /// @brief Rings of each queue of transport `zcrx` to make in advance, for threads that give up `CAP_NET_ADMIN`.
     ///
     /// Each thread that receives takes one, for good, until none is left; a later thread makes its own, and needs the
     /// capability for that. The ring of a thread that ends serves no other thread. A ring takes 32 KiB.
@@ -234,8 +234,8 @@ struct rx_session_options {
 /// Transport `zcrx` needs:
 /// - Linux 7.2 or later with `CONFIG_IO_URING_ZCRX`, and io_uring permitted to the process;
 /// - a driver as `devmem` does;
-/// - `CAP_NET_ADMIN` in the initial user namespace. Each thread needs it until it has received once, except for threads
-///   that take a ring of rx_session_options::zcrx_spare_rings;
+/// - `CAP_NET_ADMIN` in the initial user namespace, or gpurx-run. Each thread needs the capability until it has
+///   received once, except for threads that take a ring of rx_session_options::zcrx_spare_rings, or of gpurx-run;
 /// - no leased queues.
 ///
 /// @par Cost

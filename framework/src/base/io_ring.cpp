@@ -3,29 +3,35 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "failure.hpp"
 #include "syscalls.hpp"
 
 namespace gpurx::detail {
 
-io_uring_params io_ring::parameters(unsigned completions, bool disabled) noexcept
+io_ring::made io_ring::make(unsigned submissions, unsigned completions, bool disabled)
 {
     io_uring_params params{};
     params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQE32 | IORING_SETUP_CQSIZE |
                    (disabled ? IORING_SETUP_R_DISABLED : 0u);
     params.cq_entries = completions;
-    return params;
+    unshared_fd fd{[&] {
+        auto const ring = sys::io_uring_setup(submissions, &params);
+        if (auto const error = errno; ring < 0)
+            fail(error, "make ring", "io_uring", advice_on("make ring", error));
+        return ring;
+    }};
+    return {params, std::move(fd)};
 }
 
 io_ring::io_ring(unsigned submissions, unsigned completions, bool disabled)
-    : params_{parameters(completions, disabled)},
-      fd_{[&] {
-          auto const fd = sys::io_uring_setup(submissions, &params_);
-          if (auto const error = errno; fd < 0)
-              fail(error, "make ring", "io_uring", advice_on("make ring", error));
-          return fd;
-      }},
+    : io_ring{make(submissions, completions, disabled)}
+{}
+
+io_ring::io_ring(unshared_fd ring, io_uring_params const& params)
+    : params_{params},
+      fd_{std::move(ring)},
       rings_{fd_.get(), IORING_OFF_SQ_RING,
              std::max<std::size_t>(params_.cq_off.cqes + std::size_t{params_.cq_entries} * sizeof(completion),
                                    params_.sq_off.array + params_.sq_entries * sizeof(std::uint32_t)),

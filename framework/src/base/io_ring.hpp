@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "fork.hpp"
 #include "io_uring_uapi.hpp"
@@ -24,6 +25,8 @@ class io_ring {
     // A ring whose submitter is the thread that makes it; or, `disabled`, one that nothing can be submitted to, and
     // that any thread may register with. Throws system_error.
     io_ring(unsigned submissions, unsigned completions, bool disabled);
+    // Takes over a ring that another process made, and that has these parameters. Throws system_error.
+    io_ring(unshared_fd ring, io_uring_params const& params);
 
     // The next entry, cleared, at most `submissions` before the next enter().
     [[nodiscard]] io_uring_sqe& next() noexcept
@@ -66,9 +69,15 @@ class io_ring {
     // As io_uring_register(2) on this ring; 0, or errno. Only the ring's thread, or, disabled, any.
     [[nodiscard]] int register_with(unsigned opcode, void* argument, unsigned count) noexcept;
     [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+    [[nodiscard]] io_uring_params const& params() const noexcept { return params_; }
 
   private:
-    [[nodiscard]] static io_uring_params parameters(unsigned completions, bool disabled) noexcept;
+    struct made {
+        io_uring_params params;
+        unshared_fd fd;
+    };
+    [[nodiscard]] static made make(unsigned submissions, unsigned completions, bool disabled);
+    explicit io_ring(made ring) : io_ring{std::move(ring.fd), ring.params} {}
 
     io_uring_params params_;
     unshared_fd fd_;

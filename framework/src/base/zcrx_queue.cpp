@@ -32,10 +32,18 @@ ifq_reg import_of(int exported) noexcept
 
 zcrx_queue::thread_ring::thread_ring(zcrx_queue& queue, bool disabled) : ring{submissions, completions, disabled}
 {
-    auto request = import_of(queue.exported_.get());
+    queue_id = queue.import_into(ring);
+}
+
+std::uint32_t zcrx_queue::import_into(io_ring& ring) const
+{
+    // As the kernel says it to a process without the right, which alone adopts a queue.
+    if (!exported_)
+        fail(EPERM, "import with io_uring", "queue", "have a ring handed on for each thread (gpurx-run --threads)");
+    auto request = import_of(exported_.get());
     if (auto const error = ring.register_with(register_ifq, &request, 1); error != 0)
         fail(error, "import with io_uring", "queue", advice_on("import with io_uring", error));
-    queue_id = request.zcrx_id;
+    return request.zcrx_id;
 }
 
 // The rings of one thread: those of queues that are alive go with the thread.
@@ -120,10 +128,26 @@ void zcrx_queue::register_queue(config const& options)
     id_ = request.zcrx_id;
     entries_ = request.rq_entries;
     area_token_ = area.rq_area_token;
-    region_ = unshared_mapping{holder_.fd(), region.mmap_offset, size, "io_uring refill ring"};
-    shared_head_ = region_.as<std::uint32_t>(request.head);
-    shared_tail_ = region_.as<std::uint32_t>(request.tail);
-    refill_ = region_.as<rqe>(request.rqes);
+    map_refill_ring({.size = sizeof(handover),
+                     .queue_id = id_,
+                     .area_token = area_token_,
+                     .page_shift = static_cast<std::uint32_t>(page_shift_),
+                     .entries = entries_,
+                     .region_offset = region.mmap_offset,
+                     .region_size = size,
+                     .head = request.head,
+                     .tail = request.tail,
+                     .rqes = request.rqes,
+                     .memory = size_});
+}
+
+void zcrx_queue::map_refill_ring(handover const& layout)
+{
+    layout_ = layout;
+    region_ = unshared_mapping{holder_.fd(), layout.region_offset, layout.region_size, "io_uring refill ring"};
+    shared_head_ = region_.as<std::uint32_t>(layout.head);
+    shared_tail_ = region_.as<std::uint32_t>(layout.tail);
+    refill_ = region_.as<rqe>(layout.rqes);
 }
 
 void zcrx_queue::export_queue(std::string const& object)
@@ -136,6 +160,42 @@ void zcrx_queue::export_queue(std::string const& object)
             fail(error, "export io_uring queue", object);
         return static_cast<int>(request.zcrx_fd);
     }};
+}
+
+io_ring zcrx_queue::make_ring()
+{
+    return {submissions, completions, true};
+}
+
+zcrx_queue::handover zcrx_queue::hand_on(std::span<io_ring> rings)
+{
+    auto result = layout_;
+    for (auto& ring : rings) {
+        // The place of the refill ring in a ring's file depends on the number of the queue there.
+        if (import_into(ring) != id_)
+            fail(EPROTO, "import with io_uring", "queue");
+        result.ring = ring.params();
+    }
+    return result;
+}
+
+std::shared_ptr<zcrx_queue> zcrx_queue::adopt(handover const& of, std::vector<unshared_fd> rings)
+{
+    return std::shared_ptr<zcrx_queue>{new zcrx_queue{of, std::move(rings)}};
+}
+
+zcrx_queue::zcrx_queue(handover const& of, std::vector<unshared_fd> rings)
+    : holder_{std::move(rings.at(0)), of.ring},
+      id_{of.queue_id},
+      area_token_{of.area_token},
+      page_shift_{static_cast<int>(of.page_shift)},
+      offset_{0},
+      size_{of.memory},
+      entries_{of.entries}
+{
+    map_refill_ring(of);
+    for (auto& each : std::span{rings}.subspan(1))
+        spare_.push_back(std::make_unique<thread_ring>(io_ring{std::move(each), of.ring}, of.queue_id));
 }
 
 zcrx_queue::~zcrx_queue() = default;

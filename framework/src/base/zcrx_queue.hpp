@@ -15,6 +15,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fork.hpp"
@@ -41,13 +42,38 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     struct thread_ring {
         // `disabled`: of no thread yet.
         thread_ring(zcrx_queue& queue, bool disabled);
+        thread_ring(io_ring&& from, std::uint32_t id) : ring{std::move(from)}, queue_id{id} {}
 
         io_ring ring;
         std::uint32_t queue_id;  // on this ring
     };
 
+    // What another process has to know of a queue that rings of it have imported, as bytes of a file.
+    struct handover {
+        std::uint32_t size = 0;      // of this: another version has another
+        std::uint32_t queue_id = 0;  // on each of the rings
+        io_uring_params ring = {};   // of each
+        std::uint64_t area_token = 0;
+        std::uint32_t page_shift = 0;
+        std::uint32_t entries = 0;
+        std::uint64_t region_offset = 0;  // of the refill ring, in each ring's file
+        std::uint64_t region_size = 0;
+        std::uint32_t head = 0;  // offsets in the region, as the two after it
+        std::uint32_t tail = 0;
+        std::uint32_t rqes = 0;
+        std::uint32_t reserved = 0;
+        std::uint64_t memory = 0;  // bytes
+    };
+
     // Registers the queue. Throws system_error.
     [[nodiscard]] static std::shared_ptr<zcrx_queue> open(config const& options);
+    // A disabled ring, to hand on.
+    [[nodiscard]] static io_ring make_ring();
+    // Imports into rings of make_ring(). The process that has them returns the pages from now on: this object only
+    // keeps the queue. Throws system_error.
+    [[nodiscard]] handover hand_on(std::span<io_ring> rings);
+    // The queue in the process that has the rings: one for each thread, beside the first. Throws system_error.
+    [[nodiscard]] static std::shared_ptr<zcrx_queue> adopt(handover const& of, std::vector<unshared_fd> rings);
     zcrx_queue(zcrx_queue const&) = delete;
     zcrx_queue& operator=(zcrx_queue const&) = delete;
     ~zcrx_queue();
@@ -79,8 +105,12 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     class own_rings;
     [[nodiscard]] static own_rings& rings_of_this_thread() noexcept;
     explicit zcrx_queue(config const& options);
+    zcrx_queue(handover const& of, std::vector<unshared_fd> rings);
+    void map_refill_ring(handover const& layout);
     void register_queue(config const& options);
     void export_queue(std::string const& object);
+    // Returns the queue's number on the ring.
+    [[nodiscard]] std::uint32_t import_into(io_ring& ring) const;
     // Returns the place that the ring is full at now.
     [[nodiscard, gnu::noinline]] std::uint32_t make_room(std::uint32_t tail) noexcept;
     void flush_up_to(std::uint32_t tail) noexcept;
@@ -95,6 +125,7 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     std::size_t offset_;
     std::size_t size_;
     std::uint32_t entries_ = 0;
+    handover layout_;
     unshared_mapping region_;
     unshared_fd exported_;
 

@@ -106,7 +106,8 @@ std::string describe(zcrx_support const& of)
             return "the zero-copy receive of this kernel's io_uring has no imports and exports, by which threads share "
                    "a queue: boot Linux 7.2 or later";
         case zcrx_lack::net_admin:
-            return "this process has no CAP_NET_ADMIN in the initial user namespace, that of the host: run it there";
+            return "this process has no CAP_NET_ADMIN in the initial user namespace, that of the host: run it there, "
+                   "or start it by gpurx-run";
     }
     return {};
 }

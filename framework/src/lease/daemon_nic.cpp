@@ -17,11 +17,14 @@ namespace gpurx::detail {
 namespace {
 
 constexpr char default_socket[] = "/run/gpurxd.sock";
+constexpr char launcher[] = "gpurx-run";
 
-[[noreturn]] void fail_as_gone(int error, std::string const& socket)
+[[noreturn]] void fail_as_gone(int error, std::string const& peer)
 {
-    fail(error, "ask", "gpurxd at " + socket,
-         "gpurxd has ended, or does not answer: open the session again once it runs (journalctl -u gpurxd)");
+    fail(error, "ask", peer,
+         peer == launcher
+             ? "gpurx-run has ended, or does not answer: start the program by it again"
+             : "gpurxd has ended, or does not answer: open the session again once it runs (journalctl -u gpurxd)");
 }
 
 }  // namespace
@@ -47,7 +50,11 @@ class daemon_nic::rule final : public steering_rule {
 };
 
 daemon_nic::daemon_nic(daemon_nic_config options)
-    : options_{std::move(options)}, channel_{options_.socket, options_.timeout}
+    : options_{std::move(options)},
+      peer_{options_.inherited ? launcher : "gpurxd at " + options_.socket},
+      claimed_{options_.inherited ? std::optional{claim(*options_.inherited)} : std::nullopt},
+      channel_{claimed_ ? daemon_channel{std::move(claimed_->channel)}
+                        : daemon_channel{options_.socket, options_.timeout}}
 {}
 
 std::unique_ptr<daemon_nic> daemon_nic::open(daemon_nic_config options, error_code& code, diagnostics& why)
@@ -66,9 +73,11 @@ void daemon_nic::begin()
     auto const* const opened = std::get_if<opened_reply>(&said);
     if (opened == nullptr) {
         broken_ = true;
-        fail_as_gone(EPROTO, options_.socket);
+        fail_as_gone(EPROTO, peer_);
     }
     granted_ = *opened;
+    if (claimed_)
+        zcrx_.push_back(claimed_->adopt());
     if (options_.check_ring)
         options_.check_ring(granted_.ring);
     try {
@@ -83,6 +92,9 @@ daemon_nic::~daemon_nic()
 {
     if (!born_.is_here())
         return;
+    // gpurx-run waits for the queue's end then.
+    zcrx_.clear();
+    claimed_.reset();
     try {
         channel_.finish();
         while (auto const last = channel_.receive()) {
@@ -102,11 +114,11 @@ daemon_reply daemon_nic::answer()
     for (;;) {
         auto const message = channel_.receive();
         if (!message)
-            fail_as_gone(ECONNRESET, options_.socket);
+            fail_as_gone(ECONNRESET, peer_);
         auto said = parse_daemon_reply(message->bytes);
         if (auto const* const damage = std::get_if<message_damage>(&said)) {
-            auto const* const advice = damage->other_version ? "update gpurxd, or this program" : "";
-            fail(EPROTO, "understand", "gpurxd at " + options_.socket + ": " + damage->what, advice);
+            auto const* const advice = damage->other_version ? "take both of one version" : "";
+            fail(EPROTO, "understand", peer_ + ": " + damage->what, advice);
         }
         auto& reply = std::get<daemon_reply>(said);
         auto const* const notice = std::get_if<notice_reply>(&reply);
@@ -121,7 +133,7 @@ daemon_reply daemon_nic::ask(daemon_request const& what, int descriptor)
 {
     std::scoped_lock const lock{mutex_};
     if (broken_)
-        fail_as_gone(ECONNRESET, options_.socket);
+        fail_as_gone(ECONNRESET, peer_);
     broken_ = true;
     daemon_reply reply;
     try {
@@ -129,9 +141,9 @@ daemon_reply daemon_nic::ask(daemon_request const& what, int descriptor)
         reply = answer();
     } catch (system_error const& error) {
         if (error.code() == boost::system::errc::resource_unavailable_try_again)
-            fail_as_gone(ETIMEDOUT, options_.socket);
+            fail_as_gone(ETIMEDOUT, peer_);
         if (error.code() == boost::system::errc::broken_pipe)
-            fail_as_gone(ECONNRESET, options_.socket);
+            fail_as_gone(ECONNRESET, peer_);
         throw;
     }
     broken_ = false;
@@ -147,7 +159,7 @@ std::unique_ptr<steering_rule> daemon_nic::steer(daemon_request const& what, int
         auto const said = ask(what, socket);
         auto const* const steered = std::get_if<steered_reply>(&said);
         if (steered == nullptr)
-            fail_as_gone(EPROTO, options_.socket);
+            fail_as_gone(EPROTO, peer_);
         return std::make_unique<rule>(*this, steered->rule);
     });
 }
@@ -187,7 +199,7 @@ std::optional<pool_sample> daemon_nic::sample() noexcept
 {
     try {
         std::scoped_lock const lock{look_mutex_};
-        if (device_ == nullptr)
+        if (device_ == nullptr || !zcrx_.empty())
             return std::nullopt;
         return losses_since(before_, sample_pool(*device_, granted_.dmabuf_id, granted_.queues));
     } catch (std::exception const&) {

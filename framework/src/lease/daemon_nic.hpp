@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // daemon_nic: queues that gpurxd leases for a process without the necessary rights. The process' bytes do not pass
-// through the daemon. The daemon binds and steers. It undoes both when its connection ends, for any reason.
+// through the daemon. The daemon binds and steers. It undoes both when its connection ends, for any reason. gpurx-run
+// does the same for the program that it starts, with a queue of io_uring.
 #pragma once
 
 #include <chrono>
@@ -17,6 +18,7 @@
 
 #include "daemon_channel.hpp"
 #include "daemon_protocol.hpp"
+#include "inherited_queue.hpp"
 #include "session_nic.hpp"
 
 namespace gpurx::detail {
@@ -29,6 +31,7 @@ struct daemon_nic_config {
     std::uint32_t rx_page_size = 0;
     int dmabuf_fd = -1;  // used inside open() only
     std::string socket = "/run/gpurxd.sock";
+    std::optional<inherited_queue> inherited = {};  // ask gpurx-run for this queue, and no daemon
     // Limit for a response: the daemon may wait for another session to open.
     std::chrono::milliseconds timeout{std::chrono::seconds{30}};
     // open() calls it once after the setup of the NIC. It throws system_error to refuse the ring; open() then undoes
@@ -53,6 +56,7 @@ class daemon_nic final : public session_nic {
     ~daemon_nic() override;
 
     [[nodiscard]] std::uint32_t dmabuf_id() const noexcept override { return granted_.dmabuf_id; }
+    [[nodiscard]] zcrx_queues zcrx() const noexcept override { return zcrx_; }
     [[nodiscard]] std::vector<unsigned> queues() const override { return granted_.queues; }
     [[nodiscard]] std::size_t page_size() const noexcept override { return granted_.page_size; }
     [[nodiscard]] bool has_array_tokens() const noexcept override { return granted_.array_tokens; }
@@ -82,11 +86,14 @@ class daemon_nic final : public session_nic {
 
     birthplace born_;
     daemon_nic_config options_;
+    std::string peer_;  // for people
+    std::optional<claimed_queue> claimed_;
     std::mutex mutex_;        // one request at a time
     daemon_channel channel_;  // guarded by it
     bool broken_ = false;     // the same; later messages would not match their requests
 
     opened_reply granted_;
+    std::vector<std::shared_ptr<zcrx_queue>> zcrx_;  // one of gpurx-run; none: bound by bind-rx
     std::mutex look_mutex_;
     std::unique_ptr<nic_device> device_;  // guarded by it. Null: no access
     pool_sample before_;

@@ -268,8 +268,18 @@ void check_memory(rx_session_options const& options, gpurx::transport kind, memo
 }
 
 // Throws what speaks against zcrx before the NIC is asked anything.
-void check_zcrx(transport_obstacle& obstacle)
+void check_zcrx(rx_session_options const& options, bool inherits, transport_obstacle& obstacle)
 {
+    if (inherits && options.rx_queues != 1)
+        refuse(obstacle, transport_obstacle::too_few_queues, errc::transport_unavailable,
+               {.operation = "open",
+                .object = "transport zcrx",
+                .kernel_message = {},
+                .advice =
+                    fmt::format("gpurx-run hands on one queue, and rx_queues is {}: set it to 1", options.rx_queues)});
+    // gpurx-run has made the rings, and imports the queue.
+    if (inherits)
+        return;
     auto const support = observe_zcrx();
     if (auto const lack = find_lack(support); lack != zcrx_lack::nothing)
         refuse(obstacle, obstacle_of(lack), errc::transport_unavailable,
@@ -303,7 +313,8 @@ std::vector<memory_part> parts_of(memory_state& memory, int dmabuf, unsigned cou
 
 // Throws what speaks against `kind` here.
 std::unique_ptr<session_nic> lease_for_transport(rx_session_options const& options, gpurx::transport kind,
-                                                 memory_state& memory, std::string const& daemon, bool& other_dmabuf,
+                                                 memory_state& memory, std::string const& daemon,
+                                                 std::optional<inherited_queue> const& inherited, bool& other_dmabuf,
                                                  transport_obstacle& obstacle)
 {
     check_memory(options, kind, memory, obstacle);
@@ -312,12 +323,13 @@ std::unique_ptr<session_nic> lease_for_transport(rx_session_options const& optio
         check_budget(options, kind, memory, demand_of(ring, options.rx_queues, page_size_of(options)), obstacle);
     };
     auto const lease = [&](int dmabuf, error_code& failed, diagnostics& reason) -> std::unique_ptr<session_nic> {
-        if (!daemon.empty())
+        if (!daemon.empty() || inherited)
             return daemon_nic::open({.interface = options.interface,
                                      .rx_queues = options.rx_queues,
                                      .rx_page_size = options.rx_page_size,
                                      .dmabuf_fd = dmabuf,
                                      .socket = daemon,
+                                     .inherited = inherited,
                                      .check_ring = check_ring,
                                      .notice = options.notice},
                                     failed, reason);
@@ -341,7 +353,7 @@ std::unique_ptr<session_nic> lease_for_transport(rx_session_options const& optio
     diagnostics why;
     auto nic = lease_for(memory, lease, other_dmabuf, code, why);
     if (!nic) {
-        auto const which = obstacle_of(code, why.operation, !daemon.empty());
+        auto const which = obstacle_of(code, why.operation, !daemon.empty() || inherited);
         refuse(obstacle, which, code, std::move(why));
     }
     return nic;
@@ -376,14 +388,15 @@ std::string explain_devmem(rx_session_options const& options, session_nic const&
 }
 
 std::string explain_zcrx(rx_session_options const& options, session_nic const& nic, memory_state const& memory,
-                         bool other_dmabuf)
+                         bool inherited, bool other_dmabuf)
 {
     auto const queues = nic.queues();
-    return fmt::format("zcrx: in use: {} writes into the memory from queue{} {}{} in pages of {} ({}{})\n",
+    return fmt::format("zcrx: in use: {} writes into the memory from queue{} {}{} in pages of {} ({}{}){}\n",
                        options.interface, queues.size() == 1 ? "" : "s", fmt::join(queues, ", "),
                        queues.size() == 1 ? "" : ", each into a part of it,", size_text(nic.page_size()),
                        memory.explain(),
-                       other_dmabuf ? "; exported again, as the NIC cannot attach to the first dmabuf" : "");
+                       other_dmabuf ? "; exported again, as the NIC cannot attach to the first dmabuf" : "",
+                       inherited ? "; set up by gpurx-run" : "");
 }
 
 // The lines that follow those on the transports.
@@ -436,18 +449,20 @@ std::shared_ptr<session_state> open_on_nic(rx_session_options const& options,
     bool other_dmabuf = false;
     auto const kind = choice.in_use;
     auto const zcrx = kind == gpurx::transport::zcrx;
+    auto const inherited = zcrx ? find_inherited_queue(options.interface) : std::nullopt;
     if (zcrx)
-        check_zcrx(obstacle);
+        check_zcrx(options, inherited.has_value(), obstacle);
     // gpurxd binds for devmem only: a queue of io_uring cannot be taken back from a client.
     auto const daemon = zcrx || may_configure_nics() ? std::string{} : find_daemon();
-    auto nic = lease_for_transport(options, kind, *memory, daemon, other_dmabuf, obstacle);
-    for (auto const& queue : nic->zcrx())
-        queue->add_spare_rings(options.zcrx_spare_rings);
+    auto nic = lease_for_transport(options, kind, *memory, daemon, inherited, other_dmabuf, obstacle);
+    if (!inherited)
+        for (auto const& queue : nic->zcrx())
+            queue->add_spare_rings(options.zcrx_spare_rings);
     if (is_one_of_several)
         check_that_it_moves_flows(*nic, kind, obstacle);
     choice.array_tokens =
         !zcrx && nic->has_array_tokens() && fits_array_tokens(memory->span().size(), nic->page_size());
-    auto explanation = (zcrx ? explain_zcrx(options, *nic, *memory, other_dmabuf)
+    auto explanation = (zcrx ? explain_zcrx(options, *nic, *memory, inherited.has_value(), other_dmabuf)
                              : explain_devmem(options, *nic, *memory, daemon, other_dmabuf)) +
                        explain_others(choice) + explain_nic(options, *nic, *memory);
     advise_on_ring(options, *nic, *memory);

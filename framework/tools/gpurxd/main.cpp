@@ -2,19 +2,15 @@
 //
 // gpurxd: binds memory to NIC queues and steers flows to them for programs without the right to.
 #include <fmt/format.h>
-#include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -130,26 +126,6 @@ int serve_client(command_line const& chosen)
     return 0;
 }
 
-// Drops every capability but CAP_NET_ADMIN, for this process and its children. Throws system_error if the process lacks
-// CAP_NET_ADMIN. A program of root gets its whole bounding set at its start, so this function reduces that set first,
-// while it is permitted to.
-void keep_only_net_admin()
-{
-    for (unsigned long right = 0; ::prctl(PR_CAPBSET_READ, right, 0, 0, 0) >= 0; ++right) {
-        if (right != CAP_NET_ADMIN)
-            static_cast<void>(::prctl(PR_CAPBSET_DROP, right, 0, 0, 0));
-    }
-    static_cast<void>(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-    constexpr std::uint32_t net_admin = 1U << CAP_NET_ADMIN;
-    // A user other than root passes it to children by the ambient set, which needs it to be inheritable.
-    std::array<__user_cap_data_struct, 2> const sets{
-        {{.effective = net_admin, .permitted = net_admin, .inheritable = net_admin}, {}}};
-    if (::syscall(SYS_capset, &header, sets.data()) != 0)
-        gpurx::detail::fail(errno, "keep", "CAP_NET_ADMIN", "start gpurxd as root, or by its systemd unit");
-    static_cast<void>(::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_ADMIN, 0, 0));
-}
-
 int check(command_line const& chosen)
 {
     auto const& path = chosen.server.paths.policy;
@@ -165,7 +141,7 @@ int check(command_line const& chosen)
 
 int run(command_line const& chosen)
 {
-    keep_only_net_admin();
+    keep_only_net_admin("start gpurxd as root, or by its systemd unit");
     static_cast<void>(read_policy(chosen.server.paths.policy));
     boost::asio::io_context io{1};
     server listening{io, chosen.server};

@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <linux/capability.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -43,6 +46,24 @@ unique_fd open_in(unique_fd const& directory, std::string const& name)
 }
 
 }  // namespace
+
+// A program of root gets its whole bounding set at its start, so that set is reduced first, while it is permitted.
+void keep_only_net_admin(char const* advice)
+{
+    for (unsigned long right = 0; ::prctl(PR_CAPBSET_READ, right, 0, 0, 0) >= 0; ++right) {
+        if (right != CAP_NET_ADMIN)
+            static_cast<void>(::prctl(PR_CAPBSET_DROP, right, 0, 0, 0));
+    }
+    static_cast<void>(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    constexpr std::uint32_t net_admin = 1U << CAP_NET_ADMIN;
+    // A user other than root passes it to children by the ambient set, which needs it to be inheritable.
+    std::array<__user_cap_data_struct, 2> const sets{
+        {{.effective = net_admin, .permitted = net_admin, .inheritable = net_admin}, {}}};
+    if (::syscall(SYS_capset, &header, sets.data()) != 0)
+        fail(errno, "keep", "CAP_NET_ADMIN", advice);
+    static_cast<void>(::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_NET_ADMIN, 0, 0));
+}
 
 system_backend::system_backend(daemon_paths paths, caller from, int connection)
     : paths_{std::move(paths)},
@@ -132,7 +153,7 @@ void system_backend::wait_for_open_rate()
         fail(ECONNRESET, "open", fmt::format("{} for {}, which has disconnected", interface_, caller_name_));
 }
 
-std::uint64_t system_backend::dmabuf_size(int descriptor)
+std::uint64_t size_of_dmabuf(int descriptor)
 {
     if (descriptor < 0)
         fail(EBADF, "open", "a session without a dmabuf");

@@ -19,6 +19,12 @@
 
 namespace gpurx::gpurxd {
 
+// Bytes of a dmabuf that may be written to. Refuses, by system_error, everything else.
+[[nodiscard]] std::uint64_t size_of_dmabuf(int descriptor);
+// Drops every capability but CAP_NET_ADMIN, for this process and its children. Throws system_error if the process lacks
+// CAP_NET_ADMIN.
+void keep_only_net_admin(char const* advice);
+
 class system_backend final : public client_backend {
   public:
     // `connection`: to the client, to see whether it still waits.
@@ -28,7 +34,7 @@ class system_backend final : public client_backend {
 
     [[nodiscard]] limits admit(std::string_view interface) override;
     [[nodiscard]] std::string policy_path() const override { return paths_.policy; }
-    [[nodiscard]] std::uint64_t dmabuf_size(int descriptor) override;
+    [[nodiscard]] std::uint64_t dmabuf_size(int descriptor) override { return size_of_dmabuf(descriptor); }
     [[nodiscard]] std::unique_ptr<detail::session_nic> lease(
         detail::open_request const& what, int dmabuf, std::function<void(std::string_view)> const& notice) override;
     void check_flow(int descriptor, detail::steer_flow_request const& what) override;
