@@ -8,7 +8,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/kernel-support/lab/lib.sh"
 . "$root/tests/python/layer.sh"
-benchmarks=(overhead including gather give-back tokens connect tap perf ingest)
+benchmarks=(overhead including gather give-back copy tokens connect tap perf ingest)
 
 build() {
     "$root/kernel-support/lab/packages.sh" build tests lab &&
@@ -32,6 +32,11 @@ run_gather() {
 # On the fake driver, with real threads.
 run_give-back() {
     build give_back_bench && python3 "$root/tests/bench/give_back.py" "$root/build/release"
+}
+
+# On the fake driver, over loopback.
+run_copy() {
+    build copy_bench && python3 "$root/tests/bench/copy.py" "$root/build/release/tests/bench/copy_bench"
 }
 
 run_tokens() {

@@ -484,6 +484,11 @@ std::map<std::string, std::size_t> calls_of_this_thread()
     return with_state([](state& s, guard&) { return s.calls_by_thread[std::this_thread::get_id()]; });
 }
 
+std::size_t pageable_copies()
+{
+    return with_state([](state& s, guard&) { return s.pageable_copies; });
+}
+
 std::size_t current_contexts()
 {
     return context_stack().size();

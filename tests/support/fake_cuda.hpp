@@ -154,6 +154,8 @@ void set_now_gone();
 [[nodiscard]] std::size_t calls(std::string const& function);
 // The same for the calls that this thread made, of all functions that it called.
 [[nodiscard]] std::map<std::string, std::size_t> calls_of_this_thread();
+// Asynchronous copies with an end in pageable memory, since the last reset.
+[[nodiscard]] std::size_t pageable_copies();
 // What the fake driver itself has allocated in calls, going by a counter of the test's.
 void set_allocation_counter(std::size_t (*counter)());
 [[nodiscard]] std::size_t allocations();

@@ -292,6 +292,7 @@ struct state {
     std::chrono::duration<double, std::nano> delay{};
     std::chrono::nanoseconds pinning = default_pinning;
     std::uint64_t written = 0;
+    std::size_t pageable_copies = 0;
 
     state();
     number new_handle() { return next_handle += 16; }

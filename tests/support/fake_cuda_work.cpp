@@ -95,6 +95,8 @@ CUresult copy(state& s, guard& lock, stream_pointer const& on, std::uint64_t to,
         s.violate("a copy of pageable memory goes into a graph, which is not modelled");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+    if ((source.pageable || target.pageable) && !waits)
+        ++s.pageable_copies;
     // A driver may wait for the stream before it takes the bytes,
     if (source.pageable && !waits)
         if (auto const status = wait_for(s, lock, *on, on->last); status != CUDA_SUCCESS)
