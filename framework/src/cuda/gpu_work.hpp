@@ -181,9 +181,16 @@ class staging {
 
     // Returns bytes that recv may fill now, for copy() on `on`; empty if all chunks are being copied.
     [[nodiscard]] std::span<std::byte> room(gpu_stream on, error_code& code);
-    // Enqueues the copy of the next `size` bytes of room() to `address` on the GPU, and adds it to the stream's
-    // `backlog`, if any. Does not wait.
+    // Takes the next `size` bytes of room() for `address` on the GPU. Adjacent bytes cross in one copy. It is enqueued
+    // when the chunk is full, or by flush(), and then added to the stream's `backlog`, if any. Does not wait. After an
+    // error the held bytes are lost.
     [[nodiscard]] error_code copy(std::uintptr_t address, std::size_t size, stream_backlog* backlog = nullptr) noexcept;
+    // Enqueues the copy of the bytes that are held.
+    [[nodiscard]] error_code flush() noexcept;
+    // Returns the number of bytes whose copy is not enqueued yet.
+    [[nodiscard]] std::size_t held() const noexcept { return held_; }
+    // Returns whether the bytes that are held can go with others for `on`.
+    [[nodiscard]] bool is_for(gpu_stream const& on) const noexcept { return on == on_; }
     // Writes to the eventfd `event`, once, when there is room. Returns false if there is room now.
     [[nodiscard]] bool notify(int event) noexcept;
 
@@ -191,6 +198,7 @@ class staging {
     struct chunk;
     struct ring;
 
+    [[nodiscard]] error_code flush(spare_point& spare) noexcept;
     // Ends the filling of the present chunk. The chunk is free again when its copies have passed.
     void send_off() noexcept;
     // Has arrived() called for all chunks that are being copied; the first writes to `event`. With an event and an idle
@@ -207,8 +215,13 @@ class staging {
     cuda_stream_ref own_;  // the GPU's stream for copies
     chunk* filling_ = nullptr;
     std::size_t filled_ = 0;
+    std::size_t held_ = 0;         // the last of these, whose copy is not enqueued yet
+    std::uintptr_t held_for_ = 0;  // where they go
+    stream_backlog* backlog_ = nullptr;
     gpu_stream on_;
-    spare_point spare_;  // for the copy of the chunk
+    // Between two calls of room() two copies can need one each: of bytes that others do not follow, and of the others.
+    spare_point spare_;
+    spare_point spare_for_break_;
 };
 
 // Returns the stream that fills the memory of session GPUs, in the order of the calls of all flows.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <mutex>
 #include <utility>
 
@@ -84,6 +85,7 @@ staging::~staging()
 std::span<std::byte> staging::room(gpu_stream on, error_code& code)
 {
     code.clear();
+    assert(held_ == 0 || is_for(on));
     if (filling_ != nullptr && (on != on_ || staging_chunk_size - filled_ < least_staging_room))
         send_off();
     if (filling_ == nullptr) {
@@ -94,11 +96,35 @@ std::span<std::byte> staging::room(gpu_stream on, error_code& code)
     if (filling_ == nullptr)
         return {};
     spare_.provide();
+    spare_for_break_.provide();
     return {filling_->bytes + filled_, staging_chunk_size - filled_};
 }
 
 error_code staging::copy(std::uintptr_t address, std::size_t size, stream_backlog* backlog) noexcept
 {
+    error_code code;
+    if (held_ > 0 && (address != held_for_ + held_ || backlog != backlog_))
+        code = flush(spare_for_break_);
+    if (held_ == 0)
+        held_for_ = address;
+    backlog_ = backlog;
+    held_ += size;
+    filled_ += size;
+    if (!code && staging_chunk_size - filled_ < least_staging_room)
+        code = flush();
+    return code;
+}
+
+error_code staging::flush() noexcept
+{
+    return flush(spare_);
+}
+
+error_code staging::flush(spare_point& spare) noexcept
+{
+    if (held_ == 0)
+        return {};
+    auto const size = std::exchange(held_, 0);
     auto const& calls = ring_->pool.owner().calls();
     CUcontext context = nullptr;
     auto status = cuda::context_of(calls, on_, context);
@@ -106,14 +132,13 @@ error_code staging::copy(std::uintptr_t address, std::size_t size, stream_backlo
         cuda::context_scope const scope{calls, context};
         status = scope.status() != CUDA_SUCCESS
                      ? scope.status()
-                     : calls.cuMemcpyHtoDAsync(address, filling_->bytes + filled_, size, on_.stream.get());
+                     : calls.cuMemcpyHtoDAsync(held_for_, filling_->bytes + filled_ - size, size, on_.stream.get());
     }
-    filled_ += size;
     // The program's stream may be gone when the chunk is full.
     if (on_.stream != own_)
-        mark(filling_->sent, on_, spare_);
-    if (backlog != nullptr && filling_->sent != nullptr)
-        backlog->add(commands_per_copy, *filling_->sent);
+        mark(filling_->sent, on_, spare);
+    if (backlog_ != nullptr && filling_->sent != nullptr)
+        backlog_->add(commands_per_copy, *filling_->sent);
     return cuda::error_of(status);
 }
 

@@ -73,6 +73,9 @@ class flow final : public std::enable_shared_from_this<flow>, private page_holde
     // As flow_transport::receive_into.
     [[nodiscard]] bool writes_in_place() const noexcept { return writes_in_place_; }
     [[nodiscard]] std::size_t receive_into(landing const& destination, std::size_t size, error_code& code) noexcept;
+    // As flow_transport::expect() and finish().
+    void expect(landing const& destination, std::size_t missing) noexcept { transport_->expect(destination, missing); }
+    [[nodiscard]] error_code finish(std::size_t& lost) noexcept { return transport_->finish(lost); }
     // Appends a batch of receive() to the carried batches, which must have room. Small batches are joined: otherwise
     // each byte of a sender of single bytes would take a record.
     void carry(carried_batches& carried, std::unique_ptr<loan> batch) noexcept;

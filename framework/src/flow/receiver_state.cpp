@@ -285,6 +285,9 @@ void receiver_state::close() noexcept
         return forget();
     steering_.reset();
     flow_->place().set_waiting(flow_wait::nothing);
+    // A running read reports the bytes that it has placed so far.
+    std::size_t lost = 0;
+    static_cast<void>(flow_->finish(lost));
     flow_->shut_down();
     error_code ignored;
     socket_.close(ignored);

@@ -210,6 +210,16 @@ class receiver_state {
             to_lend_ = flow_->take(carried_, done.bytes, done.code);
         return done;
     }
+    // Ends a read: bytes that its transport still holds go to their destination.
+    [[nodiscard]] stream_action finish(stream_action done) noexcept
+    {
+        std::size_t lost = 0;
+        if (auto const code = flow_->finish(lost)) {
+            done.code = code;
+            done.bytes -= std::min(lost, done.bytes);
+        }
+        return done;
+    }
     // Makes room for one more batch before bytes leave the socket, because nothing may fail afterwards.
     [[nodiscard]] bool make_room(error_code& code) noexcept;
     // Receives a batch of at most `limit` bytes and appends it to the carried batches. Precondition: make_room().
@@ -368,13 +378,16 @@ stream_action receiver_state::run(Machine& machine, stream_result result, landin
             case stream_action::what::wait_streams:
             case stream_action::what::wait_pages:
                 result = {};
+                if constexpr (!Machine::lends)
+                    if (next.kind == stream_action::what::wait_readable)
+                        flow_->expect(destination, machine.missing());
                 if (prepare_wait(next, destination, result.code))
                     return next;
                 break;
             case stream_action::what::yield:
                 return next;
             case stream_action::what::done:
-                return Machine::lends ? take(next) : next;
+                return Machine::lends ? take(next) : finish(next);
         }
     }
 }

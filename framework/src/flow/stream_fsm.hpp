@@ -123,6 +123,8 @@ class read_fsm {
     {}
 
     [[nodiscard]] stream_action resume(stream_facts const& now, stream_result const& last) noexcept;
+    // Returns the bytes that the operation waits for. It can do nothing with fewer; 0: any number is enough.
+    [[nodiscard]] std::size_t missing() const noexcept { return enough_ == size_ ? size_ - placed_ : 0; }
 
   private:
     enum class point : std::uint8_t { start, placed, received, waited };

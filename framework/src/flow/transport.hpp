@@ -57,6 +57,13 @@ class flow_transport {
         return make_error_code(boost::system::errc::operation_not_supported);
     }
 
+    // Call it before a wait for the socket. Bytes for `destination` can wait in the socket until `missing` bytes have
+    // come, or as many as are worth a call.
+    virtual void expect(landing const& /*destination*/, std::size_t /*missing*/) noexcept {}
+    // Call it when the operation ends that wrote in place. On an error, `lost` is the number of placed bytes that do
+    // not reach their destination.
+    [[nodiscard]] virtual error_code finish(std::size_t& /*lost*/) noexcept { return {}; }
+
     // After no_buffer_space: writes to the eventfd `event`, once, when the missing resource is available. Returns false
     // if it is available now.
     [[nodiscard]] virtual bool notify_of_pages(int /*event*/) { return false; }

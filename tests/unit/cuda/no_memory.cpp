@@ -262,7 +262,10 @@ TEST_CASE("without memory received bytes cross to a stalled stream, and no calle
     std::ranges::copy(pattern(0, 4096), room.begin());
     {
         no_ready_points const none;
-        CHECK(goes_on_without_memory(in.stream, [&] { code = staging->copy(in.destination.address(), 4096); }));
+        CHECK(goes_on_without_memory(in.stream, [&] {
+            code = staging->copy(in.destination.address(), 4096);
+            code = code ? code : staging->flush();
+        }));
         CHECK_FALSE(code);
     }
     in.let_go();
@@ -278,6 +281,7 @@ TEST_CASE("without memory the next receive has no room, and with memory it has")
     auto const send = [&] {
         if (!staging->room(in.place(), code).empty() && !code)
             code = staging->copy(in.destination.address(), 1, backlog);
+        code = code ? code : staging->flush();
     };
     send();
     REQUIRE_FALSE(staging->room(in.place(), code).empty());

@@ -3,16 +3,19 @@
 // Objects into a GPU's memory: of HTTP, whose headers are read on the host and bodies never are, and of a file, through
 // pinned memory.
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/crc.hpp>
 #include <gpurx/crc32c.hpp>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/ingest/buffer.hpp>
 #include <gpurx/ingest/object.hpp>
 #include <string>
+#include <thread>
 
 #include "../../ingest/file_bed.hpp"
 #include "../../ingest/http_bed.hpp"
 #include "fake_world.hpp"
+#include "net/wire.hpp"
 
 namespace gpurx::test {
 
@@ -124,6 +127,37 @@ TEST_CASE("a file comes into a GPU's memory, and some of it to the host")
     CHECK(on_host == bytes.substr(front_size, on_host_size));
     CHECK(is_pattern(read_bytes(gpu_or_skip(), landing.span().address(), landing.size()), front_size + on_host_size));
     CHECK(file.crc32c() == crc32c(std::as_bytes(std::span{bytes})));
+}
+
+TEST_CASE("bytes that a read into a GPU leaves in its socket count as arrived, and are not at hand")
+{
+    copy_on_gpu in;
+    constexpr std::size_t size = 1 << 20;
+    gpu_test_stream stream{gpu_or_skip()};
+    gpu_bytes const tensor{gpu_or_skip(), size};
+    auto const wire = ingest::detail::make_flow_wire(in.io->get_executor(), *in.session);
+    bool done = false;
+    auto const read = [&]() -> asio::awaitable<void> {
+        CHECK_FALSE(co_await wire->async_connect({in.acceptor.local_endpoint()}));
+        auto const [code, placed] = co_await wire->async_read(tensor.span(), stream.ref());
+        CHECK_FALSE(code);
+        CHECK(placed == size);
+        done = true;
+    };
+    asio::co_spawn(*in.io, read, asio::detached);
+    in.settle();
+    auto peer = in.acceptor.accept();
+    asio::write(peer, asio::buffer(pattern(0, 1000)));
+    in.settle();
+    CHECK(wire->arrived() == 1000);
+    CHECK_FALSE(wire->at_hand());
+    {
+        std::jthread const feeder{[&] { asio::write(peer, asio::buffer(pattern(1000, size - 1000))); }};
+        in.run_until([&] { return done; });
+    }
+    CHECK(wire->arrived() == size);
+    stream.finish();
+    CHECK(is_pattern(tensor.read(), 0));
 }
 
 }  // namespace gpurx::test

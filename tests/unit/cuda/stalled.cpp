@@ -75,6 +75,8 @@ struct two_flows : clean_driver, world {
         static_cast<void>(soon([this] { return kernel.tokens_out() == 0; }));
     }
 
+    // For what takes a NIC many commands.
+    [[nodiscard]] bool makes_one_copy() const { return session.state().transport() == transport::copy; }
     // That the other flow goes on beside it.
     [[nodiscard]] bool other_flow_goes_on()
     {
@@ -134,7 +136,7 @@ TEST_CASE("small pieces for a stream that stands still block no thread, and come
     CHECK(went_on);
     if (went_on) {
         CHECK(fake_cuda::queued(in.stalled.get()) < full / 2);
-        CHECK_FALSE(result->done());
+        CHECK(result->done() == in.makes_one_copy());
         CHECK(in.other_flow_goes_on());
     }
     fake_cuda::let_go(in.stalled.get());
@@ -226,8 +228,9 @@ TEST_CASE("a read that waits for a stream can be cancelled, and its flow may end
     in.rx.cancel();
     in.run_until([&] { return result->done(); });
     CHECK(result->code == asio::error::operation_aborted);
-    CHECK(result->bytes > 0);
-    CHECK(result->bytes < in.to.sent());
+    CHECK((result->bytes > 0) != in.makes_one_copy());
+    CHECK(result->bytes + in.rx.available() <= in.to.sent());
+    CHECK(in.rx.available() > 0);
     in.rx.close();
     fake_cuda::let_go(in.stalled.get());
     in.stalled.finish();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/deferred.hpp>
@@ -30,6 +31,9 @@ class flow_wire final : public wire {
     void close() noexcept override;
 
   private:
+    // Bytes in the socket.
+    [[nodiscard]] std::size_t queued() const noexcept;
+
     receiver receiver_;
 };
 
@@ -67,13 +71,21 @@ asio::awaitable<wire::transferred> flow_wire::async_skip(std::uint64_t bytes)
 
 std::uint64_t flow_wire::arrived() const noexcept
 {
-    return receiver_.stats().bytes();
+    return receiver_.stats().bytes() + queued();
 }
 
+// Bytes below the mark of a read that waits are not: it takes them when more have come.
 bool flow_wire::at_hand() noexcept
 {
+    pollfd waiting{.fd = receiver_.native_handle(), .events = POLLIN, .revents = 0};
     error_code ignored;
-    return receiver_.available(ignored) > 0;
+    return ::poll(&waiting, 1, 0) > 0 || receiver_.available(ignored) > queued();
+}
+
+std::size_t flow_wire::queued() const noexcept
+{
+    int bytes = 0;
+    return ::ioctl(receiver_.native_handle(), FIONREAD, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
 bool flow_wire::is_quiet()

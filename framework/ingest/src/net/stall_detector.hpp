@@ -30,8 +30,8 @@ class stall_detector {
         header_looks_ = 0;
         silent_looks_ = 0;
     }
-    // Call it once per sample. `arrived`: the connection's bytes so far. `at_hand`: bytes are available, so the server
-    // is not the slow side.
+    // Call it once per sample. `arrived`: the connection's bytes so far, with those in the socket. `at_hand`: a
+    // read could take bytes now, so the server is not the slow side.
     [[nodiscard]] verdict look(std::uint64_t arrived, bool at_hand) noexcept
     {
         auto const came = arrived - std::exchange(arrived_, arrived);

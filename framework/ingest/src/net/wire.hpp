@@ -44,7 +44,7 @@ class wire {
     [[nodiscard]] virtual asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) = 0;
     [[nodiscard]] virtual asio::awaitable<transferred> async_skip(std::uint64_t bytes) = 0;
 
-    // Bytes so far, and whether more are available.
+    // Bytes so far, with those that a waiting read leaves in the socket; and whether a read could take bytes now.
     [[nodiscard]] virtual std::uint64_t arrived() const noexcept = 0;
     [[nodiscard]] virtual bool at_hand() noexcept = 0;
     // While no read is pending: whether neither bytes nor the end have arrived.
