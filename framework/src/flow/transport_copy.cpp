@@ -74,6 +74,7 @@ class page_filler {
     bool filling_ = false;
     std::uint32_t page_ = 0;
     std::size_t filled_ = 0;  // less than a page
+    std::uint32_t next_ = 0;  // the page behind the one used last
 };
 
 std::size_t page_filler::offer::size() const noexcept
@@ -108,7 +109,7 @@ void page_filler::prepare(std::size_t limit, offer& what) noexcept
     }
     std::array<std::uint32_t, most_parts> fresh;
     auto const wanted = std::min((limit + page_size - 1) / page_size, most_parts - what.count);
-    for (auto const page : std::span{fresh}.first(pool_.take(std::span{fresh}.first(wanted))))
+    for (auto const page : std::span{fresh}.first(pool_.take(std::span{fresh}.first(wanted), next_)))
         add(page, 0);
 }
 
@@ -129,6 +130,7 @@ void page_filler::settle(offer const& what, std::size_t received, loan& into) no
         received -= size;
         // A page that is full now passes from the flow to the loan; any other has both as its holders.
         page_ = what.pages[used];
+        next_ = page_ + 1;
         filled_ = address - address_of(page_) + size;
         filling_ = filled_ < pool_.page_size();
         if (filling_)

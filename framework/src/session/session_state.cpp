@@ -199,7 +199,9 @@ session_state::session_state(rx_session_options options, std::shared_ptr<memory_
 {
     if (nic_ == nullptr) {
         claim_ = std::move(claim);
-        pages_ = std::make_unique<page_pool>(memory_->span().size(), options_.max_flows);
+        pages_ = std::make_unique<page_pool>(
+            memory_->span().size(), options_.max_flows,
+            memory_->span().kind() == memory_kind::device ? page_pool::order::in_a_row : page_pool::order::warmest);
     } else if (auto const limit = options_.lock_up_limit; limit.count() > 0) {
         auto const page_size = nic_->page_size();
         lock_up_detector const detector{limit, memory_->span().size() / page_size, page_size};

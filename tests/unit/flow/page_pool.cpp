@@ -98,6 +98,31 @@ TEST_CASE("pages that were taken together are adjacent, the second time too")
     CHECK(take(pool, 4) == pages);
 }
 
+TEST_CASE("pages in a row follow the last one, if half of what is wanted is free there")
+{
+    page_pool pool{64 * kib, 1, page_pool::order::in_a_row};
+    auto const take_from = [&](std::size_t first, std::size_t count) {
+        std::vector<std::uint32_t> pages(count);
+        pages.resize(pool.take(pages, first));
+        return pages;
+    };
+    using pages = std::vector<std::uint32_t>;
+    CHECK(take_from(0, 4) == pages{0, 1, 2, 3});
+    CHECK(take_from(6, 2) == pages{6, 7});
+    CHECK(take_from(4, 4) == pages{4, 5});  // a half
+    pool.put(pages{3});
+    CHECK(take_from(3, 4) == pages{8, 9, 10, 11});     // enough, further on
+    CHECK(take_from(14, 8) == pages{12, 13, 14, 15});  // most of all
+    pool.put(pages{0, 1, 13, 15});
+    CHECK(take_from(16, 3) == pages{0, 1});  // no page follows the last one of all
+    CHECK(take_from(14, 1) == pages{15});
+    CHECK(pool.free_count() == 2);
+    CHECK(take_from(9, 2) == pages{13});
+    CHECK(take_from(9, 2) == pages{3});
+    CHECK(take_from(9, 2).empty());
+    CHECK(pool.free_count() == 0);
+}
+
 TEST_CASE("a page is free when the last reference goes")
 {
     page_pool pool{64 * kib, 1};
