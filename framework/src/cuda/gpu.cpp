@@ -198,11 +198,48 @@ void gpu::acquire(CUstream stream, context_scope const& within, capture of_strea
     if (copies == nullptr)
         return;
     auto const captured = of_stream == capture::may_be && is_captured(stream);
-    if (!captured && wait_behind(stream, within, copies, context_) == CUDA_SUCCESS)
+    if (!captured && wait_behind_copies(stream, within, copies) == CUDA_SUCCESS)
         return;
     context_scope const own{within, context_};
     if (own.status() == CUDA_SUCCESS)
         static_cast<void>(calls_.cuStreamSynchronize(copies));
+}
+
+stream_point* gpu::hold_point_of_copies() noexcept
+{
+    std::scoped_lock const lock{point_mutex_};
+    auto const is_behind = behind_copies_ != nullptr && copies_before_point_ >= copied_.load(std::memory_order_acquire);
+    return is_behind ? hold(*behind_copies_) : nullptr;
+}
+
+CUresult gpu::wait_behind_copies(CUstream stream, context_scope const& within, CUstream copies) noexcept
+{
+    auto const noted = copied_.load(std::memory_order_acquire);
+    auto* point = hold_point_of_copies();
+    if (point == nullptr) {
+        context_scope const own{within, context_};
+        point = own.status() == CUDA_SUCCESS ? make_point(context_) : nullptr;
+        if (point == nullptr)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        record(*point, copies);
+        if (point->lost) {
+            discard(point);
+            return CUDA_ERROR_UNKNOWN;
+        }
+        auto* replaced = hold(*point);
+        {
+            std::scoped_lock const lock{point_mutex_};
+            if (behind_copies_ == nullptr || copies_before_point_ <= noted) {
+                std::swap(replaced, behind_copies_);
+                copies_before_point_ = noted;
+            }
+        }
+        if (replaced != nullptr)
+            discard(replaced);
+    }
+    auto const status = calls_.cuStreamWaitEvent(stream, point->event, CU_EVENT_WAIT_DEFAULT);
+    discard(point);
+    return status;
 }
 
 void gpu::finish_copies() noexcept

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -62,6 +63,11 @@ class gpu {
     // The stream on which bytes of all flows cross PCIe, in order. So late bytes of a page never overwrite its next
     // bytes. Throws system_error.
     [[nodiscard]] CUstream copies();
+    // Call it after each copy that was enqueued on copies().
+    void note_copy() noexcept { copied_.fetch_add(1, std::memory_order_release); }
+    // Returns a held point behind all noted copies: the one that acquire() recorded, if no copy was noted since.
+    // Otherwise null.
+    [[nodiscard]] stream_point* hold_point_of_copies() noexcept;
     // The stream of work that the CPU waits for. Throws system_error.
     [[nodiscard]] CUstream fetches();
     // Makes a NIC's earlier writes, and earlier work on copies(), visible to later work on `stream`. The stream's
@@ -87,6 +93,8 @@ class gpu {
     [[nodiscard]] CUstream provide(std::atomic<CUstream>& stream);
     [[nodiscard]] CUresult query(CUstream stream) noexcept;
     [[nodiscard]] CUresult status_of_first_stream() noexcept;
+    // Orders later work on `stream` after the noted copies.
+    [[nodiscard]] CUresult wait_behind_copies(CUstream stream, context_scope const& within, CUstream copies) noexcept;
 
     driver const& calls_;
     int ordinal_;
@@ -101,6 +109,11 @@ class gpu {
     std::mutex making_streams_;  // held while the driver makes one; not needed to check for one
     std::atomic<CUstream> copies_{nullptr};
     std::atomic<CUstream> fetches_{nullptr};
+
+    std::atomic<std::uint64_t> copied_{0};
+    std::mutex point_mutex_;                 // guards the two below; no call of the driver is made under it
+    stream_point* behind_copies_ = nullptr;  // recorded by acquire(), behind this number of noted copies
+    std::uint64_t copies_before_point_ = 0;
 
     std::mutex making_gather_;  // guards the members below; may be held for long
     std::atomic<gather_engine*> gather_{nullptr};

@@ -201,6 +201,8 @@ class staging {
     [[nodiscard]] error_code flush(spare_point& spare) noexcept;
     // Ends the filling of the present chunk. The chunk is free again when its copies have passed.
     void send_off() noexcept;
+    // Adds the work on the GPU's stream for copies to the present chunk.
+    void mark_own() noexcept;
     // Has arrived() called for all chunks that are being copied; the first writes to `event`. With an event and an idle
     // chunk it returns false and does nothing.
     bool await_all(int event) noexcept;

@@ -135,7 +135,9 @@ error_code staging::flush(spare_point& spare) noexcept
                      : calls.cuMemcpyHtoDAsync(held_for_, filling_->bytes + filled_ - size, size, on_.stream.get());
     }
     // The program's stream may be gone when the chunk is full.
-    if (on_.stream != own_)
+    if (on_.stream == own_)
+        ring_->pool.owner().note_copy();
+    else
         mark(filling_->sent, on_, spare);
     if (backlog_ != nullptr && filling_->sent != nullptr)
         backlog_->add(commands_per_copy, *filling_->sent);
@@ -152,9 +154,21 @@ void staging::send_off() noexcept
     if (filling_ == nullptr)
         return;
     if (filled_ > 0 && on_.stream == own_)
-        mark(filling_->sent, on_, spare_);
+        mark_own();
     std::scoped_lock const lock{ring_->mutex};
     std::exchange(filling_, nullptr)->at = chunk::state::under_way;
+}
+
+// A program that has acquired the last loan has had an event recorded behind its copy.
+void staging::mark_own() noexcept
+{
+    auto* const behind = ring_->pool.owner().hold_point_of_copies();
+    if (behind != nullptr) {
+        filling_->sent = cuda::stand_in_for(*behind);
+        cuda::discard(behind);
+    }
+    if (filling_->sent == nullptr)
+        mark(filling_->sent, on_, spare_);
 }
 
 bool staging::is_idle(chunk& each) noexcept

@@ -124,8 +124,7 @@ counts count(std::vector<std::unique_ptr<lane>> const& all)
     return now;
 }
 
-void run(std::string const& way, std::vector<std::unique_ptr<lane>> const& all, std::uint64_t bytes,
-         std::uint64_t rate)
+void run(std::string const& way, std::vector<std::unique_ptr<lane>> const& all, std::uint64_t bytes, std::uint64_t rate)
 {
     if (all.size() == 1)
         return all.front()->run(way == "receive", bytes, rate);

@@ -5,6 +5,7 @@
 
 #include <boost/asio/error.hpp>
 #include <cstdint>
+#include <deque>
 #include <thread>
 
 #include "fake_world.hpp"
@@ -225,6 +226,39 @@ TEST_CASE("only a read that lacks many bytes for a GPU raises the mark of its so
         CHECK(in.mark() == 1);
         in.to.send(1);
         in.run_until([&] { return result->done(); });
+    }
+}
+
+TEST_CASE("a loan by transport copy takes one copy, though loans return in the order that they came in")
+{
+    copying in;
+    std::deque<rx_buffer> out;
+    std::size_t loans = 0;
+    for (int i = 0; i < 600; ++i) {
+        in.to.send(30'000);
+        for (auto& loan : receive_all(in, in.rx, 30'000)) {
+            out.push_back(std::move(loan));
+            ++loans;
+        }
+        while (out.size() > 10)
+            out.pop_front();
+    }
+    // Where the memory ends there are two.
+    CHECK(in.copies() <= loans + loans / 20);
+}
+
+TEST_CASE("the copies of transport copy have one event for each loan that a stream acquires")
+{
+    copying in;
+    std::size_t loans = 0;
+    for (std::size_t got = 0; got < 4 * chunk;) {
+        in.to.send(30'000);
+        auto loan = std::move(receive_bytes(in, in.rx)->loan);
+        got += loan.size();
+        loan.acquire(in.stream.ref());
+        CHECK(in.records() == ++loans);
+        loan.acquire(in.stream.ref());  // nothing new
+        CHECK(in.records() == loans);
     }
 }
 
