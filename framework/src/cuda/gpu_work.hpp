@@ -124,8 +124,9 @@ class stream_backlog {
     void add(std::size_t commands, stream_point& behind) noexcept;
 
   private:
-    // The caller of this function and of the next holds the mutex.
-    [[nodiscard]] bool looks_full() noexcept;
+    // Returns the first point, held, if the second one is closed; otherwise null.
+    [[nodiscard]] stream_point* hold_first() noexcept;
+    // The caller holds the mutex.
     void add_waiter(int event) noexcept;
     static void on_passed(void* backlog, error_code) noexcept;
 

@@ -153,18 +153,42 @@ error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept
 
 // ---- streams that do not keep up ----
 
+// The driver is asked without the mutex: other flows of the stream must not wait for its answer.
 bool stream_backlog::is_full() noexcept
 {
+    for (;;) {
+        auto* const asked = hold_first();
+        if (asked == nullptr)
+            return false;
+        stream_point* passed = nullptr;
+        auto const is_over = cuda::passed(*asked);
+        if (is_over) {
+            std::scoped_lock const lock{mutex_};
+            if (first_ == asked && second_ != nullptr)
+                passed = std::exchange(first_, std::exchange(second_, nullptr));
+        }
+        cuda::discard(asked);
+        if (passed != nullptr)
+            cuda::discard(passed);
+        if (!is_over)
+            return true;
+    }
+}
+
+stream_point* stream_backlog::hold_first() noexcept
+{
     std::scoped_lock const lock{mutex_};
-    return looks_full();
+    return second_ == nullptr ? nullptr : cuda::hold(*first_);
 }
 
 bool stream_backlog::notify(int event) noexcept
 {
+    if (!is_full())
+        return false;
     stream_point* first = nullptr;
     {
         std::scoped_lock const lock{mutex_};
-        if (!looks_full())
+        if (second_ == nullptr)
             return false;
         add_waiter(event);
         if (std::exchange(awaited_, true))
@@ -187,23 +211,19 @@ void stream_backlog::forget(int event) noexcept
 
 void stream_backlog::add(std::size_t commands, stream_point& behind) noexcept
 {
-    std::scoped_lock const lock{mutex_};
-    open_ += commands;
-    // Of a lost point nobody knows when it passes before the stream has nothing to do.
-    if (open_ < window || behind.lost)
-        return;
-    open_ = 0;
-    auto*& end = first_ == nullptr ? first_ : second_;
-    if (end != nullptr)
-        cuda::discard(end);  // threads that all had found room
-    end = cuda::hold(behind);
-}
-
-bool stream_backlog::looks_full() noexcept
-{
-    while (second_ != nullptr && cuda::passed(*first_))
-        cuda::discard(std::exchange(first_, std::exchange(second_, nullptr)));
-    return second_ != nullptr;
+    stream_point* replaced = nullptr;
+    {
+        std::scoped_lock const lock{mutex_};
+        open_ += commands;
+        // Of a lost point nobody knows when it passes before the stream has nothing to do.
+        if (open_ < window || behind.lost)
+            return;
+        open_ = 0;
+        // There is an earlier one if threads all had found room.
+        replaced = std::exchange(first_ == nullptr ? first_ : second_, cuda::hold(behind));
+    }
+    if (replaced != nullptr)
+        cuda::discard(replaced);
 }
 
 // Without memory for it, it is told at once, and will ask again.

@@ -237,6 +237,34 @@ TEST_CASE("a read that waits for a stream can be cancelled, and its flow may end
     CHECK(in.other_flow_goes_on());
 }
 
+TEST_CASE("a flow that asks the driver whether a stream is full holds up no other flow of it")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    gpu_test_stream stream{on};
+    detail::gpu_stream const place{.ordinal = 0, .stream = stream.ref(), .context = on.context()};
+    detail::stream_backlog backlog;
+    detail::spare_point spare;
+    auto const close_window = [&] {
+        detail::stream_point* behind = nullptr;
+        spare.provide();
+        detail::mark(behind, place, spare);
+        backlog.add(detail::stream_backlog::window, *behind);
+        return behind;
+    };
+    fake_cuda::hold(stream.get());
+    auto* first = close_window();
+    auto* second = close_window();
+    CHECK(goes_on_beside_call(
+        "cuEventQuery", [&] { static_cast<void>(backlog.is_full()); }, [&] { backlog.add(1, *second); }));
+    CHECK(backlog.is_full());
+    fake_cuda::let_go(stream.get());
+    stream.finish();
+    CHECK_FALSE(backlog.is_full());
+    CHECK(detail::has_passed(first));
+    CHECK(detail::has_passed(second));
+}
+
 TEST_CASE("a gather on a stream whose queue is full stops no gather on another one")
 {
     clean_driver const clean;
