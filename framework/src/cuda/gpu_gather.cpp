@@ -219,6 +219,10 @@ class batch_end {
     bool recorded_ = false;
 };
 
+// Pinned blocks that wait for a stream are not bounded in a gather of the program's. The bytes that come along with a
+// header are as many at most.
+constexpr std::size_t largest_detour_of_gather = 64 << 10;
+
 // What the driver copies comes first, so that the point behind the launch is behind all of it. Without an engine it
 // copies everything.
 CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint64_t destination,
@@ -231,8 +235,9 @@ CUresult enqueue(target const& to, gather_engine* engine, batch& what, std::uint
         return CUDA_ERROR_OUT_OF_MEMORY;
     auto commands = commands_per_batch;
     bounce_copy bounce{to.on, to.stream, to.scope, what.size};
+    auto const detour = source.read_until != nullptr || what.size <= largest_detour_of_gather;
     auto status = what.for_each_gap([&](fragment const& piece, std::size_t offset) {
-        if (source.read_until != nullptr && piece.kind == memory_kind::host)
+        if (detour && piece.kind == memory_kind::host)
             return bounce.copy(piece, destination + offset);
         ++commands;
         return to.on.calls().cuMemcpyAsync(destination + offset, piece.address, piece.size, to.stream);

@@ -70,6 +70,7 @@ void load(world& in)
     ingest::object file{
         in.io->get_executor(), *in.session, server.url(), {.flows = 3, .chunk_size = 20'000, .stream = stream}};
     auto const launches = fake_cuda::calls("cuLaunchKernel");
+    auto const pageable = fake_cuda::pageable_copies();
     run(in, [&]() -> asio::awaitable<void> {
         co_await file.async_open();
         co_await file.async_read_front(host_span{std::span{front}});
@@ -77,6 +78,7 @@ void load(world& in)
         co_await file.async_fetch({&rest, 1});
     });
     CHECK(fake_cuda::calls("cuLaunchKernel") > launches);
+    CHECK(fake_cuda::pageable_copies() == pageable);  // bytes that came with a header, too
     CHECK(file.crc32c() == file.announced_crc32c());
     CHECK(front == object.bytes.substr(0, front_size));
     CHECK(is_pattern(read_bytes(gpu_or_skip(), landing.span().address(), landing.size()), front_size));
