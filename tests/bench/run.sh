@@ -36,7 +36,7 @@ run_give-back() {
 
 # On the fake driver, over loopback.
 run_copy() {
-    build copy_bench && python3 "$root/tests/bench/copy.py" "$root/build/release/tests/bench/copy_bench"
+    build copy_bench && python3 "$root/tests/bench/gpu_copy.py" "$root/build/release/tests/bench/copy_bench" "$@"
 }
 
 run_tokens() {
