@@ -33,7 +33,8 @@ def of_row(benchmark: str, title: str, row: str, columns: dict[str, list[Any]]) 
     (table,) = [one for one in result(benchmark)["tables"] if one["title"] == title]
     cells = dict(zip(table["columns"], table["rows"][row]))
     medians = {short: (cells.get(column), digits) for short, (column, digits) in columns.items()}
-    return {short: f"{cell[0]:.{digits}f}" for short, (cell, digits) in medians.items() if cell is not None}
+    numbers = {short: (cell[0] if isinstance(cell, list) else cell, digits) for short, (cell, digits) in medians.items()}
+    return {short: f"{number:.{digits}f}" for short, (number, digits) in numbers.items() if number is not None}
 
 
 def of_bar(benchmark: str, name: str, digits: int) -> str:

@@ -32,6 +32,7 @@ WHAT = {
     "connect": "Connecting, with the rules that this makes",
     "tap": "Opening a tap, and its effect on receivers",
     "including": "Time of the compiler for programs on gpurx, beside the same on sockets of Asio",
+    "copy": "Transport copy into a GPU's memory, counted on the fake driver over loopback",
     "give-back": "Giving pages back behind streams: CPU time and delay, on the fake driver",
 }
 
