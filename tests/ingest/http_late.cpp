@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What goes wrong late, or takes for ever: refusals of what was served before, answers of a byte at the front, names
-// that nobody resolves, and listings without end.
-#include <dlfcn.h>
+// What goes wrong late, or takes for ever: refusals of what was served before, answers of a byte at the front, and
+// listings without end.
 #include <fmt/format.h>
-#include <netdb.h>
 
 #include <array>
 #include <atomic>
@@ -19,24 +17,6 @@
 #include <gpurx/ingest/safetensors.hpp>
 
 #include "http_bed.hpp"
-
-namespace {
-
-std::atomic<bool> resolves{true};
-
-}  // namespace
-
-// The name slowhost is not resolved before `resolves`; others are, as ever.
-extern "C" int getaddrinfo(char const* node, char const* service, addrinfo const* hints, addrinfo** found)
-{
-    if (node != nullptr && std::string_view{node} == "slowhost") {
-        resolves.wait(false);
-        return EAI_NONAME;
-    }
-    using function = int(char const*, char const*, addrinfo const*, addrinfo**);
-    static auto* const next = reinterpret_cast<function*>(::dlsym(RTLD_NEXT, "getaddrinfo"));
-    return next(node, service, hints, found);
-}
 
 namespace gpurx::test {
 
@@ -116,19 +96,6 @@ void send_page(http_reply& reply, std::string_view objects, std::string_view nex
 }
 
 constexpr std::string_view one_object = "<Contents><Key>llama/a</Key><Size>7</Size><ETag>\"x\"</ETag></Contents>";
-
-// For as long as it lives.
-class name_server_that_is_silent {
-  public:
-    name_server_that_is_silent() { resolves = false; }
-    name_server_that_is_silent(name_server_that_is_silent const&) = delete;
-    name_server_that_is_silent& operator=(name_server_that_is_silent const&) = delete;
-    ~name_server_that_is_silent()
-    {
-        resolves = true;
-        resolves.notify_all();
-    }
-};
 
 // For as long as it lives.
 class set_proxy {
@@ -226,27 +193,6 @@ TEST_CASE("an error of a header names its object")
     });
     CHECK(result.code == errc::bad_safetensors);
     CHECK_THAT(result.error, ContainsSubstring("a safetensors file of " + server.url() + "?token=...: "));
-}
-
-TEST_CASE("a name that is not resolved in time is given up")
-{
-    auto options = options_for_tests();
-    options.timeout = 200ms;
-    options.attempts = 2;
-    world in{transport::copy, {.max_flows = 5}};
-    name_server_that_is_silent const nobody;
-    auto const result = fetch(in, "http://slowhost/object", options);
-    CHECK(result.code == errc::gave_up);
-    CHECK_THAT(result.error, ContainsSubstring("resolve slowhost failed; no address came in time; 2 attempts"));
-    options.timeout = 60s;
-    options.deadline = 200ms;
-    CHECK(fetch(in, "http://slowhost/object", options).code == errc::gave_up);
-    outcome ended;
-    options.s3 = {.endpoint = "http://slowhost", .region = {}, .anonymous = true, .profile = {}};
-    run(in, ended,
-        [&]() -> asio::awaitable<void> { static_cast<void>(co_await ingest::async_list_s3("s3://models/", options)); });
-    CHECK(ended.code == errc::gave_up);
-    CHECK_FALSE(resolves);
 }
 
 TEST_CASE("a listing of pages without an object, each with a new token, comes to an end")

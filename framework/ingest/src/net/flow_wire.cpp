@@ -3,11 +3,18 @@
 #include <sys/ioctl.h>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
+#include <boost/asio/experimental/parallel_group.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <gpurx/receiver.hpp>
+#include <memory>
+#include <optional>
+#include <utility>
 
+#include "tcp.hpp"
 #include "wire.hpp"
 
 namespace gpurx::ingest::detail {
@@ -15,6 +22,12 @@ namespace gpurx::ingest::detail {
 namespace {
 
 constexpr auto tuple = asio::as_tuple(asio::use_awaitable);
+
+// No answer of the peer's, and no other would answer otherwise.
+bool is_final(error_code code) noexcept
+{
+    return code == asio::error::operation_aborted || code == gpurx::errc::too_many_flows;
+}
 
 class flow_wire final : public wire {
   public:
@@ -31,20 +44,65 @@ class flow_wire final : public wire {
     void close() noexcept override;
 
   private:
+    [[nodiscard]] asio::awaitable<error_code> connect_first(std::vector<asio::ip::tcp::endpoint> const& to);
+    [[nodiscard]] asio::awaitable<void> find_other();
     // Bytes in the socket.
     [[nodiscard]] std::size_t queued() const noexcept;
 
     receiver receiver_;
+    std::shared_ptr<connection_race> others_;  // while the first endpoint is awaited
+    std::optional<asio::ip::tcp::endpoint> other_;
+    bool is_closed_ = false;
 };
 
 asio::awaitable<error_code> flow_wire::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
-    auto const [code, peer] = co_await receiver_.async_connect(to, tuple);
+    auto rest = in_order_of_attempts(to, is_silent);
+    error_code code = asio::error::not_found;
+    while (!rest.empty() && (code = co_await connect_first(rest)) && !is_final(code))
+        rest.erase(rest.begin());
     // A second request must not wait for the acknowledgement of the first.
     error_code ignored;
     if (!code)
         receiver_.set_option(asio::ip::tcp::no_delay{true}, ignored);
     co_return code;
+}
+
+// To the first, or to another if that answers while the first does not.
+asio::awaitable<error_code> flow_wire::connect_first(std::vector<asio::ip::tcp::endpoint> const& to)
+{
+    peer_ = to.front();
+    if (to.size() == 1)
+        co_return std::get<0>(co_await receiver_.async_connect(to.front(), tuple));
+    auto const executor = receiver_.get_executor();
+    others_ = std::make_shared<connection_race>(executor, std::vector(to.begin() + 1, to.end()));
+    auto const ended =
+        co_await asio::experimental::make_parallel_group(receiver_.async_connect(to.front(), asio::deferred),
+                                                         asio::co_spawn(executor, find_other(), asio::deferred))
+            .async_wait(asio::experimental::wait_for_one(), asio::use_awaitable);
+    auto const others = std::exchange(others_, nullptr);
+    others->close();
+    auto const code = std::get<1>(ended);
+    if (is_closed_ || !code)
+        co_return is_closed_ ? error_code{asio::error::operation_aborted} : code;
+    if (!other_)
+        co_return code;
+    note_silent(to.front());
+    peer_ = std::exchange(other_, std::nullopt);
+    co_return std::get<0>(co_await receiver_.async_connect(*peer_, tuple));
+}
+
+// A flow is one of few, so others are looked for with ordinary sockets. Completes only if one answers.
+asio::awaitable<void> flow_wire::find_other()
+{
+    asio::steady_timer pause{receiver_.get_executor(), attempt_delay};
+    co_await pause.async_wait(asio::deferred);
+    if (!co_await others_->async_run()) {
+        other_ = others_->winner();
+        co_return;
+    }
+    pause.expires_at(std::chrono::steady_clock::time_point::max());
+    co_await pause.async_wait(asio::deferred);
 }
 
 asio::awaitable<wire::transferred> flow_wire::async_write(asio::const_buffer from)
@@ -96,6 +154,7 @@ bool flow_wire::is_quiet()
 
 void flow_wire::close() noexcept
 {
+    is_closed_ = true;
     receiver_.close();
 }
 

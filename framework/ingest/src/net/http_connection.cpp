@@ -208,6 +208,9 @@ void http_connection::watch()
         self->too_slow_ = self->look();
         if (self->too_slow_.empty())
             return self->watch();
+        // It takes connections and says nothing: others of its name may answer.
+        if (self->wire_->peer() && self->wire_->arrived() == 0)
+            note_silent(*self->wire_->peer());
         self->wire_->close();
     });
 }

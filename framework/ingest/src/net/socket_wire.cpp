@@ -63,6 +63,7 @@ class socket_wire final : public wire {
     [[nodiscard]] asio::awaitable<error_code> wait_for(tls_session::step of);
 
     asio::ip::tcp::socket socket_;
+    std::shared_ptr<connection_race> race_;  // until there is a connection
     tls_context context_;
     std::string host_;
     std::string tunnel_;
@@ -74,9 +75,13 @@ class socket_wire final : public wire {
 
 asio::awaitable<error_code> socket_wire::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
 {
-    if (auto const refused = co_await async_connect_private(socket_, to))
-        co_return refused;
-    error_code code;
+    race_ = std::make_shared<connection_race>(socket_.get_executor(), to);
+    auto code = co_await race_->async_run();
+    if (code)
+        co_return code;
+    socket_ = race_->take();
+    peer_ = race_->winner();
+    race_.reset();
     socket_.set_option(asio::ip::tcp::no_delay{true}, code);
     if (!tunnel_.empty())
         code = co_await open_tunnel();
@@ -239,6 +244,8 @@ std::string socket_wire::why() const
 
 void socket_wire::close() noexcept
 {
+    if (race_ != nullptr)
+        race_->close();
     error_code ignored;
     socket_.close(ignored);
 }

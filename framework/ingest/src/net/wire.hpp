@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -33,7 +34,7 @@ class wire {
     wire& operator=(wire const&) = delete;
     virtual ~wire() = default;
 
-    // Connects to the first endpoint that answers. Completes when requests can be sent.
+    // Connects to the first endpoint that answers, as connection_race does. Completes when requests can be sent.
     [[nodiscard]] virtual asio::awaitable<error_code> async_connect(std::vector<asio::ip::tcp::endpoint> const& to) = 0;
     // Writes all of it.
     [[nodiscard]] virtual asio::awaitable<transferred> async_write(asio::const_buffer from) = 0;
@@ -44,6 +45,9 @@ class wire {
     [[nodiscard]] virtual asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) = 0;
     [[nodiscard]] virtual asio::awaitable<transferred> async_skip(std::uint64_t bytes) = 0;
 
+    // The peer that is connected, or awaited.
+    [[nodiscard]] std::optional<asio::ip::tcp::endpoint> const& peer() const noexcept { return peer_; }
+
     // Bytes so far, with those that a waiting read leaves in the socket; and whether a read could take bytes now.
     [[nodiscard]] virtual std::uint64_t arrived() const noexcept = 0;
     [[nodiscard]] virtual bool at_hand() noexcept = 0;
@@ -52,6 +56,9 @@ class wire {
     // More text about the last failure; empty if none.
     [[nodiscard]] virtual std::string why() const { return {}; }
     virtual void close() noexcept = 0;
+
+  protected:
+    std::optional<asio::ip::tcp::endpoint> peer_;
 };
 
 // A flow of the session. Its bytes land in the session's memory.

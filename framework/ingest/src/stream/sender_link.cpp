@@ -140,8 +140,15 @@ asio::awaitable<error_code> sender_link::connect(time_point until)
     if (found.code)
         co_return found.code == errc::gave_up ? error_code{asio::error::timed_out} : found.code;
     end_.expires_at(until);
-    auto const code =
-        co_await in_time(asio::co_spawn(executor_, async_connect_private(socket_, found.endpoints), asio::deferred));
+    auto const race = race_ = std::make_shared<connection_race>(executor_, found.endpoints);
+    auto code = co_await in_time(asio::co_spawn(executor_, race->async_run(), asio::deferred));
+    // The refusal that came last says more than that the time is over.
+    if (code == asio::error::timed_out && race->code() != asio::error::operation_aborted)
+        code = race->code();
+    if (!code && race == race_) {
+        socket_ = race->take();
+        race_.reset();
+    }
     co_return code || socket_.is_open() ? code : error_code{asio::error::operation_aborted};
 }
 
@@ -234,6 +241,8 @@ asio::awaitable<void> sender_link::wait(bool writes)
 
 void sender_link::close() noexcept
 {
+    if (auto const race = std::exchange(race_, nullptr))
+        race->close();
     error_code ignored;
     socket_.close(ignored);
     is_greeted = false;

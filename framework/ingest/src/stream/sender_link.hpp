@@ -10,12 +10,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <gpurx/ingest/tensor_sender.hpp>
+
+#include "../net/tcp.hpp"
 
 namespace gpurx::ingest::detail {
 
@@ -66,6 +69,7 @@ class sender_link {
     std::uint16_t port_ = 0;
     std::chrono::milliseconds timeout_;
     asio::ip::tcp::socket socket_;
+    std::shared_ptr<connection_race> race_;  // while it connects
     asio::ip::tcp::acceptor acceptor_;
     asio::steady_timer end_;
 };
