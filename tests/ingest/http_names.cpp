@@ -199,6 +199,43 @@ TEST_CASE("more silent addresses than a timeout has room for do not hide the one
     CHECK(result.bytes == object.bytes);
 }
 
+TEST_CASE("a server that moves to another address while an object comes is found there")
+{
+    http_content const object{content_of(100'000)};
+    http_server later{sends(object)};
+    http_server first{[&](http_request const& request, http_reply& reply) {
+                          if (request.number < 2)
+                              return object.serve(request, reply);
+                          name("moving", {"127.0.0.1"});
+                          reply.reset();
+                      },
+                      std::nullopt,
+                      {asio::ip::make_address("127.0.0.2"), later.port()}};
+    name("moving", {"127.0.0.2"});
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = fetch(in, later.url("/object", "moving"));
+    INFO(result.error);
+    CHECK(result.bytes == object.bytes);
+    CHECK(result.stats.retries <= options_for_tests().flows);
+    CHECK_FALSE(later.requests().empty());
+}
+
+TEST_CASE("a name that is unknown for a while does not end a load")
+{
+    http_content const object{content_of(100'000)};
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.number != 2)
+            return object.serve(request, reply);
+        name("flickering", {});
+        reply.reset();
+    }};
+    name("flickering", {"127.0.0.1"});
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = fetch(in, server.url("/object", "flickering"));
+    INFO(result.error);
+    CHECK(result.bytes == object.bytes);
+}
+
 TEST_CASE("a name that is not resolved in time is given up")
 {
     auto options = options_for_tests();

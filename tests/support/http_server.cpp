@@ -103,11 +103,8 @@ bool http_reply::another_waits() const
     return !pending_.empty() || socket_.available(ignored) > 0;
 }
 
-http_server::http_server(handler answer, std::optional<tls_manner> tls)
-    : answer_{std::move(answer)},
-      tls_{std::move(tls)},
-      acceptor_{io_, {asio::ip::address_v4::loopback(), 0}},
-      thread_{[this] { accept(); }}
+http_server::http_server(handler answer, std::optional<tls_manner> tls, tcp::endpoint const& at)
+    : answer_{std::move(answer)}, tls_{std::move(tls)}, acceptor_{io_, at}, thread_{[this] { accept(); }}
 {}
 
 http_server::~http_server()

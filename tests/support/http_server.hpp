@@ -73,7 +73,8 @@ class http_server {
   public:
     using handler = std::function<void(http_request const&, http_reply&)>;
 
-    explicit http_server(handler answer, std::optional<tls_manner> tls = std::nullopt);
+    explicit http_server(handler answer, std::optional<tls_manner> tls = std::nullopt,
+                         boost::asio::ip::tcp::endpoint const& at = {boost::asio::ip::address_v4::loopback(), 0});
     ~http_server();
 
     [[nodiscard]] std::string url(std::string_view path = "/object", std::string_view host = "127.0.0.1") const;

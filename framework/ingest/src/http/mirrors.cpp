@@ -217,6 +217,8 @@ bool mirrors::renew(mirror& refused)
 
 passing_error mirrors::passing(system_error const& failure, lane const& of)
 {
+    if (of.at() != nullptr)
+        of.at()->from.doubt();
     if (of.at() != nullptr && dynamic_cast<later_refusal const*>(&failure) != nullptr && renew(*of.at()))
         return {failure.code(), failure.why()};
     if (of.at() == nullptr || !are_several())

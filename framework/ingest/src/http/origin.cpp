@@ -79,15 +79,34 @@ asio::awaitable<void> origin::async_locate(asio::any_io_executor executor)
         co_await s3_->asked.async_start();
         from_ = s3_->asked.where(s3_->object);
     }
-    if (endpoints_.empty())
-        co_await resolve(std::move(executor));
+    if (endpoints_.empty()) {
+        proxy_ = proxy_for(from_);
+        endpoints_ = co_await resolve(std::move(executor));
+        is_doubtful_ = false;
+    }
     if (from_.secure && tls_ == nullptr)
         tls_ = make_tls_context(s3_ != nullptr ? s3_->asked.tls() : context_.options.tls);
 }
 
-asio::awaitable<void> origin::resolve(asio::any_io_executor executor)
+asio::awaitable<std::vector<asio::ip::tcp::endpoint>> origin::async_endpoints(asio::any_io_executor executor)
 {
-    proxy_ = proxy_for(from_);
+    std::vector<asio::ip::tcp::endpoint> found;
+    if (is_doubtful_) {
+        try {
+            found = co_await resolve(std::move(executor));
+            is_doubtful_ = false;
+        } catch (system_error const&) {
+            // A name server may be away, too: the last addresses are better than none.
+        }
+    }
+    std::scoped_lock const lock{endpoints_mutex_};
+    if (!found.empty())
+        endpoints_ = std::move(found);
+    co_return endpoints_;
+}
+
+asio::awaitable<std::vector<asio::ip::tcp::endpoint>> origin::resolve(asio::any_io_executor executor) const
+{
     auto const& next = proxy_ ? *proxy_ : from_;
     auto const until = std::min(std::chrono::steady_clock::now() + context_.options.timeout, context_.deadline);
     auto found = co_await async_resolve(std::move(executor), next.host, next.port, until);
@@ -97,7 +116,7 @@ asio::awaitable<void> origin::resolve(asio::any_io_executor executor)
                             .object = next.host,
                             .kernel_message = {},
                             .advice = found.code == errc::gave_up ? "no address came in time" : ""}};
-    endpoints_ = std::move(found.endpoints);
+    co_return std::move(found.endpoints);
 }
 
 // ---- where it leads ----

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -82,7 +83,7 @@ struct s3_target {
     s3::client asked;
 };
 
-// After it was opened it does not change, and several strands may use it.
+// After it was opened only its addresses change, and several strands may use it.
 class origin {
   public:
     // Errors: those of object's constructor. The context must outlive this.
@@ -92,7 +93,7 @@ class origin {
     [[nodiscard]] url const& where() const noexcept { return from_; }
     // The URL as given, for messages.
     [[nodiscard]] std::string const& given() const noexcept { return given_; }
-    // Resolves its addresses and prepares TLS, unless that was done.
+    // Finds its server and proxy, resolves the addresses and prepares TLS, unless that was done.
     [[nodiscard]] asio::awaitable<void> async_locate(asio::any_io_executor executor);
 
     // ---- redirects; throws if they cannot be followed ----
@@ -104,7 +105,10 @@ class origin {
     [[noreturn]] void refuse(answer const& head, std::string const& text);
 
     // ---- once it is located ----
-    [[nodiscard]] std::vector<asio::ip::tcp::endpoint> const& endpoints() const noexcept { return endpoints_; }
+    // Returns the addresses. Asks for them again after doubt(), because the server may have moved.
+    [[nodiscard]] asio::awaitable<std::vector<asio::ip::tcp::endpoint>> async_endpoints(asio::any_io_executor executor);
+    // A connection or a request has failed.
+    void doubt() noexcept { is_doubtful_ = true; }
     [[nodiscard]] std::optional<url> const& proxy() const noexcept { return proxy_; }
     [[nodiscard]] std::unique_ptr<wire> make_wire(asio::any_io_executor const& executor) const;
     // Returns the text of a request for a range; an empty range means all of the object.
@@ -123,7 +127,7 @@ class origin {
   private:
     [[nodiscard]] std::unique_ptr<s3_target> s3_target_of(s3::location which, std::string const& endpoint) const;
     void set_authorization(url const* secrets_for);
-    [[nodiscard]] asio::awaitable<void> resolve(asio::any_io_executor executor);
+    [[nodiscard]] asio::awaitable<std::vector<asio::ip::tcp::endpoint>> resolve(asio::any_io_executor executor) const;
     [[nodiscard]] asio::awaitable<header_fields> authorization(byte_range asked);
     [[nodiscard]] url addressed(header_fields& fields) const;
 
@@ -131,7 +135,9 @@ class origin {
     std::unique_ptr<s3_target> s3_;   // of an s3:// URL
     bool asks_for_checksum_ = false;  // once in each region
     url from_;
+    std::mutex endpoints_mutex_;
     std::vector<asio::ip::tcp::endpoint> endpoints_;
+    std::atomic<bool> is_doubtful_ = false;
     std::string given_;
     url first_;          // the first URL
     header_fields own_;  // for requests to it
