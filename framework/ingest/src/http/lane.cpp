@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/error.hpp>
 #include <chrono>
 #include <gpurx/ingest/error.hpp>
 #include <string>
@@ -64,20 +65,26 @@ asio::awaitable<std::optional<opened_object>> lane::attempt(std::uint64_t size)
     co_await at_->from.async_locate(executor_);
     co_await async_connect();
     auto const checksum_request = at_->from.ask_for_checksum();
-    if (!checksum_request.empty()) {
+    auto const has_head = !checksum_request.empty();
+    if (has_head) {
         ++context_->counters.requests;
         co_await on_->async_send(checksum_request);
     }
     byte_range const asked{0, at_->asks_for_range ? size : 0};
-    // Not made in the call: GCC 12 destroys such an argument of a coroutine twice.
-    pending_request first{.asked = asked, .answer = {}, .wanted = {}};
-    co_await async_ask(std::move(first));
-    answer before;
-    if (!checksum_request.empty())
-        before = co_await on_->async_answer();
-    if (!before.keep_alive)
+    auto const is_alone = has_head && at_->from.pipelined() == 1;
+    if (!is_alone) {
+        // Not made in the call: GCC 12 destroys such an argument of a coroutine twice.
+        pending_request first{.asked = asked, .answer = {}, .wanted = {}};
+        co_await async_ask(std::move(first));
+    }
+    if (has_head)
+        at_->checksums = co_await on_->async_answer();
+    if (is_alone || (has_head && !at_->checksums.keep_alive))
         co_return std::nullopt;
-    auto const head = co_await on_->async_answer();
+    auto const answered = co_await answer_to_first(has_head);
+    if (!answered)
+        co_return std::nullopt;
+    auto const& head = *answered;
     if (is_elsewhere(head) || is_refused_range(head))
         co_return std::nullopt;
     error_code code;
@@ -92,7 +99,7 @@ asio::awaitable<std::optional<opened_object>> lane::attempt(std::uint64_t size)
     learn(head);
     requests.front() = {
         .asked = asked, .answer = found.follows, .wanted = {}, .answered = true, .last = !head.keep_alive};
-    co_return opened(found, head, before);
+    co_return opened(found, head, at_->checksums);
 }
 
 bool lane::is_elsewhere(answer const& head)
@@ -138,19 +145,40 @@ asio::awaitable<void> lane::async_ask(pending_request what)
     co_await on_->async_send(std::move(text));
 }
 
-asio::awaitable<answer> lane::answer_to(pending_request const& what)
+unsigned lane::looks_for_next() const
 {
     auto const look = context_->options.timeout / looks_per_timeout;
-    auto const soon = static_cast<unsigned>(std::clamp<std::int64_t>(time_for_next / look, 1, looks_per_timeout));
-    auto const limit = what.ahead ? soon : looks_per_timeout;
+    return static_cast<unsigned>(std::clamp<std::int64_t>(time_for_next / look, 1, looks_per_timeout));
+}
+
+asio::awaitable<answer> lane::answer_to(pending_request const& what)
+{
     try {
-        co_return co_await on_->async_answer(limit);
+        co_return co_await on_->async_answer(what.ahead ? looks_for_next() : looks_per_timeout);
     } catch (system_error const& failure) {
         // Some servers drop what comes while they answer.
         if (what.ahead && failure.code() == errc::gave_up)
-            at_->from.pipelined = 1;
+            at_->from.ask_alone();
         throw;
     }
+}
+
+asio::awaitable<std::optional<answer>> lane::answer_to_first(bool is_behind_head)
+{
+    if (!is_behind_head)
+        co_return co_await on_->async_answer();
+    try {
+        co_return co_await on_->async_answer(looks_for_next());
+    } catch (system_error const& failure) {
+        // Some servers drop the GET, some end the connection, and some answer a HEAD with a body.
+        auto const is_deadline = std::chrono::steady_clock::now() >= context_->deadline;
+        auto const is_known = failure.code() == errc::gave_up || failure.code() == errc::bad_response ||
+                              failure.code() == asio::error::eof || failure.code() == asio::error::connection_reset;
+        if (is_deadline || !is_known)
+            throw;
+    }
+    at_->from.ask_alone();
+    co_return std::nullopt;
 }
 
 asio::awaitable<void> lane::refuse(answer head)
@@ -172,7 +200,7 @@ asio::awaitable<void> lane::async_read_header(pending_request& what)
         co_await refuse(head);
     // The request was dropped, and this is the answer to a later one.
     if (code == errc::wrong_range && what.ahead) {
-        at_->from.pipelined = 1;
+        at_->from.ask_alone();
         throw passing_error{code, words_for(at_->from.where(), why)};
     }
     if (code)

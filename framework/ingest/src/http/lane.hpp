@@ -77,7 +77,7 @@ class lane {
     // Returns whether another request may be sent before the pending responses arrive.
     [[nodiscard]] bool has_room() const noexcept
     {
-        return requests.size() < at_->from.pipelined && asked_ < at_->from.per_connection;
+        return requests.size() < at_->from.pipelined() && asked_ < at_->from.per_connection;
     }
     [[nodiscard]] asio::awaitable<void> async_ask(pending_request what);
     // Reads the header of the next response, with the range of its bytes. Throws if the response does not match its
@@ -102,6 +102,11 @@ class lane {
     // Throws the server's error.
     [[nodiscard]] asio::awaitable<void> refuse(answer head);
     [[nodiscard]] asio::awaitable<answer> answer_to(pending_request const& what);
+    // Returns the answer to the first GET; empty if a HEAD precedes it on the connection, and the server answers the
+    // HEAD only, or answers it with a body.
+    [[nodiscard]] asio::awaitable<std::optional<answer>> answer_to_first(bool is_behind_head);
+    // Returns the number of looks that a pipelined request's answer may take.
+    [[nodiscard]] unsigned looks_for_next() const;
 
     asio::any_io_executor executor_;
     transfer_context* context_;

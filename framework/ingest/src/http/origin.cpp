@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "../net/environment.hpp"
+#include "../net/recent.hpp"
 #include "../net/retry.hpp"
 #include "../net/tcp.hpp"
 #include "../net/url.hpp"
@@ -21,6 +22,13 @@ namespace gpurx::ingest::detail {
 namespace {
 
 constexpr unsigned redirect_limit = 10;
+
+// Hosts that drop a second request, or answer it wrongly.
+recent_set<std::string>& hosts_to_ask_alone()
+{
+    static recent_set<std::string> all;
+    return all;
+}
 
 }  // namespace
 
@@ -83,6 +91,7 @@ asio::awaitable<void> origin::async_locate(asio::any_io_executor executor)
         proxy_ = proxy_for(from_);
         endpoints_ = co_await resolve(std::move(executor));
         is_doubtful_ = false;
+        is_alone_ = hosts_to_ask_alone().contains(from_.authority);
     }
     if (from_.secure && tls_ == nullptr)
         tls_ = make_tls_context(s3_ != nullptr ? s3_->asked.tls() : context_.options.tls);
@@ -170,6 +179,12 @@ asio::awaitable<std::string> origin::async_get(byte_range asked)
     auto fields = co_await authorization(asked);
     auto const to = addressed(fields);
     co_return get_request(to, asked, fields);
+}
+
+void origin::ask_alone()
+{
+    is_alone_ = true;
+    hosts_to_ask_alone().note(from_.authority);
 }
 
 std::string origin::ask_for_checksum()

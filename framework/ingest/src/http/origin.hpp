@@ -114,15 +114,17 @@ class origin {
     // Returns the text of a request for a range; an empty range means all of the object.
     [[nodiscard]] asio::awaitable<std::string> async_get(byte_range asked);
     // S3 sends an object's checksum only with requests for all or none of its bytes. So a HEAD request precedes the
-    // first GET, once in each region. Empty if this origin needs none.
+    // first GET, once in each region: on its connection if pipelined() allows it. Empty if this origin needs none.
     [[nodiscard]] std::string ask_for_checksum();
 
     // ---- observations of the server ----
     // Number of requests that the server answers before it closes a connection, if known. Do not send more: the server
     // would reset the connection, and the end of its last response would be lost.
     std::atomic<std::uint64_t> per_connection{UINT64_MAX};
-    // Most requests in flight on one connection. One, after the server has not answered a second request.
-    std::atomic<std::size_t> pipelined{2};
+    // Most requests in flight on one connection. One, after the server has not answered a second request. The process
+    // remembers that for the host.
+    [[nodiscard]] std::size_t pipelined() const noexcept { return is_alone_ ? 1 : 2; }
+    void ask_alone();
 
   private:
     [[nodiscard]] std::unique_ptr<s3_target> s3_target_of(s3::location which, std::string const& endpoint) const;
@@ -138,6 +140,7 @@ class origin {
     std::mutex endpoints_mutex_;
     std::vector<asio::ip::tcp::endpoint> endpoints_;
     std::atomic<bool> is_doubtful_ = false;
+    std::atomic<bool> is_alone_ = false;
     std::string given_;
     url first_;          // the first URL
     header_fields own_;  // for requests to it
@@ -157,6 +160,7 @@ struct mirror {
     origin from;
     opened_object opened;
     bool asks_for_range = true;  // in its first request
+    answer checksums;            // the answer to HEAD
     std::atomic<std::uint64_t> bytes{0};
 
     // ---- guarded by the owner's mutex ----
