@@ -84,7 +84,7 @@ void origin::set_authorization(url const* secrets_for)
 asio::awaitable<void> origin::async_locate(asio::any_io_executor executor)
 {
     if (s3_ != nullptr && from_.host.empty()) {
-        co_await s3_->asked.async_start();
+        co_await s3_->asked.async_start(context_.deadline);
         from_ = s3_->asked.where(s3_->object);
     }
     if (endpoints_.empty()) {
@@ -199,7 +199,7 @@ std::string origin::ask_for_checksum()
 asio::awaitable<header_fields> origin::authorization(byte_range asked)
 {
     if (s3_ != nullptr) {
-        co_await s3_->asked.async_renew();
+        co_await s3_->asked.async_renew(context_.deadline);
         co_return s3_->asked.sign("GET", from_, get_fields(from_, asked));
     }
     // Secrets are for whom they were meant.

@@ -51,6 +51,11 @@ bool is_passing(error_code code)
 
 }  // namespace
 
+bool may_pass(system_error const& failure)
+{
+    return dynamic_cast<passing_error const*>(&failure) != nullptr || is_passing(failure.code());
+}
+
 diagnostics words_for(url const& from, std::string_view advice)
 {
     return {.operation = "fetch", .object = from.display, .kernel_message = {}, .advice = printable(advice, 1000)};
@@ -73,7 +78,7 @@ passing_error passing(system_error const& failure, url const& from)
         why.object = from.display;
     }
     auto const* const refusal = dynamic_cast<passing_error const*>(&failure);
-    if (refusal == nullptr && !is_passing(failure.code()))
+    if (!may_pass(failure))
         throw system_error{failure.code(), why};
     return {failure.code(), why, refusal != nullptr ? refusal->retry_after : std::nullopt};
 }

@@ -35,6 +35,9 @@ class later_refusal : public system_error {
     using system_error::system_error;
 };
 
+// Returns whether another attempt may succeed after this failure, whatever failed.
+[[nodiscard]] bool may_pass(system_error const& failure);
+
 // Text that names the URL; it may contain text of the server.
 [[nodiscard]] diagnostics words_for(url const& from, std::string_view advice);
 [[noreturn]] void fail(error_code code, url const& from, std::string_view advice);

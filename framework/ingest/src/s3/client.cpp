@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/error.hpp>
 #include <boost/asio/ip/address.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <gpurx/ingest/error.hpp>
 
 #include "../net/environment.hpp"
 #include "../net/http_connection.hpp"
+#include "../net/retry.hpp"
 #include "../net/url.hpp"
 #include "sigv4.hpp"
 
@@ -63,13 +66,26 @@ bool is_to_be_signed(header_field const& each)
 constexpr std::chrono::milliseconds limit = 2s;
 constexpr std::string_view roles = "/latest/meta-data/iam/security-credentials/";
 
+constexpr unsigned service_attempts = 3;
+
+// How long a service is asked.
+struct patience {
+    unsigned attempts = service_attempts;
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+    bool is_there = false;  // it has answered: this machine has the service
+};
+
+diagnostics words_for_service(std::string_view url, std::string_view advice)
+{
+    return {.operation = "get credentials from",
+            .object = without_secrets(url),
+            .kernel_message = {},
+            .advice = printable(advice)};
+}
+
 [[noreturn]] void fail(std::string_view object, std::string_view advice)
 {
-    throw system_error{errc::no_credentials,
-                       {.operation = "get credentials from",
-                        .object = without_secrets(object),
-                        .kernel_message = {},
-                        .advice = printable(advice)}};
+    throw system_error{errc::no_credentials, words_for_service(object, advice)};
 }
 
 std::string first_line_of(std::string text)
@@ -97,19 +113,49 @@ url endpoint_at(std::string const& text)
     return found;
 }
 
-asio::awaitable<std::string> ask(exchange what)
+// Most machines are no EC2 instance, and learn that soon. A service that refuses or drops a connection is there.
+bool may_be_there(system_error const& failure, patience const& with)
+{
+    return may_pass(failure) && (with.is_there || failure.code() == asio::error::eof ||
+                                 failure.code() == errc::gave_up || failure.code() == asio::error::connection_reset);
+}
+
+asio::awaitable<std::string> ask_once(exchange what, patience& with)
 {
     auto const from = what.to.display;
     std::string failure;
+    auto is_final = true;
+    std::optional<std::chrono::seconds> wait;
     try {
         auto const [head, body] = co_await async_exchange(std::move(what));
+        with.is_there = true;
         if (head.status == 200)
             co_return body;
         failure = status_text(head);
+        is_final = !head.is_temporary();
+        wait = head.retry_after;
     } catch (system_error const& error) {
         failure = error.what();
+        is_final = !may_be_there(error, with);
     }
-    fail(from, failure);
+    if (is_final)
+        fail(from, failure);
+    throw passing_error{errc::no_credentials, words_for_service(from, failure), wait};
+}
+
+asio::awaitable<std::string> ask(exchange what, patience& with)
+{
+    retries tries{co_await asio::this_coro::executor, with.is_there ? with.attempts : std::min(with.attempts, 2U),
+                  with.deadline};
+    for (;;) {
+        std::optional<passing_error> failure;
+        try {
+            co_return co_await ask_once(what, with);
+        } catch (passing_error const& error) {
+            failure = error;
+        }
+        co_await tries.async_pause(*failure);
+    }
 }
 
 credentials taken_from(std::string const& document, std::string const& source)
@@ -121,7 +167,7 @@ credentials taken_from(std::string const& document, std::string const& source)
     return *found;
 }
 
-asio::awaitable<credentials> ask_container(credential_service at)
+asio::awaitable<credentials> ask_container(credential_service at, patience with)
 {
     exchange what{.to = endpoint_at(at.url), .fields = {}, .limit = limit};
     if (!what.to.secure && !is_near(what.to))
@@ -131,16 +177,17 @@ asio::awaitable<credentials> ask_container(credential_service at)
         fail(at.url, "the file of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, " + at.token_file + ", cannot be read");
     if (!token.empty())
         what.fields.push_back({"Authorization", token});
-    auto const document = co_await ask(std::move(what));
+    with.is_there = true;
+    auto const document = co_await ask(std::move(what), with);
     co_return taken_from(document, at.url);
 }
 
 // Version 2 of the service: who asks has to have got a token before.
-asio::awaitable<credentials> ask_instance(std::string endpoint)
+asio::awaitable<credentials> ask_instance(std::string endpoint, patience with)
 {
     exchange first{.method = "PUT", .to = endpoint_at(endpoint + "/latest/api/token"), .fields = {}, .limit = limit};
     first.fields.push_back({"x-aws-ec2-metadata-token-ttl-seconds", "21600"});
-    auto const answer = co_await ask(std::move(first));
+    auto const answer = co_await ask(std::move(first), with);
     auto const token = first_line_of(answer);
     auto const get = [&](std::string const& path) {
         exchange what{.to = endpoint_at(endpoint + path), .fields = {}, .limit = limit};
@@ -148,9 +195,9 @@ asio::awaitable<credentials> ask_instance(std::string endpoint)
         return what;
     };
     auto second = get(std::string{roles});
-    auto const names = co_await ask(std::move(second));
+    auto const names = co_await ask(std::move(second), with);
     auto third = get(std::string{roles} + first_line_of(names));
-    auto const document = co_await ask(std::move(third));
+    auto const document = co_await ask(std::move(third), with);
     co_return taken_from(document, endpoint);
 }
 
@@ -163,11 +210,11 @@ setup read_setup(std::string const& profile)
 }
 
 // Errors: errc::no_credentials, with the service as the object.
-asio::awaitable<credentials> async_ask(credential_service at)
+asio::awaitable<credentials> async_ask(credential_service at, patience with)
 {
     if (at.of == credential_service::kind::container)
-        return ask_container(std::move(at));
-    return ask_instance(std::move(at.url));
+        return ask_container(std::move(at), with);
+    return ask_instance(std::move(at.url), with);
 }
 
 }  // namespace
@@ -182,7 +229,7 @@ std::vector<s3_options> servers_of(s3_options const& options)
     return servers;
 }
 
-asio::awaitable<void> client::async_start()
+asio::awaitable<void> client::async_start(std::chrono::steady_clock::time_point deadline)
 {
     if (started_)
         co_return;
@@ -205,7 +252,7 @@ asio::awaitable<void> client::async_start()
     if (!options_.anonymous && !by_) {
         std::string failure;
         try {
-            by_ = co_await async_ask(*source_);
+            by_ = co_await async_ask(*source_, {.deadline = deadline});
         } catch (system_error const& error) {
             if (source_->of == credential_service::kind::container)
                 throw;
@@ -220,18 +267,21 @@ asio::awaitable<void> client::async_start()
     started_ = true;
 }
 
-asio::awaitable<void> client::async_renew()
+asio::awaitable<void> client::async_renew(std::chrono::steady_clock::time_point deadline)
 {
+    auto attempts = service_attempts;
     {
         std::scoped_lock const lock{mutex_};
         if (!source_ || renewing_ || !ends_within(early))
             co_return;
         renewing_ = true;
+        // A later request tries again while the present credentials are good.
+        attempts = ends_within(0s) ? attempts : 1;
     }
     std::optional<credentials> fresh;
     std::exception_ptr failure;
     try {
-        fresh = co_await async_ask(*source_);
+        fresh = co_await async_ask(*source_, {.attempts = attempts, .deadline = deadline, .is_there = true});
     } catch (...) {
         failure = std::current_exception();
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <chrono>
 #include <gpurx/ingest/s3.hpp>
 #include <gpurx/ingest/tls.hpp>
 #include <mutex>
@@ -27,10 +28,11 @@ class client {
   public:
     client(s3_options options, tls_options tls) : options_{std::move(options)}, tls_{std::move(tls)} {}
 
-    // Reads the configuration and gets credentials. Call it once. Errors: errc::no_credentials, bad_url.
-    [[nodiscard]] asio::awaitable<void> async_start();
+    // Reads the configuration and gets credentials, with several attempts until the deadline. Call it once. Errors:
+    // errc::no_credentials, bad_url.
+    [[nodiscard]] asio::awaitable<void> async_start(std::chrono::steady_clock::time_point deadline);
     // Gets new credentials if the present ones expire soon. A failure is an error only if they have expired.
-    [[nodiscard]] asio::awaitable<void> async_renew();
+    [[nodiscard]] asio::awaitable<void> async_renew(std::chrono::steady_clock::time_point deadline);
 
     // Returns the URL of an object, or of a bucket. Errors: errc::bad_url for an unusable endpoint.
     [[nodiscard]] url where(location const& object);

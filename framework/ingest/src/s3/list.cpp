@@ -79,7 +79,7 @@ asio::awaitable<listing_page> ask(listing& of, std::string token)
     if (!token.empty())
         query.emplace_back("continuation-token", token);
     static_cast<void>(time_for_page(of));  // before the service that gives credentials is asked, too
-    co_await of.asked.async_renew();
+    co_await of.asked.async_renew(of.deadline);
     auto const to = of.asked.where(of.from.bucket, query);
     auto const fields = of.asked.sign("GET", to, {{"Host", to.authority}});
     if (to.secure && of.tls == nullptr)
@@ -100,12 +100,6 @@ asio::awaitable<listing_page> ask(listing& of, std::string token)
     co_return std::move(*page);
 }
 
-bool is_passing(error_code code)
-{
-    return code == errc::gave_up || code == asio::error::eof || code == asio::error::host_not_found_try_again ||
-           (code.category() == boost::system::system_category() && code != asio::error::operation_aborted);
-}
-
 asio::awaitable<listing_page> page_behind(listing& of, std::string token)
 {
     auto const executor = co_await asio::this_coro::executor;
@@ -115,17 +109,16 @@ asio::awaitable<listing_page> page_behind(listing& of, std::string token)
         std::optional<passing_error> failure;
         try {
             co_return co_await ask(of, token);
-        } catch (passing_error const& error) {
-            failure = error;
         } catch (system_error const& error) {
             auto why = error.why();
             if (why.object.empty()) {
                 auto const asked = of.asked.where(of.from.bucket, {}).authority;
                 why = about(of, why.advice.empty() ? asked + " was asked" : asked + ": " + why.advice);
             }
-            if (!is_passing(error.code()))
+            if (!may_pass(error))
                 throw system_error{error.code(), why};
-            failure.emplace(error.code(), why);
+            auto const* const refusal = dynamic_cast<passing_error const*>(&error);
+            failure.emplace(error.code(), why, refusal != nullptr ? refusal->retry_after : std::nullopt);
         }
         co_await (of.has_answered ? tries : unanswered).async_pause(*failure);
     }
@@ -165,12 +158,12 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, fetch_optio
     auto const servers = servers_of(options.s3);
     for (auto server = servers.begin();; ++server) {
         client asked{*server, options.tls};
-        co_await asked.async_start();
+        co_await asked.async_start(deadline);
         listing of{.asked = asked, .from = from, .prefix = prefix, .attempts = options.attempts, .deadline = deadline};
         try {
             co_return co_await all_pages(of);
         } catch (system_error const& error) {
-            bool const may_be_elsewhere = is_passing(error.code()) || error.code() == errc::http_status;
+            bool const may_be_elsewhere = may_pass(error) || error.code() == errc::http_status;
             if (!may_be_elsewhere || server + 1 == servers.end() || std::chrono::steady_clock::now() >= deadline)
                 throw;
         }
