@@ -267,6 +267,33 @@ TEST_CASE("https: injected bytes are an error, and no bytes of the object")
     CHECK_THAT(result.error, ContainsSubstring("TLS: "));
 }
 
+TEST_CASE("https: a handshake that goes wrong once is tried again, if it says nothing of trust or others are sound")
+{
+    using namespace std::string_literals;
+    struct row {
+        std::string bytes;
+        bool may_be_first;
+    };
+    auto const each = GENERATE(row{"\x15\x03\x03\x00\x02\x02\x50"s, true},     // alert: internal error
+                               row{"\x15\x03\x03\x00\x02\x02\x28"s, false},    // alert: handshake failure
+                               row{"\x16\x03\x03\x00\x08\x02yyyyyyy"s, true},  // a damaged record
+                               row{"HTTP/1.1 503 Slow Down\r\n\r\n"s, true});  // no TLS
+    auto const spoilt = GENERATE(0U, 1U);
+    http_content const object{content_of(50'000)};
+    https_bed bed{serving(object),
+                  {.own = {}, .spoils = [&](unsigned connection) { return connection == spoilt ? each.bytes : ""; }}};
+    auto const result = bed.fetch();
+    INFO(result.error);
+    if (spoilt == 0 && !each.may_be_first) {
+        CHECK(result.code == errc::tls_failure);
+        return;
+    }
+    CHECK(result.bytes == object.bytes);
+    // Others may have done the work of the second by then.
+    if (spoilt == 0)
+        CHECK(result.stats.retries == 1);
+}
+
 TEST_CASE("https: redirects lead to https, and never back to http")
 {
     http_content const object{content_of(50'000)};

@@ -172,6 +172,14 @@ void http_server::serve_tls(tcp::socket& socket, unsigned connection)
             socket.read_some(asio::buffer(bytes), closed);
         return;
     }
+    if (auto const bytes = tls_->spoils ? tls_->spoils(connection) : std::string{}; !bytes.empty()) {
+        // Its hello first: a close would reset what is not read.
+        boost::system::error_code ignored;
+        std::array<char, 4000> hello{};
+        socket.read_some(asio::buffer(hello), ignored);
+        asio::write(socket, asio::buffer(bytes), ignored);
+        return;
+    }
     auto context = context_of(*tls_);
     asio::ssl::stream<tcp::socket&> stream{socket, context};
     boost::system::error_code failed;

@@ -67,6 +67,8 @@ struct tls_manner {
     std::string clients_from = {};  // an authority: clients have to show a certificate of its
     bool only_old = false;          // TLS 1.1 at most
     bool stalls = false;            // accepts, and says nothing
+    // Bytes in the place of a handshake, for some connections; empty: none.
+    std::function<std::string(unsigned connection)> spoils = {};
 };
 
 class http_server {

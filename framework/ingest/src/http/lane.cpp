@@ -45,6 +45,8 @@ asio::awaitable<void> lane::async_connect()
             throw;
         auto why = failure.why();
         why.advice += fmt::format("{}through the proxy {}", why.advice.empty() ? "" : "; ", at_->from.proxy()->display);
+        if (may_pass(failure))
+            throw passing_error{failure.code(), why};
         throw system_error{failure.code(), why};
     }
 }

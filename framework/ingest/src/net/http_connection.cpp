@@ -18,6 +18,7 @@
 #include <span>
 
 #include "environment.hpp"
+#include "retry.hpp"
 #include "tcp.hpp"
 
 namespace gpurx::ingest::detail {
@@ -260,6 +261,8 @@ void http_connection::check(error_code code, std::string why) const
 {
     if (code && !too_slow_.empty())
         fail(errc::gave_up, too_slow_);
+    if (code == errc::tls_failure && wire_->may_pass())
+        throw passing_error{code, {.operation = {}, .object = {}, .kernel_message = {}, .advice = wire_->why()}};
     if (code)
         fail(code, why.empty() ? wire_->why() : std::move(why));
 }

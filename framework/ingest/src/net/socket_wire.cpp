@@ -48,6 +48,7 @@ class socket_wire final : public wire {
     [[nodiscard]] bool at_hand() noexcept override;
     [[nodiscard]] bool is_quiet() override;
     [[nodiscard]] std::string why() const override;
+    [[nodiscard]] bool may_pass() const noexcept override { return session_ && session_->may_pass(); }
     void close() noexcept override;
 
   private:

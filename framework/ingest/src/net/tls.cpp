@@ -74,6 +74,13 @@ std::string advice_for(int reason)
     }
 }
 
+// A server's refusal, which it would most likely repeat.
+bool is_refusal(int reason)
+{
+    return reason != SSL_R_WRONG_VERSION_NUMBER && reason != SSL_R_PACKET_LENGTH_TOO_LONG &&
+           !advice_for(reason).empty();
+}
+
 std::string joined(std::string const& words, std::string const& advice)
 {
     return advice.empty() ? words : words + "; " + advice;
@@ -366,6 +373,11 @@ tls_session::step tls_session::outcome(int result, std::size_t bytes)
     auto const code = ERR_peek_error();
     if (ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
         return {.what = waits_for::nothing, .code = asio::error::eof};
+    // The count includes this connection from the end of its handshake on.
+    auto const others_are_sound =
+        SSL_is_init_finished(ssl_.get()) == 0 && SSL_CTX_sess_connect_good(SSL_get_SSL_CTX(ssl_.get())) > 0;
+    may_pass_ =
+        SSL_get_verify_result(ssl_.get()) == X509_V_OK && (others_are_sound || !is_refusal(ERR_GET_REASON(code)));
     why_ = words_for_tls(code, SSL_get_verify_result(ssl_.get()), host_, peer_->names);
     return {.what = waits_for::nothing, .code = errc::tls_failure};
 }

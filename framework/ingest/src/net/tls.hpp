@@ -45,6 +45,10 @@ class tls_session {
     // Reason of the last failed step, for people.
     [[nodiscard]] std::string const& why() const noexcept { return why_; }
 
+    // Returns whether the failure may be the connection's alone. That of a certificate is not. A refusal by the server
+    // is not either, unless the handshake of another connection with this context has succeeded.
+    [[nodiscard]] bool may_pass() const noexcept { return may_pass_; }
+
     // Input and results of OpenSSL's callbacks.
     struct peer {
         int descriptor;
@@ -63,6 +67,7 @@ class tls_session {
     std::unique_ptr<peer> peer_;
     std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
     std::string why_;
+    bool may_pass_ = false;
 };
 
 }  // namespace gpurx::ingest::detail
