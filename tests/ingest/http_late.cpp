@@ -7,11 +7,13 @@
 #include <array>
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gpurx/ingest/safetensors.hpp>
@@ -73,10 +75,11 @@ outcome read_front(world& in, std::string const& url, std::size_t size, fetch_op
     return result;
 }
 
-std::vector<ingest::s3_object> list(http_server const& server, outcome& ended, fetch_options options)
+std::vector<ingest::s3_object> list(http_server const& server, outcome& ended, fetch_options options,
+                                    bool anonymous = true)
 {
     options.s3.endpoint = server.url("");
-    options.s3.anonymous = true;
+    options.s3.anonymous = anonymous;
     std::vector<ingest::s3_object> found;
     world in{transport::copy, {.max_flows = 1}};
     run(in, ended,
@@ -96,6 +99,27 @@ void send_page(http_reply& reply, std::string_view objects, std::string_view nex
 }
 
 constexpr std::string_view one_object = "<Contents><Key>llama/a</Key><Size>7</Size><ETag>\"x\"</ETag></Contents>";
+
+// For as long as it lives.
+class set_credentials {
+  public:
+    set_credentials()
+    {
+        for (auto const& [name, value] : variables)
+            ::setenv(name, value, 1);
+    }
+    set_credentials(set_credentials const&) = delete;
+    set_credentials& operator=(set_credentials const&) = delete;
+    ~set_credentials()
+    {
+        for (auto const& [name, value] : variables)
+            ::unsetenv(name);
+    }
+
+  private:
+    static constexpr std::array<std::pair<char const*, char const*>, 3> variables{
+        {{"AWS_ACCESS_KEY_ID", "an-id"}, {"AWS_SECRET_ACCESS_KEY", "a-key"}, {"AWS_SESSION_TOKEN", "a-token"}}};
+};
 
 // For as long as it lives.
 class set_proxy {
@@ -265,6 +289,74 @@ TEST_CASE("a listing waits for a server that is busy as long as a download does"
     REQUIRE(found.size() == 1);
     CHECK(found[0].url == "s3://models/llama/a");
     CHECK(found[0].size == 7);
+}
+
+// As S3 does for a bucket that is elsewhere, and as gateways do.
+TEST_CASE("a listing follows redirects, and signs for the bucket's region and for no other server")
+{
+    set_credentials const signs;
+    auto const status = GENERATE(301U, 307U, 308U);
+    http_server other{[](http_request const&, http_reply& reply) { send_page(reply, one_object, {}); }};
+    auto const leads_away = GENERATE(false, true);
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.text.find("/eu-west-1/s3/") == std::string::npos)
+            return reply.send(fmt::format(
+                "HTTP/1.1 {} Moved\r\nx-amz-bucket-region: eu-west-1\r\nContent-Length: 0\r\n\r\n", status));
+        if (!leads_away)
+            return send_page(reply, one_object, {});
+        reply.send(fmt::format("HTTP/1.1 {} Moved\r\nLocation: {}\r\nContent-Length: 0\r\n\r\n", status,
+                               other.url(request.target)));
+    }};
+    outcome ended;
+    auto const found = list(server, ended, {.s3 = {.region = "us-east-1"}}, false);
+    CHECK(ended.error.empty());
+    CHECK(found.size() == 1);
+    auto const first = server.requests();
+    REQUIRE(first.size() == 2);
+    CHECK(first[0].text.find("/us-east-1/s3/") != std::string::npos);
+    CHECK(first[1].target == first[0].target);
+    auto const second = other.requests();
+    REQUIRE(second.size() == (leads_away ? 1 : 0));
+    for (auto const& each : second) {
+        CHECK(each.target == first[0].target);
+        for (auto const* const secret : {"Authorization", "x-amz-security-token", "a-token", "an-id"})
+            CHECK(each.text.find(secret) == std::string::npos);
+    }
+}
+
+TEST_CASE("a listing in a circle, and one from a region that only the text names, come to an end")
+{
+    auto const* const location = GENERATE("Location: /\r\n", "");
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        constexpr std::string_view text = "<Error><Code>PermanentRedirect</Code><Region>eu-west-1</Region></Error>";
+        if (request.number == 1 && *location == 0)
+            return send_page(reply, one_object, {});
+        auto const body = *location == 0 ? text : "";
+        reply.send(fmt::format("HTTP/1.1 301 Moved\r\n{}Content-Length: {}\r\n\r\n{}", location, body.size(), body));
+    }};
+    outcome ended;
+    auto const found = list(server, ended, {});
+    CHECK(found.size() == (*location == 0 ? 1 : 0));
+    CHECK((ended.code == errc::bad_redirect) == (*location != 0));
+}
+
+TEST_CASE("an object is found in the region that only the text of a redirect names")
+{
+    set_credentials const signs;
+    http_content const object{content_of(20'000)};
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        constexpr std::string_view text = "<Error><Code>PermanentRedirect</Code><Region>eu-west-1</Region></Error>";
+        if (request.text.find("/eu-west-1/s3/") != std::string::npos)
+            return object.serve(request, reply);
+        reply.send(fmt::format("HTTP/1.1 301 Moved\r\nContent-Length: {}\r\n\r\n{}", text.size(), text));
+    }};
+    auto options = options_for_tests();
+    options.crc32c = fetch_options::checksum::none;
+    options.s3 = {.endpoint = server.url(""), .region = {}, .anonymous = false, .profile = {}};
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = fetch(in, "s3://models/key", options);
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
 }
 
 TEST_CASE("a listing goes through the proxy of the environment")

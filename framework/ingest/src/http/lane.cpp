@@ -108,8 +108,12 @@ bool lane::is_elsewhere(answer const& head)
 {
     if (!head.is_redirect())
         return false;
-    if (!at_->from.move_to(head.bucket_region))
-        at_->from.redirect(head);
+    if (at_->from.move_to(head.bucket_region))
+        return true;
+    // Perhaps its text names the bucket's region.
+    if (head.location.empty())
+        return false;
+    at_->from.redirect(head);
     return true;
 }
 

@@ -28,6 +28,7 @@ constexpr std::size_t page_limit = std::size_t{16} << 20;
 constexpr std::size_t object_limit = 1'000'000;
 // A server may send pages without an object, of what has been deleted; of so many there is no end.
 constexpr unsigned empty_page_limit = 1000;
+constexpr unsigned redirect_limit = 10;
 
 struct listing {
     client& asked;
@@ -47,6 +48,13 @@ diagnostics about(listing const& of, std::string_view what)
             .advice = printable(what, 1000)};
 }
 
+// Whether the server names another region. Later requests then go there.
+bool is_elsewhere(listing const& of, exchanged const& answer)
+{
+    auto const said = parse_refusal(answer.body);
+    return of.asked.move_to(answer.head.bucket_region) || (said && of.asked.move_to(said->region));
+}
+
 // Throws what the server says; a passing_error if asking once more may help.
 void check(listing const& of, exchanged const& answer)
 {
@@ -56,10 +64,8 @@ void check(listing const& of, exchanged const& answer)
     auto const said = parse_refusal(answer.body);
     auto const words =
         fmt::format("{}{}{}", status_text(head), said ? ": " : "", said ? words_of(*said) : std::string{});
-    auto const temporary = head.status == 429 || head.status == 500 || (head.status >= 502 && head.status <= 504);
-    auto const moved = of.asked.move_to(head.bucket_region) || (said && of.asked.move_to(said->region));
     auto const renewed = said && is_about_expiry(*said) && of.asked.end_credentials();
-    if (!temporary && !moved && !renewed)
+    if (!head.is_temporary() && !is_elsewhere(of, answer) && !renewed)
         throw system_error{errc::http_status, about(of, words)};
     throw passing_error{errc::http_status, about(of, words), head.retry_after};
 }
@@ -72,6 +78,45 @@ std::chrono::milliseconds time_for_page(listing const& of)
     return left < page_time ? std::chrono::ceil<std::chrono::milliseconds>(left) : page_time;
 }
 
+url target_of(listing const& of, url const& from, answer const& head, unsigned redirects)
+{
+    if (redirects > redirect_limit)
+        throw system_error{errc::bad_redirect, about(of, fmt::format("more than {} redirects", redirect_limit))};
+    error_code code;
+    diagnostics why;
+    auto to = follow(from, head.location, code, why);
+    if (code)
+        throw system_error{code, why};
+    return to;
+}
+
+// The answer of where it leads. A server elsewhere gets no signature.
+asio::awaitable<exchanged> follow_to_answer(listing& of, parameters query)
+{
+    auto to = of.asked.where(of.from.bucket, query);
+    for (unsigned redirects = 1;; ++redirects) {
+        auto const fields = of.asked.sign("GET", to, {{"Host", to.authority}});
+        if (to.secure && of.tls == nullptr)
+            of.tls = make_tls_context(of.asked.tls());
+        exchange what{.to = to,
+                      .fields = fields,
+                      .tls = of.tls,
+                      .proxy = proxy_for(to),
+                      .limit = time_for_page(of),
+                      .most = page_limit};
+        auto answer = co_await async_exchange(std::move(what));
+        of.has_answered = true;
+        if (!answer.head.is_redirect())
+            co_return answer;
+        if (is_elsewhere(of, answer))
+            to = of.asked.where(of.from.bucket, query);
+        else if (!answer.head.location.empty())
+            to = target_of(of, to, answer.head, redirects);
+        else
+            co_return answer;
+    }
+}
+
 asio::awaitable<listing_page> ask(listing& of, std::string token)
 {
     std::vector<std::pair<std::string, std::string>> query{
@@ -80,17 +125,7 @@ asio::awaitable<listing_page> ask(listing& of, std::string token)
         query.emplace_back("continuation-token", token);
     static_cast<void>(time_for_page(of));  // before the service that gives credentials is asked, too
     co_await of.asked.async_renew(of.deadline);
-    auto const to = of.asked.where(of.from.bucket, query);
-    auto const fields = of.asked.sign("GET", to, {{"Host", to.authority}});
-    if (to.secure && of.tls == nullptr)
-        of.tls = make_tls_context(of.asked.tls());
-    exchange what{.to = to,
-                  .fields = fields,
-                  .tls = of.tls,
-                  .proxy = proxy_for(to),
-                  .limit = time_for_page(of),
-                  .most = page_limit};
-    auto const answer = co_await async_exchange(std::move(what));
+    auto const answer = co_await follow_to_answer(of, query);
     of.has_answered = true;
     check(of, answer);
     std::string why;

@@ -5,25 +5,21 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/algorithm/string/predicate.hpp>
 #include <charconv>
 #include <utility>
+
+#include "xml.hpp"
 
 namespace gpurx::ingest::detail::s3 {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, char>, 7> entities{
-    {{"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&#34;", '"'}, {"&apos;", '\''}, {"&#39;", '\''}}};
-
-// Where "<NAME>" or "</NAME>" begins.
-std::size_t find_tag(std::string_view xml, std::string_view opening, std::string_view name, std::size_t from) noexcept
+std::string_view trimmed(std::string_view text) noexcept
 {
-    for (auto at = xml.find(opening, from); at != std::string_view::npos; at = xml.find(opening, at + 1)) {
-        auto const rest = xml.substr(at + opening.size());
-        if (rest.starts_with(name) && rest.substr(name.size()).starts_with('>'))
-            return at;
-    }
-    return std::string_view::npos;
+    constexpr std::string_view blanks = " \t\r\n";
+    text.remove_prefix(std::min(text.find_first_not_of(blanks), text.size()));
+    return text.substr(0, text.find_last_not_of(blanks) + 1);
 }
 
 std::optional<std::uint64_t> number_in(std::string_view text) noexcept
@@ -34,34 +30,69 @@ std::optional<std::uint64_t> number_in(std::string_view text) noexcept
     return error == std::errc{} && stopped == end ? std::optional{value} : std::nullopt;
 }
 
-// "%20" and "+" as characters. Empty: a '%' without its two digits.
-std::optional<std::string> decoded(std::string_view text)
+// "%20" and "+" as characters. A '%' without its two digits is one.
+std::string decoded(std::string_view text)
 {
     std::string result;
     for (std::size_t i = 0; i < text.size(); ++i) {
-        if (text[i] != '%') {
-            result += text[i] == '+' ? ' ' : text[i];
-            continue;
-        }
         auto const digits = text.substr(i + 1, 2);
         unsigned value = 0;
-        auto const [stopped, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-        if (digits.size() != 2 || error != std::errc{} || stopped != digits.data() + 2)
-            return std::nullopt;
-        result += static_cast<char>(value);
-        i += 2;
+        auto const* const end = digits.data() + digits.size();
+        auto const [stopped, error] = std::from_chars(digits.data(), end, value, 16);
+        auto const is_encoded = text[i] == '%' && digits.size() == 2 && error == std::errc{} && stopped == end;
+        result += is_encoded ? static_cast<char>(value) : text[i] == '+' ? ' ' : text[i];
+        i += is_encoded ? 2 : 0;
     }
     return result;
 }
 
-std::optional<s3_object> object_in(std::string_view contents, std::string_view bucket)
+// A page as it is written: how its keys are encoded may stand behind them.
+struct written_page {
+    struct object {
+        std::string key, size, etag;
+    };
+    std::vector<object> objects;
+    std::string truncated, next, encoding;
+    bool is_whole = false;
+};
+
+written_page read_page(std::string_view xml)
 {
-    auto const key = element(contents, "Key");
-    auto const size = number_in(element(contents, "Size").value_or(std::string_view{}));
-    auto const name = key ? decoded(unescaped(*key)) : std::nullopt;
-    if (!name || name->empty() || !size)
+    constexpr std::string_view root = "/ListBucketResult";
+    written_page page;
+    written_page::object object;
+    xml_reader reader{xml};
+    auto is_page = false;
+    while (reader.next()) {
+        auto path = reader.path();
+        is_page = path == root;
+        path.remove_prefix(path.starts_with(root) ? root.size() : path.size());
+        if (path == "/Contents")
+            page.objects.push_back(std::exchange(object, {}));
+        else if (path == "/Contents/Key")
+            object.key = reader.text();
+        else if (path == "/Contents/Size")
+            object.size = trimmed(reader.text());
+        else if (path == "/Contents/ETag")
+            object.etag = trimmed(reader.text());
+        else if (path == "/IsTruncated")
+            page.truncated = trimmed(reader.text());
+        else if (path == "/NextContinuationToken")
+            page.next = trimmed(reader.text());
+        else if (path == "/EncodingType")
+            page.encoding = trimmed(reader.text());
+    }
+    page.is_whole = is_page && reader.is_whole();
+    return page;
+}
+
+std::optional<s3_object> object_of(written_page::object const& written, bool is_encoded, std::string_view bucket)
+{
+    auto const size = number_in(written.size);
+    if (written.key.empty() || !size)
         return std::nullopt;
-    return s3_object{.url = fmt::format("s3://{}/{}", bucket, *name), .size = *size, .etag = text_of(contents, "ETag")};
+    auto const name = is_encoded ? decoded(written.key) : written.key;
+    return s3_object{.url = fmt::format("s3://{}/{}", bucket, name), .size = *size, .etag = written.etag};
 }
 
 // What is behind a code, where its message does not say it.
@@ -77,83 +108,49 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> advice{
 
 }  // namespace
 
-std::optional<std::string_view> next_element(std::string_view& xml, std::string_view name) noexcept
-{
-    auto const open = find_tag(xml, "<", name, 0);
-    if (open == std::string_view::npos)
-        return std::nullopt;
-    auto const begin = open + name.size() + 2;
-    auto const end = find_tag(xml, "</", name, begin);
-    if (end == std::string_view::npos)
-        return std::nullopt;
-    auto const content = xml.substr(begin, end - begin);
-    xml.remove_prefix(end + name.size() + 3);
-    return content;
-}
-
-std::optional<std::string_view> element(std::string_view xml, std::string_view name) noexcept
-{
-    return next_element(xml, name);
-}
-
-std::string unescaped(std::string_view text)
-{
-    std::string result;
-    while (!text.empty()) {
-        auto const* const found = std::ranges::find_if(
-            entities, [&](auto const& each) { return text.front() == '&' && text.starts_with(each.first); });
-        auto const known = found != entities.end();
-        result += known ? found->second : text.front();
-        text.remove_prefix(known ? found->first.size() : 1);
-    }
-    return result;
-}
-
-std::string text_of(std::string_view xml, std::string_view name)
-{
-    return unescaped(element(xml, name).value_or(std::string_view{}));
-}
-
 std::optional<listing_page> parse_listing(std::string_view xml, std::string_view bucket, std::string& why)
 {
-    auto const is_one = xml.find("<ListBucketResult") != std::string_view::npos && xml.ends_with("</ListBucketResult>");
-    auto const truncated = text_of(xml, "IsTruncated");
-    if (!is_one || (truncated != "true" && truncated != "false")) {
+    auto written = read_page(xml);
+    // Some servers leave out what is false.
+    auto const says_end = written.truncated.empty() || boost::algorithm::iequals(written.truncated, "false");
+    if (!written.is_whole || (!says_end && !boost::algorithm::iequals(written.truncated, "true"))) {
         why = "its answer is not a page of ListObjectsV2";
         return std::nullopt;
     }
-    listing_page page{.objects = {}, .next = text_of(xml, "NextContinuationToken")};
-    // Without it keys would have to be XML, in which not all can be written.
-    if (element(xml, "Contents") && text_of(xml, "EncodingType") != "url") {
-        why = "it did not encode the keys as requested (encoding-type=url)";
+    if (!says_end && written.next.empty()) {
+        why = "its answer is not the last page, and lacks a continuation token";
         return std::nullopt;
     }
-    while (auto const contents = next_element(xml, "Contents")) {
-        auto object = object_in(*contents, bucket);
+    listing_page page{.objects = {}, .next = {}};
+    if (!says_end || written.truncated.empty())
+        page.next = std::move(written.next);
+    for (auto const& each : written.objects) {
+        auto object = object_of(each, written.encoding == "url", bucket);
         if (!object) {
-            why = fmt::format("its answer has an object without key or size: {}", contents->substr(0, 200));
+            why = fmt::format("its answer has an object without key or size: key \"{}\", size \"{}\"",
+                              each.key.substr(0, 200), each.size.substr(0, 200));
             return std::nullopt;
         }
         page.objects.push_back(std::move(*object));
-    }
-    if ((truncated == "true") == page.next.empty()) {
-        why = "its answer lacks a continuation token, or has one although nothing follows";
-        return std::nullopt;
     }
     return page;
 }
 
 std::optional<refusal> parse_refusal(std::string_view body)
 {
-    auto const begin = body.find("<Error>");
-    auto const code = text_of(body, "Code");
-    if (begin == std::string_view::npos || code.empty())
-        return std::nullopt;
-    return refusal{.code = code,
-                   .message = text_of(body, "Message"),
-                   .region = text_of(body, "Region"),
-                   .request_time = text_of(body, "RequestTime"),
-                   .server_time = text_of(body, "ServerTime")};
+    refusal said;
+    std::array<std::pair<std::string_view, std::string*>, 5> const fields{{{"/Error/Code", &said.code},
+                                                                           {"/Error/Message", &said.message},
+                                                                           {"/Error/Region", &said.region},
+                                                                           {"/Error/RequestTime", &said.request_time},
+                                                                           {"/Error/ServerTime", &said.server_time}}};
+    for (xml_reader reader{body}; reader.next();) {
+        for (auto const& [path, field] : fields) {
+            if (reader.path().ends_with(path))
+                *field = trimmed(reader.text());
+        }
+    }
+    return said.code.empty() ? std::nullopt : std::optional{std::move(said)};
 }
 
 std::string words_of(refusal const& said)

@@ -165,8 +165,8 @@ void check(fetch_options const& options);
 
 /// @brief Lists the objects whose URLs begin with `prefix`, ordered by key.
 ///
-/// The operation needs no session: it uses its own connections on the host. It uses the proxies of the environment. A
-/// list has at most a million objects.
+/// The operation needs no session: it uses its own connections on the host. It uses the proxies of the environment, and
+/// follows redirects. A list has at most a million objects.
 ///
 /// @param prefix Beginning of the URLs: `s3://BUCKET/BEGINNING`.
 /// @param options Options. Only `attempts`, `deadline`, `s3` and `tls` apply.
@@ -180,7 +180,7 @@ void check(fetch_options const& options);
 /// Terminal.
 ///
 /// @par Errors
-/// - errc::bad_url, errc::no_credentials, errc::http_status, errc::bad_response, errc::gave_up.
+/// - errc::bad_url, errc::no_credentials, errc::http_status, errc::bad_response, errc::bad_redirect, errc::gave_up.
 /// - The errors of resolving and connecting.
 [[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, fetch_options options = {});
 
