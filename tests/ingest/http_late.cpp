@@ -359,6 +359,38 @@ TEST_CASE("an object is found in the region that only the text of a redirect nam
     CHECK(result.bytes == object.bytes);
 }
 
+TEST_CASE("a page that a connection does not bring whole is asked for again, and interim answers are none")
+{
+    auto const brings =
+        GENERATE(as<std::string>{}, "", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\n\r\n",
+                 "HTTP/1.1 200 OK\r\n\r\n<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents>",
+                 "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n<ListBucketResult></ListBucketResult>",
+                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n<Li");
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.number == 0) {
+            reply.send(brings);
+            return reply.close();
+        }
+        reply.send("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
+        send_page(reply, one_object, {});
+    }};
+    outcome ended;
+    auto const found = list(server, ended, {});
+    INFO(ended.error);
+    CHECK(ended.error.empty());
+    CHECK(found.size() == 1);
+    CHECK(server.requests().size() == 2);
+}
+
+TEST_CASE("a listing that no connection ever brings is given up, and is not empty")
+{
+    http_server server{[](http_request const&, http_reply& reply) { reply.close(); }};
+    outcome ended;
+    CHECK(list(server, ended, {.attempts = 3}).empty());
+    CHECK(ended.code == errc::gave_up);
+    CHECK_THAT(ended.error, ContainsSubstring("the connection ended before the answer; 3 attempts"));
+}
+
 TEST_CASE("a listing goes through the proxy of the environment")
 {
     http_server server{[](http_request const&, http_reply& reply) { send_page(reply, "", ""); }};

@@ -106,10 +106,13 @@ asio::awaitable<answer> http_connection::read_header()
 asio::awaitable<answer> http_connection::async_whole_answer(std::string& body, std::size_t at_most)
 {
     stall_.wait_for(stall_detector::waiting_for::header);
-    answer_reader reader{at_most};
-    auto found = co_await read(reader);
+    answer found;
+    do {
+        answer_reader reader{at_most};
+        found = co_await read(reader);
+        body = reader.take_body();
+    } while (found.status < 200);
     stall_.wait_for(stall_detector::waiting_for::nothing);
-    body = reader.take_body();
     co_return found;
 }
 

@@ -130,6 +130,9 @@ asio::awaitable<listing_page> ask(listing& of, std::string token)
     check(of, answer);
     std::string why;
     auto page = parse_listing(answer.body, of.from.bucket, why);
+    // Where the connection's end ends a body, a failure may have done so.
+    if (!page && !answer.head.length && !answer.head.chunked)
+        throw passing_error{errc::bad_response, about(of, why)};
     if (!page)
         throw system_error{errc::bad_response, about(of, why)};
     co_return std::move(*page);
