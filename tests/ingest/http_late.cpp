@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <gpurx/ingest/checkpoint.hpp>
 #include <gpurx/ingest/safetensors.hpp>
 
 #include "http_bed.hpp"
@@ -389,6 +390,49 @@ TEST_CASE("a listing that no connection ever brings is given up, and is not empt
     CHECK(list(server, ended, {.attempts = 3}).empty());
     CHECK(ended.code == errc::gave_up);
     CHECK_THAT(ended.error, ContainsSubstring("the connection ended before the answer; 3 attempts"));
+}
+
+TEST_CASE("a checkpoint's directory is listed without the directories below it")
+{
+    auto const knows_delimiters = GENERATE(true, false);
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.target.find("list-type") == std::string::npos)
+            return reply.send("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+        constexpr std::string_view own =
+            "<Contents><Key>llama/a.safetensors</Key><Size>7</Size></Contents>"
+            "<Contents><Key>llama/z.safetensors</Key><Size>7</Size></Contents>";
+        // Of a server that knows it, a page has no more.
+        if (knows_delimiters && request.target.find("delimiter=%2F") != std::string::npos)
+            return send_page(reply, std::string{own} + "<CommonPrefixes><Prefix>llama/b/</Prefix></CommonPrefixes>",
+                             {});
+        std::string below;
+        for (auto i = 0; i < 1000; ++i)
+            below += fmt::format("<Contents><Key>llama/b/{}.safetensors</Key><Size>7</Size></Contents>",
+                                 request.number * 1000 + i);
+        send_page(reply, request.number == 4 ? std::string{own} : below,
+                  request.number == 4 ? "" : fmt::format("t{}", request.number));
+    }};
+    auto options = options_for_tests();
+    options.s3 = {.endpoint = server.url(""), .region = {}, .anonymous = true, .profile = {}};
+    auto const place = GENERATE("s3://models/llama", "s3://models/llama/");
+    outcome ended;
+    std::vector<ingest::s3_object> found;
+    world in{transport::copy, {.max_flows = 1}};
+    run(in, ended,
+        [&]() -> asio::awaitable<void> { found = co_await ingest::async_list_s3_directory(place, options); });
+    CHECK(ended.error.empty());
+    REQUIRE(found.size() == 2);
+    CHECK(found[0].url == "s3://models/llama/a.safetensors");
+    CHECK(found[1].url == "s3://models/llama/z.safetensors");
+    CHECK(server.requests().size() == (knows_delimiters ? 1 : 5));
+    if (!knows_delimiters)
+        return;
+    run(in, ended, [&]() -> asio::awaitable<void> {
+        static_cast<void>(
+            co_await ingest::async_read_checkpoint(in.io->get_executor(), *in.session, "s3://models/llama/", options));
+    });
+    CHECK(ended.code == errc::http_status);
+    CHECK(server.requests()[1].target == server.requests()[0].target);
 }
 
 TEST_CASE("a listing goes through the proxy of the environment")

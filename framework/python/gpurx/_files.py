@@ -140,9 +140,8 @@ class Files:
     def _in_directory(self, location: str) -> Steps[list[str] | None]:
         """Return the files of a directory, or directly below an S3 prefix. None: it is neither."""
         if is_prefix(location):
-            prefix = location if location.endswith("/") else location + "/"
-            found: list[str] = yield from result_of(_native.list_s3(prefix, self._settings.http))
-            return [one for one in found if "/" not in one[len(prefix) :]]
+            found: list[str] = yield from result_of(_native.list_s3(location, self._settings.http, directory=True))
+            return found
         path = local_path(location)
         return files_in(path) if path is not None and os.path.isdir(path) else None
 

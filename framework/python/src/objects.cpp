@@ -178,10 +178,11 @@ pending read_url(session const* from, std::string url, std::size_t at_most, inge
 
 using objects = std::vector<ingest::s3_object>;
 
-pending list_objects(std::string prefix, ingest::fetch_options const& options)
+pending list_objects(std::string prefix, ingest::fetch_options const& options, bool directory)
 {
-    auto started = operation_of<objects>::start(
-        [prefix = std::move(prefix), options] { return ingest::async_list_s3(prefix, options); });
+    auto started = operation_of<objects>::start([prefix = std::move(prefix), options, directory] {
+        return directory ? ingest::async_list_s3_directory(prefix, options) : ingest::async_list_s3(prefix, options);
+    });
     return {std::move(started), [](objects const& found) {
                 nb::list urls;
                 for (auto const& each : found)
@@ -199,7 +200,7 @@ void bind_objects(nb::module_& module)
                nb::arg("device").none(), nb::arg("options"));
     module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
                nb::arg("options"));
-    module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
+    module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"), nb::arg("directory") = false);
     module.def("redacted_url", &ingest::redacted_url, nb::arg("url"));
     module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),
                nb::arg("options"));

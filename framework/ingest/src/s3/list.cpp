@@ -34,6 +34,7 @@ struct listing {
     client& asked;
     location const& from;
     std::string const& prefix;
+    bool is_directory;  // lists what is directly below it
     unsigned attempts;
     std::chrono::steady_clock::time_point deadline;
     tls_context tls = {};  // once it is needed
@@ -121,12 +122,13 @@ asio::awaitable<listing_page> ask(listing& of, std::string token)
 {
     std::vector<std::pair<std::string, std::string>> query{
         {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", of.from.key}};
+    if (of.is_directory)
+        query.emplace_back("delimiter", "/");
     if (!token.empty())
         query.emplace_back("continuation-token", token);
     static_cast<void>(time_for_page(of));  // before the service that gives credentials is asked, too
     co_await of.asked.async_renew(of.deadline);
     auto const answer = co_await follow_to_answer(of, query);
-    of.has_answered = true;
     check(of, answer);
     std::string why;
     auto page = parse_listing(answer.body, of.from.bucket, why);
@@ -162,10 +164,17 @@ asio::awaitable<listing_page> page_behind(listing& of, std::string token)
     }
 }
 
+// Some servers know no delimiter.
+bool is_below_directory(s3_object const& each, listing const& of)
+{
+    return of.is_directory && each.url.find('/', of.prefix.size()) != std::string::npos;
+}
+
 asio::awaitable<std::vector<s3_object>> all_pages(listing& of)
 {
     std::vector<s3_object> objects;
     std::string token;
+    std::size_t listed = 0;
     unsigned empty_pages = 0;
     do {
         auto page = co_await page_behind(of, token);
@@ -175,17 +184,21 @@ asio::awaitable<std::vector<s3_object>> all_pages(listing& of)
         if (page.objects.empty() && ++empty_pages > empty_page_limit)
             throw system_error{errc::bad_response,
                                about(of, fmt::format("{} of its pages contain no object", empty_pages))};
+        listed += page.objects.size();
+        std::erase_if(page.objects, [&of](s3_object const& each) { return is_below_directory(each, of); });
         std::ranges::move(page.objects, std::back_inserter(objects));
-        if (objects.size() > object_limit)
+        if (listed > object_limit)
             throw system_error{errc::bad_response,
                                about(of, fmt::format("it contains more than {} objects", object_limit))};
     } while (!token.empty());
     co_return objects;
 }
 
-asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, fetch_options options)
+asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, bool is_directory, fetch_options options)
 {
     ingest::check(options);
+    if (is_directory && !prefix.ends_with('/'))
+        prefix += '/';
     error_code code;
     diagnostics why;
     auto const from = parse_location(prefix, code, why);
@@ -197,7 +210,12 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, fetch_optio
     for (auto server = servers.begin();; ++server) {
         client asked{*server, options.tls};
         co_await asked.async_start(deadline);
-        listing of{.asked = asked, .from = from, .prefix = prefix, .attempts = options.attempts, .deadline = deadline};
+        listing of{.asked = asked,
+                   .from = from,
+                   .prefix = prefix,
+                   .is_directory = is_directory,
+                   .attempts = options.attempts,
+                   .deadline = deadline};
         try {
             co_return co_await all_pages(of);
         } catch (system_error const& error) {
@@ -214,7 +232,12 @@ asio::awaitable<std::vector<s3_object>> list_all(std::string prefix, fetch_optio
 
 asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, fetch_options options)
 {
-    return detail::s3::list_all(std::move(prefix), std::move(options));
+    return detail::s3::list_all(std::move(prefix), false, std::move(options));
+}
+
+asio::awaitable<std::vector<s3_object>> async_list_s3_directory(std::string directory, fetch_options options)
+{
+    return detail::s3::list_all(std::move(directory), true, std::move(options));
 }
 
 }  // namespace gpurx::ingest

@@ -73,17 +73,12 @@ bool is_index(std::string_view where)
     return (is_literal(where) ? where : where.substr(0, where.find_first_of("?#"))).ends_with(".json");
 }
 
-// Those in no directory of it.
 asio::awaitable<std::vector<std::string>> files_below(std::string prefix, fetch_options const& options)
 {
-    if (!prefix.ends_with('/'))
-        prefix += '/';
-    auto const found = co_await async_list_s3(prefix, options);
+    auto const found = co_await async_list_s3_directory(prefix, options);
     std::vector<std::string> urls;
-    for (auto const& each : found) {
-        if (each.url.find('/', prefix.size()) == std::string::npos)
-            urls.push_back(each.url);
-    }
+    for (auto const& each : found)
+        urls.push_back(each.url);
     co_return files_among(std::move(urls), prefix);
 }
 

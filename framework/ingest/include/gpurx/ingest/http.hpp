@@ -183,6 +183,17 @@ void check(fetch_options const& options);
 /// - errc::bad_url, errc::no_credentials, errc::http_status, errc::bad_response, errc::bad_redirect, errc::gave_up.
 /// - The errors of resolving and connecting.
 [[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3(std::string prefix, fetch_options options = {});
+/// @brief Lists the objects directly below `directory`, ordered by key.
+///
+/// The server leaves out the objects of directories below it, so the operation needs few requests. Otherwise it is as
+/// async_list_s3().
+///
+/// @param directory Beginning of the URLs: `s3://BUCKET/DIRECTORY/`. A missing slash at the end is added.
+/// @param options Options. Only `attempts`, `deadline`, `s3` and `tls` apply.
+/// @returns The objects.
+/// @throws system_error As async_list_s3().
+[[nodiscard]] asio::awaitable<std::vector<s3_object>> async_list_s3_directory(std::string directory,
+                                                                              fetch_options options = {});
 
 /// @brief Place of a range of an object: bytes `[offset, offset + destination.size())`.
 struct placement {
