@@ -56,7 +56,7 @@ void read_location(std::string_view text)
     // What was accepted is accepted again, and its request is of two lines that belong together.
     auto const again = parse_url(to.text, code, why);
     check(!code && again.host == to.host && again.port == to.port && again.target == to.target);
-    auto const request = get_request(to, {0, 1});
+    auto const request = get_request(to, {0, 1}, true);
     check(header_size(request) == request.size());
     check(to.target.find_first_of(" \r\n") == std::string::npos);
     check(to.authority.find_first_of(" \r\n") == std::string::npos);

@@ -767,6 +767,56 @@ TEST_CASE("a checksum that the server announces is compared")
     }
 }
 
+TEST_CASE("a store that refuses to be asked for checksums is read, and none is asked where none is wanted")
+{
+    http_content const object{content_of(60'000)};
+    auto const* const refusal = GENERATE("400 Bad Request", "501 Not Implemented",
+                                         "403 Forbidden, <Error><Code>SignatureDoesNotMatch</Code></Error>",
+                                         "501 Not Implemented, <Error><Code>NotImplemented</Code></Error>");
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.text.find("x-amz-checksum-mode") == std::string::npos)
+            return object.serve(request, reply);
+        std::string_view const all{refusal};
+        auto const body = all.substr(std::min(all.find('<'), all.size()));
+        auto const is_head = request.text.starts_with("HEAD");
+        reply.send(fmt::format("HTTP/1.1 {}\r\nContent-Length: {}\r\n\r\n{}", all.substr(0, all.find(',')), body.size(),
+                               is_head ? "" : body));
+    }};
+    auto const place = GENERATE(as<std::string>{}, "", "s3://models/key");
+    using enum ingest::fetch_options::checksum;
+    auto const [checksum, refused] =
+        GENERATE(table<ingest::fetch_options::checksum, unsigned>({{none, 0}, {automatic, 1}}));
+    auto options = options_for_tests();
+    options.crc32c = checksum;
+    options.attempts = 1;
+    options.s3 = {.endpoint = server.url(""), .region = {}, .anonymous = true, .profile = {}};
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = fetch(in, place.empty() ? server.url() : place, options);
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+    auto const asked = std::ranges::count_if(server.requests(), [](http_request const& each) {
+        return each.text.find("x-amz-checksum-mode") != std::string::npos && each.text.starts_with("GET");
+    });
+    CHECK(asked == refused);
+}
+
+TEST_CASE("a signed URL of the second version is fetched as it is")
+{
+    http_content const object{content_of(60'000)};
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.text.find("x-amz-") == std::string::npos)
+            return object.serve(request, reply);
+        reply.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    }};
+    auto options = options_for_tests();
+    world in{any_transport(), {.max_flows = 5}};
+    auto const result = fetch(in, server.url("/key?AWSAccessKeyId=id&Signature=a%2Bb%3D&Expires=1893456000"), options);
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+    for (auto const& each : server.requests())
+        CHECK(each.text.find("x-amz-") == std::string::npos);
+}
+
 TEST_CASE("a checksum is compared once all has come, in however many fetches, and with what comes again")
 {
     http_content object{content_of(55'000), "\"one\""};

@@ -137,14 +137,18 @@ TEST_CASE("a request has the fields that a server needs, and none that a signatu
     error_code code;
     diagnostics why;
     auto const from = parse_url("http://h:81/a?b", code, why);
-    auto const text = get_request(from, {100, 200});
+    auto const text = get_request(from, {100, 200}, true);
     CHECK(text.starts_with("GET /a?b HTTP/1.1\r\nHost: h:81\r\n"));
     CHECK(text.find("Range: bytes=100-199\r\n") != std::string::npos);
     CHECK(text.find("x-amz-checksum-mode: ENABLED\r\n") != std::string::npos);
     CHECK(text.ends_with("\r\n\r\n"));
-    CHECK(get_request(from, {}).find("Range") == std::string::npos);
+    CHECK(get_request(from, {}, true).find("Range") == std::string::npos);
+    CHECK(get_request(from, {0, 1}, false).find("x-amz") == std::string::npos);
     auto const signed_url = parse_url("http://h/a?X-Amz-Signature=1", code, why);
-    CHECK(get_request(signed_url, {0, 1}).find("x-amz") == std::string::npos);
+    CHECK(get_request(signed_url, {0, 1}, true).find("x-amz") == std::string::npos);
+    auto const covers =
+        parse_url("http://h/a?X-Amz-SignedHeaders=host%3Bx-amz-checksum-mode&X-Amz-Signature=1", code, why);
+    CHECK(get_request(covers, {0, 1}, false).find("x-amz-checksum-mode: ENABLED\r\n") != std::string::npos);
 }
 
 }  // namespace gpurx::ingest::detail

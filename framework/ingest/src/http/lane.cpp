@@ -94,6 +94,8 @@ asio::awaitable<std::optional<opened_object>> lane::attempt(std::uint64_t size)
     auto const found = understand_first(head, asked, code, why);
     if (code == errc::http_status) {
         auto const body = co_await on_->async_beginning(head);
+        if (at_->from.can_do_without_checksum(head, body))
+            co_return std::nullopt;
         at_->from.refuse(head, body);
     }
     if (code)

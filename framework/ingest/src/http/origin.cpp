@@ -32,7 +32,8 @@ recent_set<std::string>& hosts_to_ask_alone()
 
 }  // namespace
 
-origin::origin(mirror_place const& place, transfer_context& context, url const* secrets_for) : context_{context}
+origin::origin(mirror_place const& place, transfer_context& context, url const* secrets_for)
+    : context_{context}, wants_checksum_{context.options.crc32c != fetch_options::checksum::none}
 {
     auto const& text = place.url;
     error_code code;
@@ -178,7 +179,7 @@ asio::awaitable<std::string> origin::async_get(byte_range asked)
 {
     auto fields = co_await authorization(asked);
     auto const to = addressed(fields);
-    co_return get_request(to, asked, fields);
+    co_return get_request(to, asked, wants_checksum_, fields);
 }
 
 void origin::ask_alone()
@@ -191,16 +192,23 @@ std::string origin::ask_for_checksum()
 {
     if (!std::exchange(asks_for_checksum_, false))
         return {};
-    auto signature = s3_->asked.sign("HEAD", from_, get_fields(from_, {}));
+    auto signature = s3_->asked.sign("HEAD", from_, get_fields(from_, {}, wants_checksum_));
     auto const to = addressed(signature);
-    return head_request(to, signature);
+    return head_request(to, wants_checksum_, signature);
+}
+
+bool origin::can_do_without_checksum(answer const& head, std::string_view text)
+{
+    auto const may_help = wants_checksum_ && !from_.is_signed() && may_refuse_checksum_mode(head, text);
+    wants_checksum_ = wants_checksum_ && !may_help;
+    return may_help;
 }
 
 asio::awaitable<header_fields> origin::authorization(byte_range asked)
 {
     if (s3_ != nullptr) {
         co_await s3_->asked.async_renew(context_.deadline);
-        co_return s3_->asked.sign("GET", from_, get_fields(from_, asked));
+        co_return s3_->asked.sign("GET", from_, get_fields(from_, asked, wants_checksum_));
     }
     // Secrets are for whom they were meant.
     if (!is_same_origin(from_, first_))

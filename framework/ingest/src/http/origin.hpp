@@ -116,6 +116,9 @@ class origin {
     // S3 sends an object's checksum only with requests for all or none of its bytes. So a HEAD request precedes the
     // first GET, once in each region: on its connection if pipelined() allows it. Empty if this origin needs none.
     [[nodiscard]] std::string ask_for_checksum();
+    // Returns whether a refusal of the first request may be one of the field that asks for checksums. Later requests do
+    // not have it. `text` is the beginning of the body.
+    [[nodiscard]] bool can_do_without_checksum(answer const& head, std::string_view text);
 
     // ---- observations of the server ----
     // Number of requests that the server answers before it closes a connection, if known. Do not send more: the server
@@ -136,6 +139,7 @@ class origin {
     transfer_context& context_;
     std::unique_ptr<s3_target> s3_;   // of an s3:// URL
     bool asks_for_checksum_ = false;  // once in each region
+    bool wants_checksum_;             // in each request; false once the server has refused that
     url from_;
     std::mutex endpoints_mutex_;
     std::vector<asio::ip::tcp::endpoint> endpoints_;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/algorithm/string/find.hpp>
 #include <gpurx/ingest/error.hpp>
 
@@ -11,6 +13,12 @@
 namespace gpurx::ingest::detail {
 
 namespace {
+
+// S3's field that asks for checksums.
+constexpr std::string_view checksum_mode = "x-amz-checksum-mode";
+// A proxy that drops the field makes the signature wrong.
+constexpr std::array<std::string_view, 4> refusals_of_fields{"InvalidArgument", "InvalidRequest", "NotImplemented",
+                                                             "SignatureDoesNotMatch"};
 
 std::string text_of(byte_range range)
 {
@@ -90,25 +98,33 @@ std::string_view advice_for(unsigned status)
 
 }  // namespace
 
-header_fields get_fields(url const& from, byte_range range)
+header_fields get_fields(url const& from, byte_range range, bool wants_checksum)
 {
     header_fields fields{{"Host", from.authority}, {"User-Agent", "gpurx"}, {"Accept-Encoding", "identity"}};
     if (!range.empty())
         fields.push_back({"Range", fmt::format("bytes={}-{}", range.begin, range.end - 1)});
-    // Asks S3 to send checksums.
-    if (from.allows("x-amz-checksum-mode"))
-        fields.push_back({"x-amz-checksum-mode", "ENABLED"});
+    if (from.signs(checksum_mode) || (wants_checksum && !from.is_signed()))
+        fields.push_back({std::string{checksum_mode}, "ENABLED"});
     return fields;
 }
 
-std::string get_request(url const& from, byte_range range, header_fields const& more)
+std::string get_request(url const& from, byte_range range, bool wants_checksum, header_fields const& more)
 {
-    return request_text("GET", from.target, get_fields(from, range), more);
+    return request_text("GET", from.target, get_fields(from, range, wants_checksum), more);
 }
 
-std::string head_request(url const& from, header_fields const& more)
+std::string head_request(url const& from, bool wants_checksum, header_fields const& more)
 {
-    return request_text("HEAD", from.target, get_fields(from, {}), more);
+    return request_text("HEAD", from.target, get_fields(from, {}, wants_checksum), more);
+}
+
+bool may_refuse_checksum_mode(answer const& head, std::string_view body)
+{
+    if (head.status != 400 && head.status != 403 && head.status != 501)
+        return false;
+    auto const said = s3::parse_refusal(body);
+    // Without S3's text 403 is about who asks.
+    return said ? std::ranges::find(refusals_of_fields, said->code) != refusals_of_fields.end() : head.status != 403;
 }
 
 first_answer understand_first(answer const& head, byte_range asked, error_code& code, std::string& why)

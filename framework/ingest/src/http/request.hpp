@@ -15,12 +15,16 @@
 
 namespace gpurx::ingest::detail {
 
-// Returns a GET request, for a range unless it is empty. `more`: fields that authenticate the request. They override
-// fields of the same name.
-[[nodiscard]] header_fields get_fields(url const& from, byte_range range);
-[[nodiscard]] std::string get_request(url const& from, byte_range range, header_fields const& more = {});
+// Returns a GET request, for a range unless it is empty. `wants_checksum`: asks S3 to send checksums, unless the URL's
+// signature forbids it. `more`: fields that authenticate the request. They override fields of the same name.
+[[nodiscard]] header_fields get_fields(url const& from, byte_range range, bool wants_checksum);
+[[nodiscard]] std::string get_request(url const& from, byte_range range, bool wants_checksum,
+                                      header_fields const& more = {});
 // A HEAD request with the same fields.
-[[nodiscard]] std::string head_request(url const& from, header_fields const& more = {});
+[[nodiscard]] std::string head_request(url const& from, bool wants_checksum, header_fields const& more = {});
+// Returns whether a server may have refused a request because it asked for checksums; `body` is the beginning of the
+// response's body.
+[[nodiscard]] bool may_refuse_checksum_mode(answer const& head, std::string_view body);
 
 // The object that a download began with.
 struct object_identity {

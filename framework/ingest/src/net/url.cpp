@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/algorithm/string/predicate.hpp>
 #include <boost/url/parse.hpp>
 #include <boost/url/url.hpp>
 #include <gpurx/ingest/error.hpp>
@@ -201,11 +202,24 @@ std::string printable(std::string_view text, std::size_t at_most)
     return shown;
 }
 
-bool url::allows(std::string_view field) const
+bool url::is_signed() const
+{
+    std::string_view query{target};
+    query.remove_prefix(std::min(query.find('?'), query.size()));
+    while (!query.empty()) {
+        query.remove_prefix(1);
+        auto const field = query.substr(0, query.find('&'));
+        auto const name = field.substr(0, field.find('='));
+        if (boost::algorithm::iequals(name, "sig") || boost::algorithm::iends_with(name, "signature"))
+            return true;
+        query.remove_prefix(field.size());
+    }
+    return false;
+}
+
+bool url::signs(std::string_view field) const
 {
     std::string_view const all{target};
-    if (all.find("X-Amz-Signature=") == std::string_view::npos)
-        return true;
     // Names in lower case, with ';' between them: written as %3B in a query.
     constexpr std::string_view name = "X-Amz-SignedHeaders=";
     auto const begin = all.find(name);

@@ -20,8 +20,10 @@ struct url {
     bool secure = false;    // https
     std::string user = {};  // name:password, as for Basic; empty: none
 
-    // Returns whether a request may have this S3 header field. With a pre-signed URL it must be signed too.
-    [[nodiscard]] bool allows(std::string_view field) const;
+    // Returns whether its query has a signature, of any store. It may cover the request's fields, so none may be added.
+    [[nodiscard]] bool is_signed() const;
+    // Returns whether its signature covers this field, so that each request must have it.
+    [[nodiscard]] bool signs(std::string_view field) const;
 };
 
 // Returns whether one may receive the secrets of the other.

@@ -82,7 +82,7 @@ struct fetch_options {
 
     /// @brief Choice of checksums.
     enum class checksum {
-        none,       ///< Compute none.
+        none,       ///< Compute none, and ask servers for none.
         automatic,  ///< Compute the checksum that the server has announced for the whole object.
         always      ///< Compute the CRC32C, and compare it if the server has announced one.
     };
@@ -94,6 +94,10 @@ struct fetch_options {
     /// CRC-64/NVME (`x-amz-checksum-crc64nvme`) if the server announces that one. A server of http URLs sends a
     /// checksum with responses that have the whole object, so for objects of up to `chunk_size`. The library asks
     /// servers of s3:// URLs for it.
+    ///
+    /// Requests ask for it by the field `x-amz-checksum-mode`. A request to a signed URL has the field only if the
+    /// signature covers it. If a server refuses the first request with status 400 or 501, or as wrongly signed, the
+    /// library sends it once more without the field. Later requests do not have it either.
     ///
     /// The library compares when all bytes have arrived, through one async_fetch or several. If bytes are fetched
     /// again, it compares again: for the whole object, or for the same bytes as an earlier call. It does not compare
