@@ -285,6 +285,16 @@ TEST_CASE("an answer of no stated length is refused, with the reason")
     CHECK_THAT(result.error, ContainsSubstring(expected));
 }
 
+TEST_CASE("an object that was uploaded in signed chunks comes as it is stored")
+{
+    http_content object{content_of(60'000)};
+    object.fields = "Content-Encoding: aws-chunked\r\n";
+    http_server server{[&](http_request const& request, http_reply& reply) { object.serve(request, reply); }};
+    auto const result = fetch_from(server);
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+}
+
 TEST_CASE("only the missing bytes of a cut connection are fetched again")
 {
     http_content const object{content_of(100'000)};

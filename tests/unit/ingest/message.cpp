@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <string>
@@ -51,6 +53,13 @@ TEST_CASE("the parser finds a header's fields for a download")
     CHECK_FALSE(parsed("HTTP/1.0 200 OK\r\n").keep_alive);
     CHECK(parsed("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n").content_encoding == "gzip");
     CHECK(parsed("HTTP/1.1 200 OK\r\nContent-Encoding: Identity\r\n").content_encoding.empty());
+    for (auto const* const none : {"aws-chunked", "AWS-Chunked, identity", " aws-chunked ,", ""})
+        CHECK(parsed(fmt::format("HTTP/1.1 200 OK\r\nContent-Encoding: {}\r\n", none)).content_encoding.empty());
+    for (auto const* const gzip : {"aws-chunked,gzip", "gzip, aws-chunked", "aws-chunked\r\nContent-Encoding: gzip"})
+        CHECK(parsed(fmt::format("HTTP/1.1 200 OK\r\nContent-Encoding: {}\r\n", gzip)).content_encoding == "gzip");
+    for (auto const* const other : {"gzip, br", "\"gzip\"", "aws-chunked gzip", "br;q=1"})
+        CHECK(parsed(fmt::format("HTTP/1.1 200 OK\r\nContent-Encoding: {}\r\n", other)).content_encoding == other);
+    CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: aws-chunked\r\n").transfer_encoding == "aws-chunked");
     CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n").transfer_encoding == "gzip");
     CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n").transfer_encoding.empty());
     CHECK(parsed("HTTP/1.1 503 Slow\r\nRetry-After: 7\r\n").retry_after == std::chrono::seconds{7});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/algorithm/string/trim.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/beast/core/string.hpp>
@@ -73,6 +74,23 @@ std::string encoding_in(boost::beast::string_view field)
     return boost::beast::iequals(field, "identity") ? std::string{} : text_of(field);
 }
 
+// The bytes of an upload in signed chunks are stored without them. Some gateways keep the name.
+std::string content_encoding_in(http::response_header<> const& header)
+{
+    std::string all;
+    auto const [begin, end] = header.equal_range(http::field::content_encoding);
+    for (auto field = begin; field != end; ++field) {
+        auto rest = text_of(field->value()) + ",";
+        for (auto comma = rest.find(','); comma != std::string::npos; comma = rest.find(',')) {
+            auto const each = boost::algorithm::trim_copy(rest.substr(0, comma));
+            if (!boost::beast::iequals(each, "aws-chunked") && !encoding_in(each).empty())
+                all.append(all.empty() ? "" : ", ").append(each);
+            rest.erase(0, comma + 1);
+        }
+    }
+    return all;
+}
+
 bool take_fields(http::response_header<> const& header, answer& found, std::string& why)
 {
     found.status = header.result_int();
@@ -81,7 +99,7 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
     found.last_modified = text_of(header[http::field::last_modified]);
     found.location = text_of(header[http::field::location]);
     found.bucket_region = text_of(header["x-amz-bucket-region"]);
-    found.content_encoding = encoding_in(header[http::field::content_encoding]);
+    found.content_encoding = content_encoding_in(header);
     found.transfer_encoding = encoding_in(header[http::field::transfer_encoding]);
     found.retry_after = parse_retry_after(text_of(header[http::field::retry_after]), text_of(header[http::field::date]),
                                           std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));

@@ -41,7 +41,7 @@ struct answer {
     std::string last_modified;
     std::string location;
     std::string bucket_region;      // x-amz-bucket-region: region of the requested bucket
-    std::string content_encoding;   // other than "identity"
+    std::string content_encoding;   // other than "identity" and "aws-chunked"
     std::string transfer_encoding;  // likewise; the length is then unknown, or not that of the bytes
     // The pause that the server requests with a refusal.
     std::optional<std::chrono::seconds> retry_after;
