@@ -139,8 +139,9 @@ TEST_CASE("bytes that a read into a GPU leaves in its socket count as arrived, a
     gpu_bytes const tensor{gpu_or_skip(), size};
     auto const wire = ingest::detail::make_flow_wire(in.io->get_executor(), *in.session);
     bool done = false;
+    std::vector<asio::ip::tcp::endpoint> const server{in.acceptor.local_endpoint()};
     auto const read = [&]() -> asio::awaitable<void> {
-        CHECK_FALSE(co_await wire->async_connect({in.acceptor.local_endpoint()}));
+        CHECK_FALSE(co_await wire->async_connect(server));
         auto const [code, placed] = co_await wire->async_read(tensor.span(), stream.ref());
         CHECK_FALSE(code);
         CHECK(placed == size);
