@@ -433,6 +433,30 @@ TEST_CASE("a server that is away for seconds is waited for, once it has answered
     CHECK(result.bytes == object.bytes);
 }
 
+TEST_CASE("a server that limits requests is waited for as long as it says")
+{
+    http_content const object{content_of(20'000)};
+    using clock = std::chrono::steady_clock;
+    std::atomic<clock::time_point> back = clock::time_point::min();
+    std::atomic<unsigned> early = 0;
+    auto const* const refusal =
+        GENERATE("429 Too Many Requests\r\nRateLimit: \"api\";r=0;t=", "529 Overloaded\r\nRetry-After: ");
+    // The pause of its own would be 0.1 s.
+    constexpr auto wait = 3s;
+    http_server server{[&](http_request const& request, http_reply& reply) {
+        if (request.number == 0)
+            back = clock::now() + wait;
+        if (clock::now() >= back.load())
+            return object.serve(request, reply);
+        ++early;
+        reply.send(fmt::format("HTTP/1.1 {}{}\r\nContent-Length: 0\r\n\r\n", refusal, wait.count()));
+    }};
+    auto const result = fetch_from(server, {.flows = 1, .attempts = 2});
+    CHECK(result.error.empty());
+    CHECK(result.bytes == object.bytes);
+    CHECK(early == 1);
+}
+
 TEST_CASE("a server that has never answered is given up soon")
 {
     world in{transport::copy, {.max_flows = 5}};

@@ -63,6 +63,15 @@ TEST_CASE("the parser finds a header's fields for a download")
     CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n").transfer_encoding == "gzip");
     CHECK(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n").transfer_encoding.empty());
     CHECK(parsed("HTTP/1.1 503 Slow\r\nRetry-After: 7\r\n").retry_after == std::chrono::seconds{7});
+    auto const limited = parsed("HTTP/1.1 429 Slow\r\nRateLimit: \"api\";r=0;t=100\r\n");
+    CHECK(limited.is_temporary());
+    CHECK(limited.retry_after == std::chrono::seconds{100});
+    CHECK(parsed("HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nRateLimit: \"api\";r=0;t=100\r\n").retry_after ==
+          std::chrono::seconds{7});
+    for (auto const status : {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+        CHECK(parsed(fmt::format("HTTP/1.1 {} X\r\n", status)).is_temporary());
+    for (auto const status : {200, 301, 400, 403, 404, 501, 505, 511, 519, 525, 526, 528, 530})
+        CHECK_FALSE(parsed(fmt::format("HTTP/1.1 {} X\r\n", status)).is_temporary());
     std::string const range = "Content-Range: bytes 0-0/1\r\n";
     CHECK(parsed("HTTP/1.1 206 P\r\n" + range + range).total == 1);
     CHECK(parsed("HTTP/1.1 302 Found\r\nLocation: /x\r\n").location == "/x");

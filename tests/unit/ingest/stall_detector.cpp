@@ -129,4 +129,19 @@ TEST_CASE("Retry-After is seconds, or a date against the server's own clock")
         CHECK_FALSE(parse_retry_after(wrong, "", now));
 }
 
+TEST_CASE("RateLimit has the time until a used-up quota is available again")
+{
+    CHECK(parse_rate_limit("\"api\";r=0;t=100") == 100s);
+    CHECK(parse_rate_limit("\"a;t=5,r\" ; t=7; r=0") == 7s);
+    CHECK(parse_rate_limit("default;r=0;t=0") == 0s);
+    CHECK(parse_rate_limit("\"api\";t=9") == 9s);
+    CHECK(parse_rate_limit("\"day\";r=0;t=100, \"hour\";r=5;t=900, \"minute\";r=0;t=20") == 100s);
+    CHECK(parse_rate_limit("limit=10, remaining=0, reset=50") == 50s);
+    CHECK(parse_rate_limit("limit=10,remaining=0,reset=50;w=60") == 50s);
+    for (auto const* const none :
+         {"", "\"api\"", "\"api\";r=3;t=100", "\"api\";r=0;t=soon", "\"api\";r=0;t=-1", "\"t=5",
+          "limit=10, remaining=3, reset=50", "100", ";;,,=", "\"api\";r=0;t=99999999999"})
+        CHECK_FALSE(parse_rate_limit(none));
+}
+
 }  // namespace gpurx::ingest::detail

@@ -103,6 +103,8 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
     found.transfer_encoding = encoding_in(header[http::field::transfer_encoding]);
     found.retry_after = parse_retry_after(text_of(header[http::field::retry_after]), text_of(header[http::field::date]),
                                           std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
+    if (!found.retry_after)
+        found.retry_after = parse_rate_limit(text_of(header["RateLimit"]));
     auto const [begin, end] = header.equal_range(http::field::content_range);
     for (auto each = begin; each != end; ++each) {
         if (each->value() == begin->value() && parse_content_range(text_of(each->value()), found.range, found.total))
@@ -142,6 +144,30 @@ int number_in(std::string_view text) noexcept
     auto const* const end = text.data() + text.size();
     auto const [stopped, error] = std::from_chars(text.data(), end, value);
     return error == std::errc{} && stopped == end ? value : -1;
+}
+
+// A quota of the field RateLimit. What it does not state is below 0.
+struct quota {
+    int remaining = -1;
+    int wait = -1;
+
+    [[nodiscard]] std::optional<seconds> used_up_for() const noexcept
+    {
+        return remaining <= 0 && wait >= 0 ? std::optional{seconds{wait}} : std::nullopt;
+    }
+};
+
+// A name in quotes may contain what separates others.
+std::size_t end_of_item(std::string_view text) noexcept
+{
+    bool is_quoted = false;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text[i] == '"')
+            is_quoted = !is_quoted;
+        else if (!is_quoted && (text[i] == ',' || text[i] == ';'))
+            return i;
+    }
+    return text.size();
 }
 
 }  // namespace
@@ -301,6 +327,28 @@ std::optional<seconds> parse_retry_after(std::string_view field, std::string_vie
     if (!until)
         return std::nullopt;
     return std::max(*until - parse_http_date(date).value_or(now), seconds{0});
+}
+
+std::optional<seconds> parse_rate_limit(std::string_view field) noexcept
+{
+    std::optional<seconds> longest;
+    quota each;
+    while (!field.empty()) {
+        auto const end = end_of_item(field);
+        auto item = field.substr(0, end);
+        field.remove_prefix(std::min(end + 1, field.size()));
+        item.remove_prefix(std::min(item.find_first_not_of(' '), item.size()));
+        auto const equals = item.starts_with('"') ? std::string_view::npos : item.find('=');
+        auto const name = item.substr(0, equals);
+        auto const value = equals == std::string_view::npos ? -1 : number_in(item.substr(equals + 1));
+        if (name == "r" || name == "remaining")
+            each.remaining = value;
+        else if (name == "t" || name == "reset")
+            each.wait = value;
+        else if (equals == std::string_view::npos)  // the name of the next quota
+            longest = std::max(longest, std::exchange(each, {}).used_up_for());
+    }
+    return std::max(longest, each.used_up_for());
 }
 
 }  // namespace gpurx::ingest::detail

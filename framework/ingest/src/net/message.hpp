@@ -56,7 +56,9 @@ struct answer {
     // A later attempt may succeed.
     [[nodiscard]] bool is_temporary() const noexcept
     {
-        return status == 408 || status == 425 || status == 429 || status == 500 || (status >= 502 && status <= 504);
+        // From 520 on: proxies say that their own server is away or overloaded.
+        return status == 408 || status == 425 || status == 429 || status == 500 || (status >= 502 && status <= 504) ||
+               (status >= 520 && status <= 524) || status == 529;
     }
 };
 
@@ -114,5 +116,9 @@ class answer_reader {
 // Never negative.
 [[nodiscard]] std::optional<std::chrono::seconds> parse_retry_after(std::string_view field, std::string_view date,
                                                                     std::chrono::sys_seconds now) noexcept;
+
+// Parses RateLimit, with one or several quotas: `"api";r=0;t=100`, or `limit=9, remaining=0, reset=100` of earlier
+// drafts. Returns the longest time until a used-up quota is available again.
+[[nodiscard]] std::optional<std::chrono::seconds> parse_rate_limit(std::string_view field) noexcept;
 
 }  // namespace gpurx::ingest::detail

@@ -70,8 +70,8 @@ struct fetch_options {
     ///
     /// The count starts again once a connection has delivered all its bytes, 1/64 of a chunk, or 64 KiB. Pauses between
     /// attempts grow from 0.1 to 20 s. 12 attempts last for about 75 s, enough for a server to restart. The library
-    /// obeys `Retry-After`, up to 5 minutes. A server that has never responded gets at most 5 attempts (1.5 s), because
-    /// the URL is probably wrong.
+    /// obeys `Retry-After` and `RateLimit`, up to 5 minutes. A server that has never responded gets at most 5 attempts
+    /// (1.5 s), because the URL is probably wrong.
     unsigned attempts = 12;
 
     /// @brief Time for the whole operation, from async_open() on. 0: no limit.
