@@ -323,7 +323,9 @@ void tls_session::expect(std::string const& host)
 tls_session::step tls_session::handshake()
 {
     ERR_clear_error();
-    return outcome(SSL_do_handshake(ssl_.get()), 0);
+    auto const result = SSL_do_handshake(ssl_.get());
+    is_greeted_ = result == 1;
+    return outcome(result, 0);
 }
 
 tls_session::step tls_session::read(host_span to)
@@ -374,8 +376,7 @@ tls_session::step tls_session::outcome(int result, std::size_t bytes)
     if (ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
         return {.what = waits_for::nothing, .code = asio::error::eof};
     // The count includes this connection from the end of its handshake on.
-    auto const others_are_sound =
-        SSL_is_init_finished(ssl_.get()) == 0 && SSL_CTX_sess_connect_good(SSL_get_SSL_CTX(ssl_.get())) > 0;
+    auto const others_are_sound = !is_greeted_ && SSL_CTX_sess_connect_good(SSL_get_SSL_CTX(ssl_.get())) > 0;
     may_pass_ =
         SSL_get_verify_result(ssl_.get()) == X509_V_OK && (others_are_sound || !is_refusal(ERR_GET_REASON(code)));
     why_ = words_for_tls(code, SSL_get_verify_result(ssl_.get()), host_, peer_->names);

@@ -67,6 +67,7 @@ class tls_session {
     std::unique_ptr<peer> peer_;
     std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
     std::string why_;
+    bool is_greeted_ = false;  // the handshake has succeeded
     bool may_pass_ = false;
 };
 
