@@ -95,8 +95,8 @@ def compare_on_devmem(measured: Measured, report: Report, kernel: str, rounds: i
 
 
 def compare_on_zcrx(measured: Measured, report: Report, rounds: int) -> None:
-    loops = {"zcrx-c": "C loop on zcrx", "zcrx-gpurx": "gpurx on zcrx", "devmem-c": "C loop on devmem",
-             "devmem-gpurx": "gpurx on devmem"}
+    loops = {"zcrx-c": "C loop on zcrx", "zcrx-gpurx": "gpurx on zcrx", "zcrx-gpurx-64k": "gpurx on zcrx, pages of 64 KiB",
+             "devmem-c": "C loop on devmem", "devmem-gpurx": "gpurx on devmem"}
     measured.check(loops, rounds, rounds)
     for traffic in TRAFFICS:
         report.bar(Bar(f"{traffic}: gpurx / C loop, on zcrx", measured.ratio("zcrx-gpurx", traffic, "zcrx-c"), "x",

@@ -182,12 +182,14 @@ class bed {
     void zcrx()
     {
         int buffer = 0;
-        {
-            auto session = open(gpurx::transport::zcrx);
+        for (std::uint32_t const page : {65536, 4096}) {
+            auto session = open(gpurx::transport::zcrx, page);
             auto acceptor = listen();
             session.steer(acceptor);
             buffer = session.receive_buffer_size();
-            run("zcrx-gpurx", acceptor, [&](connection& at) { return bench::gpurx_loop{io_, session, at.take()}; });
+            run(page == 4096 ? "zcrx-gpurx" : "zcrx-gpurx-64k", acceptor, [&](connection& at) {
+                return bench::gpurx_loop{io_, session, at.take()};
+            });
         }
         bench::zcrx_nic nic{bench::port, memory_bytes};
         auto acceptor = listen();
@@ -207,9 +209,9 @@ class bed {
     }
 
   private:
-    static gpurx::rx_session open(gpurx::transport transport)
+    static gpurx::rx_session open(gpurx::transport transport, std::uint32_t page_size = 4096)
     {
-        return {{.interface = bench::interface, .transport = transport, .max_flows = 1},
+        return {{.interface = bench::interface, .transport = transport, .rx_page_size = page_size, .max_flows = 1},
                 gpurx::device_memory::on_host(memory_bytes)};
     }
     asio::ip::tcp::acceptor listen() { return {io_, {asio::ip::make_address("10.77.0.1"), bench::port}}; }
