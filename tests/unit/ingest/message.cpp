@@ -134,6 +134,11 @@ TEST_CASE("S3's CRC32C is four bytes in base64, and counts where it is the whole
     CHECK_FALSE(parsed(part).crc32c);
     CHECK(parsed(part + "x-amz-checksum-type: FULL_OBJECT\r\n").crc32c);
     CHECK_FALSE(parsed(part + "x-amz-checksum-type: COMPOSITE\r\n").crc32c);
+    // A store that does not say of what its checksum is.
+    std::string const all = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nx-amz-checksum-crc32c: 9xcMWA==\r\n";
+    CHECK(parsed(all + "ETag: \"2c39-x3\"\r\n").crc32c);
+    CHECK_FALSE(parsed(all + "ETag: \"2c39f300-3\"\r\n").crc32c);
+    CHECK(parsed(all + "ETag: \"2c39f300-3\"\r\nx-amz-checksum-type: FULL_OBJECT\r\n").crc32c);
     CHECK(parsed("HTTP/1.1 206 P\r\nContent-Range: bytes 0-19/20\r\n" + field).crc32c);
 }
 

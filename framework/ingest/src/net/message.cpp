@@ -39,12 +39,25 @@ std::string text_of(boost::beast::string_view field)
     return {field.data(), field.size()};
 }
 
-// The checksum is the whole object's where it says so, or where all of the object was asked for. Made of the checksums
-// of an upload's parts it has their number behind a dash, and is none of bytes.
+// Behind a dash the ETag has the number of parts of an upload.
+bool was_uploaded_in_parts(std::string_view etag)
+{
+    if (etag.ends_with('"'))
+        etag.remove_suffix(1);
+    auto const dash = etag.rfind('-');
+    return dash != std::string_view::npos && dash + 1 < etag.size() &&
+           etag.find_first_not_of("0123456789", dash + 1) == std::string_view::npos;
+}
+
+// The checksum is the whole object's where it says so, or where all of the object was asked for. One of the checksums
+// of an upload's parts is none of bytes: some stores do not say so.
 bool has_whole_crc(http::response_header<> const& header, answer const& found)
 {
-    return header["x-amz-checksum-type"] == "FULL_OBJECT" || found.status == 200 ||
-           (found.range && found.total && found.range->begin == 0 && found.range->end == *found.total);
+    if (auto const type = header["x-amz-checksum-type"]; !type.empty())
+        return type == "FULL_OBJECT";
+    auto const is_all = found.status == 200 ||
+                        (found.range && found.total && found.range->begin == 0 && found.range->end == *found.total);
+    return is_all && !was_uploaded_in_parts(found.etag);
 }
 
 // Digits of six bits each, `padding` behind them; what is left over of the last is zero.
