@@ -243,7 +243,9 @@ TEST_CASE("a flow that asks the driver whether a stream is full holds up no othe
     auto& on = gpu_or_skip();
     gpu_test_stream stream{on};
     detail::gpu_stream const place{.ordinal = 0, .stream = stream.ref(), .context = on.context()};
-    detail::stream_backlog backlog;
+    auto* const of_stream = detail::backlog_of(place);  // which lives for ever, with the points that it keeps
+    REQUIRE(of_stream != nullptr);
+    auto& backlog = *of_stream;
     detail::spare_point spare;
     auto const close_window = [&] {
         detail::stream_point* behind = nullptr;

@@ -59,8 +59,13 @@ asio::awaitable<error_code> flow_wire::async_connect(std::vector<asio::ip::tcp::
 {
     auto rest = in_order_of_attempts(to, is_silent);
     error_code code = asio::error::not_found;
-    while (!rest.empty() && (code = co_await connect_first(rest)) && !is_final(code))
+    while (!rest.empty()) {
+        // Not in a condition with &&: g++ 12 awaits on both sides of that.
+        code = co_await connect_first(rest);
+        if (!code || is_final(code))
+            break;
         rest.erase(rest.begin());
+    }
     // A second request must not wait for the acknowledgement of the first.
     error_code ignored;
     if (!code)
