@@ -22,10 +22,10 @@ inline constexpr char inherited_queue_variable[] = "GPURX_RUN";
 // The value of the variable.
 struct inherited_queue {
     std::string interface;
-    int channel = -1;         // to gpurx-run
-    int state = -1;           // file with a zcrx_queue::handover, once there is one
-    std::uint64_t inode = 0;  // of that file: the numbers of closed descriptors get another meaning
-    std::vector<int> rings;   // of zcrx_queue::make_ring(), one for each thread and one more
+    int channel = -1;             // to gpurx-run
+    int state = -1;               // file with a zcrx_queue::handover, once there is one
+    std::uint64_t inode = 0;      // of that file: the numbers of closed descriptors get another meaning
+    std::vector<int> rings = {};  // of zcrx_queue::make_ring(), one for each thread and one more
 
     friend bool operator==(inherited_queue const&, inherited_queue const&) = default;
 };
