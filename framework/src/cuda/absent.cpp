@@ -166,6 +166,11 @@ error_code staging::copy(std::uintptr_t /*address*/, std::size_t /*size*/, strea
     return errc::no_cuda;
 }
 
+error_code staging::flush() noexcept
+{
+    return {};
+}
+
 bool staging::notify(int /*event*/) noexcept
 {
     return false;

@@ -15,7 +15,7 @@ namespace gpurx::ingest::detail::s3 {
 
 namespace {
 
-std::string_view trimmed(std::string_view text) noexcept
+std::string_view without_blanks(std::string_view text) noexcept
 {
     constexpr std::string_view blanks = " \t\r\n";
     text.remove_prefix(std::min(text.find_first_not_of(blanks), text.size()));
@@ -72,15 +72,15 @@ written_page read_page(std::string_view xml)
         else if (path == "/Contents/Key")
             object.key = reader.text();
         else if (path == "/Contents/Size")
-            object.size = trimmed(reader.text());
+            object.size = without_blanks(reader.text());
         else if (path == "/Contents/ETag")
-            object.etag = trimmed(reader.text());
+            object.etag = without_blanks(reader.text());
         else if (path == "/IsTruncated")
-            page.truncated = trimmed(reader.text());
+            page.truncated = without_blanks(reader.text());
         else if (path == "/NextContinuationToken")
-            page.next = trimmed(reader.text());
+            page.next = without_blanks(reader.text());
         else if (path == "/EncodingType")
-            page.encoding = trimmed(reader.text());
+            page.encoding = without_blanks(reader.text());
     }
     page.is_whole = is_page && reader.is_whole();
     return page;
@@ -147,7 +147,7 @@ std::optional<refusal> parse_refusal(std::string_view body)
     for (xml_reader reader{body}; reader.next();) {
         for (auto const& [path, field] : fields) {
             if (reader.path().ends_with(path))
-                *field = trimmed(reader.text());
+                *field = without_blanks(reader.text());
         }
     }
     return said.code.empty() ? std::nullopt : std::optional{std::move(said)};
