@@ -42,6 +42,19 @@ std::vector<rx_buffer> receive_all(world& in, receiver& rx, std::size_t end, std
     return loans;
 }
 
+// A thousand bytes each, so that each thread needs a ring of its own.
+void receive_on_two_threads(world& in, receiver& rx, sender& to)
+{
+    for (std::size_t turn = 0; turn < 2; ++turn) {
+        to.send(1000);
+        completion_ptr got;
+        std::thread{[&] { got = receive(in, rx); }}.join();
+        CHECK_FALSE(got->code);
+        CHECK(is_pattern(got->loan, 1000 * turn));
+        CHECK(got->bytes == 1000);
+    }
+}
+
 }  // namespace
 
 TEST_CASE("a ring delivers with one call, and pages return without one", "[zcrx]")
@@ -275,14 +288,7 @@ TEST_CASE("a thread takes a ring that was made for it, and imports nothing", "[z
     sender to{in.wires};
     auto rx = in.flow(to);
     in.kernel.fail_register(EPERM);  // as a thread without CAP_NET_ADMIN meets it
-    for (std::size_t turn = 0; turn < 2; ++turn) {
-        to.send(1000);
-        completion_ptr got;
-        std::thread{[&] { got = receive(in, rx); }}.join();
-        CHECK_FALSE(got->code);
-        CHECK(is_pattern(got->loan, 1000 * turn));
-        CHECK(got->bytes == 1000);
-    }
+    receive_on_two_threads(in, rx, to);
     to.send(1000);
     CHECK(receive(in, rx)->code == system_error_of(EPERM));
 }
@@ -318,14 +324,7 @@ TEST_CASE("a queue that was handed on serves as many threads as rings came with 
     sender to{in.wires};
     receiver rx{in.io->get_executor(), session, in.connection(to)};
     in.kernel.deliver({{way::device, 3000, stranger}});
-    for (std::size_t turn = 0; turn < 2; ++turn) {
-        to.send(1000);
-        completion_ptr got;
-        std::thread{[&] { got = receive(in, rx); }}.join();
-        CHECK_FALSE(got->code);
-        CHECK(is_pattern(got->loan, 1000 * turn));
-        CHECK(got->bytes == 1000);
-    }
+    receive_on_two_threads(in, rx, to);
     CHECK(in.kernel.free_pages(stranger) == 256);
     to.send(1000);
     CHECK(receive(in, rx)->code == system_error_of(EPERM));
