@@ -118,8 +118,9 @@ class life {
   public:
     life(role what, way how, std::uint16_t port, stream sent)
     {
-        std::vector<std::string> command{GPURX_RECEIVE_FILE, "--interface",   near_interface, "--transport",
-                                         "devmem",           "--memory-size", "8MiB",         "--queues"};
+        std::vector<std::string> command{
+            GPURX_RECEIVE_FILE, "--interface", near_interface, "--transport", std::string{to_string(lab_transport())},
+            "--memory-size",    "8MiB",        "--queues"};
         command.push_back(what == role::accepts ? "2" : "1");
         if (how == way::loan)
             command.push_back("--loan");
