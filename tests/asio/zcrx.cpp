@@ -435,6 +435,26 @@ TEST_CASE("a full refill ring is handed to the kernel", "[zcrx]")
     CHECK(in.kernel.tokens_out() == 0);
 }
 
+TEST_CASE("pages for which a forbidden flush leaves no room go with the next loan", "[zcrx]")
+{
+    world in{transport::zcrx, {.max_flows = 1}, pages(64)};
+    in.kernel.set_packing(true);
+    in.kernel.set_fragment_size(16);
+    sender to{in.wires};
+    auto rx = in.flow(to);
+    to.send(16 * 70);
+    auto loans = receive_all(in, rx, 16 * 70);
+    in.kernel.fail_release(EPERM);
+    loans.clear();
+    CHECK(rx.stats().release_failures == 1);
+    CHECK(rx.stats().tokens_out == 0);
+    CHECK(in.session.state().zcrx().front()->waiting() == 64);
+    to.send(16 * 20);
+    receive_all(in, rx, 16 * 90, 16 * 70);
+    CHECK(rx.stats().release_failures == 1);
+    CHECK(in.session.state().zcrx().front()->waiting() == 26);
+}
+
 TEST_CASE("the queue ends after the last loan", "[zcrx]")
 {
     rx_buffer kept;

@@ -83,7 +83,8 @@ class fake_kernel {
     // The next `times` receive calls fail with this errno, before anything is taken. With io_uring EINTR, EAGAIN and
     // ENOMEM are of the call, and others of the request.
     void fail_receive(int error, int times = 1);
-    // The next release calls: find so many tokens back already, as if somebody else had been faster; or fail.
+    // The next release calls: find so many tokens back already, as if somebody else had been faster; or fail, as
+    // flushes of a refill ring then do.
     void shorten_release(std::size_t tokens);
     void fail_release(int error);
     // One control message tells this many bytes more than were delivered.

@@ -185,6 +185,8 @@ int fake_kernel::control(fake_ring& ring, zc::ctrl& request)
         return fail_with(ENXIO);
     auto& queue = queues_.at(known->second);
     if (request.op == zc::ctrl_flush_rq) {
+        if (auto const error = std::exchange(release_fault_, 0); error != 0)
+            return fail_with(error);
         refill(queue);
         return 0;
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "failure.hpp"
@@ -263,6 +264,18 @@ zcrx_queue::given zcrx_queue::give_back(std::span<std::uint32_t const> pages) no
 {
     std::lock_guard const lock{refill_lock_};
     auto const before = flushes_;
+    if (!left_over_.empty()) [[unlikely]] {
+        auto const placed = left_over_.size() - place(left_over_).size();
+        left_over_.erase(left_over_.begin(), left_over_.begin() + static_cast<std::ptrdiff_t>(placed));
+    }
+    auto const rest = place(pages);
+    if (!rest.empty()) [[unlikely]]
+        leave_over(rest);
+    return {.calls = flushes_ - before, .failed = !rest.empty()};
+}
+
+std::span<std::uint32_t const> zcrx_queue::place(std::span<std::uint32_t const> pages) noexcept
+{
     // The stores into the ring may alias members, which would be read again for each page.
     auto tail = tail_;
     auto full = full_;
@@ -282,7 +295,14 @@ zcrx_queue::given zcrx_queue::give_back(std::span<std::uint32_t const> pages) no
     }
     tail_ = tail;
     std::atomic_ref{*shared_tail_}.store(tail, std::memory_order_release);
-    return {.calls = flushes_ - before, .failed = !pages.empty()};
+    return pages;
+}
+
+void zcrx_queue::leave_over(std::span<std::uint32_t const> pages) noexcept
+try {
+    left_over_.insert(left_over_.end(), pages.begin(), pages.end());
+} catch (std::bad_alloc const&) {
+    // They stay out until the queue ends.
 }
 
 std::uint32_t zcrx_queue::make_room(std::uint32_t tail) noexcept

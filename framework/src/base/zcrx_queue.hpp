@@ -87,7 +87,7 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
 
     struct given {
         unsigned calls = 0;   // of the system: one whenever the refill ring was full
-        bool failed = false;  // a call did, and pages stay out until the queue ends
+        bool failed = false;  // a call did, and the pages that found no room go with the next
     };
     // Returns each page as often as completions named it. Never waits for another thread for longer than a call of this
     // takes.
@@ -111,6 +111,9 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     void export_queue(std::string const& object);
     // Returns the queue's number on the ring.
     [[nodiscard]] std::uint32_t import_into(io_ring& ring) const;
+    // Returns the pages that find no room.
+    [[nodiscard]] std::span<std::uint32_t const> place(std::span<std::uint32_t const> pages) noexcept;
+    [[gnu::noinline]] void leave_over(std::span<std::uint32_t const> pages) noexcept;
     // Returns the place that the ring is full at now.
     [[nodiscard, gnu::noinline]] std::uint32_t make_room(std::uint32_t tail) noexcept;
     void flush_up_to(std::uint32_t tail) noexcept;
@@ -136,6 +139,7 @@ class zcrx_queue final : public std::enable_shared_from_this<zcrx_queue> {
     std::uint32_t* shared_tail_ = nullptr;
     uapi::zcrx::rqe* refill_ = nullptr;
     unsigned flushes_ = 0;
+    std::vector<std::uint32_t> left_over_;  // after a flush that failed
 
     std::mutex rings_mutex_;
     std::vector<std::unique_ptr<thread_ring>> rings_;  // of all threads
