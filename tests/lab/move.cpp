@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flows that move between queues in the middle of their streams: to those of another session, to ones without a
-// session, and back.
+// Flows whose NIC changes in the middle of their streams: they move to the queues of another session, to ones without a
+// session, and back, and queues restart around them.
 #include <fmt/format.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -107,6 +107,32 @@ detail::installed_rule rule_of_port(detail::kernel_nic& nic, std::uint16_t port)
     throw std::runtime_error{fmt::format("no rule for port {}", port)};
 }
 
+// But for the channels they undo each other. Fewer channels wait for the end of the session.
+constexpr char const* accepted_changes[] = {
+    "ethtool -G dms0 rx 64",
+    "ethtool -G dms0 rx 512",
+    "ethtool -G dms0 rx 128",
+    "ethtool -L dms0 combined 6",
+    "ethtool -K dms0 rx-gro-hw off",
+    "ethtool -K dms0 rx-gro-hw on",
+    "ethtool -C dms0 rx-usecs 100",
+    "ethtool -C dms0 rx-usecs 0",
+    "ip link set dms0 mtu 9000",
+    "ip link set dms0 mtu 1500",
+    "ip link set dms0 promisc on",
+    "ip link set dms0 promisc off",
+    "ethtool --set-tunable dms0 rx-copybreak 0",
+    // IPv6 forgets its addresses otherwise.
+    "sysctl -qw net.ipv6.conf.dms0.keep_addr_on_down=1; ip link set dms0 down; ip link set dms0 up",
+};
+// A queue with memory, and a rule to it, stand against these.
+constexpr char const* refused_changes[] = {
+    "ethtool -G dms0 tcp-data-split off",
+    "ethtool -G dms0 hds-thresh 100",
+    "ethtool -L dms0 combined 1",
+    "ip link set dms0 xdp object /nonexistent",
+};
+
 }  // namespace
 
 TEST_CASE_METHOD(unchanged_nic, "a flow moves to the queues of another session and back", "[move]")
@@ -182,4 +208,35 @@ TEST_CASE_METHOD(unchanged_nic, "a flow whose rule is removed goes on in host me
     // Whose rule it was says so at the end.
     INFO(notices);
     CHECK(notices.find("was removed by another program") != std::string::npos);
+}
+
+TEST_CASE_METHOD(unchanged_nic, "a stream stays whole, and in device memory, while the NIC is reconfigured",
+                 "[reconfigure]")
+{
+    auto const how = GENERATE(way::read, way::loan);
+    CAPTURE(how == way::read);
+
+    detail::kernel_nic nic{near_interface};
+    auto const channels = nic.channels();
+    {
+        auto session = small_session();
+        constexpr auto legs = static_cast<unsigned>(std::size(accepted_changes) + std::size(refused_changes));
+        moving_flow flow{session, family::v4, how, legs};
+        for (auto const* const change : accepted_changes) {
+            flow.run_leg();
+            run_command(change);
+        }
+        for (auto const* const change : refused_changes) {
+            flow.run_leg();
+            INFO(change);
+            CHECK_THROWS(run_command(change));
+        }
+        flow.run_to_the_end();
+
+        INFO(flow.result());
+        CHECK(intact(flow.result(), legs * leg));
+        CHECK(flow.result().stats.device_bytes == legs * leg + 8);
+        check_nothing_out(session);
+    }
+    nic.set_channels(channels);
 }
