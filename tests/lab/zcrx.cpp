@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the real io_uring does of which tests/asio/zcrx.cpp has only a fake.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cerrno>
+#include <latch>
 #include <list>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 
+#include "../bench/rfc/drain.h"
 #include "base/zcrx_queue.hpp"
 #include "bed.hpp"
+#include "memory/memory_state.hpp"
 #include "nic.hpp"
 #include "rights.hpp"
 
@@ -57,6 +64,45 @@ asio::awaitable<void> connect_and_note_parts(rx_session& session, tcp::endpoint 
     co_await rx.async_connect(there);
     co_await note_parts(std::move(rx), session.memory().span(), count, parts);
 }
+
+// Another program's queue: the plain C loop of `./run bench rfc`, and a rule for its listener.
+class plain_loop {
+  public:
+    explicit plain_loop(unsigned queue)
+    {
+        zcrx_queue const where{near_interface, queue, memory_->dmabuf_fd(), memory_->span().size()};
+        if (zcrx_open(&loop_, &where) != 0)
+            throw std::system_error{errno, std::system_category(), "zcrx_open"};
+        detail::flow_rule rule{};
+        rule.match.local_port = acceptor_.local_endpoint().port();
+        rule.target = queue;
+        rule_ = nic_.add_rule(rule);
+    }
+    plain_loop(plain_loop const&) = delete;
+    plain_loop& operator=(plain_loop const&) = delete;
+    ~plain_loop()
+    {
+        nic_.remove_rule(rule_);
+        zcrx_close(&loop_);
+    }
+
+    // Whether all of a stream arrives in the memory.
+    [[nodiscard]] bool receives(std::uint64_t bytes)
+    {
+        peer_sender const sender{acceptor_.local_endpoint(), {7, bytes}};
+        auto socket = acceptor_.accept();
+        int const one = socket.native_handle();
+        return zcrx_run(&loop_, &one, 1, bytes + sizeof(std::uint64_t)) == 0;
+    }
+
+  private:
+    std::shared_ptr<detail::memory_state> memory_ = detail::make_host_memory(8 * mebibyte);
+    asio::io_context io_;
+    tcp::acceptor acceptor_{io_, {near_address(family::v4), 0}};
+    detail::kernel_nic nic_{near_interface};
+    std::uint32_t rule_ = 0;
+    zcrx_loop loop_{};
+};
 
 }  // namespace
 
@@ -115,6 +161,41 @@ TEST_CASE_METHOD(unchanged_nic, "two sessions over io_uring never share memory, 
     rx_session const second{over_zcrx(), device_memory::on_host(16 * mebibyte)};
     CHECK(first.transport() == transport::zcrx);
     CHECK(second.transport() == transport::zcrx);
+}
+
+TEST_CASE_METHOD(unchanged_nic,
+                 "a session and another program's loop of io_uring share the NIC, and neither disturbs the other",
+                 "[smoke][zcrx]")
+{
+    constexpr std::uint64_t size = 16 * mebibyte;
+    auto session = std::make_unique<rx_session>(over_zcrx(), device_memory::on_host(8 * mebibyte));
+    auto const next = session->queues().front() - 1;
+    std::latch open{1};
+    std::latch alone{1};
+    bool beside = false;
+    bool after = false;
+    std::thread other{[&] {
+        plain_loop loop{next};
+        open.count_down();
+        beside = loop.receives(size);
+        alone.wait();
+        after = loop.receives(size);
+    }};
+    open.wait();
+    auto const outcomes = transfer(*session, {{5, size}, {6, size}}, family::v4, way::loan, role::accepts);
+    for (auto const& result : outcomes) {
+        INFO(result);
+        CHECK(intact(result, size));
+        CHECK(result.stats.device_bytes == size + 8);
+    }
+    session.reset();
+    alone.count_down();
+    other.join();
+    CHECK(beside);
+    CHECK(after);
+    CHECK(pools_vanish());
+    INFO(fmt::format("recovered: {}", fmt::join(rx_session::recover(near_interface), "; ")));
+    CHECK(nic_settings() == settings_before());
 }
 
 TEST_CASE_METHOD(unchanged_nic, "a queue of io_uring is free as soon as its session has ended", "[smoke][zcrx]")
