@@ -61,6 +61,25 @@ def send(sock: socket.socket, binding: int, offset: int, size: int) -> int:
     return sent if sent >= 0 else -ctypes.get_errno()
 
 
+NO_MEMORY = "/sys/module/no_memory/parameters"
+
+
+def watch(pid: int) -> None:
+    """Which process the module no_memory looks at; run.sh has built it."""
+    if not os.path.exists(NO_MEMORY):
+        lab.run(f"insmod {os.environ['NO_MEMORY_KO']}")
+    Path(NO_MEMORY, "pid").write_text(str(pid), encoding="ascii")
+
+
+def check_waits(who: str) -> None:
+    """There is a defect if the process has waited for memory with BHs disabled."""
+    disabled, enabled = (int(Path(NO_MEMORY, name).read_text(encoding="ascii")) for name in ("disabled", "enabled"))
+    print(f"waited with BHs disabled {disabled} times, enabled {enabled} times")
+    if disabled:
+        there(f"{who} waits for memory with BHs disabled")
+    assert enabled, "nothing was tried"
+
+
 def settle() -> None:
     """What is freed with RCU and by workers has been; where kobjects are debugged that is late."""
     time.sleep(6 if os.environ.get("GPURX_LAB") == "debug" else 2)

@@ -21,7 +21,7 @@ while (($#)); do
     esac
     shift
 done
-((${#names[@]})) || names=(dma_device tx_short_mapping tx_long_mapping tx_device token_sleep rule_adds checksum udmabuf_sync)
+((${#names[@]})) || names=(dma_device tx_short_mapping tx_long_mapping tx_device token_sleep page_pool_sleep rule_adds checksum udmabuf_sync)
 
 # lab_options NAME: a line for each argument
 lab_options() {
@@ -62,7 +62,7 @@ for name in "${names[@]}"; do
     [[ $name == udmabuf_sync ]] || settings+=("DEVMEMSIM_KO=$(nic_for "$name")")
     case $name in
         tx_*_mapping) settings+=("EXPORTER_KO=$("$lab_dir/module.sh" "$kernel" "$here/exporter")") ;;
-        token_sleep) settings+=("NO_MEMORY_KO=$("$lab_dir/module.sh" "$kernel" "$here/no_memory")") ;;
+        token_sleep | page_pool_sleep) settings+=("NO_MEMORY_KO=$("$lab_dir/module.sh" "$kernel" "$here/no_memory")") ;;
     esac
     if "$lab_dir/lab.sh" --kernel "$kernel" --no-nic --timeout 90 "${options[@]}" -- \
         env "${settings[@]}" /usr/bin/python3 "$here/$name.py"; then

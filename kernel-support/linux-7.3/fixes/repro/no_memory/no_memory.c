@@ -2,8 +2,8 @@
 /*
  * Lets no node of an xarray be had without waiting, for one process: what is
  * allocated so is freed again, and NULL returned. In the log it then says
- * whether the process waits for one with BHs disabled. In recvmsg() nothing
- * but the xarray allocates by kmem_cache_alloc_lru().
+ * whether the process waits for one with BHs disabled. In recvmsg(), and where a
+ * page pool is filled, nothing but the xarray allocates by kmem_cache_alloc_lru().
  */
 #include <linux/kprobes.h>
 #include <linux/module.h>
