@@ -6,8 +6,8 @@
 
 One page, which the NIC fills a few times, and two sockets: packets of both may be in the page. Each socket has a thread
 that receives, and one that returns tokens: at any time, whether it was told them or not. What is one atomic operation in
-the kernel is one step here. Without a name all mutations are tried, too: each leaves out one rule of the protocol, and
-must be found.
+the kernel is one step here, and what a CPU may do before its turn is a step at any time. Without a name all mutations are
+tried, too: each leaves out one rule of the protocol, and must be found. litmus/ has the order of the memory by itself.
 
 Then the protocol of shared tokens, likewise (model_shared.py).
 
@@ -39,6 +39,7 @@ MUTATIONS = {
     "no reclaim": "pages stay out when their socket is closed",
     "reclaim all": "the pages of other sockets are taken back as well",
     "claim blindly": "a page is claimed that is out",
+    "look early": "a return reads the reference count before its compare-and-exchange, for want of an acquire",
 }
 SHARED = "shared tokens"  # their protocol; with a comma and a name, a mutation of it
 ROOM = "room for what fits"  # the mutation of check_room()
@@ -59,7 +60,9 @@ class Socket:
     received: int = 0
     returned: int = 0
     attempts: int = ATTEMPTS
-    putting: int = 0                # references that a return has come by
+    putting: int = 0                # references that a return has come by from the xarray
+    taking: int = 0                 # the same from the page
+    seen: int = 0                   # the reference count, where a return has read it early
     closed: bool = False
 
 
@@ -147,6 +150,14 @@ def receive(state: State, number: int, broken: str) -> Iterator[State]:
         yield state.having(number, pc="idle", claimed=False)
 
 
+def take(state: State, number: int) -> State:
+    """Put the reference of an array token: without another one the page goes straight to its pool."""
+    one = state.sockets[number]
+    if (one.seen or state.refs) == 1 and state.refs > 1:
+        raise Violation("a page goes to its pool that has more references")
+    return put(state.having(number, taking=one.taking - 1, seen=0))
+
+
 def give_back(state: State, number: int, broken: str) -> Iterator[State]:
     """SO_DEVMEM_DONTNEED with either kind of token, told or guessed."""
     one = state.sockets[number]
@@ -155,8 +166,13 @@ def give_back(state: State, number: int, broken: str) -> Iterator[State]:
     if one.putting:
         yield put(state.having(number, putting=one.putting - 1))
         return
+    if one.taking:
+        yield take(state, number)
+        return
     if not one.attempts:
         return
+    if broken == "look early" and state.refs and not one.seen:
+        yield state.having(number, seen=state.refs)
     state = state.having(number, attempts=one.attempts - 1)
     matches = state.word == identity(number)
     if broken == "forged":
@@ -164,7 +180,7 @@ def give_back(state: State, number: int, broken: str) -> Iterator[State]:
     if broken == "twice":
         matches = state.word < PENDING
     if matches:
-        yield replace(state, word=0).having(number, holds=False, returned=one.returned + 1, putting=1)
+        yield replace(state, word=0).having(number, holds=False, returned=one.returned + 1, taking=1)
     if one.tokens:
         yield state.having(number, tokens=one.tokens - 1, putting=1)
 
@@ -172,7 +188,7 @@ def give_back(state: State, number: int, broken: str) -> Iterator[State]:
 def close(state: State, number: int, broken: str) -> Iterator[State]:
     """The socket is destroyed: nobody is in a system call on it."""
     one = state.sockets[number]
-    if one.closed or one.pc != "idle" or one.putting or state.fills:
+    if one.closed or one.pc != "idle" or one.putting or one.taking or state.fills:
         return
     refs = len(one.queue) - sum(one.queue) + one.tokens
     after = state.having(number, closed=True, queue=(), tokens=0, holds=False)
