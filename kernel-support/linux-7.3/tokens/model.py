@@ -25,11 +25,13 @@ import model_shared
 from interleavings import Page, Violation, explore, put
 
 FILLS = 2
-ATTEMPTS = 2
-PENDING = 100
-
+ATTEMPTS = 3
 MUTATIONS = {
     "no pending": "a token can be returned before it is committed",
+    "keep the spare": "a user that has a reference keeps that of the next skb",
+    "commit blindly": "a commit adds to a count that it read before",
+    "last of all": "the last return of a page that is about to be handed out again puts no reference",
+    "close one": "a socket that is closed takes back a token, and leaves others of the page",
     "early reference": "the skb's reference is given away before the user is told",
     "shared handover": "the reference of a cloned skb is given away",
     "forged": "any socket may return a page",
@@ -50,25 +52,34 @@ NATIVE, COMPAT = 16 + DATA, 12 + DATA
 
 
 @dataclass(frozen=True)
+class Word:
+    """The user field of a net_iov."""
+    owner: int = 0
+    pending: bool = False           # the owner is about to be handed the page
+    out: int = 0                    # tokens that the owner has and can return
+
+
+@dataclass(frozen=True)
 class Socket:
     queue: tuple[bool, ...] = ()    # packets of the page; whether the skb is cloned
     pc: str = "idle"                # of the receiving thread
     claimed: bool = False
     retried: bool = False
-    holds: bool = False             # by an array token that it was told
+    holds: int = 0                  # array tokens that it was told
     tokens: int = 0                 # of its xarray
     received: int = 0
     returned: int = 0
     attempts: int = ATTEMPTS
     putting: int = 0                # references that a return has come by from the xarray
     taking: int = 0                 # the same from the page
+    before: int = 0                 # the count that a commit has read
     seen: int = 0                   # the reference count, where a return has read it early
     closed: bool = False
 
 
 @dataclass(frozen=True)
 class State(Page):
-    word: int = 0
+    word: Word = Word()
     refs: int = 0
     pool: bool = True
     fills: int = FILLS
@@ -112,42 +123,75 @@ def look(state: State) -> Iterator[State]:
         yield put_data(replace(state, clone=False))
 
 
+def claim(word: Word, mine: int, broken: str) -> Word | None:
+    """The page is the socket's already, or nobody has it."""
+    if word.pending or word.owner not in (0, mine):
+        if broken != "claim blindly":
+            return None
+        word = Word()
+    return Word(mine, broken != "no pending", word.out + (broken == "no pending"))
+
+
+def cancel(word: Word) -> Word:
+    return Word(word.owner, False, word.out) if word.out else Word()
+
+
 def receive(state: State, number: int, broken: str) -> Iterator[State]:
     """recvmsg(): claim, tell the user, commit, free the skb."""
     one = state.sockets[number]
     mine = identity(number)
     handover = bool(one.queue) and (not one.queue[0] or broken == "shared handover")
     if one.pc == "idle" and one.queue and not one.closed:
-        claimed = state.word == 0 or broken == "claim blindly"
-        if claimed:
-            state = replace(state, word=mine if broken == "no pending" else mine + PENDING)
-        yield state.having(number, pc="told", claimed=claimed)
+        claimed = claim(state.word, mine, broken)
+        state = replace(state, word=claimed or state.word)
+        yield state.having(number, pc="told", claimed=claimed is not None)
     elif one.pc == "told":
         # Either the control message was written ...
-        yield state.having(number, pc="reference", holds=one.holds or one.claimed)
+        yield state.having(number, pc="reference", holds=one.holds + one.claimed)
         # ... or not, once
         if not one.retried:
             early = broken == "early reference" and handover
-            undone = replace(state, word=0) if one.claimed and broken != "no undo" and state.word == mine + PENDING else state
+            undone = replace(state, word=cancel(state.word)) if one.claimed and broken != "no undo" and state.word.owner == mine else state
             undone = undone.having(number, pc="idle", retried=True)
             yield put(undone) if early and one.claimed else undone
     elif one.pc == "reference":
-        state = state if handover else replace(state, refs=state.refs + 1)
-        yield state.having(number, pc="commit")
+        if one.claimed and broken == "commit blindly":
+            yield state.having(number, pc="blind", before=state.word.out)
+        elif one.claimed and state.word.out and broken != "no pending":
+            yield again(state, number, state.word.out, handover, broken)
+        else:
+            state = state if handover else replace(state, refs=state.refs + 1)
+            yield state.having(number, pc="commit")
+    elif one.pc == "blind":
+        if one.before:
+            yield again(state, number, one.before, handover, broken)
+        else:
+            state = state if handover else replace(state, refs=state.refs + 1)
+            yield state.having(number, pc="commit")
     elif one.pc == "commit":
         if one.claimed:
             if broken != "no pending":
-                state = replace(state, word=mine)
+                state = replace(state, word=Word(mine, False, 1))
             state = state.having(number, received=one.received + (broken != "uncounted"))
         else:
             state = state.having(number, tokens=one.tokens + 1)
         # An skb whose reference went to the user does not read the page any more
         yield state.having(number, pc="eaten", queue=one.queue[1:]) if handover else state.having(number, pc="free")
+    elif one.pc == "spare":
+        state = state.having(number, pc="eaten", queue=one.queue[1:])
+        yield state if broken == "keep the spare" else put(state)
     elif one.pc == "free":
         state = state.having(number, pc="idle", queue=one.queue[1:], claimed=False)
         yield put_data(state) if one.queue[0] else put(state)
     elif one.pc == "eaten":
         yield state.having(number, pc="idle", claimed=False)
+
+
+def again(state: State, number: int, out: int, handover: bool, broken: str) -> State:
+    """Commit a page that the user has, and a reference on it: the skb keeps its own."""
+    received = state.sockets[number].received + (broken != "uncounted")
+    state = replace(state, word=Word(identity(number), False, out + 1))
+    return state.having(number, pc="spare" if handover else "free", received=received)
 
 
 def take(state: State, number: int) -> State:
@@ -174,13 +218,17 @@ def give_back(state: State, number: int, broken: str) -> Iterator[State]:
     if broken == "look early" and state.refs and not one.seen:
         yield state.having(number, seen=state.refs)
     state = state.having(number, attempts=one.attempts - 1)
-    matches = state.word == identity(number)
+    word = state.word
+    matches = word.owner == identity(number) and word.out > 0
     if broken == "forged":
-        matches = 0 < state.word < PENDING
+        matches = word.out > 0
     if broken == "twice":
-        matches = state.word < PENDING
+        matches = not word.pending
     if matches:
-        yield replace(state, word=0).having(number, holds=False, returned=one.returned + 1, taking=1)
+        left = cancel(replace(word, out=word.out - 1)) if word.out <= 1 and not word.pending else replace(word, out=word.out - 1)
+        last = word.out <= 1 and not (broken == "last of all" and word.pending)
+        holds = max(one.holds - 1, 0)
+        yield replace(state, word=left).having(number, holds=holds, returned=one.returned + 1, taking=int(last))
     if one.tokens:
         yield state.having(number, tokens=one.tokens - 1, putting=1)
 
@@ -191,12 +239,14 @@ def close(state: State, number: int, broken: str) -> Iterator[State]:
     if one.closed or one.pc != "idle" or one.putting or one.taking or state.fills:
         return
     refs = len(one.queue) - sum(one.queue) + one.tokens
-    after = state.having(number, closed=True, queue=(), tokens=0, holds=False)
+    after = state.having(number, closed=True, queue=(), tokens=0, holds=0)
     for _ in range(sum(one.queue)):
         after = put_data(after)
-    out = one.received != one.returned and broken != "no reclaim" and state.word == identity(number)
-    if out or broken == "reclaim all" and 0 < state.word < PENDING:
-        after = replace(after, word=0)
+    out = one.received - one.returned if broken != "no reclaim" and state.word.owner == identity(number) else 0
+    if out and broken == "close one" and state.word.out > 1:
+        after = replace(after, word=replace(state.word, out=state.word.out - 1))
+    elif out or broken == "reclaim all" and state.word.out and not state.word.pending:
+        after = replace(after, word=Word())
         refs += 1
     yield put(after, refs) if refs else after
 
@@ -214,7 +264,7 @@ def check_end(state: State) -> None:
     """Nothing more can happen."""
     if not all(one.closed for one in state.sockets):
         raise Violation("a socket cannot be closed")
-    if state.refs or state.word or not state.pool:
+    if state.refs or state.word != Word() or not state.pool:
         raise Violation("a page is lost")
 
 
