@@ -74,6 +74,7 @@ struct dms_rx_ring {
 	u32 head;
 	u32 count;
 	u32 buf_size;
+	netmem_ref spare_half;		/* see dms_fault_take_half() */
 };
 
 struct dms_rx_stats {

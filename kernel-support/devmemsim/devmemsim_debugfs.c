@@ -21,7 +21,7 @@ static const struct {
 	[DMS_FAULT_CORRUPT]	= { "corrupt", U32_MAX },
 	[DMS_FAULT_LINEAR]	= { "linear_bytes", U16_MAX },
 	[DMS_FAULT_NO_SPLIT]	= { "no_split", U32_MAX },
-	[DMS_FAULT_PACK]	= { "pack", 1 },
+	[DMS_FAULT_PACK]	= { "pack", DMS_PACK_HALVES },
 };
 
 static struct dentry *dms_debugfs_root;

@@ -69,26 +69,57 @@ static struct sk_buff *dms_fault_build_linear(struct dms_channel *ch,
 	return skb;
 }
 
-static int dms_fault_pack(struct dms_channel *ch, const struct sk_buff *frame,
-			  struct sk_buff *skb)
+/* The next half of a buffer that two halves share. One that follows the last one
+ * waits until another was taken, so that no two in a row are neighbours.
+ */
+static netmem_ref dms_fault_take_half(struct dms_rx_ring *ring,
+				      unsigned int *offset)
 {
-	struct page_pool *pool = ch->ring.pool;
+	netmem_ref half = ring->spare_half;
+
+	if (half) {
+		ring->spare_half = 0;
+		*offset = ring->buf_size / 2;
+		return half;
+	}
+
+	half = page_pool_alloc_frag_netmem(ring->pool, offset,
+					   ring->buf_size / 2,
+					   GFP_ATOMIC | __GFP_NOWARN);
+	if (!half || !*offset)
+		return half;
+
+	ring->spare_half = half;
+	return page_pool_alloc_frag_netmem(ring->pool, offset,
+					   ring->buf_size / 2,
+					   GFP_ATOMIC | __GFP_NOWARN);
+}
+
+static int dms_fault_pack(struct dms_channel *ch, const struct sk_buff *frame,
+			  struct sk_buff *skb, bool halves)
+{
+	struct dms_rx_ring *ring = &ch->ring;
 	unsigned int pos, len, offset;
 	netmem_ref netmem;
 	int i;
 
 	skb_mark_for_recycle(skb);
 	for (i = 0, pos = skb->len; pos < frame->len; i++, pos += len) {
-		len = min(frame->len - pos, ch->ring.buf_size);
-		netmem = page_pool_alloc_frag_netmem(pool, &offset, len,
-						     GFP_ATOMIC | __GFP_NOWARN);
+		len = min(frame->len - pos, ring->buf_size / (1 + halves));
+		if (halves)
+			netmem = dms_fault_take_half(ring, &offset);
+		else
+			netmem = page_pool_alloc_frag_netmem(ring->pool,
+							     &offset, len,
+							     GFP_ATOMIC |
+							     __GFP_NOWARN);
 		if (!netmem) {
 			dms_rx_count_alloc_fail(ch);
 			return -ENOMEM;
 		}
 
 		skb_add_rx_frag_netmem(skb, i, netmem, offset, len, len);
-		if (!dms_dma_reachable(netmem, ch->ring.buf_size) ||
+		if (!dms_dma_reachable(netmem, ring->buf_size) ||
 		    dms_dma_write(netmem, offset, frame, pos, len))
 			return -EFAULT;
 	}
@@ -97,10 +128,11 @@ static int dms_fault_pack(struct dms_channel *ch, const struct sk_buff *frame,
 }
 
 /* Payload of several frames shares a buffer, as it does on devices with larger
- * buffers than frames.
+ * buffers than frames, or that use a page twice.
  */
 static struct sk_buff *dms_fault_build_packed(struct dms_channel *ch,
-					      const struct sk_buff *frame)
+					      const struct sk_buff *frame,
+					      bool halves)
 {
 	struct sk_buff *skb;
 
@@ -108,7 +140,7 @@ static struct sk_buff *dms_fault_build_packed(struct dms_channel *ch,
 	if (!skb)
 		return NULL;
 
-	if (dms_fault_pack(ch, frame, skb)) {
+	if (dms_fault_pack(ch, frame, skb, halves)) {
 		dev_kfree_skb(skb);
 		return NULL;
 	}
@@ -151,7 +183,8 @@ static struct sk_buff *dms_fault_build(struct dms_channel *ch,
 {
 	unsigned int header_len = DMS_FRAME_CB(frame)->header_len;
 	struct dms_faults *faults = ch->port->faults;
-	u32 linear_bytes;
+	u32 linear_bytes, pack;
+	bool halves;
 
 	if (header_len == frame->len)
 		return dms_rx_build(ch, frame);
@@ -169,9 +202,13 @@ static struct sk_buff *dms_fault_build(struct dms_channel *ch,
 					      header_len + linear_bytes);
 	}
 
-	if (READ_ONCE(faults->value[DMS_FAULT_PACK])) {
+	pack = READ_ONCE(faults->value[DMS_FAULT_PACK]);
+	halves = pack == DMS_PACK_HALVES;
+	/* A large packet has room for so many whole buffers alone */
+	if (pack && (!halves || (frame->len - header_len) * 2 <=
+		     MAX_SKB_FRAGS * ch->ring.buf_size)) {
 		dms_fault_count(faults, DMS_FAULT_PACK);
-		return dms_fault_build_packed(ch, frame);
+		return dms_fault_build_packed(ch, frame, halves);
 	}
 
 	return dms_rx_build(ch, frame);

@@ -22,6 +22,12 @@ enum dms_fault {
 	DMS_N_FAULTS
 };
 
+/* Values of DMS_FAULT_PACK */
+enum {
+	DMS_PACK_DENSE = 1,
+	DMS_PACK_HALVES,
+};
+
 /**
  * struct dms_held - frames that a fault keeps from a channel
  * @ch:		channel they belong to

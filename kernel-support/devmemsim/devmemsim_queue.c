@@ -113,6 +113,10 @@ netmem_ref dms_ring_take(struct dms_rx_ring *ring)
 
 static void dms_ring_drain(struct dms_rx_ring *ring)
 {
+	if (ring->spare_half)
+		page_pool_put_full_netmem(ring->pool, ring->spare_half, false);
+	ring->spare_half = 0;
+
 	while (ring->count)
 		page_pool_put_full_netmem(ring->pool, dms_ring_take(ring),
 					  false);

@@ -45,7 +45,14 @@ fault_row const rows[] = {
     {"no_split", 1, 4 * mebibyte,
      [](gpurx::stats const& stats) { return stats.host_bytes > 0 && stats.device_bytes == 0; }},
     {"pack", 1, 8 * mebibyte, all_in_device_memory},
+    {"pack", 2, 8 * mebibyte, all_in_device_memory},
 };
+
+// A large frame would need more fragments than a packet has.
+bool for_small_frames(fault_row const& row)
+{
+    return std::string{row.fault} == "pack" && row.value == 2;
+}
 
 }  // namespace
 
@@ -56,7 +63,10 @@ TEST_CASE_METHOD(unchanged_nic, "a stream survives every fault of the NIC", "[fa
     // zcrx loses a flow whose linear payload GRO has put behind pages (errc::mixed_fragments).
     without_gro const frames{small, lab_transport() == gpurx::transport::zcrx};
     std::uint64_t seed = 100;
-    for (auto const& [name, value, bytes, counted] : rows) {
+    for (auto const& row : rows) {
+        if (for_small_frames(row) && !small)
+            continue;
+        auto const& [name, value, bytes, counted] = row;
         for (auto const how : {way::read, way::loan}) {
             auto session = open_session(32 * mebibyte, {.max_flows = 2});
             nic_fault const fault{name, value};
