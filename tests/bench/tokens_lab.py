@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "kernel-support" / "linux-7.3"
 
 # Which kinds of tokens a kernel has, as the program calls them and as people do.
-KINDS = {"stock": ["stock"], "branch": ["owner", "shared", "fallback"]}
-NAMES = {"stock": "stock", "owner": "owner, branch", "shared": "shared, branch", "fallback": "fallback, branch"}
+KINDS = {"stock": ["stock"], "branch": ["owner", "shared", "again"]}
+NAMES = {"stock": "stock", "owner": "owner, branch", "shared": "shared, branch", "again": "owner again, branch"}
 
 HUGE_PAGES = 112
 

@@ -70,10 +70,10 @@ detail::unique_fd dmabuf_of(detail::unique_fd const& memory, std::size_t bytes)
     return result;
 }
 
-void write_fault(char const* name, bool on)
+void write_fault(char const* name, unsigned value)
 {
     std::ofstream file{std::string{"/sys/kernel/debug/devmemsim/"} + interface + '/' + name};
-    if (!(file << on << std::flush))
+    if (!(file << value << std::flush))
         fail(name);
 }
 
@@ -102,7 +102,7 @@ void split_headers()
 void set_arrival(arrival how)
 {
     detail::kernel_nic{interface}.set_feature(detail::ethtool::feature::hardware_gro, !how.segmented);
-    write_fault("pack", how.packed);
+    write_fault("pack", how.packing);
 }
 
 }  // namespace bench

@@ -41,10 +41,10 @@ class dmabuf {
 void split_headers();
 
 // segmented: what the sender gives its NIC in one piece arrives in packets of one MSS, and nothing joins them again
-// before TCP. packed: such packets share pages.
+// before TCP. packing: such packets share pages, as the fault `pack` of devmemsim says.
 struct arrival {
     bool segmented;
-    bool packed;
+    unsigned packing;
 };
 void set_arrival(arrival how);
 

@@ -5,7 +5,7 @@
 //
 //   tokens_bench ROUNDS all|profile|race KIND...
 //
-// KIND of tokens: stock, owner, shared, fallback (round.hpp). profile: only 4 flows with whole pages of 4 KiB, given
+// KIND of tokens: stock, owner, shared, again (round.hpp). profile: only 4 flows with whole pages of 4 KiB, given
 // back 128 at a time. race: 4 flows as well, drained by two threads at once; for two CPUs, and without --exact.
 //
 // Prints lines of key=value; the first word says of what:
@@ -58,9 +58,19 @@ series make_series(std::uint32_t page_size, bool segmented, unsigned flows, unsi
 {
     std::uint64_t const fragments = fragments_of(page_size, segmented) / flows;
     std::uint64_t const per_packet = (largest_packet + page_size - 1) / page_size;
-    return {
-        page_size, segmented, flows, control, segmented ? fragments * segment : fragments / per_packet * largest_packet,
-        released,  false};
+    // Segments that do not fill a large page share it.
+    unsigned const packing = segmented && page_size != 4096 ? 1 : 0;
+    return {page_size, segmented, packing,
+            flows,     control,   segmented ? fragments * segment : fragments / per_packet * largest_packet,
+            released,  false};
+}
+
+// Two segments in each page, neither of which follows the one before.
+series make_halves(std::uint32_t page_size)
+{
+    auto result = make_series(page_size, true, 1, bench::whole_control);
+    result.packing = 2;
+    return result;
 }
 
 std::vector<series> make_all_series(memory_kind memory, std::uint32_t page_size)
@@ -78,6 +88,8 @@ std::vector<series> make_all_series(memory_kind memory, std::uint32_t page_size)
             for (unsigned const control : {4u, 16u})
                 result.push_back(make_series(page_size, segmented, 1, control));
     }
+    if (page_size == 4096)
+        result.push_back(make_halves(page_size));
     return result;
 }
 
@@ -89,18 +101,18 @@ token_kind parse_kind(std::string_view name)
         return token_kind::owner;
     if (name == "shared")
         return token_kind::shared;
-    if (name == "fallback")
-        return token_kind::fallback;
+    if (name == "again")
+        return token_kind::again;
     throw std::invalid_argument{fmt::format("'{}': no kind of tokens", name)};
 }
 
 void run_round(std::string_view kind, std::string_view memory, series const& what, int listener,
                std::deque<bench::sender>& senders, unsigned number)
 {
-    // Segments that do not fill a large page share it.
-    bench::set_arrival({.segmented = what.segmented, .packed = what.segmented && what.page_size != 4096});
+    bench::set_arrival({.segmented = what.segmented, .packing = what.packing});
+    char const* const fragment = what.packing == 2 ? "half" : what.segmented ? "segment" : "page";
     auto label = fmt::format("tokens={} memory={} page={} fragment={} flows={} control={} round={}", kind, memory,
-                             what.page_size, what.segmented ? "segment" : "page", what.flows, what.control, number);
+                             what.page_size, fragment, what.flows, what.control, number);
     bench::round one{parse_kind(kind), std::move(label), what, number};
     one.fill(listener, senders);
     if (what.raced)

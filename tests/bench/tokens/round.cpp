@@ -24,7 +24,7 @@ namespace bench {
 namespace {
 
 constexpr unsigned largest_batch = release_most_ranges;
-constexpr std::uint32_t xarray_bit = 1u << 31;
+constexpr std::uint32_t xarray_tokens = 15u << 27;  // and all above
 
 [[noreturn]] void fail(char const* what)
 {
@@ -64,12 +64,12 @@ void round::drain()
 {
     receive();
     check_kind();
-    for (flow const& one : flows_)
-        release_unmeasured(one, one.peeked, 0);
     for (std::size_t i = 0; i < what_.released.size(); ++i)
         release(what_.released[(i + number_) % what_.released.size()], i);
-    for (flow const& one : flows_)
+    for (flow const& one : flows_) {
         release_unmeasured(one, one.tokens, one.released);
+        release_unmeasured(one, one.peeked, 0);
+    }
 }
 
 void round::race()
@@ -121,7 +121,7 @@ void round::receive()
         for (flow& one : flows_) {
             if (one.queued == 0)
                 continue;
-            if (kind_ == token_kind::fallback)
+            if (kind_ == token_kind::again)
                 peek(one);
             call const done = receive_from(one);
             calls.push_back(done);
@@ -179,13 +179,14 @@ void round::print_calls(std::vector<call> const& calls) const
 
 void round::check_kind() const
 {
-    // Pages that packets share are out when the second of them is received
-    if (kind_ == token_kind::owner && what_.segmented && what_.page_size != 4096)
+    // Packets of several flows share pages, and a page has one owner
+    if (kind_ != token_kind::shared && what_.packing != 0 && what_.flows > 1)
         return;
-    bool const xarray = kind_ == token_kind::fallback;
+    if (kind_ == token_kind::stock)
+        return;
     for (flow const& one : flows_)
         for (std::uint32_t const token : one.tokens)
-            if (((token & xarray_bit) != 0) != xarray)
+            if (token >= xarray_tokens)
                 throw std::runtime_error{fmt::format("{}: token {:#x} is not of the kind asked for", label_, token)};
 }
 

@@ -16,8 +16,8 @@
 namespace bench {
 
 // stock: those of a kernel as it is. owner, shared: array tokens, for the socket alone or for all of the binding.
-// fallback: owner tokens of pages that are out already, by MSG_PEEK.
-enum class token_kind : std::uint8_t { stock, owner, shared, fallback };
+// again: owner tokens of pages that the socket has already, by MSG_PEEK.
+enum class token_kind : std::uint8_t { stock, owner, shared, again };
 
 using batches = std::array<unsigned, 3>;  // fragments in a call that gives pages back
 
@@ -27,7 +27,8 @@ inline constexpr unsigned whole_control = 128;
 // One way to fill the queues and to drain them.
 struct series {
     std::uint32_t page_size;
-    bool segmented;  // a fragment is one segment, not a whole page
+    bool segmented;    // a fragment is one segment, not a whole page
+    unsigned packing;  // of segments into pages: the fault `pack` of devmemsim
     unsigned flows;
     unsigned control;     // fragments that fit into the control buffer, at most whole_control
     std::uint64_t bytes;  // of each flow
