@@ -134,6 +134,16 @@ def test_pack() -> None:
     with_fault("pack", 1, one_more())
 
 
+def test_pack_halves() -> None:
+    """Two packets share a page, and no two that follow each other."""
+    with devmem.Binding("dms0", [QUEUE], 4 << 20) as binding:
+        lab.run("ethtool -K dms0 rx-gro-hw off")
+        lab.set_fault("pack", 2)
+        rx = receive(binding, 4, SIZE)
+        check(rx.shared > rx.fragments // 4, f"{rx.shared}/{rx.fragments}")
+    gone()
+
+
 def test_all_at_once() -> None:
     for name, value in (("drop", 97), ("duplicate", 13), ("reorder", 17),
                         ("delay_us", 300), ("alloc_fail", 101),
@@ -210,7 +220,7 @@ def test_held_frames_at_link_down() -> None:
 
 
 def test_settings() -> None:
-    raises(errno.ERANGE, "", lab.set_fault, "pack", 2)
+    raises(errno.ERANGE, "", lab.set_fault, "pack", 3)
     raises(errno.ERANGE, "", lab.set_fault, "delay_us", 1_000_001)
     raises(errno.ERANGE, "", lab.set_fault, "linear_bytes", 65536)
     equal(set(lab.injected()), {"drop", "duplicate", "reorder", "delay_us", "corrupt",

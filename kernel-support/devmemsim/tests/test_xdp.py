@@ -158,7 +158,7 @@ def test_mtu_of_single_buffer() -> None:
     fd = xdp.load(xdp.return_(xdp.PASS))
     try:
         lab.run(f"ip link set dms0 mtu {MAX_MTU + 1}")
-        raises(errno.EOPNOTSUPP, f"more than the {MAX_MTU}", xdp.attach, fd)
+        raises(errno.EOPNOTSUPP, f"exceeds {MAX_MTU}, the maximum", xdp.attach, fd)
         check(has_feature("rx-gro-hw"), "refused, and hardware GRO is gone")
         lab.run(f"ip link set dms0 mtu {MAX_MTU}")
         xdp.attach(fd)
