@@ -188,20 +188,37 @@ std::span<gather_piece const> gather_engine::plan(std::span<fragment const> frag
     return pieces;
 }
 
+gather_engine::block* gather_engine::claim(std::size_t pieces, std::size_t& seen) noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    while (seen++ < blocks_.size()) {
+        auto* const candidate = blocks_[next_++ % blocks_.size()];
+        if (candidate->capacity >= pieces && !std::exchange(candidate->taken, true))
+            return candidate;
+    }
+    return nullptr;
+}
+
+void gather_engine::put(block& taken) noexcept
+{
+    std::scoped_lock const lock{mutex_};
+    taken.taken = false;
+}
+
 gather_engine::block* gather_engine::find_free(std::size_t pieces, context_scope const& within) noexcept
 {
-    for (std::size_t asked = 0, seen = 0; seen < blocks_.size() && asked < blocks_to_ask; ++seen) {
-        auto* const candidate = blocks_[next_++ % blocks_.size()];
-        if (candidate->taken || candidate->capacity < pieces)
-            continue;
-        ++asked;
+    for (std::size_t asked = 0, seen = 0; asked < blocks_to_ask; ++asked) {
+        auto* const candidate = claim(pieces, seen);
+        if (candidate == nullptr)
+            return nullptr;
         // For a lost point its stream would be asked, which may be gone; who waits for the point will see it pass.
-        auto const* const used = candidate->used;
-        if (used != nullptr && ((used->lost && !used->done) || !passed(*candidate->used, within)))
-            continue;
-        if (candidate->used != nullptr)
-            discard(std::exchange(candidate->used, nullptr));
-        return candidate;
+        auto* const used = candidate->used;
+        if (used == nullptr || ((!used->lost || used->done) && passed(*used, within))) {
+            if (used != nullptr)
+                discard(std::exchange(candidate->used, nullptr));
+            return candidate;
+        }
+        put(*candidate);
     }
     return nullptr;
 }
@@ -239,14 +256,8 @@ CUresult gather_engine::make_blocks(std::size_t capacity, context_scope const& w
 
 gather_engine::taken_block::taken_block(gather_engine& from, std::span<gather_piece const> pieces,
                                         context_scope const& within)
-    : from_{from}
+    : from_{from}, block_{from.find_free(pieces.size(), within)}
 {
-    {
-        std::scoped_lock const lock{from_.mutex_};
-        block_ = from_.find_free(pieces.size(), within);
-        if (block_ != nullptr)
-            block_->taken = true;
-    }
     if (block_ == nullptr)
         status_ = from_.make_blocks(std::bit_ceil(std::max(pieces.size(), smallest_block)), within, block_);
     if (block_ != nullptr)
@@ -255,10 +266,8 @@ gather_engine::taken_block::taken_block(gather_engine& from, std::span<gather_pi
 
 gather_engine::taken_block::~taken_block()
 {
-    if (block_ == nullptr)
-        return;
-    std::scoped_lock const lock{from_.mutex_};
-    block_->taken = false;
+    if (block_ != nullptr)
+        from_.put(*block_);
 }
 
 CUresult gather_engine::run(kernel const& which, block& with, std::size_t count, std::uint64_t destination,
@@ -331,21 +340,20 @@ CUresult gather_engine::provide_state(block& with) noexcept
 CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std::byte> destination,
                               context_scope const& within)
 {
-    auto const& calls = gpu_.calls();
-    std::scoped_lock const lock{bounce_mutex_};
+    std::byte* bounce = nullptr;
     context_scope const scope{within, gpu_.context()};
     auto status = scope.status();
-    if (bounce_ == nullptr && status == CUDA_SUCCESS) {
-        void* pinned = nullptr;
-        status = calls.cuMemHostAlloc(&pinned, bounce_size, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-        bounce_ = static_cast<std::byte*>(pinned);
-    }
     if (status == CUDA_SUCCESS)
-        status = launch(fragments, reinterpret_cast<std::uint64_t>(bounce_), {fetches_, scope});
+        status = gpu_.pinned().take(bounce_size, bounce);
+    if (status != CUDA_SUCCESS)
+        return status;
+    auto const put_back = [this](std::byte* block) noexcept { gpu_.pinned().put(block, bounce_size); };
+    std::unique_ptr<std::byte, decltype(put_back)> const kept{bounce, put_back};
+    status = launch(fragments, reinterpret_cast<std::uint64_t>(bounce), {fetches_, scope});
     if (status == CUDA_SUCCESS)
-        status = calls.cuStreamSynchronize(fetches_);
+        status = gpu_.calls().cuStreamSynchronize(fetches_);
     if (status == CUDA_SUCCESS)
-        std::memcpy(destination.data(), bounce_, destination.size());
+        std::memcpy(destination.data(), bounce, destination.size());
     return status;
 }
 

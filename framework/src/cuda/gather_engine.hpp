@@ -42,8 +42,8 @@ class gather_engine {
     [[nodiscard]] CUresult launch_crc32c(std::span<fragment const> fragments, std::uint64_t destination,
                                          std::uint64_t size, std::uint64_t result, place const& on);
 
-    // Gathers at most bounce_size bytes into its own memory, on gpu::fetches(). It waits for the gather, and copies the
-    // bytes to `destination`.
+    // Gathers at most bounce_size bytes into pinned memory, on gpu::fetches(). It waits for the gather, and copies the
+    // bytes to `destination`. Throws std::bad_alloc.
     static constexpr std::size_t bounce_size = 256 << 10;
     [[nodiscard]] CUresult bring(std::span<fragment const> fragments, std::span<std::byte> destination,
                                  context_scope const& within);
@@ -82,7 +82,10 @@ class gather_engine {
     // Returns the work of each warp; valid until this thread's next call.
     [[nodiscard]] std::span<gather_piece const> plan(std::span<fragment const> fragments,
                                                      std::uint64_t destination) const;
-    // Returns a free block, or null after a short search. The caller holds the mutex.
+    // Takes a block from number `seen` of the search on; null if there is none. Its work may not have passed.
+    [[nodiscard]] block* claim(std::size_t pieces, std::size_t& seen) noexcept;
+    void put(block& taken) noexcept;
+    // Takes a free block; null after a short search.
     [[nodiscard]] block* find_free(std::size_t pieces, context_scope const& within) noexcept;
     [[nodiscard]] CUresult make_blocks(std::size_t capacity, context_scope const& within, block*& taken);
     [[nodiscard]] CUresult provide_state(block& with) noexcept;
@@ -105,10 +108,8 @@ class gather_engine {
     kernel with_crc_;
     device_block* crc_memory_ = nullptr;  // the tables, and a state for each block that had a CRC
     CUstream fetches_;
-    std::byte* bounce_ = nullptr;
 
-    std::mutex bounce_mutex_;
-    std::mutex mutex_;  // guards the members below
+    std::mutex mutex_;  // guards the members below, and which blocks are taken; no call of the driver is made under it
     std::vector<CUcontext> prepared_;
     std::vector<block*> blocks_;
     std::size_t next_ = 0;        // start of the search for a free block

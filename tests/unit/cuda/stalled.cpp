@@ -267,6 +267,27 @@ TEST_CASE("a flow that asks the driver whether a stream is full holds up no othe
     CHECK(detail::has_passed(second));
 }
 
+TEST_CASE("a gather that asks for a free block of descriptors holds up no other use of the kernels")
+{
+    clean_driver const clean;
+    auto& on = gpu_or_skip();
+    auto& engine = on.gather();
+    bytes_to_gather const ours{on};
+    stalled_stream const stalled;
+    gpu_test_stream const stream{on};
+    // Once a gather asks, it makes 64 blocks. When they are in use, too, the next one asks again.
+    auto const asked = [] { return fake_cuda::calls_of_this_thread()["cuEventQuery"]; };
+    auto const before = asked();
+    while (asked() == before)
+        REQUIRE(ours.gather_on(stalled.stream.ref()));
+    for (int i = 1; i < 64; ++i)
+        REQUIRE(ours.gather_on(stalled.stream.ref()));
+    engine.prepare(on.context());
+    CHECK(goes_on_beside_call(
+        "cuEventQuery", [&] { static_cast<void>(ours.gather_on(stream.ref())); },
+        [&] { engine.prepare(on.context()); }));
+}
+
 TEST_CASE("a gather on a stream whose queue is full stops no gather on another one")
 {
     clean_driver const clean;
