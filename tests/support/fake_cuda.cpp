@@ -69,6 +69,7 @@ void set_defaults(state& s)
     s.calls_when_gone = 0;
     s.calls.clear();
     s.calls_by_thread.clear();
+    s.calls_by_stream.clear();
     s.failures.clear();
     s.all_held = false;
     s.capture_elsewhere = false;
@@ -482,6 +483,11 @@ bool is_in_call() noexcept
 std::map<std::string, std::size_t> calls_of_this_thread()
 {
     return with_state([](state& s, guard&) { return s.calls_by_thread[std::this_thread::get_id()]; });
+}
+
+std::map<CUstream, std::size_t> calls_on_streams(std::string const& function)
+{
+    return with_state([&](state& s, guard&) { return s.calls_by_stream[function]; });
 }
 
 std::size_t pageable_copies()

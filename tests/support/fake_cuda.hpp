@@ -154,6 +154,8 @@ void set_now_gone();
 [[nodiscard]] std::size_t calls(std::string const& function);
 // The same for the calls that this thread made, of all functions that it called.
 [[nodiscard]] std::map<std::string, std::size_t> calls_of_this_thread();
+// The streams that a function was called on, and how often, since the last reset.
+[[nodiscard]] std::map<CUstream, std::size_t> calls_on_streams(std::string const& function);
 // Asynchronous copies with an end in pageable memory, since the last reset.
 [[nodiscard]] std::size_t pageable_copies();
 // What the fake driver itself has allocated in calls, going by a counter of the test's.

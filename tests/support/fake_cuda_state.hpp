@@ -259,6 +259,7 @@ struct state {
     std::size_t calls_when_gone = 0;
     std::map<std::string, std::size_t> calls;
     std::map<std::thread::id, std::map<std::string, std::size_t>> calls_by_thread;
+    std::map<std::string, std::map<CUstream, std::size_t>> calls_by_stream;
     std::size_t (*allocation_counter)() = nullptr;
     std::size_t allocations = 0;  // going by it
     std::map<std::string, failure> failures;
@@ -478,6 +479,7 @@ CUresult call_on_stream(char const* function, CUstream handle, Body body, bool r
         auto const stream = find_stream(s, handle, current, name);
         if (!stream)
             return CUDA_ERROR_INVALID_HANDLE;
+        ++s.calls_by_stream[name][handle];
         if (stream->of->error != CUDA_SUCCESS && !releases)
             return stream->of->error;
         if (stream->captured == capture::invalidated && !releases)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// @brief CUDA streams without a CUDA header: cuda_stream, order_after(), async_wait().
+/// @brief CUDA streams without a CUDA header: cuda_stream, order_after(), stream_fork, async_wait().
 #pragma once
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -8,7 +8,10 @@
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <concepts>
+#include <cstddef>
 #include <exception>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include <gpurx/detail/initiation.hpp>
@@ -94,6 +97,62 @@ class cuda_stream {
 void order_after(cuda_stream_ref later, cuda_stream_ref earlier);
 /// @brief Sets `code` instead of throwing; otherwise as the overload above.
 void order_after(cuda_stream_ref later, cuda_stream_ref earlier, error_code& code) noexcept;
+
+namespace detail {
+
+struct fork_state;
+
+}  // namespace detail
+
+/// @brief Streams beside one stream, for flows whose work may overlap.
+///
+/// Work on the streams waits for the work that is enqueued on the forked stream before the constructor returns. join()
+/// makes later work on the forked stream wait for them.
+///
+/// The streams are of the GPU's primary context (`CU_STREAM_NON_BLOCKING`). The library keeps at most 32 for each GPU,
+/// until the process ends, and uses them again. A fork has at most 8, or fewer if others use them.
+///
+/// A fork may have no stream. The forked stream then takes its place, which is no error: the context of the stream is
+/// not primary, the memory is of several GPUs, the stream cannot be used, or the driver
+/// refuses.
+///
+/// @par Lifetime
+/// The forked stream must outlive the join, unless it is a cuda_stream. The destructor joins. If the cuda_stream was
+/// destroyed before, or if the stream is being captured, join() waits for the work in the calling thread.
+///
+/// @par Thread safety
+/// Distinct objects are independent. Several threads may use the streams, but none while join() runs.
+class stream_fork {
+  public:
+    /// @brief Takes streams.
+    ///
+    /// @param stream Stream to fork.
+    /// @param memory Memory of GPUs that the work uses. It selects the GPU of a default stream. If it is empty, there
+    ///   is no stream.
+    /// @param count Number of flows. With one there is no stream.
+    ///
+    /// @par Cost
+    /// One event, and a wait for each stream. For a default stream also a driver call for each piece of `memory`.
+    stream_fork(cuda_stream_ref stream, std::span<memory_span const> memory, std::size_t count) noexcept;
+    stream_fork(stream_fork const&) = delete;
+    stream_fork& operator=(stream_fork const&) = delete;
+    /// @brief Joins.
+    ~stream_fork();
+
+    /// @brief Returns the stream of flow `number`. Flows share them if there are fewer. After join() it is the forked
+    /// stream.
+    [[nodiscard]] cuda_stream_ref operator[](std::size_t number) const noexcept;
+
+    /// @brief Makes later work on the forked stream wait for the work on all streams.
+    ///
+    /// @par Cost
+    /// An event and a wait for each stream.
+    void join() noexcept;
+
+  private:
+    cuda_stream_ref stream_;
+    std::unique_ptr<detail::fork_state> state_;
+};
 
 namespace detail {
 

@@ -4,6 +4,8 @@
 // errc::no_cuda, or has nothing to do.
 #include <fmt/format.h>
 
+#include <gpurx/cuda_stream.hpp>
+
 #include "gpu_work.hpp"
 #include "memory/memory_state.hpp"
 #include "memory/topology.hpp"
@@ -182,6 +184,22 @@ std::unique_ptr<staging> make_staging(int /*ordinal*/, error_code& code) noexcep
     return nullptr;
 }
 
+struct fork_state {};
+
 }  // namespace detail
+
+stream_fork::stream_fork(cuda_stream_ref stream, std::span<memory_span const> /*memory*/,
+                         std::size_t /*count*/) noexcept
+    : stream_{stream}
+{}
+
+stream_fork::~stream_fork() = default;
+
+cuda_stream_ref stream_fork::operator[](std::size_t /*number*/) const noexcept
+{
+    return stream_;
+}
+
+void stream_fork::join() noexcept {}
 
 }  // namespace gpurx

@@ -56,6 +56,8 @@ void prepare_gather(gpu_stream const& on) noexcept;
 [[nodiscard]] CUstream_st* create_stream(int ordinal);
 // Destroys the stream after its enqueued work, without waiting. Not null.
 void destroy_stream(CUstream_st* stream) noexcept;
+// Returns whether create_stream() has returned the stream, and destroy_stream() was not called since.
+[[nodiscard]] bool is_owned_stream(CUstream_st* stream) noexcept;
 // Orders later work on `later` after earlier work on `earlier`. Precondition: both are located.
 [[nodiscard]] error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept;
 

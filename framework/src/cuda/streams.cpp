@@ -48,6 +48,11 @@ class stream_ends {
         std::scoped_lock const lock{mutex_};
         of_streams_.insert(std::move(end));
     }
+    [[nodiscard]] bool contain(CUstream stream) noexcept
+    {
+        std::scoped_lock const lock{mutex_};
+        return of_streams_.contains(stream);
+    }
     [[nodiscard]] map::node_type take(CUstream of) noexcept
     {
         std::scoped_lock const lock{mutex_};
@@ -136,6 +141,11 @@ void destroy_stream(CUstream_st* stream) noexcept
     when_passed(
         all, [](void* ended, error_code) noexcept { cuda::end_stream(static_cast<CUstream>(ended)); }, stream,
         waiting_for::pages);
+}
+
+bool is_owned_stream(CUstream_st* stream) noexcept
+{
+    return cuda::immortal<cuda::stream_ends>().contain(stream);
 }
 
 error_code order(gpu_stream const& later, gpu_stream const& earlier) noexcept

@@ -2,7 +2,8 @@
 //
 // Counts what transport copy asks of the kernel and of the fake driver to receive into a GPU's memory over loopback.
 //
-// Usage: copy_bench WAY MIB BYTES_PER_SECOND ROUNDS. WAY: read, receive, lanes (eight reads, each on a thread).
+// Usage: copy_bench WAY MIB BYTES_PER_SECOND ROUNDS. WAY: read, receive, lanes (eight reads, each on a thread), forked
+// (lanes with a stream each).
 // BYTES_PER_SECOND: of each sender; 0 queues. Prints a line `NAME VALUE...` for each count, a value for each round.
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
@@ -145,13 +146,13 @@ int main(int argc, char** argv)
     using namespace gpurx::bench;
     namespace asio = gpurx::asio;
     if (argc != 5) {
-        std::fprintf(stderr, "usage: copy_bench read|receive|lanes MIB BYTES_PER_SECOND ROUNDS\n");
+        std::fprintf(stderr, "usage: copy_bench read|receive|lanes|forked MIB BYTES_PER_SECOND ROUNDS\n");
         return 2;
     }
     std::string const way{argv[1]};
     auto const bytes = std::strtoull(argv[2], nullptr, 10) * mebibyte;
     auto const rate = std::strtoull(argv[3], nullptr, 10);
-    auto const flows = way == "lanes" ? lanes : 1;
+    auto const flows = way == "lanes" || way == "forked" ? lanes : 1;
     std::vector<feeder> feeders(flows);  // first, because they fork
     asio::io_context accepts{1};
     gpurx::rx_session session{{.transport = gpurx::transport::copy, .max_flows = 2 * flows},
@@ -162,9 +163,11 @@ int main(int argc, char** argv)
     session.steer(acceptor);
     acceptor.listen();
     auto stream = gpurx::cuda_stream::on(0);
+    gpurx::memory_span const memory{gpurx::memory_kind::device, allocate(1), 1};
+    gpurx::stream_fork const fork{stream, {&memory, 1}, way == "forked" ? flows : 1};
     std::vector<std::unique_ptr<lane>> all;
     for (auto& from : feeders)
-        all.push_back(std::make_unique<lane>(session, acceptor, from, stream));
+        all.push_back(std::make_unique<lane>(session, acceptor, from, fork[all.size()]));
     run(way, all, warm_up, 0);
     // The stream of several flows falls behind them, so that they look at its backlog.
     if (flows > 1)
