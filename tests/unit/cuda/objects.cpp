@@ -2,13 +2,19 @@
 //
 // Objects into a GPU's memory: of HTTP, whose headers are read on the host and bodies never are, and of a file, through
 // pinned memory.
+#include <array>
+#include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/crc.hpp>
+#include <functional>
 #include <gpurx/crc32c.hpp>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/ingest/buffer.hpp>
 #include <gpurx/ingest/object.hpp>
+#include <latch>
+#include <map>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -84,7 +90,184 @@ void load(world& in)
     CHECK(is_pattern(read_bytes(gpu_or_skip(), landing.span().address(), landing.size()), front_size));
 }
 
+constexpr std::size_t flows = 4;
+constexpr std::size_t chunk_size = 20'000;
+constexpr std::size_t object_size = 20 * chunk_size;
+
+// Streams that a function was called on since.
+class used_streams {
+  public:
+    explicit used_streams(char const* function) : function_{function}, before_{fake_cuda::calls_on_streams(function)} {}
+
+    [[nodiscard]] std::set<CUstream> all() const
+    {
+        std::set<CUstream> used;
+        for (auto const& [stream, calls] : fake_cuda::calls_on_streams(function_)) {
+            auto const known = before_.find(stream);
+            if (known == before_.end() || known->second < calls)
+                used.insert(stream);
+        }
+        return used;
+    }
+
+  private:
+    char const* function_;
+    std::map<CUstream, std::size_t> before_;
+};
+
+bool is_idle(cuda_stream_ref stream)
+{
+    detail::cuda::context_scope const scope{gpu_or_skip()};
+    return gpu_or_skip().calls().cuStreamQuery(stream.get()) == CUDA_SUCCESS;
+}
+
+// A server that answers later requests once each connection has sent one.
+class server_of_flows {
+  public:
+    using handler = std::function<void(http_request const&, http_reply&)>;
+
+    server_of_flows() : server_of_flows{[this](auto const& to, auto& reply) { object_.serve(to, reply); }} {}
+    explicit server_of_flows(handler answer)
+        : server_{[this, answer = std::move(answer)](http_request const& request, http_reply& reply) {
+              if (request.number == 0)
+                  return object_.serve(request, reply);
+              if (!met_.at(request.connection).exchange(true))
+                  all_there_.arrive_and_wait();
+              answer(request, reply);
+          }}
+    {}
+    [[nodiscard]] std::string url() const { return server_.url(); }
+    [[nodiscard]] http_content const& object() const { return object_; }
+
+  private:
+    http_content object_{content_of(object_size)};
+    std::latch all_there_{flows};
+    std::array<std::atomic<bool>, 2 * flows> met_{};
+    http_server server_;
+};
+
+asio::awaitable<void> load(world& in, std::string url, cuda_stream_ref stream, memory_span to)
+{
+    ingest::object file{in.io->get_executor(),
+                        *in.session,
+                        url,
+                        {.flows = flows,
+                         .chunk_size = chunk_size,
+                         .attempts = 1,
+                         .crc32c = ingest::fetch_options::checksum::none,
+                         .stream = stream}};
+    co_await file.async_open();
+    placement const all{0, to};
+    co_await file.async_fetch({&all, 1});
+}
+
+// Loads an object, and returns the streams of its flows.
+std::set<CUstream> streams_of_load(world& in, cuda_stream_ref stream, memory_span to)
+{
+    server_of_flows const server;
+    used_streams const used{"cuMemcpyHtoDAsync"};
+    run(in, [&] { return load(in, server.url(), stream, to); });
+    auto streams = used.all();
+    CHECK(streams.size() == flows);
+    CHECK_FALSE(streams.contains(stream.get()));
+    return streams;
+}
+
 }  // namespace
+
+TEST_CASE("flows of an object copy on a stream each, and the object's stream waits for all of them")
+{
+    copy_on_gpu in;
+    auto const stream = cuda_stream::on(0);
+    auto const landing = ingest::buffer::on_gpu(0, object_size);
+    auto const streams = streams_of_load(in, stream, landing.span());
+    REQUIRE(soon([&] { return is_idle(stream); }));
+    auto const made = fake_cuda::calls("cuStreamCreate");
+    for (auto* const each : streams)
+        fake_cuda::hold(each);
+    CHECK(streams_of_load(in, stream, landing.span()) == streams);
+    CHECK(fake_cuda::calls("cuStreamCreate") == made);
+    for (auto* const each : streams) {
+        CHECK_FALSE(is_idle(stream));
+        fake_cuda::let_go(each);
+    }
+    CHECK(soon([&] { return is_idle(stream); }));
+    CHECK(is_pattern(read_bytes(gpu_or_skip(), landing.span().address(), landing.size()), 0));
+}
+
+TEST_CASE("the stream of an object that cannot be loaded waits for what its flows have enqueued")
+{
+    copy_on_gpu in;
+    auto const stream = cuda_stream::on(0);
+    auto const landing = ingest::buffer::on_gpu(0, object_size);
+    auto const streams = streams_of_load(in, stream, landing.span());
+    REQUIRE(soon([&] { return is_idle(stream); }));
+    for (auto* const each : streams)
+        fake_cuda::hold(each);
+    used_streams const used{"cuMemcpyHtoDAsync"};
+    server_of_flows const server{[&](http_request const& request, http_reply& reply) {
+        if (request.connection != 1)
+            return server.object().serve(request, reply);
+        static_cast<void>(soon([&] { return !used.all().empty(); }));
+        http_content{server.object().bytes, "\"another\""}.serve(request, reply);
+    }};
+    CHECK_THROWS_AS(run(in, [&] { return load(in, server.url(), stream, landing.span()); }), system_error);
+    // Memory that is freed in the order of this stream is not written afterwards.
+    CHECK_FALSE(is_idle(stream));
+    for (auto* const each : streams)
+        fake_cuda::let_go(each);
+    CHECK(soon([&] { return is_idle(stream); }));
+}
+
+TEST_CASE("an object's stream may end before the program's io_context, while the object is loaded")
+{
+    copy_on_gpu in;
+    auto stream = cuda_stream::on(0);
+    auto landing = ingest::buffer::on_gpu(0, object_size);
+    std::latch end{1};
+    used_streams const used{"cuMemcpyHtoDAsync"};
+    server_of_flows const server{[&](http_request const& request, http_reply& reply) {
+        if (request.connection == 1)
+            return end.wait();
+        server.object().serve(request, reply);
+    }};
+    asio::co_spawn(*in.io, load(in, server.url(), stream, landing.span()), asio::detached);
+    in.run_until([&] { return used.all().size() == flows - 1; });
+    stream = {};
+    in.io.reset();
+    for (auto* const each : used.all())
+        CHECK(fake_cuda::queued(each) == 0);
+    landing = {};
+    end.count_down();
+}
+
+TEST_CASE("flows of a file copy on a stream each")
+{
+    copy_on_gpu in;
+    directory const files;
+    auto const path = files.write("file", content_of(object_size));
+    auto const stream = cuda_stream::on(0);
+    auto const landing = ingest::buffer::on_gpu(0, object_size);
+    ingest::object file{
+        in.io->get_executor(), *in.session, path, {.flows = flows, .chunk_size = chunk_size, .stream = stream}};
+    fake_cuda::hold_all();
+    used_streams const used{"cuLaunchKernel"};
+    bool done = false;
+    asio::co_spawn(
+        *in.io,
+        [&]() -> asio::awaitable<void> {
+            co_await file.async_open();
+            placement const all{0, landing.span()};
+            co_await file.async_fetch({&all, 1});
+        },
+        [&](std::exception_ptr failure) { done = failure == nullptr; });
+    in.run_until([&] { return used.all().size() == flows; });
+    CHECK_FALSE(used.all().contains(stream.get()));
+    fake_cuda::let_go_all();
+    in.run_until([&] { return done; });
+    CHECK(is_idle(stream));
+    CHECK(is_pattern(read_bytes(gpu_or_skip(), landing.span().address(), landing.size()), 0));
+}
 
 TEST_CASE("an object comes into a GPU's memory through transport copy")
 {

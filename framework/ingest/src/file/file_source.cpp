@@ -105,11 +105,17 @@ asio::awaitable<void> file_source::run()
     using operation = decltype(asio::co_spawn(executor_, work(lanes.front()), asio::deferred));
     std::vector<operation> operations;
     operations.reserve(lanes.size());
-    for (auto& each : lanes) {
-        each.executor = asio::make_strand(executor_);
-        operations.push_back(asio::co_spawn(each.executor, work(each), asio::deferred));
+    stream_fork streams{options_.stream, to_.on_gpus(), lanes.size()};
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+        lanes[i].executor = asio::make_strand(executor_);
+        lanes[i].stream = streams[i];
+        operations.push_back(asio::co_spawn(lanes[i].executor, work(lanes[i]), asio::deferred));
     }
-    rethrow_first(co_await run_together(executor_, std::move(operations), asio::experimental::wait_for_one_error()));
+    auto const ended =
+        co_await run_together(executor_, std::move(operations), asio::experimental::wait_for_one_error());
+    // After a failure, too: the caller may free the places in the order of its stream.
+    streams.join();
+    rethrow_first(ended);
     check(co_await async_run(executor_, [this] { return file_.check_unchanged(); }));
     diagnostics const about{.operation = "check", .object = printable(text_, 2000), .kernel_message = {}, .advice = {}};
     co_await sums_.async_verify(executor_, to_.on_gpu(), about, file_.size());
@@ -155,8 +161,8 @@ asio::awaitable<void> file_source::work(lane& of)
             continue;
         }
         co_await bring(of, *piece);
-        for_each_place(*piece, [this](std::uint64_t offset, memory_span place) {
-            sums_.add(offset, place);
+        for_each_place(*piece, [&](std::uint64_t offset, memory_span place) {
+            sums_.add(offset, place, of.stream);
             counters_.bytes += place.size();
         });
     }
@@ -170,7 +176,7 @@ asio::awaitable<void> file_source::hand_over(lane& of, fetch_piece const& piece)
     for (auto at = piece.asked.begin; at < piece.asked.end;) {
         auto const bytes =
             blocks.subspan(at - around.begin, std::min<std::uint64_t>(piece.asked.end - at, delivery::piece_size));
-        co_await to_.async_deliver(at, destination{host_span{bytes}}.where());
+        co_await to_.async_deliver(at, destination{host_span{bytes}}.where(), {});
         counters_.bytes += bytes.size();
         at += bytes.size();
     }
@@ -259,11 +265,11 @@ asio::awaitable<void> file_source::upload(lane& of, fetch_piece const& piece, st
                             .size = place.size()};
         last = place;
         if (!code)
-            gather({&from, 1}, place, options_.stream, code);
+            gather({&from, 1}, place, of.stream, code);
     });
     // Whatever happens: the GPU reads these blocks.
     auto const [waited] = co_await gpurx::async_wait(
-        of.executor, options_.stream, last, asio::bind_cancellation_slot(asio::cancellation_slot{}, with_wait_code));
+        of.executor, of.stream, last, asio::bind_cancellation_slot(asio::cancellation_slot{}, with_wait_code));
     if (code)
         fail("upload", code, {});
     if (waited)

@@ -74,6 +74,7 @@ class file_source final : public source {
     // A flow.
     struct lane {
         asio::any_io_executor executor;
+        cuda_stream_ref stream;  // for bytes on a GPU
         staging memory;
     };
 

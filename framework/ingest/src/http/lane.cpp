@@ -34,8 +34,7 @@ opened_object opened(first_answer const& found, answer const& head, answer const
 asio::awaitable<void> lane::async_connect()
 {
     auto const endpoints = co_await at_->from.async_endpoints(executor_);
-    on_ = std::make_shared<http_connection>(executor_, at_->from.make_wire(executor_), context_->limits(is_outrun_),
-                                            context_->options.stream);
+    on_ = std::make_shared<http_connection>(executor_, at_->from.make_wire(executor_), context_->limits(is_outrun_));
     asked_ = answered_ = 0;
     ++context_->counters.connections;
     try {

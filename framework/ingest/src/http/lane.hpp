@@ -91,6 +91,7 @@ class lane {
     // Pending requests, in order.
     std::deque<pending_request> requests;
     std::uint64_t brought = 0;       // bytes
+    cuda_stream_ref stream;          // of the running fetch, for bytes on a GPU
     std::vector<std::byte> landing;  // for pieces that are consumed from host memory
 
   private:

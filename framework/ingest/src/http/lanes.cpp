@@ -6,6 +6,7 @@
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/strand.hpp>
+#include <gpurx/cuda_stream.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <utility>
 
@@ -31,6 +32,9 @@ asio::awaitable<void> download::fetch(std::vector<byte_range> wanted)
         plan_.add(each);
     auto all = make_lanes(std::move(first));
     working_ = all.size();
+    stream_fork streams{context_.options.stream, to_.on_gpus(), all.size()};
+    for (std::size_t i = 0; i < all.size(); ++i)
+        all[i].stream = streams[i];
     using operation = decltype(asio::co_spawn(executor_, work(all.front()), asio::deferred));
     std::vector<operation> operations;
     operations.reserve(all.size());
@@ -41,7 +45,10 @@ asio::awaitable<void> download::fetch(std::vector<byte_range> wanted)
         auto const is_over = failure != nullptr || (from_.are_several() && is_done());
         return is_over ? asio::cancellation_type::all : asio::cancellation_type::none;
     };
-    check(co_await run_together(executor_, std::move(operations), std::move(until)));
+    auto const ended = co_await run_together(executor_, std::move(operations), std::move(until));
+    // After a failure, too: the caller may free the places in the order of its stream.
+    streams.join();
+    check(ended);
     keep(std::move(all));
     auto about = words_for(from(), {});
     co_await sums_.async_verify(first_.executor(), to_.on_gpu(), std::move(about), opened().object.size);
@@ -174,9 +181,9 @@ asio::awaitable<void> download::receive_piece(lane& of, pending_request& what)
     auto& wanted = what.wanted.front();
     auto const at_most = std::min(wanted.end, what.answer.end) - wanted.begin;
     auto const place = to_.place_of(wanted.begin, at_most, of.landing);
-    auto const [code, placed] = co_await of.on()->async_body(place);
+    auto const [code, placed] = co_await of.on()->async_body(place, of.stream);
     if (placed > 0)
-        co_await to_.async_deliver(wanted.begin, place.first(placed));
+        co_await to_.async_deliver(wanted.begin, place.first(placed), of.stream);
     context_.counters.bytes += placed;
     of.at()->bytes += placed;
     of.brought += placed;

@@ -65,12 +65,8 @@ asio::awaitable<exchanged> converse(std::shared_ptr<http_connection> on, std::ve
 }  // namespace
 
 http_connection::http_connection(asio::any_io_executor const& executor, std::unique_ptr<wire> below,
-                                 connection_limits const& limits, cuda_stream_ref stream)
-    : wire_{std::move(below)},
-      stream_{stream},
-      limits_{limits},
-      stall_{bytes_in(limits.timeout, limits.min_speed)},
-      next_look_{executor}
+                                 connection_limits const& limits)
+    : wire_{std::move(below)}, limits_{limits}, stall_{bytes_in(limits.timeout, limits.min_speed)}, next_look_{executor}
 {}
 
 asio::awaitable<void> http_connection::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
@@ -144,21 +140,21 @@ asio::awaitable<error_code> http_connection::read_early()
     co_return code;
 }
 
-asio::awaitable<http_connection::transferred> http_connection::async_body(memory_span to)
+asio::awaitable<http_connection::transferred> http_connection::async_body(memory_span to, cuda_stream_ref stream)
 {
     error_code code;
-    auto const placed = place_early(to, code);
+    auto const placed = place_early(to, stream, code);
     if (code || placed == to.size())
         co_return transferred{code, placed};
     stall_.wait_for(stall_detector::waiting_for::body);
-    auto const [failed, read] = co_await wire_->async_read(to.subspan(placed, to.size() - placed), stream_);
+    auto const [failed, read] = co_await wire_->async_read(to.subspan(placed, to.size() - placed), stream);
     stall_.wait_for(stall_detector::waiting_for::nothing);
     co_return transferred{failed, placed + read};
 }
 
 asio::awaitable<http_connection::transferred> http_connection::async_body(host_span to)
 {
-    return async_body(destination{to}.where());
+    return async_body(destination{to}.where(), {});
 }
 
 asio::awaitable<void> http_connection::async_skip(std::uint64_t bytes)
@@ -271,13 +267,13 @@ void http_connection::check(error_code code, std::string why) const
 }
 
 // What came along with a header lies in ordinary memory: a gather to a GPU has read it when it returns.
-std::size_t http_connection::place_early(memory_span to, error_code& code)
+std::size_t http_connection::place_early(memory_span to, cuda_stream_ref stream, error_code& code)
 {
     auto const size = std::min(early_.size(), to.size());
     if (size == 0)
         return 0;
     fragment const piece{reinterpret_cast<std::uintptr_t>(early_.cdata().data()), size, memory_kind::host};
-    auto const placed = gather({&piece, 1}, to.first(size), stream_, code);
+    auto const placed = gather({&piece, 1}, to.first(size), stream, code);
     early_.consume(placed);
     return placed;
 }
@@ -297,7 +293,7 @@ asio::awaitable<exchanged> async_exchange(exchange what)
     auto line = make_socket_wire(strand, what.to.secure ? what.tls : nullptr, what.to.host,
                                  what.to.secure && what.proxy ? connect_request(what.to, *what.proxy) : std::string{});
     connection_limits const limits{.timeout = what.limit, .deadline = end};
-    auto const on = std::make_shared<http_connection>(strand, std::move(line), limits, cuda_stream_ref{});
+    auto const on = std::make_shared<http_connection>(strand, std::move(line), limits);
     auto request = request_of(what);
     try {
         co_return co_await asio::co_spawn(strand, converse(on, found.endpoints, std::move(request), what.most),

@@ -41,8 +41,8 @@ struct connection_limits {
 class http_connection : public std::enable_shared_from_this<http_connection> {
   public:
     // Closes the connection if it is slower than the limits allow. Its operation then fails with errc::gave_up.
-    http_connection(asio::any_io_executor const& executor, std::unique_ptr<wire> below, connection_limits const& limits,
-                    cuda_stream_ref stream);
+    http_connection(asio::any_io_executor const& executor, std::unique_ptr<wire> below,
+                    connection_limits const& limits);
 
     // Connects to the first endpoint that answers.
     [[nodiscard]] asio::awaitable<void> async_connect(std::vector<asio::ip::tcp::endpoint> const& to);
@@ -54,10 +54,10 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     // The same with its body, of at most this number of bytes.
     [[nodiscard]] asio::awaitable<answer> async_whole_answer(std::string& body, std::size_t at_most);
 
-    // Reads the next bytes of a body to their place. The first result is an error if bytes are missing; the second is
-    // the number of bytes.
+    // Reads the next bytes of a body to their place; on a GPU, in the order of the stream. The first result is an error
+    // if bytes are missing; the second is the number of bytes.
     using transferred = std::pair<error_code, std::size_t>;
-    [[nodiscard]] asio::awaitable<transferred> async_body(memory_span to);
+    [[nodiscard]] asio::awaitable<transferred> async_body(memory_span to, cuda_stream_ref stream);
     [[nodiscard]] asio::awaitable<transferred> async_body(host_span to);
     [[nodiscard]] asio::awaitable<void> async_skip(std::uint64_t bytes);
     // Reads some bytes of a body of unknown length, at most this number.
@@ -81,10 +81,9 @@ class http_connection : public std::enable_shared_from_this<http_connection> {
     // Returns the reason as text; empty if the connection is fast enough.
     [[nodiscard]] std::string look();
     [[nodiscard]] bool is_outrun() const;
-    [[nodiscard]] std::size_t place_early(memory_span to, error_code& code);
+    [[nodiscard]] std::size_t place_early(memory_span to, cuda_stream_ref stream, error_code& code);
 
     std::unique_ptr<wire> wire_;
-    cuda_stream_ref stream_;
     connection_limits limits_;
     stall_detector stall_;
     asio::steady_timer next_look_;

@@ -177,7 +177,7 @@ void object_checksums::begin()
     parts_64_ = {};
 }
 
-void object_checksums::add(std::uint64_t offset, memory_span bytes)
+void object_checksums::add(std::uint64_t offset, memory_span bytes, cuda_stream_ref stream)
 {
     byte_range const part{offset, offset + bytes.size()};
     if (bytes.kind() == memory_kind::host)
@@ -187,7 +187,7 @@ void object_checksums::add(std::uint64_t offset, memory_span bytes)
     std::unique_lock lock{mutex_};
     auto const result = parts_.add_on_gpu(part);
     lock.unlock();
-    crc32c(bytes, result, stream_);
+    crc32c(bytes, result, stream);
 }
 
 void object_checksums::add_here(byte_range part, std::span<std::byte const> bytes)

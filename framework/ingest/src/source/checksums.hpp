@@ -112,8 +112,9 @@ class object_checksums {
     void add_front(std::uint64_t offset, std::span<std::byte const> bytes);
     // Begins a fetch. Forgets the bytes of a failed one.
     void begin();
-    // Adds bytes of the fetch, at their place; each byte once. From any thread.
-    void add(std::uint64_t offset, memory_span bytes);
+    // Adds bytes of the fetch, at their place; each byte once. A GPU sums them up on `stream`, for which the stream of
+    // the constructor must wait before async_verify(). From any thread.
+    void add(std::uint64_t offset, memory_span bytes, cuda_stream_ref stream);
     // Ends the fetch. Compares when all bytes have arrived, in any number of fetches, and when they arrive again.
     // `on_gpu`: one of the places on a GPU, if any. Errors: errc::wrong_checksum, with `about` and the difference.
     [[nodiscard]] asio::awaitable<void> async_verify(asio::any_io_executor executor, memory_span on_gpu,

@@ -28,6 +28,16 @@ std::vector<byte_range> delivery::wanted() const
     return all;
 }
 
+std::vector<memory_span> delivery::on_gpus() const
+{
+    std::vector<memory_span> found;
+    for (auto const& each : places_.all()) {
+        if (each.destination.kind() == memory_kind::device)
+            found.push_back(each.destination);
+    }
+    return found;
+}
+
 memory_span delivery::on_gpu() const noexcept
 {
     auto const found = std::ranges::find(places_.all(), memory_kind::device,
@@ -43,9 +53,9 @@ memory_span delivery::place_of(std::uint64_t at, std::uint64_t at_most, std::vec
     return destination{host_span{landing.data(), std::min(at_most, piece_size)}}.where();
 }
 
-asio::awaitable<void> delivery::async_deliver(std::uint64_t at, memory_span bytes)
+asio::awaitable<void> delivery::async_deliver(std::uint64_t at, memory_span bytes, cuda_stream_ref stream)
 {
-    sums_.add(at, bytes);
+    sums_.add(at, bytes, stream);
     if (!take_)
         co_return;
     std::span const piece{reinterpret_cast<std::byte const*>(bytes.address()), bytes.size()};

@@ -68,13 +68,15 @@ class delivery {
     [[nodiscard]] placement_map const& places() const noexcept { return places_; }
     // Bytes of the object that have a place.
     [[nodiscard]] std::vector<byte_range> wanted() const;
-    // Returns one of the places on a GPU; empty if there is none.
+    // Returns the places on GPUs.
+    [[nodiscard]] std::vector<memory_span> on_gpus() const;
+    // Returns one of them; empty if there is none.
     [[nodiscard]] memory_span on_gpu() const noexcept;
 
     // Returns the memory for the bytes from `at` on, at most this number; in `landing`, if they do not stay there.
     [[nodiscard]] memory_span place_of(std::uint64_t at, std::uint64_t at_most, std::vector<std::byte>& landing) const;
-    // Reports that the bytes have arrived there. Throws consumer_failure.
-    [[nodiscard]] asio::awaitable<void> async_deliver(std::uint64_t at, memory_span bytes);
+    // Reports that the bytes have arrived there; on a GPU, in the order of the stream. Throws consumer_failure.
+    [[nodiscard]] asio::awaitable<void> async_deliver(std::uint64_t at, memory_span bytes, cuda_stream_ref stream);
 
   private:
     object_checksums& sums_;

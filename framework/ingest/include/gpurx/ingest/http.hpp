@@ -111,6 +111,9 @@ struct fetch_options {
     /// @brief Stream for work on a GPU.
     ///
     /// Bytes and headers wait for work that is already enqueued on the stream. So a separate stream is best.
+    ///
+    /// Flows enqueue copies on streams beside it (stream_fork). When a fetch ends, also with an error, the stream waits
+    /// for all of them.
     cuda_stream_ref stream{};
 
     /// @brief Options for URLs that begin with `s3://`.
