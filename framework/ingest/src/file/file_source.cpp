@@ -154,23 +154,31 @@ void file_source::check_time() const
 
 asio::awaitable<void> file_source::work(lane& of)
 {
+    std::optional<pinned_piece> last;
     while (auto const piece = take()) {
         check_time();
-        if (to_.hands_on()) {
+        if (to_.hands_on())
             co_await hand_over(of, *piece);
-            continue;
-        }
-        co_await bring(of, *piece);
-        for_each_place(*piece, [&](std::uint64_t offset, memory_span place) {
-            sums_.add(offset, place, of.stream);
-            counters_.bytes += place.size();
-        });
+        else if (is_for_gpu(*piece))
+            last = co_await bring_pinned(of, *piece, last);
+        else
+            co_await bring(of, *piece);
     }
+    if (last)
+        co_await upload(of, *last);
+}
+
+void file_source::note_placed(lane& of, fetch_piece const& piece)
+{
+    for_each_place(piece, [&](std::uint64_t offset, memory_span place) {
+        sums_.add(offset, place, of.stream);
+        counters_.bytes += place.size();
+    });
 }
 
 asio::awaitable<void> file_source::hand_over(lane& of, fetch_piece const& piece)
 {
-    auto const blocks = of.memory.on_host(staging_size());
+    auto const blocks = of.memory[0].on_host(staging_size());
     auto const around = blocks_around(piece.asked, file_.aligned().offset);
     check(co_await async_run(executor_, [&] { return read(around, blocks.data(), piece.asked.end); }));
     for (auto at = piece.asked.begin; at < piece.asked.end;) {
@@ -184,24 +192,38 @@ asio::awaitable<void> file_source::hand_over(lane& of, fetch_piece const& piece)
 
 asio::awaitable<void> file_source::bring(lane& of, fetch_piece const& piece)
 {
-    if (is_for_gpu(piece)) {
-        auto const blocks = of.memory.pinned(staging_size());
-        check(co_await async_run(executor_, [&] { return read_and_spread(piece, blocks); }));
-        co_await upload(of, piece, blocks);
-        co_return;
-    }
     auto const bytes = piece.wanted.front();
     auto const place = to_.places().find(bytes.begin, bytes.size());
     auto const is_one = place.size() == piece.asked.size();
     auto const in_place = is_one && (file_.aligned().offset == 1 || bytes.size() >= worth_reading)
                               ? split_in_place(bytes, place.address(), file_.aligned())
                               : std::nullopt;
-    auto const blocks = of.memory.on_host(staging_size());  // no pages, unless they are used
+    auto const blocks = of.memory[0].on_host(staging_size());  // no pages, unless they are used
     check(co_await async_run(executor_, [&] {
         if (read_cached(piece))
             return error_code{};
         return in_place ? read_in_place_of(bytes, place, *in_place, blocks) : read_and_spread(piece, blocks);
     }));
+    note_placed(of, piece);
+}
+
+asio::awaitable<file_source::pinned_piece> file_source::bring_pinned(lane& of, fetch_piece const& piece,
+                                                                     std::optional<pinned_piece> const& last)
+{
+    of.turn = 1 - of.turn;
+    pinned_piece next{.piece = piece, .blocks = of.memory[of.turn].pinned(staging_size())};
+    using operation = decltype(asio::co_spawn(of.executor, read_pinned(next), asio::deferred));
+    std::vector<operation> both;
+    both.push_back(asio::co_spawn(of.executor, read_pinned(next), asio::deferred));
+    if (last)
+        both.push_back(asio::co_spawn(of.executor, upload(of, *last), asio::deferred));
+    rethrow_first(co_await run_together(executor_, std::move(both), asio::experimental::wait_for_one_error()));
+    co_return next;
+}
+
+asio::awaitable<void> file_source::read_pinned(pinned_piece const& into)
+{
+    check(co_await async_run(executor_, [&] { return read_and_spread(into.piece, into.blocks); }));
 }
 
 error_code file_source::read_in_place_of(byte_range bytes, memory_span place, read_in_place const& parts,
@@ -253,15 +275,15 @@ error_code file_source::read(byte_range blocks, std::byte* to, std::uint64_t end
     return file_.read(blocks.begin, {to, blocks.size()}, end - blocks.begin);
 }
 
-asio::awaitable<void> file_source::upload(lane& of, fetch_piece const& piece, std::span<std::byte> blocks)
+asio::awaitable<void> file_source::upload(lane& of, pinned_piece const& what)
 {
-    auto const begin = blocks_around(piece.asked, file_.aligned().offset).begin;
+    auto const begin = blocks_around(what.piece.asked, file_.aligned().offset).begin;
     error_code code;
     memory_span last;
-    for_each_place(piece, [&](std::uint64_t offset, memory_span place) {
+    for_each_place(what.piece, [&](std::uint64_t offset, memory_span place) {
         if (place.kind() == memory_kind::host)
             return;
-        fragment const from{.address = reinterpret_cast<std::uintptr_t>(blocks.data()) + (offset - begin),
+        fragment const from{.address = reinterpret_cast<std::uintptr_t>(what.blocks.data()) + (offset - begin),
                             .size = place.size()};
         last = place;
         if (!code)
@@ -274,6 +296,7 @@ asio::awaitable<void> file_source::upload(lane& of, fetch_piece const& piece, st
         fail("upload", code, {});
     if (waited)
         fail("upload", waited, "the GPU did not finish the copy");
+    note_placed(of, what.piece);
 }
 
 // ---- the plan ----

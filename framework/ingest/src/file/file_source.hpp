@@ -4,6 +4,7 @@
 // the system calls.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <chrono>
@@ -74,8 +75,14 @@ class file_source final : public source {
     // A flow.
     struct lane {
         asio::any_io_executor executor;
-        cuda_stream_ref stream;  // for bytes on a GPU
-        staging memory;
+        cuda_stream_ref stream;         // for bytes on a GPU
+        std::array<staging, 2> memory;  // for pieces to a GPU by turns: one is read while the last crosses
+        std::size_t turn = 0;
+    };
+    // A piece that was read, for a GPU.
+    struct pinned_piece {
+        fetch_piece piece;
+        std::span<std::byte> blocks;
     };
 
     void check_time() const;
@@ -89,6 +96,10 @@ class file_source final : public source {
     [[nodiscard]] asio::awaitable<void> work(lane& of);
     [[nodiscard]] asio::awaitable<void> hand_over(lane& of, fetch_piece const& piece);
     [[nodiscard]] asio::awaitable<void> bring(lane& of, fetch_piece const& piece);
+    // Reads a piece to pinned memory, and uploads the last one meanwhile.
+    [[nodiscard]] asio::awaitable<pinned_piece> bring_pinned(lane& of, fetch_piece const& piece,
+                                                             std::optional<pinned_piece> const& last);
+    [[nodiscard]] asio::awaitable<void> read_pinned(pinned_piece const& into);
     // Runs on a thread that may block.
     [[nodiscard]] error_code read_in_place_of(byte_range bytes, memory_span place, read_in_place const& parts,
                                               std::span<std::byte> block);
@@ -97,7 +108,8 @@ class file_source final : public source {
     [[nodiscard]] error_code read_and_spread(fetch_piece const& piece, std::span<std::byte> blocks);
     [[nodiscard]] error_code read(byte_range blocks, std::byte* to, std::uint64_t end);
     // Copies the blocks to a GPU's memory, and waits for the end of the copy.
-    [[nodiscard]] asio::awaitable<void> upload(lane& of, fetch_piece const& piece, std::span<std::byte> blocks);
+    [[nodiscard]] asio::awaitable<void> upload(lane& of, pinned_piece const& what);
+    void note_placed(lane& of, fetch_piece const& piece);
 
     // ---- the plan ----
     [[nodiscard]] std::optional<fetch_piece> take();

@@ -69,7 +69,8 @@ class source;
 /// - The library copies bytes that are in the page cache. It reads the other bytes with `O_DIRECT`, bypassing the page
 ///   cache, if the file system supports that.
 /// - Such reads go directly into the destination if it is on the host and aligned as the file is. Otherwise they go
-///   into staging memory, which is pinned for a GPU: at most `fetch_options::flows` times `chunk_size`.
+///   into staging memory: at most `fetch_options::flows` times `chunk_size`. For a GPU it is pinned, and twice as
+///   large: one chunk of a flow crosses while the next is read.
 /// - `fetch_options::flows` reads run at a time, each of `chunk_size` bytes. All files of one execution context share
 ///   at most eight threads for reads.
 /// - Of fetch_options, `flows`, `chunk_size`, `deadline`, `crc32c` and `stream` apply. For a checksum set `always`,
