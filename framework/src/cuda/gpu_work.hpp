@@ -90,13 +90,15 @@ void mark(stream_point*& point, gpu_stream on, spare_point& spare) noexcept;
 [[nodiscard]] bool has_passed(stream_point*& point) noexcept;
 // Calls then(argument, error) when the point has passed, from a thread of the library, or at once. The error is the
 // GPU's permanent error, if any. Takes the point, which is not null.
-enum class waiting_for : bool {
-    pages,   // may be some milliseconds late after a long wait
-    stream,  // sooner
+enum class waiting_for : std::uint8_t {
+    pool_pages,  // may be a millisecond late, and more after a long wait; look_at_streams() makes them `pages`
+    pages,       // of a NIC, whose lack nobody reports: sooner, but some milliseconds late after a long wait
+    stream,      // sooner
 };
 void when_passed(stream_point* point, void (*then)(void*, error_code) noexcept, void* argument,
                  waiting_for what) noexcept;
-// Polls all streams often now, because the caller can only continue when a stream has passed.
+// Polls all streams often now, because the caller can only continue when a stream has passed. Whoever lacks pages of a
+// pool must call it.
 void look_at_streams() noexcept;
 
 // ---- streams that do not keep up ----

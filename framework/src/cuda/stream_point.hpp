@@ -27,10 +27,11 @@ struct stream_point {
     // Members of the thread.
     void (*then)(void*, error_code) noexcept = nullptr;
     void* argument = nullptr;
-    stream_point* behind = nullptr;          // recorded later on this stream
-    stream_point* last = nullptr;            // last point of the stream; set in the first
-    stream_point* other = nullptr;           // the first of the next stream
-    bool awaited = false;                    // an operation waits for the stream, not for pages
+    stream_point* behind = nullptr;       // recorded later on this stream
+    stream_point* last = nullptr;         // last point of the stream; set in the first
+    stream_point* last_urgent = nullptr;  // last of them not for a pool's pages; set in the first
+    stream_point* other = nullptr;        // the first of the next stream
+    waiting_for what = waiting_for::pages;
     cuda::poll_clock::time_point since{};    // began to wait as the first of its stream
     cuda::poll_clock::time_point poll_at{};  // next poll
 };

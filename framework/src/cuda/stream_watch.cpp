@@ -6,6 +6,7 @@
 // hold up the others.
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -48,10 +49,9 @@ class stream_watch {
         points->behind = nullptr;
         (newest_ == nullptr ? oldest_ : newest_->behind) = points;
         newest_ = points;
-        auto const sleeps = std::exchange(asleep_, false);
-        lock.unlock();
-        if (sleeps)
-            wake_.notify_one();
+        auto const is_urgent = points->what != waiting_for::pool_pages;
+        is_new_urgent_ = is_new_urgent_ || is_urgent;
+        wake(lock, is_urgent ? sleep_length::pause : sleep_length::longer);
         return true;
     }
 
@@ -60,10 +60,7 @@ class stream_watch {
     {
         std::unique_lock lock{mutex_};
         hurried_ = true;
-        auto const sleeps = std::exchange(asleep_, false);
-        lock.unlock();
-        if (sleeps)
-            wake_.notify_one();
+        wake(lock, sleep_length::pause);
     }
 
     void stop() noexcept
@@ -78,6 +75,19 @@ class stream_watch {
     }
 
   private:
+    enum class sleep_length : std::uint8_t { none, pause, longer };
+
+    // Wakes the thread from a sleep of at least this length.
+    void wake(std::unique_lock<std::mutex>& lock, sleep_length from) noexcept
+    {
+        auto const sleeps = asleep_ >= from;
+        if (sleeps)
+            asleep_ = sleep_length::none;
+        lock.unlock();
+        if (sleeps)
+            wake_.notify_one();
+    }
+
     // With the mutex, as the next. Throws system_error and std::bad_alloc.
     void start_once()
     {
@@ -112,6 +122,8 @@ class stream_watch {
         sleep(lock);
         auto* point = std::exchange(oldest_, nullptr);
         newest_ = nullptr;
+        if (point != nullptr)
+            was_last_urgent_ = std::exchange(is_new_urgent_, false);
         auto const hurried = std::exchange(hurried_, false);
         auto const goes_on = !stopping_;
         lock.unlock();
@@ -119,28 +131,43 @@ class stream_watch {
         while (point != nullptr)
             append(std::exchange(point, point->behind));
         for (auto* first = streams_; hurried && first != nullptr; first = first->other)
-            wait_from_now(*first);
+            hasten(*first);
         return goes_on;
     }
 
     // Those who add something wake it from a long sleep only: a short one is soon over.
     void sleep(std::unique_lock<std::mutex>& lock) noexcept
     {
-        auto const for_long = [&](auto wait) {
-            asleep_ = true;
-            wait([&] { return stopping_ || !asleep_; });
-            asleep_ = false;
+        auto const asleep = [&](sleep_length length, auto wait) {
+            asleep_ = length;
+            wait([&] { return stopping_ || asleep_ == sleep_length::none; });
+            asleep_ = sleep_length::none;
         };
         auto const nothing_new = oldest_ == nullptr;
         if (stopping_ || (streams_ == nullptr && !nothing_new))
             return;
-        auto const until = streams_ != nullptr && nothing_new ? next_poll_ : now_ + shortest_pause;
         if (streams_ == nullptr && idle_ > linger)
-            for_long([&](auto over) { wake_.wait(lock, over); });
-        else if (until > now_ + 2 * shortest_pause)
-            for_long([&](auto over) { wake_.wait_until(lock, until, over); });
-        else
+            return asleep(sleep_length::longer, [&](auto over) { wake_.wait(lock, over); });
+        auto const is_urgent = nothing_new ? was_last_urgent_ : is_new_urgent_;
+        auto until = now_ + (is_urgent ? limits_of_pages : limits_of_pool).shortest;
+        if (streams_ != nullptr)
+            until = nothing_new ? next_poll_ : std::min(until, std::max(next_poll_, now_ + shortest_pause));
+        if (hurried_)
+            until = std::min(until, now_ + shortest_pause);
+        if (until <= now_ + 2 * shortest_pause)
             wake_.wait_until(lock, until, [&] { return stopping_; });
+        else
+            asleep(until > now_ + limits_of_pool.shortest ? sleep_length::longer : sleep_length::pause,
+                   [&](auto over) { wake_.wait_until(lock, until, over); });
+    }
+
+    // Somebody lacks the pages of this point, or will.
+    void hasten(stream_point& first) noexcept
+    {
+        first.what = std::max(first.what, waiting_for::pages);
+        if (first.last_urgent == nullptr)
+            first.last_urgent = &first;
+        wait_from_now(first);
     }
 
     // Asked for at once.
@@ -152,12 +179,16 @@ class stream_watch {
 
     void append(stream_point* point) noexcept
     {
+        auto const is_urgent = point->what != waiting_for::pool_pages;
         point->behind = nullptr;
+        point->last_urgent = is_urgent ? point : nullptr;
         // One that stands for another was not recorded last.
         for (auto* first = streams_; first != nullptr && point->stands_for == nullptr; first = first->other) {
             if (first->stream == point->stream && first->context == point->context && first->stands_for == nullptr) {
                 first->last->behind = point;
                 first->last = point;
+                if (is_urgent && std::exchange(first->last_urgent, point) == nullptr)
+                    wait_from_now(*first);
                 return;
             }
         }
@@ -190,6 +221,14 @@ class stream_watch {
         return true;
     }
 
+    // Those of the first point. An urgent one behind points for pool pages must not wait for their pauses.
+    static poll_limits const& limits_of(stream_point const& first) noexcept
+    {
+        if (first.last_urgent == nullptr)
+            return limits_of_pool;
+        return first.what == waiting_for::stream ? limits_of_waits : limits_of_pages;
+    }
+
     // Asks for the oldest point of each stream whose time has come. Whoever waits is told in the order of the stream.
     void poll() noexcept
     {
@@ -201,7 +240,7 @@ class stream_watch {
             if (first->poll_at > now_) {
                 link = &first->other;
             } else if (!first_has_passed(*first, enter(*first, within))) {
-                first->poll_at = next_poll(now_, first->since, first->awaited ? limits_of_waits : limits_of_pages);
+                first->poll_at = next_poll(now_, first->since, limits_of(*first));
                 link = &first->other;
             } else {
                 remove_first(link);
@@ -222,6 +261,7 @@ class stream_watch {
         auto* const first = *link;
         if (auto* const second = first->behind) {
             second->last = first->last;
+            second->last_urgent = first->last_urgent == first ? nullptr : first->last_urgent;
             second->other = first->other;
             *link = second;
             wait_from_now(*second);
@@ -259,13 +299,15 @@ class stream_watch {
     std::condition_variable wake_;
     stream_point* oldest_ = nullptr;  // of those that have come in
     stream_point* newest_ = nullptr;
-    bool asleep_ = false;  // for long
+    bool is_new_urgent_ = false;  // one of these
+    sleep_length asleep_ = sleep_length::none;
     bool hurried_ = false;
     bool stopping_ = false;
 
     std::jthread thread_;
     stream_point* streams_ = nullptr;  // the thread's own, as is:
     int idle_ = 0;
+    bool was_last_urgent_ = true;  // one of those that have come in last
     poll_clock::time_point now_{};
     poll_clock::time_point next_poll_{};
 };
@@ -310,10 +352,10 @@ void when_passed(stream_point* point, void (*then)(void*, error_code) noexcept, 
 {
     using namespace cuda;
     auto* last = point;
-    last->awaited = what == waiting_for::stream;
+    last->what = what;
     while (last->next != nullptr) {
         last = last->next;
-        last->awaited = what == waiting_for::stream;
+        last->what = what;
     }
     last->then = then;
     last->argument = argument;

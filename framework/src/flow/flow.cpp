@@ -363,7 +363,9 @@ void flow::give_back(std::unique_ptr<loan> record) noexcept
         charge(*record, place_->in_reads);
     record->keeper = shared_from_this();
     note_parked(*record);
-    when_passed(until, unpark, record.release(), waiting_for::pages);
+    // A flow that lacks pages of a pool says so, and a NIC does not.
+    auto const what = transport_->writes_in_place() ? waiting_for::pool_pages : waiting_for::pages;
+    when_passed(until, unpark, record.release(), what);
 }
 
 void flow::unpark(void* parked, error_code) noexcept

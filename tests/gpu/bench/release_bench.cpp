@@ -21,6 +21,7 @@
 
 #include "bench.hpp"
 #include "clock.hpp"
+#include "cuda/gpu_work.hpp"
 #include "memory/page_pool.hpp"
 #include "session/session_state.hpp"
 
@@ -40,8 +41,9 @@ class bench {
 
     // CPU seconds for each of many buffers; `after`: behind the stream, else at once.
     [[nodiscard]] double cost(bool after);
-    // From the stream's having passed to the pages' being back; 0: the gate opened by itself.
-    [[nodiscard]] double delay(gate& held);
+    // From the stream's having passed to the pages' being back; 0: the gate opened by itself. `lacking`: a flow lacks
+    // pages.
+    [[nodiscard]] double delay(gate& held, bool lacking);
     // What part of a core the thread takes that looks at streams while buffers wait for as many streams, which stand
     // still; and the time from open() to the pages' being back, in seconds.
     struct parking {
@@ -142,13 +144,15 @@ double bench::cost(bool after)
     return (end.since(start).process - waiting) / static_cast<double>(loans.size());
 }
 
-double bench::delay(gate& held)
+double bench::delay(gate& held, bool lacking)
 {
     auto loan = receive(bytes_.size());
     auto const lent = free_pages();
     loan.acquire(stream_.ref());
     held.close(stream_);
     loan.release_after(stream_.ref());
+    if (lacking)
+        detail::look_at_streams();
     // Longer than the library sleeps between its looks, and not a multiple of it: no phase is preferred.
     timespec const pause{.tv_sec = 0, .tv_nsec = 517'000};
     ::nanosleep(&pause, nullptr);
@@ -300,11 +304,13 @@ void add_cost(bench& in, int rounds, report& into, section& table)
     into.add({"CPU that release_after adds per buffer", behind.median() - now.median(), " us", 2, false});
 }
 
-void add_delay(bench& in, gate& held, char const* name, bool judged, int rounds, report& into, section& table)
+// Pages that no flow lacks may be later, so those are not judged.
+void add_delay(bench& in, gate& held, char const* name, bool lacking, bool judged, int rounds, report& into,
+               section& table)
 {
     samples delays;
     for (int round = -5; round < rounds; ++round) {
-        auto const took = in.delay(held);
+        auto const took = in.delay(held, lacking);
         if (round >= 0 && took > 0)
             delays.add(took * 1e6);
     }
@@ -331,13 +337,18 @@ void bench_release(device const& on, options const& how, report& into)
     if (late > too_late)
         into.skip("how soon pages are back",
                   fmt::format("threads wake {:.0f} us late here: the machine is at work", late));
-    if (by_kernel.is_kernel())
-        add_delay(in, by_kernel, "behind a kernel: pages back after, us", late <= too_late, rounds, into, table);
-    else
+    if (by_kernel.is_kernel()) {
+        add_delay(in, by_kernel, "behind a kernel: pages that a flow lacks are back after, us", true, late <= too_late,
+                  rounds, into, table);
+        add_delay(in, by_kernel, "behind a kernel: pages that no flow lacks are back after, us", false, false, rounds,
+                  into, table);
+    } else {
         into.skip("pages back behind a kernel", "the benchmark's kernels cannot be loaded");
+    }
     add_parking(in, by_function, how.quick ? 2 : 7, into, table);
     // Has the driver's own delay after a host function in it.
-    add_delay(in, by_function, "behind a host function: pages back after, us", false, rounds, into, table);
+    add_delay(in, by_function, "behind a host function: pages that a flow lacks are back after, us", true, false,
+              rounds, into, table);
     into.print_section();
 }
 
