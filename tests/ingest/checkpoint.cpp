@@ -14,6 +14,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -127,10 +128,12 @@ class shard_server {
 outcome load_all(std::string const& where, ingest::fetch_options const& options = options_for_tests(),
                  std::size_t shards = SIZE_MAX)
 {
-    world in{any_transport(), {.max_flows = 5}};
+    world in{any_transport(), {.max_flows = 9}};
     outcome result;
     auto patient = options_for_tests();
     patient.timeout = 20s;
+    patient.crc32c = options.crc32c;
+    patient.s3 = options.s3;
     run(in, result, [&]() -> asio::awaitable<void> {
         auto const executor = in.io->get_executor();
         auto model = co_await ingest::async_read_checkpoint(executor, *in.session, where, patient);
@@ -264,16 +267,21 @@ TEST_CASE("all tensors of a checkpoint are brought into one block")
 
 TEST_CASE("small shards are fetched at a time, and no more flows are used than the options have")
 {
-    auto const flows = GENERATE(1U, 2U, 3U);
+    auto const flows = GENERATE(1U, 3U, 8U);
+    auto const is_s3 = GENERATE(false, true);
+    constexpr std::string_view names = "abcdefgh";
     std::mutex mutex;
     std::condition_variable changed;
     std::map<std::string, unsigned> asked;
     unsigned open = 0;
     unsigned most_open = 0;
-    std::map<std::string, std::string> files{{"/m/index.json", index_of({{"one", "a"}, {"two", "b"}, {"three", "c"}})},
-                                             {"/m/a", shard_of({"one"})},
-                                             {"/m/b", shard_of({"two"})},
-                                             {"/m/c", shard_of({"three"})}};
+    std::map<std::string, std::string> files;
+    std::vector<std::pair<std::string, std::string>> tensors;
+    for (auto const name : names) {
+        tensors.emplace_back(std::string(4, name), std::string(1, name));
+        files[fmt::format("/bucket/{}", name)] = shard_of({tensors.back().first});
+    }
+    files["/bucket/index.json"] = index_of(tensors);
     http_server server{[&](http_request const& request, http_reply& reply) {
         {
             std::unique_lock lock{mutex};
@@ -291,9 +299,13 @@ TEST_CASE("small shards are fetched at a time, and no more flows are used than t
     auto options = options_for_tests();
     options.flows = flows;
     options.timeout = 60s;
-    auto const served = load_all(server.url("/m/index.json"), options);
+    options.crc32c = ingest::fetch_options::checksum::none;  // no HEAD
+    options.s3.endpoint = server.url("");
+    options.s3.anonymous = true;
+    auto const served = load_all(is_s3 ? "s3://bucket/index.json" : server.url("/bucket/index.json"), options);
     CHECK(served.error.empty());
-    CHECK(served.bytes == fmt::format("one {0:252}two {0:252}thre", ""));
+    for (std::size_t i = 0; i < names.size(); ++i)
+        CHECK(served.bytes.substr(256 * i, 4) == tensors[i].first);
     CHECK(most_open == flows);
 }
 

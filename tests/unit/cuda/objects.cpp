@@ -2,8 +2,11 @@
 //
 // Objects into a GPU's memory: of HTTP, whose headers are read on the host and bodies never are, and of a file, through
 // pinned memory.
+#include <fmt/format.h>
 #include <array>
 #include <atomic>
+#include <cstring>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/crc.hpp>
@@ -11,6 +14,7 @@
 #include <gpurx/crc32c.hpp>
 #include <gpurx/cuda_stream.hpp>
 #include <gpurx/ingest/buffer.hpp>
+#include <gpurx/ingest/checkpoint.hpp>
 #include <gpurx/ingest/object.hpp>
 #include <latch>
 #include <map>
@@ -268,6 +272,47 @@ TEST_CASE("flows of a file copy on a stream each, and read on while their last b
     in.run_until([&] { return done; });
     CHECK(is_idle(stream));
     CHECK(is_pattern(read_bytes(gpu_or_skip(), landing.span().address(), landing.size()), 0));
+}
+
+TEST_CASE("small shards in files are loaded at a time, as many as there are flows")
+{
+    copy_on_gpu in;
+    directory const files;
+    constexpr std::size_t shards = 8;
+    ingest::checkpoint model;
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < shards; ++i) {
+        auto const header = fmt::format(R"({{"t{}":{{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}}})", i);
+        auto text = std::string{static_cast<char>(header.size())} + std::string(7, '\0') + header;
+        paths.push_back(files.write(fmt::format("{}.safetensors", i), text + fmt::format("tensor {}", i)));
+    }
+    auto const stream = cuda_stream::on(0);
+    ingest::fetch_options const options{.flows = flows, .stream = stream};
+    auto const landing = ingest::buffer::on_gpu(0, shards * 256);
+    bool done = false;
+    used_streams const used{"cuLaunchKernel"};
+    auto const launches = [before = fake_cuda::calls("cuLaunchKernel")] {
+        return fake_cuda::calls("cuLaunchKernel") - before;
+    };
+    asio::co_spawn(
+        *in.io,
+        [&]() -> asio::awaitable<void> {
+            auto const executor = in.io->get_executor();
+            model = co_await ingest::async_read_shards(executor, *in.session, paths, options);
+            fake_cuda::hold(stream.get());
+            co_await ingest::async_fetch_checkpoint(executor, *in.session, model, ingest::lay_out(model),
+                                                    landing.span(), options);
+        },
+        [&](std::exception_ptr failure) { done = failure == nullptr; });
+    in.run_until([&] { return launches() == flows; });
+    CHECK(used.all() == std::set<CUstream>{stream.get()});  // each has one chunk
+    in.settle();
+    CHECK(launches() == flows);
+    fake_cuda::let_go(stream.get());
+    in.run_until([&] { return done; });
+    CHECK(launches() == shards);
+    auto const bytes = read_bytes(gpu_or_skip(), landing.span().address(), landing.size());
+    CHECK(std::memcmp(bytes.data() + 256 * (shards - 1), "tensor 7", 8) == 0);
 }
 
 TEST_CASE("an object comes into a GPU's memory through transport copy")
