@@ -193,6 +193,26 @@ TEST_CASE("a flow that lacks pages has all streams asked for at once")
     CHECK(hurried);
 }
 
+TEST_CASE("a flow that lacks pages while the driver is being asked need not wait for the next pause")
+{
+    parked in;
+    // Of streams that stand still the next pause takes 16 ms. A busy machine needs some tries.
+    auto hurried = false;
+    for (int tries = 0; tries < 50 && !hurried; ++tries) {
+        in.stand_still_for(150ms);
+        auto const before = fake_cuda::calls("cuEventQuery");
+        fake_cuda::stall("cuEventQuery");
+        auto const is_asked = soon([&] { return fake_cuda::calls("cuEventQuery") > before; });
+        detail::look_at_streams();
+        auto const began = poll_clock::now();
+        fake_cuda::go_on("cuEventQuery");
+        REQUIRE(is_asked);
+        REQUIRE(soon([&] { return fake_cuda::calls("cuEventQuery") - before >= 4 * parked::count; }));
+        hurried = poll_clock::now() - began < 8ms;
+    }
+    CHECK(hurried);
+}
+
 TEST_CASE("a wait for a stream is late by a millisecond at most")
 {
     auto const& with = detail::cuda::limits_of_waits;
