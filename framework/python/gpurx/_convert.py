@@ -17,6 +17,14 @@ Convert = Callable[[Tensor], Any]
 
 # ---- numpy: every element type, with ml_dtypes for those that numpy lacks ----
 
+# Names of the format, of elements with whole bytes.
+FORMAT_TYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
+    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "C64": "complex64",
+}  # fmt: skip
+
 # Types with elements of less than a byte.
 _PACKED = {"float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 
@@ -104,6 +112,11 @@ def to_numpy(tensor: Tensor, dtype: Any = None, copy: bool | None = None) -> Any
 
 
 # ---- torch ----
+
+
+def is_torch(array: Any) -> bool:
+    return all(hasattr(array, one) for one in ("data_ptr", "detach", "element_size", "shape"))
+
 
 # Types that every torch takes through DLPack.
 _TORCH_TAKES = {

@@ -81,6 +81,10 @@ class Files:
         self.is_open = self._was_opened = True
 
     @property
+    def is_for_gpu(self) -> bool:
+        return _native.parse_device(self._settings.device) >= 0
+
+    @property
     def nbytes(self) -> int:
         return sum(one.nbytes for one in self.entries.values())
 

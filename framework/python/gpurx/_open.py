@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._convert import converter
 from ._error import Error
 from ._files import Entry, Files, groups
+from ._into import filled, places_in
 from ._locations import Locations
 from ._native import Operation, Session, Tensor
 from ._options import Options, settings_of
@@ -134,17 +135,28 @@ class Model:
 
     # ---- fetching ----
 
-    def get_tensor(self, name: str) -> Any:
-        """Fetch one tensor. Raises Error if no file has it."""
+    def get_tensor(self, name: str, into: Any = None) -> Any:
+        """Fetch one tensor. Raises Error if no file has it. `into`: its place, as for get_tensors()."""
+        if into is not None:
+            return self._give(self._tensor_into(name, into))
         return self._give(self._tensor(name))
 
     def get_slice(self, name: str) -> Slice:
         """Return a Slice of the tensor. Fetches nothing."""
         return Slice(self, self._entry(name))
 
-    def get_tensors(self) -> Any:
-        """Fetch all tensors, and return them by name."""
-        return self._give(self._tensors())
+    def get_tensors(self, into: Mapping[str, Any] | None = None) -> Any:
+        """Fetch all tensors, and return them by name.
+
+        * into: host memory of the program for each tensor, by name: contiguous CPU tensors of torch, arrays of numpy, or
+          others with DLPack, of the tensor's type and shape; or bytes of its size in a writable buffer. The bytes arrive
+          there, without a copy in between, and the result has these objects. The memory must not be used meanwhile.
+          After an error its content is undefined.
+
+        Raises ValueError or TypeError if `into` lacks a tensor, has another one, or a place does not fit: before a byte
+        of a tensor is fetched.
+        """
+        return self._give(self._tensors() if into is None else self._tensors_into(into))
 
     def prefetch(self, plan: Plan) -> None:
         """Start to fetch for later calls of get_tensor() and get_slice(), and return at once.
@@ -211,6 +223,25 @@ class Model:
             for entry, tensor in zip(group, tensors, strict=True):
                 made[entry.name] = self._convert(tensor)
         return made
+
+    def _tensor_into(self, name: str, into: Any) -> Steps[Any]:
+        entry = self._entry(name)
+        yield from self._fill([entry], {name: into})
+        return into
+
+    def _tensors_into(self, into: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+        self._files.check_open()
+        yield from self._fill(list(self._files.entries.values()), into)
+        return {name: into[name] for name in self._files.entries}
+
+    def _fill(self, entries: list[Entry], into: Mapping[str, Any]) -> Steps[None]:
+        if self._files.is_for_gpu:
+            raise ValueError("into takes memory of the host, and `device` is a GPU: open the files with device='cpu'")
+        places = places_in(into, entries, self._files.name)
+        for group in groups(iter(entries), 1 << 62, 1 << 62):
+            there = [(entry.number, places[entry.name].address) for entry in group]
+            operation = self._files.file(group[0].file).fetch_into(there)
+            yield from filled(operation, self._teller(), places)
 
     def _part(self, entry: Entry, part: Part) -> Steps[Any]:
         if (fetched := self._pop((entry.name, part))) is not None:
@@ -492,8 +523,10 @@ class async_safe_open(Model):
             arrival.close()
 
 
-def load_as(framework: str, url: Locations, device: Any, options: dict[str, Any]) -> dict[str, Any]:
+def load_as(
+    framework: str, url: Locations, device: Any, options: dict[str, Any], into: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Implement load_file() of gpurx.torch, gpurx.numpy and gpurx.jax."""
     with safe_open(url, framework, device, **options) as file:
-        tensors: dict[str, Any] = file.get_tensors()
+        tensors: dict[str, Any] = file.get_tensors(into)
         return tensors

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from ._convert import is_torch
 from ._error import Error
 from ._native import IngestErrorCode, Sender
 
@@ -44,13 +45,9 @@ def secret_of(given: str | bytes | None) -> bytes:
     return secret
 
 
-def _is_torch(array: Any) -> bool:
-    return all(hasattr(array, one) for one in ("data_ptr", "detach", "element_size", "shape"))
-
-
 def _type_of(name: str, array: Any) -> tuple[int, int]:
     """Return DLPack's number and the bits of the element type."""
-    if _is_torch(array):
+    if is_torch(array):
         found = _TYPES.get(str(array.dtype).removeprefix("torch."))
     elif not all(hasattr(array, one) for one in ("dtype", "shape", "nbytes", "flags")):
         raise TypeError(
@@ -83,7 +80,7 @@ def _row_major(array: Any) -> tuple[Any, int, int]:
 
     The address avoids numpy: it lacks some element types of torch, and not every torch works with this numpy.
     """
-    if not _is_torch(array):
+    if not is_torch(array):
         here = array if array.flags.c_contiguous else array.copy(order="C")
         return here, here.ctypes.data, here.nbytes
     here = array.detach().cpu().contiguous()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from ._convert import FORMAT_TYPES
 from ._error import Error
 from ._locations import Locations
 from ._native import Session
@@ -26,14 +27,6 @@ from ._slices import Part, Range, Share, Wanted, blocks_of, part_of, piece_of, s
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-# Names of the format. Elements of less than a byte cannot be cut between ranks.
-_DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
-    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz", "C64": "complex64",
-}  # fmt: skip
 
 
 def load(
@@ -143,7 +136,7 @@ class _Result:
         self.boxes: dict[str, torch.Tensor] = {}  # with dimensions that an integer has chosen from, of length 1
         for name, index in plan.items():
             there = file.get_slice(name)
-            dtype = getattr(torch, _DTYPES.get(there.get_dtype(), ""), None)
+            dtype = getattr(torch, FORMAT_TYPES.get(there.get_dtype(), ""), None)
             if dtype is None:
                 raise TypeError(f"torch {torch.__version__} has no elements of {there.get_dtype()}, which {name!r} has")
             part = self.parts[name] = part_of(there.get_shape(), index)

@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ._locations import Locations
 from ._open import load_as
 
 
-def load_file(url: Locations, **options: Any) -> dict[str, Any]:
+def load_file(url: Locations, *, into: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """Load all tensors of a model as numpy arrays, which the program owns.
 
-    `url` and `options` are those of gpurx.safe_open(). Raises gpurx.Error if the load fails.
+    `url` and `options` are those of gpurx.safe_open(), and `into` is that of its get_tensors(): arrays to fill. Raises
+    gpurx.Error if the load fails.
     """
-    return load_as("np", url, "cpu", options)
+    return load_as("np", url, "cpu", options, into)

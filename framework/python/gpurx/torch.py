@@ -8,7 +8,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 try:
@@ -44,13 +44,16 @@ def as_tensor(one: Tensor) -> Any:
     return to_torch(one)
 
 
-def load_file(url: Locations, device: Any = "cpu", **options: Any) -> dict[str, Any]:
+def load_file(
+    url: Locations, device: Any = "cpu", *, into: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
     """Load all tensors of a model as torch tensors, as safetensors.torch.load_file does, also from servers and from several
     files.
 
-    `url` and `options` are those of gpurx.safe_open(). Raises gpurx.Error if the load fails.
+    `url` and `options` are those of gpurx.safe_open(), and `into` is that of its get_tensors(): CPU tensors to fill, such
+    as model.state_dict(). Raises gpurx.Error if the load fails.
     """
-    return load_as("pt", url, device, options)
+    return load_as("pt", url, device, options, into)
 
 
 class StreamDataset(IterableDataset):  # type: ignore[misc, unused-ignore]

@@ -48,6 +48,9 @@ class tensor_file final : public connection_keeper, public std::enable_shared_fr
     // into one block of memory, whatever their size.
     [[nodiscard]] asio::awaitable<std::vector<tensor>> async_fetch(std::vector<std::size_t> indices, bool together,
                                                                    std::shared_ptr<turn> mine);
+    // Fetches the tensors to these places in memory of the host.
+    [[nodiscard]] asio::awaitable<bool> async_fetch_into(std::vector<ingest::placement> places,
+                                                         std::shared_ptr<turn> mine);
     [[nodiscard]] asio::awaitable<tensor> async_fetch_part(part what, std::shared_ptr<turn> mine);
 
     // Makes the operation's share of connections, for this number of bytes.
@@ -131,6 +134,14 @@ asio::awaitable<std::vector<tensor>> tensor_file::async_fetch(std::vector<std::s
     if (!placements.empty())
         co_await source_->async_fetch(placements);
     co_return result;
+}
+
+asio::awaitable<bool> tensor_file::async_fetch_into(std::vector<ingest::placement> places, std::shared_ptr<turn> mine)
+{
+    co_await mine->async_come();
+    if (!places.empty())
+        co_await source_->async_fetch(places);
+    co_return true;
 }
 
 asio::awaitable<tensor> tensor_file::async_fetch_part(part what, std::shared_ptr<turn> mine)
@@ -262,6 +273,24 @@ pending start_fetching(opened const& self, std::vector<std::size_t> indices, boo
     return {std::move(started), [](std::vector<tensor> made) { return nb::cast(std::move(made)); }, std::move(hurry)};
 }
 
+// `places`: numbers of tensors, and addresses on the host of as many bytes. They stay until the operation is over.
+pending start_fetching_into(opened const& self, std::vector<std::pair<std::size_t, std::uintptr_t>> const& places)
+{
+    std::uint64_t bytes = 0;
+    std::vector<ingest::placement> wanted;
+    for (auto const& [index, address] : places) {
+        auto const& one = self->at(index);
+        bytes += one.size;
+        if (one.size != 0)
+            wanted.push_back({one.offset, {memory_kind::host, address, one.size}});
+    }
+    auto mine = self->turn_for(bytes, false);
+    auto started = operation_of<bool>::start([self, mine = std::move(mine), wanted = std::move(wanted)]() mutable {
+        return self->async_fetch_into(std::move(wanted), std::move(mine));
+    });
+    return {std::move(started), [](bool) { return nb::none(); }};
+}
+
 // First index, count and step of each dimension.
 using triples = std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>;
 
@@ -304,6 +333,7 @@ void bind_tensor_file(nb::module_& module)
         .def_prop_ro("size", [](tensor_file const& self) { return self.from().size(); })
         .def_prop_ro("bytes_placed", [](tensor_file const& self) { return self.from().bytes_placed(); })
         .def("fetch", &start_fetching, nb::arg("indices"), nb::arg("together") = false, nb::arg("can_wait") = false)
+        .def("fetch_into", &start_fetching_into, nb::arg("places"))
         .def("fetch_part", &start_fetching_part, nb::arg("index"), nb::arg("extents"), nb::arg("shape"),
              nb::arg("can_wait") = false);
     nb::class_<flow_budget>(module, "FlowBudget")
