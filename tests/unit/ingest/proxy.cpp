@@ -12,7 +12,7 @@ namespace {
 
 using variables = std::map<std::string, std::string, std::less<>>;
 
-url parsed(std::string_view text)
+url url_of(std::string_view text)
 {
     error_code code;
     diagnostics why;
@@ -30,7 +30,7 @@ std::string through(std::string_view to, variables const& set)
         auto const found = set.find(name);
         return found == set.end() ? std::string{} : found->second;
     };
-    auto const found = proxy_for(parsed(to), variable, code, why);
+    auto const found = proxy_for(url_of(to), variable, code, why);
     if (code)
         return "error: " + why.object;
     return found ? found->host + ":" + found->port : "nobody";
@@ -81,16 +81,16 @@ TEST_CASE("no_proxy spares names, all below them, addresses and networks")
 
 TEST_CASE("a request to a proxy has the server's name without its user")
 {
-    auto const proxy = parsed(
+    auto const proxy = url_of(
         "http://"
         "me:secret@p:3");
-    CHECK(in_absolute_form(parsed("http://"
+    CHECK(in_absolute_form(url_of("http://"
                                   "u:v@a:8/b?c"))
               .target == "http://a:8/b?c");
-    CHECK(connect_request(parsed("https://a/b"), proxy) ==
+    CHECK(connect_request(url_of("https://a/b"), proxy) ==
           "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nUser-Agent: gpurx\r\n"
           "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n\r\n");
-    CHECK(connect_request(parsed("https://[fd77::2]:8/b"), parsed("http://p:3")) ==
+    CHECK(connect_request(url_of("https://[fd77::2]:8/b"), url_of("http://p:3")) ==
           "CONNECT [fd77::2]:8 HTTP/1.1\r\nHost: [fd77::2]:8\r\nUser-Agent: gpurx\r\n\r\n");
 }
 

@@ -25,7 +25,8 @@ class buffer {
     buffer() noexcept = default;
     /// @brief Allocates host memory, which the system sets to zero.
     ///
-    /// The pages have 2 MiB if the system provides such pages. The bytes are aligned to at least 64 bytes.
+    /// The bytes of a buffer of at least 2 MiB are aligned to 2 MiB, and their pages have that size if the system
+    /// provides such pages (`/sys/kernel/mm/transparent_hugepage/enabled`). Other bytes are aligned to a page.
     ///
     /// @param bytes Size of the buffer.
     /// @throws std::bad_alloc If memory runs out.
