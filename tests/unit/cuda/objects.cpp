@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects into a GPU's memory: of HTTP, whose headers are read on the host and bodies never are, and of a file, through
-// pinned memory.
+// Objects into a GPU's memory: of HTTP, whose headers are read on the host and bodies never are. Those of https and of
+// files come through pinned memory.
 #include <fmt/format.h>
 #include <array>
 #include <atomic>
 #include <cstring>
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/crc.hpp>
@@ -325,6 +327,104 @@ TEST_CASE("an object comes into a GPU's memory through transport devmem")
 {
     nic_into_gpu in;
     load(in);
+}
+
+namespace {
+
+// A server of https, and an object of its on the way into a GPU's memory.
+struct https_into_gpu {
+    https_into_gpu(world& in, std::size_t size, std::size_t first)
+        : object{std::string(size, ' ')}, landing{ingest::buffer::on_gpu(0, size)}
+    {
+        fill_with_pattern(std::as_writable_bytes(std::span{object.bytes}), first);
+        ingest::fetch_options options{.flows = 2, .chunk_size = 3 << 20, .stream = stream};
+        options.tls.ca_file = ca.path();
+        file.emplace(in.io->get_executor(), *in.session, server.url(), options);
+    }
+
+    void fetch(world& in)
+    {
+        run(in, [this]() -> asio::awaitable<void> {
+            co_await file->async_open();
+            placement const all{0, landing.span()};
+            co_await file->async_fetch({&all, 1});
+        });
+    }
+
+    http_content object;
+    certificate_authority authority;
+    file_with ca{authority.pem()};
+    http_server server{[this](http_request const& request, http_reply& reply) { object.serve(request, reply); },
+                       tls_manner{.own = authority.issue()}};
+    cuda_stream stream = cuda_stream::on(0);
+    ingest::buffer landing;
+    std::optional<ingest::object> file;
+};
+
+bool has_passed(world& in, cuda_stream const& stream)
+{
+    run(in, [&]() -> asio::awaitable<void> { co_await async_wait(in.io->get_executor(), stream); });
+    return true;
+}
+
+}  // namespace
+
+TEST_CASE("an object of https comes into a GPU's memory through pinned memory")
+{
+    copy_on_gpu in;
+    // Each chunk of pinned memory is used again.
+    https_into_gpu load{in, 2'500'001, 7};
+    auto const pageable = fake_cuda::pageable_copies();
+    load.fetch(in);
+    CHECK(fake_cuda::pageable_copies() == pageable);
+    CHECK(has_passed(in, load.stream));
+    CHECK(is_pattern(read_bytes(gpu_or_skip(), load.landing.span().address(), load.landing.size()), 7));
+}
+
+TEST_CASE("pinned memory of a connection of https that has ended stays until the GPU has read it")
+{
+    copy_on_gpu in;
+    https_into_gpu first{in, 600'000, 0};
+    https_into_gpu second{in, 600'000, 77};
+    fake_cuda::hold(first.stream.get());
+    first.fetch(in);
+    first.file.reset();
+    second.fetch(in);
+    second.file.reset();
+    CHECK(has_passed(in, second.stream));
+    fake_cuda::let_go(first.stream.get());
+    CHECK(has_passed(in, first.stream));
+    in.settle();
+    for (auto const* each : {&first, &second})
+        CHECK(is_pattern(read_bytes(gpu_or_skip(), each->landing.span().address(), each->landing.size()),
+                         each == &first ? 0 : 77));
+}
+
+TEST_CASE("a load of https that is cancelled while a GPU reads its pinned memory ends, and frees nothing that is read")
+{
+    copy_on_gpu in;
+    https_into_gpu load{in, 2'500'001, 0};
+    fake_cuda::hold(load.stream.get());
+    asio::cancellation_signal cancel;
+    std::optional<std::exception_ptr> ended;
+    auto const work = [&]() -> asio::awaitable<void> {
+        co_await load.file->async_open();
+        placement const all{0, load.landing.span()};
+        co_await load.file->async_fetch({&all, 1});
+    };
+    asio::co_spawn(*in.io, work,
+                   asio::bind_cancellation_slot(cancel.slot(), [&](std::exception_ptr failure) { ended = failure; }));
+    // Both chunks are under way.
+    in.run_until([&] { return fake_cuda::queued(load.stream.get()) >= 2; });
+    in.settle();
+    CHECK_FALSE(ended.has_value());
+    cancel.emit(asio::cancellation_type::terminal);
+    in.run_until([&] { return ended.has_value(); });
+    CHECK(*ended != nullptr);
+    load.file.reset();
+    fake_cuda::let_go(load.stream.get());
+    CHECK(has_passed(in, load.stream));
+    in.settle();
 }
 
 TEST_CASE("a file comes into a GPU's memory, and some of it to the host")

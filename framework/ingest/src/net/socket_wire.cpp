@@ -11,11 +11,11 @@
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <gpurx/gather.hpp>
 #include <gpurx/ingest/error.hpp>
 #include <optional>
 
 #include "message.hpp"
+#include "pinned_chunks.hpp"
 #include "tcp.hpp"
 #include "wire.hpp"
 
@@ -25,8 +25,8 @@ namespace {
 
 // Not use_awaitable: operations would be coroutines of their own, in which clang-tidy 14 gets lost.
 constexpr auto direct = asio::as_tuple(asio::deferred);
-// Stays in a core's own cache between decryption and copy.
-constexpr std::size_t staging_size = std::size_t{256} << 10;
+// Of bytes that nobody wants.
+constexpr std::size_t skipped_size = std::size_t{256} << 10;
 // After so many bytes others of the executor have a turn: a fast server would keep its thread for ever.
 constexpr std::size_t turn = std::size_t{1} << 20;
 
@@ -34,13 +34,17 @@ constexpr std::size_t turn = std::size_t{1} << 20;
 class socket_wire final : public wire {
   public:
     socket_wire(asio::any_io_executor const& executor, tls_context context, std::string host, std::string tunnel)
-        : socket_{executor}, context_{std::move(context)}, host_{std::move(host)}, tunnel_{std::move(tunnel)}
+        : socket_{executor},
+          context_{std::move(context)},
+          host_{std::move(host)},
+          tunnel_{std::move(tunnel)},
+          for_gpu_{executor}
     {}
 
     [[nodiscard]] asio::awaitable<error_code> async_connect(std::vector<asio::ip::tcp::endpoint> const& to) override;
     [[nodiscard]] asio::awaitable<transferred> async_write(asio::const_buffer from) override;
-    // Through a buffer on the host, if that is a GPU's memory: what has been decrypted is on its way there while the
-    // next is being decrypted.
+    // Through pinned memory, if that is a GPU's memory: what has been decrypted is on its way there while the next is
+    // being decrypted.
     [[nodiscard]] asio::awaitable<transferred> async_read(memory_span to, cuda_stream_ref stream) override;
     [[nodiscard]] asio::awaitable<transferred> async_read_some(asio::mutable_buffer to) override;
     [[nodiscard]] asio::awaitable<transferred> async_skip(std::uint64_t bytes) override;
@@ -54,6 +58,7 @@ class socket_wire final : public wire {
   private:
     [[nodiscard]] asio::awaitable<error_code> open_tunnel();
     [[nodiscard]] asio::awaitable<transferred> read(host_span to);
+    [[nodiscard]] asio::awaitable<transferred> read_for_gpu(memory_span to, cuda_stream_ref stream);
     // Of a read without TLS.
     [[nodiscard]] transferred counted(transferred read) noexcept
     {
@@ -71,7 +76,8 @@ class socket_wire final : public wire {
     std::string refusal_;                 // of the proxy
     std::optional<tls_session> session_;  // empty: without TLS
     std::uint64_t arrived_ = 0;           // without TLS
-    std::vector<std::byte> staging_;      // for a GPU, or for nobody
+    pinned_chunks for_gpu_;
+    std::vector<std::byte> skipped_;
 };
 
 asio::awaitable<error_code> socket_wire::async_connect(std::vector<asio::ip::tcp::endpoint> const& to)
@@ -136,34 +142,42 @@ asio::awaitable<wire::transferred> socket_wire::async_write(asio::const_buffer f
 
 asio::awaitable<wire::transferred> socket_wire::async_read(memory_span to, cuda_stream_ref stream)
 {
-    if (to.kind() == memory_kind::host)
-        co_return co_await read({reinterpret_cast<std::byte*>(to.address()), to.size()});
-    staging_.resize(staging_size);
+    if (to.kind() == memory_kind::device)
+        return read_for_gpu(to, stream);
+    return read({reinterpret_cast<std::byte*>(to.address()), to.size()});
+}
+
+asio::awaitable<wire::transferred> socket_wire::read_for_gpu(memory_span to, cuda_stream_ref stream)
+{
     std::size_t placed = 0;
     error_code code;
     while (!code && placed < to.size()) {
-        auto const [failed, size] = co_await read({staging_.data(), std::min(staging_size, to.size() - placed)});
+        host_span room;
+        code = co_await for_gpu_.async_room(room);
+        if (!code && !socket_.is_open())
+            code = asio::error::operation_aborted;
+        if (code)
+            break;
+        auto const [failed, size] = co_await read({room.data(), std::min(room.size(), to.size() - placed)});
         code = failed;
         if (size == 0)
             break;
-        // Ordinary memory: it has been read when this returns, and the way to the GPU is the stream's.
-        fragment const piece{reinterpret_cast<std::uintptr_t>(staging_.data()), size, memory_kind::host};
-        error_code not_copied;
-        placed += gather({&piece, 1}, to.subspan(placed, size), stream, not_copied);
-        if (not_copied)
-            code = not_copied;
+        if (auto const not_sent = for_gpu_.send(to.subspan(placed, size), stream))
+            code = not_sent;
+        else
+            placed += size;
     }
     co_return transferred{code, placed};
 }
 
 asio::awaitable<wire::transferred> socket_wire::async_skip(std::uint64_t bytes)
 {
-    staging_.resize(staging_size);
+    skipped_.resize(skipped_size);
     std::uint64_t skipped = 0;
     error_code code;
     while (!code && skipped < bytes) {
-        auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(staging_size, bytes - skipped));
-        auto const [failed, read_now] = co_await read({staging_.data(), size});
+        auto const size = static_cast<std::size_t>(std::min<std::uint64_t>(skipped_size, bytes - skipped));
+        auto const [failed, read_now] = co_await read({skipped_.data(), size});
         skipped += read_now;
         code = failed;
     }
