@@ -26,6 +26,7 @@ LARGE, SMALL, NAMES = 64, 40_000, 100_000
 SMALL_SIZE, NAMES_SIZE = 1024, 64
 EVERY_OTHER = f"{SMALL // 2:,} tensors, gaps between"
 ALL_NAMES = f"{NAMES:,} names"
+INTO = "gpurx, into="
 
 
 class Stage(NamedTuple):
@@ -49,7 +50,8 @@ class Scene(NamedTuple):
 def into_memory(stage: Stage) -> Contenders:
     url, site = stage.site.http(stage.large.name), stage.site
     check_memory(stage.programs, url, COPY, stage.large.sha256)
-    return to_memory(stage.programs, url, COPY, stage.large.sha256, site.scratch)
+    into = stage.peers.contender(INTO, url, stage.large.digests["1"], {})
+    return to_memory(stage.programs, url, COPY, stage.large.sha256, site.scratch) | {INTO: into}
 
 
 def into_a_file(stage: Stage) -> Contenders:
@@ -80,14 +82,16 @@ SCENES = {
     "memory": Scene(
         "Into host memory, http", into_memory, [CPU, RATE, MEMORY],
         [Limit("CPU time", cpu, "gpurx-fetch", "curl, then a copy", 1.0),
-         Limit("CPU time", cpu, "gpurx-fetch", "recv_into loop", 1.0),
+         Limit("CPU time", cpu, "gpurx-fetch", "recv_into loop", 0.5),
+         Limit("CPU time", cpu, INTO, "recv_into loop", 0.35),
          Limit("time", seconds, "gpurx-fetch", "recv_into loop", 1.0)]),
     "file": Scene(
         "To a file, http", into_a_file, [CPU, RATE, MEMORY, REQUESTS],
         [Limit("time", seconds, "gpurx-fetch", ANY, 1.05), Most("memory", memory, "gpurx-fetch", "MiB", 64)]),
     "https": Scene(
         "To a file, https", into_a_file_by_https, [CPU, RATE, MEMORY, REQUESTS],
-        [Limit("CPU time", cpu, "gpurx-fetch", "curl", 1.1)]),
+        [Limit("CPU time", cpu, "gpurx-fetch", "curl", 1.1),
+         Limit("CPU time", cpu, "gpurx-fetch, 16 flows", "curl", 0.65)]),
     "s3": Scene(
         "Into one process of Python, S3", from_s3, [CPU, RATE, FIRST, REQUESTS],
         [Limit("time", seconds, "gpurx", ANY, 1.0), Limit("CPU time", cpu, "gpurx", ANY, 1.0)]),

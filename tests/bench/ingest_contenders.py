@@ -99,8 +99,10 @@ def to_file(programs: Programs, url: str, nic: list[str], original: Path, scratc
     def trusting(option: str) -> list[str]:
         return [f"{option}={ca}"] if ca else []
 
+    fetch = [programs.fetch, *nic, "--output", str(saved), *trusting("--ca")]
     commands = {
-        "gpurx-fetch": [programs.fetch, *nic, "--output", str(saved), *trusting("--ca")],
+        "gpurx-fetch": fetch,
+        "gpurx-fetch, 16 flows": [*fetch, "--flows", "16"],
         "curl": ["curl", "-sf", "-o", str(saved), *(["--cacert", str(ca)] if ca else [])],
         # As its manual says for a fast network: as many connections as it takes to one server.
         "aria2c": ["aria2c", "-q", "-x4", "-s4", "-k1M", "--file-allocation=none", "-d", str(saved.parent), "-o",

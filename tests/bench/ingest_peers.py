@@ -3,13 +3,15 @@
 without the start of Python and what is imported: CPU seconds of all threads, seconds, those to the first tensor of what
 yields them one by one; and a digest of the tensors.
 
-A peer is a function that imports what it needs and returns another, which is given the URL and returns the bytes of the
-file, its tensors by their names, or an iterator of these as they come. S3's place and credentials are in the environment.
+A peer is a function that imports what it needs, or also prepares for the file, and returns another, which is given the
+URL and returns the bytes of the file, its tensors by their names, or an iterator of these as they come. S3's place and
+credentials are in the environment.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -35,6 +37,20 @@ def gpurx_iterate() -> Fetch:
     def fetch(url: str) -> Iterator[tuple[str, Any]]:
         with gpurx.safe_open(url, "gpurx", transport="copy") as file:
             yield from file
+
+    return fetch
+
+
+def gpurx_into(url: str) -> Fetch:
+    """Into memory that the program has used before, as that of a model has been."""
+    import gpurx
+
+    with gpurx.safe_open(url, "gpurx", transport="copy") as file:
+        places = {name: bytearray(b"\1" * math.prod(file.get_slice(name).get_shape())) for name in file.keys()}
+
+    def fetch(url: str) -> Any:
+        with gpurx.safe_open(url, "gpurx", transport="copy") as file:
+            return file.get_tensors(into=places)
 
     return fetch
 
@@ -156,6 +172,8 @@ BY_NAME: dict[str, Callable[[], Fetch]] = {
     "gpurx, all names": lambda: gpurx_names(1),
     "gpurx, every other name": lambda: gpurx_names(2),
 }
+# Those that prepare for the file.
+PREPARED: dict[str, Callable[[str], Fetch]] = {"gpurx, into=": gpurx_into}
 
 
 # ---- what they have in common ----
@@ -171,7 +189,7 @@ def bucket_and_key(url: str) -> tuple[str, str]:
 
 def main() -> None:
     peer, url = sys.argv[1:]
-    fetch = (WHOLE | BY_NAME)[peer]()
+    fetch = PREPARED[peer](url) if peer in PREPARED else (WHOLE | BY_NAME)[peer]()
     cpu, start, first = time.process_time(), time.monotonic(), None
     came = fetch(url)
     if isinstance(came, Iterator):
