@@ -118,7 +118,32 @@ TEST_CASE("a redirect is resolved against where it came from")
     CHECK(followed("https://a/b", "http://a/b") == "error");
     CHECK(followed("http://a/b", "http://me@a/b") == "error");
     CHECK(followed("http://me:secret@a/b", "/c") == "http://me:secret@a/c");
-    CHECK(followed("http://a/b", "e f") == "error");
+    CHECK(followed("http://a/b", "e\tf") == "error");
+}
+
+TEST_CASE("characters that no URL may have are escaped in its path and query, and no others")
+{
+    CHECK(parsed("http://h/a[1]{2}|3\\^`\"<>/b?x=[y]|z#{f}").target ==
+          "/a%5B1%5D%7B2%7D%7C3%5C%5E%60%22%3C%3E/b?x=%5By%5D%7Cz");
+    CHECK(parsed("https://h/\xc3\xa9?q=\xe2\x82\xac").target == "/%C3%A9?q=%E2%82%AC");
+    CHECK(parsed("https://h?[]").target == "/?%5B%5D");
+    CHECK(parsed("http://[fd77::2]/a[").target == "/a%5B");
+    // As it was written: it may be signed.
+    CHECK(parsed("http://h/%5b%5B%7c%e9?X-Amz-Signature=a%2Fb+c,d").target ==
+          "/%5b%5B%7c%e9?X-Amz-Signature=a%2Fb+c,d");
+    CHECK(parsed("http://h/100%?a=%zz&b=%4").target == "/100%25?a=%25zz&b=%254");
+    CHECK(followed("http://a/b/c", "d[1] \xc3\xa9") == "http://a/b/d%5B1%5D%20%C3%A9");
+    CHECK(followed("http://a/b/c", "//other/d e") == "http://other/d%20e");
+    CHECK(followed("http://a/b/c", "/d:e?f|g") == "http://a/d:e?f%7Cg");
+    CHECK(followed("http://a/b/c", "?x={y}") == "http://a/b/c?x=%7By%7D");
+    for (auto const* const text : {"http://h/a b", "http://h/a\tb", "http://h/a\nb", "http://h/a\x7f",
+                                   "http:"
+                                   "//[h/a",
+                                   "http:"
+                                   "//h|/a",
+                                   "http:"
+                                   "//\xc3\xa9/a"})
+        CHECK_FALSE(refused(text).empty());
 }
 
 TEST_CASE("an origin is scheme, host and port")

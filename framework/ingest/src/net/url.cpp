@@ -7,6 +7,7 @@
 #include <array>
 #include <boost/algorithm/string/predicate.hpp>
 #include <boost/url/parse.hpp>
+#include <boost/url/rfc/pchars.hpp>
 #include <boost/url/url.hpp>
 #include <gpurx/ingest/error.hpp>
 
@@ -129,6 +130,39 @@ url usable(urls::url_view const& parsed, errc if_not, error_code& code, diagnost
     return taken_apart(parsed);
 }
 
+bool is_hex(char each) noexcept
+{
+    return (each >= '0' && each <= '9') || (each >= 'a' && each <= 'f') || (each >= 'A' && each <= 'F');
+}
+
+// Where path, query and fragment begin, of a URL or a reference.
+std::size_t begin_of_path(std::string_view text)
+{
+    auto const path = std::min(text.find_first_of("/?#"), text.size());
+    auto const has_host = text.substr(path).starts_with("//") && (path == 0 || text[path - 1] == ':');
+    return has_host ? std::min(text.find_first_of("/?#", path + 2), text.size()) : 0;
+}
+
+// Blanks and control characters of a URL stay, and are refused: it is a part of another text.
+enum class blanks { stay, are_encoded };
+
+// Percent-encodes what RFC 3986 does not allow in a path or a query, such as [ ] { } | and letters outside ASCII.
+std::string with_escapes(std::string_view text, blanks of_it)
+{
+    auto const path = begin_of_path(text);
+    std::string result{text.substr(0, path)};
+    for (auto i = path; i < text.size(); ++i) {
+        auto const byte = static_cast<unsigned char>(text[i]);
+        auto const is_escape = text[i] == '%' && i + 2 < text.size() && is_hex(text[i + 1]) && is_hex(text[i + 2]);
+        auto const is_blank = byte < 0x20 || byte == 0x7f || (byte == ' ' && of_it == blanks::stay);
+        if (is_escape || is_blank || text[i] == '/' || text[i] == '?' || text[i] == '#' || urls::pchars(text[i]))
+            result += text[i];
+        else
+            result += fmt::format("%{:02X}", byte);
+    }
+    return result;
+}
+
 constexpr std::string_view file_scheme = "file:";
 
 char lower(char letter) noexcept
@@ -153,7 +187,8 @@ bool is_file_url(std::string_view text) noexcept
 
 std::string path_in(std::string_view text, std::string& wrong)
 {
-    auto const parsed = urls::parse_uri({text.data(), text.size()});
+    auto const escaped = with_escapes(text, blanks::stay);
+    auto const parsed = urls::parse_uri(escaped);
     if (!parsed || parsed->encoded_path().empty() || parsed->encoded_path().front() != '/')
         wrong = "write it like file:///directory/name, with other characters as %20";
     else if (!parsed->host().empty() && parsed->host() != "localhost")
@@ -237,7 +272,8 @@ bool is_same_origin(url const& one, url const& other) noexcept
 url parse_url(std::string_view text, error_code& code, diagnostics& why)
 {
     why = {.operation = "parse", .object = without_secrets(text), .kernel_message = {}, .advice = {}};
-    auto const parsed = urls::parse_uri({text.data(), text.size()});
+    auto const escaped = with_escapes(text, blanks::stay);
+    auto const parsed = urls::parse_uri(escaped);
     if (parsed)
         return usable(*parsed, errc::bad_url, code, why);
     code = errc::bad_url;
@@ -262,7 +298,8 @@ url follow(url const& from, std::string_view location, error_code& code, diagnos
            .kernel_message = {},
            .advice = {}};
     auto const base = urls::parse_uri(from.text);
-    auto const reference = urls::parse_uri_reference({location.data(), location.size()});
+    auto const escaped = with_escapes(location, blanks::are_encoded);
+    auto const reference = urls::parse_uri_reference(escaped);
     urls::url resolved;
     code = errc::bad_redirect;
     if (!base || !reference || !urls::resolve(*base, *reference, resolved))
