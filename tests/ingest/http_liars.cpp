@@ -217,12 +217,15 @@ std::vector<row> const& rows()
         {"it is away for some attempts", away_after(2, 4), {}, {}, [](fetch_options& o) { o.attempts = 6; }},
 
         // ---- slow ----
-        {"a byte at a time", one_byte_at_a_time, errc::gave_up, "bytes came in 400 ms: less than 1000 bytes a second"},
-        {"a header without end", header_without_end, errc::gave_up, "no answer came within 400 ms"},
-        {"interim answers without end", interim_answers_without_end, errc::gave_up, "no answer came within 400 ms"},
-        {"ten bytes and silence", ten_bytes_and_silence, errc::gave_up, "no byte came for 400 ms; 3 attempts"},
+        {"a byte at a time", one_byte_at_a_time, errc::gave_up,
+         "bytes came in 400 ms (timeout): less than 1000 bytes a second (min_speed)"},
+        {"a header without end", header_without_end, errc::gave_up, "no answer came within 400 ms (timeout)"},
+        {"interim answers without end", interim_answers_without_end, errc::gave_up,
+         "no answer came within 400 ms (timeout)"},
+        {"ten bytes and silence", ten_bytes_and_silence, errc::gave_up,
+         "no byte came for 400 ms (timeout); 3 attempts"},
         {"a byte per answer", at_most(1), errc::gave_up, "it sends 1 bytes of those requested; 3 attempts"},
-        {"silence", nothing, errc::gave_up, "no answer came within 400 ms; 3 attempts"},
+        {"silence", nothing, errc::gave_up, "no answer came within 400 ms (timeout); 3 attempts"},
         {"a byte at a time, and a deadline", one_byte_at_a_time, errc::gave_up, "the deadline",
          [](fetch_options& o) {
              o.timeout = 10s;

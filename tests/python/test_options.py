@@ -102,7 +102,7 @@ def test_who_is_slower_than_min_speed_is_given_up(load: Load, server: Server, se
         with pytest.raises(gpurx.Error) as met:
             load(server.url("m"), session=session, timeout=0.3, min_speed=50_000, attempts=1)
         assert met.value.code is gpurx.IngestErrorCode.GAVE_UP
-        return "bytes came in 300 ms: less than 50000 bytes a second" in str(met.value)
+        return "bytes came in 300 ms (timeout): less than 50000 bytes a second (min_speed)" in str(met.value)
 
     server.pace = 4000
     assert any(is_not_given_up() for _ in range(20))

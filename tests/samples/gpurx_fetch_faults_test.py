@@ -92,7 +92,7 @@ class Faults(FetchTest):
         self.server.signal(signal.SIGSTOP)
         _, err = self.finish(running, 1)
         # In the body; or to the next request, which the system of a stopped server still takes.
-        self.assertRegex(err, "(no byte came for|no answer came within) 1000 ms")
+        self.assertRegex(err, "(no byte came for|no answer came within) 1000 ms \\(timeout\\)")
 
     def replace(self, data: bytes) -> None:
         other = self.directory / "other"

@@ -121,11 +121,15 @@ asio::awaitable<std::vector<asio::ip::tcp::endpoint>> origin::resolve(asio::any_
     auto const until = std::min(std::chrono::steady_clock::now() + context_.options.timeout, context_.deadline);
     auto found = co_await async_resolve(std::move(executor), next.host, next.port, until);
     if (found.code)
-        throw system_error{found.code,
-                           {.operation = "resolve",
-                            .object = next.host,
-                            .kernel_message = {},
-                            .advice = found.code == errc::gave_up ? "no address came in time" : ""}};
+        throw system_error{
+            found.code,
+            {.operation = "resolve",
+             .object = next.host,
+             .kernel_message = {},
+             .advice = found.code != errc::gave_up ? ""
+                       : until == context_.deadline
+                           ? "no address came before the deadline"
+                           : fmt::format("no address came within {} ms (timeout)", context_.options.timeout.count())}};
     co_return std::move(found.endpoints);
 }
 

@@ -239,12 +239,12 @@ std::string http_connection::look()
         case stall_detector::verdict::fine:
             return is_outrun() ? "another mirror is far faster" : std::string{};
         case stall_detector::verdict::silent:
-            return fmt::format("no byte came for {} ms", timeout);
+            return fmt::format("no byte came for {} ms (timeout)", timeout);
         case stall_detector::verdict::header_too_slow:
-            return fmt::format("no answer came within {} ms", timeout);
+            return fmt::format("no answer came within {} ms (timeout)", timeout);
         case stall_detector::verdict::body_too_slow:
-            return fmt::format("only {} bytes came in {} ms: less than {} bytes a second", stall_.measured(), timeout,
-                               limits_.min_speed);
+            return fmt::format("only {} bytes came in {} ms (timeout): less than {} bytes a second (min_speed)",
+                               stall_.measured(), timeout, limits_.min_speed);
     }
     return {};
 }
