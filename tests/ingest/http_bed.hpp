@@ -7,6 +7,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <gpurx/ingest/object.hpp>
 #include <optional>
@@ -36,6 +37,18 @@ inline ingest::fetch_options options_for_tests()
 {
     return {.flows = 3, .chunk_size = 10'000, .timeout = 30s, .attempts = 3};
 }
+
+// A variable of the environment, for as long as this lives.
+class set_variable {
+  public:
+    set_variable(char const* name, std::string const& value) : name_{name} { ::setenv(name, value.c_str(), 1); }
+    set_variable(set_variable const&) = delete;
+    set_variable& operator=(set_variable const&) = delete;
+    ~set_variable() { ::unsetenv(name_); }
+
+  private:
+    char const* name_;
+};
 
 // What came of a download.
 struct outcome {

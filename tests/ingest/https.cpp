@@ -320,18 +320,6 @@ TEST_CASE("https: redirects lead to https, and never back to http")
 
 namespace {
 
-// For as long as it lives.
-class set_variable {
-  public:
-    set_variable(char const* name, std::string const& value) : name_{name} { ::setenv(name, value.c_str(), 1); }
-    set_variable(set_variable const&) = delete;
-    set_variable& operator=(set_variable const&) = delete;
-    ~set_variable() { ::unsetenv(name_); }
-
-  private:
-    char const* name_;
-};
-
 bool says(http_request const& request, std::string_view line)
 {
     return request.text.find("\r\n" + std::string{line} + "\r\n") != std::string::npos;

@@ -117,6 +117,21 @@ def test_from_a_mirror(serve: Serve, tmp_path: Path) -> None:
     assert equal(loaded, state(1))
 
 
+def test_from_a_hub_whose_branch_moves(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dcp.save(state(1), checkpoint_id=tmp_path, no_dist=True)
+    server = serve(tmp_path)
+    commit, later = "a" * 40, "b" * 40
+    for name, data in list(server.files.items()):
+        server.files[f"org/model/resolve/{commit}/{name}"] = data
+        server.redirects[f"org/model/resolve/main/{name}"] = f"/org/model/resolve/{later}/{name}"
+    server.redirects["org/model/resolve/main/.metadata"] = f"/org/model/resolve/{commit}/.metadata"
+    monkeypatch.setenv("HF_ENDPOINT", server.url(""))
+    for where in ("hf://org/model", server.url("org/model/resolve/main/")):
+        loaded = state(2)
+        dcp.load(loaded, storage_reader=gpurx.dcp.StorageReader(where, transport="copy"), no_dist=True)
+        assert equal(loaded, state(1)), where
+
+
 def test_from_a_path_and_by_checkpoint_id(serve: Serve, tmp_path: Path) -> None:
     dcp.save(state(1), checkpoint_id=tmp_path, no_dist=True)
     for where in (str(tmp_path), tmp_path, serve(tmp_path).url("")[:-1]):

@@ -32,6 +32,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.pace = 0  # bytes a second of each answer; 0: as fast as it can
         self.refuses: tuple[int, str] | None = None
         self.redirects: dict[str, str] = {}  # to which URLs paths lead
+        self.fields: dict[str, tuple[str, str]] = {}  # one more header field of answers for a path
         self.wants = ""  # Authorization of who is served
         self.connections = 0
         self.open = 0  # of them
@@ -119,6 +120,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{self.server.sizes.get(self.path[1:], len(data))}")
         self.send_header("Content-Length", str(last + 1 - first))
         self.send_header("ETag", '"one"')
+        self.send_field()
         if (checksum := self.server.checksums.get(self.path[1:])) is not None:
             self.send_header("x-amz-checksum-crc32c", base64.b64encode(checksum.to_bytes(4, "big")).decode())
             self.send_header("x-amz-checksum-type", "FULL_OBJECT")
@@ -140,8 +142,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def redirect(self, place: str) -> None:
         self.send_response(302)
         self.send_header("Location", place)
+        self.send_field()
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def send_field(self) -> None:
+        if field := self.server.fields.get(self.path[1:]):
+            self.send_header(*field)
 
     def write(self, data: bytes) -> None:
         if not self.server.pace:

@@ -161,7 +161,7 @@ def test_a_refusal_says_what_to_do_and_shows_no_page_for_browsers(server: Server
 @pytest.mark.parametrize("place", ["10.77.0.2/model.safetensors", "server:9000/model.safetensors"])
 def test_a_url_without_a_scheme_is_a_path_that_says_so(place: str) -> None:
     for use in (gpurx.load_safetensors, gpurx.safe_open):
-        with pytest.raises(gpurx.Error, match="No such file.*a URL begins with http, https or s3, then ://") as met:
+        with pytest.raises(gpurx.Error, match="No such file.*a URL begins with http, https, s3 or hf, then ://") as met:
             use(place)
         assert (met.value.object, met.value.code) == (place, errno.ENOENT)
 

@@ -26,6 +26,7 @@ NOTES = {
         "net": "URLs, connections, TLS",
         "source": "ranges of bytes",
         "s3": "signatures",
+        "hub": "models of Hugging Face",
         "file": "local files",
         "http": "objects, mirrors",
         "safetensors": "weights",

@@ -8,6 +8,7 @@
 
 * TensorStream receives batches from other processes; TensorSender sends them.
 * load_safetensors() loads a file; safe_open() loads models, single tensors and slices. Both have an async form.
+* list_files() lists the files of a directory: on disk, of S3, or of Hugging Face's hub.
 * Options lists the keywords of every function that takes a URL.
 * Session owns the memory and queues of a NIC. Streams and loads open one if they are given none.
 * Error is raised for failures of the library, the network, the kernel and CUDA.
@@ -22,6 +23,7 @@ import atexit
 import importlib.metadata
 
 from ._error import Error, Forbidden, NotFound
+from ._files import list_files
 from ._native import ErrorCode, IngestErrorCode, Session, Tensor, local_gpu
 from ._native import stop as _stop
 from ._open import async_safe_open, safe_open
@@ -46,6 +48,7 @@ __all__ = [
     "TensorStream",
     "Weights",
     "async_safe_open",
+    "list_files",
     "load_safetensors",
     "load_safetensors_async",
     "local_gpu",

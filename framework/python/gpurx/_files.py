@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
 from ._locations import (
+    Location,
     Locations,
     Shards,
     bad_files,
-    files_in,
     is_index,
     is_prefix,
     join,
@@ -22,8 +22,11 @@ from ._locations import (
     shards_of,
 )
 from ._native import FlowBudget, HttpOptions, Operation, Session, TensorFile
-from ._options import Deadline, Settings
-from ._wait import Steps, result_of
+from ._options import Deadline, Options, Settings, settings_of
+from ._wait import Steps, result_of, run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Far above the index of the largest models.
 _INDEX_LIMIT = 100_000_000
@@ -60,6 +63,7 @@ class Files:
         self.entries: dict[str, Entry] = {}
         self.metadata: dict[str, str] = {}  # of all files; where they differ the first is right
         self._mirrors: dict[str, list[str]] = {}  # URLs for each file
+        self._commits: list[tuple[str, str]] = []  # of the index and the files
         self._before = 0  # bytes fetched by open()
         self._after = 0  # bytes fetched before close()
         self._deadline = Deadline(settings.deadline)
@@ -72,6 +76,7 @@ class Files:
         try:
             shards = yield from self._shards()
             self.files = yield from self._open(shards.files)
+            _native.check_one_commit(self._commits + [(at, one.commit) for at, one in zip(shards.files, self.files, strict=True)])
             self.entries = self._entries(shards)
             self.metadata = {key: text for file in reversed(self.files) for key, text in file.metadata.items()}
         except BaseException:
@@ -134,20 +139,22 @@ class Files:
                 return Shards(files, {})
             location = index
         if is_index(location):
-            text: bytes = yield from result_of(_native.read_url(*self._at(location), _INDEX_LIMIT, self._http_for(location)))
-            shards = shards_of(location, text)
+            read = _native.read_url(*self._at(location), _INDEX_LIMIT, self._http_for(location))
+            text, commit = yield from result_of(read)
+            shards = shards_of(_native.url_at_commit(location, commit), text)
+            self._commits.append((location, commit))
             elsewhere = [shards_of(mirror, text).files for mirror in self._mirrors[location]]
             self._mirrors |= {one: [files[number] for files in elsewhere] for number, one in enumerate(shards.files)}
             return shards
         return Shards([location], {})
 
     def _in_directory(self, location: str) -> Steps[list[str] | None]:
-        """Return the files of a directory, or directly below an S3 prefix. None: it is neither."""
-        if is_prefix(location):
-            found: list[str] = yield from result_of(_native.list_s3(location, self._settings.http, directory=True))
-            return found
+        """Return the files of a directory. None: it is none."""
         path = local_path(location)
-        return files_in(path) if path is not None and os.path.isdir(path) else None
+        if not (is_prefix(location) if path is None else os.path.isdir(path)):
+            return None
+        where, files = yield from result_of(_native.list_files(path or location, False, self._settings.http))
+        return [where + name for name, _ in files]
 
     def _at(self, location: str) -> tuple[Session | None, str]:
         """Return the session and the location for a request. A file needs no session."""
@@ -214,3 +221,20 @@ def groups(entries: Iterator[Entry], first: int, most: int) -> Iterator[list[Ent
         size += one.nbytes
     if group:
         yield group
+
+
+def list_files(url: Location, *, recursive: bool = False, **options: Unpack[Options]) -> list[str]:
+    """Return the names of the files of a directory, sorted.
+
+        gpurx.list_files("hf://org/model@v1.0")            # ["config.json", "model.safetensors", …]
+
+    * url: a path, an s3:// prefix, or a model of Hugging Face's hub: hf://ORG/MODEL@REVISION/DIRECTORY/.
+    * recursive: include the files of directories below it, as DIRECTORY/NAME.
+    * options: see gpurx.Options. They need no session.
+
+    Raises gpurx.Error; NotFound if there is no such directory, and Forbidden if the server or the system denies it.
+    """
+    location = os.fspath(url)
+    http = settings_of("host", options).http
+    _, files = run(result_of(_native.list_files(local_path(location) or location, recursive, http)))
+    return [name for name, _ in files]

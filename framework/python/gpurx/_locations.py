@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locations of the files of a model: a file, its shards, their directory, or an index of them. Only listing a directory
-does input or output.
-"""
+"""Locations of the files of a model: a file, its shards, their directory, or an index of them. No input or output."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from ._error import Error
-from ._native import IngestErrorCode, redacted_url
+from ._native import IngestErrorCode, is_checkpoint, redacted_url
 
 Location = str | os.PathLike[str]
 Locations = Location | Sequence[Location]
@@ -57,18 +55,18 @@ def local_path(location: str) -> str | None:
     return unquote(parts.path)
 
 
-def is_s3(location: str) -> bool:
-    """Return whether it is an s3:// URL. All behind its bucket is the key, unquoted."""
-    return location[:5].lower() == "s3://"
+def is_literal(location: str) -> bool:
+    """Return whether it is an s3:// or hf:// URL. All behind its bucket or model is a name, unquoted."""
+    return location.lower().startswith(("s3://", "hf://"))
 
 
 def is_prefix(location: str) -> bool:
-    """Return whether it is a prefix of keys of a bucket, the equivalent of a directory."""
-    return is_s3(location) and (location.endswith("/") or "/" not in location[5:])
+    """Return whether it is a directory of a server that lists its files: a prefix of a bucket, or a model of the hub."""
+    return is_literal(location) and not is_index(location) and is_checkpoint(location)
 
 
 def is_index(location: str) -> bool:
-    if is_s3(location) or local_path(location) is not None:
+    if is_literal(location) or local_path(location) is not None:
         return location.endswith(".json")
     return urlsplit(location).path.endswith(".json")
 
@@ -95,14 +93,10 @@ def join(directory: str, name: str) -> str:
     """Return the location of a file in a directory, or below a URL or prefix, which may have a query."""
     if (path := local_path(directory)) is not None:
         return os.path.join(path, name)
-    if is_s3(directory):
+    if is_literal(directory):
         return f"{directory.rstrip('/')}/{name}"
     parts = urlsplit(directory)
     return parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}").geturl()
-
-
-def files_in(directory: str) -> list[str]:
-    return [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -135,7 +129,7 @@ def _beside(index: str, name: str) -> str:
         raise bad_files(f"it names the file {name!r}, which is not a name in its directory", index)
     if (path := local_path(index)) is not None:
         return os.path.join(os.path.dirname(path), name)
-    if is_s3(index):
+    if is_literal(index):
         return index.rpartition("/")[0] + "/" + name
     parts = urlsplit(index)
     query = parts.query if _opens_neighbours(parts.query) else ""

@@ -183,6 +183,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         self._stored, self._empty = {}, []
+        self._commit = ""  # of .metadata, if it is of a hub
         if checkpoint_id:
             self._directory = os.fspath(checkpoint_id)
 
@@ -249,7 +250,7 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
     def _at(self, name: str) -> tuple[str, _native.HttpOptions]:
         """Return the location of a file of the checkpoint, and the options of its requests."""
         http = self._deadline.of(self._settings.http)
-        return join(self._directory, name), http.with_mirrors([join(one, name) for one in http.mirrors])
+        return _native.url_at_commit(join(self._directory, name), self._commit), http.with_mirrors([join(one, name) for one in http.mirrors])
 
     @contextmanager
     def _session(self, memory: str) -> Iterator[Session | None]:
@@ -263,7 +264,8 @@ class StorageReader(_Base):  # type: ignore[misc, unused-ignore]
     def _read_small(self, name: str) -> bytes:
         with self._session("host") as session:
             location, http = self._at(name)
-            text: bytes = wait(_native.read_url(session, location, _METADATA_LIMIT, http))
+            text: bytes
+            text, self._commit = wait(_native.read_url(session, location, _METADATA_LIMIT, http))
             return text
 
     @contextmanager

@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <gpurx/error.hpp>
+#include <gpurx/ingest/checkpoint.hpp>
 #include <gpurx/ingest/http.hpp>
 #include <gpurx/ingest/object.hpp>
 #include <memory>
@@ -173,22 +174,44 @@ pending read_url(session const* from, std::string url, std::size_t at_most, inge
     auto what =
         std::make_shared<source>(session_in(from), std::move(url), std::move(options), false, tls_note_of(from));
     auto started = operation_of<std::string>::start([what, at_most] { return what->async_text(at_most); });
-    return {std::move(started), [](std::string const& text) { return nb::bytes(text.data(), text.size()); }};
+    return {std::move(started), [what](std::string const& text) {
+                return nb::make_tuple(nb::bytes(text.data(), text.size()), text_of(what->commit()));
+            }};
 }
 
 using objects = std::vector<ingest::s3_object>;
 
-pending list_objects(std::string prefix, ingest::fetch_options const& options, bool directory)
+pending list_objects(std::string prefix, ingest::fetch_options const& options)
 {
-    auto started = operation_of<objects>::start([prefix = std::move(prefix), options, directory] {
-        return directory ? ingest::async_list_s3_directory(prefix, options) : ingest::async_list_s3(prefix, options);
-    });
+    auto started = operation_of<objects>::start(
+        [prefix = std::move(prefix), options] { return ingest::async_list_s3(prefix, options); });
     return {std::move(started), [](objects const& found) {
                 nb::list urls;
                 for (auto const& each : found)
                     urls.append(text_of(each.url));
                 return urls;
             }};
+}
+
+pending list_files(std::string directory, bool recursive, ingest::fetch_options const& options)
+{
+    auto started = operation_of<ingest::file_list>::start([directory = std::move(directory), recursive, options] {
+        return ingest::async_list_files(directory, recursive, options);
+    });
+    return {std::move(started), [](ingest::file_list const& found) {
+                nb::list files;
+                for (auto const& [name, size] : found.files)
+                    files.append(nb::make_tuple(text_of(name), size ? nb::cast(*size) : nb::none()));
+                return nb::make_tuple(text_of(found.directory), files);
+            }};
+}
+
+void check_one_commit(std::vector<std::pair<std::string, std::string>> const& files)
+{
+    std::vector<ingest::stated_commit> stated;
+    for (auto const& [url, commit] : files)
+        stated.push_back({url, commit});
+    ingest::check_one_commit(stated);
 }
 
 }  // namespace
@@ -200,7 +223,11 @@ void bind_objects(nb::module_& module)
                nb::arg("device").none(), nb::arg("options"));
     module.def("load_object", &start_loading_all, nb::arg("session").none(), nb::arg("url"), nb::arg("device").none(),
                nb::arg("options"));
-    module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"), nb::arg("directory") = false);
+    module.def("list_s3", &list_objects, nb::arg("prefix"), nb::arg("options"));
+    module.def("list_files", &list_files, nb::arg("directory"), nb::arg("recursive"), nb::arg("options"));
+    module.def("is_checkpoint", &ingest::is_checkpoint, nb::arg("place"));
+    module.def("url_at_commit", &ingest::url_at_commit, nb::arg("url"), nb::arg("commit"));
+    module.def("check_one_commit", &check_one_commit, nb::arg("files"));
     module.def("redacted_url", &ingest::redacted_url, nb::arg("url"));
     module.def("read_url", &read_url, nb::arg("session").none(), nb::arg("url"), nb::arg("at_most"),
                nb::arg("options"));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/error.hpp>
 #include <chrono>
@@ -118,9 +119,12 @@ asio::awaitable<void> source::open(ingest::fetch_options const& options)
     }
     co_await file_->async_open();
     check_same(!is_known_ || (file_->size() == size_ && file_->etag() == etag_));
+    ingest::check_one_commit(std::array<ingest::stated_commit, 2>{{{url_, commit_}, {url_, file_->commit()}}});
     is_known_ = true;
     size_ = file_->size();
     etag_ = file_->etag();
+    commit_ = file_->commit();
+    url_ = ingest::url_at_commit(url_, commit_);
     where_ = file_->url();
     if (met_tls_ && where_.starts_with("https:"))
         *met_tls_ = true;

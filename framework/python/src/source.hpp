@@ -69,6 +69,7 @@ class source {
     // For messages, without the secrets of a URL.
     [[nodiscard]] std::string name() const;
     [[nodiscard]] std::string const& etag() const noexcept { return etag_; }
+    [[nodiscard]] std::string const& commit() const noexcept { return commit_; }
     [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
     // May be called at any time. Counts all operations.
@@ -88,6 +89,7 @@ class source {
     ingest::safetensors_header header_;
     std::string where_;  // redirects have led to
     std::string etag_;
+    std::string commit_;
     std::uint64_t size_ = 0;
     bool is_known_ = false;
     std::chrono::steady_clock::time_point const since_ = std::chrono::steady_clock::now();  // the deadline counts

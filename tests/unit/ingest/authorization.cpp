@@ -73,10 +73,24 @@ TEST_CASE("the first source with a credential authenticates the request")
     CHECK(sent("https://a:b@one/x", {}, netrc, "token") == "Bearer token");
     CHECK(sent("https://one/x", {}, netrc, "token", {{"authorization", "mine"}}) == "mine");
     CHECK(sent("https://huggingface.co/a", hub, netrc) == "Bearer hf_abc");
+    CHECK(sent("https://huggingface.co/a", {{"HF_TOKEN_PATH", "/nowhere"}}).empty());
     CHECK(sent("https://huggingface.co.evil.invalid/a", hub).empty());
     CHECK(sent("https://third/a", hub).empty());
     CHECK(sent("https://third:8/a", {{"HF_TOKEN", "t"}, {"HF_ENDPOINT", "https://third:8"}}) == "Bearer t");
     CHECK(sent("https://third:9/a", {{"HF_TOKEN", "t"}, {"HF_ENDPOINT", "https://third:8"}}).empty());
+}
+
+TEST_CASE("the hub's token has a file, at the first place that is set")
+{
+    variables set{{"HOME", "/h"}};
+    CHECK(hub_token_path(of(set)) == "/h/.cache/huggingface/token");
+    set["XDG_CACHE_HOME"] = "/c";
+    CHECK(hub_token_path(of(set)) == "/c/huggingface/token");
+    set["HF_HOME"] = "/f";
+    CHECK(hub_token_path(of(set)) == "/f/token");
+    set["HF_TOKEN_PATH"] = "/t";
+    CHECK(hub_token_path(of(set)) == "/t");
+    CHECK(hub_token_path(of({})).empty());
 }
 
 TEST_CASE("credentials of the environment are not sent unencrypted, nor as two lines")

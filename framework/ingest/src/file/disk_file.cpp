@@ -97,7 +97,7 @@ error_code disk_file::open(std::string const& path, std::string& advice)
     if (descriptor_ < 0 || ::fstat(descriptor_, &found) != 0) {
         auto const code = last_error();
         if (code == boost::system::errc::no_such_file_or_directory && !path.starts_with('/'))
-            advice = "the path is relative to the working directory; a URL begins with http, https or s3, then ://";
+            advice = "the path is relative to the working directory; a URL begins with http, https, s3 or hf, then ://";
         return code;
     }
     if (!S_ISREG(found.st_mode)) {

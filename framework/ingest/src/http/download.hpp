@@ -33,6 +33,7 @@ class download final : public source {
     [[nodiscard]] std::uint64_t size() const noexcept override { return opened().object.size; }
     [[nodiscard]] std::string const& etag() const noexcept override { return opened().object.etag; }
     [[nodiscard]] std::string const& url() const noexcept override { return from().text; }
+    [[nodiscard]] std::string const& commit() const noexcept override { return from_.first().from.commit(); }
     [[nodiscard]] bool serves_ranges() const noexcept override { return opened().serves_ranges; }
     [[nodiscard]] asio::awaitable<void> async_read_front(host_span destination) override;
     [[nodiscard]] std::uint64_t front() const noexcept override { return front_; }

@@ -88,6 +88,7 @@ asio::awaitable<std::optional<opened_object>> lane::attempt(std::uint64_t size)
     if (!answered)
         co_return std::nullopt;
     auto const& head = *answered;
+    at_->from.learn_commit(head);
     if (is_elsewhere(head) || is_refused_range(head))
         co_return std::nullopt;
     error_code code;

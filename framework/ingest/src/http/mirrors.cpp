@@ -207,8 +207,9 @@ bool mirrors::renew(mirror& refused)
         return true;
     if (refused.renewed_at && !context_.is_progress(refused.bytes - *refused.renewed_at))
         return false;
-    auto fresh = std::make_shared<mirror>(refused.index, places_[refused.index], context_,
-                                          refused.index == 0 ? nullptr : &secrets_for_);
+    auto at = places_[refused.index];
+    at.url = url_at_commit(at.url, refused.from.commit());
+    auto fresh = std::make_shared<mirror>(refused.index, at, context_, refused.index == 0 ? nullptr : &secrets_for_);
     fresh->bytes = refused.bytes.load();
     fresh->renewed_at = refused.bytes;
     place = std::move(fresh);

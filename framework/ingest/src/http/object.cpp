@@ -111,6 +111,11 @@ std::string const& object::etag() const noexcept
     return source_->etag();
 }
 
+std::string const& object::commit() const noexcept
+{
+    return source_->commit();
+}
+
 std::string const& object::url() const noexcept
 {
     return source_->url();

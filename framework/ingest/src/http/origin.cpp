@@ -9,6 +9,7 @@
 #include <iterator>
 #include <utility>
 
+#include "../hub/location.hpp"
 #include "../net/environment.hpp"
 #include "../net/recent.hpp"
 #include "../net/retry.hpp"
@@ -46,12 +47,19 @@ origin::origin(mirror_place const& place, transfer_context& context, url const* 
         asks_for_checksum_ = context.options.crc32c == fetch_options::checksum::automatic;
         if (!code && s3_->object.key.empty())
             fail(errc::bad_url, from_, "it names a bucket without a key; write s3://bucket/key");
+    } else if (hub::is_location(text)) {
+        auto const which = hub::parse_location(text, code, why);
+        if (!code)
+            from_ = parse_url(hub::url_of(which, hub::endpoint(variable)), code, why);
+        if (!code && hub::is_directory(text))
+            fail(errc::bad_url, from_, "it names a model without a file; write hf://ORG/MODEL/FILE");
     } else {
         from_ = parse_url(text, code, why);
     }
     if (code)
         throw system_error{code, why};
-    given_ = from_.display;
+    is_hub_ = s3_ == nullptr && is_of_hugging_face(from_, variable);
+    given_ = is_literal_url(text) ? without_secrets(text) : from_.display;
     if (!place.s3_endpoint.empty())
         given_ += " at " + without_secrets(place.s3_endpoint);
     set_authorization(secrets_for);
@@ -135,6 +143,15 @@ asio::awaitable<std::vector<asio::ip::tcp::endpoint>> origin::resolve(asio::any_
 
 // ---- where it leads ----
 
+void origin::learn_commit(answer const& head)
+{
+    auto const redirected = head.is_redirect() ? hub::take_apart(head.location) : std::nullopt;
+    if (commit_.empty() && hub::is_commit(head.commit))
+        commit_ = head.commit;
+    else if (commit_.empty() && redirected && hub::is_commit(redirected->revision))
+        commit_ = redirected->revision;
+}
+
 void origin::redirect(answer const& head)
 {
     if (++redirects_ > redirect_limit)
@@ -163,7 +180,7 @@ bool origin::move_to(std::string_view region)
 void origin::refuse(answer const& head, std::string const& text)
 {
     auto const said = s3::parse_refusal(text);
-    auto const words = refusal_text(head, text);
+    auto const words = refusal_text(head, text, is_hub_ ? hub::advice_for(head.status) : std::string_view{});
     auto const moved = move_to(head.bucket_region) || (said && move_to(said->region));
     if (moved || (s3_ != nullptr && said && s3::is_about_expiry(*said) && s3_->asked.end_credentials()))
         throw passing_error{errc::http_status, words_for(from_, words)};

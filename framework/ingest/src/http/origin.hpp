@@ -97,6 +97,11 @@ class origin {
     // Finds its server and proxy, resolves the addresses and prepares TLS, unless that was done.
     [[nodiscard]] asio::awaitable<void> async_locate(asio::any_io_executor executor);
 
+    // Returns the commit of the repository, as the first answers state it; empty: none.
+    [[nodiscard]] std::string const& commit() const noexcept { return commit_; }
+    // Learns it from an answer to the first request, which may redirect to a URL with the commit.
+    void learn_commit(answer const& head);
+
     // ---- redirects; throws if they cannot be followed ----
     void redirect(answer const& head);
     // Returns whether the bucket is in another region. Later requests then go there.
@@ -147,6 +152,8 @@ class origin {
     std::atomic<bool> is_doubtful_ = false;
     std::atomic<bool> is_alone_ = false;
     std::string given_;
+    bool is_hub_ = false;  // Hugging Face's, or a mirror of it
+    std::string commit_;
     url first_;          // the first URL
     header_fields own_;  // for requests to it
     std::optional<url> proxy_;

@@ -188,7 +188,7 @@ byte_range understand(answer const& head, byte_range asked, object_identity cons
     return {};
 }
 
-std::string refusal_text(answer const& head, std::string_view body)
+std::string refusal_text(answer const& head, std::string_view body, std::string_view advice)
 {
     auto const said = s3::parse_refusal(body);
     auto words = status_text(head);
@@ -196,8 +196,7 @@ std::string refusal_text(answer const& head, std::string_view body)
         return words + ": " + s3::words_of(*said);
     if (!body.empty() && !is_page(body))
         words += fmt::format(": {}", body);
-    words += advice_for(head.status);
-    return words;
+    return words.append(advice.empty() ? advice_for(head.status) : advice);
 }
 
 }  // namespace gpurx::ingest::detail

@@ -59,7 +59,8 @@ struct opened_object {
 [[nodiscard]] byte_range understand(answer const& head, byte_range asked, object_identity const& object,
                                     error_code& code, std::string& why);
 
-// Returns the text of a status that is not a success; `body` is the beginning of the response's body.
-[[nodiscard]] std::string refusal_text(answer const& head, std::string_view body);
+// Returns the text of a status that is not a success; `body` is the beginning of the response's body. `advice` replaces
+// the usual one, unless it is empty.
+[[nodiscard]] std::string refusal_text(answer const& head, std::string_view body, std::string_view advice = {});
 
 }  // namespace gpurx::ingest::detail

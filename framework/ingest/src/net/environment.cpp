@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/algorithm/string/trim.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/network_v4.hpp>
 #include <boost/asio/ip/network_v6.hpp>
@@ -22,7 +23,7 @@ namespace gpurx::ingest::detail {
 
 namespace {
 
-// Hosts that HF_TOKEN is for.
+// Hosts that the hub's token is for.
 constexpr std::array<std::string_view, 2> hugging_face{"huggingface.co", "hf.co"};
 // Said by the library itself.
 constexpr std::array<std::string_view, 6> reserved{"Host",       "Range",          "Accept-Encoding",
@@ -31,17 +32,6 @@ constexpr std::array<std::string_view, 6> reserved{"Host",       "Range",       
 bool is_same(std::string_view one, std::string_view other) noexcept
 {
     return boost::beast::iequals({one.data(), one.size()}, {other.data(), other.size()});
-}
-
-bool is_of_hugging_face(url const& to, environment const& variable)
-{
-    if (std::ranges::find(hugging_face, to.host) != hugging_face.end())
-        return true;
-    error_code code;
-    diagnostics ignored;
-    auto const endpoint = variable("HF_ENDPOINT");
-    auto const own = endpoint.empty() ? url{} : parse_url(endpoint, code, ignored);
-    return !code && is_same_origin(to, own);
 }
 
 // Words of netrc, in order; one in quotes may have blanks.
@@ -94,7 +84,7 @@ std::string authorization_for(url const& to, std::string_view bearer, environmen
         return basic_authorization(to.user);
     if (!to.secure)
         return {};
-    if (auto const token = variable("HF_TOKEN"); !token.empty() && is_of_hugging_face(to, variable))
+    if (auto const token = is_of_hugging_face(to, variable) ? hub_token(variable) : ""; !token.empty())
         return "Bearer " + token;
     auto const user = find_in_netrc(netrc, to.host);
     return user.empty() ? std::string{} : basic_authorization(user);
@@ -207,6 +197,38 @@ std::string netrc_path(environment const& variable)
     auto named = variable("NETRC");
     auto const home = variable("HOME");
     return named.empty() && !home.empty() ? home + "/.netrc" : named;
+}
+
+bool is_of_hugging_face(url const& to, environment const& variable)
+{
+    if (std::ranges::find(hugging_face, to.host) != hugging_face.end())
+        return true;
+    error_code code;
+    diagnostics ignored;
+    auto const endpoint = variable("HF_ENDPOINT");
+    auto const own = endpoint.empty() ? url{} : parse_url(endpoint, code, ignored);
+    return !code && is_same_origin(to, own);
+}
+
+std::string hub_token_path(environment const& variable)
+{
+    if (auto path = variable("HF_TOKEN_PATH"); !path.empty())
+        return path;
+    if (auto const own = variable("HF_HOME"); !own.empty())
+        return own + "/token";
+    if (auto const cache = variable("XDG_CACHE_HOME"); !cache.empty())
+        return cache + "/huggingface/token";
+    auto const home = variable("HOME");
+    return home.empty() ? home : home + "/.cache/huggingface/token";
+}
+
+std::string hub_token(environment const& variable)
+{
+    auto token = variable("HF_TOKEN");
+    if (token.empty())
+        token = content_of(hub_token_path(variable));
+    boost::algorithm::trim(token);
+    return token;
 }
 
 header_fields authorization_fields(url const& to, header_fields given, std::string_view bearer,

@@ -52,9 +52,17 @@ using environment = std::function<std::string(std::string_view)>;
 // Returns NETRC, or .netrc in the user's home.
 [[nodiscard]] std::string netrc_path(environment const& variable);
 
+// Returns whether it is a URL of Hugging Face, or of the mirror that HF_ENDPOINT names.
+[[nodiscard]] bool is_of_hugging_face(url const& to, environment const& variable);
+// Returns the file of the token of Hugging Face's tools: HF_TOKEN_PATH, or token in HF_HOME, in
+// XDG_CACHE_HOME/huggingface, or in .cache/huggingface of the user's home. Empty if none of them is set.
+[[nodiscard]] std::string hub_token_path(environment const& variable);
+// Returns HF_TOKEN, or the content of that file.
+[[nodiscard]] std::string hub_token(environment const& variable);
+
 // Returns secret fields of requests to `to`: the `given` fields and an Authorization. The latter is the first of: an
-// Authorization in `given`, the bearer token, the URL's user and, over https only, HF_TOKEN if the host is Hugging
-// Face's or HF_ENDPOINT's, and netrc.
+// Authorization in `given`, the bearer token, the URL's user and, over https only, hub_token() if is_of_hugging_face(),
+// and netrc.
 [[nodiscard]] header_fields authorization_fields(url const& to, header_fields given, std::string_view bearer,
                                                  environment const& variable, std::string_view netrc);
 

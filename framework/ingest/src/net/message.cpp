@@ -111,6 +111,7 @@ bool take_fields(http::response_header<> const& header, answer& found, std::stri
     found.etag = text_of(header[http::field::etag]);
     found.last_modified = text_of(header[http::field::last_modified]);
     found.location = text_of(header[http::field::location]);
+    found.commit = text_of(header["X-Repo-Commit"]);
     found.bucket_region = text_of(header["x-amz-bucket-region"]);
     found.content_encoding = content_encoding_in(header);
     found.transfer_encoding = encoding_in(header[http::field::transfer_encoding]);

@@ -16,8 +16,7 @@ namespace gpurx::ingest::detail {
 namespace {
 
 constexpr std::size_t shown_of_url = 2000;
-// Behind it stands a name: no character of it separates a query or a user.
-constexpr std::string_view literal_scheme = "s3://";
+constexpr std::array<std::string_view, 2> literal_schemes{"s3://", "hf://"};
 constexpr std::array<std::string_view, 3> harmless{"versionId", "partNumber", "download"};
 
 std::string shown_query(std::string_view query)
@@ -91,7 +90,7 @@ bool is_host(urls::url_view const& parsed)
 char const* what_is_wrong(urls::url_view const& parsed)
 {
     if (parsed.scheme_id() != urls::scheme::http && parsed.scheme_id() != urls::scheme::https)
-        return "the URL must begin with http:// or https:// or s3://";
+        return "the URL must begin with http:// or https:// or s3:// or hf://";
     if (parsed.host_address().empty())
         return "the URL has no host";
     if (!is_host(parsed))
@@ -206,7 +205,7 @@ std::string path_in(std::string_view text, std::string& wrong)
 
 std::string without_secrets(std::string_view url)
 {
-    if (url.starts_with(literal_scheme))
+    if (is_literal_url(url))
         return printable(url, shown_of_url);
     auto const rest = without_user(url);
     std::string_view const seen{rest};
@@ -311,6 +310,26 @@ url follow(url const& from, std::string_view location, error_code& code, diagnos
     why.advice = reference->has_userinfo() ? "it contains a user name"
                                            : "it leads from https to http: request the new URL directly";
     return {};
+}
+
+bool is_literal_url(std::string_view text) noexcept
+{
+    return std::ranges::any_of(literal_schemes, [text](auto each) { return text.starts_with(each); });
+}
+
+bool is_name_below(std::string_view name) noexcept
+{
+    if (name.empty() || name.front() == '/' || name.find_first_of({"\\\0", 2}) != std::string_view::npos ||
+        name.find("://") != std::string_view::npos)
+        return false;
+    for (;;) {
+        auto const slash = name.find('/');
+        if (name.substr(0, slash) == "..")
+            return false;
+        if (slash == std::string_view::npos)
+            return true;
+        name.remove_prefix(slash + 1);
+    }
 }
 
 bool is_local(std::string_view text) noexcept

@@ -40,12 +40,20 @@ struct url {
 
 // Returns the URL without user name and password, and with only the names of its query, because a pre-signed URL is
 // equivalent to a password. It keeps a version and a part number, which identify the object. In text that is not a URL,
-// all before the last '@' may be a password. s3://BUCKET/KEY has no secret.
+// all before the last '@' may be a password. Literal URLs have no secret.
 [[nodiscard]] std::string without_secrets(std::string_view url);
 
 // Returns text with escapes such as \x1b for control characters and bytes that are not UTF-8. White space becomes one
 // space. Longer text ends after `at_most` bytes, with "...".
 [[nodiscard]] std::string printable(std::string_view text, std::size_t at_most = 300);
+
+// Returns whether names stand behind the scheme, as in s3://BUCKET/KEY and hf://ORG/MODEL/FILE: no character of them
+// separates a query or a user.
+[[nodiscard]] bool is_literal_url(std::string_view text) noexcept;
+
+// Returns whether the name is that of a file in a directory or below it. Names in an index or a list are somebody
+// else's, and must not lead elsewhere.
+[[nodiscard]] bool is_name_below(std::string_view name) noexcept;
 
 // Returns true for a file:// URL, and for text that is not a URL.
 [[nodiscard]] bool is_local(std::string_view text) noexcept;

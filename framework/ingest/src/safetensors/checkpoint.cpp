@@ -5,6 +5,7 @@
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <chrono>
 #include <filesystem>
 #include <gpurx/ingest/checkpoint.hpp>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "../file/disk_file.hpp"
+#include "../hub/location.hpp"
 #include "../net/url.hpp"
 #include "../s3/location.hpp"
 #include "../together.hpp"
@@ -47,13 +49,19 @@ asio::awaitable<void> read_headers(shard_reading& of)
         co_await file.async_open();
         shard.size = file.size();
         shard.etag = file.etag();
+        shard.commit = file.commit();
         auto header = co_await async_read_safetensors_header(file);
         shard.tensors = std::move(header.tensors);
     }
 }
 
-asio::awaitable<std::string> read_text(asio::any_io_executor executor, rx_session& session, std::string where,
-                                       fetch_options options)
+struct index_text {
+    std::string text;
+    std::string commit;
+};
+
+asio::awaitable<index_text> read_text(asio::any_io_executor executor, rx_session& session, std::string where,
+                                      fetch_options options)
 {
     object file{std::move(executor), session, where, std::move(options)};
     co_await file.async_open();
@@ -65,7 +73,7 @@ asio::awaitable<std::string> read_text(asio::any_io_executor executor, rx_sessio
                             .advice = "it is larger than an index may be"}};
     std::string text(file.size(), '\0');
     co_await file.async_read_front(host_span{std::span{text}});
-    co_return text;
+    co_return index_text{std::move(text), file.commit()};
 }
 
 bool is_index(std::string_view where)
@@ -73,62 +81,47 @@ bool is_index(std::string_view where)
     return (is_literal(where) ? where : where.substr(0, where.find_first_of("?#"))).ends_with(".json");
 }
 
-asio::awaitable<std::vector<std::string>> files_below(std::string prefix, fetch_options const& options)
-{
-    auto const found = co_await async_list_s3_directory(prefix, options);
-    std::vector<std::string> urls;
-    for (auto const& each : found)
-        urls.push_back(each.url);
-    co_return files_among(std::move(urls), prefix);
-}
-
-struct directory_content {
-    bool is_directory = false;
-    std::vector<std::string> files;
-};
-
-error_code look_into(std::string const& path, directory_content& found)
-{
-    std::error_code code;
-    found.is_directory = std::filesystem::is_directory(path, code);
-    if (!found.is_directory)
-        return {};  // to open it tells what it is
-    std::filesystem::directory_iterator each{path, code};
-    for (; !code && each != std::filesystem::directory_iterator{}; each.increment(code))
-        found.files.push_back(each->path().string());
-    return {code.value(), boost::system::system_category()};
-}
-
-// Of a directory: its index if there is one, else its files of tensors, in the order of their names. Of anything else:
-// that. Precondition: is_local(place). Errors: errc::bad_safetensors if there are none, or several indices.
-asio::awaitable<std::vector<std::string>> async_files_of(asio::any_io_executor executor, std::string place)
+bool is_on_disk(std::string_view place)
 {
     error_code code;
     diagnostics why;
-    auto const path = parse_path(place, code, why);
-    if (code)
-        throw system_error{code, why};
-    directory_content found;
-    code = co_await async_run(executor, [&] { return look_into(path, found); });
-    if (!code && !found.is_directory)
-        co_return std::vector<std::string>(1, place);
-    why.operation = "read the shards of";
-    if (code)
-        throw system_error{code, why};
-    co_return files_among(std::move(found.files), place);
+    std::error_code none;
+    return is_local(place) && std::filesystem::is_directory(parse_path(place, code, why), none);
 }
 
-// The index, or the files of tensors.
-asio::awaitable<std::vector<std::string>> files_at(asio::any_io_executor executor, std::string place,
-                                                   fetch_options const& options)
+bool is_directory(std::string_view place)
 {
-    if (is_local(place))
-        co_return co_await async_files_of(std::move(executor), std::move(place));
-    if (s3::is_prefix(place))
-        co_return co_await files_below(std::move(place), options);
-    std::vector<std::string> alone;
-    alone.push_back(std::move(place));
-    co_return alone;
+    return s3::is_location(place)    ? s3::is_prefix(place)
+           : hub::is_location(place) ? hub::is_directory(place)
+                                     : is_on_disk(place);
+}
+
+// Of a directory: its index if there is one, else its files of tensors, in the order of their names. Of anything else:
+// that. Errors: errc::bad_safetensors if there are none, or several indices.
+asio::awaitable<std::vector<std::string>> files_at(std::string place, fetch_options const& options)
+{
+    std::vector<std::string> files;
+    bool is_several = false;
+    static_cast<void>(co_await async_run(co_await asio::this_coro::executor, [&] {
+        is_several = is_directory(place);
+        return error_code{};
+    }));
+    if (!is_several) {
+        files.push_back(std::move(place));
+        co_return files;
+    }
+    auto const listed = co_await async_list_files(place, false, options);
+    for (auto const& each : listed.files)
+        files.push_back(listed.directory + each.name);
+    co_return files_among(std::move(files), place);
+}
+
+std::vector<stated_commit> commits_of(checkpoint const& of)
+{
+    std::vector<stated_commit> all;
+    for (auto const& each : of.shards)
+        all.push_back({each.url, each.commit});
+    return all;
 }
 
 void check_fit(tensor_layout const& layout, std::size_t tensors, memory_span block)
@@ -139,6 +132,7 @@ void check_fit(tensor_layout const& layout, std::size_t tensors, memory_span blo
 
 void check_same(object const& file, checkpoint_shard const& shard)
 {
+    check_one_commit(std::array<stated_commit, 2>{{{shard.url, shard.commit}, {shard.url, file.commit()}}});
     if (file.size() != shard.size || file.etag() != shard.etag)
         throw system_error{make_error_code(errc::object_changed),
                            {.operation = "fetch",
@@ -250,7 +244,7 @@ asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx
     auto const began = std::chrono::steady_clock::now();
     checkpoint result;
     for (auto& url : urls)
-        result.shards.push_back({.url = std::move(url), .size = 0, .etag = {}, .tensors = {}});
+        result.shards.push_back({.url = std::move(url), .size = 0, .etag = {}, .commit = {}, .tensors = {}});
     auto const flows = std::min<std::size_t>(std::max(options.flows, 1U), result.shards.size());
     options.flows = 1;
     options.chunk_size = std::min(options.chunk_size, header_chunk);
@@ -264,6 +258,9 @@ asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx
                                             asio::experimental::wait_for_one_error()));
     }
     check_once(result);
+    check_one_commit(commits_of(result));
+    for (auto& shard : result.shards)
+        shard.url = url_at_commit(shard.url, shard.commit);
     co_return result;
 }
 
@@ -272,28 +269,26 @@ asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor
 {
     check_no_mirrors(options);
     auto const began = std::chrono::steady_clock::now();
-    auto files = co_await files_at(executor, index, options);
+    auto files = co_await files_at(index, options);
     if (files.size() == 1)
         index = files.front();
     if (files.size() > 1 || !is_index(index))
         co_return co_await async_read_shards(std::move(executor), session, std::move(files),
                                              with_rest_of_deadline(std::move(options), began));
-    auto const text = co_await read_text(executor, session, index, with_rest_of_deadline(options, began));
-    auto const named = parse_index(text, index);
+    auto const read = co_await read_text(executor, session, index, with_rest_of_deadline(options, began));
+    auto const named = parse_index(read.text, url_at_commit(index, read.commit));
     auto result = co_await async_read_shards(std::move(executor), session, named.urls,
                                              with_rest_of_deadline(std::move(options), began));
     check_index(result, named, index);
+    auto commits = commits_of(result);
+    commits.push_back({index, read.commit});
+    check_one_commit(commits);
     co_return result;
 }
 
 bool is_checkpoint(std::string_view place)
 {
-    if (!is_local(place))
-        return s3::is_prefix(place) || is_index(place);
-    error_code code;
-    diagnostics why;
-    std::error_code none;
-    return is_index(place) || std::filesystem::is_directory(parse_path(place, code, why), none);
+    return is_index(place) || is_directory(place);
 }
 
 tensor_layout lay_out(checkpoint const& of)

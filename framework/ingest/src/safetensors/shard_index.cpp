@@ -11,7 +11,6 @@
 #include <stdexcept>
 
 #include "../net/url.hpp"
-#include "../s3/location.hpp"
 #include "json.hpp"
 
 namespace gpurx::ingest::detail {
@@ -25,25 +24,6 @@ namespace {
                         .object = is_local(object) ? printable(object, 2000) : redacted_url(object),
                         .kernel_message = {},
                         .advice = printable(what, 1000)}};
-}
-
-bool has_step_up(std::string_view name)
-{
-    for (;;) {
-        auto const slash = name.find('/');
-        if (name.substr(0, slash) == "..")
-            return true;
-        if (slash == std::string_view::npos)
-            return false;
-        name.remove_prefix(slash + 1);
-    }
-}
-
-// An index is somebody else's: it must not lead elsewhere.
-bool is_beside(std::string_view name)
-{
-    return !name.empty() && name.front() != '/' && !has_step_up(name) && name.find('\\') == std::string_view::npos &&
-           name.find('\0') == std::string_view::npos && name.find("://") == std::string_view::npos;
 }
 
 // Returns the value of a parameter of a query; empty: it has none.
@@ -69,7 +49,7 @@ bool opens_neighbours(std::string_view query)
 
 std::string beside(std::string_view where, std::string_view name)
 {
-    if (!is_beside(name))
+    if (!is_name_below(name))
         refuse_shards(where,
                       fmt::format("the index names the file \"{}\", which is not a name in its directory", name));
     if (is_literal(where))
@@ -86,7 +66,7 @@ std::string beside(std::string_view where, std::string_view name)
 
 bool is_literal(std::string_view where)
 {
-    return s3::is_location(where) || (is_local(where) && !where.starts_with("file:"));
+    return is_literal_url(where) || (is_local(where) && !where.starts_with("file:"));
 }
 
 shard_index parse_index(std::string_view text, std::string_view where)

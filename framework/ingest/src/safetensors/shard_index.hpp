@@ -17,7 +17,7 @@ struct shard_index {
     std::map<std::string, std::size_t> shards;  // of each tensor
 };
 
-// Returns whether the text is a path, or the location of an S3 object. "?", "#" and "%" then belong to its name.
+// Returns whether the text is a path, or a location of S3 or of the hub. "?", "#" and "%" then belong to its name.
 [[nodiscard]] bool is_literal(std::string_view where);
 
 // `where` is the URL or path of the index. The query of a URL belongs to the index alone, unless it is a SAS token of

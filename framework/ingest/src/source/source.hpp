@@ -31,6 +31,12 @@ class source {
     [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
     [[nodiscard]] virtual std::string const& etag() const noexcept = 0;
     [[nodiscard]] virtual std::string const& url() const noexcept = 0;
+    // Empty unless a server states a commit.
+    [[nodiscard]] virtual std::string const& commit() const noexcept
+    {
+        static std::string const none;
+        return none;
+    }
     [[nodiscard]] virtual bool serves_ranges() const noexcept { return true; }
     [[nodiscard]] virtual asio::awaitable<void> async_read_front(host_span destination) = 0;
     [[nodiscard]] virtual std::uint64_t front() const noexcept = 0;

@@ -32,7 +32,8 @@ inline constexpr std::uint64_t safetensors_index_limit = 100'000'000;
 
 /// @brief One file of a checkpoint.
 struct checkpoint_shard {
-    std::string url;  ///< URL or path of the file.
+    /// @brief URL or path of the file, at the commit that its server stated.
+    std::string url;
 
     /// @brief Size of the file in bytes.
     std::uint64_t size = 0;
@@ -40,6 +41,7 @@ struct checkpoint_shard {
     ///
     /// Before you fetch tensors from an object, compare its ETag and size with these.
     std::string etag;
+    std::string commit;               ///< Commit of the file, as object::commit() returns it.
     std::vector<safetensor> tensors;  ///< Tensors in the order of the file.
 
     friend bool operator==(checkpoint_shard const&, checkpoint_shard const&) = default;
@@ -78,6 +80,7 @@ struct checkpoint {
 /// @par Errors
 /// - The errors of object.
 /// - errc::bad_safetensors: the diagnostics name the shard and the tensor.
+/// - errc::object_changed: the shards are of different commits (check_one_commit()).
 [[nodiscard]] asio::awaitable<checkpoint> async_read_shards(asio::any_io_executor executor, rx_session& session,
                                                             std::vector<std::string> urls, fetch_options options = {});
 
@@ -89,8 +92,9 @@ struct checkpoint {
 ///
 /// @param executor Executor of the connections, as for object.
 /// @param session Session of the flows, as for object.
-/// @param index URL or path of the index, or of one file of tensors. Also the path of a directory, or an S3 prefix
-///   `s3://BUCKET/PREFIX/`, with an index, or with files of tensors and no index.
+/// @param index URL or path of the index, or of one file of tensors. Also a directory as
+///   async_list_files() takes it, with an index, or with files of tensors and no index. Shards are of the commit that
+///   the index has.
 /// @param options Options of fetching. `deadline` applies to the index and all headers together.
 /// @returns The shards with their tensors.
 [[nodiscard]] asio::awaitable<checkpoint> async_read_checkpoint(asio::any_io_executor executor, rx_session& session,

@@ -170,6 +170,31 @@ void check(fetch_options const& options);
 /// function is pure.
 [[nodiscard]] std::string printable_text(std::string_view text);
 
+/// @brief Returns the URL of the same file at a commit of its repository.
+///
+/// The function is pure.
+///
+/// @param url A location `hf://ORG/MODEL/FILE`, or a URL with a revision in its path, as in
+///   `https://huggingface.co/ORG/MODEL/resolve/REVISION/FILE`.
+/// @param commit Commit in hexadecimal, as object::commit() returns it.
+/// @returns The URL with the commit as its revision. The URL as it is if it has no revision, or if the text is no
+///   commit.
+[[nodiscard]] std::string url_at_commit(std::string_view url, std::string_view commit);
+
+/// @brief A file, and the commit that its server states.
+struct stated_commit {
+    std::string url;     ///< URL of the request.
+    std::string commit;  ///< Commit as object::commit() returns it; empty: none.
+};
+/// @brief Checks that files of the same revision are of the same commit.
+///
+/// URLs have the same revision if they have the same repository and revision in their paths. URLs without a revision
+/// have it if they are in the same directory. The function is pure.
+///
+/// @throws system_error errc::object_changed: two files are of different commits, or a file is not of the commit in its
+///   URL. The diagnostics name both commits.
+void check_one_commit(std::span<stated_commit const> files);
+
 /// @brief Lists the objects whose URLs begin with `prefix`, ordered by key.
 ///
 /// The operation needs no session: it uses its own connections on the host. It uses the proxies of the environment, and

@@ -139,6 +139,11 @@ class object {
     /// The ETag of a file consists of its inode number, its size and the time of its last write. Two objects of one URL
     /// with equal sizes and ETags have the same bytes.
     [[nodiscard]] std::string const& etag() const noexcept;
+    /// @brief Returns the commit of the repository that the file belongs to; empty if the server states none.
+    ///
+    /// Hugging Face's hub and its mirrors state it (`X-Repo-Commit`). To fetch other files of the same commit, use
+    /// url_at_commit().
+    [[nodiscard]] std::string const& commit() const noexcept;
     /// @brief Returns the URL after redirects, including its secrets.
     ///
     /// Messages have it without secrets. For a file it is the given URL.
@@ -236,5 +241,45 @@ class object {
   private:
     std::unique_ptr<detail::source> source_;
 };
+
+/// @brief A file that async_list_files() found.
+struct listed_file {
+    std::string name;                   ///< Path below the directory.
+    std::optional<std::uint64_t> size;  ///< Size in bytes; empty if the list does not state it.
+};
+
+/// @brief The files of a directory, ordered by name.
+struct file_list {
+    /// @brief Directory with a slash at the end. A name behind it is the path or URL of that file.
+    ///
+    /// For a model of the hub, it has the commit that the revision had. All files are then of one commit.
+    std::string directory;
+    std::vector<listed_file> files;  ///< The files.
+};
+
+/// @brief Lists the files of a directory.
+///
+/// The operation needs no session: it uses its own connections on the host. It leaves out objects and files with names
+/// that lead elsewhere, such as those with "..".
+///
+/// @param directory Path of a directory, `s3://BUCKET/DIRECTORY/`, or `hf://ORG/MODEL@REVISION/DIRECTORY/`. A missing
+///   slash at the end is added.
+/// @param recursive Whether the list includes the files of directories below it.
+/// @param options Options. For S3 as in async_list_s3(). For the hub `attempts`, `deadline`, `timeout`, `tls`,
+///   `headers` and `bearer` apply.
+/// @returns The files.
+/// @throws system_error See Errors.
+///
+/// @par Executor
+/// The coroutine's.
+///
+/// @par Per-operation cancellation
+/// Terminal. The operation waits for an unfinished read of a directory on disk.
+///
+/// @par Errors
+/// - The errors of async_list_s3(). errc::bad_url also for http and https, whose servers have no list.
+/// - For a directory on disk, the system's errors.
+[[nodiscard]] asio::awaitable<file_list> async_list_files(std::string directory, bool recursive = false,
+                                                          fetch_options options = {});
 
 }  // namespace gpurx::ingest
