@@ -8,6 +8,7 @@ import errno
 import importlib.metadata
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import safetensors.numpy
 from conftest import address_of
 
 import gpurx
+import gpurx.numpy
 from gpurx._native import tensor_of_bytes
 
 Make = Callable[..., gpurx.TensorStream]
@@ -74,6 +76,66 @@ def test_a_path_is_taken_where_one_can_be(tmp_path: Path) -> None:
     with pytest.raises(gpurx.Error, match="absent.*No such file") as met:
         gpurx.load_safetensors(tmp_path / "absent")
     assert (met.value.category, met.value.code) == ("system", errno.ENOENT)
+
+
+def open_in_a_loop(place: str) -> None:
+    async def load() -> None:
+        async with gpurx.async_safe_open(place, "np"):
+            pass
+
+    asyncio.run(load())
+
+
+@pytest.mark.parametrize(
+    "load", [gpurx.load_safetensors, gpurx.numpy.load_file, lambda place: gpurx.safe_open(place, "np"), open_in_a_loop]
+)
+def test_a_file_that_cannot_be_opened_raises_what_open_raises(load: Callable[[str], object], tmp_path: Path) -> None:
+    for name in ("absent", "absent.safetensors.index.json", "absent/model"):
+        with pytest.raises(FileNotFoundError, match="No such file") as met:
+            load(str(tmp_path / name))
+        assert isinstance(met.value, gpurx.NotFound)
+        assert (met.value.errno, met.value.filename) == (errno.ENOENT, str(tmp_path / name))
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        load(str(tmp_path / "file/model"))
+    (tmp_path / "model.json").mkdir()
+    with pytest.raises(IsADirectoryError, match="it is a directory"):
+        gpurx.load_safetensors(tmp_path)
+
+
+def test_a_file_without_permission_raises_what_open_raises() -> None:
+    """Root may read every file, so the process that reads is none."""
+    program = """
+import os, pickle, sys
+import gpurx, gpurx._error
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+try:
+    gpurx.load_safetensors(sys.argv[1])
+except PermissionError as error:
+    again = pickle.loads(pickle.dumps(error))
+    print(type(again).__name__, again.errno, again.filename, str(again) == str(error))
+"""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        place = Path(directory) / "model"
+        place.touch(0)
+        done = subprocess.run([sys.executable, "-c", program, str(place)], capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"Forbidden {errno.EACCES} {place} True\n", done.stderr
+
+
+def test_files_of_a_directory_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("b", "a b", "sub/c"):
+        (tmp_path / name).touch()
+    assert gpurx.list_files(tmp_path) == gpurx.list_files(f"file://{tmp_path}/") == ["a b", "b"]
+    assert gpurx.list_files(f"{tmp_path}/", recursive=True) == ["a b", "b", "sub/c"]
+    with pytest.raises(FileNotFoundError):
+        gpurx.list_files(tmp_path / "absent")
+    with pytest.raises(NotADirectoryError):
+        gpurx.list_files(tmp_path / "b")
+    with pytest.raises(gpurx.Error, match="have no list"):
+        gpurx.list_files("http://127.0.0.1:1/model/")
 
 
 def test_the_version() -> None:

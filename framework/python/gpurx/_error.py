@@ -2,8 +2,10 @@
 """Errors of the library as exceptions."""
 from __future__ import annotations
 
+import errno
 import re
 from enum import IntEnum
+from typing import Any
 
 from ._native import ErrorCode, IngestErrorCode
 
@@ -41,19 +43,41 @@ class Error(RuntimeError):
         self.object = object
         self.kernel_message = kernel_message
         self.advice = advice
-        self.url = object if re.match(r"(https?|s3)://", object) else ""
+        self.url = object if re.match(r"(https?|s3|hf)://", object) else ""
         self.status = _status_in(advice) if self.code is IngestErrorCode.HTTP_STATUS else None
 
+    def __str__(self) -> str:
+        return str(self.args[0])
 
-class NotFound(Error):
-    """Report that the server has no such object: status 404 or 410."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self.operation, self.object, self.kernel_message, self.advice)
+        return error_of, (str(self), int(self.code), self.category, *parts)
 
 
-class Forbidden(Error):
-    """Report that the server denies the object to this client: status 401 or 403."""
+class NotFound(Error, FileNotFoundError):
+    """Report that there is no such object or file: status 404 or 410 of a server, or ENOENT of the system."""
+
+
+class Forbidden(Error, PermissionError):
+    """Report that this client may not read the object or file: status 401 or 403, or EACCES or EPERM."""
+
+
+class _IsDirectory(Error, IsADirectoryError):
+    """Report that the path of a file names a directory."""
+
+
+class _NotDirectory(Error, NotADirectoryError):
+    """Report that the path of a directory names a file."""
 
 
 _OF_STATUS: dict[int | None, type[Error]] = {404: NotFound, 410: NotFound, 401: Forbidden, 403: Forbidden}
+_OF_FILE: dict[int, type[Error]] = {
+    errno.ENOENT: NotFound,
+    errno.EACCES: Forbidden,
+    errno.EPERM: Forbidden,
+    errno.EISDIR: _IsDirectory,
+    errno.ENOTDIR: _NotDirectory,
+}
 
 
 def _known(code: int, category: str) -> int:
@@ -73,4 +97,9 @@ def _status_in(words: str) -> int | None:
 def error_of(text: str, code: int, category: str, *parts: str) -> Error:
     """Make the exception that the library raises."""
     error = Error(text, code, category, *parts)
-    return _OF_STATUS.get(error.status, Error)(text, code, category, *parts)
+    is_file = category == "system" and error.operation in ("open", "list", "read")
+    kind = _OF_FILE.get(code) if is_file else _OF_STATUS.get(error.status)
+    result = (kind or Error)(text, code, category, *parts)
+    if is_file and isinstance(result, OSError):
+        result.errno, result.filename = code, result.object
+    return result
