@@ -45,7 +45,7 @@ class ErrorCode(IntEnum):
 class IngestErrorCode(IntEnum):
     """Errors of loads and of tensor streams: Error.code of category 'gpurx.ingest'.
 
-    * BAD_URL: the text is no URL of http, https or s3, or the URL cannot be used.
+    * BAD_URL: the text is no URL of http, https, s3 or hf, or the URL cannot be used.
     * BAD_RESPONSE: the answer is not HTTP/1.1, or its header is larger than 16 KiB.
     * HTTP_STATUS: the server answered with a status that is no success. See Error.status, NotFound and Forbidden.
     * BAD_REDIRECT: the server redirected more than 10 times, or to a URL that cannot be used.

@@ -57,8 +57,8 @@ class Options(TypedDict, total=False):
     **Authentication and trust.** A keyword that is absent, None or empty takes its value from the environment, as with curl
     and AWS's tools. No message and no repr contains the value of a header, a token or a key.
 
-    * headers, bearer: more header fields, and a token, for http and https. gpurx does not send them to the target of a
-      redirect.
+    * headers, bearer: more header fields, and a token, for http, https and hf. gpurx does not send them to the target of a
+      redirect that is on another host.
     * ca: authorities that https trusts instead of the system's: a file of certificates, or a directory as `openssl rehash`
       makes it. All files are PEM.
     * cert, key: files of the client's certificate and of its key. The certificate comes first, then the chain to its

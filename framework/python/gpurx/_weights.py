@@ -117,7 +117,7 @@ def load_safetensors(
         weights = gpurx.load_safetensors("http://10.77.0.2/model.safetensors", device="cuda:0")
         model.load_state_dict({name: torch.from_dlpack(one) for name, one in weights.items()})
 
-    * url: an http, https, s3 or file URL, or a path. It names one file. For models of several files use safe_open().
+    * url: an http, https, s3, hf or file URL, or a path. It names one file. For models of several files use safe_open().
     * device: memory for the tensors: "host", "cpu" or None; "gpu:0", "cuda:0", 0 or a torch.device.
     * names: load these tensors only; the others are not fetched.
     * progress: called with the arrived and the total bytes, about ten times a second and at the end.

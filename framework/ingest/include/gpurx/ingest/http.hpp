@@ -131,7 +131,9 @@ struct fetch_options {
     /// - a field `Authorization` among the header fields;
     /// - `bearer`;
     /// - the URL's user and password (Basic);
-    /// - over https only, `HF_TOKEN`, for Hugging Face's hosts or the host of `HF_ENDPOINT`;
+    /// - over https only, for Hugging Face's hosts or the host of `HF_ENDPOINT`: `HF_TOKEN`, or the content of the
+    ///   first of these files that is set: `HF_TOKEN_PATH`, `$HF_HOME/token`, `$XDG_CACHE_HOME/huggingface/token`,
+    ///   `~/.cache/huggingface/token`;
     /// - over https only, `~/.netrc` (or the file that `NETRC` names).
     std::vector<std::pair<std::string, std::string>> headers{};
     /// @brief Token of the same requests: `Authorization: Bearer`. Not for s3:// URLs.

@@ -28,8 +28,8 @@ class source;
 ///
 /// The memory is that of a GPU or of the host.
 ///
-/// URLs of http, https and s3 name objects of servers. A URL of the scheme `file` with an absolute path names a file.
-/// Text that is not a URL is the path of a file. A file uses nothing of the session.
+/// URLs of http, https, s3 and hf name objects of servers. A URL of the scheme `file` with an absolute path names a
+/// file. Text that is not a URL is the path of a file. A file uses nothing of the session.
 ///
 /// @par Order of calls
 /// Complete async_open() first. Before that, call only is_file() and stats().
@@ -61,6 +61,8 @@ class source;
 /// - Servers must speak HTTP/1.1 with `Content-Length`. The library uses ranges if the server serves them.
 /// - Objects of S3 have URLs `s3://BUCKET/KEY`, and the library signs each request (gpurx/ingest/s3.hpp). Public and
 ///   pre-signed http and https URLs work too.
+/// - Files of Hugging Face's hub have URLs `hf://ORG/MODEL@REVISION/FILE`. The revision is `main` by default. Write a
+///   slash of it as `%2F`. `HF_ENDPOINT` names a mirror of the hub.
 /// - The library follows redirects, except from https to http.
 /// - Compressed responses, `Transfer-Encoding: chunked` and HTTP/2 are not supported.
 ///
