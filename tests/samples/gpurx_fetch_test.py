@@ -21,6 +21,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / other) for other in ("
 
 import fetching
 import ranges
+import tls
 from crc import crc32c
 from fetching import FetchTest, start
 from safetensors_file import ODD_TENSORS, Tensor, write_safetensors
@@ -655,6 +656,47 @@ class Kinds(FetchTest):
                     self.assertEqual(block[found["offset"]:found["offset"] + found["bytes"]], one.data, one.name)
                 self.assertEqual(report["url"].split("?")[0].rsplit("/", 1)[-1], place.rsplit("/", 1)[-1].split("?")[0])
                 self.assertGreater(report["size"], sum(len(one.data) for one in expected))
+
+    def hub(self) -> ranges.Server:
+        """A hub with the model, of one commit, and a file. Its branch leads nowhere."""
+        identity = tls.make_identity(self.directory, "hub")
+        one = self.enterContext(tls.serving(identity))
+        commit = "c" * 40
+        files = {each.name: each.read_bytes() for each in (root / "many").iterdir()} | {"config.json": b"{}"}
+        about = {"sha": commit, "siblings": [{"rfilename": name} for name in files]}
+        one.files = {f"org/model/resolve/{commit}/{name}": data for name, data in files.items()}
+        one.files["api/models/org/model/revision/v1.0"] = json.dumps(about).encode()
+        one.files["org/model/resolve/main/config.json"] = files["config.json"]
+        known = {"HF_ENDPOINT": one.url(""), "HF_TOKEN": "secret", "SSL_CERT_FILE": str(identity[0])}
+        self.enterContext(unittest.mock.patch.dict(os.environ, known))
+        return one
+
+    def test_the_hub(self) -> None:
+        hub = self.hub()
+        report = self.load("hf://org/model@v1.0")
+        self.assertEqual([one["name"] for one in report["tensors"]], [one.name for one in BY_INDEX])
+        self.assertIn("\nhttps: the CPU decrypts", report["explanation"])
+        self.assertEqual({one.get("authorization") for one in hub.asked}, {"Bearer secret"})
+        self.assertIn("names a model without a file", self.refused("hf://org/model"))
+        self.assertIn("hf://ORG/MODEL@REVISION/FILE", self.refused("hf://org"))
+
+    def test_lines_of_the_page(self) -> None:
+        """With the servers of this machine in the place of those that where-models-are.md names."""
+        page = Path(__file__).parents[2] / "framework/docs/where-models-are.md"
+        lines = [line.split()[1:] for line in page.read_text().splitlines() if line.startswith("    gpurx-fetch ")]
+        self.assertEqual(len(lines), 5)
+        self.hub()
+        (self.directory / "models").mkdir()
+        (self.directory / "models/many").symlink_to(root / "many")
+        for url, *more in lines:
+            with self.subTest(url):
+                here = url.replace("http://10.77.0.2/", server.url("")).replace("llama/", "many/")
+                command = [str(Path(fetching.program).resolve()), *fetching.options, here, *more, "--json"]
+                done = subprocess.run(command, capture_output=True, check=False, timeout=self.limit, cwd=self.directory)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                tensors = [one["name"] for one in json.loads(done.stdout).get("tensors", [])]
+                self.assertEqual(tensors, [one.name for one in BY_INDEX] if "--safetensors" in more else [])
+        self.assertEqual((self.directory / "config.json").read_bytes(), b"{}")
 
     def test_what_is_no_model(self) -> None:
         empty = self.directory / "empty"
