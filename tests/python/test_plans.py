@@ -99,6 +99,22 @@ def test_small_ones_come_beside_each_other(server: Server, session: gpurx.Sessio
         assert server.most_answering <= FLOWS and server.most_paths == 2
 
 
+@pytest.mark.parametrize("load", [gpurx.safe_open.get_tensors, lambda file: dict(iter(file))], ids=["all", "each"])
+def test_all_of_small_files_come_beside_each_other(load: Any, server: Server, session: gpurx.Session) -> None:
+    with gpurx.safe_open(server.url(INDEX), "np", session=session, flows=FLOWS) as file:
+        assert soon(lambda: server.open == 0)
+        server.forget()
+        server.stalls = True
+        loaded: dict[str, Any] = {}
+        thread = threading.Thread(target=lambda: loaded.update(load(file)))
+        thread.start()
+        assert soon(lambda: sorted(set(server.answering)) == SHARDS[:2])
+        server.stalls = False
+        thread.join(60)
+        assert all(np.array_equal(loaded[name], one) for name, one in TENSORS.items())
+        assert server.most_answering <= FLOWS
+
+
 def test_names_and_slices_come_file_by_file(server: Server, session: gpurx.Session) -> None:
     with opened(server, session) as file:
         file.prefetch([("9.b", np.s_[:, 5]), "9.a", ("2.a", np.s_[:, 5]), "5.a", "2.b"])

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
@@ -23,7 +24,7 @@ from ._locations import (
 )
 from ._native import FlowBudget, HttpOptions, Operation, Session, TensorFile
 from ._options import Deadline, Options, Settings, settings_of
-from ._wait import Steps, result_of, run
+from ._wait import Steps, result_of, results_of, run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -75,7 +76,8 @@ class Files:
         self._deadline = Deadline(self._settings.deadline)
         try:
             shards = yield from self._shards()
-            self.files = yield from self._open(shards.files)
+            starts = [partial(self._start, one, len(shards.files) == 1) for one in shards.files]
+            self.files = yield from results_of(starts, self._settings.http.flows)
             _native.check_one_commit(self._commits + [(at, one.commit) for at, one in zip(shards.files, self.files, strict=True)])
             self.entries = self._entries(shards)
             self.metadata = {key: text for file in reversed(self.files) for key, text in file.metadata.items()}
@@ -170,23 +172,6 @@ class Files:
 
     def _start(self, location: str, goes_on: bool) -> Operation:
         return _native.open_url(*self._at(location), self._settings.device, self._http_for(location), goes_on, self._budget)
-
-    def _open(self, locations: Sequence[str]) -> Steps[list[TensorFile]]:
-        """Open the files, at most `flows` at a time."""
-        started: list[Operation] = []
-        opened: list[TensorFile] = []
-        try:
-            for location in locations:
-                if len(started) - len(opened) >= self._settings.http.flows:
-                    opened.append((yield from result_of(started[len(opened)])))
-                started.append(self._start(location, len(locations) == 1))
-            while len(opened) < len(started):
-                opened.append((yield from result_of(started[len(opened)])))
-        except BaseException:
-            for operation in started[len(opened) :]:
-                operation.cancel()
-            raise
-        return opened
 
     def _entries(self, shards: Shards) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}

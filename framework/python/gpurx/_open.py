@@ -10,6 +10,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,7 @@ from ._locations import Locations
 from ._native import Operation, Session, Tensor
 from ._options import Options, settings_of
 from ._slices import Part, part_of
-from ._wait import Steps, Waiting, result_of, run, run_in_loop
+from ._wait import Steps, Waiting, result_of, results_of, run, run_in_loop
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -217,11 +218,12 @@ class Model:
     def _tensors(self) -> Steps[dict[str, Any]]:
         self._files.check_open()
         self._check_fits(self.nbytes, "the model")
+        all_files = [*groups(iter(self._files.entries.values()), 1 << 62, 1 << 62)]
+        starts = [partial(self._start, entries, can_wait=True) for entries in all_files]
+        results = yield from results_of(starts, len(starts), self._teller())
         made: dict[str, Any] = {}
-        for group in groups(iter(self._files.entries.values()), 1 << 62, 1 << 62):
-            tensors = yield from self._result_of(self._start(group))
-            for entry, tensor in zip(group, tensors, strict=True):
-                made[entry.name] = self._convert(tensor)
+        for entries, tensors in zip(all_files, results, strict=True):
+            made |= {entry.name: self._convert(tensor) for entry, tensor in zip(entries, tensors, strict=True)}
         return made
 
     def _tensor_into(self, name: str, into: Any) -> Steps[Any]:
@@ -327,53 +329,67 @@ class Model:
         raise Error(f"fetch {self._files.name}: {advice}", 12, "system", "fetch", self._files.name, "", advice)
 
 
+class _Coming(NamedTuple):
+    """Tensors of one file that are under way."""
+
+    entries: list[Entry]
+    operation: Operation
+    nbytes: int
+
+
 class Arrival:
     """Fetch all tensors of a model in the order of the files, a few at a time. The next ones arrive while the program uses
-    these.
+    these, from several files if they are small.
     """
 
     def __init__(self, model: Model) -> None:
         model._files.check_open()
         self._model = model
         self._limit = model._limit
-        most = min(_MOST, max(0, self._limit - model._held) // 2) if self._limit else _MOST
-        self._rest: Iterator[list[Entry]] = groups(iter(model._files.entries.values()), min(_FIRST, most), most)
+        self._most = min(_MOST, max(0, self._limit - model._held) // 2) if self._limit else _MOST
+        self._rest = groups(iter(model._files.entries.values()), min(_FIRST, self._most), self._most)
+        self._next = next(self._rest, None)
         self._given = 0  # bytes in use by the program
-        self._coming = 0  # bytes under way
-        self._group = next(self._rest, None)
-        self._operation = self._start(self._group) if self._group else None
+        self._coming: deque[_Coming] = deque()
+        self._start()
 
     def some(self) -> Steps[deque[tuple[Entry, Tensor]]]:
         """Return the next tensors, or none after the last ones."""
         self._model._give_back(self._given)
         self._given = 0
-        group = self._group
-        if group is None:
+        self._start()
+        if not self._coming:
             return deque()
-        # No operation: the group did not fit beside the tensors before.
-        operation = self._operation or self._start(group)
-        self._operation = None
+        entries, operation, self._given = self._coming.popleft()
+        operation.hurry()
         tensors: list[Tensor] = yield from self._model._result_of(operation)
-        self._given, self._coming = self._coming, 0
-        self._group = next(self._rest, None)
-        if self._group and self._fits_too(self._group):
-            self._operation = self._start(self._group)
-        return deque(zip(group, tensors, strict=True))
+        self._start()
+        return deque(zip(entries, tensors, strict=True))
 
     def close(self) -> None:
-        if self._operation is not None:
-            self._operation.cancel()
-        self._model._give_back(self._given + self._coming)
-        self._given = self._coming = 0
+        for one in reversed(self._coming):
+            one.operation.cancel()
+        self._model._give_back(self._given + self._under_way())
+        self._coming.clear()
+        self._given = 0
 
-    def _start(self, group: list[Entry]) -> Operation:
-        size = sum(one.nbytes for one in group)
-        self._model._reserve(size, f"tensor '{group[0].name}'")
-        self._coming = size
-        return self._model._start(group)
+    def _under_way(self) -> int:
+        return sum(one.nbytes for one in self._coming)
 
-    def _fits_too(self, group: list[Entry]) -> bool:
-        return self._limit is None or sum(entry.nbytes for entry in group) + self._model._held <= self._limit
+    def _start(self) -> None:
+        """Start the next operations that have room. The first one raises an Error if it has none."""
+        while (entries := self._next) is not None:
+            size = sum(one.nbytes for one in entries)
+            if (self._given or self._coming) and not self._fits_too(size):
+                return
+            self._model._reserve(size, f"tensor '{entries[0].name}'")
+            self._coming.append(_Coming(entries, self._model._start(entries, can_wait=True), size))
+            self._next = next(self._rest, None)
+
+    def _fits_too(self, size: int) -> bool:
+        if self._coming and self._under_way() + size > self._most:
+            return False
+        return self._limit is None or size + self._model._held <= self._limit
 
 
 def _in_order(wanted: list[Entry], pieces: list[Piece]) -> Iterator[list[Entry] | Piece]:

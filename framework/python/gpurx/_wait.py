@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ._native import Operation
@@ -35,6 +35,25 @@ def result_of(operation: Operation, tell: Callable[[], object] | None = None) ->
     if tell is not None:
         tell()
     return result
+
+
+def results_of(
+    starts: Sequence[Callable[[], Operation]], at_a_time: int, tell: Callable[[], object] | None = None
+) -> Steps[list[Any]]:
+    """Start operations, some at a time, and return their results. A failure cancels the others."""
+    started: list[Operation] = []
+    results: list[Any] = []
+    try:
+        while len(results) < len(starts):
+            for start in starts[len(started) : len(results) + at_a_time]:
+                started.append(start())
+            started[len(results)].hurry()
+            results.append((yield from result_of(started[len(results)], tell)))
+    except BaseException:
+        for operation in reversed(started[len(results) :]):  # the last ones wait for connections of the first
+            operation.cancel()
+        raise
+    return results
 
 
 def run(steps: Steps[T]) -> T:
