@@ -119,7 +119,77 @@ def failing() -> None:
     check(gpurx.distributed.load(URL, plan, **OPTIONS), plan)
 
 
+def with_whole_tensors() -> None:
+    """A model of two linear layers and an embedding, which each rank cuts for itself."""
+    print("go", flush=True)
+    sys.stdin.readline()
+    parts, order = {}, []
+    for name, whole in gpurx.distributed.tensors(URL, memory_limit=60 << 20, **OPTIONS):
+        order.append(name)
+        if name in ("embedding", "up"):  # rows
+            parts[name] = whole.chunk(RANKS)[RANK].clone()
+        elif name == "down":
+            parts[name] = whole.chunk(RANKS, 1)[RANK].clone()
+        else:
+            parts[name] = whole.clone()
+            whole.zero_()  # no other rank sees it
+    print("done", flush=True)
+    sys.stdin.readline()
+    checksums = [int(one.reshape(-1).view(torch.uint8).long().sum()) for name, one in sorted(parts.items()) if "other" in name]
+    assert torch.equal(gpurx.distributed.load(URL, {"norm": ...}, **OPTIONS)["norm"], parts["norm"])
+    print(json.dumps([order, checksums, logits(parts).tolist()]), flush=True)
+
+
+def logits(parts: dict[str, Any]) -> Any:
+    """Of some tokens, by the ranks together."""
+    tokens = torch.arange(0, 400, 133)
+    rows = parts["embedding"].shape[0]
+    ours = (tokens >= RANK * rows) & (tokens < (RANK + 1) * rows)
+    states = torch.where(ours[:, None], parts["embedding"][(tokens - RANK * rows).clamp(0, rows - 1)], torch.tensor(0.0))
+    dist.all_reduce(states)
+    states = torch.relu((states * parts["norm"]) @ parts["up"].T) @ parts["down"].T
+    dist.all_reduce(states)
+    found = [torch.empty(len(tokens), rows) for _ in range(RANKS)]
+    dist.all_gather(found, states @ parts["embedding"].T)
+    return torch.cat(found, 1)
+
+
+def stopping() -> None:
+    """One rank fails to read, or has no use for the rest. All others learn it."""
+    passed_on = gpurx.distributed._passed_on
+
+    def failing(*arguments: Any) -> Any:
+        if RANK == 1:
+            raise gpurx.Error("the disk is on fire")
+        return passed_on(*arguments)
+
+    gpurx.distributed._passed_on = failing
+    for words in ("the disk is on fire", "it has ended before the last tensor"):
+        try:
+            for _ in gpurx.distributed.tensors(URL, **OPTIONS):
+                if RANK == 1:
+                    break
+        except gpurx.Error as error:
+            assert words in str(error) and ("rank 1" in str(error)) == (RANK != 1), str(error)
+        else:
+            assert RANK == 1 and words.startswith("it has ended")
+        gpurx.distributed._passed_on = passed_on
+        dist.barrier()
+    # They are of one mind still.
+    assert sum(1 for _ in gpurx.distributed.tensors(URL, **OPTIONS)) == 6
+
+
+def twice() -> None:
+    try:
+        for _ in gpurx.distributed.tensors(json.loads(URL), **OPTIONS):
+            pass
+    except gpurx.Error as error:
+        assert "tensor 'a' is in two files" in str(error), str(error)
+    else:
+        raise AssertionError
+
+
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=RANK, world_size=RANKS)
-{one.__name__: one for one in (all_of_it, on_two_nodes, under_a_limit, failing)}[CASE]()
+{one.__name__: one for one in (all_of_it, on_two_nodes, under_a_limit, failing, with_whole_tensors, stopping, twice)}[CASE]()
 dist.barrier()
 print(json.dumps("ok"), flush=True)

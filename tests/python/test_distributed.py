@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import math
@@ -10,14 +11,20 @@ import os
 import struct
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from ranges import Server, running
+from test_dtypes import OF_ML_DTYPES, OF_NUMPY, numpy_type
 
+from gpurx._convert import to_torch
+from gpurx._native import tensor_of_bytes
+from gpurx._peers import Block
 from gpurx._slices import Wanted, blocks_of, fetched_bytes, part_of, piece_of, shares_of
 
 RANDOM = np.random.default_rng(3)
@@ -30,11 +37,11 @@ def server() -> Iterator[Server]:
         yield one
 
 
-def start(case: str, ranks: int, server: Server, directory: Path) -> list[subprocess.Popen[str]]:
+def start(case: str, ranks: int, url: str, directory: Path) -> list[subprocess.Popen[str]]:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     program = str(Path(__file__).with_name("share_ranks.py"))
-    arguments = [str(ranks), str(directory / "store"), server.url("m"), case]
+    arguments = [str(ranks), str(directory / "store"), url, case]
     return [
         subprocess.Popen(
             [sys.executable, program, str(rank), *arguments], text=True,
@@ -45,7 +52,8 @@ def start(case: str, ranks: int, server: Server, directory: Path) -> list[subpro
     ]  # fmt: skip
 
 
-def finish(running: list[subprocess.Popen[str]]) -> None:
+def finish(running: list[subprocess.Popen[str]]) -> list[list[str]]:
+    """Returns what each still says."""
     told = []
     try:
         for one in running:
@@ -54,6 +62,7 @@ def finish(running: list[subprocess.Popen[str]]) -> None:
         for one in running:
             one.kill()
     assert [one.returncode for one in running] == [0] * len(running), "\n".join(errors for _, errors in told)
+    return [text.splitlines() for text, _ in told]
 
 
 def wait_for_all(running: list[subprocess.Popen[str]], says: str) -> None:
@@ -87,7 +96,7 @@ def test_each_rank_has_its_slices_and_a_node_reads_what_is_shared_once(
     case: str, nodes: int, server: Server, tmp_path: Path
 ) -> None:
     server.files["m"] = safetensors.numpy.save(TENSORS)
-    running = start(case, 3, server, tmp_path)
+    running = start(case, 3, server.url("m"), tmp_path)
     wait_for_all(running, "go")
     server.ranges.clear()
     let_go_on(running)
@@ -114,12 +123,101 @@ def test_no_rank_has_more_memory_than_was_declared(server: Server, tmp_path: Pat
         header[name] = {"dtype": "U8", "shape": [rows, 4096], "data_offsets": [begin, begin + len(data[-1])]}
     text = json.dumps(header).encode()
     server.files["m"] = b"".join([struct.pack("<Q", len(text)), text, *data])
-    finish(start("under_a_limit", 2, server, tmp_path))
+    finish(start("under_a_limit", 2, server.url("m"), tmp_path))
 
 
 def test_what_goes_wrong_on_one_rank_is_an_error_on_all(server: Server, tmp_path: Path) -> None:
     server.files["m"] = safetensors.numpy.save({str(i): RANDOM.standard_normal((100, 600)) for i in range(6)})
-    finish(start("failing", 3, server, tmp_path))
+    finish(start("failing", 3, server.url("m"), tmp_path))
+
+
+# ---- whole tensors ----
+
+
+def save_model(server: Server) -> dict[str, np.ndarray]:
+    """Of three files and an index in the directory "model"."""
+    def normal(shape: tuple[int, ...]) -> np.ndarray:
+        return (RANDOM.standard_normal(shape) * 0.05).astype(np.float32)
+
+    model = {
+        "embedding": normal((400, 1536)),
+        "up": normal((4096, 1536)),
+        "down": normal((1536, 4096)),
+        "norm": normal((1536,)),
+        "other.empty": np.zeros((0, 3), np.int32),
+        "other.number": np.array(7.5),
+        "other.flags": RANDOM.integers(0, 2, (40, 31)).astype(bool),
+    }
+    places = {name: f"model-{i % 3}.safetensors" for i, name in enumerate(model)}
+    for file in set(places.values()):
+        data = safetensors.numpy.save({name: model[name] for name, place in places.items() if place == file})
+        server.files[f"model/{file}"] = data
+    server.files["model/model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    return model
+
+
+def test_a_machine_fetches_whole_tensors_once_and_its_ranks_compute_the_same(server: Server, tmp_path: Path) -> None:
+    save_model(server)
+    once = sum(map(len, server.files.values()))
+    answers = {}
+    for ranks in (1, 2, 4):
+        (tmp_path / str(ranks)).mkdir()
+        running = start("with_whole_tensors", ranks, server.url("model/"), tmp_path / str(ranks))
+        wait_for_all(running, "go")
+        server.ranges.clear()
+        server.paths.clear()
+        let_go_on(running)
+        wait_for_all(running, "done")
+        read = sum(last + 1 - first for first, last in server.ranges)
+        let_go_on(running)
+        answers[ranks] = [json.loads(lines[0]) for lines in finish(running)]
+        # The first rank alone finds the files, once for tensors() and once for load(): no rank has another revision.
+        assert [path for path in server.paths if path.endswith(".json")] == ["model/model.safetensors.index.json"] * 2
+        assert once * 0.99 < read <= once * 1.02, ranks
+    for each in answers.values():
+        for order, checksums, logits in each:
+            assert sorted(order) == sorted(answers[1][0][0]) and order == each[0][0]
+            assert checksums == answers[1][0][1]
+            assert np.allclose(logits, answers[1][0][2], rtol=1e-4, atol=1e-3)
+
+
+def test_a_rank_that_stops_is_an_error_on_its_machine(server: Server, tmp_path: Path) -> None:
+    server.files |= {f"{i}": safetensors.numpy.save({str(i): RANDOM.standard_normal(600)}) for i in range(6)}
+    places = {str(i): str(i) for i in range(6)}
+    server.files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    finish(start("stopping", 3, server.url("model.safetensors.index.json"), tmp_path))
+
+
+def test_a_tensor_in_the_files_of_two_ranks_is_an_error_on_all(server: Server, tmp_path: Path) -> None:
+    server.files |= {name: safetensors.numpy.save({"a": RANDOM.standard_normal(600)}) for name in ("one", "two")}
+    finish(start("twice", 2, json.dumps([server.url("one"), server.url("two")]), tmp_path))
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (), (0, 4), (64, 2)])
+def test_a_block_has_tensors_of_every_type(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    distributed = importlib.import_module("gpurx.distributed")
+    sizes = {name: numpy_type(name).itemsize for name in OF_NUMPY + OF_ML_DTYPES if hasattr(torch, name)}
+    if hasattr(torch, "float4_e2m1fn_x2") and shape:
+        sizes["float4_e2m1fn"] = 0.5  # type: ignore[assignment]
+    random = {name: RANDOM.bytes(int(math.prod(shape) * size)) for name, size in sizes.items()}
+    bits = {name: bytes(each & 1 for each in data) if name == "bool" else data for name, data in random.items()}
+    made = {name: tensor_of_bytes(data, name, shape) for name, data in bits.items()}
+    given: list[Any] = []
+    peers = types.SimpleNamespace(are_none=False, give=lambda block: given.append(os.dup(block.descriptor)))
+    some = [(types.SimpleNamespace(name=name), one) for name, one in made.items()]
+    own = distributed._passed_on(some, [("url", "commit")], peers)
+    another = distributed._opened(Block(given[0], os.fstat(given[0]).st_size))
+    for commits, tensors in (own, another):
+        assert commits == [("url", "commit")]
+        for name, one in tensors:
+            expected = to_torch(made[name])
+            assert one.dtype == expected.dtype and one.shape == expected.shape, name
+            seen = one.reshape(-1).view(torch.uint8) if one.numel() else torch.zeros(0)
+            assert bytes(seen.tolist()) == bits[name], name
+            if one.numel():
+                seen.zero_()  # nobody else sees it
+    assert len(made) >= 11
 
 
 # ---- who reads what ----

@@ -102,3 +102,27 @@ def test_connections_are_kept_if_that_is_wanted(
         for name, expected in TENSORS.items():
             assert np.array_equal(file.get_tensor(name), expected)
     assert (server.connections <= 2) == keeps, server.connections
+
+
+@pytest.mark.parametrize("query", ["", "?sig=x&sr=c"])
+def test_a_directory_of_a_server_has_mirrors_of_its_name(
+    query: str, servers: tuple[Server, Server], session: gpurx.Session
+) -> None:
+    first, second = servers
+    for server in servers:  # as the query belongs to the directory, all files have it
+        server.files |= {f"{name}{query}": data for name, data in server.files.items()}
+    first.files = {name: data for name, data in first.files.items() if "part-1" not in name}
+    mirrors = [second.url(f"a/copy/whole/{query}")]
+    check(loaded(first.url(f"whole/{query}"), mirrors=mirrors, session=session))
+    assert first.ranges and second.ranges
+
+
+def test_a_directory_of_a_server_without_an_index(servers: tuple[Server, Server], session: gpurx.Session) -> None:
+    first, _ = servers
+    first.files["one/model.safetensors"] = FILES["m"]
+    check(loaded(first.url("one/"), session=session))
+    assert first.paths == ["one/model.safetensors.index.json"] + ["one/model.safetensors"] * (len(first.paths) - 1)
+    first.refuses = (403, "which is not said")
+    with pytest.raises(gpurx.Forbidden) as met:
+        loaded(first.url("one/"), session=session)
+    assert met.value.url == first.url("one/model.safetensors")

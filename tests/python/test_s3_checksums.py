@@ -264,6 +264,13 @@ def test_by_a_rank_that_reads_all_of_it(
         check(load(RIGHT), RIGHT)
         refused(lambda: load(WRONG))
         check(load(WRONG, checksum="none"), WRONG)
+
+        def each(name: str, **more: Any) -> dict[str, Any]:
+            return dict(gpurx.distributed.tensors(url(name), **options, **more))
+
+        check(each(RIGHT), RIGHT)
+        refused(lambda: each(WRONG))
+        check(each(WRONG, checksum="none"), WRONG)
     finally:
         dist.destroy_process_group()
 
@@ -275,6 +282,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
     modules = {
         "vllm": {},
         "vllm.config": {"LoadConfig": object, "ModelConfig": object},
+        "vllm.distributed": {"parallel_state": types.SimpleNamespace(model_parallel_is_initialized=lambda: False)},
         "vllm.model_executor": {},
         "vllm.model_executor.model_loader": {"BaseModelLoader": type("Base", (), {"__init__": lambda *_: None})},
     }

@@ -134,12 +134,20 @@ def to_torch(tensor: Tensor) -> Any:
 
     if tensor.dtype in _TORCH_TAKES:
         return torch.from_dlpack(tensor)
-    dtype = getattr(torch, _TORCH_NAMES.get(tensor.dtype, tensor.dtype), None)
+    dtype = torch_type(tensor.dtype)
+    return torch.from_dlpack(tensor.view(_SAME_SIZE.get(tensor.dtype, "uint8"))).view(dtype)
+
+
+def torch_type(name: str) -> Any:
+    """Return torch's type for a Tensor's name of a type."""
+    import torch
+
+    dtype = getattr(torch, _TORCH_NAMES.get(name, name), None)
     if dtype is None:
         raise TypeError(
-            f"torch {torch.__version__} has no {tensor.dtype}: take its bits, from_dlpack(tensor.view('uint8')), or a newer torch"
+            f"torch {torch.__version__} has no {name}: take its bits, from_dlpack(tensor.view('uint8')), or a newer torch"
         )
-    return torch.from_dlpack(tensor.view(_SAME_SIZE.get(tensor.dtype, "uint8"))).view(dtype)
+    return dtype
 
 
 # ---- jax ----

@@ -9,11 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
+from ._error import Forbidden, NotFound
 from ._locations import (
+    INDEX_SUFFIX,
     Location,
     Locations,
     Shards,
     bad_files,
+    is_http_directory,
     is_index,
     is_prefix,
     join,
@@ -44,6 +47,19 @@ class Entry(NamedTuple):
     number: int  # position in the file
 
 
+class Located(NamedTuple):
+    """The files of a model, and more URLs for each."""
+
+    shards: Shards
+    mirrors: dict[str, list[str]]
+
+    def some(self, part: slice) -> Located:
+        """Return some of the files, with their tensors."""
+        files = self.shards.files[part]
+        known = {*files}
+        return Located(Shards(files, {name: file for name, file in self.shards.file_of.items() if file in known}), self.mirrors)
+
+
 class Files:
     """The files of a model, empty until open(). Opens a session if a server is involved and the caller gave none."""
 
@@ -64,7 +80,7 @@ class Files:
         self.entries: dict[str, Entry] = {}
         self.metadata: dict[str, str] = {}  # of all files; where they differ the first is right
         self._mirrors: dict[str, list[str]] = {}  # URLs for each file
-        self._commits: list[tuple[str, str]] = []  # of the index and the files
+        self.commits: list[tuple[str, str]] = []  # of the index and the files
         self._before = 0  # bytes fetched by open()
         self._after = 0  # bytes fetched before close()
         self._deadline = Deadline(settings.deadline)
@@ -72,13 +88,21 @@ class Files:
         if self._is_list and settings.http.mirrors:
             raise ValueError("a list of files takes no mirrors: name their index")
 
-    def open(self) -> Steps[None]:
+    def locate(self) -> Steps[Located]:
+        """Return the files of the model, without opening them. open() takes them, in this process or another one."""
+        self._deadline = Deadline(self._settings.deadline)
+        shards = yield from self._shards()
+        return Located(shards, self._mirrors)
+
+    def open(self, located: Located | None = None) -> Steps[None]:
+        """Open the files of the model, or those of `located`."""
         self._deadline = Deadline(self._settings.deadline)
         try:
-            shards = yield from self._shards()
-            starts = [partial(self._start, one, len(shards.files) == 1) for one in shards.files]
+            shards, self._mirrors = located or Located((yield from self._shards()), self._mirrors)
+            starts = [partial(self._start, one, located is None and len(shards.files) == 1) for one in shards.files]
             self.files = yield from results_of(starts, self._settings.http.flows)
-            _native.check_one_commit(self._commits + [(at, one.commit) for at, one in zip(shards.files, self.files, strict=True)])
+            self.commits += [(at, one.commit) for at, one in zip(shards.files, self.files, strict=True)]
+            _native.check_one_commit(self.commits)
             self.entries = self._entries(shards)
             self.metadata = {key: text for file in reversed(self.files) for key, text in file.metadata.items()}
         except BaseException:
@@ -140,15 +164,29 @@ class Files:
             if index is None:
                 return Shards(files, {})
             location = index
+        elif is_http_directory(location):
+            return (yield from self._in_http_directory(location))
         if is_index(location):
-            read = _native.read_url(*self._at(location), _INDEX_LIMIT, self._http_for(location))
-            text, commit = yield from result_of(read)
-            shards = shards_of(_native.url_at_commit(location, commit), text)
-            self._commits.append((location, commit))
-            elsewhere = [shards_of(mirror, text).files for mirror in self._mirrors[location]]
-            self._mirrors |= {one: [files[number] for files in elsewhere] for number, one in enumerate(shards.files)}
-            return shards
+            return (yield from self._read_index(location))
         return Shards([location], {})
+
+    def _in_http_directory(self, location: str) -> Steps[Shards]:
+        """Return the files of a directory of a server that cannot list it."""
+        for name in (f"model{INDEX_SUFFIX}", "model.safetensors"):
+            self._mirrors[join(location, name)] = [join(mirror, name) for mirror in self._settings.http.mirrors]
+        try:
+            return (yield from self._read_index(join(location, f"model{INDEX_SUFFIX}")))
+        except (NotFound, Forbidden):  # S3 answers 403 for a missing object, if the client may not list
+            return Shards([join(location, "model.safetensors")], {})
+
+    def _read_index(self, location: str) -> Steps[Shards]:
+        read = _native.read_url(*self._at(location), _INDEX_LIMIT, self._http_for(location))
+        text, commit = yield from result_of(read)
+        shards = shards_of(_native.url_at_commit(location, commit), text)
+        self.commits.append((location, commit))
+        elsewhere = [shards_of(mirror, text).files for mirror in self._mirrors[location]]
+        self._mirrors |= {one: [files[number] for files in elsewhere] for number, one in enumerate(shards.files)}
+        return shards
 
     def _in_directory(self, location: str) -> Steps[list[str] | None]:
         """Return the files of a directory. None: it is none."""

@@ -65,6 +65,11 @@ def is_prefix(location: str) -> bool:
     return is_literal(location) and not is_index(location) and is_checkpoint(location)
 
 
+def is_http_directory(location: str) -> bool:
+    """Return whether it is a directory of a server that cannot list it."""
+    return bool(re.match("https?://", location, re.IGNORECASE)) and urlsplit(location).path.endswith("/")
+
+
 def is_index(location: str) -> bool:
     if is_literal(location) or local_path(location) is not None:
         return location.endswith(".json")

@@ -342,12 +342,12 @@ class Arrival:
     these, from several files if they are small.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, first: int = _FIRST) -> None:
         model._files.check_open()
         self._model = model
         self._limit = model._limit
         self._most = min(_MOST, max(0, self._limit - model._held) // 2) if self._limit else _MOST
-        self._rest = groups(iter(model._files.entries.values()), min(_FIRST, self._most), self._most)
+        self._rest = groups(iter(model._files.entries.values()), min(first, self._most), self._most)
         self._next = next(self._rest, None)
         self._given = 0  # bytes in use by the program
         self._coming: deque[_Coming] = deque()

@@ -1,32 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor parallel loading with torch.distributed. Needs torch; `import gpurx` does not.
 
-Each rank names its slices. One rank of a machine fetches the bytes that several of its ranks need.
+One rank of a machine fetches the bytes that several of its ranks need.
 
     weights = gpurx.distributed.load(url, {"up.weight": np.s_[rank::ranks], "down.weight": np.s_[:, 512:1024], "norm": ...})
+
+    for name, whole in gpurx.distributed.tensors(url):  # in memory that the ranks of a machine share
+        parameters[name].copy_(whole.chunk(ranks)[rank])
+
+Each rank of load() names its slices. tensors() is for programs that cut whole tensors themselves.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
+import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from ._convert import FORMAT_TYPES
-from ._error import Error
-from ._locations import Locations
-from ._native import Session
-from ._open import safe_open
+from . import _native
+from ._convert import FORMAT_TYPES, to_torch, torch_type
+from ._files import Entry, Located
+from ._locations import Locations, Shards, bad_files
+from ._native import Session, Tensor
+from ._open import Arrival, Model, safe_open
 from ._options import Options
+from ._peers import Block, Peers, failure_of
 from ._slices import Part, Range, Share, Wanted, blocks_of, part_of, piece_of, shares_of
+from ._wait import run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_Commits = list[tuple[str, str]]  # of files
+_Tensors = Iterator[tuple[str, torch.Tensor]]
 
 
 def load(
@@ -62,41 +77,195 @@ def load(
     if dist.get_backend(group) == "nccl":
         raise ValueError("the group must carry tensors of the host: pass group=torch.distributed.new_group(backend='gloo')")
     mine = _Rank(group)
-    file, failure = None, None
+    file, located, _ = _meet(mine, lambda: _Model(url, "pt", device, memory_limit=memory_limit, session=session, **options))
+    failure, result = None, None
     try:
-        file = safe_open(url, "pt", device, memory_limit=memory_limit, session=session, **options)
-        result = _Result(file, plan, device)
-    except Exception as error:
-        failure = error
-    try:
-        all_wanted = mine.gather(failure, None if failure or file is None else result.parts)
-        assert file
+        try:
+            run(file._files.open(located))
+            result = _Result(file, plan, device)
+        except Exception as error:
+            failure = error
+        all_wanted = mine.gather(failure, result and result.parts)
+        assert result
         shares = shares_of(_wanted(file, all_wanted), mine.nodes())
         failure = _Exchange(file, mine, result, memory_limit // 3).run(shares)
         mine.gather(failure, None)
         return result.tensors()
     finally:
-        if file is not None:
-            file.close()
+        file.close()
+
+
+def tensors(
+    url: Locations,
+    *,
+    group: Any = None,
+    memory_limit: int | None = None,
+    session: Session | None = None,
+    **options: Unpack[Options],
+) -> Generator[tuple[str, torch.Tensor], None, None]:
+    """Iterate over all tensors of a model, whose bytes a machine fetches once. Yields pairs of a name and a tensor.
+
+        for name, whole in gpurx.distributed.tensors(url):
+            parameters[name].copy_(whole.chunk(ranks)[rank])
+
+    * url: files of a model, as for gpurx.safe_open(). Only the first rank lists a directory or reads an index.
+    * group: group of torch.distributed, as for load(). The ranks use it once, at the beginning.
+    * memory_limit: bytes that a rank fetches ahead at most. The shared copies of at most two blocks are additional.
+    * session, options: see gpurx.Options.
+
+    This is a collective operation: all ranks of `group` iterate over the same files, to the end. Each file has one reader
+    among the ranks of a machine, which passes the tensors on in shared memory. All ranks get them in the same order, in
+    which the files alternate.
+
+    Tensors are on the host. A rank may write to them, and no other rank sees it. Pages that a rank does not touch cost it
+    nothing, so it copies only its slice. The memory lives until every rank has released the tensors that arrived together.
+
+    gpurx compares the checksum of each file. A failure on one rank raises an Error with its number on every rank of its
+    machine. So does a rank that ends, or stops the iteration.
+    """
+    if dist.get_backend(group) == "nccl":
+        raise ValueError("the group must carry tensors of the host: pass group=torch.distributed.new_group(backend='gloo')")
+    mine = _Rank(group)
+    peers = Peers()
+    try:
+        made = lambda: _Model(url, "gpurx", memory_limit=memory_limit, session=session, **options)  # noqa: E731
+        model, located, names = _meet(mine, made, peers.name)
+        with model:
+            yield from _shared(model, located, mine, names, peers)
+    finally:
+        peers.close()
+
+
+class _Model(safe_open):
+    """A model that is not open yet."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        Model.__init__(self, *arguments, **options)
+
+
+def _meet(mine: _Rank, make: Callable[[], _Model], name: str = "") -> tuple[_Model, Located, dict[int, str]]:
+    """Make the model on each rank. The first one finds the files for all, so all have the same revision.
+
+    Returns the model, the files, and the names of the ranks. A failure on one rank raises on all.
+    """
+    model, found, failure = None, None, None
+    try:
+        model = make()
+        found = run(model._files.locate()) if mine.is_first else None
+    except Exception as error:
+        failure = error
+    try:
+        told = mine.gather(failure, [name, found])
+    except BaseException:
+        if model is not None:
+            model.close()
+        raise
+    assert model is not None
+    (shards, mirrors) = next(found for _, found in told.values() if found)
+    return model, Located(Shards(*shards), mirrors), {rank: name for rank, (name, _) in told.items()}
+
+
+def _shared(model: _Model, located: Located, mine: _Rank, names: Mapping[int, str], peers: Peers) -> _Tensors:
+    """Yield all tensors. The files have the ranks of this machine as readers, in turn."""
+    nodes = mine.nodes()
+    here = [rank for rank in names if nodes[rank] == nodes[mine.number]]
+    peers.meet(mine.number, {rank: names[rank] for rank in here})
+    try:
+        run(model._files.open(located.some(slice(here.index(mine.number), None, len(here)))))
+        yield from _in_turns(model, mine.number, here[: len(located.shards.files)], peers)
+    except Exception as error:
+        peers.fail(str(error))
+        raise
+
+
+def _in_turns(model: _Model, here: int, readers: list[int], peers: Peers) -> _Tensors:
+    """Yield the tensors of all readers, a block of each in turn. A rank passes its block on before it uses those of others."""
+    # The first request of a file is a whole chunk. A first group that needs less would waste the rest.
+    arrival = Arrival(model, first=1 << 62)
+    commits: dict[int, _Commits] = {}
+    met: set[str] = set()
+    try:
+        while readers:
+            own = _passed_on(run(arrival.some()), model._files.commits, peers) if here in readers else None
+            for rank in [*readers]:
+                if (block := own if rank == here else _opened(peers.take(rank))) is None:
+                    readers.remove(rank)
+                    continue
+                commits[rank], some = block
+                _native.check_one_commit([one for each in commits.values() for one in each])
+                for name, tensor in some:
+                    if name in met:
+                        raise bad_files(f"tensor '{name}' is in two files", model._files.name)
+                    met.add(name)
+                    yield name, tensor
+    finally:
+        arrival.close()
+
+
+_ALIGNMENT = 64
+_INDEX = struct.Struct("=Q")  # of a block: where the description of its tensors begins
+
+
+def _passed_on(some: Sequence[tuple[Entry, Tensor]], commits: _Commits, peers: Peers) -> tuple[_Commits, _Tensors] | None:
+    """Pass the tensors on in a block, and return them. None: there are none, as after the last ones."""
+    if not some:
+        peers.end()
+        return None
+    if peers.are_none:
+        return commits, ((entry.name, to_torch(one)) for entry, one in some)
+    at, tensors = _ALIGNMENT, []
+    for entry, one in some:
+        tensors.append((entry.name, one.dtype, one.shape, at, one.nbytes))
+        at += -(-one.nbytes // _ALIGNMENT) * _ALIGNMENT
+    text = json.dumps((commits, tensors)).encode()
+    block = Block.of(at + len(text))
+    memory = block.shared()
+    _INDEX.pack_into(memory, 0, at)
+    memory[at:] = text
+    for (_, one), (*_, begin, nbytes) in zip(some, tensors, strict=True):
+        if nbytes:
+            target = torch.frombuffer(memory, dtype=torch.uint8, count=nbytes, offset=begin)
+            target.copy_(torch.from_dlpack(_native.bytes_of(one)))
+    peers.give(block)
+    return _opened(block)
+
+
+def _opened(block: Block | None) -> tuple[_Commits, _Tensors] | None:
+    if block is None:
+        return None
+    memory = block.private()
+    commits, tensors = json.loads(memory[_INDEX.unpack_from(memory)[0] :])
+    return [(url, commit) for url, commit in commits], _tensors_in(memory, tensors)
+
+
+def _tensors_in(memory: mmap.mmap, tensors: list[tuple[str, str, list[int], int, int]]) -> _Tensors:
+    for name, dtype, shape, begin, nbytes in tensors:
+        kind = torch_type(dtype)
+        if str(kind).endswith("_x2"):  # pairs of elements
+            shape[-1] //= 2
+        if nbytes:
+            yield name, torch.frombuffer(memory, dtype=torch.uint8, count=nbytes, offset=begin).view(kind).reshape(shape)
+        else:
+            yield name, torch.empty(shape, dtype=kind)
 
 
 def _node() -> str:
-    """Return an identifier of this machine. A container with its own host name counts as a machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + socket.gethostname()
+    """Return an identifier of this machine. A container with its own host name or network counts as a machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + socket.gethostname() + os.readlink("/proc/self/ns/net")
 
 
 def _all_gather(value: Any, group: Any) -> list[Any]:
     """Gather values of JSON from all ranks. Torch's own function for objects needs a fitting numpy, and unpickles received
     bytes.
     """
-    text = json.dumps(value).encode()
+    text = bytearray(json.dumps(value).encode())
     ranks = dist.get_world_size(group)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
     dist.all_gather(sizes, torch.tensor([len(text)]), group=group)
     longest = max(int(size) for size in sizes)
     texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(ranks)]
-    dist.all_gather(texts, torch.tensor([*text.ljust(longest)], dtype=torch.uint8), group=group)
-    return [json.loads(bytes(one[: int(size)].tolist())) for one, size in zip(texts, sizes, strict=True)]
+    dist.all_gather(texts, torch.frombuffer(text.ljust(longest), dtype=torch.uint8), group=group)
+    return [json.loads(ctypes.string_at(one.data_ptr(), int(size))) for one, size in zip(texts, sizes, strict=True)]
 
 
 class _Rank:
@@ -105,6 +274,7 @@ class _Rank:
     def __init__(self, group: Any) -> None:
         self.group = group
         self.number = dist.get_rank()
+        self.is_first = dist.get_rank(group) == 0
         self._ranks: dict[int, str] = {}
 
     def gather(self, failure: Exception | None, value: Any) -> dict[int, Any]:
@@ -115,7 +285,7 @@ class _Rank:
             raise failure
         for rank, _, text, _ in told:
             if text is not None:
-                raise Error(f"load on rank {rank}: {text}", 125, "system", "load", f"rank {rank}", "", text)
+                raise failure_of(rank, text)
         return {rank: one for rank, _, _, one in told}
 
     def nodes(self) -> dict[int, str]:
