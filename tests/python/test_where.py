@@ -54,7 +54,7 @@ class Places:
             secure.redirects[f"org/model/resolve/main/{name}"] = f"/org/model/resolve/{COMMIT}/{name}"
         names = [*ALL, *(f"original/{name}" for name in ALL)]
         about = {"sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
-        for revision in ("main", "v1.0", "refs%2Fpr%2F1"):
+        for revision in ("main", "v1.0", "refs%2Fpr%2F1", COMMIT):
             secure.files[f"api/models/org/model/revision/{revision}"] = json.dumps(about).encode()
         (directory / "models/llama").mkdir(parents=True)
         for name, data in ALL.items():
@@ -103,8 +103,11 @@ def test_a_line_opens_the_model(line: str, places: Places) -> None:
 
 
 def test_the_other_lines(places: Places) -> None:
-    (line,) = [line for line in LINES if "safe_open" not in line]
-    assert places.run(line) == places.run(line.replace("hf://org/model@v1.0", "s3://models/llama/")) == sorted(ALL)
+    lists, fetches = [line for line in LINES if "safe_open" not in line]
+    assert places.run(lists) == places.run(lists.replace("hf://org/model@v1.0", "s3://models/llama/")) == sorted(ALL)
+    for line in (fetches, fetches.replace("s3://models/llama/", "hf://org/model")):
+        with gpurx.safe_open(places.run(line), "np") as file:
+            assert file.keys() == sorted(TENSORS)
 
 
 def test_a_mirror_of_the_hub(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

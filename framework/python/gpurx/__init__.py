@@ -8,6 +8,7 @@
 
 * TensorStream receives batches from other processes; TensorSender sends them.
 * load_safetensors() loads a file; safe_open() loads models, single tensors and slices. Both have an async form.
+* fetch_model() fetches the files of a model that are not weights.
 * list_files() lists the files of a directory: on disk, of S3, or of Hugging Face's hub.
 * Options lists the keywords of every function that takes a URL.
 * Session owns the memory and queues of a NIC. Streams and loads open one if they are given none.
@@ -24,6 +25,7 @@ import importlib.metadata
 
 from ._error import Error, Forbidden, NotFound
 from ._files import list_files
+from ._model import fetch_model
 from ._native import ErrorCode, IngestErrorCode, Session, Tensor, local_gpu
 from ._native import stop as _stop
 from ._open import async_safe_open, safe_open
@@ -48,6 +50,7 @@ __all__ = [
     "TensorStream",
     "Weights",
     "async_safe_open",
+    "fetch_model",
     "list_files",
     "load_safetensors",
     "load_safetensors_async",

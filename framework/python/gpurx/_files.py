@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
@@ -18,6 +20,7 @@ from ._locations import (
     bad_files,
     is_http_directory,
     is_index,
+    is_literal,
     is_prefix,
     join,
     local_path,
@@ -31,6 +34,9 @@ from ._wait import Steps, result_of, results_of, run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+# Where the weights of a directory are, which fetch_model() has left at their place.
+RECORD = "gpurx.json"
 
 # Far above the index of the largest models.
 _INDEX_LIMIT = 100_000_000
@@ -150,12 +156,26 @@ class Files:
     def _placed(self) -> int:
         return sum(file.bytes_placed for file in self.files) or self._after
 
+    # ---- files as bytes ----
+
+    def list_all(self) -> Steps[tuple[str, list[tuple[str, int | None, str]]]]:
+        """Return the directory, with its commit if it is of the hub, and all files below it: name, size and ETag."""
+        listing = _native.list_files(self._locations[0], True, self._deadline.of(self._settings.http))
+        found: tuple[str, list[tuple[str, int | None, str]]] = yield from result_of(listing)
+        return found
+
+    def read_all(self, locations: Sequence[str], at_most: int) -> Steps[list[bytes]]:
+        """Read small files, `flows` at a time."""
+        starts = [partial(_native.read_url, *self._at(one), at_most, self._http_for(one)) for one in locations]
+        results: list[tuple[bytes, str]] = yield from results_of(starts, self._settings.http.flows)
+        return [data for data, _ in results]
+
     # ---- opening ----
 
     def _shards(self) -> Steps[Shards]:
         if self._is_list:
             return Shards(self._locations, {})
-        (location,) = self._locations
+        location = recorded_weights(self._locations[0])
         self._mirrors[location] = mirrors = self._settings.http.mirrors
         if (there := (yield from self._in_directory(location))) is not None:
             index, files = select_files(there, location)
@@ -194,7 +214,7 @@ class Files:
         if not (is_prefix(location) if path is None else os.path.isdir(path)):
             return None
         where, files = yield from result_of(_native.list_files(path or location, False, self._settings.http))
-        return [where + name for name, _ in files]
+        return [where + name for name, *_ in files]
 
     def _at(self, location: str) -> tuple[Session | None, str]:
         """Return the session and the location for a request. A file needs no session."""
@@ -232,6 +252,22 @@ class Files:
                 raise bad_files(f"the index has tensor '{name}' in {redacted(file)}, and it is in {redacted(there)}", self.name)
 
 
+def recorded_weights(location: str) -> str:
+    """Return the place of the weights, if it is a directory of fetch_model() without weights. Else the location itself."""
+    path = local_path(location)
+    if path is None or not os.path.isfile(os.path.join(path, RECORD)):
+        return location
+    if any(one.endswith(".safetensors") for one in os.listdir(path)):
+        return location
+    try:
+        weights: str = json.loads(Path(path, RECORD).read_bytes())["weights"]
+        if is_literal(weights) or os.path.isabs(weights):
+            return weights
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise bad_files(f"{RECORD} names no place of weights; call fetch_model() again", location)
+
+
 def groups(entries: Iterator[Entry], first: int, most: int) -> Iterator[list[Entry]]:
     """Yield neighbours to fetch at once: at most `first` bytes, then more, up to `most`; a larger tensor alone."""
     group: list[Entry] = []
@@ -260,4 +296,4 @@ def list_files(url: Location, *, recursive: bool = False, **options: Unpack[Opti
     location = os.fspath(url)
     http = settings_of("host", options).http
     _, files = run(result_of(_native.list_files(local_path(location) or location, recursive, http)))
-    return [name for name, _ in files]
+    return [name for name, *_ in files]

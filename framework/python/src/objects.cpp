@@ -200,8 +200,8 @@ pending list_files(std::string directory, bool recursive, ingest::fetch_options 
     });
     return {std::move(started), [](ingest::file_list const& found) {
                 nb::list files;
-                for (auto const& [name, size] : found.files)
-                    files.append(nb::make_tuple(text_of(name), size ? nb::cast(*size) : nb::none()));
+                for (auto const& [name, size, etag] : found.files)
+                    files.append(nb::make_tuple(text_of(name), size ? nb::cast(*size) : nb::none(), text_of(etag)));
                 return nb::make_tuple(text_of(found.directory), files);
             }};
 }

@@ -24,10 +24,11 @@ std::string with_slash(std::string text)
 }
 
 // Takes a name below the directory, if it is one.
-void add(file_list& to, std::string_view name, std::optional<std::uint64_t> size, bool recursive)
+void add(file_list& to, listed_file file, bool recursive)
 {
-    if (is_name_below(name) && !name.ends_with('/') && (recursive || name.find('/') == std::string_view::npos))
-        to.files.push_back({std::string{name}, size});
+    auto const& name = file.name;
+    if (is_name_below(name) && !name.ends_with('/') && (recursive || name.find('/') == std::string::npos))
+        to.files.push_back(std::move(file));
 }
 
 // ---- on this machine ----
@@ -38,7 +39,7 @@ void add(file_list& to, filesystem::directory_entry const& each, filesystem::pat
     if (each.is_directory(code))
         return;
     auto const size = each.file_size(code);
-    to.files.push_back({each.path().lexically_relative(root).string(), code ? std::nullopt : std::optional{size}});
+    to.files.push_back({each.path().lexically_relative(root).string(), code ? std::nullopt : std::optional{size}, {}});
 }
 
 template <class Iterator>
@@ -78,7 +79,7 @@ asio::awaitable<file_list> list_bucket(std::string directory, bool recursive, fe
     auto const start = recursive ? &async_list_s3 : &async_list_s3_directory;
     auto const all = co_await start(found.directory, std::move(options));
     for (auto const& each : all)
-        add(found, std::string_view{each.url}.substr(found.directory.size()), each.size, recursive);
+        add(found, {each.url.substr(found.directory.size()), each.size, each.etag}, recursive);
     co_return found;
 }
 
@@ -94,7 +95,7 @@ asio::awaitable<file_list> list_model(std::string directory, bool recursive, fet
     file_list found{.directory = url_at_commit(directory, described.commit), .files = {}};
     for (std::string_view each : described.files)
         if (each.starts_with(which.file))
-            add(found, each.substr(which.file.size()), std::nullopt, recursive);
+            add(found, {std::string{each.substr(which.file.size())}, std::nullopt, {}}, recursive);
     co_return found;
 }
 

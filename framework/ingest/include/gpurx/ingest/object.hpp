@@ -248,6 +248,7 @@ class object {
 struct listed_file {
     std::string name;                   ///< Path below the directory.
     std::optional<std::uint64_t> size;  ///< Size in bytes; empty if the list does not state it.
+    std::string etag;                   ///< ETag; empty if the list does not state it.
 };
 
 /// @brief The files of a directory, ordered by name.
