@@ -179,6 +179,19 @@ def stopping() -> None:
     assert sum(1 for _ in gpurx.distributed.tensors(URL, **OPTIONS)) == 6
 
 
+def of_small_files() -> None:
+    wanted = gpurx.distributed._wanted
+
+    def opened(*arguments: Any) -> Any:
+        print("opened", flush=True)
+        sys.stdin.readline()
+        return wanted(*arguments)
+
+    plan = {name: ... for name in shapes()}
+    gpurx.distributed._wanted = opened
+    check(gpurx.distributed.load(URL, plan, flows=16, **OPTIONS), plan)
+
+
 def twice() -> None:
     try:
         for _ in gpurx.distributed.tensors(json.loads(URL), **OPTIONS):
@@ -190,6 +203,6 @@ def twice() -> None:
 
 
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=RANK, world_size=RANKS)
-{one.__name__: one for one in (all_of_it, on_two_nodes, under_a_limit, failing, with_whole_tensors, stopping, twice)}[CASE]()
+{one.__name__: one for one in (all_of_it, on_two_nodes, under_a_limit, failing, with_whole_tensors, stopping, twice, of_small_files)}[CASE]()
 dist.barrier()
 print(json.dumps("ok"), flush=True)

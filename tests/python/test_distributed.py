@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from conftest import soon
 from ranges import Server, running
 from test_dtypes import OF_ML_DTYPES, OF_NUMPY, numpy_type
 
@@ -129,6 +130,18 @@ def test_no_rank_has_more_memory_than_was_declared(server: Server, tmp_path: Pat
 def test_what_goes_wrong_on_one_rank_is_an_error_on_all(server: Server, tmp_path: Path) -> None:
     server.files["m"] = safetensors.numpy.save({str(i): RANDOM.standard_normal((100, 600)) for i in range(6)})
     finish(start("failing", 3, server.url("m"), tmp_path))
+
+
+def test_small_files_come_beside_each_other(server: Server, tmp_path: Path) -> None:
+    files = {str(i): safetensors.numpy.save({str(i): RANDOM.standard_normal((100, 60))}) for i in range(8)}
+    server.files |= files | {"index.json": json.dumps({"weight_map": {name: name for name in files}}).encode()}
+    running = start("of_small_files", 1, server.url("index.json"), tmp_path)
+    wait_for_all(running, "opened")
+    server.stalls = True
+    let_go_on(running)
+    assert soon(lambda: set(server.answering) == files.keys())
+    server.stalls = False
+    finish(running)
 
 
 # ---- whole tensors ----

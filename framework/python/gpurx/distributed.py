@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import mmap
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -362,16 +364,23 @@ class _Exchange:
             blocks = [block for share in shares for block in self._blocks_of(share)]
         except Exception as error:  # the same on all ranks
             return error
-        own = [block for block in blocks if block.share.reader == here]
-        ahead = iter(own)
-        self._prefetch(next(ahead, None))
+        own = deque(block for block in blocks if block.share.reader == here)
+        coming: deque[int] = deque()  # bytes of the blocks that are under way
         for block in blocks:
             if block.share.reader == here:
-                self._prefetch(next(ahead, None))
+                while own and (len(coming) < 2 or sum(coming) + self._bytes_of(own[0]) <= self._at_most):
+                    coming.append(self._bytes_of(own[0]))
+                    self._prefetch(own.popleft())
                 self._hand_out(block, self._read(block))
+                coming.popleft()
             else:
                 self._take(block)
         return self._failure
+
+    def _bytes_of(self, block: _Block) -> int:
+        entry = self._file._files.entries[block.share.name]
+        part = math.prod(end - begin for begin, end in block.box)
+        return entry.nbytes * part // math.prod(entry.shape)
 
     def _blocks_of(self, share: Share) -> Iterator[_Block]:
         entry = self._file._files.entries[share.name]
@@ -382,8 +391,8 @@ class _Exchange:
         except ValueError as error:
             raise ValueError(f"load tensor '{share.name}': {error}, a third of memory_limit; raise it") from None
 
-    def _prefetch(self, block: _Block | None) -> None:
-        if block is None or self._failure is not None:
+    def _prefetch(self, block: _Block) -> None:
+        if self._failure is not None:
             return
         try:
             self._file.prefetch([(block.share.name, _index(block))])
