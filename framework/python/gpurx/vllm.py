@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
 from vllm.config import LoadConfig, ModelConfig
+from vllm.distributed import parallel_state
 from vllm.model_executor.model_loader import BaseModelLoader
 
-from ._error import Forbidden, NotFound
-from ._locations import is_prefix, local_path
+from ._locations import local_path
 from ._open import safe_open
 from ._options import NAMES
+from .distributed import tensors
 
 # Keys of model_loader_extra_config beside `url`.
 _OPTIONS = ("memory_limit", *NAMES)
@@ -28,15 +29,14 @@ _OPTIONS = ("memory_limit", *NAMES)
 class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
     """Load safetensors from the `url` of model_loader_extra_config.
 
-    * `url` is any URL, path or prefix that safe_open() takes. A URL of a server that ends in "/" is a directory with
-      model.safetensors.index.json or model.safetensors.
-    * Without `url` the loader uses the name of the model.
+    * `url` is any URL, path or prefix that safe_open() takes.
+    * Without `url` the loader uses the name of the model, such as the directory that fetch_model() has written.
     * Other keys are memory_limit and those of gpurx.Options. An unknown key raises ValueError.
     * vLLM finds the configuration and the tokenizer by the name of the model.
 
-    Tensors arrive in batches of some 128 MiB, on the device of the model. A wrong checksum of a file raises an Error after
-    its last bytes, and the engine does not start. Each process receives whole tensors, also with tensor_parallel_size above
-    1: vLLM's weight loaders cut the slices of their rank.
+    Tensors arrive in batches of some 128 MiB. One process receives them on the device of the model. Several ranks share the
+    reads of their machine as gpurx.distributed.tensors() does, and each copies its slices from memory of the host. A wrong
+    checksum of a file raises an Error after its last bytes, and the engine does not start.
     """
 
     def __init__(self, load_config: LoadConfig) -> None:
@@ -49,14 +49,19 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
 
     def download_model(self, model_config: ModelConfig) -> None:
         """Open the model, so that a wrong URL or file fails before vLLM makes the model. Stores nothing on disk."""
-        self._open(model_config, "cpu").close()
+        safe_open(self._where(model_config), "pt", **self._options).close()
 
     def load_weights(self, model: Any, model_config: ModelConfig) -> None:
         """Load the weights into the model."""
-        with self._open(model_config, _device_of(model)) as file:
+        where = self._where(model_config)
+        if (group := _ranks(model_config)) is not None:
+            with closing(tensors(where, group=group, **self._options)) as weights:
+                model.load_weights(weights)
+            return
+        with safe_open(where, "pt", _device_of(model), **self._options) as file:
             model.load_weights(_all_of(file))
 
-    def _open(self, model_config: ModelConfig, device: str) -> safe_open:
+    def _where(self, model_config: ModelConfig) -> str:
         where = self._url or model_config.model_weights or model_config.model
         path = local_path(where)
         if path is not None and not os.path.exists(path):
@@ -64,22 +69,21 @@ class Loader(BaseModelLoader):  # type: ignore[misc, unused-ignore]
                 f"load {where!r} with load_format 'gpurx': it is neither a URL nor a path of this machine; set the location of "
                 "the weights with model_loader_extra_config={'url': …}"
             )
-        if path is not None or is_prefix(where) or not urlsplit(where).path.endswith("/"):
-            return safe_open(where, "pt", device, **self._options)
-        try:
-            return safe_open(_in(where, "model.safetensors.index.json"), "pt", device, **self._options)
-        except (NotFound, Forbidden):  # S3 answers 403 for missing objects to clients that may not list
-            return safe_open(_in(where, "model.safetensors"), "pt", device, **self._options)
-
-
-def _in(directory: str, name: str) -> str:
-    """Return the URL of a file in the directory. The query stays: it may have a token for the whole directory."""
-    parts = urlsplit(directory)
-    return parts._replace(path=parts.path + name).geturl()
+        return str(where)
 
 
 def _all_of(file: safe_open) -> Iterator[tuple[str, Any]]:
     yield from file
+
+
+def _ranks(model_config: ModelConfig) -> Any:
+    """Return the group of the ranks that load this model, or None if this process is alone."""
+    if not parallel_state.model_parallel_is_initialized():
+        return None
+    # Replicas for data parallelism may load at other times, and only some stages of a pipeline load a draft model.
+    have_all = parallel_state.get_dp_group().world_size == 1 and model_config.runner_type != "draft"
+    group = parallel_state.get_world_group() if have_all else parallel_state.get_tp_group()
+    return group.cpu_group if group.world_size > 1 else None
 
 
 def _device_of(model: Any) -> str:
