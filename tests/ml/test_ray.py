@@ -137,7 +137,7 @@ def test_columns_are_chosen_and_named(stream: Make) -> None:
 
 def test_more_tasks_than_sources_are_refused_by_name(stream: Make) -> None:
     trainer = Trainer(stream, ranks=1, sources=2)
-    with pytest.raises(Exception, match=r"more than the 2 sources of the streams; repartition\(2\) the dataset"):
+    with pytest.raises(Exception, match=r"exceeds the 2 sources of the streams; repartition\(2\) the dataset"):
         ray.data.range(100).repartition(4).write_datasink(gpurx.ray.TensorSink(trainer.addresses, sources=2))
     trainer.streams[0].close()
 
