@@ -170,8 +170,8 @@ CUresult begin_call(state& s, std::string const& name, bool needs_init)
         s.violate(name + " in a host function");
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    if (auto const rule = s.failures.find(name); rule != s.failures.end()) {
-        auto& [error, after, times] = rule->second;
+    if (auto const rule = s.failures.find(name); rule != s.failures.end() && rule->second.is_for_this_thread()) {
+        auto& [error, after, times, only] = rule->second;
         if (after > 0) {
             --after;
         } else if (times > 0) {
@@ -447,7 +447,12 @@ void break_context(int device, CUresult error)
 
 void fail(std::string const& function, CUresult error, unsigned after, unsigned times)
 {
-    with_state([&](state& s, guard&) { s.failures[plain_name(function)] = {error, after, times}; });
+    with_state([&](state& s, guard&) { s.failures[plain_name(function)] = {error, after, times, {}}; });
+}
+
+void fail_here(std::string const& function, CUresult error)
+{
+    with_state([&](state& s, guard&) { s.failures[plain_name(function)] = {error, 0, 1, std::this_thread::get_id()}; });
 }
 
 void set_now_gone()

@@ -144,6 +144,8 @@ void break_context(int device, CUresult error);
 // After `after` more calls the next `times` of this function ("cuMemAlloc", with or without its version) return `error`
 // and do nothing else. One rule for each function; times 0 takes it back.
 void fail(std::string const& function, CUresult error, unsigned after = 0, unsigned times = 1);
+// The next call of the calling thread: the thread that looks at streams calls the driver, too.
+void fail_here(std::string const& function, CUresult error);
 // Each call returns CUDA_ERROR_DEINITIALIZED and is counted: for the end of main. It is so too when the process ends.
 void set_now_gone();
 [[nodiscard]] std::size_t calls_when_gone();

@@ -247,6 +247,12 @@ struct failure {
     CUresult error;
     unsigned after;
     unsigned times;
+    std::thread::id only;  // this thread's calls; none: all
+
+    [[nodiscard]] bool is_for_this_thread() const
+    {
+        return only == std::thread::id{} || only == std::this_thread::get_id();
+    }
 };
 
 struct state {

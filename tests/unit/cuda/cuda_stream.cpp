@@ -84,7 +84,7 @@ TEST_CASE("an order that the driver refuses is an error, and leaves nothing behi
     auto const before = fake_cuda::live();
     auto const* const function =
         GENERATE("cuStreamWaitEvent", "cuEventRecord", "cuStreamGetCtx", "cuStreamIsCapturing", "cuCtxPushCurrent");
-    fake_cuda::fail(function, CUDA_ERROR_UNKNOWN);
+    fake_cuda::fail_here(function, CUDA_ERROR_UNKNOWN);
     error_code code;
     order_after(second, first, code);
     CHECK(code == detail::cuda::error_of(CUDA_ERROR_UNKNOWN));
