@@ -347,7 +347,7 @@ CUresult gather_engine::bring(std::span<fragment const> fragments, std::span<std
         status = gpu_.pinned().take(bounce_size, bounce);
     if (status != CUDA_SUCCESS)
         return status;
-    auto const put_back = [this](std::byte* block) noexcept { gpu_.pinned().put(block, bounce_size); };
+    auto const put_back = [this](std::byte* memory) noexcept { gpu_.pinned().put(memory, bounce_size); };
     std::unique_ptr<std::byte, decltype(put_back)> const kept{bounce, put_back};
     status = launch(fragments, reinterpret_cast<std::uint64_t>(bounce), {fetches_, scope});
     if (status == CUDA_SUCCESS)
