@@ -68,7 +68,9 @@ def main() -> int:
         return 0
     found = {name: run(program, *how) for name, how in WAYS.items()}
     if len(sys.argv) > 2:
-        found |= {f"{name}, before": run(Path(sys.argv[2]), *how) for name, how in WAYS.items()}
+        # It knows no fork, and takes the word for another way.
+        known = {name: how for name, how in WAYS.items() if how[0] != "forked"}
+        found |= {f"{name}, before": run(Path(sys.argv[2]), *how) for name, how in known.items()}
     report = Report("copy", {"driver": "fake", "MiB": MIB, "rounds": ROUNDS, "MiB of each of 8 flows": LANES_MIB})
     report.table(Table("Per GiB", COUNTS, {name: [of[count] for count in COUNTS] for name, of in found.items()}))
     report.table(Table("CPU seconds per GiB, and the rate", TIMES,
