@@ -100,6 +100,13 @@ class Daemon:
             return client.recv(4096)
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 @contextlib.contextmanager
 def running() -> Iterator[Daemon]:
     with tempfile.TemporaryDirectory() as directory:
@@ -110,8 +117,12 @@ def running() -> Iterator[Daemon]:
                 raise AssertionError(daemon.said())
             yield daemon
         finally:
+            # None, if the test has ended it.
+            children = children_of(daemon.process.pid) if daemon.process.poll() is None else []
             daemon.process.kill()
             daemon.process.wait()
+            # They end by themselves, and write to the directory until then.
+            comes_true(lambda: all(has_ended(pid) for pid in children))
 
 
 @unittest.skipUnless(has_net_admin(), "gpurxd needs CAP_NET_ADMIN")
