@@ -130,7 +130,6 @@ constexpr char const* refused_changes[] = {
     "ethtool -G dms0 tcp-data-split off",
     "ethtool -G dms0 hds-thresh 100",
     "ethtool -L dms0 combined 1",
-    "ip link set dms0 xdp object /nonexistent",
 };
 
 }  // namespace
