@@ -125,9 +125,10 @@ struct receiver_access {
 /// stream. If the destination has no stream, the operation uses CUDA's default stream (docs/gpu.md). Pages return when
 /// the stream has passed.
 ///
-/// While a read onto a GPU with transport `copy` waits for 128 KiB or more, `SO_RCVLOWAT` of the socket is the number
-/// of missing bytes, at most 768 KiB. Fewer bytes do not make the socket readable, and stay in it also after a
+/// While a read with transport `copy` waits for 128 KiB or more, `SO_RCVLOWAT` of the socket is the number of missing
+/// bytes, at most 768 KiB. Fewer bytes do not make the socket readable, and stay in it also after a
 /// cancellation. The end of the operation restores the program's value. A program must not set the option meanwhile.
+/// Skipped bytes never wait in the socket.
 ///
 /// The rules of operations in receiver.hpp hold.
 ///
@@ -155,8 +156,9 @@ struct receiver_access {
 /// - Per batch of the stream: one `recvmsg`, one copy of the bytes and one `setsockopt`.
 /// - Onto a GPU with transport `devmem`: one kernel launch per `recvmsg`.
 /// - Onto a GPU with transport `copy`: one copy across PCIe per 512 KiB, at most three at a time. A larger read
-///   completes only as its stream advances, so that stream must not wait for the completion. If it waits for 128 KiB or
-///   more: one `getsockopt` and at least two `setsockopt` for `SO_RCVLOWAT`, which save waits.
+///   completes only as its stream advances, so that stream must not wait for the completion.
+/// - With transport `copy`, if it waits for 128 KiB or more: one `getsockopt` and at least two `setsockopt` for
+///   `SO_RCVLOWAT`, which save waits.
 /// - Onto a GPU with any transport: at most about 400 commands of reads in a stream's queue. Beyond that the operation
 ///   waits for the stream without blocking a thread.
 /// - From GPU memory to the host: the thread that runs the operation fetches the bytes. It waits for a kernel and for

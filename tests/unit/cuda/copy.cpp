@@ -178,7 +178,7 @@ TEST_CASE("the last bytes before the end of a connection end a read by transport
     CHECK(in.holds(1000));
 }
 
-TEST_CASE("only a read that lacks many bytes for a GPU raises the mark of its socket, and lowers it at its end")
+TEST_CASE("only a read that lacks many bytes raises the mark of its socket, and lowers it at its end")
 {
     copying in;
     SECTION("cancelled")
@@ -189,6 +189,18 @@ TEST_CASE("only a read that lacks many bytes for a GPU raises the mark of its so
         in.settle();
         CHECK(result->done());
         CHECK(in.mark() == 1);
+    }
+    SECTION("into memory of the host")
+    {
+        auto result = make_completion();
+        std::vector<std::byte> to(chunk);
+        async_read(in.rx, asio::buffer(to), noting{result});
+        in.settle();
+        CHECK(in.mark() == chunk);
+        in.to.send(chunk);
+        in.run_until([&] { return result->done(); });
+        CHECK(in.mark() == 1);
+        CHECK(is_pattern(to, 0));
     }
     SECTION("the program's own mark")
     {
